@@ -1,0 +1,40 @@
+"""charwise: a character-level interface to tokenized language models.
+
+Names load when they are first used, so that `import charwise` imports neither torch nor
+transformers.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from charwise import errors, healing
+    from charwise.index import SortedVocabulary
+    from charwise.vocabulary import Vocabulary
+
+_HOME = {
+    "SortedVocabulary": "charwise.index",
+    "Vocabulary": "charwise.vocabulary",
+}
+_MODULES = ("errors", "healing")
+
+__all__ = ["SortedVocabulary", "Vocabulary", "errors", "healing"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        value = getattr(import_module(_HOME[name]), name)
+    elif name in _MODULES:
+        value = import_module(f"charwise.{name}")
+    else:
+        raise AttributeError(f"module 'charwise' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME, *_MODULES})

@@ -1,0 +1,163 @@
+"""Canonical tokenization τ: from bytes to the token ids that an encoder would choose.
+
+An encoder of a tokenizer library takes text, not bytes, and some change what they are given
+(normalizers, an implied leading space, characters dropped for want of a token). `Canonical`
+wraps one so that the ids it returns always decode to exactly the bytes that went in, or it
+raises `TokenizationError`. It does not define probabilities: any token string with the right
+bytes is an encoding, and the canonical one is only the likeliest guess.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable, Sequence
+
+from charwise.errors import TokenizationError
+
+TextEncoder = Callable[[str], list[int]]
+
+# Bytes that are not UTF-8 become these code points under the surrogateescape error handler.
+_STRAY = re.compile("([\udc80-\udcff]+)")
+
+
+class Canonical:
+    """An encoder from bytes to ids, exact or refusing.
+
+    `encode_text` is the tokenizer's own (None: every text is spelled with the fewest tokens);
+    `encode_stray`, if there is one, encodes bytes that are not UTF-8.
+
+    >>> spell = Canonical((b"a", b"b", b"ab"))
+    >>> spell(b"aab")
+    [0, 2]
+    """
+
+    def __init__(
+        self,
+        tokens: Sequence[bytes | None],
+        encode_text: TextEncoder | None = None,
+        encode_stray: Callable[[bytes], list[int]] | None = None,
+    ) -> None:
+        self.tokens = tokens
+        self.encode_text = encode_text
+        self.encode_stray = encode_stray
+        # Of two ids with equal bytes the later wins: with byte fallback (<0x41> beside "A") the
+        # byte tokens come first in every known vocabulary, and encoders use the other one.
+        self._spelled = {token: id for id, token in enumerate(tokens) if token is not None}
+        self._munch = max(map(len, self._spelled), default=0)
+
+    def __call__(self, data: bytes) -> list[int]:
+        """Ids whose bytes concatenate to exactly `data`; raises `TokenizationError`."""
+        if self.encode_text is None:
+            return self._fewest(data, 0)
+        ids: list[int] = []
+        position = 0
+        for piece in _STRAY.split(data.decode("utf-8", "surrogateescape")):
+            raw = piece.encode("utf-8", "surrogateescape")
+            if _STRAY.match(piece):
+                ids += self._stray(raw, position)
+            elif piece:
+                ids += self._text(piece, position)
+            position += len(raw)
+        return ids
+
+    def _bytes(self, ids: Sequence[int]) -> bytes | None:
+        tokens = [self.tokens[id] for id in ids]
+        return None if None in tokens else b"".join(tokens)  # type: ignore[arg-type]
+
+    def _stray(self, raw: bytes, position: int) -> list[int]:
+        if self.encode_stray is not None:
+            ids = self.encode_stray(raw)
+            if self._bytes(ids) == raw:
+                return ids
+        return self._fewest(raw, position)
+
+    def _text(self, piece: str, position: int) -> list[int]:
+        assert self.encode_text is not None
+        ids = self.encode_text(piece)
+        if self._bytes(ids) == piece.encode():
+            return ids
+        # The characters the encoder cannot carry are spelled by their bytes, the rest as usual.
+        lossy = {c for c in set(piece) if self._bytes(self.encode_text(c)) != c.encode()}
+        if not lossy:
+            return self._fewest(piece.encode(), position)
+        ids = []
+        for run in re.split("([" + "".join(map(re.escape, sorted(lossy))) + "]+)", piece):
+            if run and run[0] in lossy:
+                ids += self._fewest(run.encode(), position)
+            elif run:
+                part = self.encode_text(run)
+                exact = self._bytes(part) == run.encode()
+                ids += part if exact else self._fewest(run.encode(), position)
+            position += len(run.encode())
+        return ids
+
+    def _fewest(self, data: bytes, position: int) -> list[int]:
+        """The spelling of `data` with the fewest tokens, the longer token first in a tie.
+
+        Dynamic programming from the end: `best[j]` is the fewest tokens that spell `data[j:]`.
+        """
+        spelled, munch = self._spelled, self._munch
+        size = len(data)
+        never = size + 1
+        best = [never] * size + [0]
+        length = [0] * size
+        for j in range(size - 1, -1, -1):
+            for k in range(min(munch, size - j), 0, -1):
+                if best[j + k] + 1 < best[j] and data[j : j + k] in spelled:
+                    best[j], length[j] = best[j + k] + 1, k
+        if size and best[0] >= never:
+            raise _uncovered(data, position, spelled, munch)
+        ids, j = [], 0
+        while j < size:
+            ids.append(spelled[data[j : j + length[j]]])
+            j += length[j]
+        return ids
+
+
+def _uncovered(data: bytes, position: int, spelled: dict[bytes, int], munch: int) -> Exception:
+    """The error for the first byte that no run of tokens reaches."""
+    reach = {0}
+    for j in range(len(data)):
+        if j in reach:
+            steps = range(1, min(munch, len(data) - j) + 1)
+            reach.update(j + k for k in steps if data[j : j + k] in spelled)
+    at = max(reach)
+    start = at
+    while start > 0 and data[start] & 0xC0 == 0x80:
+        start -= 1  # back to the first byte of the character, if `at` is in one
+    first = data[start : start + 4].decode("utf-8", "surrogateescape")[0]
+    if _STRAY.match(first) or start + len(first.encode()) <= at:
+        what = f"the byte 0x{data[at]:02X}"
+    else:
+        name = unicodedata.name(first, "unnamed")
+        what = f"the character {first!r} (U+{ord(first):04X} {name})"
+    return TokenizationError(
+        f"no token of this vocabulary spells {what} at byte {position + at} of the text. "
+        "Remove or replace it, or use a model whose vocabulary has byte tokens.",
+        position + at,
+    )
+
+
+def to_bytes(text: str | bytes) -> bytes:
+    """UTF-8 bytes of a text; bytes stay as they are.
+
+    Raises `TokenizationError` for a string with a lone surrogate, which has no UTF-8 form.
+
+    >>> to_bytes("naïve")
+    b'na\\xc3\\xafve'
+    """
+    if isinstance(text, bytes):
+        return text
+    if not isinstance(text, str):
+        raise TokenizationError(f"a text must be str or bytes, not {type(text).__name__}.")
+    try:
+        return text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        offset = len(text[: error.start].encode("utf-8"))
+        raise TokenizationError(
+            f"the text has a lone surrogate, U+{ord(text[error.start]):04X}, at character "
+            f"{error.start}: it has no UTF-8 form. Pass bytes, or decode the source "
+            "with errors='replace'.",
+            offset,
+        ) from None

@@ -1,0 +1,332 @@
+"""Tree attention: many contexts, one key-value cache, and a mask that says who sees whom.
+
+Every context of a tree owns one *slot* of a flat cache: the keys and values of its last token.
+A node attends to the slots of the prompt, of its ancestors and of itself:
+
+    slot    0 … P-2     P-1    P, P+1, …
+            prompt      root   nodes, in the order in which they were evaluated
+
+Rows number the root and the nodes; row r lives in slot P-1+r. Positions are path lengths, and so
+are the distances that a sliding window limits: slots say nothing about order here.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from transformers.cache_utils import Cache, DynamicLayer
+
+from charwise.engines.forward import Forward
+
+#: Layer types that a mask can describe; see `transformers.masking_utils`.
+_MASKED = {"full_attention", "sliding_attention"}
+
+
+@dataclass(frozen=True)
+class Masks:
+    """The masks that a model's layers want: name → window in tokens, None for all of the path.
+
+    `named`: the model takes them as a dict; else it takes a single one, for all of its layers.
+    """
+
+    windows: dict[str, int | None]
+    named: bool
+
+
+def masks_of(config: Any) -> Masks | str:
+    """What transformers says a model's layers see; or, as a string, why no mask can say it.
+
+    The rule is that of `transformers.masking_utils.create_masks_for_generate`.
+    """
+    window = getattr(config, "sliding_window", None)
+    types = set(getattr(config, "layer_types", None) or ())
+    if config.model_type == "gpt_neo":
+        return Masks({"": None, "local": config.window_size}, named=False)
+    if types - _MASKED:
+        return f"it has layers that take no mask: {', '.join(sorted(types - _MASKED))}"
+    if "sliding_attention" in types:
+        # Single masks are silently wrong for these: every layer would use the same one.
+        return Masks({"full_attention": None, "sliding_attention": window}, named=True)
+    if not types and getattr(config, "attention_chunk_size", None) is not None:
+        return "its attention is chunked"
+    return Masks({"": None if types else window}, named=False)
+
+
+class Ancestors:
+    """Who is whose ancestor: bit c of row r is set if c is an ancestor of r, or r itself.
+
+    >>> ancestors = Ancestors()
+    >>> ancestors.append(np.array([0, 1, 0]))           # a chain of two, and a second child
+    >>> ancestors.rows(1, 4).astype(int)
+    array([[1, 1, 0, 0],
+           [1, 1, 1, 0],
+           [1, 0, 0, 1]])
+    """
+
+    def __init__(self) -> None:
+        self._bits = np.zeros((64, 8), dtype=np.uint8)  # [rows, columns / 8]
+        self._bits[0, 0] = 1
+        self.count = 1
+
+    def append(self, parents: NDArray[np.int64]) -> None:
+        """Add a row below each of these rows; a parent may be a row of this call."""
+        first, self.count = self.count, self.count + len(parents)
+        if self.count > len(self._bits):
+            self._resize(max(self.count, 2 * len(self._bits)))
+        new = np.arange(first, self.count)
+        own = np.left_shift(1, new & 7).astype(np.uint8)
+        if parents.max() < first:
+            self._bits[new] = self._bits[parents]
+            self._bits[new, new >> 3] |= own
+            return
+        bits = self._bits
+        for row, parent, bit in zip(new.tolist(), parents.tolist(), own.tolist(), strict=True):
+            bits[row] = bits[parent]
+            bits[row, row >> 3] |= bit
+
+    def rows(self, first: int, last: int) -> NDArray[np.bool_]:
+        """Rows first … last-1 as `[last - first, count]`."""
+        bits = self._bits[first:last, : (self.count + 7) >> 3]
+        unpacked = np.unpackbits(bits, axis=1, count=self.count, bitorder="little")
+        return unpacked.view(np.bool_)
+
+    def select(self, rows: NDArray[np.int64]) -> None:
+        """Keep these rows (rising, each with all of its ancestors), renumbered 0, 1, …"""
+        bits = self.rows(0, self.count)[np.ix_(rows, rows)]
+        self.count = len(rows)
+        self._bits = np.packbits(bits, axis=1, bitorder="little")
+        self._resize(max(64, self.count))
+
+    def truncate(self, count: int) -> None:
+        """Take back the rows from `count` on; they were nobody's ancestors."""
+        self._bits[count : self.count] = 0
+        self.count = count
+
+    def _resize(self, capacity: int) -> None:
+        bits = np.zeros((capacity, (capacity + 7) >> 3), dtype=np.uint8)
+        old = self._bits[: self.count]
+        bits[: len(old), : old.shape[1]] = old
+        self._bits = bits
+
+
+class SlotLayer(DynamicLayer):  # type: ignore[misc]
+    """One layer's keys and values, `[1, heads, slots, width]`, in buffers that grow by doubling.
+
+    `DynamicLayer` copies the whole cache at every step; this appends in place. Growth is by a
+    quarter beyond what is needed at first, so that a prompt's cache is not held twice over.
+    """
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._buffers: tuple[torch.Tensor, torch.Tensor] | None = None
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Append slots; returns the keys and values of all."""
+        held = self.get_seq_length()
+        needed = held + key_states.shape[-2]
+        if self._buffers is None or needed > self._buffers[0].shape[-2]:
+            if not self.is_initialized:
+                self.lazy_initialization(key_states, value_states)
+            self._buffers = (
+                _grown(self.keys, held, key_states, needed),
+                _grown(self.values, held, value_states, needed),
+            )
+        keys, values = self._buffers
+        keys[:, :, held:needed] = key_states
+        values[:, :, held:needed] = value_states
+        self.keys, self.values = keys[:, :, :needed], values[:, :, :needed]
+        return self.keys, self.values
+
+    def truncate(self, slots: int) -> None:
+        """Forget the slots from `slots` on."""
+        if self.is_initialized and self.get_seq_length() > slots:
+            self.keys, self.values = self.keys[:, :, :slots], self.values[:, :, :slots]
+
+    def select(self, slots: torch.Tensor) -> None:
+        """Keep these slots, in this order, in buffers of their size."""
+        if self.is_initialized:
+            index = slots.to(self.keys.device)
+            self.keys = self.keys.index_select(2, index)
+            self.values = self.values.index_select(2, index)
+            self._buffers = (self.keys, self.values)
+
+
+def _grown(held: torch.Tensor, count: int, new: torch.Tensor, needed: int) -> torch.Tensor:
+    """A buffer with room for `needed` slots and some more, holding the first `count`."""
+    shape = (*new.shape[:2], needed + max(64, needed // 4), new.shape[3])
+    buffer = new.new_empty(shape)
+    if count:
+        buffer[:, :, :count] = held
+    return buffer
+
+
+class MaskedForward:
+    """Calls a model with masks of who sees whom, given as booleans `[q, slots]` by mask name."""
+
+    def __init__(self, forward: Forward, masks: Masks) -> None:
+        self.plain = forward
+        self.masks = masks
+
+    def __call__(
+        self,
+        tokens: list[int],
+        cache: Cache,
+        positions: NDArray[np.int64],
+        visible: dict[str, NDArray[np.bool_]],
+        keep: int | torch.Tensor,
+    ) -> torch.Tensor:
+        """Logits `[1, kept, width]`."""
+        additive = {name: self._additive(seen) for name, seen in visible.items()}
+        return self.plain(
+            [tokens],
+            cache,
+            positions=positions,
+            attention_mask=additive if self.masks.named else additive[""],
+            keep=keep,
+        )
+
+    def _additive(self, seen: NDArray[np.bool_]) -> torch.Tensor:
+        """0 where seen, else the least float: `[1, 1, q, slots]`.
+
+        Never boolean: eager attention would *add* True and False to its scores.
+        """
+        dtype, device = self.plain.dtype, self.plain.device
+        hidden = torch.from_numpy(~seen).to(device)
+        mask = torch.zeros(hidden.shape, dtype=dtype, device=device)
+        return mask.masked_fill_(hidden, torch.finfo(dtype).min)[None, None]
+
+
+class GPTNeoForward(MaskedForward):
+    """GPT-Neo cuts its local windows by slot, from a buffer of the attention module's own.
+
+    In a tree, slots are not positions, and there may be more of them than that buffer is long. So
+    a twin of the model, which shares all weights and leaves the user's model as it is, reads who
+    sees whom from here instead.
+    """
+
+    def __init__(self, forward: Forward, masks: Masks) -> None:
+        shared = {id(t): t for t in (*forward.model.parameters(), *forward.model.buffers())}
+        super().__init__(Forward(copy.deepcopy(forward.model, shared), forward.width), masks)
+        self.seen = {}
+        self._lock = threading.Lock()  # `seen` is of one call at a time
+        for module in self.plain.model.modules():
+            if hasattr(module, "attention_type"):
+                del module.attention.bias
+                module.attention.bias = _SlotBias(self.seen, module.attention_type)
+
+    seen: dict[str, torch.Tensor]
+
+    def __call__(
+        self,
+        tokens: list[int],
+        cache: Cache,
+        positions: NDArray[np.int64],
+        visible: dict[str, NDArray[np.bool_]],
+        keep: int | torch.Tensor,
+    ) -> torch.Tensor:
+        """Logits `[1, kept, width]`."""
+        with self._lock:
+            for name, key in (("global", ""), ("local", "local")):
+                self.seen[name] = torch.from_numpy(visible[key]).to(self.plain.device)[None, None]
+            return super().__call__(tokens, cache, positions, visible, keep)
+
+
+class _SlotBias:
+    """Stands for the buffer `bias[:, :, from:to, :slots]` of a GPT-Neo attention module."""
+
+    def __init__(self, seen: dict[str, torch.Tensor], name: str) -> None:
+        self._seen, self._name = seen, name
+
+    def __getitem__(self, index: object) -> torch.Tensor:
+        return self._seen[self._name]
+
+
+class FlatCache:
+    """The contexts of one tree, evaluated by tree attention.
+
+    All methods speak in rows. The caller holds a lock, and calls `truncate` after a failure.
+    """
+
+    def __init__(self, forward: Forward, masked: MaskedForward) -> None:
+        self._forward = forward
+        self._masked = masked
+        self._cache = Cache(layer_class_to_replicate=SlotLayer)
+        self._ancestors = Ancestors()
+        self._positions = np.zeros(0, dtype=np.int64)  # [slots]: path lengths
+        self._prompt = 0  # slots before the root's
+
+    @property
+    def rows(self) -> int:
+        """The root and the nodes."""
+        return self._ancestors.count
+
+    def start(self, prompt_ids: list[int]) -> torch.Tensor:
+        """Evaluate the prompt; returns the root's logits `[1, width]`."""
+        self._prompt = len(prompt_ids) - 1
+        self._positions = np.arange(len(prompt_ids))
+        return self._forward([prompt_ids], self._cache, keep=1)[0]
+
+    def row_bytes(self) -> int:
+        """Of one more row's mask, or its attention scores where those are held (eager)."""
+        config, eager = self._forward.config, self._forward.attention == "eager"
+        heads = getattr(config, "num_attention_heads", 1) if eager else 1
+        return 4 * heads * (self._prompt + self.rows)
+
+    def append(
+        self, parents: NDArray[np.int64], tokens: list[int], wanted: NDArray[np.int64]
+    ) -> torch.Tensor:
+        """Evaluate a row below each parent; returns the logits of the wanted: `[n, width]`."""
+        first = self.rows
+        self._ancestors.append(parents)
+        positions = np.empty(len(parents), dtype=np.int64)
+        for i, parent in enumerate(parents.tolist()):
+            at = parent - first
+            positions[i] = 1 + (positions[at] if at >= 0 else self._positions[self._prompt + parent])
+        self._positions = np.concatenate([self._positions, positions])
+        # A row whose position is its slot has every slot before it as an ancestor: then the whole
+        # tree is one path, which the model's own causal mask describes, and faster.
+        chain = positions[-1] == self._prompt + self.rows - 1
+        every = len(wanted) == len(parents)
+        keep = 0 if every else torch.from_numpy(wanted) if len(wanted) else 1
+        if chain:
+            logits = self._forward([tokens], self._cache, positions=positions, keep=keep)
+        else:
+            visible = self._visible(first)
+            logits = self._masked(tokens, self._cache, positions, visible, keep)
+        return logits[0, : len(wanted)]
+
+    def _visible(self, first: int) -> dict[str, NDArray[np.bool_]]:
+        """For each mask of the model, whether the rows from `first` on see each slot."""
+        path = np.ones((self.rows - first, self._prompt + self.rows), dtype=np.bool_)
+        path[:, self._prompt :] = self._ancestors.rows(first, self.rows)
+        own = self._positions[self._prompt + first :, None]
+        return {
+            name: path if window is None else path & (own - self._positions < window)
+            for name, window in self._masked.masks.windows.items()
+        }
+
+    def truncate(self, rows: int) -> None:
+        """Take back the rows from `rows` on."""
+        self._ancestors.truncate(rows)
+        self._positions = self._positions[: self._prompt + rows]
+        for layer in self._cache.layers:
+            layer.truncate(self._prompt + rows)
+
+    def select(self, rows: NDArray[np.int64]) -> None:
+        """Keep these rows (rising, closed under ancestors), renumbered 0, 1, …"""
+        if len(rows) == rows[-1] + 1:  # the first few: nothing moves
+            self.truncate(len(rows))
+            return
+        slots = np.concatenate([np.arange(self._prompt), self._prompt + rows])
+        self._ancestors.select(rows)
+        self._positions = self._positions[slots]
+        for layer in self._cache.layers:
+            layer.select(torch.from_numpy(slots))

@@ -1,0 +1,97 @@
+"""One call of a transformers model: ids in, the logits that were asked for out."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from charwise.errors import EngineError
+
+
+class Forward:
+    """A causal language model's forward pass, whatever its family calls the arguments.
+
+    Attributes:
+        config: of the text model.
+        cache_name: the argument that takes a cache, and the output that returns it.
+        takes_positions: whether the model can be told positions.
+    """
+
+    def __init__(self, model: Any, width: int) -> None:
+        self.model = model
+        self.config = model.config.get_text_config(decoder=True)
+        self.width = width
+        names = inspect.signature(model.forward).parameters
+        self.cache_name = "past_key_values" if "past_key_values" in names else "cache_params"
+        if self.cache_name not in names or getattr(model.config, "is_encoder_decoder", False):
+            raise EngineError(
+                f"{type(model).__name__} is not a causal language model with a cache. Load one "
+                "with transformers.AutoModelForCausalLM."
+            )
+        self.takes_positions = "position_ids" in names
+        self._takes_keep = "logits_to_keep" in names
+
+    @property
+    def device(self) -> torch.device:
+        """Where ids go in."""
+        device: torch.device = self.model.device
+        return device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the model's weights."""
+        dtype: torch.dtype = self.model.dtype
+        return dtype
+
+    @property
+    def attention(self) -> str:
+        """The attention implementation: eager, sdpa, flash_attention_2, …"""
+        return str(getattr(self.config, "_attn_implementation", None) or "unknown")
+
+    @torch.inference_mode()
+    def __call__(
+        self,
+        ids: list[list[int]],
+        cache: Any = None,
+        *,
+        positions: NDArray[np.int64] | None = None,
+        attention_mask: torch.Tensor | dict[str, torch.Tensor] | None = None,
+        keep: int | torch.Tensor = 0,
+    ) -> torch.Tensor:
+        """Logits `[batch, kept, width]` of ids `[batch, n]`; the cache grows by them.
+
+        Args:
+            positions: `[n]`, the same for all rows.
+            attention_mask: additive; by default the model's own causal mask.
+            keep: of the n positions, how many at the end (0 for all of them), or which.
+        """
+        device = self.device
+        arguments: dict[str, Any] = {
+            "input_ids": torch.tensor(ids, dtype=torch.long, device=device),
+            "use_cache": cache is not None,
+            "return_dict": True,
+        }
+        if cache is not None:
+            arguments[self.cache_name] = cache
+        if positions is not None and self.takes_positions:
+            arguments["position_ids"] = torch.from_numpy(positions).to(device)[None]
+        if attention_mask is not None:
+            arguments["attention_mask"] = attention_mask
+        if isinstance(keep, torch.Tensor):
+            keep = keep.to(device)
+        if self._takes_keep:
+            arguments["logits_to_keep"] = keep
+        logits: torch.Tensor = self.model(**arguments).logits
+        if logits.shape[-1] != self.width:
+            raise EngineError(
+                f"the model's output layer has width {logits.shape[-1]}, the vocabulary "
+                f"{self.width}. Make the vocabulary with width={logits.shape[-1]}."
+            )
+        if not self._takes_keep:
+            # Cloned, or the logits of every position would stay alive behind a few.
+            logits = (logits[:, -keep:] if isinstance(keep, int) else logits[:, keep]).clone()
+        return logits

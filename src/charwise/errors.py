@@ -1,0 +1,48 @@
+"""Every error charwise raises on purpose: what was wrong, where, and what to do."""
+
+
+class CharwiseError(Exception):
+    """The base of all errors below; catch it to catch them all."""
+
+
+class VocabularyError(CharwiseError, ValueError):
+    """A tokenizer, or a list of tokens, that charwise cannot use."""
+
+
+class TokenizationError(CharwiseError, ValueError):
+    """A text that no token string of the vocabulary decodes to.
+
+    `position` is the offset, in bytes, of the first byte that cannot be spelled.
+    """
+
+    def __init__(self, message: str, position: int = 0) -> None:
+        super().__init__(message)
+        self.position = position
+
+
+class HealingError(CharwiseError, ValueError):
+    """A prompt that cannot be healed as asked, or a forced text that nothing can spell."""
+
+
+class SettingError(CharwiseError, ValueError):
+    """A parameter outside its range."""
+
+
+class ContextLengthError(CharwiseError, ValueError):
+    """A context longer than the model's window."""
+
+
+class ZeroProbabilityError(CharwiseError, ValueError):
+    """A text to which the model gives probability zero, so nothing can be conditioned on it."""
+
+
+class EmptyBeamError(CharwiseError, RuntimeError):
+    """A beam, or a threshold, so tight that no context survived."""
+
+
+class EngineError(CharwiseError, RuntimeError):
+    """A model or an inference engine that cannot do what was asked of it."""
+
+
+class ModelNotFoundError(CharwiseError, FileNotFoundError):
+    """A model that is neither a folder here nor to be had from a hub."""

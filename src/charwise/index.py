@@ -1,0 +1,300 @@
+"""The sorted vocabulary: every question about prefixes is a contiguous range.
+
+Sort the token byte strings. Those that start with `prefix` are then one range [lo, hi), and what
+a trie would collect node by node is a slice:
+
+    a  ab  abc  b  ba        range(b"ab") = (1, 3)
+
+Within a range of tokens that agree on d bytes, the tokens that continue with each further byte
+are runs, in order; a token that ends there sorts first. docs/index.md derives it all.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from charwise.errors import SettingError
+from charwise.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    import torch
+
+#: Index of the end-of-token mass in the result of `next_byte_masses`.
+END_OF_TOKEN = 256
+
+
+class SortedVocabulary:
+    """The index of one vocabulary: prefix → range, allowed tokens, masks, masses.
+
+    Attributes:
+        vocabulary: the vocabulary it indexes.
+        ids: `[n]` int64, the ids of the tokens with bytes, in the order of their bytes. Twins
+            (equal bytes under several ids) are adjacent, lower id first.
+        sorted: `[n]` their bytes.
+
+    >>> vocabulary = Vocabulary.from_bytes([b"swing", b"s", b"weep", b"sw", b"salad"])
+    >>> index = SortedVocabulary(vocabulary)
+    >>> index.range(b"sw")
+    (2, 4)
+    >>> [vocabulary.tokens[id] for id in index.allowed(b"sw")]
+    [b's', b'sw', b'swing']
+    """
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self.vocabulary = vocabulary
+        pairs = [(token, id) for id, token in enumerate(vocabulary.tokens) if token is not None]
+        pairs.sort()
+        self.sorted = [token for token, _ in pairs]
+        self.ids: NDArray[np.int64] = np.array([id for _, id in pairs], dtype=np.int64)
+        self.ids.setflags(write=False)
+        self._id_at = array("i", self.ids.tolist())
+        self._position = {token: at for at, token in reversed(list(enumerate(self.sorted)))}
+        self._range_end, self._parent = _nesting(self.sorted)
+        self._torch_ids: dict[torch.device, torch.Tensor] = {}
+        lengths = np.fromiter(map(len, self.sorted), dtype=np.int64, count=len(self.sorted))
+        # Token bytes end to end: byte d of sorted token i is _bytes[_start[i] + d].
+        self._bytes = np.frombuffer(b"".join(self.sorted), dtype=np.uint8)
+        self._start = np.concatenate(([0], np.cumsum(lengths)))
+
+    def range(self, prefix: bytes) -> tuple[int, int]:
+        """The range [lo, hi), in sorted order, of the tokens that start with `prefix`.
+
+        Two bisections, or one look-up if `prefix` is itself a token. An empty range has lo = hi.
+        """
+        at = self._position.get(prefix)
+        if at is not None:
+            return at, self._range_end[at]
+        if not prefix:
+            return 0, len(self.sorted)
+        lo = bisect_left(self.sorted, prefix)
+        if lo == len(self.sorted) or not self.sorted[lo].startswith(prefix):
+            return lo, lo
+        successor = _successor(prefix)
+        if successor is None:
+            return lo, len(self.sorted)
+        return lo, bisect_left(self.sorted, successor, lo)
+
+    def twins(self, token: bytes) -> tuple[int, int]:
+        """The range of the tokens whose bytes are exactly `token`; empty if there is none."""
+        lo = self._position.get(token)
+        if lo is None:
+            return 0, 0
+        hi = lo + 1
+        while hi < len(self.sorted) and self.sorted[hi] == token:
+            hi += 1
+        return lo, hi
+
+    def prefixes(self, forced: bytes) -> list[int]:
+        """Ids of the tokens that are proper prefixes of `forced`, longest first."""
+        at = self._position.get(forced)
+        if at is None:
+            # All are ancestors, in the nesting of ranges, of the token just before `forced`.
+            at = bisect_left(self.sorted, forced) - 1
+            while at >= 0 and not forced.startswith(self.sorted[at]):
+                at = self._parent[at]
+        else:
+            at = self._parent[at]
+        found = []
+        while at >= 0:
+            found.append(self._id_at[at])
+            at = self._parent[at]
+        return found
+
+    def allowed(self, forced: bytes) -> NDArray[np.int64]:
+        """Ids of the tokens that start with `forced` or are a proper prefix of it.
+
+        For the empty string: all tokens with bytes. No cache: the range is a slice of `ids` and
+        the prefixes are read off the nesting. The result may be a read-only view.
+        """
+        lo, hi = self.range(forced)
+        shorter = self.prefixes(forced)
+        if not shorter:
+            return self.ids[lo:hi]
+        out: NDArray[np.int64] = np.empty(len(shorter) + hi - lo, dtype=np.int64)
+        out[: len(shorter)] = shorter
+        out[len(shorter) :] = self.ids[lo:hi]
+        return out
+
+    def spellable(self, forced: bytes) -> bool:
+        """Whether some token string decodes to `forced`, or to more that starts with it."""
+        if self.vocabulary.byte_complete or not forced:
+            return True
+        reached = {0}  # offsets in `forced` where a token string may end
+        for at in range(len(forced)):
+            if at in reached:
+                lo, hi = self.range(forced[at:])
+                if lo < hi:
+                    return True
+                steps = self.prefixes(forced[at:])
+                reached.update(at + len(self.vocabulary.tokens[id] or b"") for id in steps)
+        return False
+
+    def mask(
+        self,
+        forced: bytes,
+        out: torch.Tensor | None = None,
+        *,
+        device: torch.device | str | None = None,
+    ) -> torch.Tensor:
+        """`[width]` float: 0 for the ids that `allowed(forced)` names, −inf for all others.
+
+        Args:
+            forced: the bytes that generation must reproduce next.
+            out: a tensor `[width]` of any float type to write into, and return.
+            device: where to make the tensor, if `out` is not given.
+
+        Raises:
+            SettingError: if `out` has another shape.
+        """
+        import torch
+
+        if out is None:
+            out = torch.empty(self.vocabulary.width, dtype=torch.float32, device=device)
+        elif out.shape != (self.vocabulary.width,):
+            raise SettingError(
+                f"out has shape {tuple(out.shape)}; a mask of this vocabulary has "
+                f"({self.vocabulary.width},)."
+            )
+        if out.dtype == torch.float32 and out.device.type == "cpu":
+            # numpy writes with one thread: starting torch's pool costs more than this work.
+            flat = out.numpy()
+            flat.fill(-np.inf)
+            flat[self.allowed(forced)] = 0.0
+            return out
+        lo, hi = self.range(forced)
+        out.fill_(-torch.inf)
+        out.index_fill_(0, self.ids_on(out.device)[lo:hi], 0.0)
+        shorter = self.prefixes(forced)
+        if shorter:
+            out[shorter] = 0.0
+        return out
+
+    def bitmask(self, forced: bytes) -> NDArray[np.int32]:
+        """`[⌈width / 32⌉]` int32: bit `id % 32` of word `id // 32` says whether `id` is allowed."""
+        bits = np.zeros(-(-self.vocabulary.width // 32) * 32, dtype=np.bool_)
+        bits[self.allowed(forced)] = True
+        return np.packbits(bits, bitorder="little").view(np.int32)
+
+    def ids_on(self, device: torch.device | str) -> torch.Tensor:
+        """`ids` as a tensor `[n]` int64 on a device; made once for each device."""
+        import torch
+
+        device = torch.device(device)
+        if device not in self._torch_ids:
+            self._torch_ids[device] = torch.tensor(self.ids.tolist(), device=device)
+        return self._torch_ids[device]
+
+    def in_order(self, probabilities: NDArray[np.floating]) -> NDArray[np.float64]:
+        """Probabilities `[…, width]` by id → `[…, n]` float64 in sorted order."""
+        return np.asarray(probabilities[..., self.ids], dtype=np.float64)
+
+    def next_byte_masses(
+        self, in_order: NDArray[np.float64], lo: int, hi: int, depth: int
+    ) -> NDArray[np.float64]:
+        """`[257]`: how the mass of a range divides over the byte at `depth`.
+
+        Args:
+            in_order: `[n]` probabilities of one context, in sorted order.
+            lo, hi: a range whose tokens agree on their first `depth` bytes.
+            depth: offset of the byte, in bytes from the token's start.
+
+        Returns:
+            For each byte the mass of the tokens that continue with it; at 256 (`END_OF_TOKEN`)
+            the mass of those that end there.
+        """
+        ended = lo
+        while ended < hi and len(self.sorted[ended]) == depth:
+            ended += 1
+        masses = np.zeros(257)
+        following = self._bytes[self._start[ended:hi] + depth]
+        masses[:256] = np.bincount(following, weights=in_order[ended:hi], minlength=256)
+        masses[END_OF_TOKEN] = in_order[lo:ended].sum()
+        return masses
+
+    def ranges_along(self, text: bytes) -> list[tuple[int, int]]:
+        """Nested ranges of `text[:1]`, `text[:2]`, …, as long as they are not empty."""
+        ranges = []
+        lo, hi = 0, len(self.sorted)
+        for depth in range(1, min(len(text), self.vocabulary.munch) + 1):
+            prefix = text[:depth]
+            lo = bisect_left(self.sorted, prefix, lo, hi)
+            successor = _successor(prefix)
+            hi = hi if successor is None else bisect_left(self.sorted, successor, lo, hi)
+            if lo == hi:
+                break
+            ranges.append((lo, hi))
+        return ranges
+
+    def masses_along(
+        self, in_order: NDArray[np.float64], text: bytes
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Masses of all prefixes of a known text at one context, without cancellation.
+
+        The ranges are nested, so the shells between them are summed once and accumulated from
+        the innermost outwards: only positive terms are ever added.
+
+        Args:
+            in_order: `[n]` probabilities of the context, in sorted order.
+            text: what follows the context.
+
+        Returns:
+            `starting[d]`, the mass of the tokens that start with `text[: d + 1]`, and
+            `ending[d]`, of those that are exactly `text[: d + 1]`; both end where the ranges do.
+        """
+        ranges = self.ranges_along(text)
+        starting = np.zeros(len(ranges))
+        ending = np.zeros(len(ranges))
+        total = 0.0
+        inner_lo = inner_hi = ranges[-1][0] if ranges else 0
+        for d in range(len(ranges) - 1, -1, -1):
+            lo, hi = ranges[d]
+            total += float(in_order[lo:inner_lo].sum() + in_order[inner_hi:hi].sum())
+            starting[d] = total
+            exact = lo
+            while exact < hi and len(self.sorted[exact]) == d + 1:
+                exact += 1
+            ending[d] = in_order[lo:exact].sum()
+            inner_lo, inner_hi = lo, hi
+        return starting, ending
+
+
+def _successor(prefix: bytes) -> bytes | None:
+    """The least byte string above everything that starts with `prefix`; None if there is none.
+
+    >>> _successor(b"ab"), _successor(b"a\\xff"), _successor(b"\\xff")
+    (b'ac', b'b', None)
+    """
+    stem = prefix.rstrip(b"\xff")
+    return stem[:-1] + bytes([stem[-1] + 1]) if stem else None
+
+
+def _nesting(tokens: list[bytes]) -> tuple[array[int], array[int]]:
+    """For each token: the end of the range of its extensions, and its parent.
+
+    Both are positions in sorted order. The parent is the last token that is a proper prefix, −1 if
+    there is none; a twin hangs on the twin before it, so that a walk up meets every prefix token.
+    The end is filled in for the first of twins. One pass, with a stack of the current prefixes.
+    """
+    size = len(tokens)
+    range_end = array("i", [size]) * size
+    parent = array("i", [-1]) * size
+    last_twin = list(range(size))
+    stack: list[int] = []
+    previous = b""
+    for at, token in enumerate(tokens):
+        if token == previous:
+            parent[at] = at - 1
+            last_twin[stack[-1]] = at
+            continue
+        while stack and not token.startswith(tokens[stack[-1]]):
+            range_end[stack.pop()] = at
+        if stack:
+            parent[at] = last_twin[stack[-1]]
+        stack.append(at)
+        previous = token
+    return range_end, parent
