@@ -153,10 +153,12 @@ SKIP_PARTS = {
     "__pycache__",
     "test-data",
 }
+SKIP_CODE = re.compile(
+    r"^(test_.*|.*_tests?|conftest|_sysconfigdata.*|_unicode.*|unicode_?data.*|.*unistring.*)$"
+)
 SKIP_NAME = re.compile(
-    r"^(test_.*|.*_tests?|conftest|licen[cs]e.*|copying.*|authors.*|contributors.*|notice.*"
-    r"|.*change.*|history.*|news.*|release.*|whats.?new.*|requirements.*|sources|top_level"
-    r"|entry_points|_sysconfigdata.*|_unicode.*|unicode_?data.*|.*unistring.*|.*_mapping)$",
+    r"^(licen[cs]e.*|copying.*|authors.*|contributors.*|notice.*|.*change.*|history.*|news.*"
+    r"|release.*|whats.?new.*|requirements.*|sources|top_level|entry_points|.*_tests?|test_.*)$",
     re.IGNORECASE,
 )
 SKIP_DOCS = re.compile(r"(^|/)(docs/(?!en/)[a-z]{2}(-[a-z]+)?/|releases?/|changelogs?/|news/)")
@@ -196,13 +198,12 @@ def fetch(package: Package, folder: Path) -> Path:
     """Return the package's archive, downloading it with pip if it is not there yet."""
     folder.mkdir(parents=True, exist_ok=True)
 
+    start = f"{package.name}-{package.version}"
+    starts = (f"{start}-",) if package.kind == "wheel" else (f"{start}.tar.gz", f"{start}.zip")
+
     def present() -> Path | None:
         for path in sorted(folder.iterdir()):
-            stem = path.name.lower().replace("_", "-")
-            wheel = stem.endswith(".whl")
-            if stem.startswith(f"{package.name}-{package.version}") and stem[
-                len(f"{package.name}-{package.version}")
-            ] in "-." and wheel == (package.kind == "wheel"):
+            if path.name.lower().replace("_", "-").startswith(starts):
                 return path
         return None
 
@@ -237,9 +238,7 @@ def wanted(path: str) -> bool:
     if any(part.endswith((".dist-info", ".egg-info")) for part in pure.parts[:-1]):
         return False
     if pure.suffix == ".py":
-        return not re.match(r"^(test_.*|.*_tests?|conftest|_sysconfigdata.*)$", pure.stem) and not (
-            SKIP_NAME.match(pure.stem) and "uni" in pure.stem
-        )
+        return not SKIP_CODE.match(pure.stem)
     if SKIP_NAME.match(pure.stem) or SKIP_DOCS.search(path):
         return False
     return pure.suffix != ".txt" or "doc" in path.lower()
@@ -293,7 +292,8 @@ def package_documents(package: Package, folder: Path) -> list[Document]:
         if text is not None and readable(text):
             result.append(Document(package.name, name, text))
     result.sort(key=lambda item: hashlib.sha256(item.path.encode()).digest())
-    total, kept = 0, []
+    total = 0
+    kept: list[Document] = []
     for document in result:
         total += len(document.text.encode())
         if total > PACKAGE_CAP:

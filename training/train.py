@@ -10,11 +10,14 @@ import argparse
 import copy
 import csv
 import math
+import os
 import time
 from pathlib import Path
 
 import numpy as np
 import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import (
@@ -30,13 +33,13 @@ from data import held_out
 
 CONTEXT = 1024
 SHORT_CONTEXT = 512
-LONG_FROM = 0.7  # share of the run after which rows are CONTEXT tokens long
-BATCH_TOKENS = 8192
-STDLIB_SHARE = (0.3, 0.6)  # before and after STDLIB_FROM
+LONG_FROM = 0.75  # share of the run after which rows are CONTEXT tokens long
+BATCH_TOKENS = 4096
+STDLIB_SHARE = (0.45, 0.75)  # before and after STDLIB_FROM
 STDLIB_FROM = 0.6
-MATRIX_RATE = 0.015  # Muon
-OTHER_RATE = 0.004  # AdamW
-WARMUP_STEPS = 100
+MATRIX_RATE = 0.012  # Muon
+OTHER_RATE = 0.003  # AdamW
+WARMUP_STEPS = 60
 DECAY_FROM = 0.3  # share of the run after which the rate falls linearly to zero
 SEED = 1
 
@@ -88,6 +91,10 @@ class Stream:
         self.at += length
         return torch.from_numpy(row.astype(np.int64))
 
+    def position(self) -> float:
+        """Return how many times the documents have been read."""
+        return self.epoch - 1 + self.at / len(self.run)
+
 
 def module_bits(
     model: nn.Module, tokenizer: PreTrainedTokenizerBase, text: str, window: int
@@ -98,7 +105,10 @@ def module_bits(
     tokens that advance by half a window; each token is scored once, in the first window that
     holds it, so all but the first window score their second half only.
     """
-    ids = [tokenizer.eos_token_id, *tokenizer(text, add_special_tokens=False)["input_ids"]]
+    ids = [
+        tokenizer.eos_token_id,
+        *tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"],
+    ]
     scored, total = 1, 0.0
     for start in range(0, len(ids), window // 2):
         piece = torch.tensor([ids[start : start + window]])
@@ -145,7 +155,9 @@ def rate(progress: float, step: int) -> float:
 
 def optimisers(model: nn.Module) -> list[torch.optim.Optimizer]:
     """Return Muon for the layers' matrices and AdamW for the embedding and the norms."""
-    matrices, embedding, norms = [], [], []
+    matrices: list[nn.Parameter] = []
+    embedding: list[nn.Parameter] = []
+    norms: list[nn.Parameter] = []
     for name, parameter in model.named_parameters():
         if parameter.ndim < 2:
             norms.append(parameter)
@@ -161,13 +173,25 @@ def optimisers(model: nn.Module) -> list[torch.optim.Optimizer]:
     ]
 
 
-def train(args: argparse.Namespace) -> None:
-    """Run the whole training."""
+def share_gradients(model: nn.Module) -> None:
+    """Average the gradients over the processes."""
+    grads = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    flat = torch.cat([grad.flatten() for grad in grads])
+    dist.all_reduce(flat)
+    flat /= dist.get_world_size()
+    for grad, piece in zip(grads, flat.split([grad.numel() for grad in grads]), strict=True):
+        grad.copy_(piece.view_as(grad))
+
+
+def train(rank: int, args: argparse.Namespace) -> None:
+    """Run the whole training in one of ``args.processes`` equal processes."""
+    dist.init_process_group("gloo", rank=rank, world_size=args.processes)
+    torch.set_num_threads(args.threads)
     torch.manual_seed(SEED)
-    rng = np.random.default_rng(SEED)
+    rng = np.random.default_rng((SEED, rank))
     tokenizer = AutoTokenizer.from_pretrained(args.model)
     model = build(tokenizer)
-    print(f"{sum(parameter.numel() for parameter in model.parameters())} parameters")
+    average = copy.deepcopy(model)  # only for the early export
     streams = [Stream(args.data / f"{name}.npz", rng) for name in ("stdlib", "other")]
 
     def loss_of(rows: Tensor) -> Tensor:
@@ -178,60 +202,61 @@ def train(args: argparse.Namespace) -> None:
     compiled = torch.compile(loss_of, dynamic=False)
     tools = optimisers(model)
     peaks = [(group, group["lr"]) for tool in tools for group in tool.param_groups]
-    average = copy.deepcopy(model)  # only for the early export
-    args.log.parent.mkdir(parents=True, exist_ok=True)
-    with args.log.open("w", encoding="utf-8", newline="") as out:
-        log = csv.writer(out, lineterminator="\n")
-        log.writerow(["step", "minutes", "tokens", "train_loss", "context", "heldout_bits_per_byte"])
-        begin = time.monotonic()
-        step = tokens = 0
-        losses: list[float] = []
-        next_report, next_score = 1.0, args.score_every
-        early = args.early_export
-        while True:
-            minutes = (time.monotonic() - begin) / 60
-            progress = minutes / args.minutes
-            done = progress >= 1
-            length = CONTEXT if progress >= LONG_FROM else SHORT_CONTEXT
-            if done or minutes >= next_report:
-                score = ""
-                if done or minutes >= next_score:
-                    model.eval()
-                    score = f"{bits_per_byte(model, tokenizer, length)['overall']:.4f}"
-                    model.train()
-                    next_score += args.score_every
-                mean = f"{np.mean(losses):.4f}" if losses else ""
-                row = [step, f"{minutes:.2f}", tokens, mean, length, score]
-                log.writerow(row)
-                out.flush()
-                epochs = [f"{stream.epoch - 1 + stream.at / len(stream.run):.2f}" for stream in streams]
-                print(*row, "epochs", *epochs, flush=True)
-                losses, next_report = [], next_report + 1
-            if early and minutes >= early:
+    table = [["step", "minutes", "tokens", "train_loss", "context", "heldout_bits_per_byte"]]
+    losses: list[float] = []
+    step = tokens = 0
+    next_report, next_score, early = 1.0, args.score_every, args.early_export
+    begin = time.monotonic()
+    while True:
+        clock = torch.tensor((time.monotonic() - begin) / 60)
+        dist.broadcast(clock, src=0)
+        minutes = clock.item()
+        progress = minutes / args.minutes
+        done = progress >= 1
+        length = CONTEXT if progress >= LONG_FROM else SHORT_CONTEXT
+        if rank == 0 and (done or minutes >= next_report):
+            score = ""
+            if done or minutes >= next_score:
+                model.eval()
+                score = f"{bits_per_byte(model, tokenizer, length)['overall']:.4f}"
+                model.train()
+                next_score += args.score_every
+            mean = f"{np.mean(losses):.4f}" if losses else ""
+            row = [f"{step}", f"{minutes:.2f}", f"{tokens}", mean, f"{length}", score]
+            print(*row, "epochs", *(f"{stream.position():.2f}" for stream in streams), flush=True)
+            table.append(row)
+            with args.log.open("w", encoding="utf-8", newline="") as out:
+                csv.writer(out, lineterminator="\n").writerows(table)
+            losses, next_report = [], minutes + 1
+        if early and minutes >= early:
+            if rank == 0:
                 export(average, args.model)
-                early = 0.0
-            if done:
-                break
+            early = 0.0
+        if done:
+            break
 
-            share = STDLIB_SHARE[progress >= STDLIB_FROM]
-            picks = rng.random(BATCH_TOKENS // length) >= share
-            rows = torch.stack([streams[int(pick)].take(length) for pick in picks])
-            with torch.autocast("cpu", torch.bfloat16):
-                loss = compiled(rows)
-            loss.backward()
-            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            for group, peak in peaks:
-                group["lr"] = peak * rate(progress, step)
-            for tool in tools:
-                tool.step()
-                tool.zero_grad()
-            losses.append(loss.item())
-            step, tokens = step + 1, tokens + rows.shape[0] * length
-            if early and step % 10 == 0:
-                with torch.no_grad():
-                    for slow, fast in zip(average.parameters(), model.parameters(), strict=True):
-                        slow.lerp_(fast, 0.1)
-    export(model, args.model)
+        share = STDLIB_SHARE[progress >= STDLIB_FROM]
+        picks = rng.random(BATCH_TOKENS // length // args.processes) >= share
+        rows = torch.stack([streams[int(pick)].take(length) for pick in picks])
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = compiled(rows)
+        torch.autograd.backward(loss)
+        share_gradients(model)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for group, peak in peaks:
+            group["lr"] = peak * rate(progress, step)
+        for tool in tools:
+            tool.step()
+            tool.zero_grad()
+        losses.append(loss.item())
+        step, tokens = step + 1, tokens + rows.shape[0] * length * args.processes
+        if early and step % 10 == 0:
+            with torch.no_grad():
+                for slow, fast in zip(average.parameters(), model.parameters(), strict=True):
+                    slow.lerp_(fast, 0.1)
+    if rank == 0:
+        export(model, args.model)
+    dist.destroy_process_group()
 
 
 def evaluate(folder: Path) -> None:
@@ -252,13 +277,15 @@ def main() -> None:
     parser.add_argument("--early-export", type=float, default=0.0, metavar="MINUTES")
     parser.add_argument("--score-every", type=float, default=6.0, metavar="MINUTES")
     parser.add_argument("--log", type=Path, default=Path(__file__).with_name("log.csv"))
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=1, help="per process")
     args = parser.parse_args()
-    torch.set_num_threads(args.threads)
     if args.evaluate:
         evaluate(args.evaluate)
     elif args.data and args.model:
-        train(args)
+        os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
+        os.environ.setdefault("MASTER_PORT", "29511")
+        mp.spawn(train, args=(args,), nprocs=args.processes)
     else:
         parser.error("give --evaluate, or --data and --model")
 

@@ -14,15 +14,32 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from charwise import errors, healing
     from charwise.index import SortedVocabulary
+    from charwise.loading import load
+    from charwise.model import CharLM
+    from charwise.processors.generate import heal_generate
+    from charwise.rounds import Effort
     from charwise.vocabulary import Vocabulary
 
 _HOME = {
+    "CharLM": "charwise.model",
+    "Effort": "charwise.rounds",
     "SortedVocabulary": "charwise.index",
     "Vocabulary": "charwise.vocabulary",
+    "heal_generate": "charwise.processors.generate",
+    "load": "charwise.loading",
 }
 _MODULES = ("errors", "healing")
 
-__all__ = ["SortedVocabulary", "Vocabulary", "errors", "healing"]
+__all__ = [
+    "CharLM",
+    "Effort",
+    "SortedVocabulary",
+    "Vocabulary",
+    "errors",
+    "heal_generate",
+    "healing",
+    "load",
+]
 
 
 def __getattr__(name: str) -> Any:

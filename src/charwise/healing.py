@@ -146,8 +146,8 @@ def _tokens_back(tail: list[bytes], index: SortedVocabulary, rule: Rule) -> int:
     if rule == "auto":
         start = _earliest_overrun(text, index)
     elif rule == "word":
-        word = re.search(rb"\s?\S*\Z", text)
-        start = word.start() if word else len(text)
+        word = re.match(rb"\S*\s?", text[::-1])  # backwards: linear however long the word
+        start = len(text) - (word.end() if word else 0)
     else:
         raise SettingError(f"unknown healing rule {rule!r}: use 'auto', 'word', 'off' or a number.")
     back, at = 0, len(text)

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 #: Index of the end-of-token mass in the result of `next_byte_masses`.
 END_OF_TOKEN = 256
 
+#: −inf in float32, as the int32 with the same bits.
+_MINUS_INFINITY = np.float32(-np.inf).view(np.int32)
+
 
 class SortedVocabulary:
     """The index of one vocabulary: prefix → range, allowed tokens, masks, masses.
@@ -36,6 +39,7 @@ class SortedVocabulary:
         ids: `[n]` int64, the ids of the tokens with bytes, in the order of their bytes. Twins
             (equal bytes under several ids) are adjacent, lower id first.
         sorted: `[n]` their bytes.
+        rank: `[width]` int32, where each id stands in sorted order; −1 for ids without bytes.
 
     >>> vocabulary = Vocabulary.from_bytes([b"swing", b"s", b"weep", b"sw", b"salad"])
     >>> index = SortedVocabulary(vocabulary)
@@ -52,6 +56,8 @@ class SortedVocabulary:
         self.sorted = [token for token, _ in pairs]
         self.ids: NDArray[np.int64] = np.array([id for _, id in pairs], dtype=np.int64)
         self.ids.setflags(write=False)
+        self.rank: NDArray[np.int32] = np.full(vocabulary.width, -1, dtype=np.int32)
+        self.rank[self.ids] = np.arange(len(self.ids))
         self._id_at = array("i", self.ids.tolist())
         self._position = {token: at for at, token in reversed(list(enumerate(self.sorted)))}
         self._range_end, self._parent = _nesting(self.sorted)
@@ -60,6 +66,10 @@ class SortedVocabulary:
         # Token bytes end to end: byte d of sorted token i is _bytes[_start[i] + d].
         self._bytes = np.frombuffer(b"".join(self.sorted), dtype=np.uint8)
         self._start = np.concatenate(([0], np.cumsum(lengths)))
+
+    def length(self, id: int) -> int:
+        """How many bytes a token has."""
+        return len(self.vocabulary.tokens[id] or b"")
 
     def range(self, prefix: bytes) -> tuple[int, int]:
         """The range [lo, hi), in sorted order, of the tokens that start with `prefix`.
@@ -78,6 +88,52 @@ class SortedVocabulary:
         if successor is None:
             return lo, len(self.sorted)
         return lo, bisect_left(self.sorted, successor, lo)
+
+    def narrow(self, lo: int, hi: int, depth: int, byte: int) -> tuple[int, int]:
+        """The part of a range, whose tokens agree on `depth` bytes, that goes on with `byte`."""
+        if lo >= hi:
+            return lo, lo
+        prefix = self.sorted[hi - 1][:depth] + bytes([byte])
+        lo = bisect_left(self.sorted, prefix, lo, hi)
+        successor = _successor(prefix)
+        return lo, hi if successor is None else bisect_left(self.sorted, successor, lo, hi)
+
+    def bisect_all(
+        self, lo: NDArray[np.int64], hi: NDArray[np.int64], depth: int, byte: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """`narrow` for many ranges at once.
+
+        Args:
+            lo, hi: `[n]` ranges whose tokens agree on `depth` bytes.
+            byte: `[n]` the next byte of each.
+
+        Returns:
+            `lo`, `hi` of the narrowed ranges, and the end of the run, from `lo`, of the tokens
+            that end right after that byte; each `[n]`.
+        """
+        # A token as a number of its bytes at this depth and the next: a token that has ended
+        # sorts first, so bytes count from 1.
+        low = self._first(lo, hi, depth, byte + 1)
+        high = self._first(low, hi, depth, byte + 2)
+        return low, high, self._first(low, high, depth + 1, np.ones_like(byte))
+
+    def _first(
+        self, lo: NDArray[np.int64], hi: NDArray[np.int64], depth: int, code: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """The first token of each range whose byte at `depth`, plus one, is at least `code`.
+
+        Zero stands for a token that is shorter: those sort first.
+        """
+        last, last_token = len(self._bytes) - 1, len(self.sorted) - 1
+        for _ in range(int((hi - lo).max(initial=0)).bit_length()):
+            middle = np.minimum((lo + hi) >> 1, last_token)
+            at = self._start[middle] + depth
+            inside = at < self._start[middle + 1]
+            here = np.where(inside, self._bytes[np.minimum(at, last)].astype(np.int64) + 1, 0)
+            below = (here < code) & (lo < hi)
+            lo = np.where(below, middle + 1, lo)
+            hi = np.where(below, hi, np.minimum(middle, hi))
+        return lo
 
     def twins(self, token: bytes) -> tuple[int, int]:
         """The range of the tokens whose bytes are exactly `token`; empty if there is none."""
@@ -160,13 +216,19 @@ class SortedVocabulary:
                 f"out has shape {tuple(out.shape)}; a mask of this vocabulary has "
                 f"({self.vocabulary.width},)."
             )
+        lo, hi = self.range(forced)
         if out.dtype == torch.float32 and out.device.type == "cpu":
             # numpy writes with one thread: starting torch's pool costs more than this work.
             flat = out.numpy()
-            flat.fill(-np.inf)
-            flat[self.allowed(forced)] = 0.0
+            if hi - lo > len(flat) // 5:
+                # So many scattered writes take longer than comparing every rank.
+                outside = (self.rank < lo) | (self.rank >= hi)
+                np.multiply(outside, _MINUS_INFINITY, out=flat.view(np.int32))
+                flat[self.prefixes(forced)] = 0.0
+            else:
+                flat.fill(-np.inf)
+                flat[self.allowed(forced)] = 0.0
             return out
-        lo, hi = self.range(forced)
         out.fill_(-torch.inf)
         out.index_fill_(0, self.ids_on(out.device)[lo:hi], 0.0)
         shorter = self.prefixes(forced)

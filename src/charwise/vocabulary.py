@@ -178,6 +178,27 @@ class Vocabulary:
         """
         return self._canonical(to_bytes(text))
 
+    def encode_beginning(self, data: bytes) -> list[int]:
+        """Canonical ids of a beginning of `data` that falls short of its end by less than a token.
+
+        A text that stops inside a token may have no token string of its own, and yet begin many:
+        where no encoding exists, the longest beginning that has one is encoded.
+
+        Raises:
+            TokenizationError: if what is left could not be the beginning of one token.
+
+        >>> Vocabulary.from_bytes([b"a", b"bc"]).encode_beginning(b"aab")
+        [0, 0]
+        """
+        end = len(data)
+        while True:
+            try:
+                return self.encode(data[:end])
+            except TokenizationError as error:
+                if len(data) - error.position >= self.munch or error.position >= end:
+                    raise
+                end = error.position
+
     def encode_prompt(self, prompt: Prompt) -> list[int]:
         """Ids of a prompt: text, bytes, or a list of texts and token ids.
 

@@ -20,9 +20,11 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from transformers.cache_utils import Cache, DynamicLayer
+from transformers.cache_utils import Cache
+from transformers.models.gpt_neo.modeling_gpt_neo import GPTNeoSelfAttention
 
 from charwise.engines.forward import Forward
+from charwise.engines.slots import SlotLayer
 
 #: Layer types that a mask can describe; see `transformers.masking_utils`.
 _MASKED = {"full_attention", "sliding_attention"}
@@ -45,6 +47,9 @@ def masks_of(config: Any) -> Masks | str:
     The rule is that of `transformers.masking_utils.create_masks_for_generate`.
     """
     window = getattr(config, "sliding_window", None)
+    layers = getattr(config, "per_layer_config", ())
+    if len({getattr(layer, "sliding_window", None) for layer in layers}) > 1:
+        return "its layers have sliding windows of different sizes"
     types = set(getattr(config, "layer_types", None) or ())
     if config.model_type == "gpt_neo":
         return Masks({"": None, "local": config.window_size}, named=False)
@@ -104,8 +109,7 @@ class Ancestors:
         self._resize(max(64, self.count))
 
     def truncate(self, count: int) -> None:
-        """Take back the rows from `count` on; they were nobody's ancestors."""
-        self._bits[count : self.count] = 0
+        """Take back the rows from `count` on; what comes in their place overwrites them."""
         self.count = count
 
     def _resize(self, capacity: int) -> None:
@@ -113,59 +117,6 @@ class Ancestors:
         old = self._bits[: self.count]
         bits[: len(old), : old.shape[1]] = old
         self._bits = bits
-
-
-class SlotLayer(DynamicLayer):  # type: ignore[misc]
-    """One layer's keys and values, `[1, heads, slots, width]`, in buffers that grow by doubling.
-
-    `DynamicLayer` copies the whole cache at every step; this appends in place. Growth is by a
-    quarter beyond what is needed at first, so that a prompt's cache is not held twice over.
-    """
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self._buffers: tuple[torch.Tensor, torch.Tensor] | None = None
-
-    def update(
-        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Append slots; returns the keys and values of all."""
-        held = self.get_seq_length()
-        needed = held + key_states.shape[-2]
-        if self._buffers is None or needed > self._buffers[0].shape[-2]:
-            if not self.is_initialized:
-                self.lazy_initialization(key_states, value_states)
-            self._buffers = (
-                _grown(self.keys, held, key_states, needed),
-                _grown(self.values, held, value_states, needed),
-            )
-        keys, values = self._buffers
-        keys[:, :, held:needed] = key_states
-        values[:, :, held:needed] = value_states
-        self.keys, self.values = keys[:, :, :needed], values[:, :, :needed]
-        return self.keys, self.values
-
-    def truncate(self, slots: int) -> None:
-        """Forget the slots from `slots` on."""
-        if self.is_initialized and self.get_seq_length() > slots:
-            self.keys, self.values = self.keys[:, :, :slots], self.values[:, :, :slots]
-
-    def select(self, slots: torch.Tensor) -> None:
-        """Keep these slots, in this order, in buffers of their size."""
-        if self.is_initialized:
-            index = slots.to(self.keys.device)
-            self.keys = self.keys.index_select(2, index)
-            self.values = self.values.index_select(2, index)
-            self._buffers = (self.keys, self.values)
-
-
-def _grown(held: torch.Tensor, count: int, new: torch.Tensor, needed: int) -> torch.Tensor:
-    """A buffer with room for `needed` slots and some more, holding the first `count`."""
-    shape = (*new.shape[:2], needed + max(64, needed // 4), new.shape[3])
-    buffer = new.new_empty(shape)
-    if count:
-        buffer[:, :, :count] = held
-    return buffer
 
 
 class MaskedForward:
@@ -215,14 +166,12 @@ class GPTNeoForward(MaskedForward):
     def __init__(self, forward: Forward, masks: Masks) -> None:
         shared = {id(t): t for t in (*forward.model.parameters(), *forward.model.buffers())}
         super().__init__(Forward(copy.deepcopy(forward.model, shared), forward.width), masks)
-        self.seen = {}
+        self.seen: dict[str, torch.Tensor] = {}
         self._lock = threading.Lock()  # `seen` is of one call at a time
         for module in self.plain.model.modules():
-            if hasattr(module, "attention_type"):
-                del module.attention.bias
-                module.attention.bias = _SlotBias(self.seen, module.attention_type)
-
-    seen: dict[str, torch.Tensor]
+            if isinstance(module, GPTNeoSelfAttention):
+                del module.bias
+                module.bias = _SlotBias(self.seen, module.attention_type)
 
     def __call__(
         self,
@@ -274,11 +223,11 @@ class FlatCache:
         self._positions = np.arange(len(prompt_ids))
         return self._forward([prompt_ids], self._cache, keep=1)[0]
 
-    def row_bytes(self) -> int:
-        """Of one more row's mask, or its attention scores where those are held (eager)."""
+    def row_bytes(self, more: int) -> int:
+        """Of the mask of one of `more` rows, or of its attention scores where held (eager)."""
         config, eager = self._forward.config, self._forward.attention == "eager"
         heads = getattr(config, "num_attention_heads", 1) if eager else 1
-        return 4 * heads * (self._prompt + self.rows)
+        return 4 * heads * (self._prompt + self.rows + more)
 
     def append(
         self, parents: NDArray[np.int64], tokens: list[int], wanted: NDArray[np.int64]
@@ -286,30 +235,29 @@ class FlatCache:
         """Evaluate a row below each parent; returns the logits of the wanted: `[n, width]`."""
         first = self.rows
         self._ancestors.append(parents)
-        positions = np.empty(len(parents), dtype=np.int64)
-        for i, parent in enumerate(parents.tolist()):
-            at = parent - first
-            positions[i] = 1 + (positions[at] if at >= 0 else self._positions[self._prompt + parent])
+        seen = self._ancestors.rows(first, self.rows)  # [n, rows]
+        positions = self._prompt + np.count_nonzero(seen, axis=1) - 1
         self._positions = np.concatenate([self._positions, positions])
-        # A row whose position is its slot has every slot before it as an ancestor: then the whole
-        # tree is one path, which the model's own causal mask describes, and faster.
-        chain = positions[-1] == self._prompt + self.rows - 1
+        # A row whose position is its slot has every slot before it as an ancestor: the whole tree
+        # is one path. A single step along it needs no mask, as in the model's own decoding.
+        chain = len(parents) == 1 and positions[0] == self._prompt + first
         every = len(wanted) == len(parents)
         keep = 0 if every else torch.from_numpy(wanted) if len(wanted) else 1
         if chain:
             logits = self._forward([tokens], self._cache, positions=positions, keep=keep)
         else:
-            visible = self._visible(first)
+            visible = self._visible(seen, positions)
             logits = self._masked(tokens, self._cache, positions, visible, keep)
         return logits[0, : len(wanted)]
 
-    def _visible(self, first: int) -> dict[str, NDArray[np.bool_]]:
-        """For each mask of the model, whether the rows from `first` on see each slot."""
-        path = np.ones((self.rows - first, self._prompt + self.rows), dtype=np.bool_)
-        path[:, self._prompt :] = self._ancestors.rows(first, self.rows)
-        own = self._positions[self._prompt + first :, None]
+    def _visible(
+        self, seen: NDArray[np.bool_], positions: NDArray[np.int64]
+    ) -> dict[str, NDArray[np.bool_]]:
+        """For each mask of the model, the slots that rows see: `[n, slots]`."""
+        path = np.ones((len(seen), len(self._positions)), dtype=np.bool_)
+        path[:, self._prompt :] = seen
         return {
-            name: path if window is None else path & (own - self._positions < window)
+            name: path if window is None else path & (positions[:, None] - self._positions < window)
             for name, window in self._masked.masks.windows.items()
         }
 

@@ -17,8 +17,8 @@ import torch
 from numpy.typing import NDArray
 from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 
-from charwise.engines.attention import SlotLayer
 from charwise.engines.forward import Forward
+from charwise.engines.slots import SlotLayer
 from charwise.errors import EngineError
 
 #: Names under which recurrent layers keep their states: dicts of tensors, batch first.
@@ -43,15 +43,16 @@ class BranchCache:
         """The root and the nodes."""
         return len(self._paths)
 
-    def row_bytes(self) -> int:
-        """Of one more row's cache, gathered for a call."""
+    def row_bytes(self, more: int) -> int:
+        """Of the cache of one of `more` rows, gathered for a call."""
         slots = sum(
             x[:, :, :1].numel() * x.element_size()
             for layer in self._slots.values()
             for x in (layer.keys, layer.values)
         )
+        longest = max(map(len, self._paths))
         states = self._states[0].values()
-        return slots * len(self._paths[-1]) + sum(x.numel() * x.element_size() for x in states)
+        return slots * longest + sum(x.numel() * x.element_size() for x in states)
 
     @torch.inference_mode()
     def start(self, prompt_ids: list[int]) -> torch.Tensor:
@@ -92,18 +93,15 @@ class BranchCache:
         self._states += [{} for _ in tokens]
         lengths = np.array([len(path) for path in self._paths[first:]])
         # Slots are taken in the order of rows; levels fill them in the order of depth.
-        for i, layer in self._slots.items():
-            layer.update(*(x.new_empty((*x.shape[:2], len(tokens), x.shape[3]))
-                           for x in (layer.keys, layer.values)))
-        kept: dict[int, torch.Tensor] = {}
-        is_wanted = set(wanted.tolist())
-        for length in np.unique(lengths):
-            level = np.flatnonzero(lengths == length)
-            logits = self._level(level + first, parents[level], [tokens[i] for i in level])
-            kept |= {i: row for i, row in zip(level.tolist(), logits) if i in is_wanted}
-        if not kept:
-            return torch.empty((0, self._forward.width), device=self._forward.device)
-        return torch.stack([kept[i] for i in wanted.tolist()])
+        for layer in self._slots.values():
+            layer.reserve(len(tokens))
+        levels = [np.flatnonzero(lengths == length) for length in np.unique(lengths)]
+        logits = []
+        for level in levels:
+            found = self._level(level + first, parents[level], [tokens[i] for i in level])
+            logits.append(found[torch.from_numpy(np.isin(level, wanted)).to(found.device)])
+        order = np.concatenate([level[np.isin(level, wanted)] for level in levels]).argsort()
+        return torch.cat(logits)[torch.from_numpy(order).to(logits[0].device)]
 
     def _level(
         self, rows: NDArray[np.int64], parents: NDArray[np.int64], tokens: list[int]
@@ -118,7 +116,8 @@ class BranchCache:
         logits = self._forward([[t] for t in tokens], cache, positions=positions, keep=1)[:, 0]
         own = torch.from_numpy(np.array([self._paths[row][-1] for row in rows]))
         for i, layer in self._slots.items():
-            for held, new in ((layer.keys, cache.layers[i].keys), (layer.values, cache.layers[i].values)):
+            grown = cache.layers[i]
+            for held, new in ((layer.keys, grown.keys), (layer.values, grown.values)):
                 held[0].index_copy_(1, own.to(held.device), new[:, :, -1].transpose(0, 1))
         for at, row in enumerate(rows.tolist()):
             self._states[row] = self._state(cache.layers, at)

@@ -29,8 +29,8 @@ class Forward:
         self.cache_name = "past_key_values" if "past_key_values" in names else "cache_params"
         if self.cache_name not in names or getattr(model.config, "is_encoder_decoder", False):
             raise EngineError(
-                f"{type(model).__name__} is not a causal language model with a cache. Load one "
-                "with transformers.AutoModelForCausalLM."
+                f"{type(model).__name__} is not a causal language model with a cache "
+                "(past_key_values or cache_params). Load one that is, by AutoModelForCausalLM."
             )
         self.takes_positions = "position_ids" in names
         self._takes_keep = "logits_to_keep" in names
@@ -78,7 +78,7 @@ class Forward:
         if cache is not None:
             arguments[self.cache_name] = cache
         if positions is not None and self.takes_positions:
-            arguments["position_ids"] = torch.from_numpy(positions).to(device)[None]
+            arguments["position_ids"] = torch.from_numpy(positions).to(device).expand(len(ids), -1)
         if attention_mask is not None:
             arguments["attention_mask"] = attention_mask
         if isinstance(keep, torch.Tensor):

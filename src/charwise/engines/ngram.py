@@ -76,7 +76,7 @@ class NgramLM:
 
         >>> vocabulary = Vocabulary.from_bytes([b"a", b"b", b"ab", None], end_ids=[3], bos_ids=[3])
         >>> lm, same = (NgramLM.random(vocabulary, 3, 7, zeros=0.3) for _ in range(2))
-        >>> bool((lm.row((0, 1)) == same.row((0, 1))).all()), round(lm.row((0, 1)).sum(), 12)
+        >>> bool((lm.row((0, 1)) == same.row((0, 1))).all()), round(float(lm.row((0, 1)).sum()), 12)
         (True, 1.0)
         """
         seed = rng if isinstance(rng, int) else int(rng.integers(2**63))
@@ -91,9 +91,7 @@ class NgramLM:
     def logprob(self, tokens: Sequence[int], prompt_ids: Sequence[int]) -> float:
         """log →p_Δ(tokens | prompt), in nats: the product of its table entries."""
         ids = (*prompt_ids, *tokens)
-        return float(
-            sum(self._log_row(ids[:i])[ids[i]] for i in range(len(prompt_ids), len(ids)))
-        )
+        return float(sum(self._log_row(ids[:i])[ids[i]] for i in range(len(prompt_ids), len(ids))))
 
     def tree(self, prompt_ids: Sequence[int]) -> NgramTree:
         """A tree whose root is this prompt; see `TokenLM.tree`."""
@@ -173,8 +171,10 @@ class NgramTree:
         for node in nodes:
             if node not in self._wanted:
                 raise not_there(node)
-        rows = [self._lm._log_row(self._prompt_ids + self._contexts.tokens(n)) for n in nodes]
-        return torch.from_numpy(np.stack(rows) if rows else np.empty((0, self._lm.vocabulary.width)))
+        rows = np.empty((len(nodes), self._lm.vocabulary.width))
+        for i, node in enumerate(nodes):
+            rows[i] = self._lm._log_row(self._prompt_ids + self._contexts.tokens(node))
+        return torch.from_numpy(rows)
 
     def forget(self, nodes: Sequence[int]) -> None:
         """See `TokenTree.forget`."""
@@ -224,5 +224,6 @@ class _RandomRows:
             allowed[self._ends] = True
         # The uniform part keeps what is allowed above zero: small gammas underflow.
         row = allowed * rng.gamma(self._concentration, size=allowed.size)
-        row = 0.99 * row / row.sum() + 0.01 * allowed / allowed.sum() if row.any() else 1.0 * allowed
-        return np.asarray(row / row.sum())
+        row += allowed * (0.01 * row.sum() / allowed.sum() or 1.0)
+        probabilities: NDArray[np.float64] = row / row.sum()
+        return probabilities

@@ -1,0 +1,289 @@
+"""The command line: `charwise complete`, `charwise vocab`, `charwise demo`.
+
+Exit codes: 0, 1 for a failure (a sentence on stderr says which), 2 for bad usage, 130 after
+Ctrl-C. torch and transformers load only when a command needs them.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+import charwise
+from charwise.errors import CharwiseError, SettingError
+
+if TYPE_CHECKING:
+    from charwise.healing import Rule
+    from charwise.index import SortedVocabulary
+
+app = typer.Typer(
+    name="charwise",
+    help="A character-level interface to tokenized language models.",
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+ModelOption = Annotated[
+    str, typer.Option("--model", "-m", help="A folder, a name on the hub, or 'embedded'.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")]
+
+
+def main() -> int:
+    """The entry point: every `CharwiseError` becomes a sentence on stderr and exit code 1."""
+    try:
+        app()
+    except CharwiseError as error:
+        print(f"charwise: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"charwise {charwise.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version.", callback=_print_version, is_eager=True
+        ),
+    ] = False,
+) -> None:
+    """Options of every command."""
+
+
+def parse_rule(value: str) -> Rule:
+    """`--heal`'s value: a name, or a number of tokens.
+
+    >>> parse_rule("auto"), parse_rule("2")
+    ('auto', 2)
+    """
+    if value in ("auto", "word", "off"):
+        return value  # type: ignore[return-value]
+    if value.isdecimal():
+        return int(value)
+    raise typer.BadParameter(f"{value!r} is not auto, word, off or a number of tokens.")
+
+
+@app.command()
+def complete(
+    prompt: Annotated[str | None, typer.Argument(help="The text to complete.")] = None,
+    model: ModelOption = "embedded",
+    stdin: Annotated[bool, typer.Option("--stdin", help="Read the prompt from stdin.")] = False,
+    max_new_bytes: Annotated[int, typer.Option(min=1, help="Length of a completion.")] = 64,
+    n: Annotated[int, typer.Option("--n", "-n", min=1, help="How many completions.")] = 1,
+    temperature: Annotated[
+        float | None,
+        typer.Option(min=0.0, help="0 takes the likeliest token; default 0, or 1 if n > 1."),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the samples.")] = 0,
+    heal: Annotated[
+        str, typer.Option(help="Where to cut: auto, word, off, or a number of tokens.")
+    ] = "auto",
+    as_json: JsonOption = False,
+) -> None:
+    """Complete a prompt from its own tokens and healed, side by side."""
+    rule = parse_rule(heal)
+    text = _prompt(prompt, stdin)
+    if temperature is None:
+        temperature = 0.0 if n == 1 else 1.0
+
+    from charwise import completion, display
+
+    try:
+        request = completion.Request(text, rule, n, max_new_bytes, temperature, seed)
+    except SettingError as error:
+        raise typer.BadParameter(str(error)) from error
+    loaded = completion.load(model)
+    cut = completion.prompt_cut(loaded, request)
+    texts = {name: method(loaded, request) for name, method in completion.METHODS.items()}
+    vocabulary = loaded.index.vocabulary
+    if as_json:
+        spellings = [display.spelling(vocabulary.tokens[id] or b"") for id in cut.ids]
+        _print_json(
+            model=loaded.name,
+            prompt=display.spelling(text if isinstance(text, bytes) else text.encode()),
+            ids=cut.ids,
+            tokens=spellings,
+            kept=cut.kept,
+            forced=display.spelling(cut.forced),
+            allowed=cut.allowed,
+            dropped=cut.dropped,
+            completions=texts,
+        )
+        return
+    console = _console()
+    console.print(display.cut_line(vocabulary, cut))
+    console.print(Text(display.cut_sentence(cut, rule), style="dim"))
+    shown = text if isinstance(text, str) else text.decode("utf-8", "replace")
+    console.print(display.completion_table(shown, texts))
+
+
+@app.command()
+def vocab(
+    model: ModelOption = "embedded",
+    prefix: Annotated[
+        str | None, typer.Option("--prefix", "-p", help="Show what this text allows next.")
+    ] = None,
+    top: Annotated[int, typer.Option(min=1, help="Rows to print.")] = 15,
+    as_json: JsonOption = False,
+) -> None:
+    """Describe a tokenizer's vocabulary, and what a given prefix allows."""
+    from charwise import completion, display
+    from charwise.index import SortedVocabulary
+
+    vocabulary = completion.load_vocabulary(model)
+    index = SortedVocabulary(vocabulary)
+    firsts = first_characters(index)
+    facts: dict[str, Any] = {
+        "model": model,
+        "tokens": len(vocabulary),
+        "width": vocabulary.width,
+        "special": {vocabulary.special[id]: id for id in sorted(vocabulary.special)},
+        "end_ids": list(vocabulary.end_ids),
+        "bos_ids": list(vocabulary.bos_ids),
+        "bos_rule": vocabulary.bos_rule,
+        "lead": vocabulary.lead.decode(),
+        "munch": vocabulary.munch,
+        "fertility": vocabulary.fertility,
+        "byte_complete": vocabulary.byte_complete,
+    }
+    if prefix is not None:
+        facts["prefix"] = _prefix_facts(index, prefix.encode())
+    if as_json:
+        _print_json(**facts, first_characters=firsts)
+        return
+    console = _console()
+    for name in ("tokens", "width", "munch", "fertility"):
+        console.print(f"{name:10} {facts[name]:>9,}", highlight=False)
+    console.print(f"end tokens {list(vocabulary.end_ids)}; every byte: {vocabulary.byte_complete}")
+    console.print(f"start      {list(vocabulary.bos_ids)}: {vocabulary.bos_rule}", markup=False)
+    if prefix is not None:
+        _print_prefix(console, facts["prefix"], prefix, top)
+        return
+    rows = [
+        (display.visible(name.encode()), count, count / len(vocabulary))
+        for name, count in list(firsts.items())[:top]
+    ]
+    console.print(display.counts_table("starts with", rows))
+
+
+def first_characters(index: SortedVocabulary) -> dict[str, int]:
+    r"""How many tokens start with each character, most frequent first.
+
+    Tokens that start inside a character count under its escaped byte.
+
+    >>> from charwise import SortedVocabulary, Vocabulary
+    >>> first_characters(SortedVocabulary(Vocabulary.from_bytes([b" a", b" b", b"\xc3"])))
+    {' ': 2, '\\xc3': 1}
+    """
+    counts: Counter[str] = Counter()
+    for token in index.sorted:
+        text = token.decode("utf-8", "backslashreplace")
+        counts[text[:4] if text[0] == "\\" and token[0] >= 0x80 else text[0]] += 1
+    return dict(counts.most_common())
+
+
+def _prefix_facts(index: SortedVocabulary, prefix: bytes) -> dict[str, Any]:
+    from charwise.display import spelling
+
+    lo, hi = index.range(prefix)
+    shorter = [index.vocabulary.tokens[id] or b"" for id in index.prefixes(prefix)]
+    return {
+        "text": spelling(prefix),
+        "spellable": index.spellable(prefix),
+        "allowed": len(index.allowed(prefix)),
+        "starting_with_it": [spelling(token) for token in index.sorted[lo:hi]],
+        "prefixes_of_it": [spelling(token) for token in shorter],
+    }
+
+
+def _print_prefix(console: Console, facts: dict[str, Any], prefix: str, top: int) -> None:
+    from charwise.display import visible
+
+    for name, words in (("starting_with_it", "start with"), ("prefixes_of_it", "are prefixes of")):
+        tokens = facts[name]
+        shown = " ".join(visible(token.encode()) for token in tokens[:top])
+        more = " …" if len(tokens) > top else ""
+        line = f"{len(tokens):,} tokens {words} {prefix!r}: {shown}{more}"
+        console.print(Text(line), soft_wrap=True)
+
+
+@app.command()
+def demo(model: ModelOption = "embedded", as_json: JsonOption = False) -> None:
+    """Complete eight partial identifiers, plain and healed, and compare with what was meant."""
+    from rich import box
+    from rich.table import Table
+
+    from charwise import completion
+    from charwise.demo import EXAMPLES
+
+    loaded = completion.load(model)
+    results: list[dict[str, Any]] = []
+    for prompt, expected in EXAMPLES:
+        request = completion.Request(prompt, max_new_bytes=12)
+        texts = {name: run(loaded, request)[0] for name, run in completion.METHODS.items()}
+        right = {name: text.startswith(expected) for name, text in texts.items()}
+        results.append(
+            {"prompt": prompt, "expected": expected, "completions": texts, "right": right}
+        )
+    if as_json:
+        _print_json(model=loaded.name, results=results)
+        return
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1))
+    for column in ("the prompt ends", "meant", *completion.METHODS):
+        table.add_column(column)
+    for result in results:
+        last_line = result["prompt"].splitlines()[-1].strip()
+        cells = [_judged(result, name) for name in completion.METHODS]
+        table.add_row(Text(last_line), Text(_first_line(result["expected"])), *cells)
+    console = _console()
+    console.print(table)
+    scores = [f"{name} {sum(r['right'][name] for r in results)}" for name in completion.METHODS]
+    console.print(f"right, of {len(results)}: {', '.join(scores)}")
+
+
+def _judged(result: dict[str, Any], name: str) -> Text:
+    right = result["right"][name]
+    line = Text("✓ " if right else "✗ ", style="green" if right else "red")
+    return line.append(_first_line(result["completions"][name]), style="bold")
+
+
+def _first_line(text: str) -> str:
+    """Up to the end of the line, which is shown."""
+    line, newline, _ = text.partition("\n")
+    return line + ("⏎" if newline else "")
+
+
+def _prompt(prompt: str | None, stdin: bool) -> str | bytes:
+    """The prompt from the argument or from stdin, where it may be any bytes."""
+    if (prompt is not None) == stdin:
+        raise typer.BadParameter("give a prompt, or --stdin, and not both.")
+    if prompt is None:
+        return sys.stdin.buffer.read()
+    # Arguments that are not UTF-8 arrive with surrogate escapes.
+    return prompt.encode("utf-8", "surrogateescape")
+
+
+def _console() -> Console:
+    return Console(highlight=False)
+
+
+def _print_json(**fields: Any) -> None:
+    print(json.dumps(fields, ensure_ascii=False, indent=2))

@@ -1,0 +1,130 @@
+"""Distributions over what comes next: bytes, and Unicode characters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from charwise.errors import SettingError
+
+#: Index of the end of text in `NextBytes.probs`.
+EOS = 256
+
+
+@dataclass(frozen=True)
+class NextBytes:
+    """p(byte | text), and p(EOS | text).
+
+    Attributes:
+        probs: `[257]` float64, sums to 1; index 256 is the end of text.
+        missing: share of the text's probability that was not looked at. The distribution is that
+            of the rest, so each probability is off by at most this much.
+
+    >>> nxt = NextBytes(np.eye(257)[100] * 0.75 + np.eye(257)[256] * 0.25, 0.0)
+    >>> nxt["d"], nxt.top(2), round(nxt.entropy, 3)
+    (0.75, [('d', 0.75), ('<eos>', 0.25)], 0.811)
+    """
+
+    probs: NDArray[np.float64]
+    missing: float
+
+    @property
+    def logprobs(self) -> NDArray[np.float64]:
+        """`[257]` natural logarithms; −inf where the probability is 0."""
+        with np.errstate(divide="ignore"):
+            return np.asarray(np.log(self.probs))
+
+    @property
+    def entropy(self) -> float:
+        """In bits."""
+        seen = self.probs[self.probs > 0]
+        return float(-(seen * np.log2(seen)).sum())
+
+    @property
+    def eos(self) -> float:
+        """Probability that the text ends here."""
+        return float(self.probs[EOS])
+
+    def __getitem__(self, byte: str | bytes | int) -> float:
+        """Probability of one byte: `nxt["d"]`, `nxt[b"d"]`, `nxt[100]`; `nxt[256]` is EOS."""
+        if isinstance(byte, int):
+            code = byte
+        else:
+            raw = byte.encode() if isinstance(byte, str) else byte
+            if len(raw) != 1:
+                raise SettingError(
+                    f"{byte!r} is {len(raw)} bytes long: ask next_chars for characters, or "
+                    "extend the state byte by byte."
+                )
+            code = raw[0]
+        if not 0 <= code <= EOS:
+            raise SettingError(f"{code} is not a byte (0-255), nor the end of text (256).")
+        return float(self.probs[code])
+
+    def top(self, k: int) -> list[tuple[str, float]]:
+        """The k most probable, as (text, probability); bytes that are not ASCII as `\\xNN`."""
+        order = np.argsort(-self.probs, kind="stable")[:k]
+        return [(show_byte(int(code)), float(self.probs[code])) for code in order]
+
+    def _repr_html_(self) -> str:
+        return _bars(self.top(10), f"next byte, entropy {self.entropy:.3f} bits")
+
+
+@dataclass(frozen=True)
+class NextChars(Mapping[str, float]):
+    """p(character | text) for the characters listed, most probable first.
+
+    Attributes:
+        probs: character → probability.
+        eos: probability that the text ends here.
+        missing: probability of the characters not listed, of bytes that are no character, and
+            of what was not looked at.
+    """
+
+    probs: dict[str, float]
+    eos: float
+    missing: float
+
+    def __getitem__(self, character: str) -> float:
+        return self.probs[character]
+
+    def __iter__(self):  # type: ignore[no-untyped-def]
+        return iter(self.probs)
+
+    def __len__(self) -> int:
+        return len(self.probs)
+
+    def top(self, k: int) -> list[tuple[str, float]]:
+        """The k most probable, the end of text (`<eos>`) among them."""
+        both = [*self.probs.items(), ("<eos>", self.eos)]
+        return sorted(both, key=lambda pair: -pair[1])[:k]
+
+    def _repr_html_(self) -> str:
+        return _bars(self.top(10), "next character")
+
+
+def show_byte(code: int) -> str:
+    """A byte as text: ASCII as itself, others escaped, 256 as `<eos>`.
+
+    >>> show_byte(97), show_byte(195), show_byte(256)
+    ('a', '\\\\xc3', '<eos>')
+    """
+    if code == EOS:
+        return "<eos>"
+    return chr(code) if code < 128 else f"\\x{code:02x}"
+
+
+def _bars(rows: list[tuple[str, float]], title: str) -> str:
+    cells = "".join(
+        f"<tr><td><code>{_escape(repr(text)[1:-1])}</code></td><td>{p:.4f}</td><td><div style="
+        f"'background:#4c78a8;height:0.8em;width:{max(1, round(200 * p))}px'></div></td></tr>"
+        for text, p in rows
+    )
+    return f"<table><caption>{title}</caption>{cells}</table>"
+
+
+def _escape(text: str) -> str:
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -1,0 +1,92 @@
+"""Evaluated contexts with their next-token probabilities in sorted order.
+
+The covering algorithms all ask the same of a context δ: p_Δ(· | δ) as a vector over the sorted
+vocabulary, in which every prefix is a slice, and p_Δ(EOS | δ), summed over the end tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from charwise.index import SortedVocabulary
+from charwise.lm import TokenTree
+
+
+class Row(NamedTuple):
+    """p_Δ(· | δ): `[n]` float64 in sorted order, and the mass of the end tokens."""
+
+    in_order: NDArray[np.float64]
+    end: float
+
+
+class Evaluated:
+    """A `TokenTree` together with the rows of the contexts asked about so far.
+
+    With `retain` the tree keeps the log-probabilities of every node for being asked again.
+
+    >>> from charwise.engines.ngram import NgramLM
+    >>> from charwise.vocabulary import Vocabulary
+    >>> vocabulary = Vocabulary.from_bytes([b"b", b"a", None], end_ids=[2], bos_ids=[2])
+    >>> lm = NgramLM(vocabulary, 1, {(): [0.5, 0.25, 0.25]})
+    >>> evaluated = Evaluated(lm.tree([2]), SortedVocabulary(vocabulary))
+    >>> evaluated.row(0)
+    Row(in_order=array([0.25, 0.5 ]), end=0.25)
+    """
+
+    def __init__(self, tree: TokenTree, index: SortedVocabulary, *, retain: bool = False) -> None:
+        self.tree = tree
+        self.index = index
+        self.retain = retain
+        self._rows: dict[int, Row] = {}
+        self._children: dict[tuple[int, int], int] = {}
+
+    def extend(self, edges: Sequence[tuple[int, int]]) -> list[int]:
+        """Nodes of the contexts `parent · token`; only those not known yet are evaluated."""
+        new = [edge for edge in dict.fromkeys(edges) if edge not in self._children]
+        if new:
+            self._children.update(zip(new, self.tree.extend(new), strict=True))
+        return [self._children[edge] for edge in edges]
+
+    def node(self, parent: int, token: int, edges: list[tuple[int, int]]) -> int:
+        """The node of `parent · token`; if it is new it is appended to `edges`, to be extended.
+
+        The parent may itself be one that `edges` will make.
+        """
+        known = self._children.get((parent, token))
+        if known is None:
+            known = self._children[parent, token] = self.tree.size + len(edges)
+            edges.append((parent, token))
+        return known
+
+    def row(self, node: int) -> Row:
+        """Probabilities at a node, computed when first asked for."""
+        if node not in self._rows:
+            logs = self.tree.logprobs([node])[0]
+            ends = self.index.vocabulary.end_ids
+            order = self.index.ids_on(logs.device)
+            in_order = logs[order].double().exp_().cpu().numpy()
+            end = float(logs[list(ends)].double().exp().sum()) if ends else 0.0
+            self._rows[node] = Row(in_order, end)
+            if not self.retain:
+                self.tree.forget([node])
+        return self._rows[node]
+
+    def continuations(
+        self, node: int, rest: bytes, through: bool = False
+    ) -> list[tuple[int, float]]:
+        """Tokens that are proper prefixes of `rest` (`through`: or `rest` itself), with log p.
+
+        Those of probability zero are left out. Natural log.
+        """
+        tokens = self.index.prefixes(rest)
+        if through and rest:
+            lo, hi = self.index.twins(rest)
+            tokens += self.index.ids[lo:hi].tolist()
+        in_order, rank = self.row(node).in_order, self.index.rank
+        masses = [(token, float(in_order[rank[token]])) for token in tokens]
+        return [(token, math.log(mass)) for token, mass in masses if mass > 0]

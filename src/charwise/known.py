@@ -1,0 +1,151 @@
+"""A known text seen from every position at once: nested ranges, and masses along it.
+
+For a context that ends at position j of σ, all that the sums over coverings need is
+
+    starting[d] = m(σ[j : j+d+1])     mass of the tokens that start so
+    ending[d]   = mass of the token (or twins) that is exactly σ[j : j+d+1]
+
+for d = 0, 1, … while any token starts so. The ranges are properties of the text alone, found once
+for all positions with a vectorised bisection per depth; a batch of contexts then costs one gather
+and one segmented sum over their first range. docs/scoring.md derives it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from charwise.index import SortedVocabulary
+
+if TYPE_CHECKING:
+    import torch
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class KnownText:
+    """The nested ranges of every position of a text.
+
+    Attributes:
+        text: σ.
+        depths: `[len(text)]` how many prefixes of the rest some token starts with.
+        lo, hi: `[len(text), deepest]` the range of `text[j : j + d + 1]`, valid for d < depths[j].
+        exact: `[len(text), deepest]` end of the run, from lo, of the tokens that are exactly it.
+
+    >>> from charwise.vocabulary import Vocabulary
+    >>> index = SortedVocabulary(Vocabulary.from_bytes([b"a", b"ab", b"b"]))
+    >>> known = KnownText.of(b"abc", index)
+    >>> known.depths.tolist(), known.lo[0].tolist(), known.hi[0].tolist()
+    ([2, 1, 0], [0, 1], [2, 2])
+    """
+
+    text: bytes
+    index: SortedVocabulary
+    depths: Ints
+    lo: Ints
+    hi: Ints
+    exact: Ints
+
+    @classmethod
+    def of(cls, text: bytes, index: SortedVocabulary) -> KnownText:
+        """Find the ranges of a text."""
+        size = len(text)
+        codes = np.frombuffer(text, dtype=np.uint8).astype(np.int64)
+        lo = np.zeros(size, dtype=np.int64)
+        hi = np.full(size, len(index.sorted), dtype=np.int64)
+        at = np.arange(size)
+        depths = np.zeros(size, dtype=np.int64)
+        los: list[Ints] = []
+        his: list[Ints] = []
+        exacts: list[Ints] = []
+        for depth in range(min(index.vocabulary.munch, size)):
+            at = at[at + depth < size]
+            byte = codes[at + depth]
+            low, high, exact = index.bisect_all(lo[at], hi[at], depth, byte)
+            found = low < high
+            at, low, high, exact = at[found], low[found], high[found], exact[found]
+            if not len(at):
+                break
+            depths[at] = depth + 1
+            for rows, values in ((los, low), (his, high), (exacts, exact)):
+                row = np.zeros(size, dtype=np.int64)
+                row[at] = values
+                rows.append(row)
+            lo[at], hi[at] = low, high
+        if not los:
+            empty = np.zeros((size, 0), dtype=np.int64)
+            return cls(text, index, depths, empty, empty, empty)
+        columns = (np.ascontiguousarray(np.stack(rows, axis=1)) for rows in (los, his, exacts))
+        return cls(text, index, depths, *columns)
+
+    def depths_at(self, positions: Ints) -> Ints:
+        """`depths` at several positions; zero at the end of the text."""
+        depths = np.zeros(len(positions), dtype=np.int64)
+        inside = positions < len(self.text)
+        depths[inside] = self.depths[positions[inside]]
+        return depths
+
+    def edges(self, positions: Ints) -> tuple[Ints, Ints, Ints]:
+        """The tokens that spell the next bytes of the text after each position.
+
+        Returns:
+            Three flat arrays: which of `positions`, the token's id, the position where it ends.
+        """
+        at = np.flatnonzero(positions < len(self.text))
+        lo, exact = self.lo[positions[at]], self.exact[positions[at]]
+        sizes = np.where(np.arange(lo.shape[1]) < self.depths[positions[at], None], exact - lo, 0)
+        row, depth = np.nonzero(sizes)
+        sizes = sizes[row, depth]
+        first = np.cumsum(sizes) - sizes
+        within = np.arange(int(sizes.sum())) - np.repeat(first, sizes)
+        rank = np.repeat(lo[row, depth], sizes) + within
+        rows = np.repeat(at[row], sizes)
+        ends = positions[rows] + np.repeat(depth, sizes) + 1
+        return rows, self.index.ids[rank], ends
+
+    def starting(self, logprobs: torch.Tensor, positions: Ints) -> NDArray[np.float64]:
+        """Masses of the prefixes of the text after each of several contexts.
+
+        Args:
+            logprobs: `[n, width]` of n contexts, on any device.
+            positions: `[n]` where in the text each ends.
+
+        Returns:
+            `[n, deepest]` float64: the mass of the tokens that start with
+            `text[j : j + d + 1]`; zero from `depths[j]` on. Shells between nested ranges are
+            summed once and accumulated from the innermost outwards, so nothing cancels.
+        """
+        import torch
+
+        deepest = self.lo.shape[1]
+        depths = self.depths_at(positions)
+        if not depths.any():  # nothing to sum, which torch's segment_reduce refuses
+            return np.zeros((len(positions), deepest))
+        inside = np.minimum(positions, len(self.text) - 1)
+        lo, hi = self.lo[inside], self.hi[inside]
+        valid = np.arange(deepest) < depths[:, None]
+        # Beyond its depth a position's ranges are empty, and lie inside the innermost.
+        at, last = np.arange(len(lo)), np.maximum(depths - 1, 0)
+        inner_lo, inner_hi = lo[at, last][:, None], hi[at, last][:, None]
+        edges = np.concatenate(
+            (np.where(valid, lo, inner_lo), np.where(valid, hi, inner_hi)[:, ::-1]), axis=1
+        )  # [n, 2·deepest], rising
+        lengths = np.diff(edges, axis=1)  # [n, 2·deepest − 1]
+        starts, sizes = edges[:, 0], edges[:, -1] - edges[:, 0]
+        first = np.cumsum(sizes) - sizes
+        offsets = np.arange(int(sizes.sum())) - np.repeat(first, sizes) + np.repeat(starts, sizes)
+        device = logprobs.device
+        rows = torch.from_numpy(np.repeat(np.arange(len(lo)), sizes)).to(device)
+        ids = self.index.ids_on(device)[torch.from_numpy(offsets).to(device)]
+        masses = logprobs[rows, ids].double().exp_()
+        shells = torch.segment_reduce(
+            masses, "sum", lengths=torch.from_numpy(lengths.reshape(-1)).to(device), initial=0.0
+        )
+        parts = shells.cpu().numpy().reshape(len(lo), -1)
+        shell = parts[:, deepest - 1 :].copy()  # innermost, then the right shells outwards
+        shell[:, 1:] += parts[:, : deepest - 1][:, ::-1]
+        return np.ascontiguousarray(np.cumsum(shell, axis=1)[:, ::-1]) * valid

@@ -1,0 +1,305 @@
+"""`CharLM`, the object users hold: a language model over characters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from charwise.canonical import to_bytes
+from charwise.covering import Covering, best_first
+from charwise.distributions import NextBytes, NextChars
+from charwise.errors import ContextLengthError, SettingError
+from charwise.evaluated import Evaluated
+from charwise.generation import Completion, Drawn, Sampling, characters, complete, stream
+from charwise.index import SortedVocabulary
+from charwise.lm import TokenLM
+from charwise.members import Encodings
+from charwise.presets import effort
+from charwise.rounds import Effort
+from charwise.scoring import Score, score_text
+from charwise.state import EXACT_TOKENS, Opening, Session, State, build
+from charwise.vocabulary import Prompt, Vocabulary
+
+#: Tokens left free in the window for what a state grows by.
+_ROOM = 64
+
+#: Bytes of log-probabilities that one session keeps at most.
+_RETAINED = 2**28
+
+
+class CharLM:
+    """A tokenized language model as a language model over bytes and characters.
+
+    Prompts are text, bytes, or a list of texts and special token ids, which may be empty, end
+    inside a character, or hold any byte. Everything up to the last special token is conditioned
+    on as it is; a prompt that does not begin with a special token follows the start token.
+
+    >>> import charwise
+    >>> lm = charwise.load()
+    >>> lm.next("raise ValueErr").top(1)[0][0]
+    'o'
+    """
+
+    def __init__(
+        self, engine: TokenLM, *, preset: str | Effort = "default", origin: Any = None
+    ) -> None:
+        self.engine = engine
+        self.index = SortedVocabulary(engine.vocabulary)
+        self.effort = effort(preset)
+        self._origin = origin
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """Δ and κ of the model."""
+        return self.engine.vocabulary
+
+    def next(self, prompt: Prompt = "", *, preset: str | Effort | None = None) -> NextBytes:
+        """p(byte | prompt) for the 256 bytes and the end of text.
+
+        >>> import charwise
+        >>> nxt = charwise.load().next("import nump")
+        >>> nxt.top(1)[0][0], nxt.probs.shape, round(float(nxt.probs.sum()), 9)
+        ('y', (257,), 1.0)
+        """
+        return self.state(prompt, preset=preset).next()
+
+    def next_chars(
+        self, prompt: Prompt = "", *, coverage: float = 0.99, preset: str | Effort | None = None
+    ) -> NextChars:
+        """p(character | prompt), for the characters that hold `coverage` of the probability.
+
+        >>> import charwise
+        >>> charwise.load().next_chars("import nump", coverage=0.5).top(1)[0][0]
+        'y'
+        """
+        return self.state(prompt, preset=preset).next_chars(coverage)
+
+    def state(self, prompt: Prompt = "", *, preset: str | Effort | None = None) -> State:
+        """The immutable state after a prompt: extend it with `+`, ask `next()`.
+
+        All tokenizations of about the last 16 tokens are summed; what comes before is
+        conditioned on in its canonical tokenization (`State.exact_from` says from where). A
+        prompt longer than the model's window loses its beginning.
+
+        >>> import charwise
+        >>> state = charwise.load().state("import nu")
+        >>> (state + "mp").next().top(1)[0][0]
+        'y'
+        """
+        opening, text = self._split(prompt)
+        return self.begin(opening, text, self.effort if preset is None else effort(preset))
+
+    def prefix_logprob(self, prompt: Prompt, *, preset: str | Effort | None = None) -> float:
+        """log →p(text): the log-probability that a text starts with this, nats.
+
+        Of a prompt with special tokens: of the text after the last, given what is before it.
+        """
+        return float(self.score(prompt, preset=preset).logprobs.sum())
+
+    def logprob(self, prompt: Prompt, *, preset: str | Effort | None = None) -> float:
+        """log p(text): the log-probability that a text is exactly this, nats."""
+        score = self.score(prompt, preset=preset, end=True)
+        assert score.end_logprob is not None
+        return float(score.logprobs.sum()) + score.end_logprob
+
+    def score(
+        self, prompt: Prompt, *, preset: str | Effort | None = None, end: bool = False
+    ) -> Score:
+        """Log-probability of every byte of a text, given all bytes before it.
+
+        Args:
+            prompt: the text; special tokens in it are conditioned on.
+            preset: "fast", "default", "accurate" or "exact", or an `Effort`.
+            end: also score the end of text.
+
+        >>> import charwise
+        >>> score = charwise.load().score("import numpy")
+        >>> score.logprobs.shape, score.bits_per_byte < 4
+        ((12,), True)
+        """
+        opening, text = self._split(prompt)
+        chosen = self.effort if preset is None else effort(preset)
+        return score_text(self.engine, self.index, opening, text, chosen, end=end)
+
+    def covering(self, prompt: Prompt, *, tolerance: float = 1e-6) -> Covering:
+        """The covering of a prompt, visited best first until `tolerance` is left.
+
+        >>> import charwise
+        >>> member = charwise.load().covering("import nump").top(1)[0]
+        >>> member.text
+        b'import numpy'
+        """
+        opening, text = self._split(prompt)
+        evaluated = Evaluated(self.engine.tree(opening.ids), self.index)
+        return best_first(evaluated, 0, text, tolerance=tolerance, through=True)
+
+    def encodings(self, text: Prompt) -> Encodings:
+        """The token strings that decode to exactly this text, the most probable first.
+
+        >>> import charwise
+        >>> charwise.load().encodings("import numpy").top(1)[0].text
+        b'import numpy'
+        """
+        opening, data = self._split(text)
+        return Encodings(Evaluated(self.engine.tree(opening.ids), self.index), 0, data)
+
+    def complete(
+        self,
+        prompt: Prompt,
+        *,
+        n: int = 1,
+        max_new_bytes: int = 64,
+        temperature: float = 0.0,
+        top_p: float = 1.0,
+        top_k: int = 0,
+        seed: int | None = None,
+        stop: Sequence[str | bytes] = (),
+        preset: str | Effort | None = None,
+    ) -> list[Completion]:
+        """Completions drawn from p(completion | prompt characters).
+
+        At temperature 0 (the default) the n most probable members of the prompt's covering are
+        continued greedily. Otherwise members are drawn in proportion to their prefix probability
+        (to the power 1 / temperature), then tokens as the model draws them; `top_p` and `top_k`
+        apply to those.
+
+        Args:
+            max_new_bytes: completions end before a character that would exceed this.
+            stop: strings at which to stop, byte-exact, also across tokens; not returned.
+            seed: for the same draws again.
+
+        >>> import charwise
+        >>> lm = charwise.load()
+        >>> lm.complete("import nump", max_new_bytes=1)[0].text
+        'y'
+        """
+        sampling = Sampling(temperature, top_p, top_k, seed)
+        state = self.state(prompt, preset=preset)
+        return complete(state, n=n, max_new_bytes=max_new_bytes, stop=stop, sampling=sampling)
+
+    def stream(
+        self,
+        prompt: Prompt,
+        *,
+        max_new_bytes: int = 64,
+        temperature: float = 0.0,
+        top_p: float = 1.0,
+        top_k: int = 0,
+        seed: int | None = None,
+        stop: Sequence[str | bytes] = (),
+        preset: str | Effort | None = None,
+    ) -> Iterator[str]:
+        """One completion in pieces, as it is drawn; never ends a piece inside a character.
+
+        >>> import charwise
+        >>> lm = charwise.load()
+        >>> "".join(lm.stream("import nump", max_new_bytes=1))
+        'y'
+        """
+        sampling = Sampling(temperature, top_p, top_k, seed)
+        state = self.state(prompt, preset=preset)
+        return stream(state, max_new_bytes=max_new_bytes, stop=stop, sampling=sampling)
+
+    def characters(
+        self,
+        prompt: Prompt,
+        *,
+        max_new_bytes: int = 64,
+        temperature: float = 1.0,
+        top_p: float = 1.0,
+        top_k: int = 0,
+        seed: int | None = None,
+        preset: str | Effort | None = None,
+    ) -> Iterator[Drawn]:
+        """One completion a character at a time, with the distributions it was drawn from."""
+        sampling = Sampling(temperature, top_p, top_k, seed)
+        state = self.state(prompt, preset=preset)
+        return characters(state, max_new_bytes=max_new_bytes, sampling=sampling)
+
+    def info(self) -> dict[str, str]:
+        """What runs here: engine, device, how contexts share prefixes, vocabulary, start token."""
+        vocabulary = self.vocabulary
+        return {
+            **self.engine.info(),
+            "vocabulary": repr(vocabulary),
+            "start": vocabulary.bos_rule,
+            "window": str(self.engine.window),
+        }
+
+    def _split(self, prompt: Prompt) -> tuple[Opening, bytes]:
+        """What is conditioned on, and the text after it, which the implied lead begins."""
+        vocabulary = self.vocabulary
+        parts = [prompt] if isinstance(prompt, str | bytes) else list(prompt)
+        last = max((n for n, p in enumerate(parts) if not isinstance(p, str | bytes)), default=-1)
+        ids = vocabulary.encode_prompt(parts[: last + 1])
+        text = b"".join(to_bytes(part) for part in parts[last + 1 :])  # type: ignore[arg-type]
+        if not ids or vocabulary.tokens[ids[0]] is not None:
+            ids = [*vocabulary.bos_ids, *ids]
+        if not ids:
+            raise SettingError(
+                "this model has no start token and no end token, so nothing to condition an "
+                "empty context on. Begin the prompt with a token id: [id, 'text']."
+            )
+        # The tokenizer implies its leading space at the start of a text only.
+        lead = vocabulary.lead if tuple(ids) == vocabulary.bos_ids else b""
+        return Opening(tuple(ids), lead), lead + text
+
+    def begin(self, opening: Opening, whole: bytes, chosen: Effort) -> State:
+        """A new session: prefill all but the last tokens, then rounds over those."""
+        canonical = self.vocabulary.encode_beginning(whole)
+        given = canonical[:-EXACT_TOKENS] if len(canonical) > EXACT_TOKENS else []
+        rest = canonical[len(given) :]
+        start = len(self.vocabulary.decode(given))
+        window = self.engine.window
+        if window is not None:
+            room = window - len(opening.ids) - 2 * len(rest) - min(_ROOM, window // 8)
+            if room < 0:
+                raise ContextLengthError(
+                    f"what is before the text ({len(opening.ids)} tokens) leaves no room for it "
+                    f"in the model's window of {window}. Shorten it."
+                )
+            given = given[max(0, len(given) - room) :]
+        session = Session(self, opening, given, start)
+        return build(session, whole, rest, chosen)
+
+    def outgrown(self, state: State) -> bool:
+        """Whether a state is near the end of the window, or its tree holds too much."""
+        window, session = self.engine.window, state.session
+        most = max(256, min(4096, _RETAINED // (4 * self.vocabulary.width)))
+        if session.evaluated.tree.size > most:
+            return True
+        longest = max(session.length(bundle.node) for bundle in state.bundles)
+        return window is not None and longest >= window - 1
+
+    def continue_state(self, state: State, more: bytes) -> State:
+        """A state after more text, in rounds: in the same session while that serves."""
+        session, whole = state.session, state.whole + more
+        canonical = self.vocabulary.encode_beginning(whole[session.start :])
+        window = self.engine.window
+        fits = window is None or session.length(0) + len(canonical) + EXACT_TOKENS < window
+        if len(canonical) > 4 * EXACT_TOKENS or not fits or self.outgrown(state):
+            return self.begin(session.opening, whole, state.effort)
+        return build(session, whole, canonical, state.effort, state)
+
+    def shorten_state(self, state: State, n: int) -> State:
+        """A state with n bytes of its prompt deleted, from what has been evaluated."""
+        session, whole = state.session, state.whole[: len(state.whole) - n]
+        if len(whole) <= session.start:
+            return self.begin(session.opening, whole, state.effort)
+        canonical = self.vocabulary.encode_beginning(whole[session.start :])
+        return build(session, whole, canonical, state.effort)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._origin is not None:
+            return (_load_again, self._origin)
+        return (_rebuild, (self.engine, self.effort))
+
+
+def _rebuild(engine: TokenLM, chosen: Effort) -> CharLM:
+    return CharLM(engine, preset=chosen)
+
+
+def _load_again(model: str, arguments: dict[str, Any]) -> CharLM:
+    from charwise.loading import load
+
+    return load(model, **arguments)

@@ -1,0 +1,38 @@
+"""How much to spend, by name."""
+
+from __future__ import annotations
+
+from charwise.errors import SettingError
+from charwise.rounds import Effort
+
+#: The presets, cheapest first. What each buys is measured in docs/benchmarks.md.
+PRESETS = {
+    # One alternative in thirty counts; weights are lent freely: perplexity at a small extra cost.
+    "fast": Effort(theta=3e-2, gamma=0.3, lookahead=2, rounds=4),
+    # Errors of a thousandth of the probability.
+    "default": Effort(theta=1e-3, gamma=0.5, lookahead=2),
+    # Nothing is lent: a lower bound, and `missing` is all that it lacks.
+    "accurate": Effort(theta=1e-4, gamma=1.0, lookahead=1),
+    # Every token string; exponential in the length of the text. For short texts and tiny models.
+    "exact": Effort(theta=0.0, gamma=1.0, lookahead=0),
+}
+
+
+def effort(preset: str | Effort) -> Effort:
+    """An `Effort` by its name, or as it is.
+
+    Raises:
+        SettingError: for an unknown name, θ outside [0, 1], or γ outside (0, 1].
+
+    >>> effort("exact").theta
+    0.0
+    """
+    if isinstance(preset, str):
+        if preset not in PRESETS:
+            raise SettingError(f"unknown preset {preset!r}: choose one of {', '.join(PRESETS)}.")
+        return PRESETS[preset]
+    if not 0 <= preset.theta <= 1:
+        raise SettingError(f"theta is {preset.theta}: it is a share of probability, in [0, 1].")
+    if not 0 < preset.gamma <= 1:
+        raise SettingError(f"gamma is {preset.gamma}: it must lie in (0, 1].")
+    return preset

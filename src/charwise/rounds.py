@@ -1,0 +1,211 @@
+"""Rounds: evaluate what a known text needs in a few batches.
+
+1. One teacher-forced pass over the canonical tokenization.
+2. Sum (`Lattice.passage`), collect the candidates that are worth an evaluation, and follow each a
+   few tokens along the canonical tokenization of the rest, where most alternatives soon rejoin.
+3. Evaluate all of that in one batch; again from 2 until nothing is wanted.
+
+docs/scoring.md derives it and counts the cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from charwise.errors import TokenizationError
+from charwise.evaluated import Evaluated
+from charwise.known import Ints, KnownText
+from charwise.lattice import TAIL, Edge, Lattice, Tail, Vertex, Wanted, agreement
+
+#: Bytes of the rest that are tokenized to see how it would go on canonically.
+_AHEAD = 64
+
+#: Contexts whose masses are taken at once: bounds the memory of the gathers.
+_CHUNK = 256
+
+
+class Effort(NamedTuple):
+    """How much to spend on a known text.
+
+    Attributes:
+        theta: least error, as a share of the prefix probability, that earns an evaluation.
+        gamma: how much one more token of agreement with an evaluated context lowers that error;
+            1 means that weights are never lent.
+        lookahead: tokens to evaluate along the canonical rest of each alternative.
+        rounds: most rounds.
+    """
+
+    theta: float
+    gamma: float
+    lookahead: int = 2
+    rounds: int = 1000
+
+
+class Rounds:
+    """The rounds over one text after one context.
+
+    Args:
+        evaluated: what has been evaluated before is used, and what is new is added.
+        root: the node after which the text stands.
+        text: σ, any bytes.
+        effort: how much to spend.
+        through: also evaluate the contexts that spell the whole text, as the next byte needs.
+        deepest: most tokens after the root that fit the window; longer contexts are left out.
+
+    Attributes:
+        lattice: the evaluated contexts and their sums.
+        rounds: batches evaluated so far.
+    """
+
+    def __init__(
+        self,
+        evaluated: Evaluated,
+        root: int,
+        text: bytes,
+        effort: Effort,
+        *,
+        through: bool = False,
+        deepest: int | None = None,
+    ) -> None:
+        self.evaluated = evaluated
+        self.effort = effort
+        self.known = KnownText.of(text, evaluated.index)
+        self.lattice = Lattice(self.known, effort.theta, effort.gamma, through)
+        self.deepest = deepest
+        self.rounds = 0
+        self._rest: dict[int, list[int]] = {}
+        self._add([_Step(-1, -1, 0, (), 0)], [root])
+
+    def run(self, canonical: Sequence[int]) -> Lattice:
+        """All rounds, from the canonical tokenization of the text to the last that is wanted."""
+        self._follow(canonical)
+        while True:
+            wanted = self.lattice.passage()
+            steps = self._steps(wanted) if self.rounds < self.effort.rounds else []
+            if not steps:
+                return self.lattice
+            self._evaluate(steps)
+
+    def _follow(self, canonical: Sequence[int]) -> None:
+        """The first round: teacher-force the canonical tokens."""
+        steps: list[_Step] = []
+        position = 0
+        tail: Tail = ()
+        for n, token in enumerate(canonical[: self.deepest]):
+            position += self.evaluated.index.length(token)
+            if position >= len(self.known.text) + self.lattice.through:
+                break
+            tail = (token, *tail[: TAIL - 1])
+            steps.append(_Step(n, token, position, tail, n + 1))
+        self._evaluate(steps)
+
+    def _steps(self, wanted: list[Wanted]) -> list[_Step]:
+        """What to evaluate next: the wanted candidates, heaviest first, and their lookahead."""
+        lattice = self.lattice
+        chosen: dict[int, list[Tail]] = {}
+        steps: list[_Step] = []
+        first = len(lattice.vertices)
+        for rho, parent, token, position in sorted(wanted, reverse=True):
+            tail, depth = lattice.tail(parent, token), lattice.vertices[parent].depth + 1
+            if self._rejoins(rho, tail, chosen.get(position, ())) or self._too_deep(depth):
+                continue
+            steps.append(_Step(parent, token, position, tail, depth))
+            chosen.setdefault(position, []).append(tail)
+            for following in self._canonical_rest(position)[: self.effort.lookahead]:
+                position += self.evaluated.index.length(following)
+                tail, depth = (following, *tail[: TAIL - 1]), depth + 1
+                if position >= len(self.known.text) or self._too_deep(depth):
+                    break
+                there = [lattice.vertices[v].tail for v in lattice.at[position]]
+                if self._rejoins(rho, tail, [*there, *chosen.get(position, ())]):
+                    break
+                steps.append(_Step(first + len(steps) - 1, following, position, tail, depth))
+                chosen.setdefault(position, []).append(tail)
+        return steps
+
+    def _rejoins(self, rho: float, tail: Tail, others: Sequence[Tail]) -> bool:
+        """Whether one of the other contexts at a position serves as well."""
+        lattice = self.lattice
+        if lattice.gamma >= 1.0:
+            return False
+        return any(not lattice.worth(rho, agreement(tail, other)) for other in others)
+
+    def _too_deep(self, depth: int) -> bool:
+        return self.deepest is not None and depth > self.deepest
+
+    def _canonical_rest(self, position: int) -> list[int]:
+        if position not in self._rest:
+            text = self.known.text[position : position + _AHEAD]
+            try:
+                self._rest[position] = self.evaluated.index.vocabulary.encode_beginning(text)
+            except TokenizationError:  # nothing to follow: the candidates find what there is
+                self._rest[position] = []
+        return self._rest[position]
+
+    def _evaluate(self, steps: list[_Step]) -> None:
+        """Evaluate contexts in one batch; a step's parent may be an earlier step's vertex."""
+        if not steps:
+            return
+        tree, vertices = self.evaluated.tree, self.lattice.vertices
+        first = len(vertices)
+        nodes: list[int] = []
+        edges: list[tuple[int, int]] = []
+        for step in steps:
+            parent = step.parent
+            at = vertices[parent].node if parent < first else nodes[parent - first]
+            nodes.append(self.evaluated.node(at, step.token, edges))
+        if edges:
+            tree.extend(edges)
+        self.rounds += 1
+        self._add(steps, nodes)
+
+    def _add(self, steps: Sequence[_Step], nodes: list[int]) -> None:
+        """New vertices, with the masses that the text asks of each."""
+        for start in range(0, len(steps), _CHUNK):
+            self._add_chunk(steps[start : start + _CHUNK], nodes[start : start + _CHUNK])
+
+    def _add_chunk(self, steps: Sequence[_Step], nodes: list[int]) -> None:
+        known, lattice = self.known, self.lattice
+        positions: Ints = np.array([step.position for step in steps], dtype=np.int64)
+        logprobs = self.evaluated.tree.logprobs(nodes)
+        starting = known.starting(logprobs, positions).tolist()
+        edges = _edges(known, logprobs, positions)
+        depths = known.depths_at(positions).tolist()
+        ends = list(known.index.vocabulary.end_ids)
+        ending = logprobs[:, ends].double().exp().sum(dim=1).tolist() if lattice.through else None
+        if not self.evaluated.retain:
+            self.evaluated.tree.forget(nodes)
+        for n, step in enumerate(steps):
+            vertex = Vertex(nodes[n], step.position, step.depth, step.tail)
+            vertex.starting, vertex.edges = starting[n][: depths[n]], edges[n]
+            vertex.end = ending[n] if ending else 0.0
+            lattice.add(vertex, step.parent, step.token)
+
+
+class _Step(NamedTuple):
+    """A context to evaluate: `token` after the vertex `parent`."""
+
+    parent: int
+    token: int
+    position: int
+    tail: Tail
+    depth: int  # tokens after the root
+
+
+def _edges(known: KnownText, logprobs: torch.Tensor, positions: Ints) -> list[list[Edge]]:
+    """For each context, the tokens that spell the next bytes of the text, with their mass."""
+    rows, tokens, ends = known.edges(positions)
+    device = logprobs.device
+    masses = logprobs[torch.from_numpy(rows).to(device), torch.from_numpy(tokens).to(device)]
+    out: list[list[Edge]] = [[] for _ in positions]
+    flat = zip(
+        rows.tolist(), tokens.tolist(), ends.tolist(), masses.double().exp().tolist(), strict=True
+    )
+    for row, token, end, mass in flat:
+        if mass > 0.0:
+            out[row].append((token, end, mass))
+    return out

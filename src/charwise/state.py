@@ -1,0 +1,329 @@
+"""What the model knows after some text, and how that changes with every byte.
+
+A `State` is the set of bundles that cover its text (docs/coverings.md). The prompt is known text:
+one prefill, then rounds over its last tokens only, because alternatives further back cancel in
+what comes next. From there a state grows byte by byte: each bundle keeps the tokens that go on
+with the byte, and the contexts whose last token ends there are evaluated in one batch.
+
+States are immutable and share one `Session`: the token tree, and what has been evaluated in it.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from charwise.beam import Bundle
+from charwise.canonical import to_bytes
+from charwise.distributions import EOS, NextBytes, NextChars
+from charwise.errors import SettingError, ZeroProbabilityError
+from charwise.evaluated import Evaluated
+from charwise.index import END_OF_TOKEN
+from charwise.logs import log, log_sum
+from charwise.rounds import Effort, Rounds
+
+if TYPE_CHECKING:
+    from charwise.model import CharLM
+
+#: Canonical tokens before the cursor whose alternatives are summed over.
+EXACT_TOKENS = 16
+
+#: Longer additions to a state are taken in rounds instead of byte by byte.
+_STEPPED = 4
+
+#: Bundles lighter than this share of the text's probability are dropped, and counted.
+_LIGHT = 1e-12
+
+
+class Session:
+    """One token tree, shared by all states that grew from the same prompt.
+
+    Attributes:
+        lm: the model.
+        opening: what a text is conditioned on, start token and special tokens included.
+        given: the text's first canonical tokens: with `opening`, what the root is conditioned on.
+        start: bytes of the text before the root: after them, all alternatives count.
+        lock: held while the tree or the evaluated rows change.
+    """
+
+    def __init__(self, lm: CharLM, opening: Opening, given: Sequence[int], start: int) -> None:
+        self.lm = lm
+        self.opening = opening
+        self.given = list(given)
+        self.start = start
+        self.evaluated = Evaluated(
+            lm.engine.tree([*opening.ids, *self.given]), lm.index, retain=True
+        )
+        self.lock = threading.RLock()
+        self._dropped: set[int] = set()
+
+    def length(self, node: int) -> int:
+        """Tokens of a node's whole context, the opening included."""
+        return len(self.opening.ids) + len(self.given) + self.evaluated.tree.depth(node)
+
+    def drop(self, nodes: Sequence[int]) -> None:
+        """Free contexts that no state refers to."""
+        if nodes:
+            with self.lock:
+                self._dropped.update(nodes)
+                tree = self.evaluated.tree
+                tree.keep([node for node in range(tree.size) if node not in self._dropped])
+
+
+class Opening(NamedTuple):
+    """What comes before a text: token ids, and the bytes that the tokenizer implies after them."""
+
+    ids: tuple[int, ...]
+    lead: bytes
+
+
+class State:
+    """An immutable state: `state + "text"`, `state - n` bytes, `state.next()`.
+
+    Attributes:
+        whole: the text, after the implied leading space of tokenizers that have one.
+        bundles: the contexts that cover it.
+        logprob: log →p(text | what is before `exact_from`), nats.
+        missing: share of the probability that was left out or approximated.
+
+    >>> import charwise
+    >>> lm = charwise.load()
+    >>> state = lm.state("import nump")
+    >>> (state + "y").text, (state + "yz" - 2).text == state.text
+    (b'import numpy', True)
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        whole: bytes,
+        bundles: tuple[Bundle, ...],
+        logprob: float,
+        missing: float,
+        effort: Effort,
+        parent: State | None = None,
+    ) -> None:
+        self.session = session
+        self.whole = whole
+        self.bundles = bundles
+        self.logprob = logprob
+        self.missing = missing
+        self.effort = effort
+        self._parent = parent
+
+    @property
+    def text(self) -> bytes:
+        """All of the prompt's text and what was added since."""
+        return self.whole[len(self.session.opening.lead) :]
+
+    @property
+    def exact_from(self) -> int:
+        """Offset in `text`, in bytes, from which on all tokenizations are summed.
+
+        What is before it is conditioned on in its canonical tokenization.
+        """
+        return max(0, self.session.start - len(self.session.opening.lead))
+
+    @property
+    def at_root(self) -> bool:
+        """Whether nothing follows the root yet, so that the covering is the empty string."""
+        return len(self.whole) == self.session.start
+
+    def next(self) -> NextBytes:
+        """p(byte | text) for the 256 bytes and the end of text."""
+        masses = self._next_masses()
+        return NextBytes(masses / masses.sum(), self.missing)
+
+    def next_chars(self, coverage: float = 0.99) -> NextChars:
+        """p(character | text), listing characters until they hold `coverage` of the probability.
+
+        The bytes of one character are summed out along the UTF-8 tree, the heaviest branch
+        first. If the text ends inside a character, the characters that complete it are listed.
+
+        Raises:
+            SettingError: for a coverage outside (0, 1].
+        """
+        from charwise.characters import next_chars
+
+        return next_chars(self, coverage)
+
+    def __add__(self, more: str | bytes) -> State:
+        """The state after more text.
+
+        Raises:
+            ZeroProbabilityError: if the model gives the longer text probability zero.
+            ContextLengthError: if the text no longer fits the window and cannot be shortened.
+        """
+        data = to_bytes(more)
+        if len(data) > _STEPPED:
+            return self.session.lm.continue_state(self, data)
+        state = self
+        for byte in data:
+            state = state._step(byte)
+        return state
+
+    def __sub__(self, n: int) -> State:
+        """The state with the last `n` bytes deleted; nothing known is evaluated again.
+
+        Raises:
+            SettingError: if there are fewer bytes than that.
+        """
+        if not 0 <= n <= len(self.text):
+            raise SettingError(f"cannot delete {n} bytes of a text of {len(self.text)}.")
+        state, left = self, n
+        while left and state._parent is not None:
+            step = len(state.text) - len(state._parent.text)
+            if step > left:
+                break
+            state, left = state._parent, left - step
+        if not left:
+            return state
+        return self.session.lm.shorten_state(state, left)
+
+    def _next_masses(self) -> NDArray[np.float64]:
+        """`[257]` masses relative to the text's probability; they sum to about 1."""
+        evaluated = self.session.evaluated
+        masses = np.zeros(257)
+        with self.session.lock:
+            for bundle in self.bundles:
+                row = evaluated.row(bundle.node)
+                part = evaluated.index.next_byte_masses(
+                    row.in_order, bundle.lo, bundle.hi, bundle.depth
+                )
+                part[END_OF_TOKEN] = 0.0
+                if bundle.depth == 0:
+                    part[EOS] = row.end
+                masses += math.exp(bundle.log_weight - self.logprob) * part
+        return masses
+
+    def _step(self, byte: int) -> State:
+        """The state after one byte: narrow every bundle, open the contexts that end here."""
+        session = self.session
+        if session.lm.outgrown(self):
+            return session.lm.continue_state(self, bytes([byte]))
+        with session.lock:
+            kept = [b for b in (self._narrow(bundle, byte) for bundle in self.bundles) if b]
+            logprob = log_sum([bundle.log_p for bundle in kept])
+            if logprob == -math.inf:
+                raise zero_probability(self.whole + bytes([byte]))
+            floor = logprob + log(_LIGHT)
+            kept = [bundle for bundle in kept if bundle.log_p >= floor]
+            opened, left_out = self._open(kept, logprob)
+        missing = min(1.0, self.missing + left_out)
+        whole = self.whole + bytes([byte])
+        return State(session, whole, (*kept, *opened), logprob, missing, self.effort, parent=self)
+
+    def _narrow(self, bundle: Bundle, byte: int) -> Bundle | None:
+        evaluated = self.session.evaluated
+        lo, hi = evaluated.index.narrow(bundle.lo, bundle.hi, bundle.depth, byte)
+        mass = float(evaluated.row(bundle.node).in_order[lo:hi].sum())
+        if mass <= 0:
+            return None
+        log_p = bundle.log_weight + math.log(mass)
+        return Bundle(bundle.node, bundle.log_weight, bundle.depth + 1, lo, hi, log_p)
+
+    def _open(self, bundles: Sequence[Bundle], logprob: float) -> tuple[list[Bundle], float]:
+        """Evaluate the contexts whose last token ends here and that weigh enough.
+
+        Returns the new bundles, and the share of the probability that was left out.
+        """
+        evaluated, index = self.session.evaluated, self.session.evaluated.index
+        edges, weights, left_out = [], [], 0.0
+        for bundle in bundles:
+            in_order = evaluated.row(bundle.node).in_order
+            at = bundle.lo
+            while at < bundle.hi and len(index.sorted[at]) == bundle.depth:
+                weight = bundle.log_weight + log(float(in_order[at]))
+                share = math.exp(weight - logprob)
+                if share > 0 and share >= self.effort.theta:
+                    edges.append((bundle.node, int(index.ids[at])))
+                    weights.append(weight)
+                else:
+                    left_out += share
+                at += 1
+        nodes = evaluated.extend(edges)
+        size = len(index.sorted)
+        opened = [
+            Bundle(node, weight, 0, 0, size, weight)
+            for node, weight in zip(nodes, weights, strict=True)
+        ]
+        return opened, left_out
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A copy elsewhere evaluates again: the tree itself does not travel.
+        session = self.session
+        return (_restore, (session.lm, session.opening, self.whole, self.effort))
+
+    def __repr__(self) -> str:
+        return (
+            f"State({self.text[-20:]!r}, {len(self.bundles)} bundles, "
+            f"logprob={self.logprob:.4f}, exact_from={self.exact_from})"
+        )
+
+
+def build(
+    session: Session,
+    whole: bytes,
+    canonical: Sequence[int],
+    effort: Effort,
+    parent: State | None = None,
+) -> State:
+    """The state after a text that the session began, in rounds.
+
+    Args:
+        session: its root is after `session.start` bytes of the text.
+        whole: the text, lead included.
+        canonical: the tokens of `whole[session.start:]`.
+        effort: how much to spend.
+        parent: the state that this one continues.
+
+    Raises:
+        ZeroProbabilityError: if the text has probability zero.
+    """
+    rest = whole[session.start :]
+    with session.lock:
+        room = session.lm.engine.window
+        if room is not None:
+            room -= session.length(0)
+        rounds = Rounds(session.evaluated, 0, rest, effort, through=True, deepest=room)
+        lattice = rounds.run(canonical)
+        size, known = len(rest), rounds.known
+        logprob = float(lattice.log_prefix[size])
+        if logprob == -math.inf:
+            raise zero_probability(whole)
+        bundles = []
+        for vertex in lattice.vertices:
+            weight, depth = lattice.log_weight(vertex), size - vertex.position
+            if weight == -math.inf or depth > len(vertex.starting):
+                continue
+            if depth == 0:
+                bundle = Bundle(vertex.node, weight, 0, 0, len(session.lm.index.sorted), weight)
+            else:
+                lo, hi = known.lo[vertex.position, depth - 1], known.hi[vertex.position, depth - 1]
+                mass = weight + log(vertex.starting[depth - 1])
+                bundle = Bundle(vertex.node, weight, depth, int(lo), int(hi), mass)
+            if bundle.log_p >= logprob + log(_LIGHT):
+                bundles.append(bundle)
+        missing = min(1.0, float(lattice.missing.sum()))
+    # An implied leading space is conditioned on: it is not part of the text.
+    lead = len(session.opening.lead) - session.start
+    logprob -= float(lattice.log_prefix[lead]) if lead > 0 else 0.0
+    return State(session, whole, tuple(bundles), logprob, missing, effort, parent)
+
+
+def zero_probability(text: bytes) -> ZeroProbabilityError:
+    """The error for a text that cannot be conditioned on."""
+    return ZeroProbabilityError(
+        f"the model gives the text ending in {text[-20:]!r} ({len(text)} bytes) probability zero, "
+        "so nothing can be conditioned on it. Check the text, or whether the vocabulary can "
+        "spell it; with a coarse preset, try preset='accurate'."
+    )
+
+
+def _restore(lm: CharLM, opening: Opening, whole: bytes, effort: Effort) -> State:
+    return lm.begin(opening, whole, effort)

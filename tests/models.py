@@ -1,0 +1,231 @@
+"""Random tokenization models for property tests, small enough to be summed by brute force.
+
+    @given(cases())
+    @examples(300)
+    def test_something(case): ...
+
+Alphabets of 2-3 bytes (NUL, 0xFF and parts of UTF-8 characters among them), 3-12 tokens of 1-4
+bytes, up to two with the same bytes, some that no context allows, one or two end tokens, rows of
+order 1-3 that depend on their context, contain zeros, and may be very peaked. No token need spell
+a byte of the alphabet by itself, so many texts have no encoding at all.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass
+from functools import cache, cached_property
+from itertools import product
+
+import numpy as np
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from charwise import SortedVocabulary, Vocabulary
+from charwise.engines.ngram import NgramLM
+from charwise.evaluated import Evaluated
+from charwise.members import covering_size
+
+ALPHABETS = (b"ab", b"abc", b"a\x00", b"a\xff", b"\xfe\xff\x00", b"\xc3\xa9\x80")
+
+#: Relative agreement of sums of probabilities in float64; below the second bound is underflow.
+CLOSE = {"rel": 1e-9, "abs": 1e-290}
+
+
+def examples(count: int) -> settings:
+    """The same `count` examples on every machine, however slow it is."""
+    return settings(
+        max_examples=count,
+        derandomize=True,
+        database=None,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+
+
+def close_logs(found: float, expected: float) -> bool:
+    """Whether two logs of probabilities agree to nine digits of the probabilities."""
+    return found == expected or abs(found - expected) <= 1e-9
+
+
+def log_of(probability: float) -> float:
+    """log, −inf at zero."""
+    return math.log(probability) if probability > 0 else -math.inf
+
+
+class Rows:
+    """Rows `[width]` drawn once per context, from a seed, in whatever order they are asked for."""
+
+    def __init__(
+        self, vocabulary: Vocabulary, seed: int, zeros: float, dead: float, power: float
+    ) -> None:
+        self.seed, self.zeros, self.power = seed, zeros, power
+        self.ends = list(vocabulary.end_ids)
+        self.safe = next(id for id, token in enumerate(vocabulary.tokens) if token is not None)
+        draw = np.random.default_rng(seed).random(vocabulary.width)
+        self.alive = vocabulary.counted & (draw >= dead)
+        # The end must be reachable from everywhere, or these are no distributions over strings:
+        # one token is possible everywhere, and the end is possible after it.
+        self.alive[[self.safe, *self.ends]] = True
+
+    def __call__(self, context: tuple[int, ...]) -> NDArray[np.float64]:
+        rng = np.random.default_rng([self.seed, len(context), *context])
+        allowed = self.alive & (rng.random(self.alive.size) >= self.zeros)
+        allowed[self.safe] = True
+        if context[-1:] in ((), (self.safe,)):
+            allowed[self.ends] = True
+        row = allowed * (rng.random(self.alive.size) + 1e-3) ** self.power
+        probabilities: NDArray[np.float64] = row / row.sum()
+        return probabilities
+
+
+@dataclass(frozen=True)
+class Model:
+    """A tokenization model: p_Δ as an engine, and as the plain function that the oracle takes."""
+
+    vocabulary: Vocabulary
+    lm: NgramLM
+
+    @cached_property
+    def index(self) -> SortedVocabulary:
+        return SortedVocabulary(self.vocabulary)
+
+    @cached_property
+    def _rows(self) -> dict[tuple[int, ...], NDArray[np.float64]]:
+        return {}
+
+    def p(self, tokens: tuple[int, ...]) -> NDArray[np.float64]:
+        """p_Δ(· | tokens): `[width]`."""
+        ids = (*self.vocabulary.bos_ids, *tokens)
+        context = ids[max(0, len(ids) - self.lm.order + 1) :]
+        if context not in self._rows:
+            self._rows[context] = self.lm.row(context)
+        return self._rows[context]
+
+    def evaluated(self) -> Evaluated:
+        """A new tree, with nothing but the root evaluated."""
+        return Evaluated(self.lm.tree(self.vocabulary.bos_ids), self.index)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model and a text over its alphabet."""
+
+    model: Model
+    text: bytes
+
+    def __repr__(self) -> str:
+        """All that is needed to make it again."""
+        lm, rows = self.model.lm, self.model.lm._rows
+        return (
+            f"Case(text={self.text!r}, tokens={self.model.vocabulary.tokens}, "
+            f"ends={self.model.vocabulary.end_ids}, order={lm.order}, "
+            f"seed={rows.seed}, zeros={rows.zeros}, power={rows.power})"
+        )
+
+
+def model_of(
+    tokens: list[bytes],
+    order: int,
+    seed: int,
+    *,
+    zeros: float = 0.0,
+    dead: float = 0.0,
+    power: float = 1.0,
+    ends: int = 1,
+    specials_first: bool = False,
+    extra: int = 0,
+) -> Model:
+    """A random model over these tokens.
+
+    `zeros` is the chance of a token to be impossible in a context, `dead` in all contexts;
+    higher `power` makes rows more peaked; `extra` widens the output layer beyond the tokens.
+    """
+    specials: list[bytes | None] = [None] * (ends + extra)
+    spelled: list[bytes | None] = list(tokens)
+    first = 0 if specials_first else len(tokens)
+    vocabulary = Vocabulary.from_bytes(
+        specials + spelled if specials_first else spelled + specials,
+        end_ids=range(first, first + ends),
+        bos_ids=[first],
+    )
+    return Model(vocabulary, NgramLM(vocabulary, order, Rows(vocabulary, seed, zeros, dead, power)))
+
+
+def table(tokens: list[bytes], rows: object, order: int = 1) -> Model:
+    """A model given by its rows over the tokens and, last, the end of text (id `len(tokens)`)."""
+    end = len(tokens)
+    vocabulary = Vocabulary.from_bytes([*tokens, None], end_ids=[end], bos_ids=[end])
+    return Model(vocabulary, NgramLM(vocabulary, order, rows))
+
+
+@cache
+def _pool(alphabet: bytes) -> tuple[bytes, ...]:
+    """Byte strings to draw tokens from: all up to length 4, short ones more often."""
+    pool: list[bytes] = []
+    for length, copies in ((1, 8), (2, 3), (3, 1), (4, 1)):
+        pool += [bytes(letters) for letters in product(alphabet, repeat=length)] * copies
+    return tuple(pool)
+
+
+@st.composite
+def models(draw: st.DrawFn, order: st.SearchStrategy[int] | None = None) -> Model:
+    """Tokenization models as the module says.
+
+    Sizes and traits are drawn one by one, so that failures shrink; the rest comes from one seed,
+    since thousands of models must be cheap.
+    """
+    alphabet = draw(st.sampled_from(ALPHABETS))
+    size = draw(st.integers(3, 12))
+    traits = draw(st.integers(0, 2**12 - 1))
+    seed = draw(st.integers(0, 2**32 - 1))
+    tokens: list[bytes] = []
+    for token in random.Random(seed).choices(_pool(alphabet), k=size) + [alphabet[:2]] * 2:
+        if len(tokens) < size and tokens.count(token) < 2:
+            tokens.append(token)
+    if len(tokens) < 3:
+        tokens.append(alphabet[-1:])
+    return model_of(
+        tokens,
+        draw(order or st.integers(1, 3)),
+        seed,
+        zeros=(0.0, 0.1, 0.3, 0.6)[traits % 4],
+        dead=(0.0, 0.0, 0.0, 0.3)[traits // 4 % 4],
+        power=(1.0, 1.0, 4.0, 16.0)[traits // 16 % 4],
+        ends=(1, 1, 1, 2)[traits // 64 % 4],
+        specials_first=traits // 256 % 4 == 1,
+        extra=(0, 0, 0, 3)[traits // 1024 % 4],
+    )
+
+
+@st.composite
+def texts(draw: st.DrawFn, model: Model, longest: int = 8) -> bytes:
+    """Texts over the model's alphabet; most are made of tokens, some have a foreign byte."""
+    size = longest - draw(st.integers(0, longest))
+    kind = draw(st.integers(0, 7))
+    rng = random.Random(draw(st.integers(0, 2**32 - 1)))
+    tokens = model.index.sorted
+    if kind == 6:
+        return bytes(rng.choices(sorted(set(b"".join(tokens))), k=size))
+    text = b"".join(rng.choices(tokens, k=size))[:size]
+    if kind == 7 and size > 2:
+        at = rng.randrange(size)
+        text = text[:at] + b"z" + text[at + 1 :]
+    return text
+
+
+@st.composite
+def cases(
+    draw: st.DrawFn,
+    longest: int = 8,
+    largest: int = 400,
+    order: st.SearchStrategy[int] | None = None,
+) -> Case:
+    """Models with texts whose coverings have at most `largest` members (others are cut)."""
+    model = draw(models(order))
+    text = draw(texts(model, longest))
+    while covering_size(model.index, text) > largest:
+        text = text[:-1]
+    return Case(model, text)

@@ -1,0 +1,463 @@
+"""Where a prompt is cut, what remains forced, and which tokens may come next."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from charwise import SortedVocabulary, Vocabulary
+from charwise.errors import HealingError, SettingError, TokenizationError
+from charwise.healing import allowed_next, cut, remaining
+from conftest import Data
+
+Tokens = Sequence[bytes | None]
+
+# Drawn by hand: 26 tokens, of which the first two are special.
+END, START, SPACE, S, W, WEEP, SALAD, E, P, ARROW, N_, NO, D = range(13)
+NODE, NOT, OTING, NEWLINE, INDENT, BREAK, RETURN, C3, A9, E_ACUTE, NEE, N, DEEP = range(13, 26)
+TOKENS: list[bytes | None] = [
+    *(None, None, b" ", b"s", b"w", b"weep", b"salad", b"e", b"p", b"->", b" N", b" No", b"d"),
+    *(b" Node", b" Not", b"oting", b"\n", b"    ", b"\n    ", b"    return", b"\xc3", b"\xa9"),
+    *("é".encode(), "née".encode(), b"n", b"        return"),
+]
+VOCABULARY = Vocabulary.from_bytes(
+    TOKENS, end_ids=[END], bos_ids=[START], special={END: "</s>", START: "<s>"}, width=32
+)
+INDEX = SortedVocabulary(VOCABULARY)
+
+
+def names(ids: Any) -> set[bytes]:
+    return {TOKENS[id] or b"" for id in ids}
+
+
+# --- the naive definitions ---------------------------------------------------------------------
+
+
+def naive_cut(ids: Sequence[int], tokens: Tokens) -> tuple[list[int], bytes]:
+    """The automatic rule, word for word as it is defined, over the whole vocabulary."""
+    first = max((at + 1 for at, id in enumerate(ids) if tokens[id] is None), default=0)
+    tail = [tokens[id] or b"" for id in ids[first:]]
+    text = b"".join(tail)
+    overruns = [
+        j
+        for j in range(len(text))
+        if any(t and t.startswith(text[j:]) and len(t) > len(text) - j for t in tokens)
+    ]
+    if not overruns:
+        return list(ids), b""
+    boundaries = [0, *itertools.accumulate(map(len, tail))]
+    at = max(boundary for boundary in boundaries if boundary <= min(overruns))
+    return list(ids[: first + boundaries.index(at)]), text[at:]
+
+
+def naive_spellable(rest: bytes, tokens: Tokens) -> bool:
+    return not rest or any(
+        t.startswith(rest) or (rest.startswith(t) and naive_spellable(rest[len(t) :], tokens))
+        for t in tokens
+        if t
+    )
+
+
+def naive_allowed(left: bytes, tokens: Tokens, end_ids: Sequence[int]) -> set[int]:
+    allowed = {
+        id
+        for id, t in enumerate(tokens)
+        if t
+        and (t.startswith(left) or (left.startswith(t) and naive_spellable(left[len(t) :], tokens)))
+    }
+    return allowed if left else allowed | set(end_ids)
+
+
+# --- cut ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ids", "kept", "forced"),
+    [
+        pytest.param([], 0, b"", id="empty"),
+        pytest.param([N_], 0, b" N", id="one token"),
+        pytest.param([SALAD], 1, b"", id="one token that none continues"),
+        pytest.param([ARROW, NO, D], 1, b" Nod", id="inside a word"),
+        pytest.param([ARROW, SPACE], 1, b" ", id="a space"),
+        pytest.param([ARROW, BREAK], 1, b"\n    ", id="newline and indentation in one token"),
+        pytest.param([ARROW, NEWLINE, INDENT], 2, b"    ", id="newline, indentation"),
+        pytest.param([ARROW, NEWLINE, INDENT, INDENT], 2, b"        ", id="deeper indentation"),
+        pytest.param([ARROW, NEWLINE], 1, b"\n", id="newline"),
+        pytest.param([ARROW, N, C3], 1, b"n\xc3", id="half a character"),
+        pytest.param([ARROW, C3], 1, b"\xc3", id="half a character alone"),
+        pytest.param([ARROW, START], 2, b"", id="a special token"),
+        pytest.param([ARROW, NO, START, D], 4, b"", id="nothing across a special token"),
+        pytest.param([S, START, W], 2, b"w", id="after a special token"),
+        pytest.param([S, END, W], 2, b"w", id="after an end token"),
+        pytest.param([ARROW, 30, W], 2, b"w", id="after an id without bytes"),
+        pytest.param([S, W, E, E], 1, b"wee", id="several tokens given back"),
+        pytest.param([ARROW, OTING], 2, b"", id="a finished word"),
+    ],
+)
+def test_automatic_cut(ids: list[int], kept: int, forced: bytes) -> None:
+    assert cut(ids, INDEX) == (ids[:kept], forced)
+    assert naive_cut(ids, VOCABULARY.tokens) == (ids[:kept], forced)
+
+
+def test_cut_of_text_and_bytes() -> None:
+    assert cut("-> Nod", INDEX) == ([ARROW], b" Nod")
+    assert cut(b"->n\xc3", INDEX) == ([ARROW], b"n\xc3")
+    assert cut([START, "->", " Nod"], INDEX) == ([START, ARROW], b" Nod")
+    assert cut("", INDEX) == cut([], INDEX) == ([], b"")
+    result = cut("sw", INDEX)
+    assert (result.kept, result.forced) == ([S], b"w")
+    with pytest.raises(TokenizationError, match="LATIN SMALL LETTER X"):
+        cut("->x", INDEX)
+
+
+@pytest.mark.parametrize(
+    ("rule", "kept", "forced"),
+    [
+        ("off", 5, b""),
+        (0, 5, b""),
+        (1, 4, b"d"),
+        (2, 3, b" Nod"),
+        (3, 2, b"-> Nod"),
+        (9, 2, b"-> Nod"),  # never through the special token
+        ("word", 3, b" Nod"),
+        ("auto", 3, b" Nod"),
+    ],
+)
+def test_rules(rule: Any, kept: int, forced: bytes) -> None:
+    ids = [S, START, ARROW, NO, D]
+    assert cut(ids, INDEX, rule) == (ids[:kept], forced)
+
+
+@pytest.mark.parametrize(
+    ("text", "forced"),
+    [
+        ("s weep", b" weep"),
+        ("s ", b" "),
+        ("s\nw", b"\nw"),
+        ("weepsw", b"weepsw"),
+        ("s    w", b"    w"),  # the token boundary at or before the word's space
+        ("", b""),
+    ],
+)
+def test_last_word(text: str, forced: bytes) -> None:
+    assert cut(text, INDEX, "word").forced == forced
+
+
+def test_last_word_of_a_very_long_word() -> None:
+    ids = [W] * 30_000 + [SPACE]
+    assert cut(ids, INDEX, "word") == (ids[:-1], b" ")
+
+
+def test_bad_rules() -> None:
+    for rule, message in [
+        (-1, "cannot give back -1 tokens"),
+        ("all", "unknown healing rule 'all'"),
+        (True, "unknown healing rule True"),
+        (1.5, "unknown healing rule 1.5"),
+    ]:
+        with pytest.raises(SettingError, match=message):
+            cut("s", INDEX, rule)  # type: ignore[arg-type]
+
+
+# --- remaining ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("forced", "generated", "left"),
+    [
+        (b"", [], b""),
+        (b"", [END, S, 31], b""),
+        (b"sw", [], b"sw"),
+        (b"sw", [S], b"w"),
+        (b"sw", [S, WEEP], b""),
+        (b"sw", [S, W], b""),  # exactly at a token's end
+        (b"sw", [S, W, END], b""),
+        (b"sw", [S, WEEP, SALAD, 99], b""),  # what comes afterwards is free
+        (b"sw", [W], None),
+        (b"sw", [SALAD], None),
+        (b"sw", [S, E], None),
+        (b"sw", [S, E, W], None),
+        (b"sw", [END], None),
+        (b"sw", [S, END], None),
+        (b"sw", [30], None),  # an id without bytes
+        (b"sw", [99], None),
+        (b"sw", [-1], None),
+        (b"n\xc3", [N, C3], b""),
+        (b"n\xc3", [NEE], b""),
+        (b" Nod", [N_], b"od"),
+        (b" Nod", [NODE], b""),
+        (b" Nod", [NOT], None),
+    ],
+)
+def test_remaining(forced: bytes, generated: list[int], left: bytes | None) -> None:
+    assert remaining(forced, generated, VOCABULARY) == left
+    assert remaining(forced, iter(generated), VOCABULARY) == left
+
+
+# --- allowed_next ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("left", "expected"),
+    [
+        (b"sw", {b"s"}),  # no single token starts with it: s + weep
+        (b"w", {b"w", b"weep"}),
+        (b"swee", {b"s"}),
+        (b"wee", {b"w", b"weep"}),
+        (b" Nod", {b" No", b" Node"}),  # " " and " N" lead to "Nod" and "od": no token has them
+        (b" No", {b" N", b" No", b" Node", b" Not"}),  # " N" + "oting"
+        (b"d", {b"d"}),
+        (b"n\xc3", {b"n", "née".encode()}),
+        (b"\xc3", {b"\xc3", "é".encode()}),
+        (b"    ", {b" ", b"    ", b"    return", b"        return"}),
+    ],
+)
+def test_allowed_next(left: bytes, expected: set[bytes]) -> None:
+    ids = allowed_next(left, INDEX)
+    assert names(ids) == expected
+    assert len(ids) == len(expected)
+    assert END not in ids
+    assert set(ids.tolist()) == naive_allowed(left, VOCABULARY.tokens, [END])
+
+
+def test_when_nothing_is_left_everything_goes_and_the_text_may_end() -> None:
+    ids = allowed_next(b"", INDEX).tolist()
+    assert sorted(ids) == [END, *range(2, 26)]  # neither the start token nor ids without bytes
+
+
+def test_several_tokens_deep() -> None:
+    """`sw` is continued by no token, but `s` + `weep` is the way to write *sweep*."""
+    kept, forced = cut([S, W], INDEX, rule=2)
+    assert (kept, forced) == ([], b"sw")
+    assert allowed_next(remaining(forced, [], VOCABULARY) or b"", INDEX).tolist() == [S]
+    assert set(allowed_next(b"w", INDEX).tolist()) == {W, WEEP}
+    assert remaining(forced, [S, WEEP], VOCABULARY) == b""
+    assert VOCABULARY.decode([S, WEEP]) == b"sweep"
+
+
+def test_forced_text_that_ends_at_a_tokens_end() -> None:
+    kept, forced = cut([ARROW, NO], INDEX)
+    assert (kept, forced) == ([ARROW], b" No")
+    assert NO in allowed_next(forced, INDEX)
+    assert remaining(forced, [NO], VOCABULARY) == b""
+    assert {END, D, S} <= set(allowed_next(b"", INDEX).tolist())  # it may stop or go on
+
+
+def test_what_cannot_be_spelled() -> None:
+    for left in (b"x", b"sx", b"->->x"):
+        with pytest.raises(HealingError, match="no token string of this vocabulary spells"):
+            allowed_next(left, INDEX)
+
+
+# --- any vocabulary ----------------------------------------------------------------------------
+
+LETTERS = [0x61, 0x62, 0xC3, 0xFF]
+strings = st.lists(st.sampled_from(LETTERS), min_size=1, max_size=4).map(bytes)
+complete = st.lists(st.one_of(strings, st.none()), max_size=14).map(
+    lambda more: [*more, *(bytes([byte]) for byte in range(256))]
+)
+partial = st.lists(st.one_of(strings, st.none()), min_size=1, max_size=14).filter(any)
+texts = st.lists(st.sampled_from(LETTERS), max_size=8).map(bytes)
+
+
+def indexed(tokens: list[bytes | None]) -> SortedVocabulary:
+    """One more id ends the text; one more is special; the output layer is wider still."""
+    size = len(tokens)
+    return SortedVocabulary(
+        Vocabulary.from_bytes(
+            [*tokens, None, None], end_ids=[size], special={size + 1: "<s>"}, width=size + 5
+        )
+    )
+
+
+@given(st.one_of(complete, partial), texts, st.randoms(use_true_random=False))
+@settings(max_examples=500, deadline=None)
+def test_walks_reproduce_the_forced_text(
+    tokens: list[bytes | None], forced: bytes, rng: random.Random
+) -> None:
+    index = indexed(tokens)
+    vocabulary = index.vocabulary
+    if not naive_spellable(forced, vocabulary.tokens):
+        assert not index.spellable(forced)
+        with pytest.raises(HealingError):
+            allowed_next(forced, index)
+        return
+    generated: list[int] = []
+    left: bytes | None = forced
+    for _ in range(len(forced) + 2):
+        assert left is not None
+        allowed = allowed_next(left, index)
+        assert sorted(allowed.tolist()) == sorted(
+            naive_allowed(left, vocabulary.tokens, vocabulary.end_ids)
+        )
+        assert len(allowed) > 0  # no dead end
+        generated.append(int(rng.choice(allowed.tolist())))
+        replayed = remaining(forced, generated, vocabulary)
+        assert replayed == remaining(left, generated[-1:], vocabulary)
+        left = replayed
+    assert left == b""
+    assert vocabulary.decode(generated).startswith(forced)
+
+
+@given(st.one_of(complete, partial), texts, st.lists(st.integers(-1, 25), max_size=6))
+@settings(max_examples=300, deadline=None)
+def test_remaining_is_a_pure_function(
+    tokens: list[bytes | None], forced: bytes, generated: list[int]
+) -> None:
+    """The same whatever it is replayed from, and by its definition on the joined bytes."""
+    vocabulary = indexed(tokens).vocabulary
+    whole = remaining(forced, generated, vocabulary)
+    for k in range(len(generated) + 1):
+        first = remaining(forced, generated[:k], vocabulary)
+        again = None if first is None else remaining(first, generated[k:], vocabulary)
+        assert again == whole
+    text, valid = b"", True
+    for id in generated:
+        if len(text) < len(forced):
+            token = vocabulary.tokens[id] if 0 <= id < vocabulary.width else None
+            valid = valid and token is not None
+            text += token or b""
+    agrees = text.startswith(forced) or forced.startswith(text)
+    assert whole == (forced[len(text) :] if valid and agrees else None)
+
+
+@given(partial, st.lists(st.integers(0, 40), max_size=8), st.integers(0, 9))
+@settings(max_examples=500, deadline=None)
+def test_cut_loses_nothing(tokens: list[bytes | None], numbers: list[int], back: int) -> None:
+    index = indexed(tokens)
+    vocabulary = index.vocabulary
+    ids = [number % vocabulary.width for number in numbers]
+    for rule in ("auto", "word", "off", back):
+        kept, forced = cut(ids, index, rule)  # type: ignore[arg-type]
+        assert vocabulary.decode(kept) + forced == vocabulary.decode(ids)
+        assert kept == ids[: len(kept)]
+        assert all(vocabulary.tokens[id] is not None for id in ids[len(kept) :])
+        if forced:
+            assert len(allowed_next(forced, index)) > 0  # the tokens given back, at least
+    assert cut(ids, index) == naive_cut(ids, vocabulary.tokens)
+
+
+# --- real vocabularies -------------------------------------------------------------------------
+
+CODE = ["gpt2", "cl100k", "llama3", "qwen2", "llama2"]
+
+
+@pytest.mark.parametrize("name", CODE)
+@pytest.mark.parametrize(
+    ("text", "forced"),
+    [
+        ("def get_node(self) -> Nod", b" Nod"),
+        ("    return ", b" "),
+        ("The cat sat on the m", b" m"),
+    ],
+)
+def test_real_prompts(name: str, text: str, forced: bytes, data: Data) -> None:
+    index = data.index(name)
+    assert cut(text, index).forced == forced
+    assert index.vocabulary.decode(cut(text, index).kept) + forced == text.encode()
+
+
+@pytest.mark.parametrize(
+    ("name", "forced"),
+    [
+        ("gpt2", b" "),  # it has no runs of spaces
+        ("llama2", b"    "),
+        ("cl100k", b"):\n    "),  # "):\n" is one token, and "\n        " another
+        ("llama3", b"):\n    "),
+        ("qwen2", b"):\n    "),
+    ],
+)
+def test_real_newline_and_indentation(name: str, forced: bytes, data: Data) -> None:
+    assert cut("def f(x):\n    ", data.index(name)).forced == forced
+
+
+@pytest.mark.parametrize("name", CODE)
+def test_real_sweep(name: str, data: Data) -> None:
+    index = data.index(name)
+    vocabulary = index.vocabulary
+    spelled = {vocabulary.tokens[id] for id in allowed_next(b"sw", index)}
+    assert {b"s", b"sw"} <= spelled
+    s, weep = vocabulary.encode("s")[-1], vocabulary.encode("weep")
+    assert s in allowed_next(b"sw", index)
+    assert remaining(b"sw", [s], vocabulary) == b"w"
+    assert weep[0] in allowed_next(b"w", index)
+    assert remaining(b"sw", [s, *weep], vocabulary) == b""
+
+
+@pytest.mark.parametrize("name", [*CODE, "tinystories-3m"])
+def test_real_cuts_of_real_code(name: str, data: Data) -> None:
+    """The automatic rule against its definition, at the random cuts of HumanEval's spans."""
+    index = data.index(name)
+    vocabulary = index.vocabulary
+    path = data.folder / "prompts" / "humaneval_random_span_light.jsonl"
+    prompts = [json.loads(line)["prompt"] for line in path.read_text("utf-8").splitlines()]
+    continued = {token[:k] for token in index.sorted for k in range(1, len(token))}
+    healed = 0
+    for prompt in prompts:
+        text = prompt.encode()
+        ids = vocabulary.encode(text)
+        kept, forced = cut(ids, index)
+        assert kept == ids[: len(kept)]
+        assert vocabulary.decode(kept) + forced == text
+        start = next((j for j in range(len(text)) if text[j:] in continued), len(text))
+        # The cut is the last token boundary at or before `start`.
+        assert len(text) - len(forced) <= start
+        assert not forced or len(vocabulary.decode(ids[: len(kept) + 1])) > start
+        healed += bool(forced)
+        for rule in ("word", 1, 3):
+            kept, forced = cut(ids, index, rule)  # type: ignore[arg-type]
+            assert vocabulary.decode(kept) + forced == text
+    assert healed > len(prompts) / 2
+
+
+def test_real_special_tokens_are_never_given_back(data: Data) -> None:
+    index = data.index("llama3")
+    prompt = [128_000, "Hello", 128_006, " wor"]
+    kept, forced = cut(prompt, index)
+    assert kept[-1] == 128_006
+    assert forced == b" wor"
+    assert cut(prompt, index, 9) == (kept, forced)
+    assert cut(prompt[:3], index, 9).forced == b""
+
+
+@pytest.mark.parametrize("name", ["llama2", "tinystories-656k"])
+def test_real_walks(name: str, data: Data) -> None:
+    index = data.index(name)
+    vocabulary = index.vocabulary
+    rng = random.Random(0)
+    for forced in (b"sw", b" little girl nam", b"\n\n", b"One day, Tom"):
+        for _ in range(20):
+            generated: list[int] = []
+            while left := remaining(forced, generated, vocabulary):
+                generated.append(int(rng.choice(allowed_next(left, index).tolist())))
+            assert left == b""
+            assert vocabulary.decode(generated).startswith(forced)
+
+
+def test_unspellable_prefix_tokens_are_dead_ends(data: Data) -> None:
+    """Without byte tokens, not every prefix of the forced text can be gone through."""
+    index = data.index("tinystories-656k")
+    tokens = index.vocabulary.tokens
+    assert not index.spellable("Once é".encode())
+    with pytest.raises(HealingError):
+        allowed_next("Once é".encode(), index)
+    for left in (b"girl nam", b" Tim", b"\nThe"):
+        assert set(allowed_next(left, index).tolist()) == naive_allowed(left, tokens, [])
+
+
+@given(st.binary(min_size=1, max_size=12))
+@settings(max_examples=100, deadline=None)
+def test_any_bytes_can_be_forced_where_every_byte_has_a_token(data: Data, text: bytes) -> None:
+    index = data.index("gpt2")
+    kept, forced = cut(text, index)
+    assert index.vocabulary.decode(kept) + forced == text
+    assume(forced)
+    ids = allowed_next(forced, index)
+    assert set(ids.tolist()) == set(index.allowed(forced).tolist())
