@@ -105,10 +105,12 @@ def mtc(vocabulary: Vocabulary) -> Allowed | None:
     automaton = VocabPrefixAutomaton([token for _, token in known])
     # Its ranges count in its own sorted order, which is read once.
     ids = np.array([id for id, _ in known])[np.array(automaton.get_order())]
-    exact = {token: id for id, token in known}
+    exact: dict[bytes, list[int]] = {}
+    for id, token in known:
+        exact.setdefault(token, []).append(id)
 
     def allowed(forced: bytes) -> NDArray[np.int64]:
-        shorter = [exact[forced[:k]] for k in range(1, len(forced)) if forced[:k] in exact]
+        shorter = [id for k in range(1, len(forced)) for id in exact.get(forced[:k], ())]
         suffixes = automaton.parse_bytes(forced, 0)
         if not suffixes or suffixes[-1][0] != 0:  # no token starts with all of it
             return np.array(shorter, dtype=np.int64)
@@ -230,7 +232,8 @@ def measure(tokenizer: Any, out: Console) -> dict[str, Any]:
     for name, value in others.items():
         table.add_row(name, f"{value:.2f}")
     out.print(table)
-    out.print(f"Slowest of {len(prefixes):,} distinct prefixes: {where!r}\n", markup=False)
+    shown = f"{where[:16]!r}… ({len(where)} bytes)" if len(where) > 16 else repr(where)
+    out.print(f"Slowest of {len(prefixes):,} distinct prefixes: {shown}\n", markup=False)
     return {
         "medians_us": medians,
         **found,

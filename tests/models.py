@@ -229,3 +229,8 @@ def cases(
     while covering_size(model.index, text) > largest:
         text = text[:-1]
     return Case(model, text)
+
+
+def two_ways() -> Model:
+    """`ab` spelled by one token or by two, for examples by hand."""
+    return table([b"a", b"b", b"ab"], {(): [0.4, 0.2, 0.3, 0.1]})

@@ -315,6 +315,14 @@ def test_masses_that_a_difference_would_lose() -> None:
     assert index.next_byte_masses(in_order, *index.range(b"a"), 1)[ord("b")] == 1e-40
 
 
+def test_bit_layout() -> None:
+    tokens = [b"b"] * 70
+    for id in (0, 1, 31, 32, 65):
+        tokens[id] = b"a"
+    words = SortedVocabulary(Vocabulary.from_bytes(tokens)).bitmask(b"a")
+    assert words.tolist() == [0b11 - 2**31, 0b1, 0b10]  # bit 31 is the sign
+
+
 def test_in_order_of_a_batch_in_float32() -> None:
     index = SortedVocabulary(Vocabulary.from_bytes([b"b", None, b"a"]))
     rows = np.array([[1, 2, 3], [4, 5, 6]], dtype=np.float32)

@@ -18,6 +18,7 @@ from tokenizers.trainers import BpeTrainer
 from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
 
 from charwise import Vocabulary
+from charwise.canonical import Canonical
 from charwise.errors import TokenizationError, VocabularyError
 from conftest import LANGUAGES, Data, Named
 
@@ -159,6 +160,16 @@ HANDMADE = {
     "tiktoken": lambda: Vocabulary.from_tiktoken(small_tiktoken()),
     "bytes": lambda: Vocabulary.from_bytes([bytes([b]) for b in range(256)] + [b"the", b" t"]),
 }
+
+
+@pytest.fixture
+def no_fallback(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the tokenizer's own encoder do all the work: spelling by fewest tokens fails."""
+
+    def fail(*_: object) -> list[int]:
+        raise AssertionError("the tokenizer's own encoder did not return the text it was given")
+
+    monkeypatch.setattr(Canonical, "_fewest", fail)
 
 
 @pytest.fixture(scope="module", params=HANDMADE)
@@ -327,6 +338,7 @@ def test_inner_spaces_of_tinystories(data: Data) -> None:
 # --- added tokens, gaps, twins, width ----------------------------------------------------------
 
 
+@pytest.mark.usefixtures("no_fallback")
 def test_added_tokens_are_text_and_keep_their_ids() -> None:
     tokenizer = byte_level()
     tokenizer.add_special_tokens({"pad_token": "<|pad|>"})
@@ -365,6 +377,12 @@ def test_gaps_in_ids_spell_nothing() -> None:
     assert vocabulary.encode("c ab") == [5, 7, 0, 1]
     assert vocabulary.counted.nonzero()[0].tolist() == [0, 1, 5, 7]
     assert len(vocabulary) == 4
+
+
+def test_end_tokens_are_counted_though_they_have_no_bytes() -> None:
+    vocabulary = Vocabulary.from_bytes([b"a", None, b"b", None], end_ids=[3], width=6)
+    assert vocabulary.counted.tolist() == [True, False, True, True, False, False]
+    assert not vocabulary.counted.flags.writeable
 
 
 def test_ids_beyond_the_tokenizer_are_never_counted(data: Data) -> None:
@@ -450,6 +468,7 @@ def test_start_rule_as_given_and_without_any() -> None:
     assert none.bos_rule == "neither a start token nor an end-of-text token exists."
 
 
+@pytest.mark.usefixtures("no_fallback")
 @pytest.mark.parametrize(
     ("make", "lead"),
     [
@@ -467,12 +486,22 @@ def test_lead(make: Any, lead: bytes) -> None:
     assert vocabulary.lead == lead
     own = tokenizer("the cat", add_special_tokens=False)["input_ids"]
     assert vocabulary.encode(lead + b"the cat") == own
-    assert vocabulary.decode(vocabulary.encode("the cat")) == b"the cat"
+    for text in ("the cat", " the  cat\n the ", "cat"):
+        assert vocabulary.decode(vocabulary.encode(text)) == text.encode()
 
 
 def test_lead_of_real_tokenizers(named: Named) -> None:
     spaced = named.name in ("llama2", "tinystories-656k")
     assert named.vocabulary.lead == (b" " if spaced else b"")
+
+
+@pytest.mark.usefixtures("no_fallback")
+@pytest.mark.parametrize("form", ["NFC", "NFD", "NFKC", "NFKD"])
+def test_normalizers_do_not_apply(form: str) -> None:
+    tokenizer = byte_level(normalizer=getattr(normalizers, form)())
+    vocabulary = Vocabulary.from_transformers(tokenizer)
+    text = HARD["decomposed"] + unicodedata.normalize("NFC", HARD["decomposed"])
+    assert vocabulary.decode(vocabulary.encode(text)) == text.encode()
 
 
 def test_the_tokenizer_itself_is_left_as_it_was() -> None:
@@ -527,6 +556,9 @@ def test_uncovered_bytes_are_named(text: bytes, what: str, position: int) -> Non
 @pytest.mark.parametrize("make", [metaspace, unigram])
 def test_uncovered_character_without_byte_fallback(make: Any) -> None:
     vocabulary = Vocabulary.from_transformers(make(byte_fallback=False))
+    with pytest.raises(TokenizationError, match="the byte 0xFE at byte 6") as caught:
+        vocabulary.encode("thé c".encode() + b"\xfe\xff")
+    assert caught.value.position == 6
     assert vocabulary.decode(vocabulary.encode("the cat é")) == "the cat é".encode()
     with pytest.raises(TokenizationError, match="GREEK SMALL LETTER LAMDA") as caught:
         vocabulary.encode("the λ cat")

@@ -17,9 +17,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from charwise.errors import EmptyBeamError, SettingError
+from charwise.errors import EmptyBeamError, SettingError, ZeroProbabilityError
 from charwise.evaluated import Evaluated
-from charwise.index import END_OF_TOKEN
 from charwise.logs import add_logs, log, log_sum
 
 
@@ -74,6 +73,7 @@ class Beam:
 
         Raises:
             EmptyBeamError: if no context survives; a larger k or a smaller theta may keep one.
+            ZeroProbabilityError: the same, but nothing was ever dropped: no setting helps.
         """
         kept = [b for b in (_filter(self.evaluated, b, byte) for b in self.bundles) if b]
         floor = log(self.theta) + log_sum([bundle.log_p for bundle in kept])
@@ -84,6 +84,12 @@ class Beam:
         top, dropped = self._top_k(kept, extensions, byte)
         dropped += [extension.log_weight for extension in skipped]
         if not top:
+            if add_logs(self.log_dropped, log_sum(dropped)) == -math.inf:
+                raise ZeroProbabilityError(
+                    f"byte 0x{byte:02X} after {len(self.text)} bytes: no token string of the "
+                    "model spells it there, so the text has probability zero. Check the text, or "
+                    "whether the vocabulary can spell it."
+                )
             raise EmptyBeamError(
                 f"the beam (k={self.k}, theta={self.theta:g}) is empty after {len(self.text)} "
                 f"bytes: no context kept so far continues with byte 0x{byte:02X}. Use a larger "
@@ -108,23 +114,19 @@ class Beam:
 
         The paper's `next_character_probability`, before it divides by the sum.
         """
-        index = self.evaluated.index
-        scale = max((bundle.log_p for bundle in self.bundles), default=0.0)
+        scale = max((bundle.log_p for bundle in self.bundles), default=-math.inf)
         floor = log(self.theta) + self.prefix_logprob
-        masses = np.zeros(257)
         extensions: list[_Extension] = []
         for bundle in self.bundles:
-            in_order = self.evaluated.row(bundle.node).in_order
-            part = index.next_byte_masses(in_order, bundle.lo, bundle.hi, bundle.depth)
-            part[END_OF_TOKEN] = self.evaluated.row(bundle.node).end if bundle.depth == 0 else 0.0
-            masses += math.exp(bundle.log_weight - scale) * part
             if bundle.log_p >= floor:
                 extensions += self._extensions(bundle)
-        for bundle in _open(self.evaluated, extensions):
-            row = self.evaluated.row(bundle.node)
-            part = index.next_byte_masses(row.in_order, bundle.lo, bundle.hi, 0)
-            part[END_OF_TOKEN] = row.end
-            masses += math.exp(bundle.log_weight - scale) * part
+        masses = np.zeros(257)
+        for bundle in (*self.bundles, *_open(self.evaluated, extensions)):
+            part, log_part = self.evaluated.next_bytes(
+                bundle.node, bundle.lo, bundle.hi, bundle.depth
+            )
+            if bundle.log_weight + log_part > -math.inf:
+                masses += math.exp(bundle.log_weight + log_part - scale) * part
         return masses, scale
 
     def _extensions(self, bundle: Bundle) -> list[_Extension]:

@@ -236,13 +236,11 @@ def demo(model: ModelOption = "embedded", as_json: JsonOption = False) -> None:
 
     loaded = completion.load(model)
     results: list[dict[str, Any]] = []
-    for prompt, expected in EXAMPLES:
-        request = completion.Request(prompt, max_new_bytes=12)
+    for example in EXAMPLES:
+        request = completion.Request(example.prompt, max_new_bytes=12)
         texts = {name: run(loaded, request)[0] for name, run in completion.METHODS.items()}
-        right = {name: text.startswith(expected) for name, text in texts.items()}
-        results.append(
-            {"prompt": prompt, "expected": expected, "completions": texts, "right": right}
-        )
+        right = {name: example.is_right(text) for name, text in texts.items()}
+        results.append({**example._asdict(), "completions": texts, "right": right})
     if as_json:
         _print_json(model=loaded.name, results=results)
         return
@@ -252,7 +250,7 @@ def demo(model: ModelOption = "embedded", as_json: JsonOption = False) -> None:
     for result in results:
         last_line = result["prompt"].splitlines()[-1].strip()
         cells = [_judged(result, name) for name in completion.METHODS]
-        table.add_row(Text(last_line), Text(_first_line(result["expected"])), *cells)
+        table.add_row(Text(last_line), Text(result["meant"]), *cells)
     console = _console()
     console.print(table)
     scores = [f"{name} {sum(r['right'][name] for r in results)}" for name in completion.METHODS]

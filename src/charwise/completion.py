@@ -163,14 +163,14 @@ def load_vocabulary(name: str = DEFAULT_MODEL) -> Vocabulary:
     from transformers import AutoConfig, GenerationConfig
 
     tokenizer = load_tokenizer(name)
-    source = _source(name)
     try:
-        width = AutoConfig.from_pretrained(source).get_text_config().vocab_size
-    except (OSError, ValueError):  # a tokenizer without a model
+        config = _load(name, "config", AutoConfig.from_pretrained)
+        width = config.get_text_config().vocab_size
+    except ModelNotFoundError:  # a tokenizer without a model
         width = None
     try:
-        generation = GenerationConfig.from_pretrained(source)
-    except (OSError, ValueError):
+        generation = _load(name, "generation config", GenerationConfig.from_pretrained)
+    except ModelNotFoundError:
         generation = None
     return Vocabulary.from_transformers(tokenizer, width, generation_config=generation)
 
@@ -192,39 +192,79 @@ def _source(name: str) -> str:
 
 
 def _load(name: str, what: str, from_pretrained: Callable[..., Any], **kwargs: Any) -> Any:
-    """Call `from_pretrained` quietly; its many errors become one sentence."""
+    """Call `from_pretrained` quietly; its many errors become one sentence.
+
+    What is in the hub's cache is taken from there without a question. What is not is looked up
+    on the hub first, since `from_pretrained` alone tries for minutes where there is no network.
+    """
+    from huggingface_hub.constants import HF_HUB_OFFLINE
+
     source = _source(name)
     quiet()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return from_pretrained(source, local_files_only=True, **kwargs)
+        except (OSError, ValueError) as error:
+            if Path(source).is_dir():
+                raise ModelNotFoundError(_not_in_folder(name, source, what, error)) from error
+            if HF_HUB_OFFLINE:
+                reason = "HF_HUB_OFFLINE is set, so the hub was not asked"
+                raise ModelNotFoundError(_not_found(name, what, reason)) from error
+        _ask_hub(name, what)
+        try:
             return from_pretrained(source, **kwargs)
-    except (OSError, ValueError) as error:
-        raise ModelNotFoundError(_not_found(name, source, what, error)) from error
+        except (OSError, ValueError) as error:
+            reason = f"it is on the hub, but does not load: {_first_line(error)}"
+            raise ModelNotFoundError(_not_found(name, what, reason)) from error
 
 
-def _not_found(name: str, source: str, what: str, error: Exception) -> str:
-    cause = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-    if name == DEFAULT_MODEL:
-        return f"the embedded model is not in {source}: install charwise again. ({cause})"
-    if Path(source).is_dir():
-        files = ", ".join(sorted(path.name for path in Path(source).iterdir())[:8])
-        return (
-            f"the folder {Path(source).absolute()} has no {what} that loads. "
-            f"It holds: {files or 'nothing'}. ({cause})"
-        )
-    from huggingface_hub.constants import ENDPOINT, HF_HUB_CACHE, HF_HUB_OFFLINE
+def _ask_hub(name: str, what: str) -> None:
+    """Raise unless the hub answers that it has this repository."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.constants import ENDPOINT
+    from huggingface_hub.errors import RepositoryNotFoundError
 
-    hub = "not asked, HF_HUB_OFFLINE is set" if HF_HUB_OFFLINE else f"{ENDPOINT}/{name}"
+    try:
+        HfApi().model_info(name, timeout=10)
+    except RepositoryNotFoundError as error:
+        reason = f"{ENDPOINT} has no public {name}"
+        raise ModelNotFoundError(_not_found(name, what, reason)) from error
+    except Exception as error:  # whatever its HTTP library raises
+        reason = f"{ENDPOINT} cannot be reached: {_first_line(error)}"
+        raise ModelNotFoundError(_not_found(name, what, reason)) from error
+
+
+def _not_found(name: str, what: str, reason: str) -> str:
+    from huggingface_hub.constants import HF_HUB_CACHE
+
     return (
-        f"no {what} {name!r}: looked for a folder {Path(name).absolute()}, in the cache "
-        f"{HF_HUB_CACHE} and on the hub ({hub}). Check the name and the connection. ({cause})"
+        f"no {what} {name!r}: there is no folder {Path(name).absolute()}, it is not in the hub's "
+        f"cache {HF_HUB_CACHE}, and {reason}."
     )
+
+
+def _not_in_folder(name: str, source: str, what: str, error: Exception) -> str:
+    if name == DEFAULT_MODEL:
+        return f"the embedded model is not in {source}: install charwise again. ({error})"
+    files = ", ".join(sorted(path.name for path in Path(source).iterdir())[:8])
+    return (
+        f"the folder {Path(source).absolute()} has no {what} that loads. "
+        f"It holds: {files or 'nothing'}. ({_first_line(error)})"
+    )
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0].rstrip(".") if lines else type(error).__name__
 
 
 def quiet() -> None:
     """Switch off the progress bars and the notices of the libraries that load models."""
+    import logging
+
     import transformers
 
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()

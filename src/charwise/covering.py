@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 
 from charwise.errors import SettingError
 from charwise.evaluated import Evaluated
-from charwise.index import END_OF_TOKEN
 from charwise.logs import add_logs, log, log_sum
 from charwise.members import Member, members_in_order
 
@@ -67,7 +66,8 @@ class Covering:
 
     Attributes:
         text: σ.
-        bundles: the visited contexts that have members, in the order of the visit.
+        bundles: the visited contexts, in the order of the visit; those with an empty range, or
+            one without mass, have no members.
         visited: how many contexts were visited.
         log_unvisited: log of the most that unvisited contexts inside σ can add to →p(σ), nats.
         log_unvisited_end: the same for unvisited contexts that spell σ, whose own probability
@@ -118,17 +118,21 @@ class Covering:
         Only for coverings made with `through=True`. Unvisited contexts, of both kinds, add at
         most their weight to all of these together.
         """
-        scale = max([b.log_weight for b in self.bundles], default=0.0)
-        index, size = self._evaluated.index, len(self.text)
+        size = len(self.text)
+        # The heaviest share of →p(σ), not the heaviest context: that may spell none of it.
+        scale = max((self._log_share(bundle) for bundle in self.bundles), default=-math.inf)
         masses = np.zeros(257)
         for bundle in self.bundles:
-            row = self._evaluated.row(bundle.node)
             depth = size - bundle.position
-            part = index.next_byte_masses(row.in_order, bundle.lo, bundle.hi, depth)
-            # A token that ends here is not a byte yet: the context after it was visited itself.
-            part[END_OF_TOKEN] = row.end if depth == 0 else 0.0
-            masses += math.exp(bundle.log_weight - scale) * part
+            part, log_part = self._evaluated.next_bytes(bundle.node, bundle.lo, bundle.hi, depth)
+            if log_part > -math.inf:
+                masses += math.exp(bundle.log_weight + log_part - scale) * part
         return masses, scale
+
+    def _log_share(self, bundle: Bundle) -> float:
+        """log of what a bundle adds to →p(σ), or, if it spells σ, of its own weight."""
+        ended = bundle.position == len(self.text)
+        return bundle.log_weight if ended else log_mass(self._evaluated, bundle)
 
     def top(self, k: int) -> list[Member]:
         """The `k` most probable members of C(σ), in guaranteed order."""

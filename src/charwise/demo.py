@@ -5,14 +5,24 @@ Each has the context that settles how the word goes on, as a file in an editor h
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 
 class Example(NamedTuple):
-    """A prompt, and how any right completion of it starts."""
+    """A prompt, and the rest of the word that it stops in."""
 
     prompt: str
-    expected: str
+    meant: str
+
+    def is_right(self, completion: str) -> bool:
+        """Whether a completion ends the word as it was meant.
+
+        >>> example = Example("raise ValueErr", "or")
+        >>> example.is_right("or(x)"), example.is_right("ors"), example.is_right(", C")
+        (True, False, False)
+        """
+        return re.match(re.escape(self.meant) + r"(?!\w)", completion) is not None
 
 
 NODE = '''\
@@ -87,11 +97,11 @@ def read(folder, name):
 
 EXAMPLES = [
     Example(NODE, "e"),
-    Example(CHECK, "or("),
-    Example(TEST, "ual("),
-    Example(IMPORT, "s\n"),
-    Example(LOOP, "e("),
-    Example(MAIN, 'n__"'),
-    Example(INSTANCE, "ce("),
-    Example(JOIN, "n("),
+    Example(CHECK, "or"),
+    Example(TEST, "ual"),
+    Example(IMPORT, "s"),
+    Example(LOOP, "e"),
+    Example(MAIN, "n__"),
+    Example(INSTANCE, "ce"),
+    Example(JOIN, "n"),
 ]

@@ -50,8 +50,8 @@ def cut_line(vocabulary: Vocabulary, cut: PromptCut, shown: int = 10) -> Text:
     given_back = [token_spelling(vocabulary, id) for id in cut.ids[cut.kept :]]
     start = max(0, cut.kept - max(3, shown - len(given_back)))
     kept = [token_spelling(vocabulary, id) for id in cut.ids[start : cut.kept]]
-    line = Text("…|" if start else "", style="dim")
-    line.append_text(_tokens(kept, ("on grey23", "on grey35")))
+    line = Text().append("…|" if start else "", "dim")
+    line.append_text(_tokens(kept, ("white on grey23", "white on grey35")))
     line.append(SCISSORS, style="bold red")
     line.append_text(_tokens(given_back, ("bold black on yellow", "bold black on gold1")))
     return line
@@ -100,7 +100,7 @@ def completion_table(prompt: str, completions: Mapping[str, Sequence[str]]) -> T
     for row in zip(*completions.values(), strict=True):
         table.add_row(
             *(
-                Text(last_line, style="dim").append(text.rstrip("\n"), "not dim bold green")
+                Text().append(last_line, "dim").append(text.rstrip("\n"), "bold green")
                 for text in row
             )
         )

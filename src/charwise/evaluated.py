@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from charwise.index import SortedVocabulary
+from charwise.index import END_OF_TOKEN, SortedVocabulary
 from charwise.lm import TokenTree
 
 
@@ -63,6 +63,13 @@ class Evaluated:
             edges.append((parent, token))
         return known
 
+    def keep(self, nodes: Sequence[int]) -> None:
+        """Drop every context that is neither one of these nor an ancestor of one."""
+        self.tree.keep(nodes)
+        live = set(nodes)
+        self._rows = {node: row for node, row in self._rows.items() if node in live}
+        self._children = {edge: node for edge, node in self._children.items() if node in live}
+
     def row(self, node: int) -> Row:
         """Probabilities at a node, computed when first asked for."""
         if node not in self._rows:
@@ -75,6 +82,23 @@ class Evaluated:
             if not self.retain:
                 self.tree.forget([node])
         return self._rows[node]
+
+    def next_bytes(
+        self, node: int, lo: int, hi: int, depth: int
+    ) -> tuple[NDArray[np.float64], float]:
+        """How a bundle divides over the next byte: `[257]` shares, at 256 the end of the text.
+
+        Tokens that end at `depth` are left out: what follows them is another context's business.
+
+        Returns:
+            The shares, which sum to 1 (all 0 if nothing follows), and the log of their mass.
+            Apart, neither overflows nor underflows, however light the bundle is.
+        """
+        row = self.row(node)
+        part = self.index.next_byte_masses(row.in_order, lo, hi, depth)
+        part[END_OF_TOKEN] = row.end if depth == 0 else 0.0
+        mass = float(part.sum())
+        return (part / mass, math.log(mass)) if mass > 0 else (part, -math.inf)
 
     def continuations(
         self, node: int, rest: bytes, through: bool = False

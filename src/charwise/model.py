@@ -86,7 +86,7 @@ class CharLM:
         >>> (state + "mp").next().top(1)[0][0]
         'y'
         """
-        opening, text = self._split(prompt)
+        opening, text = self.split(prompt)
         return self.begin(opening, text, self.effort if preset is None else effort(preset))
 
     def prefix_logprob(self, prompt: Prompt, *, preset: str | Effort | None = None) -> float:
@@ -117,7 +117,7 @@ class CharLM:
         >>> score.logprobs.shape, score.bits_per_byte < 4
         ((12,), True)
         """
-        opening, text = self._split(prompt)
+        opening, text = self.split(prompt)
         chosen = self.effort if preset is None else effort(preset)
         return score_text(self.engine, self.index, opening, text, chosen, end=end)
 
@@ -129,7 +129,7 @@ class CharLM:
         >>> member.text
         b'import numpy'
         """
-        opening, text = self._split(prompt)
+        opening, text = self.split(prompt)
         evaluated = Evaluated(self.engine.tree(opening.ids), self.index)
         return best_first(evaluated, 0, text, tolerance=tolerance, through=True)
 
@@ -140,7 +140,7 @@ class CharLM:
         >>> charwise.load().encodings("import numpy").top(1)[0].text
         b'import numpy'
         """
-        opening, data = self._split(text)
+        opening, data = self.split(text)
         return Encodings(Evaluated(self.engine.tree(opening.ids), self.index), 0, data)
 
     def complete(
@@ -226,8 +226,8 @@ class CharLM:
             "window": str(self.engine.window),
         }
 
-    def _split(self, prompt: Prompt) -> tuple[Opening, bytes]:
-        """What is conditioned on, and the text after it, which the implied lead begins."""
+    def split(self, prompt: Prompt) -> tuple[Opening, bytes]:
+        """What a prompt conditions on, and its text, which the implied lead begins."""
         vocabulary = self.vocabulary
         parts = [prompt] if isinstance(prompt, str | bytes) else list(prompt)
         last = max((n for n, p in enumerate(parts) if not isinstance(p, str | bytes)), default=-1)

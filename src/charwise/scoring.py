@@ -61,14 +61,15 @@ class Score:
         return -float(self.logprobs.mean()) / math.log(2)
 
 
-class _Window(NamedTuple):
-    """Canonical tokens [given, first) are conditioned on, [first, stop) are in the lattice.
+class Stretch(NamedTuple):
+    """One window of a text: one token tree.
 
-    Those from `scored` on count.
+    The bytes [begin, stop) are in the lattice; those from `scored` on count.
     """
 
-    given: int
-    first: int
+    prompt_ids: list[int]  # the opening, and canonical tokens to condition on
+    canonical: list[int]  # of the bytes [begin, stop)
+    begin: int
     scored: int
     stop: int
 
@@ -83,42 +84,81 @@ def score_text(
     end: bool = False,
 ) -> Score:
     """Score a text after an opening; see `CharLM.score`."""
-    canonical = index.vocabulary.encode_beginning(whole)
-    offsets = np.cumsum([0, *map(index.length, canonical)])
     logprobs, missing, lent = (np.zeros(len(whole)) for _ in range(3))
-    nodes = rounds = 0
+    contexts = calls = 0
     end_logprob = None
-    for window in _windows(len(canonical), len(opening.ids), engine.window):
-        last = window.stop == len(canonical)
-        tree = engine.tree([*opening.ids, *canonical[window.given : window.first]])
-        begin = int(offsets[window.first])
-        stop = len(whole) if last else int(offsets[window.stop])
-        room = None
-        if engine.window is not None:
-            room = engine.window - len(opening.ids) - (window.first - window.given)
-        run = Rounds(
-            Evaluated(tree, index),
-            0,
-            whole[begin:stop],
-            effort,
-            through=end and last,
-            deepest=room,
-        )
-        lattice = run.run(canonical[window.first : window.stop])
+    for stretch, rounds in stretches(engine, index, opening, whole, effort, through=end):
+        lattice, part = rounds.lattice, slice(stretch.scored, stretch.stop)
         if not np.isfinite(lattice.log_prefix[-1]):
-            raise zero_probability(whole[: begin + int(np.isfinite(lattice.log_prefix).sum())])
-        at = int(offsets[window.scored])
-        logprobs[at:stop] = np.diff(lattice.log_prefix[at - begin :])
-        missing[at:stop] = lattice.missing[at - begin + 1 :]
-        lent[at:stop] = lattice.lent[at - begin + 1 :]
-        nodes += tree.evaluated
-        rounds += tree.calls
-        if end and last:
+            reached = int(np.isfinite(lattice.log_prefix).sum())
+            raise zero_probability(whole[: stretch.begin + reached])
+        ahead = stretch.scored - stretch.begin
+        logprobs[part] = np.diff(lattice.log_prefix[ahead:])
+        missing[part] = lattice.missing[ahead + 1 :]
+        lent[part] = lattice.lent[ahead + 1 :]
+        contexts += rounds.evaluated.tree.evaluated
+        calls += rounds.evaluated.tree.calls
+        if end and stretch.stop == len(whole):
             end_logprob = _end_logprob(lattice)
     skip = len(opening.lead)
     return Score(
-        whole[skip:], logprobs[skip:], missing[skip:], lent[skip:], nodes, rounds, end_logprob
+        whole[skip:], logprobs[skip:], missing[skip:], lent[skip:], contexts, calls, end_logprob
     )
+
+
+def stretches(
+    engine: TokenLM,
+    index: SortedVocabulary,
+    opening: Opening,
+    whole: bytes,
+    effort: Effort,
+    *,
+    through: bool = False,
+    retain: bool = False,
+) -> Iterator[tuple[Stretch, Rounds]]:
+    """The finished rounds of each window of a text, in order.
+
+    `through` also evaluates what spells the whole text; `retain` keeps all probabilities.
+    """
+    for stretch in plan(engine, index, opening, whole):
+        evaluated = Evaluated(engine.tree(stretch.prompt_ids), index, retain=retain)
+        deepest = None if engine.window is None else engine.window - len(stretch.prompt_ids)
+        last = stretch.stop == len(whole)
+        text = whole[stretch.begin : stretch.stop]
+        rounds = Rounds(evaluated, 0, text, effort, through=through and last, deepest=deepest)
+        rounds.run(stretch.canonical)
+        yield stretch, rounds
+
+
+def plan(
+    engine: TokenLM, index: SortedVocabulary, opening: Opening, whole: bytes
+) -> Iterator[Stretch]:
+    """Cut a text into windows; the first covers as much as it can, the others half of that."""
+    canonical = index.vocabulary.encode_beginning(whole)
+    offsets = np.cumsum([0, *map(index.length, canonical)]).tolist()
+    size, window = len(canonical), engine.window
+    # Alternatives may need more tokens than the canonical tokenization: a fifth is left free.
+    room = WINDOW if window is None else min(WINDOW, (window - len(opening.ids)) * 4 // 5)
+    if room < 4 * WARM_UP and size > room:
+        raise ContextLengthError(
+            f"what is before the text ({len(opening.ids)} tokens) leaves room for {max(0, room)} "
+            f"tokens in the model's window of {window}: too few to slide over a text of {size}."
+        )
+    scored = 0
+    while True:
+        stop = min(size, scored + (room if scored == 0 else room // 2))
+        given = max(0, stop - room)
+        first = max(0, scored - WARM_UP)
+        yield Stretch(
+            prompt_ids=[*opening.ids, *canonical[given:first]],
+            canonical=canonical[first:stop],
+            begin=offsets[first],
+            scored=offsets[scored],
+            stop=len(whole) if stop == size else offsets[stop],
+        )
+        if stop == size:
+            return
+        scored = stop
 
 
 def _end_logprob(lattice: Lattice) -> float:
@@ -129,25 +169,3 @@ def _end_logprob(lattice: Lattice) -> float:
         if lattice.vertices[v].end > 0
     ]
     return log_sum(logs) - float(lattice.log_prefix[-1])
-
-
-def _windows(size: int, opening: int, window: int | None) -> Iterator[_Window]:
-    """Cut `size` canonical tokens into windows; the first covers as much as it can.
-
-    Alternatives may need more tokens than the canonical tokenization: a fifth is left free.
-    """
-    room = WINDOW if window is None else min(WINDOW, (window - opening) * 4 // 5)
-    if room < 4 * WARM_UP and size > room:
-        raise ContextLengthError(
-            f"what is before the text ({opening} tokens) leaves room for {max(0, room)} tokens "
-            f"in the model's window of {window}: too few to slide over a text of {size} tokens."
-        )
-    if size <= room:
-        yield _Window(0, 0, 0, size)
-        return
-    yield _Window(0, 0, 0, room)
-    stride = room // 2
-    for scored in range(room, size, stride):
-        first = scored - WARM_UP
-        stop = min(size, scored + stride)
-        yield _Window(max(0, stop - room), first, scored, stop)

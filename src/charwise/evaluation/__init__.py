@@ -1,0 +1,1 @@
+"""Measuring the approximations: distances between distributions, bits per byte, speed."""

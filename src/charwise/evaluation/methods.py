@@ -1,0 +1,153 @@
+"""Ways to walk a known text, with what each says and what it costs.
+
+Every method returns a `Walk`: the log-probability of each byte, and, if asked, the distribution
+of each next byte. All slide over long texts with the same windows, so they differ only in the
+contexts they visit.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from charwise import beam as beams
+from charwise.evaluated import Evaluated
+from charwise.index import END_OF_TOKEN
+from charwise.model import CharLM
+from charwise.rounds import Effort, Rounds
+from charwise.scoring import plan, stretches
+from charwise.vocabulary import Prompt
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Walk:
+    """What a method says about a text of n bytes.
+
+    Attributes:
+        logprobs: `[n]` log p(byte | all before), nats.
+        distributions: `[n, 257]` p(byte | all before), end of text last; None if not asked for.
+        contexts: contexts evaluated.
+        calls: model calls, one after the other.
+        seconds: wall-clock.
+    """
+
+    logprobs: Floats
+    distributions: Floats | None
+    contexts: int
+    calls: int
+    seconds: float
+
+    @property
+    def bits_per_byte(self) -> float:
+        """Mean surprisal of a byte."""
+        return -float(self.logprobs.mean()) / math.log(2)
+
+    @property
+    def bytes_per_second(self) -> float:
+        """Speed."""
+        return len(self.logprobs) / self.seconds
+
+
+def walk_rounds(lm: CharLM, prompt: Prompt, effort: Effort, *, distributions: bool = False) -> Walk:
+    """Rounds (`CharLM.score`)."""
+    opening, text = lm.split(prompt)
+    logprobs = np.zeros(len(text))
+    rows = np.zeros((len(text), 257)) if distributions else None
+    contexts = calls = 0
+    started = time.perf_counter()
+    for stretch, rounds in stretches(
+        lm.engine, lm.index, opening, text, effort, retain=distributions
+    ):
+        part = slice(stretch.scored, stretch.stop)
+        ahead = stretch.scored - stretch.begin
+        logprobs[part] = np.diff(rounds.lattice.log_prefix[ahead:])
+        if rows is not None:
+            rows[part] = next_bytes_along(rounds)[ahead:-1]
+        contexts += rounds.evaluated.tree.evaluated
+        calls += rounds.evaluated.tree.calls
+    return Walk(logprobs, rows, contexts, calls, time.perf_counter() - started)
+
+
+def next_bytes_along(rounds: Rounds) -> Floats:
+    """`[n + 1, 257]` p(byte | text[:t]) at every position, from a finished lattice."""
+    lattice, known, evaluated = rounds.lattice, rounds.known, rounds.evaluated
+    index, size = evaluated.index, len(known.text)
+    masses = np.zeros((size + 1, 257))
+    for vertex in lattice.vertices:
+        weight = lattice.log_weight(vertex)
+        if weight == -math.inf:
+            continue
+        row, at = evaluated.row(vertex.node), vertex.position
+        for depth in range(min(len(vertex.starting), size - at) + 1):
+            if depth == 0:
+                lo, hi = 0, len(index.sorted)
+            else:
+                lo, hi = int(known.lo[at, depth - 1]), int(known.hi[at, depth - 1])
+            part = index.next_byte_masses(row.in_order, lo, hi, depth)
+            part[END_OF_TOKEN] = row.end if depth == 0 else 0.0
+            masses[at + depth] += part * math.exp(weight - lattice.log_prefix[at + depth])
+    return np.asarray(masses / masses.sum(axis=1, keepdims=True))
+
+
+def walk_beam(
+    lm: CharLM,
+    prompt: Prompt,
+    k: int,
+    theta: float = 0.0,
+    *,
+    distributions: bool = False,
+    lazy: bool = True,
+) -> Walk:
+    """Bundled beam summing, byte by byte (Vieira et al. 2025, Appendices D and G)."""
+    opening, text = lm.split(prompt)
+    logprobs = np.zeros(len(text))
+    rows = np.zeros((len(text), 257)) if distributions else None
+    contexts = calls = 0
+    started = time.perf_counter()
+    for stretch in plan(lm.engine, lm.index, opening, text):
+        evaluated = Evaluated(lm.engine.tree(stretch.prompt_ids), lm.index)
+        beam, kept = beams.start(evaluated, 0, k, theta, lazy=lazy), 0
+        for at in range(stretch.begin, stretch.stop):
+            if rows is not None and at >= stretch.scored:
+                masses, _ = beam.next_byte_masses()
+                rows[at] = masses / masses.sum()
+            before, beam = beam.prefix_logprob, beam.step(text[at])
+            if at >= stretch.scored:
+                logprobs[at] = beam.prefix_logprob - before
+            if evaluated.tree.size - kept > 4 * k + 256:
+                evaluated.keep([bundle.node for bundle in beam.bundles])
+                kept = evaluated.tree.size
+        contexts += evaluated.tree.evaluated
+        calls += evaluated.tree.calls
+    return Walk(logprobs, rows, contexts, calls, time.perf_counter() - started)
+
+
+def walk_canonical(lm: CharLM, prompt: Prompt) -> Walk:
+    """One teacher-forced pass over the canonical tokens: plain perplexity.
+
+    A token's log-probability is booked on its first byte, and the other bytes get 0: only sums
+    over whole tokens mean anything.
+    """
+    opening, text = lm.split(prompt)
+    logprobs = np.zeros(len(text))
+    contexts = calls = 0
+    started = time.perf_counter()
+    for stretch in plan(lm.engine, lm.index, opening, text):
+        tree = lm.engine.tree(stretch.prompt_ids)
+        size, tokens = tree.size, stretch.canonical
+        nodes = [0, *tree.extend([(size + n - 1, token) for n, token in enumerate(tokens[:-1])])]
+        chosen = tree.logprobs(nodes)[np.arange(len(tokens)), tokens].double().tolist()
+        at = stretch.begin
+        for token, logprob in zip(tokens, chosen, strict=True):
+            if at >= stretch.scored:
+                logprobs[at] = logprob
+            at += lm.index.length(token)
+        contexts += tree.evaluated
+        calls += tree.calls
+    return Walk(logprobs, None, contexts, calls, time.perf_counter() - started)
