@@ -127,7 +127,7 @@ def shape(beam: Beam) -> dict[tuple[tuple[int, ...], int, int, int], float]:
 
 
 @given(cases(), st.integers(1, 6), st.sampled_from((0.0, 0.0, 1e-3, 0.05, 0.3, 1.0)))
-@examples(2000)
+@examples(800)
 def test_the_beam_is_the_published_one(case: Case, k: int, theta: float):
     model, text = case.model, case.text
     try:
@@ -188,7 +188,7 @@ def prune_top_k_contexts(k: int) -> Prune:
 
 
 @given(cases(), st.integers(1, 6))
-@examples(2000)
+@examples(600)
 def test_the_beam_is_the_enumeration_pruned_by_contexts(case: Case, k: int):
     model, text = case.model, case.text
     prune = prune_top_k_contexts(k)
@@ -226,7 +226,7 @@ def test_bundles_are_not_the_buckets_of_section_3_2():
 
 
 @given(cases(), st.integers(1, 4))
-@examples(500)
+@examples(300)
 def test_buckets_lose_no_less_than_they_keep(case: Case, k: int):
     """What is left true of both prunings: lower bounds, and equal as long as nothing is pruned."""
     model, text = case.model, case.text
@@ -291,7 +291,7 @@ def test_lazy_evaluation_saves_evaluations():
 
 
 @given(cases(), st.integers(1, 6), st.sampled_from((1e-3, 0.05, 0.3, 1.0)))
-@examples(500)
+@examples(300)
 def test_the_threshold_only_loses(case: Case, k: int, theta: float):
     model, text = case.model, case.text
     truth = prefix_probability(text, model.p, model.vocabulary)
@@ -300,8 +300,7 @@ def test_the_threshold_only_loses(case: Case, k: int, theta: float):
     except ZeroProbabilityError:
         assert truth == 0
         return
-    except EmptyBeamError as error:
-        assert f"k={k}, theta={theta:g}" in str(error)
+    except EmptyBeamError:
         return
     kept = math.exp(beam.prefix_logprob)
     assert kept <= truth * (1 + _ROUNDING)
@@ -356,7 +355,7 @@ def test_a_threshold_that_empties_the_beam():
 
 
 @given(cases(largest=100))
-@examples(200)
+@examples(100)
 def test_no_threshold_is_a_threshold_of_zero(case: Case):
     model, text = case.model, case.text
     beams = [start(model.evaluated(), 0, 3), start(model.evaluated(), 0, 3, 0.0)]
@@ -381,7 +380,7 @@ def test_settings(k: int, theta: float, complaint: str):
 
 
 @given(cases())
-@examples(1000)
+@examples(400)
 def test_token_healing_is_equation_43(case: Case):
     model, text = case.model, case.text
     tokens = model.vocabulary.tokens

@@ -73,7 +73,7 @@ def test_tolerance_zero_is_the_oracle(case: Case):
 
 
 @given(cases())
-@examples(300)
+@examples(200)
 def test_the_chain_rule_in_logs(case: Case):
     """Σ log p(σ_t | σ_<t) + log p(EOS | σ) = log p(σ), with one tree for all of it."""
     evaluated, text = case.model.evaluated(), case.text
@@ -99,9 +99,9 @@ def test_intervals_contain_the_truth(case: Case, most: int, batch: int, through:
     prefix = log_of(prefix_probability(text, model.p, model.vocabulary))
     whole = log_of(string_probability(text, model.p, model.vocabulary))
     expected = true_masses(case) if through else None
-    for max_contexts in (most, 10_000):
+    for max_contexts, tolerances in ((10_000, TOLERANCES), (most, (0.0, 0.1))):
         visited = []
-        for tolerance in TOLERANCES:
+        for tolerance in tolerances:
             with patch.object(charwise.covering, "_BATCH", batch):
                 covering = best_first(
                     model.evaluated(),
@@ -179,7 +179,7 @@ def test_settings(settings: dict):
 
 
 @given(cases())
-@examples(2000)
+@examples(600)
 def test_members_come_in_order(case: Case):
     model, text = case.model, case.text
     oracle = enum_cover(text, model.p, model.vocabulary)
@@ -202,7 +202,7 @@ def test_members_come_in_order(case: Case):
 
 
 @given(cases(), st.integers(0, 4))
-@examples(300)
+@examples(200)
 def test_the_top_does_not_need_the_rest(case: Case, k: int):
     evaluated = case.model.evaluated()
     everything = list(members_in_order(case.model.evaluated(), 0, case.text))

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from charwise import SortedVocabulary, Vocabulary
 from charwise.errors import SettingError
 from charwise.index import END_OF_TOKEN
+from charwise.known import bisect_all
 from conftest import WIDTHS, Data
 
 Tokens = Sequence[bytes | None]
@@ -277,8 +278,8 @@ def test_small_narrowing(tokens: list[bytes | None], text: bytes, draw: st.DataO
         ended = sum(token == longer for token in index.sorted)
         expected.append((*found, ended) if found[0] < found[1] else None)
     size = len(following)
-    lows, highs, ends = index.bisect_all(
-        np.full(size, lo), np.full(size, hi), len(text), np.array(following)
+    lows, highs, ends = bisect_all(
+        index, np.full(size, lo), np.full(size, hi), len(text), np.array(following)
     )
     for n, row in enumerate(expected):
         if row is None:

@@ -49,7 +49,7 @@ def check(index: SortedVocabulary, text: bytes, positions: list[int], rows: np.n
 
 
 @given(cases(longest=12, largest=10**9), st.integers(0, 2**32 - 1))
-@examples(2000)
+@examples(700)
 def test_against_the_index(case: Case, seed: int):
     index = case.model.index
     rng = np.random.default_rng(seed)

@@ -49,7 +49,7 @@ def test_the_covering_sums_to_the_definition(case: Case):
 
 
 @given(cases())
-@examples(500)
+@examples(300)
 def test_members_are_those_of_equation_12(case: Case):
     model, text = case.model, case.text
     members = enum_cover(text, model.p, model.vocabulary)
@@ -122,7 +122,7 @@ def test_the_chain_rule(case: Case):
 
 
 @given(cases(largest=100), st.integers(1, 4))
-@examples(300)
+@examples(200)
 def test_pruning_only_loses(case: Case, k: int):
     model, text = case.model, case.text
     everything = {m.tokens: m.p for m in enum_cover(text, model.p, model.vocabulary)}

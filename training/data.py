@@ -384,8 +384,10 @@ def main() -> None:
     table = ["| source | version | licence | MB |", "|---|---|---|---|"]
     table.append(f"| Python standard library | {version} | PSF-2.0 | {sizes['python'] / 1e6:.2f} |")
     for package in packages():
-        size = sizes.get(package.name, 0) / 1e6
-        table.append(f"| {package.name} | {package.version} | {package.licence} | {size:.2f} |")
+        megabytes = sizes.get(package.name, 0) / 1e6
+        table.append(
+            f"| {package.name} | {package.version} | {package.licence} | {megabytes:.2f} |"
+        )
     (args.out / "sources.md").write_text("\n".join(table) + "\n", encoding="utf-8")
 
 

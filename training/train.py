@@ -17,9 +17,9 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.multiprocessing.spawn import spawn
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -179,7 +179,7 @@ def share_gradients(model: nn.Module) -> None:
     flat = torch.cat([grad.flatten() for grad in grads])
     dist.all_reduce(flat)
     flat /= dist.get_world_size()
-    for grad, piece in zip(grads, flat.split([grad.numel() for grad in grads]), strict=True):
+    for grad, piece in zip(grads, torch.split(flat, [grad.numel() for grad in grads]), strict=True):
         grad.copy_(piece.view_as(grad))
 
 
@@ -285,7 +285,7 @@ def main() -> None:
     elif args.data and args.model:
         os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
         os.environ.setdefault("MASTER_PORT", "29511")
-        mp.spawn(train, args=(args,), nprocs=args.processes)
+        spawn(train, args=(args,), nprocs=args.processes)  # type: ignore[no-untyped-call]
     else:
         parser.error("give --evaluate, or --data and --model")
 

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from charwise.errors import SettingError
+from charwise.nesting import nesting, successor
 from charwise.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ class SortedVocabulary:
         ids: `[n]` int64, the ids of the tokens with bytes, in the order of their bytes. Twins
             (equal bytes under several ids) are adjacent, lower id first.
         sorted: `[n]` their bytes.
+        flat, starts: the tokens' bytes end to end: byte d of sorted token i is
+            `flat[starts[i] + d]`.
         rank: `[width]` int32, where each id stands in sorted order; −1 for ids without bytes.
 
     >>> vocabulary = Vocabulary.from_bytes([b"swing", b"s", b"weep", b"sw", b"salad"])
@@ -60,12 +63,12 @@ class SortedVocabulary:
         self.rank[self.ids] = np.arange(len(self.ids))
         self._id_at = array("i", self.ids.tolist())
         self._position = {token: at for at, token in reversed(list(enumerate(self.sorted)))}
-        self._range_end, self._parent = _nesting(self.sorted)
+        self._range_end, self._parent = nesting(self.sorted)
         self._torch_ids: dict[torch.device, torch.Tensor] = {}
         lengths = np.fromiter(map(len, self.sorted), dtype=np.int64, count=len(self.sorted))
         # Token bytes end to end: byte d of sorted token i is _bytes[_start[i] + d].
-        self._bytes = np.frombuffer(b"".join(self.sorted), dtype=np.uint8)
-        self._start = np.concatenate(([0], np.cumsum(lengths)))
+        self.flat = np.frombuffer(b"".join(self.sorted), dtype=np.uint8)
+        self.starts = np.concatenate(([0], np.cumsum(lengths)))
 
     def length(self, id: int) -> int:
         """How many bytes a token has."""
@@ -84,10 +87,10 @@ class SortedVocabulary:
         lo = bisect_left(self.sorted, prefix)
         if lo == len(self.sorted) or not self.sorted[lo].startswith(prefix):
             return lo, lo
-        successor = _successor(prefix)
-        if successor is None:
+        after = successor(prefix)
+        if after is None:
             return lo, len(self.sorted)
-        return lo, bisect_left(self.sorted, successor, lo)
+        return lo, bisect_left(self.sorted, after, lo)
 
     def narrow(self, lo: int, hi: int, depth: int, byte: int) -> tuple[int, int]:
         """The part of a range, whose tokens agree on `depth` bytes, that goes on with `byte`."""
@@ -95,45 +98,8 @@ class SortedVocabulary:
             return lo, lo
         prefix = self.sorted[hi - 1][:depth] + bytes([byte])
         lo = bisect_left(self.sorted, prefix, lo, hi)
-        successor = _successor(prefix)
-        return lo, hi if successor is None else bisect_left(self.sorted, successor, lo, hi)
-
-    def bisect_all(
-        self, lo: NDArray[np.int64], hi: NDArray[np.int64], depth: int, byte: NDArray[np.int64]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """`narrow` for many ranges at once.
-
-        Args:
-            lo, hi: `[n]` ranges whose tokens agree on `depth` bytes.
-            byte: `[n]` the next byte of each.
-
-        Returns:
-            `lo`, `hi` of the narrowed ranges, and the end of the run, from `lo`, of the tokens
-            that end right after that byte; each `[n]`.
-        """
-        # A token as a number of its bytes at this depth and the next: a token that has ended
-        # sorts first, so bytes count from 1.
-        low = self._first(lo, hi, depth, byte + 1)
-        high = self._first(low, hi, depth, byte + 2)
-        return low, high, self._first(low, high, depth + 1, np.ones_like(byte))
-
-    def _first(
-        self, lo: NDArray[np.int64], hi: NDArray[np.int64], depth: int, code: NDArray[np.int64]
-    ) -> NDArray[np.int64]:
-        """The first token of each range whose byte at `depth`, plus one, is at least `code`.
-
-        Zero stands for a token that is shorter: those sort first.
-        """
-        last, last_token = len(self._bytes) - 1, len(self.sorted) - 1
-        for _ in range(int((hi - lo).max(initial=0)).bit_length()):
-            middle = np.minimum((lo + hi) >> 1, last_token)
-            at = self._start[middle] + depth
-            inside = at < self._start[middle + 1]
-            here = np.where(inside, self._bytes[np.minimum(at, last)].astype(np.int64) + 1, 0)
-            below = (here < code) & (lo < hi)
-            lo = np.where(below, middle + 1, lo)
-            hi = np.where(below, hi, np.minimum(middle, hi))
-        return lo
+        after = successor(prefix)
+        return lo, hi if after is None else bisect_left(self.sorted, after, lo, hi)
 
     def twins(self, token: bytes) -> tuple[int, int]:
         """The range of the tokens whose bytes are exactly `token`; empty if there is none."""
@@ -273,7 +239,7 @@ class SortedVocabulary:
         while ended < hi and len(self.sorted[ended]) == depth:
             ended += 1
         masses = np.zeros(257)
-        following = self._bytes[self._start[ended:hi] + depth]
+        following = self.flat[self.starts[ended:hi] + depth]
         masses[:256] = np.bincount(following, weights=in_order[ended:hi], minlength=256)
         masses[END_OF_TOKEN] = in_order[lo:ended].sum()
         return masses
@@ -285,8 +251,8 @@ class SortedVocabulary:
         for depth in range(1, min(len(text), self.vocabulary.munch) + 1):
             prefix = text[:depth]
             lo = bisect_left(self.sorted, prefix, lo, hi)
-            successor = _successor(prefix)
-            hi = hi if successor is None else bisect_left(self.sorted, successor, lo, hi)
+            after = successor(prefix)
+            hi = hi if after is None else bisect_left(self.sorted, after, lo, hi)
             if lo == hi:
                 break
             ranges.append((lo, hi))
@@ -323,40 +289,3 @@ class SortedVocabulary:
             ending[d] = in_order[lo:exact].sum()
             inner_lo, inner_hi = lo, hi
         return starting, ending
-
-
-def _successor(prefix: bytes) -> bytes | None:
-    """The least byte string above everything that starts with `prefix`; None if there is none.
-
-    >>> _successor(b"ab"), _successor(b"a\\xff"), _successor(b"\\xff")
-    (b'ac', b'b', None)
-    """
-    stem = prefix.rstrip(b"\xff")
-    return stem[:-1] + bytes([stem[-1] + 1]) if stem else None
-
-
-def _nesting(tokens: list[bytes]) -> tuple[array[int], array[int]]:
-    """For each token: the end of the range of its extensions, and its parent.
-
-    Both are positions in sorted order. The parent is the last token that is a proper prefix, −1 if
-    there is none; a twin hangs on the twin before it, so that a walk up meets every prefix token.
-    The end is filled in for the first of twins. One pass, with a stack of the current prefixes.
-    """
-    size = len(tokens)
-    range_end = array("i", [size]) * size
-    parent = array("i", [-1]) * size
-    last_twin = list(range(size))
-    stack: list[int] = []
-    previous = b""
-    for at, token in enumerate(tokens):
-        if token == previous:
-            parent[at] = at - 1
-            last_twin[stack[-1]] = at
-            continue
-        while stack and not token.startswith(tokens[stack[-1]]):
-            range_end[stack.pop()] = at
-        if stack:
-            parent[at] = last_twin[stack[-1]]
-        stack.append(at)
-        previous = token
-    return range_end, parent

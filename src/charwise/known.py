@@ -65,7 +65,7 @@ class KnownText:
         for depth in range(min(index.vocabulary.munch, size)):
             at = at[at + depth < size]
             byte = codes[at + depth]
-            low, high, exact = index.bisect_all(lo[at], hi[at], depth, byte)
+            low, high, exact = bisect_all(index, lo[at], hi[at], depth, byte)
             found = low < high
             at, low, high, exact = at[found], low[found], high[found], exact[found]
             if not len(at):
@@ -81,6 +81,14 @@ class KnownText:
             return cls(text, index, depths, empty, empty, empty)
         columns = (np.ascontiguousarray(np.stack(rows, axis=1)) for rows in (los, his, exacts))
         return cls(text, index, depths, *columns)
+
+    def window(self, begin: int, stop: int) -> KnownText:
+        """The ranges of `text[begin:stop]`, as views."""
+        part = slice(begin, stop)
+        depths = np.minimum(self.depths[part], stop - np.arange(begin, stop))
+        return KnownText(
+            self.text[part], self.index, depths, self.lo[part], self.hi[part], self.exact[part]
+        )
 
     def depths_at(self, positions: Ints) -> Ints:
         """`depths` at several positions; zero at the end of the text."""
@@ -119,8 +127,6 @@ class KnownText:
             `text[j : j + d + 1]`; zero from `depths[j]` on. Shells between nested ranges are
             summed once and accumulated from the innermost outwards, so nothing cancels.
         """
-        import torch
-
         deepest = self.lo.shape[1]
         depths = self.depths_at(positions)
         if not depths.any():  # nothing to sum, which torch's segment_reduce refuses
@@ -134,18 +140,79 @@ class KnownText:
         edges = np.concatenate(
             (np.where(valid, lo, inner_lo), np.where(valid, hi, inner_hi)[:, ::-1]), axis=1
         )  # [n, 2·deepest], rising
-        lengths = np.diff(edges, axis=1)  # [n, 2·deepest − 1]
-        starts, sizes = edges[:, 0], edges[:, -1] - edges[:, 0]
-        first = np.cumsum(sizes) - sizes
-        offsets = np.arange(int(sizes.sum())) - np.repeat(first, sizes) + np.repeat(starts, sizes)
-        device = logprobs.device
-        rows = torch.from_numpy(np.repeat(np.arange(len(lo)), sizes)).to(device)
-        ids = self.index.ids_on(device)[torch.from_numpy(offsets).to(device)]
-        masses = logprobs[rows, ids].double().exp_()
-        shells = torch.segment_reduce(
-            masses, "sum", lengths=torch.from_numpy(lengths.reshape(-1)).to(device), initial=0.0
-        )
-        parts = shells.cpu().numpy().reshape(len(lo), -1)
+        if logprobs.device.type == "cpu":
+            parts = _shells(logprobs.numpy(), self.index.ids, edges)
+        else:
+            parts = _shells_on_device(logprobs, self.index, edges)
         shell = parts[:, deepest - 1 :].copy()  # innermost, then the right shells outwards
         shell[:, 1:] += parts[:, : deepest - 1][:, ::-1]
         return np.ascontiguousarray(np.cumsum(shell, axis=1)[:, ::-1]) * valid
+
+
+def _shells(logprobs: NDArray[np.floating], ids: Ints, edges: Ints) -> NDArray[np.float64]:
+    """Sums between consecutive edges of each context's sorted probabilities.
+
+    `[n, width]` log-probabilities and `[n, m + 1]` rising edges give `[n, m]`. One context at a
+    time: its first range is a slice of `ids`, and no index needs to be made.
+    """
+    parts = np.zeros((len(edges), edges.shape[1] - 1))
+    for part, row, edge in zip(parts, logprobs, edges, strict=True):
+        lo = edge[0]
+        masses = np.exp(row[ids[lo : edge[-1]]].astype(np.float64))
+        filled = np.flatnonzero(edge[1:] > edge[:-1])
+        if len(filled):  # reduceat would repeat an element for an empty segment
+            part[filled] = np.add.reduceat(masses, edge[filled] - lo)
+    return parts
+
+
+def _shells_on_device(
+    logprobs: torch.Tensor, index: SortedVocabulary, edges: Ints
+) -> NDArray[np.float64]:
+    """`_shells` in a few large operations, of which only the sums come back."""
+    import torch
+
+    device = logprobs.device
+    sizes = edges[:, -1] - edges[:, 0]
+    first = np.cumsum(sizes) - sizes
+    at = np.arange(int(sizes.sum())) + np.repeat(edges[:, 0] - first, sizes)
+    rows = torch.from_numpy(np.repeat(np.arange(len(edges)), sizes)).to(device)
+    ids = index.ids_on(device)[torch.from_numpy(at).to(device)]
+    lengths = torch.from_numpy(np.diff(edges, axis=1).reshape(-1)).to(device)
+    sums = torch.segment_reduce(
+        logprobs[rows, ids].double().exp_(), "sum", lengths=lengths, initial=0.0
+    )
+    return np.asarray(sums.cpu().numpy().reshape(len(edges), -1))
+
+
+def bisect_all(
+    index: SortedVocabulary, lo: Ints, hi: Ints, depth: int, byte: Ints
+) -> tuple[Ints, Ints, Ints]:
+    """`SortedVocabulary.narrow` for many ranges at once.
+
+    Args:
+        index: the sorted vocabulary.
+        lo, hi: `[n]` ranges whose tokens agree on `depth` bytes.
+        byte: `[n]` the next byte of each.
+
+    Returns:
+        `lo`, `hi` of the narrowed ranges, and the end of the run, from `lo`, of the tokens that
+        end right after that byte; each `[n]`.
+    """
+    # A token that has ended sorts before all bytes, which therefore count from 1.
+    low = _first(index, lo, hi, depth, byte + 1)
+    high = _first(index, low, hi, depth, byte + 2)
+    return low, high, _first(index, low, high, depth + 1, np.ones_like(byte))
+
+
+def _first(index: SortedVocabulary, lo: Ints, hi: Ints, depth: int, code: Ints) -> Ints:
+    """The first token of each range whose byte at `depth`, plus one, is at least `code`."""
+    last, last_token = len(index.flat) - 1, len(index.sorted) - 1
+    for _ in range(int((hi - lo).max(initial=0)).bit_length()):
+        middle = np.minimum((lo + hi) >> 1, last_token)
+        at = index.starts[middle] + depth
+        inside = at < index.starts[middle + 1]
+        here = np.where(inside, index.flat[np.minimum(at, last)].astype(np.int64) + 1, 0)
+        below = (here < code) & (lo < hi)
+        lo = np.where(below, middle + 1, lo)
+        hi = np.where(below, hi, np.minimum(middle, hi))
+    return lo

@@ -51,7 +51,7 @@ class Rounds:
     Args:
         evaluated: what has been evaluated before is used, and what is new is added.
         root: the node after which the text stands.
-        text: σ, any bytes.
+        known: the text σ, any bytes.
         effort: how much to spend.
         through: also evaluate the contexts that spell the whole text, as the next byte needs.
         deepest: most tokens after the root that fit the window; longer contexts are left out.
@@ -65,7 +65,7 @@ class Rounds:
         self,
         evaluated: Evaluated,
         root: int,
-        text: bytes,
+        known: KnownText,
         effort: Effort,
         *,
         through: bool = False,
@@ -73,7 +73,7 @@ class Rounds:
     ) -> None:
         self.evaluated = evaluated
         self.effort = effort
-        self.known = KnownText.of(text, evaluated.index)
+        self.known = known
         self.lattice = Lattice(self.known, effort.theta, effort.gamma, through)
         self.deepest = deepest
         self.rounds = 0

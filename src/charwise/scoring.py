@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from charwise.errors import ContextLengthError
 from charwise.evaluated import Evaluated
 from charwise.index import SortedVocabulary
+from charwise.known import KnownText
 from charwise.lattice import Lattice
 from charwise.lm import TokenLM
 from charwise.logs import log_sum
@@ -120,12 +121,13 @@ def stretches(
 
     `through` also evaluates what spells the whole text; `retain` keeps all probabilities.
     """
+    known = KnownText.of(whole, index)
     for stretch in plan(engine, index, opening, whole):
         evaluated = Evaluated(engine.tree(stretch.prompt_ids), index, retain=retain)
         deepest = None if engine.window is None else engine.window - len(stretch.prompt_ids)
         last = stretch.stop == len(whole)
-        text = whole[stretch.begin : stretch.stop]
-        rounds = Rounds(evaluated, 0, text, effort, through=through and last, deepest=deepest)
+        part = known.window(stretch.begin, stretch.stop)
+        rounds = Rounds(evaluated, 0, part, effort, through=through and last, deepest=deepest)
         rounds.run(stretch.canonical)
         yield stretch, rounds
 

@@ -24,6 +24,7 @@ from charwise.distributions import EOS, NextBytes, NextChars
 from charwise.errors import SettingError, ZeroProbabilityError
 from charwise.evaluated import Evaluated
 from charwise.index import END_OF_TOKEN
+from charwise.known import KnownText
 from charwise.logs import log, log_sum
 from charwise.rounds import Effort, Rounds
 
@@ -36,7 +37,8 @@ EXACT_TOKENS = 16
 #: Longer additions to a state are taken in rounds instead of byte by byte.
 _STEPPED = 4
 
-#: Bundles lighter than this share of the text's probability are dropped, and counted.
+#: Bundles lighter than this share of the text's probability are dropped, and counted, unless
+#: the effort is to drop nothing (θ = 0).
 _LIGHT = 1e-12
 
 
@@ -211,10 +213,9 @@ class State:
             logprob = log_sum([bundle.log_p for bundle in kept])
             if logprob == -math.inf:
                 raise zero_probability(self.whole + bytes([byte]))
-            floor = logprob + log(_LIGHT)
-            kept = [bundle for bundle in kept if bundle.log_p >= floor]
+            kept, dropped = _without_light(kept, logprob, self.effort)
             opened, left_out = self._open(kept, logprob)
-        missing = min(1.0, self.missing + left_out)
+        missing = min(1.0, self.missing + dropped + left_out)
         whole = self.whole + bytes([byte])
         return State(session, whole, (*kept, *opened), logprob, missing, self.effort, parent=self)
 
@@ -240,7 +241,7 @@ class State:
             while at < bundle.hi and len(index.sorted[at]) == bundle.depth:
                 weight = bundle.log_weight + log(float(in_order[at]))
                 share = math.exp(weight - logprob)
-                if share > 0 and share >= self.effort.theta:
+                if weight > -math.inf and share >= self.effort.theta:
                     edges.append((bundle.node, int(index.ids[at])))
                     weights.append(weight)
                 else:
@@ -253,6 +254,12 @@ class State:
             for node, weight in zip(nodes, weights, strict=True)
         ]
         return opened, left_out
+
+    def __copy__(self) -> State:
+        return self  # immutable
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> State:
+        return self
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A copy elsewhere evaluates again: the tree itself does not travel.
@@ -290,7 +297,14 @@ def build(
         room = session.lm.engine.window
         if room is not None:
             room -= session.length(0)
-        rounds = Rounds(session.evaluated, 0, rest, effort, through=True, deepest=room)
+        rounds = Rounds(
+            session.evaluated,
+            0,
+            KnownText.of(rest, session.lm.index),
+            effort,
+            through=True,
+            deepest=room,
+        )
         lattice = rounds.run(canonical)
         size, known = len(rest), rounds.known
         logprob = float(lattice.log_prefix[size])
@@ -307,13 +321,30 @@ def build(
                 lo, hi = known.lo[vertex.position, depth - 1], known.hi[vertex.position, depth - 1]
                 mass = weight + log(vertex.starting[depth - 1])
                 bundle = Bundle(vertex.node, weight, depth, int(lo), int(hi), mass)
-            if bundle.log_p >= logprob + log(_LIGHT):
+            if bundle.log_p > -math.inf:
                 bundles.append(bundle)
-        missing = min(1.0, float(lattice.missing.sum()))
+        bundles, dropped = _without_light(bundles, logprob, effort)
+        missing = min(1.0, float(lattice.missing.sum()) + dropped)
     # An implied leading space is conditioned on: it is not part of the text.
     lead = len(session.opening.lead) - session.start
-    logprob -= float(lattice.log_prefix[lead]) if lead > 0 else 0.0
-    return State(session, whole, tuple(bundles), logprob, missing, effort, parent)
+    given = float(lattice.log_prefix[lead]) if lead > 0 else 0.0
+    bundles = [
+        bundle._replace(log_weight=bundle.log_weight - given, log_p=bundle.log_p - given)
+        for bundle in bundles
+    ]
+    return State(session, whole, tuple(bundles), logprob - given, missing, effort, parent)
+
+
+def _without_light(
+    bundles: list[Bundle], logprob: float, effort: Effort
+) -> tuple[list[Bundle], float]:
+    """The bundles that weigh something, and the share of the probability of the others."""
+    floor = logprob + log(min(_LIGHT, effort.theta))
+    light = [bundle for bundle in bundles if bundle.log_p < floor]
+    if not light:
+        return bundles, 0.0
+    dropped = math.fsum(math.exp(bundle.log_p - logprob) for bundle in light)
+    return [bundle for bundle in bundles if bundle.log_p >= floor], dropped
 
 
 def zero_probability(text: bytes) -> ZeroProbabilityError:

@@ -1,0 +1,168 @@
+"""Known text: error against speed, for beams, rounds, presets and the peer.
+
+    python benchmarks/scoring.py [--peer PYTHON] [--json FILE]
+
+Two texts: *hard*, held-out code for the embedded model, and *easy*, stories that the TinyStories
+model wrote itself. Errors are measured on the first bytes against a beam of width 128: the mean
+Jensen-Shannon distance of the next-byte distributions, and the mean absolute difference of the
+surprisals in bits. Speed is that of scoring alone, without distributions, the median of several
+runs, all in the same process; `× plain` compares with one teacher-forced pass per window.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import subprocess
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+import charwise
+import texts
+from charwise.evaluation.distance import js_distance
+from charwise.evaluation.methods import Walk, walk_beam, walk_canonical, walk_rounds
+from charwise.models import EMBEDDED
+from charwise.presets import PRESETS
+from charwise.rounds import Effort
+
+Method = Callable[[charwise.CharLM, bytes, bool], Walk]
+
+
+def beam(k: int, theta: float = 0.0) -> Method:
+    return lambda lm, text, rows: walk_beam(lm, text, k, theta, distributions=rows)
+
+
+def rounds(effort: Effort) -> Method:
+    return lambda lm, text, rows: walk_rounds(lm, text, effort, distributions=rows)
+
+
+def methods(quick: bool) -> dict[str, Method]:
+    """Everything on the frontier, by name."""
+    found: dict[str, Method] = {f"beam K={k}": beam(k) for k in ([4] if quick else [2, 4, 8, 16])}
+    if not quick:
+        found |= {f"beam K={k}": beam(k) for k in (32, 64)}
+        found |= {"beam K=16 θ=1e-3": beam(16, 1e-3)}
+        for theta in (1e-2, 3e-3, 1e-3, 3e-4, 1e-4):
+            for gamma in (0.3, 0.5, 1.0):
+                if gamma < 1.0 or theta > 5e-4:
+                    name = f"rounds θ={theta:g} γ={gamma:g}"
+                    found[name] = rounds(Effort(theta, gamma))
+        for lookahead in (0, 1, 4, 8):
+            found[f"rounds θ=0.001 γ=0.5 s={lookahead}"] = rounds(Effort(1e-3, 0.5, lookahead))
+    found |= {name: rounds(PRESETS[name]) for name in ("fast", "default", "accurate")}
+    return found
+
+
+def measure(lm: charwise.CharLM, text: bytes, args: argparse.Namespace) -> list[dict[str, Any]]:
+    """One row a method: errors on the first bytes, speed on all that is affordable."""
+    sample = text[: args.error_bytes]
+    reference = walk_beam(lm, sample, args.reference, distributions=True)
+    plain = [walk_canonical(lm, text).bytes_per_second for _ in range(args.repeat)]
+    speed = statistics.median(plain)
+    rows = [{"method": "teacher-forced", "bytes_per_second": speed, "times_plain": 1.0}]
+    for name, method in track(methods(args.quick).items(), "measuring", transient=True):
+        walk = method(lm, sample, True)
+        slow = name.startswith("beam K=") or name == "accurate"
+        timed = [method(lm, sample if slow else text, False) for _ in range(args.repeat)]
+        # Relative to a plain pass right next to it: the machine's speed may drift.
+        near = statistics.median(
+            walk_canonical(lm, text).bytes_per_second for _ in range(args.repeat)
+        )
+        fast = statistics.median(run.bytes_per_second for run in timed)
+        rows.append(
+            {
+                "method": name,
+                "js_distance": float(
+                    js_distance(walk.distributions, reference.distributions).mean()
+                ),
+                "surprisal_error": float(
+                    np.abs(walk.logprobs - reference.logprobs).mean() / math.log(2)
+                ),
+                "bits_per_byte": walk.bits_per_byte,
+                "contexts_per_byte": walk.contexts / len(sample),
+                "calls": walk.calls,
+                "bytes_per_second": fast,
+                "times_plain": fast / near,
+            }
+        )
+    return rows
+
+
+def peer(python: str, folder: str, text: bytes, size: int) -> list[dict[str, Any]]:
+    """genlm-bytes at K = 2, 4, 8 on the first bytes."""
+    rows = []
+    with tempfile.TemporaryDirectory() as scratch:
+        file = Path(scratch) / "text"
+        file.write_bytes(text)
+        script = Path(__file__).with_name("peer_genlm.py")
+        for k in (2, 4, 8):
+            command = [python, str(script), folder, str(file), "--k", str(k), "--bytes", str(size)]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode:
+                raise SystemExit(f"the peer failed: {done.stderr[-800:]}")
+            row = json.loads(done.stdout.splitlines()[-1])
+            rows.append({"method": f"genlm-bytes K={k}", **row})
+    return rows
+
+
+def show(title: str, rows: list[dict[str, Any]]) -> None:
+    """A table of the rows."""
+    columns = {
+        "js_distance": ("JS distance", "{:.2e}"),
+        "surprisal_error": ("|ΔS| bits", "{:.2e}"),
+        "bits_per_byte": ("bits/byte", "{:.4f}"),
+        "contexts_per_byte": ("contexts/byte", "{:.2f}"),
+        "calls": ("calls", "{}"),
+        "bytes_per_second": ("bytes/s", "{:,.0f}"),
+        "times_plain": ("× plain", "{:.3f}"),
+    }
+    table = Table("method", *(name for name, _ in columns.values()), title=title)
+    for row in rows:
+        cells = [form.format(row[key]) if key in row else "" for key, (_, form) in columns.items()]
+        table.add_row(row["method"], *cells)
+    Console(width=120).print(table)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--bytes", type=int, default=4000, help="length of each text")
+    parser.add_argument("--error-bytes", type=int, default=1000, help="bytes compared with K=128")
+    parser.add_argument("--reference", type=int, default=128, help="width of the reference beam")
+    parser.add_argument("--repeat", type=int, default=5, help="runs whose median is taken")
+    parser.add_argument("--quick", action="store_true", help="presets and one beam only")
+    parser.add_argument("--only", choices=["hard", "easy"], help="one text only")
+    parser.add_argument("--peer", help="python of an environment with genlm-bytes")
+    parser.add_argument("--peer-bytes", type=int, default=300, help="bytes the peer walks")
+    parser.add_argument("--json", type=Path, help="write the rows here too")
+    args = parser.parse_args()
+    cases: dict[str, tuple[charwise.CharLM, str, bytes]] = {}
+    if args.only != "easy":
+        cases["hard"] = (charwise.load(), EMBEDDED, texts.hard_text(args.bytes))
+    stories = texts.tinystories() if args.only != "hard" else None
+    if stories is not None:
+        folder = str(texts.data_folder() / "models" / "tinystories-3m")
+        cases["easy"] = (stories, folder, texts.easy_text(stories, args.bytes))
+    elif args.only != "hard":
+        print("The easy text is left out: no tinystories-3m in CHARWISE_DATA.")
+    results = {}
+    for name, (lm, folder, text) in cases.items():
+        rows = measure(lm, text, args)
+        if args.peer:
+            rows += peer(args.peer, folder, text, args.peer_bytes)
+        show(f"{name}: {len(text)} bytes, {len(lm.vocabulary.encode(text))} tokens", rows)
+        results[name] = rows
+    if args.json:
+        args.json.write_text(json.dumps(results, indent=1))
+
+
+if __name__ == "__main__":
+    main()
