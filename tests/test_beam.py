@@ -30,6 +30,7 @@ from models import (
     CLOSE,
     Case,
     Model,
+    by_hand,
     cases,
     close_logs,
     examples,
@@ -243,6 +244,23 @@ def test_buckets_lose_no_less_than_they_keep(case: Case, k: int):
     if text and everything and max(counts) <= k:
         assert unbundle(begin(model, k).advance(text), model) == pytest.approx(everything, **CLOSE)
         assert {m.tokens: m.p for m in pruned if m.p} == everything
+
+
+def test_by_hand():
+    # docs/coverings.md goes through this example.
+    model = by_hand()
+    beam = begin(model, 2).advance(b"ab")
+    assert [math.exp(bundle.log_p) for bundle in beam.bundles] == pytest.approx([0.35, 0.15])
+    assert unbundle(beam, model) == pytest.approx({(3,): 0.3, (4,): 0.05, (0, 1): 0.15})
+    beam = beam.step(ord("a"))
+    assert [math.exp(bundle.log_p) for bundle in beam.bundles] == pytest.approx([0.24, 0.105])
+    assert math.exp(beam.prefix_logprob) == pytest.approx(0.345)
+    assert math.exp(beam.log_dropped) == pytest.approx(0.05)
+    lazy, eager = (begin(model, 1, lazy=lazy).advance(b"ab") for lazy in (True, False))
+    assert shape(lazy) == shape(eager)
+    assert (lazy.evaluated.tree.evaluated, eager.evaluated.tree.evaluated) == (1, 2)
+    assert math.exp(lazy.log_dropped) == pytest.approx(0.3)  # all of the context [a]
+    assert math.exp(eager.log_dropped) == pytest.approx(0.15)
 
 
 # --- a beam wide enough ------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from charwise.reference import (
     string_probability,
 )
 from conftest import Data
-from models import CLOSE, Case, cases, close_logs, examples, log_of, table, two_ways
+from models import CLOSE, Case, by_hand, cases, close_logs, examples, log_of, table, two_ways
 
 TOLERANCES = (0.0, 1e-6, 1e-3, 0.1, 1.0)
 
@@ -146,6 +146,25 @@ def test_bounds_are_not_vacuous():
     assert math.log(0.8 + 0.01 * 0.09) in found
     assert found.missing == pytest.approx(0.01 / 0.81)
     assert math.log(0.79) not in found
+
+
+def test_by_hand():
+    # docs/coverings.md goes through this example.
+    model = by_hand()
+    bounds = [(0.05, 0.65), (0.29, 0.59), (0.29, 0.44), (0.395, 0.395)]
+    contexts = [(), (3,), (0,), (0, 1)]
+    with patch.object(charwise.covering, "_BATCH", 1):
+        for visits, (lower, upper) in enumerate(bounds, start=1):
+            evaluated = model.evaluated()
+            covering = best_first(evaluated, 0, b"aba", tolerance=0, max_contexts=visits)
+            found = covering.prefix_logprob()
+            assert math.exp(found.lower) == pytest.approx(lower, rel=1e-12)
+            assert math.exp(found.upper) == pytest.approx(upper, rel=1e-12)
+            visited = [evaluated.tree.tokens(bundle.node) for bundle in covering.bundles]
+            assert visited == contexts[:visits]
+    assert best_first(model.evaluated(), 0, b"aba", tolerance=0).visited == 4
+    top = best_first(model.evaluated(), 0, b"aba").top(3)
+    assert [member.token_ids for member in top] == [(3, 0), (0, 1, 0), (4,)]
 
 
 def test_less_is_visited_with_more_tolerance():

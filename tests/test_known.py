@@ -1,11 +1,14 @@
 """A known text seen from all positions at once, against the index asked position by position."""
 
+from unittest.mock import patch
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import charwise.known
 from charwise import SortedVocabulary, Vocabulary
 from charwise.known import KnownText
 from conftest import Data
@@ -42,10 +45,21 @@ def check(index: SortedVocabulary, text: bytes, positions: list[int], rows: np.n
         logs = torch.from_numpy(np.log(rows))
     masses = known.starting(logs, places)
     assert masses.shape == (len(positions), known.lo.shape[1])
+    assert known_on_device(known, logs, places) == pytest.approx(masses, rel=1e-12, abs=1e-300)
     for row, at in enumerate(positions):
         starting, _ = index.masses_along(np.exp(logs[row].numpy())[index.ids], text[at:])
         assert masses[row, : len(starting)] == pytest.approx(starting, rel=1e-12, abs=1e-300)
         assert not masses[row, len(starting) :].any()
+
+
+def known_on_device(known: KnownText, logs: torch.Tensor, places: np.ndarray) -> np.ndarray:
+    """`starting`, by the sums that an accelerator would make."""
+
+    def shells(rows: np.ndarray, ids: np.ndarray, edges: np.ndarray) -> np.ndarray:
+        return charwise.known._shells_on_device(torch.from_numpy(rows), known.index, edges)
+
+    with patch.object(charwise.known, "_shells", shells):
+        return known.starting(logs, places)
 
 
 @given(cases(longest=12, largest=10**9), st.integers(0, 2**32 - 1))

@@ -117,7 +117,7 @@ def test_the_chain_rule_of_next(case: Case):
 
 
 @given(cases(longest=5, largest=100))
-@examples(300)
+@examples(150)
 def test_next_chars_are_marginals(case: Case):
     """p(character) is the product of its bytes' probabilities; what is no character is missing."""
     model, text = case.model, case.text
@@ -271,7 +271,7 @@ def bigram_truth(model: Model, text: bytes) -> np.ndarray:
 
 #: For models of order 2, lending to a context with the same last token is exact: this looks at
 #: those contexts, and at little more.
-SAME_TAIL = Effort(theta=1e-8, gamma=1e-3, lookahead=0)
+SAME_TAIL = Effort(theta=1e-8, gamma=1e-3, lookahead=4)
 
 
 def long_text(model: Model, size: int, seed: int = 0) -> bytes:
@@ -301,7 +301,7 @@ def test_a_long_text_in_one_window(order: int):
     model = small_bigram(order, None)
     text = long_text(model, 400)
     score = CharLM(model.lm).score(text, preset=SAME_TAIL)
-    assert score.logprobs == pytest.approx(np.diff(bigram_truth(model, text)), abs=1e-6)
+    assert score.logprobs == pytest.approx(np.diff(bigram_truth(model, text)), abs=1e-9)
 
 
 @pytest.mark.parametrize("order", [1, 2])
@@ -312,8 +312,8 @@ def test_a_text_several_windows_long(order: int):
     assert len(model.vocabulary.encode(text)) > 300
     truth = np.diff(bigram_truth(model, text))
     score = CharLM(model.lm).score(text, preset=SAME_TAIL)
-    assert score.logprobs == pytest.approx(truth, abs=1e-6)
-    for preset in ("fast", "default", "accurate"):
+    assert score.logprobs == pytest.approx(truth, abs=1e-9)
+    for preset in ("fast", "default"):
         score = CharLM(model.lm).score(text, preset=preset)
         assert np.isfinite(score.logprobs).all()
         assert (score.logprobs <= 0).all()

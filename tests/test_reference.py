@@ -24,7 +24,7 @@ from charwise.reference import (
     prune_top_k_buckets,
     string_probability,
 )
-from models import CLOSE, Case, cases, examples, table
+from models import CLOSE, Case, by_hand, cases, examples, table
 
 #: Token strings that a test may go through one by one.
 _FEW = 3000
@@ -144,16 +144,7 @@ def test_probabilities_come_from_the_engine(case: Case):
 
 
 def test_by_hand():
-    # docs/coverings.md goes through this example.
-    rows = {
-        (5,): [0.3, 0.2, 0.1, 0.3, 0.05, 0.05],  # after the start: a, b, aa, ab, aba, end
-        (0,): [0.2, 0.5, 0.1, 0.1, 0.0, 0.1],
-        (1,): [0.4, 0.2, 0.1, 0.1, 0.1, 0.1],
-        (2,): [0.1, 0.4, 0.1, 0.1, 0.1, 0.2],
-        (3,): [0.5, 0.1, 0.1, 0.1, 0.1, 0.1],
-        (4,): [0.2, 0.2, 0.2, 0.1, 0.1, 0.2],
-    }
-    model = table([b"a", b"b", b"aa", b"ab", b"aba"], rows, order=2)
+    model = by_hand()
     members = {m.tokens: m.p for m in enum_cover(b"aba", model.p, model.vocabulary)}
     assert members == pytest.approx(
         {

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from charwise.canonical import to_bytes
+from charwise.characters import pending
 from charwise.distributions import EOS, NextBytes
 from charwise.errors import SettingError
 
@@ -65,6 +66,8 @@ class Sampling:
             raise SettingError(f"top_p is {self.top_p}: it must lie in (0, 1].")
         if self.top_k < 0:
             raise SettingError(f"top_k is {self.top_k}: it must be 0 (all) or more.")
+        if self.seed is not None and self.seed < 0:
+            raise SettingError(f"seed is {self.seed}: it must be 0 or more.")
 
 
 @dataclass
@@ -195,9 +198,11 @@ class _Generator:
 
     def _check(self, draft: _Draft) -> None:
         """Finish a draft that holds a stop string, or enough bytes."""
-        found = [at for at in (draft.raw.find(stop) for stop in self.stops) if at >= 0]
-        if found and min(found) <= self.limit:
-            draft.cut, draft.finish = min(found), "stop"
+        found = [(draft.raw.find(stop), len(stop)) for stop in self.stops]
+        # The stop string that is complete first, however the tokens fall.
+        cut = min(((at + size, at) for at, size in found if at >= 0), default=(0, -1))[1]
+        if 0 <= cut <= self.limit:
+            draft.cut, draft.finish = cut, "stop"
         elif len(draft.raw) >= self.limit:
             draft.finish = "length"
 
@@ -205,12 +210,10 @@ class _Generator:
         """The bytes of a draft up to the stop string or the limit, whole characters only."""
         if draft.cut >= 0:
             return draft.raw[: draft.cut]
-        if len(draft.raw) <= self.limit:
+        if len(draft.raw) < self.limit:
             return draft.raw
-        end = self.limit
-        while end > 0 and self.limit - end < 3 and draft.raw[end] & 0xC0 == 0x80:
-            end -= 1  # back to where a character starts
-        return draft.raw[:end]
+        text = self.state.text[-3:] + draft.raw[: self.limit]
+        return draft.raw[: max(0, self.limit - len(pending(text)))]
 
     def safe(self, draft: _Draft) -> int:
         """How many bytes of a draft can be sent: no stop string can still begin before."""
@@ -259,7 +262,8 @@ def _draw_members(
         chosen = np.argsort(-logs, kind="stable")[:n]
         chosen = np.resize(chosen[np.isfinite(logs[chosen])], n)
     else:
-        p = np.exp((logs - logs.max()) / sampling.temperature)
+        with np.errstate(over="ignore"):
+            p = np.exp((logs - logs.max()) / sampling.temperature)
         chosen = rng.choice(len(logs), size=n, p=p / p.sum())
     ends = np.cumsum([len(row) for row in rows])
     drafts = []
@@ -280,7 +284,9 @@ def _draw_tokens(
     """`[n]` token ids from `[n, width]` log-probabilities."""
     if sampling.temperature == 0:
         return logprobs.argmax(dim=-1)
-    scores = logprobs.double() / sampling.temperature
+    # Less their maximum first, so that the smallest temperatures do not overflow.
+    scores = logprobs.double()
+    scores = (scores - scores.amax(dim=-1, keepdim=True)) / sampling.temperature
     if sampling.top_k:
         kth = scores.topk(min(sampling.top_k, scores.shape[-1]), dim=-1).values[:, -1:]
         scores = scores.masked_fill(scores < kth, -torch.inf)
@@ -313,6 +319,8 @@ def characters(
     callers who look at every distribution. `top_k` and `top_p` apply to bytes.
     """
     sampling = sampling or Sampling()
+    if max_new_bytes < 0:
+        raise SettingError(f"max_new_bytes is {max_new_bytes}: it must be 0 or more.")
     rng = np.random.default_rng(sampling.seed)
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     seen: list[NextBytes] = []

@@ -63,12 +63,22 @@ class Vertex:
         self.weight = 0.0  # in units of the pass's scale at `position`
 
 
+class _Base(NamedTuple):
+    """What the frozen part of a lattice sends on to the rest."""
+
+    sums: list[float]  # [deepest + 1] prefix sums from the frozen position on
+    weights: dict[int, float]  # of vertices beyond it
+    pending: list[tuple[int, int, int, float]]  # candidates: parent, token, end, weight
+    log_scale: float
+
+
 class Lattice:
     """All evaluated contexts of one text, from a root.
 
     Attributes:
         theta, gamma: when a candidate is worth an evaluation, see above.
         through: whether contexts that spell the whole text matter too.
+        frozen: position before which all sums are final.
         log_prefix: `[len(text) + 1]` log →p(text[:t]), nats, as of the last pass.
         missing: `[len(text) + 1]` share of the mass at t that was left out there.
         lent: `[len(text) + 1]` share of the mass at t that was lent to another context there.
@@ -83,6 +93,8 @@ class Lattice:
         self.children: dict[tuple[int, int], int] = {}
         size = len(known.text) + 1
         self.at: list[list[int]] = [[] for _ in range(size)]
+        self.frozen = 0
+        self._base = _Base([1.0] + [0.0] * known.lo.shape[1], {0: 1.0}, [], 0.0)
         self.log_scale = [0.0] * size
         self.log_prefix: NDArray[np.float64] = np.full(size, -np.inf)
         self.missing: NDArray[np.float64] = np.zeros(size)
@@ -110,21 +122,30 @@ class Lattice:
             return -math.inf
         return self.log_scale[vertex.position] + math.log(vertex.weight)
 
-    def passage(self) -> list[Wanted]:
-        """One pass over the text, left to right: all sums anew, and what is wanted next."""
-        size = len(self.log_prefix)
-        deepest = self.known.lo.shape[1]
+    def passage(self, stop: int) -> list[Wanted]:
+        """One pass over the text from `frozen` to `stop`: sums anew, and what is wanted next."""
+        size, deepest = len(self.log_prefix), self.known.lo.shape[1]
         vertices, at, children = self.vertices, self.at, self.children
-        for vertex in vertices:
-            vertex.weight = 0.0
-        vertices[0].weight = 1.0
-        sums = [1.0] + [0.0] * (size + deepest)
-        pending: list[list[tuple[int, int, float]]] = [[] for _ in range(size)]
+        start = self.frozen
+        sums = [0.0] * (size + deepest + 1)
+        sums[start : start + deepest + 1] = self._base.sums
+        pending: dict[int, list[tuple[int, int, float]]] = {}
+        for t in range(start, size):
+            for v in at[t]:
+                vertices[v].weight = 0.0
+        for v, weight in self._base.weights.items():
+            vertices[v].weight = weight
+        for v, token, end, weight in self._base.pending:
+            child = children.get((v, token))
+            if child is None:
+                pending.setdefault(end, []).append((v, token, weight))
+            else:
+                vertices[child].weight += weight
         wanted: list[Wanted] = []
-        self.missing[:] = self.lent[:] = 0.0
-        self.log_prefix[:] = -np.inf
-        log_scale = 0.0
-        for t in range(size):
+        self.missing[start:] = self.lent[start:] = 0.0
+        self.log_prefix[start:] = -np.inf
+        log_scale = self._base.log_scale
+        for t in range(start, stop):
             if sums[t] <= 0.0:
                 continue
             if sums[t] < _SMALL:
@@ -132,7 +153,7 @@ class Lattice:
                 self._rescale(t, 1.0 / sums[t], sums, pending)
             self.log_scale[t] = log_scale
             self.log_prefix[t] = log_scale + math.log(sums[t])
-            if pending[t] and (t < size - 1 or self.through):
+            if t in pending and (t < size - 1 or self.through):
                 self._settle(t, sums[t], pending[t], wanted)
             for v in at[t]:
                 vertex = vertices[v]
@@ -144,22 +165,44 @@ class Lattice:
                 for token, end, mass in vertex.edges:
                     child = children.get((v, token))
                     if child is None:
-                        pending[end].append((v, token, weight * mass))
+                        pending.setdefault(end, []).append((v, token, weight * mass))
                     else:
                         vertices[child].weight += weight * mass
+        self._last = (stop, sums, pending, log_scale)
         return wanted
+
+    def freeze(self) -> list[int]:
+        """End all work on what the last pass covered; later passes start where it stopped.
+
+        Nothing that comes later changes the sums before it. Returns the vertices that later
+        passes still refer to: the nodes of all others, their ancestors apart, can be dropped.
+        """
+        stop, sums, pending, log_scale = self._last
+        later = [v for t in range(stop, len(self.at)) for v in self.at[t]]
+        left = [
+            (v, token, end, weight)
+            for end, entries in pending.items()
+            if end >= stop
+            for v, token, weight in entries
+        ]
+        weights = {v: self.vertices[v].weight for v in later if self.vertices[v].weight > 0}
+        deepest = self.known.lo.shape[1]
+        self._base = _Base(sums[stop : stop + deepest + 1], weights, left, log_scale)
+        self.frozen = stop
+        return [*later, *{v for v, *_ in left}]
 
     def _rescale(
         self,
         t: int,
         factor: float,
         sums: list[float],
-        pending: list[list[tuple[int, int, float]]],
+        pending: dict[int, list[tuple[int, int, float]]],
     ) -> None:
         """Multiply everything that contexts before t have sent to t and beyond."""
-        for s in range(t, min(len(pending), t + self.known.lo.shape[1] + 1)):
+        for s in range(t, min(len(self.at), t + self.known.lo.shape[1] + 1)):
             sums[s] *= factor
-            pending[s] = [(v, token, weight * factor) for v, token, weight in pending[s]]
+            if s in pending:
+                pending[s] = [(v, token, weight * factor) for v, token, weight in pending[s]]
             for v in self.at[s]:
                 self.vertices[v].weight *= factor
 

@@ -18,7 +18,7 @@ from charwise.presets import effort
 from charwise.rounds import Effort
 from charwise.scoring import Score, score_text
 from charwise.state import EXACT_TOKENS, Opening, Session, State, build
-from charwise.vocabulary import Prompt, Vocabulary
+from charwise.vocabulary import Prompt, Vocabulary, parts_of
 
 #: Tokens left free in the window for what a state grows by.
 _ROOM = 64
@@ -97,7 +97,11 @@ class CharLM:
         return float(self.score(prompt, preset=preset).logprobs.sum())
 
     def logprob(self, prompt: Prompt, *, preset: str | Effort | None = None) -> float:
-        """log p(text): the log-probability that a text is exactly this, nats."""
+        """log p(text): the log-probability that a text is exactly this, nats.
+
+        −inf where a text cannot end: the model gives the end of text probability zero there, or
+        the vocabulary has no end token.
+        """
         score = self.score(prompt, preset=preset, end=True)
         assert score.end_logprob is not None
         return float(score.logprobs.sum()) + score.end_logprob
@@ -229,7 +233,7 @@ class CharLM:
     def split(self, prompt: Prompt) -> tuple[Opening, bytes]:
         """What a prompt conditions on, and its text, which the implied lead begins."""
         vocabulary = self.vocabulary
-        parts = [prompt] if isinstance(prompt, str | bytes) else list(prompt)
+        parts = parts_of(prompt)
         last = max((n for n, p in enumerate(parts) if not isinstance(p, str | bytes)), default=-1)
         ids = vocabulary.encode_prompt(parts[: last + 1])
         text = b"".join(to_bytes(part) for part in parts[last + 1 :])  # type: ignore[arg-type]

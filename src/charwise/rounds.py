@@ -24,8 +24,11 @@ from charwise.lattice import TAIL, Edge, Lattice, Tail, Vertex, Wanted, agreemen
 #: Bytes of the rest that are tokenized to see how it would go on canonically.
 _AHEAD = 64
 
-#: Contexts whose masses are taken at once: bounds the memory of the gathers.
-_CHUNK = 256
+#: Canonical tokens that are worked on at a time.
+PORTION = 128
+
+#: Bytes of logits of one model call, at most: they are turned into masses, and forgotten.
+_LOGITS = 2**25
 
 
 class Effort(NamedTuple):
@@ -36,7 +39,7 @@ class Effort(NamedTuple):
         gamma: how much one more token of agreement with an evaluated context lowers that error;
             1 means that weights are never lent.
         lookahead: tokens to evaluate along the canonical rest of each alternative.
-        rounds: most rounds.
+        rounds: most rounds over one portion of the text.
     """
 
     theta: float
@@ -81,27 +84,50 @@ class Rounds:
         self._add([_Step(-1, -1, 0, (), 0)], [root])
 
     def run(self, canonical: Sequence[int]) -> Lattice:
-        """All rounds, from the canonical tokenization of the text to the last that is wanted."""
-        self._follow(canonical)
-        while True:
-            wanted = self.lattice.passage()
-            steps = self._steps(wanted) if self.rounds < self.effort.rounds else []
-            if not steps:
-                return self.lattice
-            self._evaluate(steps)
+        """All rounds, from the canonical tokenization of the text to the last that is wanted.
 
-    def _follow(self, canonical: Sequence[int]) -> None:
-        """The first round: teacher-force the canonical tokens."""
-        steps: list[_Step] = []
-        position = 0
-        tail: Tail = ()
-        for n, token in enumerate(canonical[: self.deepest]):
+        The text is taken in portions of `PORTION` canonical tokens. Sums only depend on what
+        is to their left, so this changes no number; it bounds the contexts held at a time.
+        """
+        end = len(self.lattice.log_prefix)
+        last, position = 0, 0
+        for start in range(0, len(canonical) or 1, PORTION):
+            portion = canonical[start : start + PORTION]
+            last, position = self._follow(last, position, portion)
+            stop = end if start + PORTION >= len(canonical) else position
+            limit = self.rounds + self.effort.rounds - 1
+            while True:
+                wanted = self.lattice.passage(stop)
+                steps = self._steps(wanted) if self.rounds < limit else []
+                if not steps:
+                    break
+                self._evaluate(steps)
+            if stop < end:
+                kept = self.lattice.freeze()
+                if not self.evaluated.retain:
+                    nodes = [self.lattice.vertices[v].node for v in kept]
+                    self.evaluated.keep(nodes)
+        return self.lattice
+
+    def _follow(self, last: int, position: int, canonical: Sequence[int]) -> tuple[int, int]:
+        """Teacher-force canonical tokens after the vertex `last`; returns the new last one."""
+        lattice, steps = self.lattice, list[_Step]()
+        first = len(lattice.vertices)
+        tail, depth = lattice.vertices[last].tail, lattice.vertices[last].depth
+        for token in canonical:
             position += self.evaluated.index.length(token)
-            if position >= len(self.known.text) + self.lattice.through:
-                break
+            depth += 1
             tail = (token, *tail[: TAIL - 1])
-            steps.append(_Step(n, token, position, tail, n + 1))
+            inside = position < len(self.known.text) + lattice.through
+            if not inside or self._too_deep(depth):
+                break
+            ahead = lattice.children.get((last, token))  # a lookahead may have been here
+            if ahead is None:
+                steps.append(_Step(last, token, position, tail, depth))
+                ahead = first + len(steps) - 1
+            last = ahead
         self._evaluate(steps)
+        return last, position
 
     def _steps(self, wanted: list[Wanted]) -> list[_Step]:
         """What to evaluate next: the wanted candidates, heaviest first, and their lookahead."""
@@ -150,25 +176,24 @@ class Rounds:
         """Evaluate contexts in one batch; a step's parent may be an earlier step's vertex."""
         if not steps:
             return
-        tree, vertices = self.evaluated.tree, self.lattice.vertices
-        first = len(vertices)
-        nodes: list[int] = []
-        edges: list[tuple[int, int]] = []
-        for step in steps:
-            parent = step.parent
-            at = vertices[parent].node if parent < first else nodes[parent - first]
-            nodes.append(self.evaluated.node(at, step.token, edges))
-        if edges:
-            tree.extend(edges)
+        vertices, tree = self.lattice.vertices, self.evaluated.tree
+        size = max(1, _LOGITS // (4 * self.known.index.vocabulary.width))
+        for start in range(0, len(steps), size):
+            part = steps[start : start + size]
+            first = len(vertices)
+            nodes: list[int] = []
+            edges: list[tuple[int, int]] = []
+            for step in part:
+                parent = step.parent
+                at = vertices[parent].node if parent < first else nodes[parent - first]
+                nodes.append(self.evaluated.node(at, step.token, edges))
+            if edges:
+                tree.extend(edges)
+            self._add(part, nodes)
         self.rounds += 1
-        self._add(steps, nodes)
 
     def _add(self, steps: Sequence[_Step], nodes: list[int]) -> None:
         """New vertices, with the masses that the text asks of each."""
-        for start in range(0, len(steps), _CHUNK):
-            self._add_chunk(steps[start : start + _CHUNK], nodes[start : start + _CHUNK])
-
-    def _add_chunk(self, steps: Sequence[_Step], nodes: list[int]) -> None:
         known, lattice = self.known, self.lattice
         positions: Ints = np.array([step.position for step in steps], dtype=np.int64)
         logprobs = self.evaluated.tree.logprobs(nodes)

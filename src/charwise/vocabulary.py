@@ -205,14 +205,8 @@ class Vocabulary:
         >>> Vocabulary.from_bytes([b"a", None], end_ids=[1]).encode_prompt([1, "aa"])
         [1, 0, 0]
         """
-        if isinstance(prompt, str | bytes):
-            return self.encode(prompt)
-        if not isinstance(prompt, Iterable):
-            raise TokenizationError(
-                f"a prompt is text, bytes, or a list of texts and token ids, not {prompt!r}."
-            )
         ids: list[int] = []
-        for part in prompt:
+        for part in parts_of(prompt):
             if isinstance(part, str | bytes):
                 ids += self.encode(part)
                 continue
@@ -247,6 +241,24 @@ class Vocabulary:
             f"Vocabulary({len(self)} tokens, width={self.width}, munch={self.munch}, "
             f"fertility={self.fertility}, end_ids={self.end_ids}, bos_ids={self.bos_ids})"
         )
+
+
+def parts_of(prompt: Prompt) -> list[str | bytes | int]:
+    """A prompt as a list of texts and token ids.
+
+    Raises:
+        TokenizationError: for what is no prompt.
+
+    >>> parts_of("ab"), parts_of([0, b"ab"])
+    (['ab'], [0, b'ab'])
+    """
+    if isinstance(prompt, str | bytes):
+        return [prompt]
+    if not isinstance(prompt, Iterable):
+        raise TokenizationError(
+            f"a prompt is text, bytes, or a list of texts and token ids, not {prompt!r}."
+        )
+    return list(prompt)
 
 
 def _checked(

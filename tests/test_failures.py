@@ -1,0 +1,353 @@
+"""Cases in which published implementations were seen to fail: here each works, or says why not.
+
+Untrained Llama and GPT-2 models, with tokenizers trained on this very file, so that no data is
+needed; and the embedded model.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+)
+
+import charwise
+from charwise import CharLM, Effort, Vocabulary
+from charwise.beam import start
+from charwise.engines.ngram import NgramLM
+from charwise.engines.transformers import TransformersLM
+from charwise.errors import (
+    CharwiseError,
+    ContextLengthError,
+    EmptyBeamError,
+    SettingError,
+    TokenizationError,
+    ZeroProbabilityError,
+)
+from charwise.evaluated import Evaluated
+from models import table, two_ways
+
+TEXT = Path(__file__).read_text(encoding="utf-8")
+END = "<|endoftext|>"
+KINDS = ("llama", "gpt2")
+
+#: Columns of the output layer beyond the tokenizer.
+WIDER = 13
+
+
+@cache
+def tokenizer(start_token: bool) -> PreTrainedTokenizerFast:
+    """Byte-level BPE; without a start token it is like Qwen's: only an end token, never added."""
+    trained = Tokenizer(models.BPE())
+    trained.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trained.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=500,
+        special_tokens=[END],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    trained.train_from_iterator(TEXT.splitlines(keepends=True), trainer)
+    start: dict[str, Any] = {"bos_token": END} if start_token else {}
+    return PreTrainedTokenizerFast(tokenizer_object=trained, eos_token=END, **start)
+
+
+@cache
+def small(
+    kind: str = "llama", start_token: bool = True, head: float = 1.0, window: int = 256
+) -> CharLM:
+    """An untrained model with firm opinions; `head` multiplies its output layer."""
+    torch.manual_seed(0)
+    tokens = tokenizer(start_token)
+    width = len(tokens) + WIDER
+    shared: dict[str, Any] = {"vocab_size": width, "bos_token_id": None, "eos_token_id": 0}
+    if kind == "gpt2":
+        model: Any = GPT2LMHeadModel(
+            GPT2Config(
+                n_embd=32, n_layer=2, n_head=2, n_positions=window, tie_word_embeddings=False,
+                **shared,
+            )
+        )
+    else:
+        model = LlamaForCausalLM(
+            LlamaConfig(
+                hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
+                max_position_embeddings=window, tie_word_embeddings=False, **shared,
+            )
+        )
+    with torch.no_grad():
+        for weights in model.parameters():
+            if weights.ndim == 2:
+                weights.mul_(15)
+        model.get_output_embeddings().weight.mul_(head)
+    vocabulary = Vocabulary.from_transformers(tokens, width)
+    return CharLM(TransformersLM(model.eval(), vocabulary))
+
+
+def sound(lm: CharLM, prompt: Any) -> None:
+    """Everything one can ask after a prompt is finite, sums to 1, and is the same again."""
+    nxt = lm.next(prompt)
+    assert np.isfinite(nxt.probs).all()
+    assert nxt.probs.sum() == pytest.approx(1)
+    assert (lm.next(prompt).probs == nxt.probs).all()
+    score = lm.score(prompt, end=True)
+    assert np.isfinite(score.logprobs).all()
+    assert not math.isnan(score.end_logprob or 0.0)
+    again = lm.score(prompt, end=True)
+    assert (again.logprobs == score.logprobs).all()
+    assert again.end_logprob == score.end_logprob
+    [one] = lm.complete(prompt, max_new_bytes=8)
+    assert lm.complete(prompt, max_new_bytes=8) == [one]
+    assert math.isfinite(one.logprob)
+
+
+# ---- tokenizers -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_tokenizer_without_a_start_token(kind: str):
+    lm = small(kind, start_token=False)
+    assert lm.vocabulary.bos_ids == (0,), "the end of text stands in"
+    assert "end" in lm.vocabulary.bos_rule
+    for prompt in ("", "de", "def test_pro", [0, "de"]):
+        sound(lm, prompt)
+    assert lm.next("").probs == pytest.approx(lm.next([0]).probs)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_output_layer_wider_than_the_tokenizer(kind: str):
+    lm = small(kind)
+    width = lm.vocabulary.width
+    assert width == len(tokenizer(True)) + WIDER
+    logs = lm.engine.tree(lm.vocabulary.bos_ids).logprobs([0])[0]
+    assert logs[-WIDER:].exp().sum() == 0
+    assert float(logs.double().exp().sum()) == pytest.approx(1, abs=1e-5)
+    # Without the columns that spell nothing, the probabilities of what is spelled sum to one.
+    nxt = lm.next("def test_pro")
+    assert nxt.probs.sum() == pytest.approx(1)
+    for completion in lm.complete("de", n=20, temperature=5.0, seed=0, max_new_bytes=20):
+        assert max(completion.token_ids) < width - WIDER
+
+
+def test_the_spelling_of_an_end_token_is_ordinary_text():
+    lm = small()
+    prompt = f"a{END}b"
+    score = lm.score(prompt)
+    assert score.text == prompt.encode()
+    assert 0 not in lm.vocabulary.encode(prompt)
+    assert lm.state(prompt).text == prompt.encode()
+    assert lm.complete(prompt, max_new_bytes=4)[0].exact_from == 0
+    special = lm.next(["a", 0, "b"]).probs
+    assert np.abs(special - lm.next(prompt).probs).max() > 1e-6
+    assert lm.state(["a", 0, "b"]).text == b"b"
+    assert all(0 not in member.token_ids for member in lm.covering(f"a{END[:5]}").top(5))
+    embedded = charwise.load()
+    ends = embedded.vocabulary.special[embedded.vocabulary.end_ids[0]]
+    assert embedded.score(ends + "x").text == (ends + "x").encode()
+
+
+def test_a_byte_that_no_token_spells():
+    lm = CharLM(table([b"a", b"b"], {(): [0.5, 0.4, 0.1]}).lm)
+    for prompt in ("z", "az", "aaz", "aaza", b"\xff", "aé"):
+        for ask in (lm.next, lm.score, lm.complete, lm.logprob, lm.prefix_logprob):
+            with pytest.raises((TokenizationError, ZeroProbabilityError)) as caught:
+                ask(prompt)
+            assert "." in str(caught.value), "a sentence"
+    assert (lm.next("a").probs[[ord("z"), 255]] == 0).all()
+    assert "z" not in lm.next_chars("a", coverage=1.0)
+
+
+# ---- texts ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_256_bytes_in_one_text(kind: str):
+    lm = small(kind, window=512)
+    text = bytes(range(256))
+    score = lm.score(text, preset="fast")
+    assert score.text == text
+    assert np.isfinite(score.logprobs).all()
+    nxt = lm.next(text, preset="fast")
+    assert nxt.probs.sum() == pytest.approx(1)
+    assert (nxt.probs[:256] > 0).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("prompt", ["", b"", []])
+def test_the_empty_prompt(kind: str, prompt: Any):
+    lm = small(kind)
+    sound(lm, prompt)
+    assert lm.prefix_logprob(prompt) == 0
+    assert lm.covering(prompt).prefix_logprob().lower == 0
+    assert lm.complete(prompt, n=2, temperature=1.0, seed=0, max_new_bytes=4)
+    assert (lm.state(prompt) + "d").next().probs == pytest.approx(lm.next("d").probs, abs=1e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("preset", ["fast", "default"])
+def test_a_text_several_windows_long(kind: str, preset: str):
+    lm = small(kind, window=96)
+    text = TEXT[3000:4000].encode()
+    assert len(lm.vocabulary.encode(text)) > 2 * 96
+    score = lm.score(text, preset=preset)
+    assert len(score.logprobs) == len(text)
+    assert np.isfinite(score.logprobs).all()
+    assert (score.logprobs <= 1e-6).all()
+    nxt = lm.next(text, preset=preset)
+    assert nxt.probs.sum() == pytest.approx(1)
+    [completion] = lm.complete(text, max_new_bytes=8, preset=preset)
+    assert completion.exact_from > 500
+
+
+def test_a_context_longer_than_the_window():
+    lm = small("gpt2", window=96)
+    ids = [0] * 97
+    for ask in (lm.next, lm.score, lm.complete, lm.covering):
+        with pytest.raises(ContextLengthError, match="96"):
+            ask([*ids, "a"])
+    with pytest.raises(ContextLengthError, match="96"):
+        lm.covering("x" * 4000)
+    [completion] = lm.complete("def ", max_new_bytes=4000)
+    assert completion.finish in ("window", "end")
+    assert math.isfinite(completion.logprob)
+
+
+# ---- numbers --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_very_peaked_model(kind: str):
+    """Logits thousands apart: what is not certain is below the least float, and said to be."""
+    lm = small(kind, head=1e3)
+    nxt = lm.next("")
+    assert np.isfinite(nxt.probs).all()
+    assert nxt.probs.sum() == pytest.approx(1)
+    assert nxt.entropy >= 0
+    [likely] = lm.complete("", max_new_bytes=12)
+    assert math.isfinite(likely.logprob)
+    if likely.raw:
+        score = lm.score(likely.raw)
+        assert np.isfinite(score.logprobs).all()
+        assert lm.next(likely.raw).probs.sum() == pytest.approx(1)
+    for temperature in (1e-6, 1.0, 1e6):
+        for c in lm.complete("", n=3, temperature=temperature, seed=0, max_new_bytes=6):
+            assert not math.isnan(c.logprob)
+    for text in ("def", "zzzzzz", "x = 1\n", "\x00"):
+        try:
+            logprobs = lm.score(text).logprobs
+        except ZeroProbabilityError as error:
+            assert "probability zero" in str(error)
+        else:
+            assert np.isfinite(logprobs).all()
+
+
+def test_zero_probability_prefixes():
+    model = table([b"a", b"b"], {(2,): [0.5, 0.5, 0], (0,): [1, 0, 0], (1,): [0.5, 0, 0.5]}, 2)
+    lm = CharLM(model.lm)
+    for ask in (lm.next, lm.score, lm.state, lm.complete, lm.prefix_logprob, lm.logprob):
+        with pytest.raises(ZeroProbabilityError, match="'ab'"):
+            ask("ab")
+    with pytest.raises(ZeroProbabilityError, match="'ab'"):
+        _ = lm.state("a") + "b"
+    with pytest.raises(ZeroProbabilityError):
+        list(lm.stream("ab"))
+    # A text that can begin but not end is the one −inf, and the docstring has the word.
+    assert lm.logprob("a") == -math.inf
+    assert "−inf" in (CharLM.logprob.__doc__ or "")
+
+
+# ---- thresholds -----------------------------------------------------------------------------------
+
+
+def test_a_threshold_that_empties_the_beam():
+    """A beam that can be emptied says so; coverings and states fall back or say so."""
+    model = table([b"a", b"aab", b"c"], {(): [0.9, 1e-5, 0.1 - 2e-5, 1e-5]})
+    evaluated = Evaluated(model.lm.tree(model.vocabulary.bos_ids), model.index)
+    with pytest.raises(EmptyBeamError, match="larger"):
+        start(evaluated, 0, k=1).advance(b"aab")
+    for preset in (Effort(1.0, 1.0), Effort(1.0, 0.5), "fast", "default", "accurate", "exact"):
+        lm = CharLM(model.lm, preset=preset)
+        for text in ("aab", "aaab", "acaab"):
+            try:
+                logprob = lm.prefix_logprob(text)
+                assert lm.next(text).probs.sum() == pytest.approx(1)
+            except ZeroProbabilityError as error:
+                assert "accurate" in str(error), "and what to do"
+                assert preset not in ("accurate", "exact")
+            else:
+                assert math.isfinite(logprob)
+
+
+@pytest.mark.parametrize("k", [0, -1])
+def test_a_beam_of_nothing(k: int):
+    model = two_ways()
+    evaluated = model.evaluated()
+    with pytest.raises(SettingError, match=f"k is {k}"):
+        start(evaluated, 0, k=k)
+
+
+@pytest.mark.parametrize("theta", [-0.1, 1.1, math.nan, math.inf])
+def test_a_theta_outside_its_range(theta: float):
+    model = two_ways()
+    with pytest.raises(SettingError, match="theta"):
+        start(model.evaluated(), 0, k=1, theta=theta)
+    with pytest.raises(SettingError, match="theta"):
+        CharLM(model.lm, preset=Effort(theta, 1.0))
+
+
+# ---- states ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_state_copied_pickled_and_used_from_two_threads(kind: str):
+    lm = small(kind)
+    state = lm.state("def test_pro")
+    expected = (state + "x").next().probs
+    for other in (copy.copy(state), copy.deepcopy(state)):
+        assert (other + "x").next().probs == pytest.approx(expected, abs=1e-5)
+    other = pickle.loads(pickle.dumps(state))
+    assert other.text == state.text
+    assert (other + "x").next().probs == pytest.approx(expected, abs=1e-4)
+
+    fresh = lm.state("def test_pro")
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(lambda c: (fresh + c).next().probs, "xyxyxyzxyz"))
+    for character, probs in zip("xyxyxyzxyz", found, strict=True):
+        truth = (state + character).next().probs
+        assert probs == pytest.approx(truth, abs=2e-4)
+    assert fresh.next().probs == pytest.approx(state.next().probs, abs=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_asking_twice_without_change(kind: str):
+    lm = small(kind)
+    state = lm.state("import tor")
+    assert (state.next().probs == state.next().probs).all()
+    assert ((state + "c").next().probs == (state + "c").next().probs).all()
+    assert (state + "c").logprob == (state + "c").logprob
+    assert lm.next_chars("import tor", coverage=0.5) == lm.next_chars("import tor", coverage=0.5)
+    sound(lm, "import tor")
+
+
+def test_every_error_is_one_of_ours():
+    for error in (ContextLengthError, EmptyBeamError, SettingError, ZeroProbabilityError):
+        assert issubclass(error, CharwiseError)
+        assert error.__doc__
+    vocabulary = Vocabulary.from_bytes([b"a", None], end_ids=[1], bos_ids=[1])
+    lm = CharLM(NgramLM(vocabulary, 1, {(): [0.5, 0.5]}))
+    assert lm.next("a" * 50)["a"] == pytest.approx(0.5)
