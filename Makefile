@@ -24,7 +24,7 @@ test: $(READY)
 # torch comes first and alone: its version, and with it the CPU build, is the constraint's.
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check torch -c constraints.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' -c constraints.txt
 	touch $@
 

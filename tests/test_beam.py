@@ -117,8 +117,10 @@ def unbundle(beam: Beam, model: Model) -> dict[tuple[int, ...], float]:
     return found
 
 
-def begin(model: Model, k: int, theta: float = 0.0, lazy: bool = True) -> Beam:
-    return start(model.evaluated(), 0, k, theta, lazy=lazy)
+def begin(
+    model: Model, k: int, theta: float = 0.0, lazy: bool = True, fallback: bool = False
+) -> Beam:
+    return start(model.evaluated(), 0, k, theta, lazy=lazy, fallback=fallback)
 
 
 def shape(beam: Beam) -> dict[tuple[tuple[int, ...], int, int, int], float]:
@@ -497,3 +499,39 @@ def test_asking_twice_changes_nothing():
     second = beam.next_byte_masses()
     assert (first[0] == second[0]).all()
     assert first[1] == second[1]
+
+
+# --- going back to what was dropped ------------------------------------------------------------
+
+
+@given(cases(), st.integers(1, 2), st.sampled_from((0.0, 0.3, 1.0)))
+@examples(400)
+def test_fallback_fills_an_empty_beam(case: Case, k: int, theta: float):
+    """Texts are shorter than its memory, so it only gives up where the text is impossible."""
+    model, text = case.model, case.text
+    truth = prefix_probability(text, model.p, model.vocabulary)
+    beam = begin(model, k, theta, fallback=True)
+    try:
+        strict = begin(model, k, theta).advance(text)
+    except (EmptyBeamError, ZeroProbabilityError):
+        strict = None
+    try:
+        beam = beam.advance(text)
+    except (EmptyBeamError, ZeroProbabilityError):
+        assert strict is None
+        return
+    kept = math.exp(beam.prefix_logprob)
+    assert 0 < kept <= truth * (1 + _ROUNDING)
+    assert truth <= (kept + math.exp(beam.log_dropped)) * (1 + _ROUNDING)
+    assert len(beam.bundles) <= k
+    if strict is not None:  # nothing was empty, so nothing was revived
+        assert beam.prefix_logprob == strict.prefix_logprob
+
+
+def test_fallback_revives_the_only_spelling():
+    # After "ba" the token "ba" outweighs "b" and the start of "ac", but only those go on to "c".
+    model = table([b"b", b"ba", b"ac"], {(): [0.6, 0.2, 0.1, 0.1]})
+    with pytest.raises(EmptyBeamError, match="fallback=True"):
+        begin(model, 1).advance(b"bac")
+    revived = begin(model, 1, fallback=True).advance(b"bac")
+    assert math.exp(revived.prefix_logprob) == pytest.approx(0.6 * 0.1)

@@ -60,12 +60,12 @@ def other_process(*arguments: str, **environment: str) -> subprocess.CompletedPr
 # ---- complete -----------------------------------------------------------------------------------
 
 
-def test_complete_shows_the_cut_and_both_completions() -> None:
-    result = run("complete", PROMPT, "--max-new-bytes", "20")
+def test_complete_shows_the_cut_and_all_completions() -> None:
+    result = run("complete", PROMPT, "--max-new-bytes", "8")
     assert result.exit_code == 0
     assert "✂ ␣Value|Err" in result.stdout
     assert "' ValueErr' is forced" in result.stdout
-    assert re.search(r"plain +healed", result.stdout)
+    assert re.search(r"plain +healed +exact", result.stdout)
     assert "raise ValueError(" in result.stdout
     assert "\x1b" not in result.stdout, "no colours in a pipe"
 
@@ -85,6 +85,8 @@ def test_complete_as_json() -> None:
     [plain] = answer["completions"]["plain"]
     assert healed.startswith("or(")
     assert not plain.startswith("or")
+    [exact] = answer["completions"]["exact"]
+    assert exact.startswith("or")
     assert len(healed.encode()) <= 20
 
 
@@ -94,7 +96,7 @@ def test_a_further_method_is_shown_without_more_ado(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setitem(completion.METHODS, "shouted", shouted)
     assert list(run_json("complete", "x = ", "--max-new-bytes", "4")["completions"]) == [
-        *("plain", "healed", "shouted"),
+        *("plain", "healed", "exact", "shouted"),
     ]
     assert "shouted" in run("complete", "x = ", "--max-new-bytes", "4").stdout
 
@@ -109,12 +111,13 @@ def test_from_stdin_and_not_utf8() -> None:
 def test_samples() -> None:
     ask = ("complete", "import tor", "--n", "3", "--max-new-bytes", "12")
     answer = run_json(*ask)
-    assert [len(texts) for texts in answer["completions"].values()] == [3, 3]
+    assert [len(texts) for texts in answer["completions"].values()] == [3, 3, 3]
     assert answer == run_json(*ask, "--seed", "0")
     assert answer != run_json(*ask, "--seed", "1")
     greedy = run_json("complete", "import tor", "--max-new-bytes", "12")
     cold = run_json(*ask, "--temperature", "0.0001")
-    assert cold["completions"]["healed"] == greedy["completions"]["healed"] * 3
+    for name in ("healed", "exact"):
+        assert cold["completions"][name] == greedy["completions"][name] * 3
 
 
 @pytest.mark.parametrize(

@@ -79,15 +79,24 @@ def small(
     if kind == "gpt2":
         model: Any = GPT2LMHeadModel(
             GPT2Config(
-                n_embd=32, n_layer=2, n_head=2, n_positions=window, tie_word_embeddings=False,
+                n_embd=32,
+                n_layer=2,
+                n_head=2,
+                n_positions=window,
+                tie_word_embeddings=False,
                 **shared,
             )
         )
     else:
         model = LlamaForCausalLM(
             LlamaConfig(
-                hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
-                max_position_embeddings=window, tie_word_embeddings=False, **shared,
+                hidden_size=32,
+                intermediate_size=32,
+                num_hidden_layers=2,
+                num_attention_heads=2,
+                max_position_embeddings=window,
+                tie_word_embeddings=False,
+                **shared,
             )
         )
     with torch.no_grad():
@@ -116,7 +125,7 @@ def sound(lm: CharLM, prompt: Any) -> None:
     assert math.isfinite(one.logprob)
 
 
-# ---- tokenizers -----------------------------------------------------------------------------------
+# ---- tokenizers ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -172,7 +181,7 @@ def test_a_byte_that_no_token_spells():
     assert "z" not in lm.next_chars("a", coverage=1.0)
 
 
-# ---- texts ----------------------------------------------------------------------------------------
+# ---- texts --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -227,7 +236,7 @@ def test_a_context_longer_than_the_window():
     assert math.isfinite(completion.logprob)
 
 
-# ---- numbers --------------------------------------------------------------------------------------
+# ---- numbers ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -250,10 +259,9 @@ def test_a_very_peaked_model(kind: str):
     for text in ("def", "zzzzzz", "x = 1\n", "\x00"):
         try:
             logprobs = lm.score(text).logprobs
-        except ZeroProbabilityError as error:
-            assert "probability zero" in str(error)
-        else:
-            assert np.isfinite(logprobs).all()
+        except ZeroProbabilityError:
+            continue
+        assert np.isfinite(logprobs).all()
 
 
 def test_zero_probability_prefixes():
@@ -271,7 +279,7 @@ def test_zero_probability_prefixes():
     assert "−inf" in (CharLM.logprob.__doc__ or "")
 
 
-# ---- thresholds -----------------------------------------------------------------------------------
+# ---- thresholds ---------------------------------------------------------------------------------
 
 
 def test_a_threshold_that_empties_the_beam():
@@ -285,12 +293,14 @@ def test_a_threshold_that_empties_the_beam():
         for text in ("aab", "aaab", "acaab"):
             try:
                 logprob = lm.prefix_logprob(text)
-                assert lm.next(text).probs.sum() == pytest.approx(1)
-            except ZeroProbabilityError as error:
-                assert "accurate" in str(error), "and what to do"
+                nxt = lm.next(text)
+            except ZeroProbabilityError:  # its sentence is tested below
                 assert preset not in ("accurate", "exact")
-            else:
-                assert math.isfinite(logprob)
+                continue
+            assert math.isfinite(logprob)
+            assert nxt.probs.sum() == pytest.approx(1)
+    with pytest.raises(ZeroProbabilityError, match="try preset='accurate'"):
+        _ = CharLM(two_ways().lm, preset=Effort(1.0, 1.0)).state("") + "a" + "a"
 
 
 @pytest.mark.parametrize("k", [0, -1])
@@ -310,7 +320,7 @@ def test_a_theta_outside_its_range(theta: float):
         CharLM(model.lm, preset=Effort(theta, 1.0))
 
 
-# ---- states ---------------------------------------------------------------------------------------
+# ---- states -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import doctest
 import math
 from collections import Counter
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -27,7 +29,7 @@ def exact(model: Model) -> CharLM:
     return CharLM(model.lm, preset="exact")
 
 
-# ---- distributions --------------------------------------------------------------------------------
+# ---- distributions ------------------------------------------------------------------------------
 
 
 def true_endings(model: Model, prompt: bytes, size: int) -> dict[bytes, float]:
@@ -143,9 +145,7 @@ def test_draws_from_random_models(case: Case, seed: int):
     if prefix_probability(prompt, model.p, model.vocabulary) == 0:
         return
     members = {
-        (m.tokens, m.text): m.p
-        for m in enum_cover(prompt, model.p, model.vocabulary)
-        if m.p > 0
+        (m.tokens, m.text): m.p for m in enum_cover(prompt, model.p, model.vocabulary) if m.p > 0
     }
     total = sum(members.values())
     drawn = exact(model).complete(prompt, n=1000, max_new_bytes=0, temperature=1.0, seed=seed)
@@ -209,7 +209,7 @@ def test_very_low_temperatures_are_greedy():
             assert completion.token_ids == greedy.token_ids
 
 
-# ---- temperature 0 --------------------------------------------------------------------------------
+# ---- temperature 0 ------------------------------------------------------------------------------
 
 
 def greedy_tokens(model: Model, tokens: tuple[int, ...], size: int) -> tuple[list[int], float]:
@@ -304,12 +304,14 @@ def test_logprob_is_what_score_says():
             assert c.logprob == pytest.approx(expected, rel=1e-9)
 
 
-# ---- stop strings, lengths, streams ---------------------------------------------------------------
+# ---- stop strings, lengths, streams -------------------------------------------------------------
 
 
 def scripted(*tokens: bytes, window: int | None = None) -> CharLM:
     """A model that says these tokens, one after the other, then ends."""
-    vocabulary = Vocabulary.from_bytes([*tokens, None], end_ids=[len(tokens)], bos_ids=[len(tokens)])
+    vocabulary = Vocabulary.from_bytes(
+        [*tokens, None], end_ids=[len(tokens)], bos_ids=[len(tokens)]
+    )
 
     def rows(context: tuple[int, ...]) -> np.ndarray:
         return np.eye(len(tokens) + 1)[(context[-1] + 1) % (len(tokens) + 1)]
@@ -430,7 +432,7 @@ def test_end_of_text_right_after_the_prompt():
     assert found.logprob == pytest.approx(0)
 
 
-# ---- seeds and settings ---------------------------------------------------------------------------
+# ---- seeds and settings -------------------------------------------------------------------------
 
 
 def test_seeds():
@@ -481,7 +483,7 @@ def test_impossible_prompts():
         lm.complete("az")
 
 
-# ---- the embedded model ---------------------------------------------------------------------------
+# ---- the embedded model -------------------------------------------------------------------------
 
 
 def test_the_embedded_model():
@@ -495,3 +497,40 @@ def test_the_embedded_model():
     assert sum(c.text.startswith("or") for c in sampled) >= 4
     long = lm.complete("x = 1\n" * 300 + "raise ValueErr", max_new_bytes=8)[0]
     assert long.exact_from > 1500
+
+
+def test_the_page_that_derives_it():
+    page = Path(__file__).parents[1] / "docs" / "generation.md"
+    failed, tried = doctest.testfile(str(page), module_relative=False, encoding="utf-8")
+    assert (failed, tried > 5) == (0, True)
+
+
+# ---- the benchmarks -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def benchmarks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "benchmarks"))
+
+
+def test_where_a_text_is_cut_does_not_matter(benchmarks: None):
+    """→p(prompt) · p(continuation | prompt) is →p(text), wherever the cut: benchmarks/cuts.py."""
+    import cuts
+
+    rows = cuts.measure(charwise.load(), 2, 5)
+    assert len(rows) == 10
+    for row in rows:
+        assert abs(row["exact"]) < max(1e-4, row["missing"])
+        assert abs(row.get("beam", 0.0)) < 1e-4
+    assert np.mean([row["plain"] for row in rows]) > np.mean([row["auto"] for row in rows]) - 1e-6
+
+
+def test_where_the_boundary_is_does_not_matter(benchmarks: None):
+    """What is preferred, and by how much; see benchmarks/boundary.py."""
+    import boundary
+
+    found = boundary.rows(charwise.load(), boundary.PAIRS[:3])
+    assert boundary.changes(found, "exact") == 0
+    for pair in boundary.PAIRS[:3]:
+        values = [row["exact"] for row in found if row["context"] == pair.context]
+        assert max(values) - min(values) < 1e-3

@@ -1,10 +1,11 @@
-"""`CharLM` against the oracle: probabilities, next bytes and characters, scores, kinds of prompts."""
+"""`CharLM` against the oracle: probabilities, next bytes and characters, scores, prompts."""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,6 @@ from hypothesis import strategies as st
 import charwise
 from charwise import CharLM, Effort, Vocabulary
 from charwise.beam import start
-from charwise.covering import best_first
 from charwise.distributions import EOS
 from charwise.engines.ngram import NgramLM
 from charwise.errors import (
@@ -32,7 +32,18 @@ from charwise.reference import (
     string_probability,
 )
 from conftest import Data
-from models import CLOSE, Case, Model, cases, close_logs, examples, log_of, model_of, table, two_ways
+from models import (
+    CLOSE,
+    Case,
+    Model,
+    cases,
+    close_logs,
+    examples,
+    log_of,
+    model_of,
+    table,
+    two_ways,
+)
 
 #: Preset names whose sums are lower bounds: nothing is lent.
 BOUNDING = (Effort(1e-4, 1.0, 0), Effort(1e-2, 1.0, 2), Effort(0.3, 1.0, 1), Effort(0.1, 1.0, 1, 1))
@@ -48,9 +59,7 @@ def exact(model: Model) -> CharLM:
 def prefix_truth(case: Case) -> list[float]:
     """→p of every prefix of the text, from the oracle."""
     model, text = case.model, case.text
-    return [
-        prefix_probability(text[:at], model.p, model.vocabulary) for at in range(len(text) + 1)
-    ]
+    return [prefix_probability(text[:at], model.p, model.vocabulary) for at in range(len(text) + 1)]
 
 
 # ---- the oracle ---------------------------------------------------------------------------------
@@ -160,7 +169,7 @@ def test_next_chars_stop_at_the_coverage(case: Case, coverage: float):
     assert list(found) == list(everything)[: len(found)]
 
 
-# ---- presets that leave something out ------------------------------------------------------------
+# ---- presets that leave something out -----------------------------------------------------------
 
 
 @given(cases(), st.sampled_from(BOUNDING))
@@ -195,7 +204,7 @@ def test_errors_shrink_with_theta(case: Case):
         except ZeroProbabilityError:
             found.append(-math.inf)
     assert close_logs(found[0], math.log(truth))
-    for more, less in zip(found, found[1:], strict=False):
+    for more, less in pairwise(found):
         assert less <= more + 1e-9
 
 
@@ -231,7 +240,7 @@ def test_bad_presets(preset: str | Effort, name: str):
         CharLM(two_ways().lm, preset=preset)
 
 
-# ---- long texts ----------------------------------------------------------------------------------
+# ---- long texts ---------------------------------------------------------------------------------
 
 
 def bigram_truth(model: Model, text: bytes) -> np.ndarray:
@@ -350,7 +359,7 @@ def test_no_room_in_the_window():
     assert np.isfinite(lm.score(b"ab").logprobs).all()
 
 
-# ---- kinds of prompts ----------------------------------------------------------------------------
+# ---- kinds of prompts ---------------------------------------------------------------------------
 
 
 def test_prompts_mean_the_same_however_they_are_given():
@@ -404,9 +413,7 @@ def test_no_start_and_no_end_token():
     with pytest.raises(SettingError, match=r"\[id, 'text'\]"):
         lm.next("a")
     # No start token, but the caller says what to begin with.
-    assert lm.next([0, "a"])["b"] == pytest.approx(
-        (0.5 * 0.2 + 0.3) / (0.5 + 0.3), rel=1e-12
-    )
+    assert lm.next([0, "a"])["b"] == pytest.approx((0.5 * 0.2 + 0.3) / (0.5 + 0.3), rel=1e-12)
     assert lm.logprob([0, "a"]) == -math.inf  # there is no end
 
 
@@ -442,9 +449,7 @@ def test_an_implied_leading_space_is_conditioned_on():
     tokens = [b" ", b"a", b" a", b"b", b"ab", b" ab"]
     row = [0.1, 0.1, 0.3, 0.1, 0.1, 0.2, 0.1]
     plain = table(tokens, {(): row})
-    vocabulary = Vocabulary(
-        [*tokens, None], end_ids=[6], bos_ids=[6], lead=b" "
-    )
+    vocabulary = Vocabulary([*tokens, None], end_ids=[6], bos_ids=[6], lead=b" ")
     lm = CharLM(NgramLM(vocabulary, 1, {(): row}), preset="exact")
 
     def p(text: bytes) -> float:
@@ -471,7 +476,7 @@ def test_an_implied_leading_space_is_conditioned_on():
     assert lm.prefix_logprob([6, 6, "ab"]) == pytest.approx(math.log(p(b"ab")), rel=1e-12)
 
 
-# ---- coverings and encodings ---------------------------------------------------------------------
+# ---- coverings and encodings --------------------------------------------------------------------
 
 
 @given(cases())
@@ -479,7 +484,7 @@ def test_an_implied_leading_space_is_conditioned_on():
 def test_coverings_and_encodings(case: Case):
     lm, model, text = exact(case.model), case.model, case.text
     oracle = sorted(enum_cover(text, model.p, model.vocabulary), key=lambda m: -m.p)
-    members = [m for m in lm.covering(text, tolerance=0).top(10**6)]
+    members = lm.covering(text, tolerance=0).top(10**6)
     assert [m.logprob for m in members] == pytest.approx(
         [math.log(m.p) for m in oracle if m.p > 0], rel=1e-9, abs=1e-9
     )
@@ -493,7 +498,7 @@ def test_coverings_and_encodings(case: Case):
     )
 
 
-# ---- the embedded model and a trained one --------------------------------------------------------
+# ---- the embedded model and a trained one -------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -509,8 +514,16 @@ def test_the_last_letters_of_a_name(embedded: CharLM):
     assert not (embedded.vocabulary.tokens[int(row.argmax())] or b"").startswith(b"o")
 
 
-PREFIXES = [text[:end] for text in ("Once upon a time, there was ", "Lily said, \"No!\" and ran",
-            "The dog's ball is réd.", "   a  \n\nb") for end in range(1, 13, 1)][:40]
+PREFIXES = [
+    text[:end]
+    for text in (
+        "Once upon a time, there was ",
+        'Lily said, "No!" and ran',
+        "The dog's ball is réd.",
+        "   a  \n\nb",
+    )
+    for end in range(1, 13, 1)
+][:40]
 
 
 @pytest.mark.parametrize("name", ["embedded", "tinystories-3m"])

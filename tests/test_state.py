@@ -146,7 +146,7 @@ def test_stepping_with_a_threshold_is_a_lower_bound(case: Case, effort: Effort):
             assert truth <= (math.exp(state.logprob) + left_out) * (1 + 1e-11)
 
 
-# ---- long texts, and how they change --------------------------------------------------------------
+# ---- long texts, and how they change ------------------------------------------------------------
 
 
 def test_canonical_before_the_last_tokens():
@@ -184,7 +184,7 @@ def test_growing_for_long():
     assert back.next().probs.sum() == pytest.approx(1)
 
 
-# ---- copies and threads ---------------------------------------------------------------------------
+# ---- copies and threads -------------------------------------------------------------------------
 
 
 def test_copies():
@@ -251,7 +251,7 @@ def test_repr():
     assert repr(CharLM(two_ways().lm, preset="exact").state("ab")).startswith("State(b'ab', ")
 
 
-# ---- distributions --------------------------------------------------------------------------------
+# ---- distributions ------------------------------------------------------------------------------
 
 
 def test_asking_a_distribution():

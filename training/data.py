@@ -36,7 +36,7 @@ HELD_OUT = (
 
 # name, version, archive kind | licence
 PACKAGES = """
-aiohttp 3.14.5 wheel | Apache-2.0
+aiohttp 3.14.5 wheel | Apache-2.0 AND MIT
 alembic 1.20.1 sdist | MIT
 anyio 4.16.0 sdist | MIT
 arrow 1.4.0 sdist | Apache-2.0
@@ -84,7 +84,7 @@ mypy 2.4.1 wheel | MIT
 networkx 3.6.1 sdist | BSD-3-Clause
 nltk 3.10.4 wheel | Apache-2.0
 nox 2026.10.20 sdist | Apache-2.0
-numpy 2.4.6 wheel | BSD-3-Clause
+numpy 2.4.6 wheel | BSD-3-Clause AND 0BSD AND MIT AND Zlib AND CC0-1.0
 oauthlib 4.0.1 sdist | BSD-3-Clause
 packaging 26.3 sdist | Apache-2.0 OR BSD-2-Clause
 pandas 3.1.1 wheel | BSD-3-Clause
@@ -162,6 +162,10 @@ SKIP_NAME = re.compile(
     re.IGNORECASE,
 )
 SKIP_DOCS = re.compile(r"(^|/)(docs/(?!en/)[a-z]{2}(-[a-z]+)?/|releases?/|changelogs?/|news/)")
+DOCS_NOT_TAKEN = {"celery"}  # CC BY-SA 4.0, unlike the code
+COPYLEFT = re.compile(
+    r"GNU (Lesser |Library |Affero )?General Public|GPL-\d|\bA?L?GPL ?v?\d|Mozilla Public"
+)
 TABLE_LINE = re.compile(r"^\W*(0x|\\[xuU]|u?['\"]\\|[-+]?\d[\d.,e+-]*\W*$)")
 
 
@@ -289,7 +293,9 @@ def package_documents(package: Package, folder: Path) -> list[Document]:
     result = []
     for name, raw in members(fetch(package, folder)):
         text = decode(raw)
-        if text is not None and readable(text):
+        if package.name in DOCS_NOT_TAKEN and not name.endswith(".py"):
+            continue
+        if text is not None and readable(text) and not COPYLEFT.search(text[:3000]):
             result.append(Document(package.name, name, text))
     result.sort(key=lambda item: hashlib.sha256(item.path.encode()).digest())
     total = 0

@@ -141,10 +141,9 @@ def export(model: LlamaForCausalLM, folder: Path) -> None:
     half = copy.deepcopy(model).half()
     half.config.use_cache = True
     end = half.config.eos_token_id
-    half.generation_config = GenerationConfig(
-        bos_token_id=end, eos_token_id=end, pad_token_id=end, max_length=CONTEXT
-    )
+    half.generation_config = GenerationConfig(bos_token_id=end, eos_token_id=end, pad_token_id=end)
     half.save_pretrained(folder)
+    (folder / "model.safetensors").chmod(0o644)
 
 
 def rate(progress: float, step: int) -> float:

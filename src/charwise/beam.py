@@ -21,6 +21,9 @@ from charwise.errors import EmptyBeamError, SettingError, ZeroProbabilityError
 from charwise.evaluated import Evaluated
 from charwise.logs import add_logs, log, log_sum
 
+#: Bytes back that a beam with `fallback` can return to.
+_MEMORY = 64
+
 
 class Bundle(NamedTuple):
     """A context and the range of its next tokens that agree with the text so far."""
@@ -51,17 +54,23 @@ class Beam:
         lazy: evaluate only the extensions that can reach the top k.
         text: the bytes consumed.
         bundles: heaviest first.
+        fallback: when the beam empties, go back to the heaviest contexts dropped in the last
+            bytes, instead of raising `EmptyBeamError`.
         log_dropped: log of all the mass dropped on the way, each at the moment it was dropped:
             the true →p(text) is at most the beam's plus this.
+        reserve: what `fallback` goes back to: (how much of the text was consumed, what was
+            dropped there).
     """
 
     evaluated: Evaluated
     k: int
     theta: float = 0.0
     lazy: bool = True
+    fallback: bool = False
     text: bytes = b""
     bundles: tuple[Bundle, ...] = ()
     log_dropped: float = -math.inf
+    reserve: tuple[tuple[int, Bundle | _Extension], ...] = ()
 
     @property
     def prefix_logprob(self) -> float:
@@ -81,26 +90,65 @@ class Beam:
         skipped: list[_Extension] = []
         for bundle in self.bundles:
             (extensions if bundle.log_p >= floor else skipped).extend(self._extensions(bundle))
-        top, dropped = self._top_k(kept, extensions, byte)
-        dropped += [extension.log_weight for extension in skipped]
-        if not top:
-            if add_logs(self.log_dropped, log_sum(dropped)) == -math.inf:
-                raise ZeroProbabilityError(
-                    f"byte 0x{byte:02X} after {len(self.text)} bytes: no token string of the "
-                    "model spells it there, so the text has probability zero. Check the text, or "
-                    "whether the vocabulary can spell it."
-                )
-            raise EmptyBeamError(
-                f"the beam (k={self.k}, theta={self.theta:g}) is empty after {len(self.text)} "
-                f"bytes: no context kept so far continues with byte 0x{byte:02X}. Use a larger "
-                "k or a smaller theta, or the covering, which never prunes for good."
-            )
-        return replace(
+        top, late, unopened = self._top_k(kept, extensions, byte)
+        unopened += skipped
+        weights = [*(b.log_p for b in late), *(e.log_weight for e in unopened)]
+        beam = replace(
             self,
             text=self.text + bytes([byte]),
             bundles=tuple(top),
-            log_dropped=add_logs(self.log_dropped, log_sum(dropped)),
+            log_dropped=add_logs(self.log_dropped, log_sum(weights)),
+            reserve=self._reserve(late, unopened) if self.fallback else (),
         )
+        return beam if top else beam._revived()
+
+    def _reserve(
+        self, late: list[Bundle], unopened: list[_Extension]
+    ) -> tuple[tuple[int, Bundle | _Extension], ...]:
+        """The reserve with the heaviest of what one step dropped, without what is too old."""
+        at = len(self.text)
+        recent = [entry for entry in self.reserve if entry[0] > at - _MEMORY]
+        unopened = sorted(unopened, key=lambda extension: -extension.log_weight)
+        recent += [(at, extension) for extension in unopened[: self.k]]
+        recent += [(at + 1, bundle) for bundle in late[: self.k]]
+        return tuple(recent)
+
+    def _revived(self) -> Beam:
+        """An empty beam, filled from the reserve: its entries, heaviest first, walked to here."""
+        entries = sorted(
+            self.reserve,
+            key=lambda entry: -(entry[1].log_p if isinstance(entry[1], Bundle) else entry[1][2]),
+        )
+        found: list[Bundle] = []
+        for at, dropped in entries:
+            opened = [dropped] if isinstance(dropped, Bundle) else _open(self.evaluated, [dropped])
+            beam = Beam(self.evaluated, self.k, 0.0, self.lazy, False, self.text[:at], (*opened,))
+            try:
+                found += beam.advance(self.text[at:]).bundles
+            except (EmptyBeamError, ZeroProbabilityError):
+                continue
+            if len(found) >= self.k:
+                break
+        if found:
+            found.sort(key=lambda bundle: -bundle.log_p)
+            return replace(self, bundles=tuple(found[: self.k]))
+        byte, before = self.text[-1], len(self.text) - 1
+        if self.log_dropped == -math.inf:
+            raise ZeroProbabilityError(
+                f"byte 0x{byte:02X} after {before} bytes: no token string of the "
+                "model spells it there, so the text has probability zero. Check the text, or "
+                "whether the vocabulary can spell it."
+            )
+        raise EmptyBeamError(
+            f"the beam (k={self.k}, theta={self.theta:g}) is empty after {before} "
+            f"bytes: no context kept so far continues with byte 0x{byte:02X}. Use a larger "
+            "k or a smaller theta, or fallback=True, or the covering, which never prunes for good."
+        )
+
+    def nodes(self) -> list[int]:
+        """The contexts that the beam refers to; all others may be dropped."""
+        reserve = [d.node if isinstance(d, Bundle) else d.parent for _, d in self.reserve]
+        return [*(bundle.node for bundle in self.bundles), *reserve]
 
     def advance(self, text: bytes) -> Beam:
         """The beam after several more bytes."""
@@ -144,8 +192,8 @@ class Beam:
 
     def _top_k(
         self, kept: list[Bundle], extensions: list[_Extension], byte: int
-    ) -> tuple[list[Bundle], list[float]]:
-        """The k heaviest candidates, and the log weights of everything else."""
+    ) -> tuple[list[Bundle], list[Bundle], list[_Extension]]:
+        """The k heaviest candidates, the other candidates, and what was not opened."""
         extensions = sorted(extensions, key=lambda extension: -extension.log_weight)
         candidates = sorted(kept, key=lambda bundle: -bundle.log_p)
         size = self.k if self.lazy else max(1, len(extensions))
@@ -159,12 +207,17 @@ class Beam:
             extensions = extensions[size:]
             candidates += [b for b in (_filter(self.evaluated, b, byte) for b in opened) if b]
             candidates.sort(key=lambda bundle: -bundle.log_p)
-        dropped = [b.log_p for b in candidates[self.k :]] + [e.log_weight for e in extensions]
-        return candidates[: self.k], dropped
+        return candidates[: self.k], candidates[self.k :], extensions
 
 
 def start(
-    evaluated: Evaluated, root: int, k: int, theta: float = 0.0, *, lazy: bool = True
+    evaluated: Evaluated,
+    root: int,
+    k: int,
+    theta: float = 0.0,
+    *,
+    lazy: bool = True,
+    fallback: bool = False,
 ) -> Beam:
     """The beam before any text: one bundle, the whole vocabulary after `root`.
 
@@ -185,7 +238,7 @@ def start(
     if not 0 <= theta <= 1:
         raise SettingError(f"theta is {theta}: it is a share of the beam's mass, in [0, 1].")
     whole = Bundle(root, 0.0, 0, 0, len(evaluated.index.sorted), 0.0)
-    return Beam(evaluated, k, theta, lazy, bundles=(whole,))
+    return Beam(evaluated, k, theta, lazy, fallback, bundles=(whole,))
 
 
 def token_healing(evaluated: Evaluated, root: int, text: bytes) -> Beam:

@@ -1,4 +1,4 @@
-"""The command line: `charwise complete`, `charwise vocab`, `charwise demo`.
+"""The command line: `charwise complete`, `next`, `cover`, `vocab`, `demo`.
 
 Exit codes: 0, 1 for a failure (a sentence on stderr says which), 2 for bad usage, 130 after
 Ctrl-C. torch and transformers load only when a command needs them.
@@ -6,7 +6,6 @@ Ctrl-C. torch and transformers load only when a command needs them.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections import Counter
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,7 +15,16 @@ from rich.console import Console
 from rich.text import Text
 
 import charwise
+from charwise import cli_exact
 from charwise.errors import CharwiseError, SettingError
+from charwise.terminal import (
+    JsonOption,
+    ModelOption,
+    StdinOption,
+    console,
+    print_json,
+    read_prompt,
+)
 
 if TYPE_CHECKING:
     from charwise.healing import Rule
@@ -32,10 +40,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-ModelOption = Annotated[
-    str, typer.Option("--model", "-m", help="A folder, a name on the hub, or 'embedded'.")
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")]
+app.command("next")(cli_exact.next_bytes)
+app.command("cover")(cli_exact.cover)
 
 
 def main() -> int:
@@ -85,7 +91,7 @@ def parse_rule(value: str) -> Rule:
 def complete(
     prompt: Annotated[str | None, typer.Argument(help="The text to complete.")] = None,
     model: ModelOption = "embedded",
-    stdin: Annotated[bool, typer.Option("--stdin", help="Read the prompt from stdin.")] = False,
+    stdin: StdinOption = False,
     max_new_bytes: Annotated[int, typer.Option(min=1, help="Length of a completion.")] = 64,
     n: Annotated[int, typer.Option("--n", "-n", min=1, help="How many completions.")] = 1,
     temperature: Annotated[
@@ -98,9 +104,9 @@ def complete(
     ] = "auto",
     as_json: JsonOption = False,
 ) -> None:
-    """Complete a prompt from its own tokens and healed, side by side."""
+    """Complete a prompt from its own tokens, healed, and exactly, side by side."""
     rule = parse_rule(heal)
-    text = _prompt(prompt, stdin)
+    text = read_prompt(prompt, stdin)
     if temperature is None:
         temperature = 0.0 if n == 1 else 1.0
 
@@ -116,7 +122,7 @@ def complete(
     vocabulary = loaded.index.vocabulary
     if as_json:
         spellings = [display.spelling(vocabulary.tokens[id] or b"") for id in cut.ids]
-        _print_json(
+        print_json(
             model=loaded.name,
             prompt=display.spelling(text if isinstance(text, bytes) else text.encode()),
             ids=cut.ids,
@@ -128,11 +134,11 @@ def complete(
             completions=texts,
         )
         return
-    console = _console()
-    console.print(display.cut_line(vocabulary, cut))
-    console.print(Text(display.cut_sentence(cut, rule), style="dim"))
+    screen = console()
+    screen.print(display.cut_line(vocabulary, cut))
+    screen.print(Text(display.cut_sentence(cut, rule), style="dim"))
     shown = text if isinstance(text, str) else text.decode("utf-8", "replace")
-    console.print(display.completion_table(shown, texts))
+    screen.print(display.completion_table(shown, texts))
 
 
 @app.command()
@@ -167,21 +173,21 @@ def vocab(
     if prefix is not None:
         facts["prefix"] = _prefix_facts(index, prefix.encode())
     if as_json:
-        _print_json(**facts, first_characters=firsts)
+        print_json(**facts, first_characters=firsts)
         return
-    console = _console()
+    screen = console()
     for name in ("tokens", "width", "munch", "fertility"):
-        console.print(f"{name:10} {facts[name]:>9,}", highlight=False)
-    console.print(f"end tokens {list(vocabulary.end_ids)}; every byte: {vocabulary.byte_complete}")
-    console.print(f"start      {list(vocabulary.bos_ids)}: {vocabulary.bos_rule}", markup=False)
+        screen.print(f"{name:10} {facts[name]:>9,}", highlight=False)
+    screen.print(f"end tokens {list(vocabulary.end_ids)}; every byte: {vocabulary.byte_complete}")
+    screen.print(f"start      {list(vocabulary.bos_ids)}: {vocabulary.bos_rule}", markup=False)
     if prefix is not None:
-        _print_prefix(console, facts["prefix"], prefix, top)
+        _print_prefix(screen, facts["prefix"], prefix, top)
         return
     rows = [
         (display.visible(name.encode()), count, count / len(vocabulary))
         for name, count in list(firsts.items())[:top]
     ]
-    console.print(display.counts_table("starts with", rows))
+    screen.print(display.counts_table("starts with", rows))
 
 
 def first_characters(index: SortedVocabulary) -> dict[str, int]:
@@ -214,7 +220,7 @@ def _prefix_facts(index: SortedVocabulary, prefix: bytes) -> dict[str, Any]:
     }
 
 
-def _print_prefix(console: Console, facts: dict[str, Any], prefix: str, top: int) -> None:
+def _print_prefix(screen: Console, facts: dict[str, Any], prefix: str, top: int) -> None:
     from charwise.display import visible
 
     for name, words in (("starting_with_it", "start with"), ("prefixes_of_it", "are prefixes of")):
@@ -222,7 +228,7 @@ def _print_prefix(console: Console, facts: dict[str, Any], prefix: str, top: int
         shown = " ".join(visible(token.encode()) for token in tokens[:top])
         more = " …" if len(tokens) > top else ""
         line = f"{len(tokens):,} tokens {words} {prefix!r}: {shown}{more}"
-        console.print(Text(line), soft_wrap=True)
+        screen.print(Text(line), soft_wrap=True)
 
 
 @app.command()
@@ -242,7 +248,7 @@ def demo(model: ModelOption = "embedded", as_json: JsonOption = False) -> None:
         right = {name: example.is_right(text) for name, text in texts.items()}
         results.append({**example._asdict(), "completions": texts, "right": right})
     if as_json:
-        _print_json(model=loaded.name, results=results)
+        print_json(model=loaded.name, results=results)
         return
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1))
     for column in ("the prompt ends", "meant", *completion.METHODS):
@@ -251,10 +257,10 @@ def demo(model: ModelOption = "embedded", as_json: JsonOption = False) -> None:
         last_line = result["prompt"].splitlines()[-1].strip()
         cells = [_judged(result, name) for name in completion.METHODS]
         table.add_row(Text(last_line), Text(result["meant"]), *cells)
-    console = _console()
-    console.print(table)
+    screen = console()
+    screen.print(table)
     scores = [f"{name} {sum(r['right'][name] for r in results)}" for name in completion.METHODS]
-    console.print(f"right, of {len(results)}: {', '.join(scores)}")
+    screen.print(f"right, of {len(results)}: {', '.join(scores)}")
 
 
 def _judged(result: dict[str, Any], name: str) -> Text:
@@ -267,21 +273,3 @@ def _first_line(text: str) -> str:
     """Up to the end of the line, which is shown."""
     line, newline, _ = text.partition("\n")
     return line + ("⏎" if newline else "")
-
-
-def _prompt(prompt: str | None, stdin: bool) -> str | bytes:
-    """The prompt from the argument or from stdin, where it may be any bytes."""
-    if (prompt is not None) == stdin:
-        raise typer.BadParameter("give a prompt, or --stdin, and not both.")
-    if prompt is None:
-        return sys.stdin.buffer.read()
-    # Arguments that are not UTF-8 arrive with surrogate escapes.
-    return prompt.encode("utf-8", "surrogateescape")
-
-
-def _console() -> Console:
-    return Console(highlight=False)
-
-
-def _print_json(**fields: Any) -> None:
-    print(json.dumps(fields, ensure_ascii=False, indent=2))

@@ -10,14 +10,18 @@ import os
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from charwise.errors import ModelNotFoundError, SettingError
 from charwise.healing import Rule, allowed_next, cut
 from charwise.index import SortedVocabulary
 from charwise.models import EMBEDDED
 from charwise.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    from charwise.model import CharLM
 
 #: The name that `--model` gives the model in the package.
 DEFAULT_MODEL = "embedded"
@@ -31,6 +35,14 @@ class Loaded:
     model: Any
     tokenizer: Any
     index: SortedVocabulary
+
+    @cached_property
+    def lm(self) -> CharLM:
+        """The same model over characters."""
+        from charwise.engines.transformers import TransformersLM
+        from charwise.model import CharLM
+
+        return CharLM(TransformersLM(self.model, self.index.vocabulary))
 
 
 @dataclass(frozen=True)
@@ -82,8 +94,20 @@ def healed(loaded: Loaded, request: Request) -> list[str]:
     return _generate(loaded, request, request.rule)
 
 
+def exact(loaded: Loaded, request: Request) -> list[str]:
+    """After the prompt's characters, however they fall into tokens."""
+    completions = loaded.lm.complete(
+        request.prompt,
+        n=request.n,
+        max_new_bytes=request.max_new_bytes,
+        temperature=request.temperature,
+        seed=request.seed,
+    )
+    return [completion.text for completion in completions]
+
+
 #: Every method by its name, in the order in which they are shown.
-METHODS: dict[str, Method] = {"plain": plain, "healed": healed}
+METHODS: dict[str, Method] = {"plain": plain, "healed": healed, "exact": exact}
 
 
 def _generate(loaded: Loaded, request: Request, rule: Rule) -> list[str]:

@@ -20,8 +20,9 @@ class NextBytes:
 
     Attributes:
         probs: `[257]` float64, sums to 1; index 256 is the end of text.
-        missing: share of the text's probability that was not looked at. The distribution is that
-            of the rest, so each probability is off by at most this much.
+        missing: share of the text's probability that was not looked at, counted where it was left
+            out. The distribution is that of the rest. It says how far off the probabilities may
+            be if what was left out goes on like the rest; `CharLM.covering` gives bounds.
 
     >>> nxt = NextBytes(np.eye(257)[100] * 0.75 + np.eye(257)[256] * 0.25, 0.0)
     >>> nxt["d"], nxt.top(2), round(nxt.entropy, 3)

@@ -7,12 +7,12 @@ from charwise.rounds import Effort
 
 #: The presets, cheapest first. What each buys is measured in docs/benchmarks.md.
 PRESETS = {
-    # One alternative in thirty counts; weights are lent freely: perplexity at a small extra cost.
-    "fast": Effort(theta=3e-2, gamma=0.3, lookahead=2, rounds=4),
-    # Errors of a thousandth of the probability.
+    # One alternative in a hundred counts, and soon rejoins: little more than plain perplexity.
+    "fast": Effort(theta=1e-2, gamma=0.3, lookahead=2, rounds=4),
+    # Errors of a thousandth of the probability, where contexts forget half with each token.
     "default": Effort(theta=1e-3, gamma=0.5, lookahead=2),
-    # Nothing is lent: a lower bound, and `missing` is all that it lacks.
-    "accurate": Effort(theta=1e-4, gamma=1.0, lookahead=1),
+    # Lighter alternatives too, and followed for longer.
+    "accurate": Effort(theta=3e-4, gamma=0.7, lookahead=2),
     # Every token string; exponential in the length of the text. For short texts and tiny models.
     "exact": Effort(theta=0.0, gamma=1.0, lookahead=0),
 }

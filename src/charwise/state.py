@@ -91,7 +91,8 @@ class State:
         whole: the text, after the implied leading space of tokenizers that have one.
         bundles: the contexts that cover it.
         logprob: log →p(text | what is before `exact_from`), nats.
-        missing: share of the probability that was left out or approximated.
+        missing: share of the probability that was left out, counted where it was; what was lent
+            to similar contexts is not in it.
 
     >>> import charwise
     >>> lm = charwise.load()
@@ -146,6 +147,7 @@ class State:
 
         The bytes of one character are summed out along the UTF-8 tree, the heaviest branch
         first. If the text ends inside a character, the characters that complete it are listed.
+        The last hundredth of the probability may be spread over many thousands of characters.
 
         Raises:
             SettingError: for a coverage outside (0, 1].

@@ -76,6 +76,14 @@ class TransformersLM:
         self._chosen: Path | None = None
         self.uncounted = torch.from_numpy(np.flatnonzero(~vocabulary.counted))
 
+    def __getstate__(self) -> dict[str, object]:
+        # Which path works is found out anew where the copy is used.
+        kept = {name: value for name, value in vars(self).items() if name != "_lock"}
+        return {**kept, "_chosen": None}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        vars(self).update(state, _lock=threading.Lock())
+
     @property
     def device(self) -> torch.device:
         """Where log-probabilities live: the model's device."""

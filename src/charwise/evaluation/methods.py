@@ -112,7 +112,7 @@ def walk_beam(
     started = time.perf_counter()
     for stretch in plan(lm.engine, lm.index, opening, text):
         evaluated = Evaluated(lm.engine.tree(stretch.prompt_ids), lm.index)
-        beam, kept = beams.start(evaluated, 0, k, theta, lazy=lazy), 0
+        beam, kept = beams.start(evaluated, 0, k, theta, lazy=lazy, fallback=True), 0
         for at in range(stretch.begin, stretch.stop):
             if rows is not None and at >= stretch.scored:
                 masses, _ = beam.next_byte_masses()
@@ -121,7 +121,7 @@ def walk_beam(
             if at >= stretch.scored:
                 logprobs[at] = beam.prefix_logprob - before
             if evaluated.tree.size - kept > 4 * k + 256:
-                evaluated.keep([bundle.node for bundle in beam.bundles])
+                evaluated.keep(beam.nodes())
                 kept = evaluated.tree.size
         contexts += evaluated.tree.evaluated
         calls += evaluated.tree.calls
