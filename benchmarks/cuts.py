@@ -41,7 +41,7 @@ from charwise import CharLM, Effort, healing
 from charwise.beam import start
 from charwise.evaluated import Evaluated
 from charwise.scoring import score_text
-from charwise.state import Opening
+from charwise.session import Opening
 from texts import HELD_OUT
 
 #: For the whole text: nothing is lent, and less than a millionth is left out at a time.

@@ -11,7 +11,8 @@ next k   share of outputs that go on with the next k characters of the module; a
 s/call   median seconds of a call, and its ratio to the plain one
 failed   calls that raised an error
 
-Then the time of one call of the processor after the forced text is reproduced.
+The last row is exact conditioning, `CharLM.complete`, for about as many bytes. Then the time of one
+call of the processor after the forced text is reproduced.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from rich.table import Table
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
-from charwise import heal_generate
+from charwise import CharLM, heal_generate, load
 from charwise.models import EMBEDDED
 from charwise.processors.generate import index_of
 from charwise.processors.transformers import HealingLogitsProcessor
@@ -69,7 +70,7 @@ def cases(count: int, seed: int) -> list[Case]:
     return found
 
 
-def methods(model: Any, tokenizer: Any) -> dict[str, Method]:
+def methods(model: Any, tokenizer: Any, lm: CharLM) -> dict[str, Method]:
     """What is compared, by name."""
     if tokenizer.pad_token_id is None:  # the built-in needs one
         tokenizer.pad_token = tokenizer.eos_token
@@ -99,6 +100,9 @@ def methods(model: Any, tokenizer: Any) -> dict[str, Method]:
         ),
         "charwise, rule=1": lambda prompt: by_charwise(prompt, 1),
         "charwise": lambda prompt: by_charwise(prompt, "auto"),
+        "charwise, exact": lambda prompt: (
+            prompt + lm.complete(prompt, max_new_bytes=3 * NEW_TOKENS)[0].text
+        ),
     }
 
 
@@ -169,7 +173,7 @@ def main() -> None:
     tokenizer = AutoTokenizer.from_pretrained(args.model)
     model = AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.float32).eval()
     given = cases(args.prompts, args.seed)
-    compared = methods(model, tokenizer)
+    compared = methods(model, tokenizer, load(args.model))
     for method in compared.values():  # warm up: indices, kernels
         measure(method, given[0])
     results: dict[str, list[dict[str, Any]]] = {name: [] for name in compared}

@@ -51,7 +51,9 @@ def rounds(effort: Effort) -> Method:
 
 def methods(quick: bool) -> dict[str, Method]:
     """Everything on the frontier, by name."""
-    found: dict[str, Method] = {f"beam K={k}": beam(k) for k in ([4] if quick else [2, 4, 8, 16])}
+    found: dict[str, Method] = {
+        f"beam K={k}": beam(k) for k in ([4, 16] if quick else [2, 4, 8, 16])
+    }
     if not quick:
         found |= {f"beam K={k}": beam(k) for k in (32, 64)}
         found |= {"beam K=16 θ=1e-3": beam(16, 1e-3)}
@@ -144,7 +146,7 @@ def main() -> None:
     parser.add_argument("--error-bytes", type=int, default=1000, help="bytes compared with K=128")
     parser.add_argument("--reference", type=int, default=128, help="width of the reference beam")
     parser.add_argument("--repeat", type=int, default=5, help="runs whose median is taken")
-    parser.add_argument("--quick", action="store_true", help="presets and one beam only")
+    parser.add_argument("--quick", action="store_true", help="presets and two beams only")
     parser.add_argument("--only", choices=["hard", "easy"], help="one text only")
     parser.add_argument("--peer", help="python of an environment with genlm-bytes")
     parser.add_argument("--peer-bytes", type=int, default=300, help="bytes the peer walks")

@@ -14,6 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import charwise
+import charwise.characters
+import charwise.sampling
 from charwise import CharLM, Vocabulary
 from charwise.engines.ngram import NgramLM
 from charwise.errors import SettingError, TokenizationError, ZeroProbabilityError
@@ -103,8 +105,8 @@ def test_draws_of_characters_have_the_exact_distribution():
     for _ in range(DRAWS):
         ending = b""
         while len(ending) < 2:
-            sampling = charwise.generation.Sampling(temperature=1.0)
-            code = charwise.generation._draw_byte(next_of(known[ending]), sampling, rng)
+            sampling = charwise.sampling.Sampling(temperature=1.0)
+            code = charwise.characters._draw_byte(next_of(known[ending]), sampling, rng)
             if code == 256:
                 break
             longer = ending + bytes([code])

@@ -9,7 +9,6 @@ shows how masking (token healing) differs.
 from __future__ import annotations
 
 import codecs
-import math
 import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -20,8 +19,8 @@ import torch
 
 from charwise.canonical import to_bytes
 from charwise.characters import pending
-from charwise.distributions import EOS, NextBytes
 from charwise.errors import SettingError
+from charwise.sampling import Sampling, draw_tokens
 
 if TYPE_CHECKING:
     from charwise.state import State
@@ -48,26 +47,6 @@ class Completion:
     token_ids: list[int]
     exact_from: int
     finish: str
-
-
-@dataclass(frozen=True)
-class Sampling:
-    """How to draw tokens: temperature 0 takes the most probable; top_k 0 means all."""
-
-    temperature: float = 0.0
-    top_p: float = 1.0
-    top_k: int = 0
-    seed: int | None = None
-
-    def __post_init__(self) -> None:
-        if not (self.temperature >= 0 and math.isfinite(self.temperature)):
-            raise SettingError(f"temperature is {self.temperature}: it must be 0 or more.")
-        if not 0 < self.top_p <= 1:
-            raise SettingError(f"top_p is {self.top_p}: it must lie in (0, 1].")
-        if self.top_k < 0:
-            raise SettingError(f"top_k is {self.top_k}: it must be 0 (all) or more.")
-        if self.seed is not None and self.seed < 0:
-            raise SettingError(f"seed is {self.seed}: it must be 0 or more.")
 
 
 @dataclass
@@ -184,7 +163,7 @@ class _Generator:
                 draft.node = node
             logprobs = self.tree.logprobs([draft.node for draft in drafts])
             self.tree.forget(nodes)
-        tokens = _draw_tokens(logprobs, self.sampling, self.torch_rng)
+        tokens = draw_tokens(logprobs, self.sampling, self.torch_rng)
         scores = logprobs.gather(1, tokens[:, None])[:, 0].double().tolist()
         for draft, token, score in zip(drafts, tokens.tolist(), scores, strict=True):
             draft.logprob += score
@@ -276,72 +255,3 @@ def _draw_members(
         raw = index.sorted[rank][bundle.depth :]
         drafts.append(_Draft(bundle.node, token, ids, raw, float(logs[at]) - state.logprob))
     return drafts
-
-
-def _draw_tokens(
-    logprobs: torch.Tensor, sampling: Sampling, generator: torch.Generator
-) -> torch.Tensor:
-    """`[n]` token ids from `[n, width]` log-probabilities."""
-    if sampling.temperature == 0:
-        return logprobs.argmax(dim=-1)
-    # Less their maximum first, so that the smallest temperatures do not overflow.
-    scores = logprobs.double()
-    scores = (scores - scores.amax(dim=-1, keepdim=True)) / sampling.temperature
-    if sampling.top_k:
-        kth = scores.topk(min(sampling.top_k, scores.shape[-1]), dim=-1).values[:, -1:]
-        scores = scores.masked_fill(scores < kth, -torch.inf)
-    probs = torch.softmax(scores, dim=-1)
-    if sampling.top_p < 1:
-        ordered, order = probs.sort(dim=-1, descending=True)
-        before = ordered.cumsum(dim=-1) - ordered
-        ordered = ordered.masked_fill(before >= sampling.top_p, 0.0)
-        probs = torch.zeros_like(probs).scatter(1, order, ordered)
-    return torch.multinomial(probs, 1, generator=generator)[:, 0]
-
-
-@dataclass(frozen=True)
-class Drawn:
-    """One character drawn byte by byte, and the distribution of each of its bytes.
-
-    `character` is "" at the end of text.
-    """
-
-    character: str
-    distributions: list[NextBytes]
-
-
-def characters(
-    state: State, *, max_new_bytes: int = 64, sampling: Sampling | None = None
-) -> Iterator[Drawn]:
-    """A completion a character at a time, each with the distributions it was drawn from.
-
-    Slower than `complete`, which draws tokens, but with the same result in distribution, for
-    callers who look at every distribution. `top_k` and `top_p` apply to bytes.
-    """
-    sampling = sampling or Sampling()
-    if max_new_bytes < 0:
-        raise SettingError(f"max_new_bytes is {max_new_bytes}: it must be 0 or more.")
-    rng = np.random.default_rng(sampling.seed)
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    seen: list[NextBytes] = []
-    for _ in range(max_new_bytes):
-        distribution = state.next()
-        seen.append(distribution)
-        code = _draw_byte(distribution, sampling, rng)
-        if code == EOS:
-            yield Drawn(decoder.decode(b"", final=True), seen)
-            return
-        text = decoder.decode(bytes([code]))
-        if text:
-            yield Drawn(text, seen)
-            seen = []
-        state = state + bytes([code])
-
-
-def _draw_byte(distribution: NextBytes, sampling: Sampling, rng: np.random.Generator) -> int:
-    probs = distribution.probs
-    if sampling.temperature == 0:
-        return int(probs.argmax())
-    scores = torch.from_numpy(distribution.logprobs)[None]
-    generator = torch.Generator().manual_seed(int(rng.integers(2**62)))
-    return int(_draw_tokens(scores, sampling, generator)[0])

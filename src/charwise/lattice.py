@@ -236,7 +236,7 @@ class Lattice:
         Of several, the heaviest. A light candidate is not worth the comparison.
         """
         here = self.at[t]
-        light = rho * self.gamma < self.theta * 1e-2
+        light = rho < self.theta * 1e-2
         tail = () if light else self.tail(parent, token)
         best, longest = here[0], -1
         for v in here:

@@ -6,18 +6,21 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from charwise.canonical import to_bytes
+from charwise.characters import Drawn, characters
 from charwise.covering import Covering, best_first
 from charwise.distributions import NextBytes, NextChars
 from charwise.errors import ContextLengthError, SettingError
 from charwise.evaluated import Evaluated
-from charwise.generation import Completion, Drawn, Sampling, characters, complete, stream
+from charwise.generation import Completion, complete, stream
 from charwise.index import SortedVocabulary
 from charwise.lm import TokenLM
 from charwise.members import Encodings
 from charwise.presets import effort
 from charwise.rounds import Effort
+from charwise.sampling import Sampling
 from charwise.scoring import Score, score_text
-from charwise.state import EXACT_TOKENS, Opening, Session, State, build
+from charwise.session import Opening, Session
+from charwise.state import EXACT_TOKENS, State, build
 from charwise.vocabulary import Prompt, Vocabulary, parts_of
 
 #: Tokens left free in the window for what a state grows by.

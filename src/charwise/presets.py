@@ -22,7 +22,8 @@ def effort(preset: str | Effort) -> Effort:
     """An `Effort` by its name, or as it is.
 
     Raises:
-        SettingError: for an unknown name, θ outside [0, 1], or γ outside (0, 1].
+        SettingError: for an unknown name, θ outside [0, 1], γ outside (0, 1], a negative
+            lookahead, or less than one round.
 
     >>> effort("exact").theta
     0.0
@@ -35,4 +36,8 @@ def effort(preset: str | Effort) -> Effort:
         raise SettingError(f"theta is {preset.theta}: it is a share of probability, in [0, 1].")
     if not 0 < preset.gamma <= 1:
         raise SettingError(f"gamma is {preset.gamma}: it must lie in (0, 1].")
+    if preset.lookahead < 0:
+        raise SettingError(f"lookahead is {preset.lookahead}: it must be 0 tokens or more.")
+    if preset.rounds < 1:
+        raise SettingError(f"rounds is {preset.rounds}: at least one is needed.")
     return preset

@@ -23,7 +23,7 @@ from charwise.lattice import Lattice
 from charwise.lm import TokenLM
 from charwise.logs import log_sum
 from charwise.rounds import Effort, Rounds
-from charwise.state import Opening, zero_probability
+from charwise.session import Opening, zero_probability
 
 #: Canonical tokens of a window for models whose own window is longer or unbounded.
 WINDOW = 1024

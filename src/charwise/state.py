@@ -11,9 +11,8 @@ States are immutable and share one `Session`: the token tree, and what has been 
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,12 +20,12 @@ from numpy.typing import NDArray
 from charwise.beam import Bundle
 from charwise.canonical import to_bytes
 from charwise.distributions import EOS, NextBytes, NextChars
-from charwise.errors import SettingError, ZeroProbabilityError
-from charwise.evaluated import Evaluated
+from charwise.errors import SettingError
 from charwise.index import END_OF_TOKEN
 from charwise.known import KnownText
 from charwise.logs import log, log_sum
 from charwise.rounds import Effort, Rounds
+from charwise.session import Opening, Session, zero_probability
 
 if TYPE_CHECKING:
     from charwise.model import CharLM
@@ -40,48 +39,6 @@ _STEPPED = 4
 #: Bundles lighter than this share of the text's probability are dropped, and counted, unless
 #: the effort is to drop nothing (θ = 0).
 _LIGHT = 1e-12
-
-
-class Session:
-    """One token tree, shared by all states that grew from the same prompt.
-
-    Attributes:
-        lm: the model.
-        opening: what a text is conditioned on, start token and special tokens included.
-        given: the text's first canonical tokens: with `opening`, what the root is conditioned on.
-        start: bytes of the text before the root: after them, all alternatives count.
-        lock: held while the tree or the evaluated rows change.
-    """
-
-    def __init__(self, lm: CharLM, opening: Opening, given: Sequence[int], start: int) -> None:
-        self.lm = lm
-        self.opening = opening
-        self.given = list(given)
-        self.start = start
-        self.evaluated = Evaluated(
-            lm.engine.tree([*opening.ids, *self.given]), lm.index, retain=True
-        )
-        self.lock = threading.RLock()
-        self._dropped: set[int] = set()
-
-    def length(self, node: int) -> int:
-        """Tokens of a node's whole context, the opening included."""
-        return len(self.opening.ids) + len(self.given) + self.evaluated.tree.depth(node)
-
-    def drop(self, nodes: Sequence[int]) -> None:
-        """Free contexts that no state refers to."""
-        if nodes:
-            with self.lock:
-                self._dropped.update(nodes)
-                tree = self.evaluated.tree
-                tree.keep([node for node in range(tree.size) if node not in self._dropped])
-
-
-class Opening(NamedTuple):
-    """What comes before a text: token ids, and the bytes that the tokenizer implies after them."""
-
-    ids: tuple[int, ...]
-    lead: bytes
 
 
 class State:
@@ -347,15 +304,6 @@ def _without_light(
         return bundles, 0.0
     dropped = math.fsum(math.exp(bundle.log_p - logprob) for bundle in light)
     return [bundle for bundle in bundles if bundle.log_p >= floor], dropped
-
-
-def zero_probability(text: bytes) -> ZeroProbabilityError:
-    """The error for a text that cannot be conditioned on."""
-    return ZeroProbabilityError(
-        f"the model gives the text ending in {text[-20:]!r} ({len(text)} bytes) probability zero, "
-        "so nothing can be conditioned on it. Check the text, or whether the vocabulary can "
-        "spell it; with a coarse preset, try preset='accurate'."
-    )
 
 
 def _restore(lm: CharLM, opening: Opening, whole: bytes, effort: Effort) -> State:

@@ -1,0 +1,51 @@
+"""How tokens are drawn: temperature, top-k, top-p, seed."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from charwise.errors import SettingError
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How to draw tokens: temperature 0 takes the most probable; top_k 0 means all."""
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        if not (self.temperature >= 0 and math.isfinite(self.temperature)):
+            raise SettingError(f"temperature is {self.temperature}: it must be 0 or more.")
+        if not 0 < self.top_p <= 1:
+            raise SettingError(f"top_p is {self.top_p}: it must lie in (0, 1].")
+        if self.top_k < 0:
+            raise SettingError(f"top_k is {self.top_k}: it must be 0 (all) or more.")
+        if self.seed is not None and self.seed < 0:
+            raise SettingError(f"seed is {self.seed}: it must be 0 or more.")
+
+
+def draw_tokens(
+    logprobs: torch.Tensor, sampling: Sampling, generator: torch.Generator
+) -> torch.Tensor:
+    """`[n]` token ids from `[n, width]` log-probabilities."""
+    if sampling.temperature == 0:
+        return logprobs.argmax(dim=-1)
+    # Less their maximum first, so that the smallest temperatures do not overflow.
+    scores = logprobs.double()
+    scores = (scores - scores.amax(dim=-1, keepdim=True)) / sampling.temperature
+    if sampling.top_k:
+        kth = scores.topk(min(sampling.top_k, scores.shape[-1]), dim=-1).values[:, -1:]
+        scores = scores.masked_fill(scores < kth, -torch.inf)
+    probs = torch.softmax(scores, dim=-1)
+    if sampling.top_p < 1:
+        ordered, order = probs.sort(dim=-1, descending=True)
+        before = ordered.cumsum(dim=-1) - ordered
+        ordered = ordered.masked_fill(before >= sampling.top_p, 0.0)
+        probs = torch.zeros_like(probs).scatter(1, order, ordered)
+    return torch.multinomial(probs, 1, generator=generator)[:, 0]

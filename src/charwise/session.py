@@ -1,0 +1,64 @@
+"""A token tree that many states share: the prefill, and all that was evaluated after it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from charwise.errors import ZeroProbabilityError
+from charwise.evaluated import Evaluated
+
+if TYPE_CHECKING:
+    from charwise.model import CharLM
+
+
+class Opening(NamedTuple):
+    """What comes before a text: token ids, and the bytes that the tokenizer implies after them."""
+
+    ids: tuple[int, ...]
+    lead: bytes
+
+
+class Session:
+    """One token tree, shared by all states that grew from the same prompt.
+
+    Attributes:
+        lm: the model.
+        opening: what a text is conditioned on, start token and special tokens included.
+        given: the text's first canonical tokens: with `opening`, what the root is conditioned on.
+        start: bytes of the text before the root: after them, all alternatives count.
+        lock: held while the tree or the evaluated rows change.
+    """
+
+    def __init__(self, lm: CharLM, opening: Opening, given: Sequence[int], start: int) -> None:
+        self.lm = lm
+        self.opening = opening
+        self.given = list(given)
+        self.start = start
+        self.evaluated = Evaluated(
+            lm.engine.tree([*opening.ids, *self.given]), lm.index, retain=True
+        )
+        self.lock = threading.RLock()
+        self._dropped: set[int] = set()
+
+    def length(self, node: int) -> int:
+        """Tokens of a node's whole context, the opening included."""
+        return len(self.opening.ids) + len(self.given) + self.evaluated.tree.depth(node)
+
+    def drop(self, nodes: Sequence[int]) -> None:
+        """Free contexts that no state refers to."""
+        if nodes:
+            with self.lock:
+                self._dropped.update(nodes)
+                tree = self.evaluated.tree
+                tree.keep([node for node in range(tree.size) if node not in self._dropped])
+
+
+def zero_probability(text: bytes) -> ZeroProbabilityError:
+    """The error for a text that cannot be conditioned on."""
+    return ZeroProbabilityError(
+        f"the model gives the text ending in {text[-20:]!r} ({len(text)} bytes) probability zero, "
+        "so nothing can be conditioned on it. Check the text, or whether the vocabulary can "
+        "spell it; with a coarse preset, try preset='accurate'."
+    )
