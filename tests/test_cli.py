@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,19 +19,12 @@ import charwise
 from charwise import completion
 from charwise.cli import app
 from charwise.demo import EXAMPLES
+from charwise.errors import ModelNotFoundError
 from charwise.models import EMBEDDED
+from charwise.pretrained import read_tokenizer, read_vocabulary
 from conftest import Data
 
 PROMPT = "def check(value):\n    if value < 0:\n        raise ValueErr"
-
-
-@pytest.fixture(autouse=True, scope="session")
-def load_once() -> Any:
-    """Loading the same model for every test would take most of the time."""
-    patch = pytest.MonkeyPatch()
-    patch.setattr(completion, "load", cache(completion.load))
-    yield
-    patch.undo()
 
 
 def run(*arguments: str, stdin: bytes | None = None) -> Result:
@@ -192,11 +184,12 @@ def test_vocab_of_a_tokenizer_without_a_model(name: str, data: Data) -> None:
 
 
 def test_the_demo_shows_what_it_promises() -> None:
-    """At least six of eight: wrong plainly, right when healed."""
+    """At least six of eight: wrong plainly, right when healed, and right when exact."""
     answer = run_json("demo")
     assert len(answer["results"]) == len(EXAMPLES) == 8
-    shown = [r for r in answer["results"] if r["right"]["healed"] and not r["right"]["plain"]]
-    assert len(shown) >= 6
+    for name in ("healed", "exact"):
+        shown = [r for r in answer["results"] if r["right"][name] and not r["right"]["plain"]]
+        assert len(shown) >= 6
     assert "right, of 8: plain" in run("demo").stdout
 
 
@@ -222,16 +215,46 @@ def test_a_process_of_its_own_prints_nothing_else() -> None:
     assert json.loads(done.stdout)["completions"]["healed"] == ["or("]
 
 
-@pytest.mark.parametrize("name", ["no/such-model", "nosuchmodel", "./no/such/folder"])
-def test_a_missing_model_says_where_it_was_looked_for(name: str) -> None:
-    done = other_process("complete", "a", "--model", name)
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        (["complete", "a"], "nosuchmodel"),
+        (["next", "a"], "no/such-model"),
+        (["cover", "a"], "no/such-model"),
+        (["vocab"], "./no/such/folder"),
+    ],
+)
+def test_a_missing_model_says_where_it_was_looked_for(command: list[str], name: str) -> None:
+    begun = time.monotonic()
+    done = other_process(*command, "--model", name)
+    assert time.monotonic() - begun < 30
     assert done.returncode == 1
     assert done.stdout == ""
-    assert done.stderr.startswith("charwise: no ")
+    assert done.stderr.startswith(f"charwise: no model {name!r}: ")
+    assert done.stderr.count("\n") == 1
     assert str(Path(name).absolute()) in done.stderr
-    assert "Traceback" not in done.stderr
     if not name.startswith("."):
         assert "hub" in done.stderr
+
+
+def test_load_and_the_commands_say_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    complaints = []
+    for read in (charwise.load, completion.load, read_tokenizer, read_vocabulary):
+        with pytest.raises(ModelNotFoundError, match="HF_HUB_OFFLINE is set") as caught:
+            read("no/such-model")
+        complaints.append(str(caught.value))
+    assert len(set(complaints)) == 1
+
+
+@pytest.mark.parametrize("name", ["", "no/such/thing", "~/no-such-folder", __file__])
+def test_what_can_only_be_a_folder_is_not_looked_up(name: str) -> None:
+    with pytest.raises(ModelNotFoundError, match="there is no folder"):
+        charwise.load(name)
+
+
+def test_the_embedded_model_by_its_name() -> None:
+    assert charwise.load("embedded") is charwise.load() is charwise.load(EMBEDDED)
 
 
 def test_a_folder_without_a_model(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from charwise.distributions import EOS
 from charwise.engines.ngram import NgramLM
 from charwise.errors import (
     ContextLengthError,
+    EmptyBeamError,
     SettingError,
     TokenizationError,
     ZeroProbabilityError,
@@ -117,7 +118,7 @@ def test_the_chain_rule_of_next(case: Case):
     for at in range(len(text) + 1):
         try:
             nxt = lm.next(text[:at])
-        except (ZeroProbabilityError, TokenizationError):
+        except (ZeroProbabilityError, EmptyBeamError, TokenizationError):
             total = -math.inf
             break
         total += log_of(nxt.probs[text[at] if at < len(text) else 256])
@@ -158,7 +159,7 @@ def test_next_chars_are_marginals(case: Case):
 def test_next_chars_stop_at_the_coverage(case: Case, coverage: float):
     try:
         state = exact(case.model).state(case.text)
-    except (ZeroProbabilityError, TokenizationError):
+    except (ZeroProbabilityError, EmptyBeamError, TokenizationError):
         return
     everything = state.next_chars(1.0)
     found = state.next_chars(coverage)
@@ -180,7 +181,7 @@ def test_without_lending_sums_are_lower_bounds_and_say_what_is_missing(case: Cas
         return
     try:
         score = CharLM(case.model.lm).score(case.text, preset=effort)
-    except ZeroProbabilityError:  # nothing was left: a word, not a number
+    except (ZeroProbabilityError, EmptyBeamError):  # nothing was left: a word, not a number
         return
     found = np.exp(np.concatenate(([0.0], np.cumsum(score.logprobs))))
     assert (found <= np.array(truth) * (1 + ROUNDING)).all()
@@ -201,7 +202,7 @@ def test_errors_shrink_with_theta(case: Case):
         try:
             effort = Effort(theta, 1.0, 0)
             found.append(CharLM(case.model.lm).prefix_logprob(case.text, preset=effort))
-        except ZeroProbabilityError:
+        except (ZeroProbabilityError, EmptyBeamError):
             found.append(-math.inf)
     assert close_logs(found[0], math.log(truth))
     for more, less in pairwise(found):
@@ -213,7 +214,7 @@ def test_errors_shrink_with_theta(case: Case):
 def test_every_preset_gives_distributions(case: Case, preset: str):
     try:
         nxt = CharLM(case.model.lm, preset=preset).next(case.text)
-    except (ZeroProbabilityError, TokenizationError):
+    except (ZeroProbabilityError, EmptyBeamError, TokenizationError):
         return
     assert nxt.probs.sum() == pytest.approx(1, rel=1e-9)
     assert (nxt.probs >= 0).all()
@@ -533,9 +534,9 @@ def test_intervals_contain_the_beam_where_they_should(
     """Best first against beam summing: with b the beam's sum and d what it dropped on the way,
     b ≤ →p ≤ b + d, and lower ≤ →p ≤ upper.
 
-    Batches of different shapes differ in float32: 2e-4 nats of slack.
+    Batches of different shapes differ in float32: 5e-4 nats of slack.
     """
-    slack = 2e-4
+    slack = 5e-4
     if name == "embedded":
         lm = embedded
         prefixes = [text[:end] for text in CODE for end in range(3, 13)][:40]

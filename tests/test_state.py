@@ -16,7 +16,7 @@ import charwise
 from charwise import CharLM, Effort
 from charwise.distributions import NextBytes
 from charwise.engines.ngram import NgramLM
-from charwise.errors import SettingError, TokenizationError, ZeroProbabilityError
+from charwise.errors import EmptyBeamError, SettingError, TokenizationError, ZeroProbabilityError
 from charwise.reference import next_character_probability, prefix_probability
 from charwise.state import EXACT_TOKENS, State
 from models import CLOSE, Case, cases, close_logs, examples, log_of, table, two_ways
@@ -58,7 +58,7 @@ def test_stepping_is_building_at_once(case: Case, cut: int):
     for at in range(len(rest)):
         try:
             states.append(states[-1] + rest[at : at + 1])
-        except ZeroProbabilityError:
+        except (ZeroProbabilityError, EmptyBeamError):
             longer = prompt + rest[: at + 1]
             assert prefix_probability(longer, case.model.p, case.model.vocabulary) == 0
             with pytest.raises((ZeroProbabilityError, TokenizationError)):
@@ -136,7 +136,7 @@ def test_stepping_with_a_threshold_is_a_lower_bound(case: Case, effort: Effort):
     for at in range(len(case.text)):
         try:
             longer = state + case.text[at : at + 1]
-        except ZeroProbabilityError:
+        except (ZeroProbabilityError, EmptyBeamError):
             return
         state, before = longer, state
         left_out += (state.missing - before.missing) * math.exp(state.logprob)

@@ -79,7 +79,7 @@ def next_chars(state: State, coverage: float = 0.99) -> NextChars:
             longer = start + bytes([byte])
             if probs[byte] > 0 and _needs(longer) >= 0:
                 heapq.heappush(heap, (-float(probs[byte]), longer))
-    return NextChars(listed, eos, max(0.0, 1.0 - held))
+    return NextChars(listed, eos, max(0.0, 1.0 - held * (1.0 - state.missing)))
 
 
 @dataclass(frozen=True)
@@ -106,6 +106,7 @@ def characters(
         raise SettingError(f"max_new_bytes is {max_new_bytes}: it must be 0 or more.")
     rng = np.random.default_rng(sampling.seed)
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    decoder.decode(pending(state.text))  # a character that the prompt began is returned whole
     seen: list[NextBytes] = []
     for _ in range(max_new_bytes):
         distribution = state.next()

@@ -23,6 +23,7 @@ from charwise.terminal import (
     StdinOption,
     console,
     print_json,
+    quiet,
     read_prompt,
 )
 
@@ -104,7 +105,7 @@ def complete(
     ] = "auto",
     as_json: JsonOption = False,
 ) -> None:
-    """Complete a prompt from its own tokens, healed, and exactly, side by side."""
+    """Complete a prompt: plain, healed and exact, side by side."""
     rule = parse_rule(heal)
     text = read_prompt(prompt, stdin)
     if temperature is None:
@@ -116,6 +117,7 @@ def complete(
         request = completion.Request(text, rule, n, max_new_bytes, temperature, seed)
     except SettingError as error:
         raise typer.BadParameter(str(error)) from error
+    quiet()
     loaded = completion.load(model)
     cut = completion.prompt_cut(loaded, request)
     texts = {name: method(loaded, request) for name, method in completion.METHODS.items()}
@@ -150,11 +152,12 @@ def vocab(
     top: Annotated[int, typer.Option(min=1, help="Rows to print.")] = 15,
     as_json: JsonOption = False,
 ) -> None:
-    """Describe a tokenizer's vocabulary, and what a given prefix allows."""
-    from charwise import completion, display
+    """Describe a vocabulary, and what a prefix allows."""
+    from charwise import display
     from charwise.index import SortedVocabulary
+    from charwise.pretrained import read_vocabulary
 
-    vocabulary = completion.load_vocabulary(model)
+    vocabulary = read_vocabulary(model)
     index = SortedVocabulary(vocabulary)
     firsts = first_characters(index)
     facts: dict[str, Any] = {
@@ -233,13 +236,14 @@ def _print_prefix(screen: Console, facts: dict[str, Any], prefix: str, top: int)
 
 @app.command()
 def demo(model: ModelOption = "embedded", as_json: JsonOption = False) -> None:
-    """Complete eight partial identifiers, plain and healed, and compare with what was meant."""
+    """Complete eight partial words: plain, healed and exact."""
     from rich import box
     from rich.table import Table
 
     from charwise import completion
     from charwise.demo import EXAMPLES
 
+    quiet()
     loaded = completion.load(model)
     results: list[dict[str, Any]] = []
     for example in EXAMPLES:

@@ -17,11 +17,13 @@ from charwise.terminal import (
     StdinOption,
     console,
     print_json,
+    quiet,
     read_prompt,
 )
 
 if TYPE_CHECKING:
     from charwise.model import CharLM
+    from charwise.vocabulary import Vocabulary
 
 PromptArgument = Annotated[str | None, typer.Argument(help="The text so far.")]
 TopOption = Annotated[int, typer.Option("--top", "-k", min=1, help="Rows to print.")]
@@ -38,7 +40,7 @@ def next_bytes(
     ] = "default",
     as_json: JsonOption = False,
 ) -> None:
-    """Print the probabilities of what comes next: of bytes, or of characters."""
+    """Print the probabilities of the next byte or character."""
     text = read_prompt(prompt, stdin)
     from charwise.presets import effort
 
@@ -88,7 +90,7 @@ def cover(
     ] = 1e-6,
     as_json: JsonOption = False,
 ) -> None:
-    """Print the most probable token strings that cover a text, and how many there are."""
+    """Print the likeliest token strings that cover a text."""
     text = read_prompt(prompt, stdin)
     from charwise import display
     from charwise.canonical import to_bytes
@@ -131,7 +133,8 @@ def cover(
     out = console()
     out.print(table)
     what = "encodings" if encodings else "members"
-    out.print(f"{len(rows):,} of {size:,} {what}; {covering.visited:,} contexts visited")
+    line = f"{len(rows):,} of {size:,} {what}; {covering.visited:,} contexts visited"
+    out.print(line + lead_note(lm.vocabulary), soft_wrap=True)
     out.print(
         f"log p of the prefix in [{bounds.lower:.6f}, {bounds.upper:.6f}] nats: "
         f"at most {bounds.missing:.2g} of it left out",
@@ -139,13 +142,27 @@ def cover(
     )
 
 
+def lead_note(vocabulary: Vocabulary) -> str:
+    """What to say where the tokenizer implies bytes before a text; nothing where it does not.
+
+    >>> from charwise import Vocabulary
+    >>> lead_note(Vocabulary.from_bytes([b"a"]))
+    ''
+    >>> lead_note(Vocabulary([b" ", b"a"], lead=b" "))
+    "; each starts with the ' ' that this tokenizer puts before a text"
+    """
+    if not vocabulary.lead:
+        return ""
+    lead = vocabulary.lead.decode()
+    return f"; each starts with the {lead!r} that this tokenizer puts before a text"
+
+
 def load(model: str) -> CharLM:
     """The model that `--model` names, without the notices of the libraries."""
     from charwise import loading
-    from charwise.completion import DEFAULT_MODEL, quiet
 
     quiet()
-    return loading.load(None if model == DEFAULT_MODEL else model)
+    return loading.load(model)
 
 
 def _table(*columns: str) -> Table:

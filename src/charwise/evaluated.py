@@ -63,6 +63,11 @@ class Evaluated:
             edges.append((parent, token))
         return known
 
+    def take_back(self, edges: Sequence[tuple[int, int]]) -> None:
+        """Forget nodes that `node` promised, if extending failed or was interrupted."""
+        for edge in edges:
+            self._children.pop(edge, None)
+
     def keep(self, nodes: Sequence[int]) -> None:
         """Drop every context that is neither one of these nor an ancestor of one."""
         self.tree.keep(nodes)

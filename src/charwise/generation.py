@@ -31,7 +31,8 @@ class Completion:
     """What comes after a prompt.
 
     Attributes:
-        text: the completion, without the prompt and without the stop string.
+        text: the completion, without the prompt and without the stop string. A character that
+            the prompt began is in it whole.
         raw: its bytes, of which `text` shows what is valid UTF-8.
         logprob: log-probability of the tokens drawn, given the prompt's characters, at
             temperature 1 and without truncation, nats.
@@ -94,6 +95,7 @@ def stream(
     generator = _Generator(state, 1, max_new_bytes, stop, sampling or Sampling())
     draft = generator.drafts[0]
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    decoder.decode(pending(state.text))
     sent = 0
     try:
         while True:
@@ -207,6 +209,7 @@ class _Generator:
     def completion(self, draft: _Draft) -> Completion:
         raw = self.kept(draft)
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        decoder.decode(pending(self.state.text))
         # The incremental decoder keeps back an unfinished last character.
         return Completion(
             decoder.decode(raw),

@@ -28,6 +28,8 @@ from charwise.known import KnownText
 #: Rescale when a running sum falls below this, so that long texts do not underflow.
 _SMALL = 1e-120
 
+_LARGE = 1e300
+
 #: Tokens of a context's end that are compared.
 TAIL = 12
 
@@ -149,8 +151,10 @@ class Lattice:
             if sums[t] <= 0.0:
                 continue
             if sums[t] < _SMALL:
-                log_scale += math.log(sums[t])
-                self._rescale(t, 1.0 / sums[t], sums, pending)
+                for _ in range(2):  # the inverse of the least floats is infinite: in two steps
+                    factor = min(1.0 / sums[t], _LARGE)
+                    log_scale -= math.log(factor)
+                    self._rescale(t, factor, sums, pending)
             self.log_scale[t] = log_scale
             self.log_prefix[t] = log_scale + math.log(sums[t])
             if t in pending and (t < size - 1 or self.through):
@@ -216,6 +220,7 @@ class Lattice:
         """Lend, want or leave out the candidates that end at t."""
         lend = bool(self.at[t]) and self.gamma < 1.0
         missing = lent = 0.0
+        before = len(wanted)
         for parent, token, weight in pending:
             rho = weight / total
             agreed = 0
@@ -227,6 +232,10 @@ class Lattice:
                 missing += rho
             if self.worth(rho, agreed):
                 wanted.append(Wanted(rho, parent, token, t))
+        if missing > 0.5 and len(wanted) == before:
+            # Whatever θ is, the better part is never left out.
+            weight, parent, token = max((w, v, token) for v, token, w in pending)
+            wanted.append(Wanted(weight / total, parent, token, t))
         self.missing[t] = missing
         self.lent[t] = lent
 

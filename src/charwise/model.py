@@ -128,8 +128,14 @@ class CharLM:
         chosen = self.effort if preset is None else effort(preset)
         return score_text(self.engine, self.index, opening, text, chosen, end=end)
 
-    def covering(self, prompt: Prompt, *, tolerance: float = 1e-6) -> Covering:
+    def covering(
+        self, prompt: Prompt, *, tolerance: float = 1e-6, max_contexts: int = 10_000
+    ) -> Covering:
         """The covering of a prompt, visited best first until `tolerance` is left.
+
+        It may be exponentially large in the length of the prompt: after `max_contexts` the search
+        stops, and the bounds say what is missing. Where the tokenizer implies a leading space,
+        members begin with it.
 
         >>> import charwise
         >>> member = charwise.load().covering("import nump").top(1)[0]
@@ -138,7 +144,9 @@ class CharLM:
         """
         opening, text = self.split(prompt)
         evaluated = Evaluated(self.engine.tree(opening.ids), self.index)
-        return best_first(evaluated, 0, text, tolerance=tolerance, through=True)
+        return best_first(
+            evaluated, 0, text, tolerance=tolerance, through=True, max_contexts=max_contexts
+        )
 
     def encodings(self, text: Prompt) -> Encodings:
         """The token strings that decode to exactly this text, the most probable first.
@@ -294,6 +302,9 @@ class CharLM:
         if len(whole) <= session.start:
             return self.begin(session.opening, whole, state.effort)
         canonical = self.vocabulary.encode_beginning(whole[session.start :])
+        if session.given and len(canonical) < EXACT_TOKENS // 4:
+            # Too near the root: alternatives across it would be missed.
+            return self.begin(session.opening, whole, state.effort)
         return build(session, whole, canonical, state.effort)
 
     def __reduce__(self) -> tuple[Any, ...]:

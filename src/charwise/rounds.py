@@ -187,8 +187,12 @@ class Rounds:
                 parent = step.parent
                 at = vertices[parent].node if parent < first else nodes[parent - first]
                 nodes.append(self.evaluated.node(at, step.token, edges))
-            if edges:
-                tree.extend(edges)
+            try:
+                if edges:
+                    tree.extend(edges)
+            except BaseException:
+                self.evaluated.take_back(edges)
+                raise
             self._add(part, nodes)
         self.rounds += 1
 

@@ -23,7 +23,7 @@ from charwise.lattice import Lattice
 from charwise.lm import TokenLM
 from charwise.logs import log_sum
 from charwise.rounds import Effort, Rounds
-from charwise.session import Opening, zero_probability
+from charwise.session import Opening, impossible
 
 #: Canonical tokens of a window for models whose own window is longer or unbounded.
 WINDOW = 1024
@@ -92,7 +92,7 @@ def score_text(
         lattice, part = rounds.lattice, slice(stretch.scored, stretch.stop)
         if not np.isfinite(lattice.log_prefix[-1]):
             reached = int(np.isfinite(lattice.log_prefix).sum())
-            raise zero_probability(whole[: stretch.begin + reached])
+            raise impossible(whole[: stretch.begin + reached], float(lattice.missing.sum()))
         ahead = stretch.scored - stretch.begin
         logprobs[part] = np.diff(lattice.log_prefix[ahead:])
         missing[part] = lattice.missing[ahead + 1 :]

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from charwise.errors import ZeroProbabilityError
+from charwise.errors import EmptyBeamError, ZeroProbabilityError
 from charwise.evaluated import Evaluated
 
 if TYPE_CHECKING:
@@ -53,6 +53,17 @@ class Session:
                 self._dropped.update(nodes)
                 tree = self.evaluated.tree
                 tree.keep([node for node in range(tree.size) if node not in self._dropped])
+
+
+def impossible(text: bytes, missing: float) -> ZeroProbabilityError | EmptyBeamError:
+    """The error for a text that nothing evaluated can spell, though `missing` was left out."""
+    if missing <= 0.0:
+        return zero_probability(text)
+    return EmptyBeamError(
+        f"no context that was kept goes on to {text[-20:]!r} ({len(text)} bytes); up to "
+        f"{missing:.2g} of the probability was left out before. Use preset='accurate', or an "
+        "Effort with a smaller theta."
+    )
 
 
 def zero_probability(text: bytes) -> ZeroProbabilityError:

@@ -19,13 +19,12 @@ from numpy.typing import NDArray
 
 from charwise.beam import Bundle
 from charwise.canonical import to_bytes
-from charwise.distributions import EOS, NextBytes, NextChars
+from charwise.distributions import NextBytes, NextChars
 from charwise.errors import SettingError
-from charwise.index import END_OF_TOKEN
 from charwise.known import KnownText
 from charwise.logs import log, log_sum
 from charwise.rounds import Effort, Rounds
-from charwise.session import Opening, Session, zero_probability
+from charwise.session import Opening, Session, impossible
 
 if TYPE_CHECKING:
     from charwise.model import CharLM
@@ -95,9 +94,20 @@ class State:
         return len(self.whole) == self.session.start
 
     def next(self) -> NextBytes:
-        """p(byte | text) for the 256 bytes and the end of text."""
+        """p(byte | text) for the 256 bytes and the end of text.
+
+        Raises:
+            ZeroProbabilityError, EmptyBeamError: if nothing can follow, or nothing that was kept.
+
+        >>> import charwise
+        >>> charwise.load().state("import nump").next().top(1)[0][0]
+        'y'
+        """
         masses = self._next_masses()
-        return NextBytes(masses / masses.sum(), self.missing)
+        total = masses.sum()
+        if not total > 0:
+            raise impossible(self.whole, self.missing)
+        return NextBytes(masses / total, self.missing)
 
     def next_chars(self, coverage: float = 0.99) -> NextChars:
         """p(character | text), listing characters until they hold `coverage` of the probability.
@@ -152,14 +162,11 @@ class State:
         masses = np.zeros(257)
         with self.session.lock:
             for bundle in self.bundles:
-                row = evaluated.row(bundle.node)
-                part = evaluated.index.next_byte_masses(
-                    row.in_order, bundle.lo, bundle.hi, bundle.depth
+                shares, log_mass = evaluated.next_bytes(
+                    bundle.node, bundle.lo, bundle.hi, bundle.depth
                 )
-                part[END_OF_TOKEN] = 0.0
-                if bundle.depth == 0:
-                    part[EOS] = row.end
-                masses += math.exp(bundle.log_weight - self.logprob) * part
+                if log_mass > -math.inf:
+                    masses += math.exp(bundle.log_weight + log_mass - self.logprob) * shares
         return masses
 
     def _step(self, byte: int) -> State:
@@ -171,7 +178,7 @@ class State:
             kept = [b for b in (self._narrow(bundle, byte) for bundle in self.bundles) if b]
             logprob = log_sum([bundle.log_p for bundle in kept])
             if logprob == -math.inf:
-                raise zero_probability(self.whole + bytes([byte]))
+                raise impossible(self.whole + bytes([byte]), self.missing)
             kept, dropped = _without_light(kept, logprob, self.effort)
             opened, left_out = self._open(kept, logprob)
         missing = min(1.0, self.missing + dropped + left_out)
@@ -193,26 +200,27 @@ class State:
         Returns the new bundles, and the share of the probability that was left out.
         """
         evaluated, index = self.session.evaluated, self.session.evaluated.index
-        edges, weights, left_out = [], [], 0.0
+        ended: list[tuple[float, int, int]] = []
         for bundle in bundles:
             in_order = evaluated.row(bundle.node).in_order
             at = bundle.lo
             while at < bundle.hi and len(index.sorted[at]) == bundle.depth:
                 weight = bundle.log_weight + log(float(in_order[at]))
-                share = math.exp(weight - logprob)
-                if weight > -math.inf and share >= self.effort.theta:
-                    edges.append((bundle.node, int(index.ids[at])))
-                    weights.append(weight)
-                else:
-                    left_out += share
+                if weight > -math.inf:
+                    ended.append((weight, bundle.node, int(index.ids[at])))
                 at += 1
-        nodes = evaluated.extend(edges)
+        ended.sort(reverse=True)
+        shares = [math.exp(weight - logprob) for weight, _, _ in ended]
+        count = sum(share >= self.effort.theta for share in shares)
+        while math.fsum(shares[count:]) > 0.5:
+            count += 1  # whatever θ is, the better part is never left out
+        nodes = evaluated.extend([(node, token) for _, node, token in ended[:count]])
         size = len(index.sorted)
         opened = [
             Bundle(node, weight, 0, 0, size, weight)
-            for node, weight in zip(nodes, weights, strict=True)
+            for node, (weight, _, _) in zip(nodes, ended, strict=False)
         ]
-        return opened, left_out
+        return opened, math.fsum(shares[count:])
 
     def __copy__(self) -> State:
         return self  # immutable
@@ -268,7 +276,7 @@ def build(
         size, known = len(rest), rounds.known
         logprob = float(lattice.log_prefix[size])
         if logprob == -math.inf:
-            raise zero_probability(whole)
+            raise impossible(whole, float(lattice.missing.sum()))
         bundles = []
         for vertex in lattice.vertices:
             weight, depth = lattice.log_weight(vertex), size - vertex.position

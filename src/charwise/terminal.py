@@ -34,3 +34,14 @@ def console() -> Console:
 def print_json(**fields: Any) -> None:
     """One JSON object on stdout."""
     print(json.dumps(fields, ensure_ascii=False, indent=2))
+
+
+def quiet() -> None:
+    """Switch off, for this process, the notices and progress bars of the models' libraries."""
+    import logging
+
+    import transformers
+
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()

@@ -254,6 +254,8 @@ def parts_of(prompt: Prompt) -> list[str | bytes | int]:
     """
     if isinstance(prompt, str | bytes):
         return [prompt]
+    if isinstance(prompt, bytearray | memoryview):
+        return [bytes(prompt)]
     if not isinstance(prompt, Iterable):
         raise TokenizationError(
             f"a prompt is text, bytes, or a list of texts and token ids, not {prompt!r}."
