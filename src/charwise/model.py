@@ -96,6 +96,15 @@ class CharLM:
         """log →p(text): the log-probability that a text starts with this, nats.
 
         Of a prompt with special tokens: of the text after the last, given what is before it.
+
+        Raises:
+            ZeroProbabilityError: if no text starts so.
+            TokenizationError: if no token string spells it.
+
+        >>> import charwise
+        >>> lm = charwise.load()
+        >>> lm.prefix_logprob("import nump") > lm.prefix_logprob("import nqmp")
+        True
         """
         return float(self.score(prompt, preset=preset).logprobs.sum())
 
@@ -103,7 +112,12 @@ class CharLM:
         """log p(text): the log-probability that a text is exactly this, nats.
 
         −inf where a text cannot end: the model gives the end of text probability zero there, or
-        the vocabulary has no end token.
+        the vocabulary has no end token. Otherwise as `prefix_logprob`.
+
+        >>> import charwise
+        >>> lm = charwise.load()
+        >>> lm.logprob("import os") < lm.prefix_logprob("import os")
+        True
         """
         score = self.score(prompt, preset=preset, end=True)
         assert score.end_logprob is not None
@@ -226,13 +240,27 @@ class CharLM:
         seed: int | None = None,
         preset: str | Effort | None = None,
     ) -> Iterator[Drawn]:
-        """One completion a character at a time, with the distributions it was drawn from."""
+        """One completion a character at a time, with the distributions it was drawn from.
+
+        Unlike `complete` it samples by default, and has no stop strings: look at what was drawn,
+        and stop.
+
+        >>> import charwise
+        >>> drawn = next(charwise.load().characters("import nump", temperature=0))
+        >>> drawn.character, drawn.distributions[0].top(1)[0][0]
+        ('y', 'y')
+        """
         sampling = Sampling(temperature, top_p, top_k, seed)
         state = self.state(prompt, preset=preset)
         return characters(state, max_new_bytes=max_new_bytes, sampling=sampling)
 
     def info(self) -> dict[str, str]:
-        """What runs here: engine, device, how contexts share prefixes, vocabulary, start token."""
+        """What runs here: engine, device, how contexts share prefixes, vocabulary, start token.
+
+        >>> import charwise
+        >>> charwise.load().info()["path"]
+        'tree attention'
+        """
         vocabulary = self.vocabulary
         return {
             **self.engine.info(),
