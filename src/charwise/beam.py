@@ -60,6 +60,16 @@ class Beam:
             the true →p(text) is at most the beam's plus this.
         reserve: what `fallback` goes back to: (how much of the text was consumed, what was
             dropped there).
+
+    >>> from charwise.engines.ngram import NgramLM
+    >>> from charwise.index import SortedVocabulary
+    >>> from charwise.vocabulary import Vocabulary
+    >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2], bos_ids=[2])
+    >>> lm = NgramLM(vocabulary, 1, {(): [0.5, 0.25, 0.25]})
+    >>> evaluated = Evaluated(lm.tree([2]), SortedVocabulary(vocabulary))
+    >>> beam = start(evaluated, 0, k=1, fallback=True).step(ord("a"))
+    >>> beam.text, round(math.exp(beam.prefix_logprob), 9), beam.nodes()
+    (b'a', 0.75, [0])
     """
 
     evaluated: Evaluated
@@ -245,6 +255,16 @@ def token_healing(evaluated: Evaluated, root: int, text: bytes) -> Beam:
     """One bundle: all canonical tokens but the last, then whatever starts with the last.
 
     The approximate covering of Vieira et al. 2025, eq. 43, as a beam for `next_byte_masses`.
+
+    >>> from charwise.engines.ngram import NgramLM
+    >>> from charwise.index import SortedVocabulary
+    >>> from charwise.vocabulary import Vocabulary
+    >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2], bos_ids=[2])
+    >>> lm = NgramLM(vocabulary, 1, {(): [0.5, 0.25, 0.25]})
+    >>> evaluated = Evaluated(lm.tree([2]), SortedVocabulary(vocabulary))
+    >>> beam = token_healing(evaluated, 0, b"aa")             # after [a], all that starts with "a"
+    >>> round(math.exp(beam.prefix_logprob), 9)
+    0.375
     """
     beam = start(evaluated, root, k=1)
     ids = evaluated.index.vocabulary.encode(text)

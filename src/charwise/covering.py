@@ -45,7 +45,12 @@ class Bundle(NamedTuple):
 
 @dataclass(frozen=True)
 class Interval:
-    """Bounds of a log-probability, in nats; the truth lies between them, ends included."""
+    """Bounds of a log-probability, in nats; the truth lies between them, ends included.
+
+    >>> bounds = Interval(-1.0, -0.5)
+    >>> -0.7 in bounds, round(bounds.missing, 3)
+    (True, 0.393)
+    """
 
     lower: float
     upper: float
@@ -72,6 +77,20 @@ class Covering:
         log_unvisited: log of the most that unvisited contexts inside σ can add to →p(σ), nats.
         log_unvisited_end: the same for unvisited contexts that spell σ, whose own probability
             is known but not how it divides over the next byte.
+
+    >>> from charwise.engines.ngram import NgramLM
+    >>> from charwise.index import SortedVocabulary
+    >>> from charwise.vocabulary import Vocabulary
+    >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2], bos_ids=[2])
+    >>> lm = NgramLM(vocabulary, 1, {(): [0.5, 0.25, 0.25]})
+    >>> evaluated = Evaluated(lm.tree([2]), SortedVocabulary(vocabulary))
+    >>> covering = best_first(evaluated, 0, b"a", tolerance=0, through=True)
+    >>> round(math.exp(covering.prefix_logprob().upper), 9)     # [a] or [ab]
+    0.75
+    >>> round(math.exp(covering.logprob().lower), 9)            # [a], and the end
+    0.125
+    >>> [member.token_ids for member in covering.top(2)]
+    [(0,), (1,)]
     """
 
     def __init__(

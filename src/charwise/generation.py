@@ -40,6 +40,11 @@ class Completion:
         exact_from: offset in the prompt, in bytes, before which only its canonical tokenization
             is conditioned on.
         finish: "end" (end of text), "stop" (a stop string), "length", or "window".
+
+    >>> import charwise
+    >>> completion = charwise.load().complete("import nump", max_new_bytes=1)[0]
+    >>> completion.text, completion.exact_from, completion.finish
+    ('y', 0, 'length')
     """
 
     text: str

@@ -78,6 +78,10 @@ class SortedVocabulary:
         """The range [lo, hi), in sorted order, of the tokens that start with `prefix`.
 
         Two bisections, or one look-up if `prefix` is itself a token. An empty range has lo = hi.
+
+        >>> index = SortedVocabulary(Vocabulary.from_bytes([b"a", b"ab", b"b"]))
+        >>> index.range(b"a"), index.range(b"ac")
+        ((0, 2), (2, 2))
         """
         at = self._position.get(prefix)
         if at is not None:
@@ -93,7 +97,12 @@ class SortedVocabulary:
         return lo, bisect_left(self.sorted, after, lo)
 
     def narrow(self, lo: int, hi: int, depth: int, byte: int) -> tuple[int, int]:
-        """The part of a range, whose tokens agree on `depth` bytes, that goes on with `byte`."""
+        """The part of a range, whose tokens agree on `depth` bytes, that goes on with `byte`.
+
+        >>> index = SortedVocabulary(Vocabulary.from_bytes([b"a", b"ab", b"b"]))
+        >>> index.narrow(0, 2, 1, ord("b"))
+        (1, 2)
+        """
         if lo >= hi:
             return lo, lo
         prefix = self.sorted[hi - 1][:depth] + bytes([byte])
@@ -102,7 +111,11 @@ class SortedVocabulary:
         return lo, hi if after is None else bisect_left(self.sorted, after, lo, hi)
 
     def twins(self, token: bytes) -> tuple[int, int]:
-        """The range of the tokens whose bytes are exactly `token`; empty if there is none."""
+        """The range of the tokens whose bytes are exactly `token`; empty if there is none.
+
+        >>> SortedVocabulary(Vocabulary.from_bytes([b"a", b"b", b"a"])).twins(b"a")
+        (0, 2)
+        """
         lo = self._position.get(token)
         if lo is None:
             return 0, 0
@@ -112,7 +125,12 @@ class SortedVocabulary:
         return lo, hi
 
     def prefixes(self, forced: bytes) -> list[int]:
-        """Ids of the tokens that are proper prefixes of `forced`, longest first."""
+        """Ids of the tokens that are proper prefixes of `forced`, longest first.
+
+        >>> index = SortedVocabulary(Vocabulary.from_bytes([b"a", b"ab", b"b"]))
+        >>> index.prefixes(b"abc")
+        [1, 0]
+        """
         at = self._position.get(forced)
         if at is None:
             # All are ancestors, in the nesting of ranges, of the token just before `forced`.
@@ -132,6 +150,10 @@ class SortedVocabulary:
 
         For the empty string: all tokens with bytes. No cache: the range is a slice of `ids` and
         the prefixes are read off the nesting. The result may be a read-only view.
+
+        >>> index = SortedVocabulary(Vocabulary.from_bytes([b"a", b"ab", b"b"]))
+        >>> index.allowed(b"ab").tolist(), index.allowed(b"").tolist()
+        ([0, 1], [0, 1, 2])
         """
         lo, hi = self.range(forced)
         shorter = self.prefixes(forced)
@@ -143,7 +165,12 @@ class SortedVocabulary:
         return out
 
     def spellable(self, forced: bytes) -> bool:
-        """Whether some token string decodes to `forced`, or to more that starts with it."""
+        """Whether some token string decodes to `forced`, or to more that starts with it.
+
+        >>> index = SortedVocabulary(Vocabulary.from_bytes([b"a", b"ab", b"b"]))
+        >>> index.spellable(b"aba"), index.spellable(b"ca")
+        (True, False)
+        """
         if self.vocabulary.byte_complete or not forced:
             return True
         reached = {0}  # offsets in `forced` where a token string may end
@@ -172,6 +199,10 @@ class SortedVocabulary:
 
         Raises:
             SettingError: if `out` has another shape.
+
+        >>> index = SortedVocabulary(Vocabulary.from_bytes([b"a", b"ab", b"b"]))
+        >>> index.mask(b"ab")
+        tensor([0., 0., -inf])
         """
         import torch
 
@@ -203,7 +234,12 @@ class SortedVocabulary:
         return out
 
     def bitmask(self, forced: bytes) -> NDArray[np.int32]:
-        """`[⌈width / 32⌉]` int32: bit `id % 32` of word `id // 32` says whether `id` is allowed."""
+        """`[⌈width / 32⌉]` int32: bit `id % 32` of word `id // 32` says whether `id` is allowed.
+
+        >>> index = SortedVocabulary(Vocabulary.from_bytes([b"a", b"ab", b"b"]))
+        >>> index.bitmask(b"ab")
+        array([3], dtype=int32)
+        """
         bits = np.zeros(-(-self.vocabulary.width // 32) * 32, dtype=np.bool_)
         bits[self.allowed(forced)] = True
         return np.packbits(bits, bitorder="little").view(np.int32)
@@ -218,7 +254,12 @@ class SortedVocabulary:
         return self._torch_ids[device]
 
     def in_order(self, probabilities: NDArray[np.floating]) -> NDArray[np.float64]:
-        """Probabilities `[…, width]` by id → `[…, n]` float64 in sorted order."""
+        """Probabilities `[…, width]` by id → `[…, n]` float64 in sorted order.
+
+        >>> index = SortedVocabulary(Vocabulary.from_bytes([b"b", b"a"]))
+        >>> index.in_order(np.array([0.25, 0.75]))
+        array([0.75, 0.25])
+        """
         return np.asarray(probabilities[..., self.ids], dtype=np.float64)
 
     def next_byte_masses(
@@ -234,6 +275,11 @@ class SortedVocabulary:
         Returns:
             For each byte the mass of the tokens that continue with it; at 256 (`END_OF_TOKEN`)
             the mass of those that end there.
+
+        >>> index = SortedVocabulary(Vocabulary.from_bytes([b"a", b"ab", b"b"]))
+        >>> masses = index.next_byte_masses(np.array([0.5, 0.25, 0.25]), 0, 2, 1)
+        >>> masses[ord("b")], masses[END_OF_TOKEN]
+        (np.float64(0.25), np.float64(0.5))
         """
         ended = lo
         while ended < hi and len(self.sorted[ended]) == depth:
@@ -245,7 +291,12 @@ class SortedVocabulary:
         return masses
 
     def ranges_along(self, text: bytes) -> list[tuple[int, int]]:
-        """Nested ranges of `text[:1]`, `text[:2]`, …, as long as they are not empty."""
+        """Nested ranges of `text[:1]`, `text[:2]`, …, as long as they are not empty.
+
+        >>> index = SortedVocabulary(Vocabulary.from_bytes([b"a", b"ab", b"b"]))
+        >>> index.ranges_along(b"abb")
+        [(0, 2), (1, 2)]
+        """
         ranges = []
         lo, hi = 0, len(self.sorted)
         for depth in range(1, min(len(text), self.vocabulary.munch) + 1):
@@ -273,6 +324,10 @@ class SortedVocabulary:
         Returns:
             `starting[d]`, the mass of the tokens that start with `text[: d + 1]`, and
             `ending[d]`, of those that are exactly `text[: d + 1]`; both end where the ranges do.
+
+        >>> index = SortedVocabulary(Vocabulary.from_bytes([b"a", b"ab", b"b"]))
+        >>> index.masses_along(np.array([0.5, 0.25, 0.25]), b"abb")
+        (array([0.75, 0.25]), array([0.5 , 0.25]))
         """
         ranges = self.ranges_along(text)
         starting = np.zeros(len(ranges))

@@ -84,6 +84,13 @@ class Lattice:
         log_prefix: `[len(text) + 1]` log →p(text[:t]), nats, as of the last pass.
         missing: `[len(text) + 1]` share of the mass at t that was left out there.
         lent: `[len(text) + 1]` share of the mass at t that was lent to another context there.
+
+    >>> from charwise.index import SortedVocabulary
+    >>> from charwise.vocabulary import Vocabulary
+    >>> index = SortedVocabulary(Vocabulary.from_bytes([b"a", b"ab"]))
+    >>> lattice = Lattice(KnownText.of(b"ab", index), theta=1e-3, gamma=0.5, through=False)
+    >>> lattice.worth(0.01, agreed=3), lattice.worth(0.01, agreed=4)
+    (True, False)
     """
 
     def __init__(self, known: KnownText, theta: float, gamma: float, through: bool) -> None:

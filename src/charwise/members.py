@@ -34,6 +34,14 @@ def members_in_order(
 
     A context's weight bounds all of its members, so a member that reaches the top of the heap
     is heavier than everything not seen yet.
+
+    >>> from charwise.engines.ngram import NgramLM
+    >>> from charwise.vocabulary import Vocabulary
+    >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2], bos_ids=[2])
+    >>> lm = NgramLM(vocabulary, 1, {(): [0.5, 0.25, 0.25]})
+    >>> evaluated = Evaluated(lm.tree([2]), SortedVocabulary(vocabulary))
+    >>> [member.token_ids for member in members_in_order(evaluated, 0, b"aa")]
+    [(0, 0), (0, 1)]
     """
     index = evaluated.index
     if not text:
@@ -96,7 +104,12 @@ def covering_size(index: SortedVocabulary, text: bytes) -> int:
 
 
 def encodings_size(index: SortedVocabulary, text: bytes) -> int:
-    """|E(text)|, how many token strings decode to exactly this text."""
+    """|E(text)|, how many token strings decode to exactly this text.
+
+    >>> from charwise.vocabulary import Vocabulary
+    >>> encodings_size(SortedVocabulary(Vocabulary.from_bytes([b"a", b"aa"])), b"aaa")
+    3
+    """
     return _spellings(index, text)[-1]
 
 
@@ -117,6 +130,15 @@ class Encodings:
     Attributes:
         text: the text.
         size: how many there are.
+
+    >>> from charwise.engines.ngram import NgramLM
+    >>> from charwise.vocabulary import Vocabulary
+    >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2], bos_ids=[2])
+    >>> lm = NgramLM(vocabulary, 1, {(): [0.5, 0.25, 0.25]})
+    >>> evaluated = Evaluated(lm.tree([2]), SortedVocabulary(vocabulary))
+    >>> encodings = Encodings(evaluated, 0, b"aab")
+    >>> encodings.size, encodings.top(1)[0].token_ids
+    (1, (0, 1))
     """
 
     def __init__(self, evaluated: Evaluated, root: int, text: bytes) -> None:

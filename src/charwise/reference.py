@@ -101,12 +101,24 @@ def enum_cover(
 
 
 def prefix_probability(text: bytes, p: Conditional, vocabulary: Vocabulary) -> float:
-    """→p(text), summed over the covering (Vieira et al. 2025, eq. 13)."""
+    """→p(text), summed over the covering (Vieira et al. 2025, eq. 13).
+
+    >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2])
+    >>> p = lambda tokens: np.array([0.5, 0.25, 0.25])
+    >>> prefix_probability(b"aa", p, vocabulary)              # [a a], [a ab]
+    0.375
+    """
     return sum(member.p for member in enum_cover(text, p, vocabulary))
 
 
 def string_probability(text: bytes, p: Conditional, vocabulary: Vocabulary) -> float:
-    """p(text), end of text included (Vieira et al. 2025, eq. 14)."""
+    """p(text), end of text included (Vieira et al. 2025, eq. 14).
+
+    >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2])
+    >>> p = lambda tokens: np.array([0.5, 0.25, 0.25])
+    >>> string_probability(b"aa", p, vocabulary)              # [a a], and the end
+    0.0625
+    """
     return sum(
         member.p * _end(p(member.tokens), vocabulary)
         for member in enum_cover(text, p, vocabulary)
@@ -121,6 +133,11 @@ def next_character_probability(
 
     Raises:
         ZeroProbabilityError: if what is left of the covering has no mass.
+
+    >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2])
+    >>> p = lambda tokens: np.array([0.5, 0.25, 0.25])
+    >>> next_character_probability(b"", p, vocabulary)[[ord("a"), 256]]
+    array([0.75, 0.25])
     """
     size = len(text)
     masses = np.zeros(257)
@@ -149,6 +166,11 @@ def by_definition(text: bytes, p: Conditional, vocabulary: Vocabulary) -> float:
 
     Uses no covering: only that a token string whose decoding departs from `text` can never come
     back, and that one which has reached its end has succeeded.
+
+    >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2])
+    >>> p = lambda tokens: np.array([0.5, 0.25, 0.25])
+    >>> by_definition(b"aa", p, vocabulary)
+    0.375
     """
 
     def succeed(tokens: tuple[int, ...], decoded: bytes) -> float:
@@ -172,6 +194,11 @@ def by_enumeration(text: bytes, p: Conditional, vocabulary: Vocabulary) -> tuple
     A token string of n tokens has at least n bytes. So whether a complete string starts with
     `text` is known from its first |text| tokens, and no string longer than that decodes to it:
     the sums below go over every token string of up to |text| tokens, without any pruning.
+
+    >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2])
+    >>> p = lambda tokens: np.array([0.5, 0.25, 0.25])
+    >>> by_enumeration(b"aa", p, vocabulary)
+    (0.375, 0.0625)
     """
     starts, equals = 0.0, 0.0
     texts = [id for id, token in enumerate(vocabulary.tokens) if token is not None]

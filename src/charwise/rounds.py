@@ -40,6 +40,9 @@ class Effort(NamedTuple):
             1 means that weights are never lent.
         lookahead: tokens to evaluate along the canonical rest of each alternative.
         rounds: most rounds over one portion of the text.
+
+    >>> Effort(theta=1e-2, gamma=0.5).lookahead
+    2
     """
 
     theta: float

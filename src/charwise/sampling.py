@@ -12,7 +12,11 @@ from charwise.errors import SettingError
 
 @dataclass(frozen=True)
 class Sampling:
-    """How to draw tokens: temperature 0 takes the most probable; top_k 0 means all."""
+    """How to draw tokens: temperature 0 takes the most probable; top_k 0 means all.
+
+    >>> Sampling(temperature=0.8, top_p=0.95).top_k
+    0
+    """
 
     temperature: float = 0.0
     top_p: float = 1.0

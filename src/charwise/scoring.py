@@ -44,6 +44,11 @@ class Score:
         nodes: contexts evaluated.
         rounds: model calls, one after the other.
         end_logprob: log p(end of text | text), nats, if that was asked for.
+
+    >>> import charwise
+    >>> score = charwise.load().score("import os")
+    >>> score.text, score.logprobs.shape, bool((score.missing < 0.01).all())
+    (b'import os', (9,), True)
     """
 
     text: bytes

@@ -87,6 +87,9 @@ class Vocabulary:
         """A vocabulary from a plain list of byte strings; its encoder uses the fewest tokens.
 
         None stands for ids that spell nothing. Raises `VocabularyError` on an empty byte string.
+
+        >>> Vocabulary.from_bytes([b"a", b"b", None], end_ids=[2]).tokens
+        (b'a', b'b', None)
         """
         return cls(tokens, end_ids=end_ids, bos_ids=bos_ids, width=width, special=special)
 
@@ -131,7 +134,16 @@ class Vocabulary:
         end_ids: Iterable[int] | None = None,
         bos_ids: Sequence[int] | None = None,
     ) -> Vocabulary:
-        """The vocabulary of a tiktoken `Encoding`; the end token is its `<|endoftext|>`."""
+        """The vocabulary of a tiktoken `Encoding`; the end token is its `<|endoftext|>`.
+
+        >>> import tiktoken
+        >>> ranks = {bytes([n]): n for n in range(256)}
+        >>> encoding = tiktoken.Encoding(
+        ...     "raw", pat_str=".", mergeable_ranks=ranks, special_tokens={"<|endoftext|>": 256}
+        ... )
+        >>> Vocabulary.from_tiktoken(encoding).end_ids
+        (256,)
+        """
         from charwise.tokenizers import read_tiktoken
 
         return cls(**read_tiktoken(encoding, width, end_ids, bos_ids))
@@ -175,6 +187,9 @@ class Vocabulary:
 
         Raises:
             TokenizationError: what has no token, at which byte, and what to do.
+
+        >>> Vocabulary.from_bytes([b"a", b"b", b"ab"]).encode("aab")
+        [0, 2]
         """
         return self._canonical(to_bytes(text))
 
@@ -224,6 +239,9 @@ class Vocabulary:
 
         Raises:
             TokenizationError: for an id outside the output layer.
+
+        >>> Vocabulary.from_bytes([b"a", b"b", None], end_ids=[2]).decode([0, 1, 2])
+        b'ab'
         """
         out = []
         for id in ids:

@@ -55,7 +55,13 @@ class Walk:
 
 
 def walk_rounds(lm: CharLM, prompt: Prompt, effort: Effort, *, distributions: bool = False) -> Walk:
-    """Rounds (`CharLM.score`)."""
+    """Rounds (`CharLM.score`).
+
+    >>> import charwise
+    >>> walk = walk_rounds(charwise.load(), "import os", Effort(1e-2, 0.3), distributions=True)
+    >>> walk.logprobs.shape, walk.distributions.shape
+    ((9,), (9, 257))
+    """
     opening, text = lm.split(prompt)
     logprobs = np.zeros(len(text))
     rows = np.zeros((len(text), 257)) if distributions else None
@@ -68,14 +74,14 @@ def walk_rounds(lm: CharLM, prompt: Prompt, effort: Effort, *, distributions: bo
         ahead = stretch.scored - stretch.begin
         logprobs[part] = np.diff(rounds.lattice.log_prefix[ahead:])
         if rows is not None:
-            rows[part] = next_bytes_along(rounds)[ahead:-1]
+            rows[part] = next_bytes_along(rounds)[ahead:]
         contexts += rounds.evaluated.tree.evaluated
         calls += rounds.evaluated.tree.calls
     return Walk(logprobs, rows, contexts, calls, time.perf_counter() - started)
 
 
 def next_bytes_along(rounds: Rounds) -> Floats:
-    """`[n + 1, 257]` p(byte | text[:t]) at every position, from a finished lattice."""
+    """`[n, 257]` p(byte | text[:t]) at every position but the end, from a finished lattice."""
     lattice, known, evaluated = rounds.lattice, rounds.known, rounds.evaluated
     index, size = evaluated.index, len(known.text)
     masses = np.zeros((size + 1, 257))
@@ -92,7 +98,7 @@ def next_bytes_along(rounds: Rounds) -> Floats:
             part = index.next_byte_masses(row.in_order, lo, hi, depth)
             part[END_OF_TOKEN] = row.end if depth == 0 else 0.0
             masses[at + depth] += part * math.exp(weight - lattice.log_prefix[at + depth])
-    return np.asarray(masses / masses.sum(axis=1, keepdims=True))
+    return np.asarray(masses[:-1] / masses[:-1].sum(axis=1, keepdims=True))
 
 
 def walk_beam(
@@ -104,7 +110,12 @@ def walk_beam(
     distributions: bool = False,
     lazy: bool = True,
 ) -> Walk:
-    """Bundled beam summing, byte by byte (Vieira et al. 2025, Appendices D and G)."""
+    """Bundled beam summing, byte by byte (Vieira et al. 2025, Appendices D and G).
+
+    >>> import charwise
+    >>> walk_beam(charwise.load(), "import os", k=4).logprobs.shape
+    (9,)
+    """
     opening, text = lm.split(prompt)
     logprobs = np.zeros(len(text))
     rows = np.zeros((len(text), 257)) if distributions else None
@@ -133,6 +144,10 @@ def walk_canonical(lm: CharLM, prompt: Prompt) -> Walk:
 
     A token's log-probability is booked on its first byte, and the other bytes get 0: only sums
     over whole tokens mean anything.
+
+    >>> import charwise
+    >>> walk_canonical(charwise.load(), "import os").contexts     # the start, and all but the last
+    2
     """
     opening, text = lm.split(prompt)
     logprobs = np.zeros(len(text))
