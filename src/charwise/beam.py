@@ -26,7 +26,11 @@ _MEMORY = 64
 
 
 class Bundle(NamedTuple):
-    """A context and the range of its next tokens that agree with the text so far."""
+    """A context and the range of its next tokens that agree with the text so far.
+
+    >>> Bundle(0, 0.0, 1, 0, 2, math.log(0.75)).depth
+    1
+    """
 
     node: int
     log_weight: float  # log →p_Δ(context), nats
@@ -161,7 +165,14 @@ class Beam:
         return [*(bundle.node for bundle in self.bundles), *reserve]
 
     def advance(self, text: bytes) -> Beam:
-        """The beam after several more bytes."""
+        """The beam after several more bytes.
+
+        >>> import charwise
+        >>> lm = charwise.load()
+        >>> beam = start(Evaluated(lm.engine.tree(lm.vocabulary.bos_ids), lm.index), 0, k=4)
+        >>> beam.advance(b"import nump").text
+        b'import nump'
+        """
         beam = self
         for byte in text:
             beam = beam.step(byte)
@@ -171,6 +182,13 @@ class Beam:
         """`[257]`: →p(text·byte) / s, and at 256 p(text) / s; and log s, the scale, nats.
 
         The paper's `next_character_probability`, before it divides by the sum.
+
+        >>> import charwise
+        >>> lm = charwise.load()
+        >>> beam = start(Evaluated(lm.engine.tree(lm.vocabulary.bos_ids), lm.index), 0, k=4)
+        >>> masses, _ = beam.advance(b"import nump").next_byte_masses()
+        >>> chr(masses.argmax())
+        'y'
         """
         scale = max((bundle.log_p for bundle in self.bundles), default=-math.inf)
         floor = log(self.theta) + self.prefix_logprob

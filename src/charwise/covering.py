@@ -34,6 +34,9 @@ class Bundle(NamedTuple):
     """A visited context δ, and the tokens after it that reach or pass the end of the text.
 
     Vieira et al. 2025, Appendix D: all members of a covering that differ in their last token.
+
+    >>> Bundle(node=0, log_weight=0.0, position=0, lo=1, hi=2).hi
+    2
     """
 
     node: int
@@ -136,6 +139,14 @@ class Covering:
 
         Only for coverings made with `through=True`. Unvisited contexts, of both kinds, add at
         most their weight to all of these together.
+
+        >>> from charwise import CharLM, Vocabulary
+        >>> from charwise.engines.ngram import NgramLM
+        >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2], bos_ids=[2])
+        >>> covering = CharLM(NgramLM(vocabulary, 1, {(): [0.5, 0.25, 0.25]})).covering("aa")
+        >>> masses, scale = covering.next_byte_masses()
+        >>> (masses[[ord("a"), ord("b"), 256]] * math.exp(scale)).round(9).tolist()
+        [0.1875, 0.125, 0.0625]
         """
         size = len(self.text)
         # The heaviest share of →p(σ), not the heaviest context: that may spell none of it.
@@ -239,7 +250,17 @@ def _evaluate(evaluated: Evaluated, batch: list[_Frontier]) -> list[int]:
 
 
 def log_mass(evaluated: Evaluated, bundle: Bundle) -> float:
-    """log of a bundle's share of →p(σ): its weight times the mass of its range, nats."""
+    """log of a bundle's share of →p(σ): its weight times the mass of its range, nats.
+
+    >>> from charwise.engines.ngram import NgramLM
+    >>> from charwise.index import SortedVocabulary
+    >>> from charwise.vocabulary import Vocabulary
+    >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2], bos_ids=[2])
+    >>> lm = NgramLM(vocabulary, 1, {(): [0.5, 0.25, 0.25]})
+    >>> evaluated = Evaluated(lm.tree([2]), SortedVocabulary(vocabulary))
+    >>> round(math.exp(log_mass(evaluated, Bundle(0, math.log(0.5), 1, 0, 2))), 9)  # 1/2 · 3/4
+    0.375
+    """
     mass = evaluated.row(bundle.node).in_order[bundle.lo : bundle.hi].sum()
     return bundle.log_weight + log(float(mass))
 

@@ -18,7 +18,11 @@ from charwise.lm import TokenTree
 
 
 class Row(NamedTuple):
-    """p_Δ(· | δ): `[n]` float64 in sorted order, and the mass of the end tokens."""
+    """p_Δ(· | δ): `[n]` float64 in sorted order, and the mass of the end tokens.
+
+    >>> Row(np.array([0.5, 0.25]), end=0.25).end
+    0.25
+    """
 
     in_order: NDArray[np.float64]
     end: float
@@ -36,6 +40,11 @@ class Evaluated:
     >>> evaluated = Evaluated(lm.tree([2]), SortedVocabulary(vocabulary))
     >>> evaluated.row(0)
     Row(in_order=array([0.25, 0.5 ]), end=0.25)
+    >>> evaluated.extend([(0, 1), (0, 0), (0, 1)])  # [a], [b], and [a] again
+    [1, 2, 1]
+    >>> [(token, round(logp, 3)) for token, logp in evaluated.continuations(0, b"ab")]
+    [(1, -1.386)]
+    >>> evaluated.keep([2])
     """
 
     def __init__(self, tree: TokenTree, index: SortedVocabulary, *, retain: bool = False) -> None:
@@ -56,6 +65,16 @@ class Evaluated:
         """The node of `parent · token`; if it is new it is appended to `edges`, to be extended.
 
         The parent may itself be one that `edges` will make.
+
+        >>> from charwise.engines.ngram import NgramLM
+        >>> from charwise.vocabulary import Vocabulary
+        >>> vocabulary = Vocabulary.from_bytes([b"b", b"a", None], end_ids=[2], bos_ids=[2])
+        >>> lm = NgramLM(vocabulary, 1, {(): [0.5, 0.25, 0.25]})
+        >>> evaluated = Evaluated(lm.tree([2]), SortedVocabulary(vocabulary))
+        >>> edges: list[tuple[int, int]] = []
+        >>> evaluated.node(0, 1, edges), evaluated.node(1, 0, edges), edges  # [a], then [a b]
+        (1, 2, [(0, 1), (1, 0)])
+        >>> evaluated.take_back(edges)  # or evaluated.tree.extend(edges)
         """
         known = self._children.get((parent, token))
         if known is None:
@@ -98,6 +117,15 @@ class Evaluated:
         Returns:
             The shares, which sum to 1 (all 0 if nothing follows), and the log of their mass.
             Apart, neither overflows nor underflows, however light the bundle is.
+
+        >>> from charwise.engines.ngram import NgramLM
+        >>> from charwise.vocabulary import Vocabulary
+        >>> vocabulary = Vocabulary.from_bytes([b"b", b"a", None], end_ids=[2], bos_ids=[2])
+        >>> lm = NgramLM(vocabulary, 1, {(): [0.5, 0.25, 0.25]})
+        >>> evaluated = Evaluated(lm.tree([2]), SortedVocabulary(vocabulary))
+        >>> shares, log_mass = evaluated.next_bytes(0, 0, 2, 0)
+        >>> shares[[ord("a"), ord("b"), 256]].round(9).tolist(), round(log_mass, 9)
+        ([0.25, 0.5, 0.25], 0.0)
         """
         row = self.row(node)
         part = self.index.next_byte_masses(row.in_order, lo, hi, depth)

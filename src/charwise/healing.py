@@ -33,7 +33,11 @@ Rule = Literal["auto", "word", "off"] | int
 
 
 class Cut(NamedTuple):
-    """A prompt cut in two: the token ids to keep, and the bytes to reproduce after them."""
+    """A prompt cut in two: the token ids to keep, and the bytes to reproduce after them.
+
+    >>> Cut(kept=[0], forced=b" Nod").forced
+    b' Nod'
+    """
 
     kept: list[int]
     forced: bytes

@@ -50,6 +50,8 @@ class SortedVocabulary:
     (2, 4)
     >>> [vocabulary.tokens[id] for id in index.allowed(b"sw")]
     [b's', b'sw', b'swing']
+    >>> index.length(0), index.ids_on("cpu").tolist()
+    (5, [1, 4, 3, 0, 2])
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:

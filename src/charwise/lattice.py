@@ -41,7 +41,11 @@ Edge = tuple[int, int, float]
 
 
 class Wanted(NamedTuple):
-    """A candidate worth evaluating: the context of `parent`, and `token` up to `position`."""
+    """A candidate worth evaluating: the context of `parent`, and `token` up to `position`.
+
+    >>> max(Wanted(0.1, 0, 1, 2), Wanted(0.2, 0, 0, 1)).token  # the heavier candidate
+    0
+    """
 
     rho: float
     parent: int
@@ -50,7 +54,11 @@ class Wanted(NamedTuple):
 
 
 class Vertex:
-    """An evaluated context: its node in the token tree, and how the text may go on from it."""
+    """An evaluated context: its node in the token tree, and how the text may go on from it.
+
+    >>> Vertex(node=0, position=3, depth=1, tail=(7,)).weight
+    0.0
+    """
 
     __slots__ = ("depth", "edges", "end", "node", "position", "starting", "tail", "weight")
 
@@ -132,7 +140,23 @@ class Lattice:
         return self.log_scale[vertex.position] + math.log(vertex.weight)
 
     def passage(self, stop: int) -> list[Wanted]:
-        """One pass over the text from `frozen` to `stop`: sums anew, and what is wanted next."""
+        """One pass over the text from `frozen` to `stop`: sums anew, and what is wanted next.
+
+        >>> from charwise.index import SortedVocabulary
+        >>> from charwise.vocabulary import Vocabulary
+        >>> index = SortedVocabulary(Vocabulary.from_bytes([b"a", b"ab"]))
+        >>> lattice = Lattice(KnownText.of(b"ab", index), theta=1e-3, gamma=0.5, through=False)
+        >>> vertex = Vertex(node=0, position=0, depth=0, tail=())
+        >>> vertex.starting, vertex.edges = [0.75, 0.25], [(0, 1, 0.5)]
+        >>> lattice.add(vertex, -1, -1), lattice.tail(0, 0)
+        (0, (0,))
+        >>> [wanted.token for wanted in lattice.passage(stop=2)]  # [a], not evaluated yet
+        [0]
+        >>> np.exp(lattice.log_prefix[:2]).tolist(), lattice.log_weight(vertex)
+        ([1.0, 0.75], 0.0)
+        >>> lattice.freeze(), lattice.frozen
+        ([], 2)
+        """
         size, deepest = len(self.log_prefix), self.known.lo.shape[1]
         vertices, at, children = self.vertices, self.at, self.children
         start = self.frozen

@@ -20,7 +20,11 @@ _AHEAD = 32
 
 
 class Member(NamedTuple):
-    """One token string of a covering."""
+    """One token string of a covering.
+
+    >>> Member((0, 1), b"aab", -2.0).text
+    b'aab'
+    """
 
     token_ids: tuple[int, ...]
     text: bytes  # its decoding, which starts with σ

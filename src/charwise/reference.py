@@ -25,7 +25,11 @@ Conditional = Callable[[tuple[int, ...]], NDArray[np.float64]]
 
 
 class Member(NamedTuple):
-    """A token string, its decoding, and its prefix probability →p_Δ."""
+    """A token string, its decoding, and its prefix probability →p_Δ.
+
+    >>> Member(0.25, b"ab", (1,)).text
+    b'ab'
+    """
 
     p: float
     text: bytes
@@ -36,7 +40,14 @@ Prune = Callable[[bytes, list[Member]], list[Member]]
 
 
 def conditional(lm: TokenLM, prompt_ids: Sequence[int] | None = None) -> Conditional:
-    """p_Δ(· | δ) of an engine as a plain function of the token string δ."""
+    """p_Δ(· | δ) of an engine as a plain function of the token string δ.
+
+    >>> from charwise.engines.ngram import NgramLM
+    >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2], bos_ids=[2])
+    >>> p = conditional(NgramLM(vocabulary, 1, {(): [0.5, 0.25, 0.25]}))
+    >>> p((0, 1)).round(9).tolist()
+    [0.5, 0.25, 0.25]
+    """
     tree = lm.tree(lm.vocabulary.bos_ids if prompt_ids is None else prompt_ids)
     nodes: dict[tuple[int, ...], int] = {(): tree.root}
 
@@ -53,12 +64,21 @@ def conditional(lm: TokenLM, prompt_ids: Sequence[int] | None = None) -> Conditi
 
 
 def prune_nothing(text: bytes, out: list[Member]) -> list[Member]:
-    """Keep all of the covering."""
+    """Keep all of the covering.
+
+    >>> prune_nothing(b"a", [Member(0.5, b"a", (0,))])
+    [Member(p=0.5, text=b'a', tokens=(0,))]
+    """
     return out
 
 
 def prune_top_k_buckets(k: int) -> Prune:
-    """Keep the `k` heaviest buckets: members that agree up to a partially matched last token."""
+    """Keep the `k` heaviest buckets: members that agree up to a partially matched last token.
+
+    >>> members = [Member(0.3, b"a", (0,)), Member(0.2, b"ab", (1,)), Member(0.2, b"ac", (2,))]
+    >>> [member.text for member in prune_top_k_buckets(1)(b"a", members)]
+    [b'ab', b'ac']
+    """
 
     def prune(text: bytes, out: list[Member]) -> list[Member]:
         buckets: dict[tuple[int, ...], list[Member]] = defaultdict(list)

@@ -65,6 +65,18 @@ class Rounds:
     Attributes:
         lattice: the evaluated contexts and their sums.
         rounds: batches evaluated so far.
+
+    >>> from charwise.index import SortedVocabulary
+    >>> from charwise.engines.ngram import NgramLM
+    >>> from charwise.vocabulary import Vocabulary
+    >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2], bos_ids=[2])
+    >>> lm = NgramLM(vocabulary, 1, {(): [0.5, 0.25, 0.25]})
+    >>> index = SortedVocabulary(vocabulary)
+    >>> rounds = Rounds(
+    ...     Evaluated(lm.tree([2]), index), 0, KnownText.of(b"aa", index), Effort(0.0, 1.0)
+    ... )
+    >>> np.exp(rounds.run(vocabulary.encode(b"aa")).log_prefix).round(9).tolist()
+    [1.0, 0.75, 0.375]
     """
 
     def __init__(
@@ -89,8 +101,10 @@ class Rounds:
     def run(self, canonical: Sequence[int]) -> Lattice:
         """All rounds, from the canonical tokenization of the text to the last that is wanted.
 
-        The text is taken in portions of `PORTION` canonical tokens. Sums only depend on what
-        is to their left, so this changes no number; it bounds the contexts held at a time.
+        The text is taken in portions of `PORTION` canonical tokens, which bounds the contexts
+        held at a time. With θ = 0 and rounds enough this changes no number. Otherwise it may
+        change which contexts are evaluated: a candidate's share is taken when its portion is
+        worked on, and what is to its left is final by then.
         """
         end = len(self.lattice.log_prefix)
         last, position = 0, 0

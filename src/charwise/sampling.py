@@ -37,7 +37,12 @@ class Sampling:
 def draw_tokens(
     logprobs: torch.Tensor, sampling: Sampling, generator: torch.Generator
 ) -> torch.Tensor:
-    """`[n]` token ids from `[n, width]` log-probabilities."""
+    """`[n]` token ids from `[n, width]` log-probabilities.
+
+    >>> logs = torch.tensor([[0.2, 0.8], [0.9, 0.1]]).log()
+    >>> draw_tokens(logs, Sampling(), torch.Generator())
+    tensor([1, 0])
+    """
     if sampling.temperature == 0:
         return logprobs.argmax(dim=-1)
     # Less their maximum first, so that the smallest temperatures do not overflow.

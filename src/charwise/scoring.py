@@ -61,7 +61,12 @@ class Score:
 
     @property
     def bits_per_byte(self) -> float:
-        """Mean surprisal of a byte; NaN-free: 0 for the empty text."""
+        """Mean surprisal of a byte; NaN-free: 0 for the empty text.
+
+        >>> zeros = np.zeros(2)
+        >>> Score(b"ab", np.log([0.5, 0.125]), zeros, zeros, nodes=1, rounds=1).bits_per_byte
+        2.0
+        """
         if not len(self.logprobs):
             return 0.0
         return -float(self.logprobs.mean()) / math.log(2)
@@ -71,6 +76,9 @@ class Stretch(NamedTuple):
     """One window of a text: one token tree.
 
     The bytes [begin, stop) are in the lattice; those from `scored` on count.
+
+    >>> Stretch([2], [0, 1], begin=0, scored=0, stop=3).stop
+    3
     """
 
     prompt_ids: list[int]  # the opening, and canonical tokens to condition on
@@ -89,7 +97,17 @@ def score_text(
     *,
     end: bool = False,
 ) -> Score:
-    """Score a text after an opening; see `CharLM.score`."""
+    """Score a text after an opening; see `CharLM.score`.
+
+    >>> from charwise.engines.ngram import NgramLM
+    >>> from charwise.vocabulary import Vocabulary
+    >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2], bos_ids=[2])
+    >>> lm = NgramLM(vocabulary, 1, {(): [0.5, 0.25, 0.25]})
+    >>> index, opening = SortedVocabulary(vocabulary), Opening((2,), b"")
+    >>> score = score_text(lm, index, opening, b"aa", Effort(0.0, 1.0))
+    >>> np.exp(score.logprobs).round(9).tolist()  # 3/4, then (1/4 + 1/8) / (3/4)
+    [0.75, 0.5]
+    """
     logprobs, missing, lent = (np.zeros(len(whole)) for _ in range(3))
     contexts = calls = 0
     end_logprob = None
@@ -125,6 +143,14 @@ def stretches(
     """The finished rounds of each window of a text, in order.
 
     `through` also evaluates what spells the whole text; `retain` keeps all probabilities.
+
+    >>> from charwise.engines.ngram import NgramLM
+    >>> from charwise.vocabulary import Vocabulary
+    >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2], bos_ids=[2])
+    >>> lm = NgramLM(vocabulary, 1, {(): [0.5, 0.25, 0.25]})
+    >>> index, opening = SortedVocabulary(vocabulary), Opening((2,), b"")
+    >>> [rounds.rounds for _, rounds in stretches(lm, index, opening, b"aa", Effort(0.0, 1.0))]
+    [1]
     """
     known = KnownText.of(whole, index)
     for stretch in plan(engine, index, opening, whole):
@@ -140,7 +166,16 @@ def stretches(
 def plan(
     engine: TokenLM, index: SortedVocabulary, opening: Opening, whole: bytes
 ) -> Iterator[Stretch]:
-    """Cut a text into windows; the first covers as much as it can, the others half of that."""
+    """Cut a text into windows; the first covers as much as it can, the others half of that.
+
+    >>> from charwise.engines.ngram import NgramLM
+    >>> from charwise.vocabulary import Vocabulary
+    >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2], bos_ids=[2])
+    >>> lm = NgramLM(vocabulary, 1, {(): [0.5, 0.25, 0.25]})
+    >>> index, opening = SortedVocabulary(vocabulary), Opening((2,), b"")
+    >>> list(plan(lm, index, opening, b"aab"))
+    [Stretch(prompt_ids=[2], canonical=[0, 1], begin=0, scored=0, stop=3)]
+    """
     canonical = index.vocabulary.encode_beginning(whole)
     offsets = np.cumsum([0, *map(index.length, canonical)]).tolist()
     size, window = len(canonical), engine.window

@@ -14,7 +14,11 @@ if TYPE_CHECKING:
 
 
 class Opening(NamedTuple):
-    """What comes before a text: token ids, and the bytes that the tokenizer implies after them."""
+    """What comes before a text: token ids, and the bytes that the tokenizer implies after them.
+
+    >>> Opening(ids=(0,), lead=b" ").lead
+    b' '
+    """
 
     ids: tuple[int, ...]
     lead: bytes
@@ -29,6 +33,15 @@ class Session:
         given: the text's first canonical tokens: with `opening`, what the root is conditioned on.
         start: bytes of the text before the root: after them, all alternatives count.
         lock: held while the tree or the evaluated rows change.
+
+    >>> import charwise
+    >>> lm = charwise.load()
+    >>> opening = Opening(lm.vocabulary.bos_ids, b"")
+    >>> session = Session(lm, opening, lm.vocabulary.encode("import"), 6)
+    >>> node = session.evaluated.extend([(0, lm.vocabulary.encode(" os")[0])])[0]
+    >>> session.length(node) - session.length(0)
+    1
+    >>> session.drop([node])
     """
 
     def __init__(self, lm: CharLM, opening: Opening, given: Sequence[int], start: int) -> None:
@@ -56,7 +69,11 @@ class Session:
 
 
 def impossible(text: bytes, missing: float) -> ZeroProbabilityError | EmptyBeamError:
-    """The error for a text that nothing evaluated can spell, though `missing` was left out."""
+    """The error for a text that nothing evaluated can spell, though `missing` was left out.
+
+    >>> type(impossible(b"ab", missing=0.0)).__name__, type(impossible(b"ab", 0.1)).__name__
+    ('ZeroProbabilityError', 'EmptyBeamError')
+    """
     if missing <= 0.0:
         return zero_probability(text)
     return EmptyBeamError(
@@ -67,7 +84,11 @@ def impossible(text: bytes, missing: float) -> ZeroProbabilityError | EmptyBeamE
 
 
 def zero_probability(text: bytes) -> ZeroProbabilityError:
-    """The error for a text that cannot be conditioned on."""
+    """The error for a text that cannot be conditioned on.
+
+    >>> str(zero_probability(b"ab"))[:42]
+    "the model gives the text ending in b'ab' ("
+    """
     return ZeroProbabilityError(
         f"the model gives the text ending in {text[-20:]!r} ({len(text)} bytes) probability zero, "
         "so nothing can be conditioned on it. Check the text, or whether the vocabulary can "

@@ -47,8 +47,8 @@ class State:
         whole: the text, after the implied leading space of tokenizers that have one.
         bundles: the contexts that cover it.
         logprob: log →p(text | what is before `exact_from`), nats.
-        missing: share of the probability that was left out, counted where it was; what was lent
-            to similar contexts is not in it.
+        missing: share of the probability that was left out, added up over the bytes where it was;
+            what was lent to similar contexts is not in it.
 
     >>> import charwise
     >>> lm = charwise.load()

@@ -150,12 +150,20 @@ class Vocabulary:
 
     @property
     def width(self) -> int:
-        """Width of the model's output layer: logits are `[…, width]`."""
+        """Width of the model's output layer: logits are `[…, width]`.
+
+        >>> Vocabulary.from_bytes([b"a", b"b"], width=4).width
+        4
+        """
         return len(self.tokens)
 
     @cached_property
     def counted(self) -> NDArray[np.bool_]:
-        """`[width]`: True for the ids that share the probability: tokens of text, end tokens."""
+        """`[width]`: True for the ids that share the probability: tokens of text, end tokens.
+
+        >>> Vocabulary.from_bytes([b"a", None, None], end_ids=[1]).counted
+        array([ True,  True, False])
+        """
         mask = np.array([token is not None for token in self.tokens], dtype=np.bool_)
         mask[list(self.end_ids)] = True
         mask.setflags(write=False)
@@ -174,7 +182,11 @@ class Vocabulary:
 
     @cached_property
     def byte_complete(self) -> bool:
-        """Whether every byte has a token, so that every text has an encoding."""
+        """Whether every byte has a token, so that every text has an encoding.
+
+        >>> Vocabulary.from_bytes([bytes([byte]) for byte in range(256)]).byte_complete
+        True
+        """
         present = {token for token in self.tokens if token is not None and len(token) == 1}
         return len(present) == 256
 

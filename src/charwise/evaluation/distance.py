@@ -37,7 +37,12 @@ def _relative_entropy(p: Floats, q: Floats) -> Floats:
 
 
 class Mean(NamedTuple):
-    """A mean and its bootstrapped 95 % interval."""
+    """A mean and its bootstrapped 95 % interval.
+
+    >>> mean = Mean(1.0, 0.5, 1.5)
+    >>> mean.low < mean.value < mean.high
+    True
+    """
 
     value: float
     low: float

@@ -35,6 +35,10 @@ class Walk:
         contexts: contexts evaluated.
         calls: model calls, one after the other.
         seconds: wall-clock.
+
+    >>> walk = Walk(np.log([0.5, 0.125]), None, contexts=3, calls=2, seconds=0.5)
+    >>> walk.bits_per_byte, walk.bytes_per_second
+    (2.0, 4.0)
     """
 
     logprobs: Floats
@@ -81,7 +85,15 @@ def walk_rounds(lm: CharLM, prompt: Prompt, effort: Effort, *, distributions: bo
 
 
 def next_bytes_along(rounds: Rounds) -> Floats:
-    """`[n, 257]` p(byte | text[:t]) at every position but the end, from a finished lattice."""
+    """`[n, 257]` p(byte | text[:t]) at every position but the end, from a finished lattice.
+
+    >>> import charwise
+    >>> lm = charwise.load()
+    >>> text, opening = b"import os", lm.split("")[0]
+    >>> _, rounds = next(stretches(lm.engine, lm.index, opening, text, lm.effort, retain=True))
+    >>> next_bytes_along(rounds).shape
+    (9, 257)
+    """
     lattice, known, evaluated = rounds.lattice, rounds.known, rounds.evaluated
     index, size = evaluated.index, len(known.text)
     masses = np.zeros((size + 1, 257))
