@@ -534,9 +534,9 @@ def test_intervals_contain_the_beam_where_they_should(
     """Best first against beam summing: with b the beam's sum and d what it dropped on the way,
     b ≤ →p ≤ b + d, and lower ≤ →p ≤ upper.
 
-    Batches of different shapes differ in float32: 5e-4 nats of slack.
+    Batches of different shapes differ in float32: 2e-4 nats of slack.
     """
-    slack = 5e-4
+    slack = 2e-4
     if name == "embedded":
         lm = embedded
         prefixes = [text[:end] for text in CODE for end in range(3, 13)][:40]
@@ -558,9 +558,9 @@ def test_intervals_contain_the_beam_where_they_should(
         if most - beam.prefix_logprob < 1e-6:  # it dropped nothing to speak of: it must lie inside
             tight += 1
             assert found.lower - slack <= beam.prefix_logprob <= found.upper + slack
-        # Best first and the rounds agree as well.
-        accurate = lm.prefix_logprob(raw, preset="accurate")
-        assert found.lower - 0.02 <= accurate <= found.upper + slack
+        # Best first and rounds that lend nothing, a lower bound, agree as well.
+        rounds = lm.prefix_logprob(raw, preset=Effort(1e-4, 1.0, 1))
+        assert found.lower - 0.02 <= rounds <= found.upper + slack
     assert tight >= 8
 
 
