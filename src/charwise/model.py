@@ -18,7 +18,8 @@ from charwise.members import Encodings
 from charwise.presets import effort
 from charwise.rounds import Effort
 from charwise.sampling import Sampling
-from charwise.scoring import Score, score_text
+from charwise.score import Score
+from charwise.scoring import score_text
 from charwise.session import Opening, Session
 from charwise.state import EXACT_TOKENS, State, build
 from charwise.vocabulary import Prompt, Vocabulary, parts_of
@@ -124,23 +125,65 @@ class CharLM:
         return float(score.logprobs.sum()) + score.end_logprob
 
     def score(
-        self, prompt: Prompt, *, preset: str | Effort | None = None, end: bool = False
+        self,
+        prompt: Prompt,
+        *,
+        context: Prompt = "",
+        preset: str | Effort | None = None,
+        end: bool = False,
     ) -> Score:
         """Log-probability of every byte of a text, given all bytes before it.
 
         Args:
             prompt: the text; special tokens in it are conditioned on.
+            context: what comes before the text; conditioned on, and not scored. It is joined to
+                the text as characters: where the one ends and the other begins changes no number.
             preset: "fast", "default", "accurate" or "exact", or an `Effort`.
             end: also score the end of text.
 
         >>> import charwise
-        >>> score = charwise.load().score("import numpy")
+        >>> lm = charwise.load()
+        >>> score = lm.score("import numpy")
         >>> score.logprobs.shape, score.bits_per_byte < 4
         ((12,), True)
+        >>> bool((lm.score("py", context="import num").logprobs == score.logprobs[-2:]).all())
+        True
         """
-        opening, text = self.split(prompt)
+        parts = parts_of(prompt)
+        opening, whole = self.split([*parts_of(context), *parts])
+        given = len(whole) - len(opening.lead) - len(_last_text(parts)[1])
         chosen = self.effort if preset is None else effort(preset)
-        return score_text(self.engine, self.index, opening, text, chosen, end=end)
+        return score_text(self.engine, self.index, opening, whole, chosen, given=given, end=end)
+
+    def scores(
+        self,
+        prompts: Sequence[Prompt],
+        *,
+        contexts: Sequence[Prompt] | None = None,
+        preset: str | Effort | None = None,
+        end: bool = False,
+    ) -> list[Score]:
+        """`score` of many texts, packed into common batches.
+
+        Args:
+            prompts: the texts.
+            contexts: what comes before each, conditioned on and not scored; by default nothing.
+            preset, end: as in `score`.
+
+        Raises:
+            SettingError: not as many contexts as texts.
+
+        >>> import charwise
+        >>> [len(score.logprobs) for score in charwise.load().scores(["import", "os"])]
+        [6, 2]
+        """
+        contexts = [""] * len(prompts) if contexts is None else contexts
+        if len(contexts) != len(prompts):
+            raise SettingError(f"{len(contexts)} contexts for {len(prompts)} texts.")
+        return [
+            self.score(prompt, context=context, preset=preset, end=end)
+            for prompt, context in zip(prompts, contexts, strict=True)
+        ]
 
     def covering(
         self, prompt: Prompt, *, tolerance: float = 1e-6, max_contexts: int = 10_000
@@ -272,10 +315,8 @@ class CharLM:
     def split(self, prompt: Prompt) -> tuple[Opening, bytes]:
         """What a prompt conditions on, and its text, which the implied lead begins."""
         vocabulary = self.vocabulary
-        parts = parts_of(prompt)
-        last = max((n for n, p in enumerate(parts) if not isinstance(p, str | bytes)), default=-1)
-        ids = vocabulary.encode_prompt(parts[: last + 1])
-        text = b"".join(to_bytes(part) for part in parts[last + 1 :])  # type: ignore[arg-type]
+        before, text = _last_text(parts_of(prompt))
+        ids = vocabulary.encode_prompt(before)
         if not ids or vocabulary.tokens[ids[0]] is not None:
             ids = [*vocabulary.bos_ids, *ids]
         if not ids:
@@ -339,6 +380,13 @@ class CharLM:
         if self._origin is not None:
             return (_load_again, self._origin)
         return (_rebuild, (self.engine, self.effort))
+
+
+def _last_text(parts: list[str | bytes | int]) -> tuple[list[str | bytes | int], bytes]:
+    """What comes up to the last token id, and the text after it."""
+    last = max((n for n, p in enumerate(parts) if not isinstance(p, str | bytes)), default=-1)
+    text = b"".join(to_bytes(part) for part in parts[last + 1 :])  # type: ignore[arg-type]
+    return parts[: last + 1], text
 
 
 def _rebuild(engine: TokenLM, chosen: Effort) -> CharLM:

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from charwise.errors import ContextLengthError
 from charwise.evaluated import Evaluated
@@ -23,6 +21,7 @@ from charwise.lattice import Lattice
 from charwise.lm import TokenLM
 from charwise.logs import log_sum
 from charwise.rounds import Effort, Rounds
+from charwise.score import Score
 from charwise.session import Opening, impossible
 
 #: Canonical tokens of a window for models whose own window is longer or unbounded.
@@ -30,46 +29,6 @@ WINDOW = 1024
 
 #: Canonical tokens evaluated before a stretch that counts, for its alternatives to be alive.
 WARM_UP = 16
-
-
-@dataclass(frozen=True)
-class Score:
-    """The log-probabilities of a text's bytes.
-
-    Attributes:
-        text: the text.
-        logprobs: `[n_bytes]` float64, log p(byte | all before), nats.
-        missing: `[n_bytes]` share of the probability that was left out after each byte.
-        lent: `[n_bytes]` share that was approximated by a context with the same last tokens.
-        nodes: contexts evaluated.
-        rounds: model calls, one after the other.
-        end_logprob: log p(end of text | text), nats, if that was asked for.
-
-    >>> import charwise
-    >>> score = charwise.load().score("import os")
-    >>> score.text, score.logprobs.shape, bool((score.missing < 0.01).all())
-    (b'import os', (9,), True)
-    """
-
-    text: bytes
-    logprobs: NDArray[np.float64]
-    missing: NDArray[np.float64]
-    lent: NDArray[np.float64]
-    nodes: int
-    rounds: int
-    end_logprob: float | None = None
-
-    @property
-    def bits_per_byte(self) -> float:
-        """Mean surprisal of a byte; NaN-free: 0 for the empty text.
-
-        >>> zeros = np.zeros(2)
-        >>> Score(b"ab", np.log([0.5, 0.125]), zeros, zeros, nodes=1, rounds=1).bits_per_byte
-        2.0
-        """
-        if not len(self.logprobs):
-            return 0.0
-        return -float(self.logprobs.mean()) / math.log(2)
 
 
 class Stretch(NamedTuple):
@@ -95,9 +54,10 @@ def score_text(
     whole: bytes,
     effort: Effort,
     *,
+    given: int = 0,
     end: bool = False,
 ) -> Score:
-    """Score a text after an opening; see `CharLM.score`.
+    """Score a text after an opening, the first `given` bytes of it apart; see `CharLM.score`.
 
     >>> from charwise.engines.ngram import NgramLM
     >>> from charwise.vocabulary import Vocabulary
@@ -111,7 +71,9 @@ def score_text(
     logprobs, missing, lent = (np.zeros(len(whole)) for _ in range(3))
     contexts = calls = 0
     end_logprob = None
-    for stretch, rounds in stretches(engine, index, opening, whole, effort, through=end):
+    skip = len(opening.lead) + given
+    parts = stretches(engine, index, opening, whole, effort, start=skip, through=end)
+    for stretch, rounds in parts:
         lattice, part = rounds.lattice, slice(stretch.scored, stretch.stop)
         if not np.isfinite(lattice.log_prefix[-1]):
             reached = int(np.isfinite(lattice.log_prefix).sum())
@@ -124,7 +86,6 @@ def score_text(
         calls += rounds.evaluated.tree.calls
         if end and stretch.stop == len(whole):
             end_logprob = _end_logprob(lattice)
-    skip = len(opening.lead)
     return Score(
         whole[skip:], logprobs[skip:], missing[skip:], lent[skip:], contexts, calls, end_logprob
     )
@@ -137,10 +98,11 @@ def stretches(
     whole: bytes,
     effort: Effort,
     *,
+    start: int = 0,
     through: bool = False,
     retain: bool = False,
 ) -> Iterator[tuple[Stretch, Rounds]]:
-    """The finished rounds of each window of a text, in order.
+    """The finished rounds of each window of a text that reaches beyond `start`, in order.
 
     `through` also evaluates what spells the whole text; `retain` keeps all probabilities.
 
@@ -154,6 +116,8 @@ def stretches(
     """
     known = KnownText.of(whole, index)
     for stretch in plan(engine, index, opening, whole):
+        if stretch.stop <= start and stretch.stop < len(whole):
+            continue
         evaluated = Evaluated(engine.tree(stretch.prompt_ids), index, retain=retain)
         deepest = None if engine.window is None else engine.window - len(stretch.prompt_ids)
         last = stretch.stop == len(whole)
