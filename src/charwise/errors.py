@@ -28,6 +28,22 @@ class SettingError(CharwiseError, ValueError):
     """A parameter outside its range."""
 
 
+class InputError(CharwiseError, ValueError):
+    """A file or a table that cannot be read as asked."""
+
+
+class OutputError(CharwiseError, OSError):
+    """A file that cannot be written: it exists, belongs to another run, or the disk is full."""
+
+
+class SpanError(CharwiseError, ValueError):
+    """Offsets that are no span of the text; `number` says which of them, counted from 0."""
+
+    def __init__(self, message: str, number: int = 0) -> None:
+        super().__init__(message)
+        self.number = number
+
+
 class ContextLengthError(CharwiseError, ValueError):
     """A context longer than the model's window."""
 

@@ -8,11 +8,11 @@ from charwise.rounds import Effort
 #: The presets, cheapest first. What each buys is measured in docs/benchmarks.md.
 PRESETS = {
     # One alternative in a hundred counts, and soon rejoins: little more than plain perplexity.
-    "fast": Effort(theta=1e-2, gamma=0.3, lookahead=2, rounds=4),
+    "fast": Effort(theta=1e-2, gamma=0.3, rounds=4),
     # Errors of a thousandth of the probability, where contexts forget half with each token.
-    "default": Effort(theta=1e-3, gamma=0.5, lookahead=2),
+    "default": Effort(theta=1e-3, gamma=0.5),
     # Lighter alternatives too, and followed for longer.
-    "accurate": Effort(theta=3e-4, gamma=0.7, lookahead=2),
+    "accurate": Effort(theta=1e-5, gamma=0.6, lookahead=6),
     # Every token string; exponential in the length of the text. For short texts and tiny models.
     "exact": Effort(theta=0.0, gamma=1.0, lookahead=0),
 }

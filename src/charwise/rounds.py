@@ -10,6 +10,7 @@ docs/scoring.md derives it and counts the cost.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -24,8 +25,12 @@ from charwise.lattice import TAIL, Edge, Lattice, Tail, Vertex, Wanted, agreemen
 #: Bytes of the rest that are tokenized to see how it would go on canonically.
 _AHEAD = 64
 
-#: Canonical tokens that are worked on at a time.
-PORTION = 128
+#: Most and fewest canonical tokens that are worked on at a time, and the contexts to aim for:
+#: with more, attention to all of them costs more than the calls that a portion takes.
+PORTION, LEAST, CONTEXTS = 128, 32, 320
+
+#: The share that is left of an alternative one token on, where no evaluated context says it.
+_ALONE = 1e-2
 
 #: Bytes of logits of one model call, at most: they are turned into masses, and forgotten.
 _LOGITS = 2**25
@@ -38,16 +43,17 @@ class Effort(NamedTuple):
         theta: least error, as a share of the prefix probability, that earns an evaluation.
         gamma: how much one more token of agreement with an evaluated context lowers that error;
             1 means that weights are never lent.
-        lookahead: tokens to evaluate along the canonical rest of each alternative.
+        lookahead: most tokens to evaluate along the canonical rest of each alternative, while
+            its estimated share stays above θ.
         rounds: most rounds over one portion of the text.
 
     >>> Effort(theta=1e-2, gamma=0.5).lookahead
-    2
+    4
     """
 
     theta: float
     gamma: float
-    lookahead: int = 2
+    lookahead: int = 4
     rounds: int = 1000
 
 
@@ -106,12 +112,13 @@ class Rounds:
         change which contexts are evaluated: a candidate's share is taken when its portion is
         worked on, and what is to its left is final by then.
         """
-        end = len(self.lattice.log_prefix)
-        last, position = 0, 0
-        for start in range(0, len(canonical) or 1, PORTION):
-            portion = canonical[start : start + PORTION]
-            last, position = self._follow(last, position, portion)
-            stop = end if start + PORTION >= len(canonical) else position
+        end, size = len(self.lattice.log_prefix), PORTION
+        last, position, at, stop = 0, 0, 0, 0
+        while stop < end:
+            before = len(self.lattice.vertices)
+            last, position = self._follow(last, position, canonical[at : at + size])
+            at += size
+            stop = end if at >= len(canonical) else position
             limit = self.rounds + self.effort.rounds - 1
             while True:
                 wanted = self.lattice.passage(stop)
@@ -124,6 +131,8 @@ class Rounds:
                 if not self.evaluated.retain:
                     nodes = [self.lattice.vertices[v].node for v in kept]
                     self.evaluated.keep(nodes)
+                density = (len(self.lattice.vertices) - before) / size
+                size = max(LEAST, min(PORTION, int(CONTEXTS / density)))
         return self.lattice
 
     def _follow(self, last: int, position: int, canonical: Sequence[int]) -> tuple[int, int]:
@@ -159,9 +168,11 @@ class Rounds:
             steps.append(_Step(parent, token, position, tail, depth))
             chosen.setdefault(position, []).append(tail)
             for following in self._canonical_rest(position)[: self.effort.lookahead]:
-                position += self.evaluated.index.length(following)
+                rho, position = self._continued(rho, position, following)
                 tail, depth = (following, *tail[: TAIL - 1]), depth + 1
                 if position >= len(self.known.text) or self._too_deep(depth):
+                    break
+                if not lattice.worth(rho, 0):
                     break
                 there = [lattice.vertices[v].tail for v in lattice.at[position]]
                 if self._rejoins(rho, tail, [*there, *chosen.get(position, ())]):
@@ -169,6 +180,21 @@ class Rounds:
                 steps.append(_Step(first + len(steps) - 1, following, position, tail, depth))
                 chosen.setdefault(position, []).append(tail)
         return steps
+
+    def _continued(self, rho: float, position: int, token: int) -> tuple[float, int]:
+        """What share an alternative should have one token on, and where that is.
+
+        As the model continues the heaviest context that is evaluated there. An alternative that
+        stands alone is in the middle of what is canonically a token, and few go on from there.
+        """
+        lattice, end = self.lattice, position + self.evaluated.index.length(token)
+        here = [lattice.vertices[v] for v in lattice.at[position]]
+        if not here or end >= len(lattice.log_prefix) or lattice.log_prefix[end] == -np.inf:
+            return rho * _ALONE, end
+        heaviest = max(here, key=lambda vertex: vertex.weight)
+        mass = next((mass for other, _, mass in heaviest.edges if other == token), 0.0)
+        rise = lattice.log_prefix[position] - lattice.log_prefix[end]
+        return min(rho, rho * mass * math.exp(rise)), end
 
     def _rejoins(self, rho: float, tail: Tail, others: Sequence[Tail]) -> bool:
         """Whether one of the other contexts at a position serves as well."""

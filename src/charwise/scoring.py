@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from charwise.errors import ContextLengthError
 from charwise.evaluated import Evaluated
@@ -86,9 +87,9 @@ def score_text(
         calls += rounds.evaluated.tree.calls
         if end and stretch.stop == len(whole):
             end_logprob = _end_logprob(lattice)
-    return Score(
-        whole[skip:], logprobs[skip:], missing[skip:], lent[skip:], contexts, calls, end_logprob
-    )
+    arrays = logprobs[skip:], missing[skip:], lent[skip:]
+    ends = _token_ends(index, whole, skip)
+    return Score(whole[skip:], *arrays, contexts, calls, end_logprob, ends)
 
 
 def stretches(
@@ -175,3 +176,10 @@ def _end_logprob(lattice: Lattice) -> float:
         if lattice.vertices[v].end > 0
     ]
     return log_sum(logs) - float(lattice.log_prefix[-1])
+
+
+def _token_ends(index: SortedVocabulary, whole: bytes, skip: int) -> NDArray[np.int64]:
+    """Where the canonical tokens of a text end, counted from `skip`, and where the text does."""
+    lengths = list(map(index.length, index.vocabulary.encode_beginning(whole)))
+    ends = np.unique(np.append(np.cumsum(lengths, dtype=np.int64), len(whole))) - skip
+    return ends[ends > 0]

@@ -1,0 +1,291 @@
+r"""A text cut into spans, and what each of them costs.
+
+Every byte has its surprisal, −log₂ p(byte | all before), and a span is a run of bytes. What a
+span costs, −log₂ p(span | all before), is the sum over its bytes, wherever it begins or ends. So
+what a tokenizer does at the edges of a span plays no part, and adjacent spans add up exactly.
+
+A character is what `text.decode("utf-8", "surrogateescape")` has one of: a byte that is no part
+of a valid character is a character of its own. So every byte belongs to exactly one character,
+and for valid UTF-8 the offsets are those of a Python string. Whitespace is what `\s` matches.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, NamedTuple, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from charwise.errors import SettingError, SpanError, ZeroProbabilityError
+
+if TYPE_CHECKING:
+    import pandas
+
+Convention = Literal["leading", "trailing", "none"]
+Unit = Literal["character", "byte"]
+
+#: What a word is: which whitespace belongs to it. Each pattern takes a text apart without a rest.
+WORDS: dict[str, re.Pattern[str]] = {
+    "leading": re.compile(r"\s*\S+|\s+"),
+    "trailing": re.compile(r"\S+\s*|\s+"),
+    "none": re.compile(r"\S+|\s+"),
+}
+
+#: Rows that a table shows at its beginning, and at its end, before it leaves out the middle.
+_SHOWN = 30
+
+
+class Span(NamedTuple):
+    """One span of a text.
+
+    Attributes:
+        text: its characters; bytes that are no part of a character as `\\xNN`.
+        start, end: offsets, in the unit of the `Spans` it is part of; `end` is exclusive.
+        surprisal: −log₂ p(span | all before), bits.
+        cumulative: −log₂ p(the text up to the span's end), bits.
+        missing: share of the probability that was left out at the span's bytes; see `Score`.
+
+    >>> Span("py", 10, 12, surprisal=0.25, cumulative=8.5, missing=0.0).text
+    'py'
+    """
+
+    text: str
+    start: int
+    end: int
+    surprisal: float
+    cumulative: float
+    missing: float
+
+
+@dataclass(frozen=True, repr=False)
+class Spans(Sequence[Span]):
+    """Spans of one text, in its order.
+
+    Attributes:
+        rows: the spans.
+        unit: what offsets count, "character" or "byte".
+
+    >>> spans = Spans((Span("a ", 0, 2, 3.0, 3.0, 0.0), Span("b", 2, 3, 1.5, 4.5, 0.0)))
+    >>> len(spans), spans[1].surprisal, [span.text for span in spans[:1]]
+    (2, 1.5, ['a '])
+    >>> spans
+    text  start  end  surprisal  cumulative  missing
+    'a '      0    2      3.000       3.000        0
+    'b'       2    3      1.500       4.500        0
+    """
+
+    rows: tuple[Span, ...]
+    unit: Unit = "character"
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[Span]:
+        return iter(self.rows)
+
+    @overload
+    def __getitem__(self, at: int) -> Span: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> Spans: ...
+
+    def __getitem__(self, at: int | slice) -> Span | Spans:
+        return Spans(self.rows[at], self.unit) if isinstance(at, slice) else self.rows[at]
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """A table with the columns of `Span`; needs pandas (`charwise[tables]`).
+
+        >>> Spans((Span("a", 0, 1, 3.0, 3.0, 0.0),)).to_pandas().surprisal.tolist()
+        [3.0]
+        """
+        import pandas
+
+        return pandas.DataFrame(self.rows, columns=list(Span._fields))
+
+    def __repr__(self) -> str:
+        rows = list(self.rows)
+        cut = len(rows) > 2 * _SHOWN
+        lines = [_line(row) for row in (rows[:_SHOWN] + rows[-_SHOWN:] if cut else rows)]
+        lines.insert(0, Span._fields)
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        shown = [
+            "  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])])
+            for line in lines
+        ]
+        if cut:
+            shown.insert(_SHOWN + 1, f"… {len(rows) - 2 * _SHOWN:,} more")
+        return "\n".join(shown)
+
+
+def _line(row: Span) -> tuple[str, ...]:
+    bits = (f"{row.surprisal:.3f}", f"{row.cumulative:.3f}")
+    return (repr(row.text), str(row.start), str(row.end), *bits, f"{row.missing:.2g}")
+
+
+def characters_of(text: bytes) -> tuple[str, NDArray[np.int64]]:
+    """The characters of a text, and the `[n_characters + 1]` byte offsets between which they lie.
+
+    >>> string, edges = characters_of("naïve".encode() + b"\\xff!")
+    >>> len(string), edges.tolist()
+    (7, [0, 1, 2, 4, 5, 6, 7, 8])
+    """
+    string = text.decode("utf-8", "surrogateescape")
+    codes = np.frombuffer(string.encode("utf-32-le", "surrogatepass"), dtype="<u4")
+    sizes = 1 + np.searchsorted([0x80, 0x800, 0x10000], codes, side="right")
+    sizes[(codes >= 0xDC80) & (codes <= 0xDCFF)] = 1  # what the decoder makes of stray bytes
+    return string, np.concatenate(([0], np.cumsum(sizes, dtype=np.int64)))
+
+
+def exact_bits(logprobs: NDArray[np.float64]) -> NDArray[np.float64]:
+    """`[n]` surprisals in bits of `[n]` log-probabilities in nats, such that all sums are exact.
+
+    Each is rounded to a multiple of twice the last binary digit of their sum. Then every sum of
+    some of them, in any order, is a float64, so that adding loses nothing: the surprisals of
+    adjacent spans and of the span they make up agree to the last digit.
+
+    Raises:
+        ZeroProbabilityError: a log-probability that is not finite.
+
+    >>> a, b, c = exact_bits(np.log([0.1, 0.2, 0.7])).tolist()
+    >>> round(a, 3), (a + b) + c == a + (b + c)
+    (3.322, True)
+    """
+    bits = logprobs / -math.log(2)
+    size = math.fsum(np.abs(bits))
+    if not math.isfinite(size):
+        at = int(np.flatnonzero(~np.isfinite(bits))[0])
+        raise ZeroProbabilityError(
+            f"the log-probability of byte {at} is {logprobs[at]}: only finite ones can be summed."
+        )
+    # All sums are multiples of `digit`, and below 2^52 of it (+ n / 2 for the rounding).
+    digit = 2 * math.ulp(size)
+    exact: NDArray[np.float64] = np.rint(bits / digit) * digit + 0.0  # no −0.0
+    return exact
+
+
+def words(string: str, convention: str) -> list[tuple[int, int]]:
+    """The words of a text under a convention, as offsets in characters; all of it is in one.
+
+    Raises:
+        SettingError: an unknown convention.
+
+    >>> [[" to be"[a:b] for a, b in words(" to be", each)] for each in WORDS]
+    [[' to', ' be'], [' ', 'to ', 'be'], [' ', 'to', ' ', 'be']]
+    """
+    if convention not in WORDS:
+        raise SettingError(
+            f"unknown convention {convention!r}: the whitespace between two words belongs to the "
+            "second ('leading'), to the first ('trailing'), or to neither ('none')."
+        )
+    return matches(string, WORDS[convention])
+
+
+def matches(string: str, pattern: str | re.Pattern[str]) -> list[tuple[int, int]]:
+    """The matches of a regular expression, from left to right, as offsets in characters.
+
+    Raises:
+        SettingError: a pattern that is not a valid regular expression for text.
+        SpanError: an empty match.
+
+    >>> matches("a1b22", r"\\d+")
+    [(1, 2), (3, 5)]
+    """
+    try:
+        found = [match.span() for match in re.finditer(pattern, string)]
+    except (re.error, TypeError) as error:
+        raise SettingError(f"the pattern {pattern!r} is no regular expression: {error}.") from None
+    for n, (start, end) in enumerate(found):
+        if start == end:
+            raise SpanError(
+                f"match {n} of the pattern {pattern!r} is empty, at character {start}: use a "
+                "pattern that matches at least one character.",
+                n,
+            )
+    return found
+
+
+def in_order(pairs: Iterable[Sequence[int]], size: int, unit: Unit) -> list[tuple[int, int]]:
+    """Spans as given, if they are spans: in order, not empty, apart, within a text of `size`.
+
+    Raises:
+        SettingError: an unknown unit.
+        SpanError: the first span that is none, and why.
+
+    >>> in_order([(0, 2), (2, 3)], 3, "character")
+    [(0, 2), (2, 3)]
+    """
+    if unit not in ("character", "byte"):
+        raise SettingError(f"unknown unit {unit!r}: offsets count 'character' or 'byte'.")
+    good: list[tuple[int, int]] = []
+    before = 0
+    for n, pair in enumerate(pairs):
+        start, end = _two_integers(n, pair)
+        wrong = (
+            f"it begins before {unit} 0"
+            if start < 0
+            else "its end is before its start"
+            if end < start
+            else "it is empty"
+            if end == start
+            else f"the text ends at {unit} {size}"
+            if end > size
+            else f"it begins before span {n - 1} ends, at {unit} {before}: give spans in the "
+            "order of the text, each after the one before"
+            if start < before
+            else ""
+        )
+        if wrong:
+            raise SpanError(f"span {n} is ({start}, {end}): {wrong}.", n)
+        good.append((start, end))
+        before = end
+    return good
+
+
+def _two_integers(n: int, pair: Sequence[int]) -> tuple[int, int]:
+    try:
+        start, end = map(operator.index, pair)
+    except (TypeError, ValueError):
+        raise SpanError(f"span {n} is {pair!r}: a span is two integers (start, end).", n) from None
+    return start, end
+
+
+def spans_of(
+    text: bytes,
+    cumulative: NDArray[np.float64],
+    missing: NDArray[np.float64],
+    offsets: Sequence[tuple[int, int]],
+    edges: NDArray[np.int64] | None = None,
+) -> Spans:
+    """The rows of spans that are in order and not empty.
+
+    Args:
+        text: `n` bytes.
+        cumulative: `[n + 1]` bits up to each byte, of surprisals whose sums are exact.
+        missing: `[n]` of each byte.
+        offsets: start and end of each span, in characters with `edges`, else in bytes.
+        edges: byte offsets between the characters.
+
+    >>> spans_of(b"ab", np.array([0.0, 3.0, 4.5]), np.zeros(2), [(1, 2)])[0].surprisal
+    1.5
+    """
+    if not offsets:
+        return Spans((), "byte" if edges is None else "character")
+    pairs = np.array(offsets, dtype=np.int64)  # [n_spans, 2]
+    places = pairs if edges is None else edges[pairs]
+    costs = cumulative[places[:, 1]] - cumulative[places[:, 0]]
+    # Every second sum is over a span, the others over what lies between two.
+    left_out = np.add.reduceat(np.append(missing, 0.0), places.ravel())[::2]
+    rows = zip(
+        (text[start:end].decode("utf-8", "backslashreplace") for start, end in places.tolist()),
+        *pairs.T.tolist(),
+        costs.tolist(),
+        cumulative[places[:, 1]].tolist(),
+        left_out.tolist(),
+        strict=True,
+    )
+    return Spans(tuple(map(Span._make, rows)), "byte" if edges is None else "character")
