@@ -37,10 +37,9 @@ from rich.console import Console
 from rich.table import Table
 
 import charwise
-from charwise import CharLM, Effort, healing
+from charwise import CharLM, Effort, healing, scoring
 from charwise.beam import start
 from charwise.evaluated import Evaluated
-from charwise.scoring import score_text
 from charwise.session import Opening
 from texts import HELD_OUT
 
@@ -124,7 +123,9 @@ def kind(text: bytes, cut: int) -> str:
 def forced_logprob(lm: CharLM, ids: Sequence[int], forced: bytes, rest: bytes) -> float:
     """log of the probability that healing goes on with `rest` after reproducing `forced`."""
     engine = MaskedLM(lm, forced) if forced else lm.engine
-    score = score_text(engine, lm.index, Opening(tuple(ids), b""), forced + rest, FINE)  # type: ignore[arg-type]
+    score = scoring.score_text(
+        engine, lm.index, scoring.Text(Opening(tuple(ids), b""), forced + rest), FINE
+    )  # type: ignore[arg-type]
     return float(score.logprobs.sum())
 
 
@@ -172,7 +173,7 @@ def measure(
     rows: list[dict[str, Any]] = []
     for text in texts(lm, count, seed):
         opening = Opening(tuple(text.given), b"")
-        score = score_text(lm.engine, lm.index, opening, text.text, FINE)
+        score = scoring.score_text(lm.engine, lm.index, scoring.Text(opening, text.text), FINE)
         whole = float(score.logprobs.sum())
         places = sorted(rng.sample(range(4, len(text.text) - 4), cuts))
         by_beam = beams(lm, text, places[:2]) if with_beams else []

@@ -28,6 +28,7 @@ def test_portions_change_no_number(case: Case, portion: int):
     whole = lm.score(text)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(charwise.rounds, "PORTION", portion)
+        patch.setattr(charwise.rounds, "LEAST", 1)
         cut = lm.score(text)
         distributions = walk_rounds(lm, text, PRESETS["exact"], distributions=True).distributions
     assert cut.logprobs == pytest.approx(whole.logprobs, rel=1e-9, abs=1e-9)

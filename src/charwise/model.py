@@ -15,11 +15,12 @@ from charwise.generation import Completion, complete, stream
 from charwise.index import SortedVocabulary
 from charwise.lm import TokenLM
 from charwise.members import Encodings
+from charwise.packing import score_texts
 from charwise.presets import effort
 from charwise.rounds import Effort
 from charwise.sampling import Sampling
 from charwise.score import Score
-from charwise.scoring import score_text
+from charwise.scoring import Text, score_text
 from charwise.session import Opening, Session
 from charwise.state import EXACT_TOKENS, State, build
 from charwise.vocabulary import Prompt, Vocabulary, parts_of
@@ -91,7 +92,7 @@ class CharLM:
         'y'
         """
         opening, text = self.split(prompt)
-        return self.begin(opening, text, self.effort if preset is None else effort(preset))
+        return self.begin(opening, text, self._chosen(preset))
 
     def prefix_logprob(self, prompt: Prompt, *, preset: str | Effort | None = None) -> float:
         """log →p(text): the log-probability that a text starts with this, nats.
@@ -149,11 +150,8 @@ class CharLM:
         >>> bool((lm.score("py", context="import num").logprobs == score.logprobs[-2:]).all())
         True
         """
-        parts = parts_of(prompt)
-        opening, whole = self.split([*parts_of(context), *parts])
-        given = len(whole) - len(opening.lead) - len(_last_text(parts)[1])
-        chosen = self.effort if preset is None else effort(preset)
-        return score_text(self.engine, self.index, opening, whole, chosen, given=given, end=end)
+        text = self._text(prompt, context)
+        return score_text(self.engine, self.index, text, self._chosen(preset), end=end)
 
     def scores(
         self,
@@ -180,10 +178,8 @@ class CharLM:
         contexts = [""] * len(prompts) if contexts is None else contexts
         if len(contexts) != len(prompts):
             raise SettingError(f"{len(contexts)} contexts for {len(prompts)} texts.")
-        return [
-            self.score(prompt, context=context, preset=preset, end=end)
-            for prompt, context in zip(prompts, contexts, strict=True)
-        ]
+        texts = [self._text(*pair) for pair in zip(prompts, contexts, strict=True)]
+        return score_texts(self.engine, self.index, texts, self._chosen(preset), end=end)
 
     def covering(
         self, prompt: Prompt, *, tolerance: float = 1e-6, max_contexts: int = 10_000
@@ -327,6 +323,15 @@ class CharLM:
         # The tokenizer implies its leading space at the start of a text only.
         lead = vocabulary.lead if tuple(ids) == vocabulary.bos_ids else b""
         return Opening(tuple(ids), lead), lead + text
+
+    def _text(self, prompt: Prompt, context: Prompt) -> Text:
+        """A prompt joined to its context, as characters."""
+        parts = parts_of(prompt)
+        opening, whole = self.split([*parts_of(context), *parts])
+        return Text(opening, whole, len(whole) - len(opening.lead) - len(_last_text(parts)[1]))
+
+    def _chosen(self, preset: str | Effort | None) -> Effort:
+        return self.effort if preset is None else effort(preset)
 
     def begin(self, opening: Opening, whole: bytes, chosen: Effort) -> State:
         """A new session: prefill all but the last tokens, then rounds over those."""

@@ -11,7 +11,7 @@ docs/scoring.md derives it and counts the cost.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -55,6 +55,20 @@ class Effort(NamedTuple):
     gamma: float
     lookahead: int = 4
     rounds: int = 1000
+
+
+class Step(NamedTuple):
+    """A context to evaluate: `token` after the vertex `parent`, maybe one of an earlier step.
+
+    >>> Step(parent=0, token=7, position=3, tail=(7,), depth=1).position
+    3
+    """
+
+    parent: int
+    token: int
+    position: int
+    tail: Tail
+    depth: int  # tokens after the root
 
 
 class Rounds:
@@ -102,7 +116,7 @@ class Rounds:
         self.deepest = deepest
         self.rounds = 0
         self._rest: dict[int, list[int]] = {}
-        self._add([_Step(-1, -1, 0, (), 0)], [root])
+        self.add([Step(-1, -1, 0, (), 0)], [root])
 
     def run(self, canonical: Sequence[int]) -> Lattice:
         """All rounds, from the canonical tokenization of the text to the last that is wanted.
@@ -112,12 +126,19 @@ class Rounds:
         change which contexts are evaluated: a candidate's share is taken when its portion is
         worked on, and what is to its left is final by then.
         """
+        for steps in self.work(canonical):
+            evaluate([(self, steps)])
+        return self.lattice
+
+    def work(self, canonical: Sequence[int]) -> Iterator[list[Step]]:
+        """What `run` evaluates, batch by batch: each is to be evaluated before the next."""
         end, size = len(self.lattice.log_prefix), PORTION
         last, position, at, stop = 0, 0, 0, 0
         while stop < end:
             before = len(self.lattice.vertices)
-            last, position = self._follow(last, position, canonical[at : at + size])
+            last, position, steps = self._follow(last, position, canonical[at : at + size])
             at += size
+            yield steps
             stop = end if at >= len(canonical) else position
             limit = self.rounds + self.effort.rounds - 1
             while True:
@@ -125,7 +146,7 @@ class Rounds:
                 steps = self._steps(wanted) if self.rounds < limit else []
                 if not steps:
                     break
-                self._evaluate(steps)
+                yield steps
             if stop < end:
                 kept = self.lattice.freeze()
                 if not self.evaluated.retain:
@@ -133,11 +154,12 @@ class Rounds:
                     self.evaluated.keep(nodes)
                 density = (len(self.lattice.vertices) - before) / size
                 size = max(LEAST, min(PORTION, int(CONTEXTS / density)))
-        return self.lattice
 
-    def _follow(self, last: int, position: int, canonical: Sequence[int]) -> tuple[int, int]:
-        """Teacher-force canonical tokens after the vertex `last`; returns the new last one."""
-        lattice, steps = self.lattice, list[_Step]()
+    def _follow(
+        self, last: int, position: int, canonical: Sequence[int]
+    ) -> tuple[int, int, list[Step]]:
+        """Canonical tokens after the vertex `last`: the new last one, where it ends, the steps."""
+        lattice, steps = self.lattice, list[Step]()
         first = len(lattice.vertices)
         tail, depth = lattice.vertices[last].tail, lattice.vertices[last].depth
         for token in canonical:
@@ -149,23 +171,22 @@ class Rounds:
                 break
             ahead = lattice.children.get((last, token))  # a lookahead may have been here
             if ahead is None:
-                steps.append(_Step(last, token, position, tail, depth))
+                steps.append(Step(last, token, position, tail, depth))
                 ahead = first + len(steps) - 1
             last = ahead
-        self._evaluate(steps)
-        return last, position
+        return last, position, steps
 
-    def _steps(self, wanted: list[Wanted]) -> list[_Step]:
+    def _steps(self, wanted: list[Wanted]) -> list[Step]:
         """What to evaluate next: the wanted candidates, heaviest first, and their lookahead."""
         lattice = self.lattice
         chosen: dict[int, list[Tail]] = {}
-        steps: list[_Step] = []
+        steps: list[Step] = []
         first = len(lattice.vertices)
         for rho, parent, token, position in sorted(wanted, reverse=True):
             tail, depth = lattice.tail(parent, token), lattice.vertices[parent].depth + 1
             if self._rejoins(rho, tail, chosen.get(position, ())) or self._too_deep(depth):
                 continue
-            steps.append(_Step(parent, token, position, tail, depth))
+            steps.append(Step(parent, token, position, tail, depth))
             chosen.setdefault(position, []).append(tail)
             for following in self._canonical_rest(position)[: self.effort.lookahead]:
                 rho, position = self._continued(rho, position, following)
@@ -177,7 +198,7 @@ class Rounds:
                 there = [lattice.vertices[v].tail for v in lattice.at[position]]
                 if self._rejoins(rho, tail, [*there, *chosen.get(position, ())]):
                     break
-                steps.append(_Step(first + len(steps) - 1, following, position, tail, depth))
+                steps.append(Step(first + len(steps) - 1, following, position, tail, depth))
                 chosen.setdefault(position, []).append(tail)
         return steps
 
@@ -215,32 +236,8 @@ class Rounds:
                 self._rest[position] = []
         return self._rest[position]
 
-    def _evaluate(self, steps: list[_Step]) -> None:
-        """Evaluate contexts in one batch; a step's parent may be an earlier step's vertex."""
-        if not steps:
-            return
-        vertices, tree = self.lattice.vertices, self.evaluated.tree
-        size = max(1, _LOGITS // (4 * self.known.index.vocabulary.width))
-        for start in range(0, len(steps), size):
-            part = steps[start : start + size]
-            first = len(vertices)
-            nodes: list[int] = []
-            edges: list[tuple[int, int]] = []
-            for step in part:
-                parent = step.parent
-                at = vertices[parent].node if parent < first else nodes[parent - first]
-                nodes.append(self.evaluated.node(at, step.token, edges))
-            try:
-                if edges:
-                    tree.extend(edges)
-            except BaseException:
-                self.evaluated.take_back(edges)
-                raise
-            self._add(part, nodes)
-        self.rounds += 1
-
-    def _add(self, steps: Sequence[_Step], nodes: list[int]) -> None:
-        """New vertices, with the masses that the text asks of each."""
+    def add(self, steps: Sequence[Step], nodes: list[int]) -> None:
+        """New vertices at evaluated nodes, with the masses that the text asks of each."""
         known, lattice = self.known, self.lattice
         positions: Ints = np.array([step.position for step in steps], dtype=np.int64)
         logprobs = self.evaluated.tree.logprobs(nodes)
@@ -258,14 +255,36 @@ class Rounds:
             lattice.add(vertex, step.parent, step.token)
 
 
-class _Step(NamedTuple):
-    """A context to evaluate: `token` after the vertex `parent`."""
+def evaluate(work: Sequence[tuple[Rounds, Sequence[Step]]]) -> None:
+    """Evaluate the steps of one or several rounds over one tree, in as few calls as memory allows.
 
-    parent: int
-    token: int
-    position: int
-    tail: Tail
-    depth: int  # tokens after the root
+    >>> evaluate([])
+    """
+    flat = [(rounds, step) for rounds, steps in work for step in steps]
+    if not flat:
+        return
+    evaluated = flat[0][0].evaluated
+    size = max(1, _LOGITS // (4 * evaluated.index.vocabulary.width))
+    for start in range(0, len(flat), size):
+        edges: list[tuple[int, int]] = []
+        added: dict[Rounds, tuple[list[Step], list[int]]] = {}
+        for rounds, step in flat[start : start + size]:
+            mine, nodes = added.setdefault(rounds, ([], []))
+            vertices, parent = rounds.lattice.vertices, step.parent
+            first = len(vertices)
+            at = vertices[parent].node if parent < first else nodes[parent - first]
+            mine.append(step)
+            nodes.append(evaluated.node(at, step.token, edges))
+        try:
+            if edges:
+                evaluated.tree.extend(edges)
+        except BaseException:
+            evaluated.take_back(edges)
+            raise
+        for rounds, (mine, nodes) in added.items():
+            rounds.add(mine, nodes)
+    for rounds, steps in work:
+        rounds.rounds += bool(steps)
 
 
 def _edges(known: KnownText, logprobs: torch.Tensor, positions: Ints) -> list[list[Edge]]:

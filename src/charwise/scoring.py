@@ -8,7 +8,7 @@ stretch that counts, over which the rounds run. docs/scoring.md derives the roun
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -48,45 +48,72 @@ class Stretch(NamedTuple):
     stop: int
 
 
+class Text(NamedTuple):
+    """A text to score after an opening; its first `given` bytes are conditioned on only.
+
+    >>> Text(Opening((2,), b""), b"aa").given
+    0
+    """
+
+    opening: Opening
+    whole: bytes  # begins with the opening's lead
+    given: int = 0
+
+
 def score_text(
-    engine: TokenLM,
-    index: SortedVocabulary,
-    opening: Opening,
-    whole: bytes,
-    effort: Effort,
-    *,
-    given: int = 0,
-    end: bool = False,
+    engine: TokenLM, index: SortedVocabulary, text: Text, effort: Effort, *, end: bool = False
 ) -> Score:
-    """Score a text after an opening, the first `given` bytes of it apart; see `CharLM.score`.
+    """Score a text; see `CharLM.score`.
 
     >>> from charwise.engines.ngram import NgramLM
     >>> from charwise.vocabulary import Vocabulary
     >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2], bos_ids=[2])
     >>> lm = NgramLM(vocabulary, 1, {(): [0.5, 0.25, 0.25]})
-    >>> index, opening = SortedVocabulary(vocabulary), Opening((2,), b"")
-    >>> score = score_text(lm, index, opening, b"aa", Effort(0.0, 1.0))
+    >>> index, text = SortedVocabulary(vocabulary), Text(Opening((2,), b""), b"aa")
+    >>> score = score_text(lm, index, text, Effort(0.0, 1.0))
     >>> np.exp(score.logprobs).round(9).tolist()  # 3/4, then (1/4 + 1/8) / (3/4)
     [0.75, 0.5]
     """
-    logprobs, missing, lent = (np.zeros(len(whole)) for _ in range(3))
+    start = len(text.opening.lead) + text.given
+    done = stretches(engine, index, text.opening, text.whole, effort, start=start, through=end)
     contexts = calls = 0
+    parts: list[tuple[Stretch, Lattice]] = []
+    for stretch, rounds in done:
+        parts.append((stretch, rounds.lattice))
+        contexts += rounds.evaluated.tree.evaluated
+        calls += rounds.evaluated.tree.calls
+    return gather(index, text, parts, contexts, calls, end=end)
+
+
+def gather(
+    index: SortedVocabulary,
+    text: Text,
+    parts: Iterable[tuple[Stretch, Lattice]],
+    contexts: int,
+    calls: int,
+    *,
+    end: bool,
+) -> Score:
+    """The score of a text from the finished lattices of its windows.
+
+    Raises:
+        ZeroProbabilityError: if nothing spells the text.
+        EmptyBeamError: if what may spell it was left out.
+    """
+    whole = text.whole
+    logprobs, missing, lent = (np.zeros(len(whole)) for _ in range(3))
     end_logprob = None
-    skip = len(opening.lead) + given
-    parts = stretches(engine, index, opening, whole, effort, start=skip, through=end)
-    for stretch, rounds in parts:
-        lattice, part = rounds.lattice, slice(stretch.scored, stretch.stop)
+    for stretch, lattice in parts:
+        part, ahead = slice(stretch.scored, stretch.stop), stretch.scored - stretch.begin
         if not np.isfinite(lattice.log_prefix[-1]):
             reached = int(np.isfinite(lattice.log_prefix).sum())
             raise impossible(whole[: stretch.begin + reached], float(lattice.missing.sum()))
-        ahead = stretch.scored - stretch.begin
         logprobs[part] = np.diff(lattice.log_prefix[ahead:])
         missing[part] = lattice.missing[ahead + 1 :]
         lent[part] = lattice.lent[ahead + 1 :]
-        contexts += rounds.evaluated.tree.evaluated
-        calls += rounds.evaluated.tree.calls
         if end and stretch.stop == len(whole):
             end_logprob = _end_logprob(lattice)
+    skip = len(text.opening.lead) + text.given
     arrays = logprobs[skip:], missing[skip:], lent[skip:]
     ends = _token_ends(index, whole, skip)
     return Score(whole[skip:], *arrays, contexts, calls, end_logprob, ends)

@@ -1,0 +1,97 @@
+"""Many texts in common batches: the numbers of each are those it has alone."""
+
+from __future__ import annotations
+
+import inspect
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import charwise
+import charwise.packing
+from charwise import CharLM
+from charwise.errors import SettingError, ZeroProbabilityError
+from charwise.packing import packs
+from charwise.reference import prefix_probability
+from charwise.scoring import Text
+from models import Model, examples, models, texts
+
+
+@st.composite
+def companies(draw: st.DrawFn) -> tuple[Model, list[bytes]]:
+    """A model, and texts that it gives a positive probability."""
+    model = draw(models())
+    found = draw(st.lists(texts(model), min_size=2, max_size=5))
+    possible = [text for text in found if prefix_probability(text, model.p, model.vocabulary) > 0]
+    return model, possible
+
+
+@given(companies(), st.sampled_from((1, 4, 100)))
+@examples(300)
+def test_a_pack_gives_the_oracles_numbers(company: tuple[Model, list[bytes]], size: int):
+    model, found = company
+    lm = CharLM(model.lm, preset="exact")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(charwise.packing, "PACK", size)
+        scores = lm.scores(found, end=True)
+    for text, score in zip(found, scores, strict=True):
+        expected = prefix_probability(text, model.p, model.vocabulary)
+        assert np.exp(score.logprobs.sum()) == pytest.approx(expected, rel=1e-9)
+        alone = lm.score(text, end=True)
+        assert score.end_logprob == pytest.approx(alone.end_logprob, rel=1e-9, abs=1e-9)
+        assert (score.nodes, score.text) == (alone.nodes, alone.text)
+
+
+def test_real_texts_after_contexts_and_special_tokens():
+    lm = charwise.load()
+    lines = [line for line in inspect.getsource(inspect).splitlines() if line.strip()][:60]
+    bos = lm.vocabulary.bos_ids[0]
+    prompts = [*lines, [bos, lines[0]], "", b"\xff\xfe", inspect.getsource(inspect.getdoc)]
+    contexts = [*lines[1:], *lines[:1], "import os", "x", "", "# a long one\n"]
+    together = lm.scores(prompts, contexts=contexts)
+    for prompt, context, packed in zip(prompts, contexts, together, strict=True):
+        alone = lm.score(prompt, context=context)
+        assert packed.text == alone.text
+        assert packed.logprobs == pytest.approx(alone.logprobs, abs=1e-3)
+        assert packed.token_ends.tolist() == alone.token_ends.tolist()
+
+
+def test_what_texts_share_is_evaluated_once(monkeypatch: pytest.MonkeyPatch):
+    lm = charwise.load()
+    evaluated: list[int] = []
+    make = lm.engine.tree
+
+    def tree(prompt_ids):  # type: ignore[no-untyped-def]
+        made = make(prompt_ids)
+        extend = made.extend
+        monkeypatch.setattr(
+            made, "extend", lambda edges, *rest: (evaluated.append(len(edges)), extend(edges))[1]
+        )
+        return made
+
+    monkeypatch.setattr(lm.engine, "tree", tree)
+    context = "for index, value in "
+    once = lm.score("enumerate(values)", context=context)
+    lm.scores(["enumerate(values)", "enumerate(items)"], contexts=[context, context])
+    alone, together = evaluated[: once.rounds - 1], evaluated[once.rounds - 1 :]
+    assert sum(together) < 1.8 * sum(alone)
+
+
+def test_packs_keep_openings_apart_and_long_texts_alone():
+    lm = charwise.load()
+    openings = [lm.split("")[0], lm.split([lm.vocabulary.bos_ids[0], 5, 0, ""])[0]]
+    assert openings[0].ids != openings[1].ids
+    made = [Text(openings[n % 2], b"x = 1\n" * (400 if n == 2 else 1)) for n in range(6)]
+    assert [list(pack) for pack in packs(lm.engine, lm.index, made)] == [[2], [0, 4], [1, 3, 5]]
+
+
+def test_what_is_impossible_in_a_pack_is_said():
+    from models import by_hand
+
+    lm = CharLM(by_hand().lm, preset="exact")
+    with pytest.raises((ZeroProbabilityError, charwise.errors.TokenizationError)):
+        lm.scores([b"a", b"\x00"])
+    with pytest.raises(SettingError, match="2 contexts for 1 texts"):
+        lm.scores(["a"], contexts=["b", "c"])
