@@ -13,8 +13,11 @@ import charwise
 import charwise.packing
 from charwise import CharLM
 from charwise.errors import SettingError, ZeroProbabilityError
-from charwise.packing import packs
+from charwise.evaluated import Evaluated
+from charwise.known import KnownText
+from charwise.packing import packs, run_together
 from charwise.reference import prefix_probability
+from charwise.rounds import Rounds
 from charwise.scoring import Text
 from models import Model, examples, models, texts
 
@@ -58,25 +61,20 @@ def test_real_texts_after_contexts_and_special_tokens():
         assert packed.token_ends.tolist() == alone.token_ends.tolist()
 
 
-def test_what_texts_share_is_evaluated_once(monkeypatch: pytest.MonkeyPatch):
+def test_what_texts_share_is_evaluated_once():
     lm = charwise.load()
-    evaluated: list[int] = []
-    make = lm.engine.tree
+    opening = lm.split("")[0]
+    found = [b"for index, value in enumerate(" + rest for rest in (b"values):", b"items):")]
 
-    def tree(prompt_ids):  # type: ignore[no-untyped-def]
-        made = make(prompt_ids)
-        extend = made.extend
-        monkeypatch.setattr(
-            made, "extend", lambda edges, *rest: (evaluated.append(len(edges)), extend(edges))[1]
-        )
-        return made
+    def contexts(company: list[bytes]) -> int:
+        evaluated = Evaluated(lm.engine.tree(opening.ids), lm.index, retain=True)
+        rounds = [Rounds(evaluated, 0, KnownText.of(text, lm.index), lm.effort) for text in company]
+        canonical = [lm.vocabulary.encode(text) for text in company]
+        run_together(list(zip(rounds, canonical, strict=True)))
+        return evaluated.tree.evaluated
 
-    monkeypatch.setattr(lm.engine, "tree", tree)
-    context = "for index, value in "
-    once = lm.score("enumerate(values)", context=context)
-    lm.scores(["enumerate(values)", "enumerate(items)"], contexts=[context, context])
-    alone, together = evaluated[: once.rounds - 1], evaluated[once.rounds - 1 :]
-    assert sum(together) < 1.8 * sum(alone)
+    apart = [contexts([text]) for text in found]
+    assert max(apart) < contexts(found) < 0.8 * sum(apart)
 
 
 def test_packs_keep_openings_apart_and_long_texts_alone():

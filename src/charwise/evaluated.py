@@ -31,7 +31,8 @@ class Row(NamedTuple):
 class Evaluated:
     """A `TokenTree` together with the rows of the contexts asked about so far.
 
-    With `retain` the tree keeps the log-probabilities of every node for being asked again.
+    With `retain` the tree keeps the log-probabilities of every node for being asked again; `path`
+    is the one that the tree was made with.
 
     >>> from charwise.engines.ngram import NgramLM
     >>> from charwise.vocabulary import Vocabulary
@@ -47,12 +48,19 @@ class Evaluated:
     >>> evaluated.keep([2])
     """
 
-    def __init__(self, tree: TokenTree, index: SortedVocabulary, *, retain: bool = False) -> None:
+    def __init__(
+        self,
+        tree: TokenTree,
+        index: SortedVocabulary,
+        *,
+        path: Sequence[int] = (),
+        retain: bool = False,
+    ) -> None:
         self.tree = tree
         self.index = index
         self.retain = retain
         self._rows: dict[int, Row] = {}
-        self._children: dict[tuple[int, int], int] = {}
+        self._children = {(node, token): node + 1 for node, token in enumerate(path)}
 
     def extend(self, edges: Sequence[tuple[int, int]]) -> list[int]:
         """Nodes of the contexts `parent · token`; only those not known yet are evaluated."""

@@ -348,7 +348,7 @@ class CharLM:
                     f"in the model's window of {window}. Shorten it."
                 )
             given = given[max(0, len(given) - room) :]
-        session = Session(self, opening, given, start)
+        session = Session(self, opening, given, start, rest)
         return build(session, whole, rest, chosen)
 
     def outgrown(self, state: State) -> bool:

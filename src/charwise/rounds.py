@@ -19,6 +19,7 @@ import torch
 
 from charwise.errors import TokenizationError
 from charwise.evaluated import Evaluated
+from charwise.index import SortedVocabulary
 from charwise.known import Ints, KnownText
 from charwise.lattice import TAIL, Edge, Lattice, Tail, Vertex, Wanted, agreement
 
@@ -253,6 +254,17 @@ class Rounds:
             vertex.starting, vertex.edges = starting[n][: depths[n]], edges[n]
             vertex.end = ending[n] if ending else 0.0
             lattice.add(vertex, step.parent, step.token)
+
+
+def first_path(canonical: Sequence[int], index: SortedVocabulary, through: bool) -> Sequence[int]:
+    """The canonical tokens that `Rounds.run` needs first, to be evaluated with the root.
+
+    >>> from charwise.vocabulary import Vocabulary
+    >>> first_path([0, 1, 0], SortedVocabulary(Vocabulary.from_bytes([b"a", b"b"])), through=False)
+    [0, 1]
+    """
+    most = min(PORTION, _LOGITS // (4 * index.vocabulary.width))
+    return canonical[: min(most, len(canonical) - (not through))]
 
 
 def evaluate(work: Sequence[tuple[Rounds, Sequence[Step]]]) -> None:

@@ -21,7 +21,7 @@ from charwise.known import KnownText
 from charwise.lattice import Lattice
 from charwise.lm import TokenLM
 from charwise.logs import log_sum
-from charwise.rounds import Effort, Rounds
+from charwise.rounds import Effort, Rounds, first_path
 from charwise.score import Score
 from charwise.session import Opening, impossible
 
@@ -146,11 +146,13 @@ def stretches(
     for stretch in plan(engine, index, opening, whole):
         if stretch.stop <= start and stretch.stop < len(whole):
             continue
-        evaluated = Evaluated(engine.tree(stretch.prompt_ids), index, retain=retain)
+        whole_too = through and stretch.stop == len(whole)
+        path = first_path(stretch.canonical, index, whole_too)
+        tree = engine.tree(stretch.prompt_ids, path)
+        evaluated = Evaluated(tree, index, path=path, retain=retain)
         deepest = None if engine.window is None else engine.window - len(stretch.prompt_ids)
-        last = stretch.stop == len(whole)
         part = known.window(stretch.begin, stretch.stop)
-        rounds = Rounds(evaluated, 0, part, effort, through=through and last, deepest=deepest)
+        rounds = Rounds(evaluated, 0, part, effort, through=whole_too, deepest=deepest)
         rounds.run(stretch.canonical)
         yield stretch, rounds
 

@@ -32,6 +32,7 @@ class Session:
         opening: what a text is conditioned on, start token and special tokens included.
         given: the text's first canonical tokens: with `opening`, what the root is conditioned on.
         start: bytes of the text before the root: after them, all alternatives count.
+        path: tokens after the root that are evaluated with it.
         lock: held while the tree or the evaluated rows change.
 
     >>> import charwise
@@ -44,14 +45,20 @@ class Session:
     >>> session.drop([node])
     """
 
-    def __init__(self, lm: CharLM, opening: Opening, given: Sequence[int], start: int) -> None:
+    def __init__(
+        self,
+        lm: CharLM,
+        opening: Opening,
+        given: Sequence[int],
+        start: int,
+        path: Sequence[int] = (),
+    ) -> None:
         self.lm = lm
         self.opening = opening
         self.given = list(given)
         self.start = start
-        self.evaluated = Evaluated(
-            lm.engine.tree([*opening.ids, *self.given]), lm.index, retain=True
-        )
+        tree = lm.engine.tree([*opening.ids, *self.given], path)
+        self.evaluated = Evaluated(tree, lm.index, path=path, retain=True)
         self.lock = threading.RLock()
         self._dropped: set[int] = set()
 

@@ -217,11 +217,15 @@ class FlatCache:
         """The root and the nodes."""
         return self._ancestors.count
 
-    def start(self, prompt_ids: list[int]) -> torch.Tensor:
-        """Evaluate the prompt; returns the root's logits `[1, width]`."""
+    def start(self, prompt_ids: list[int], path: list[int]) -> torch.Tensor:
+        """Evaluate the prompt and a path of rows after it: logits `[1 + len(path), width]`."""
+        ids = [*prompt_ids, *path]
         self._prompt = len(prompt_ids) - 1
-        self._positions = np.arange(len(prompt_ids))
-        return self._forward([prompt_ids], self._cache, keep=1)[0]
+        self._positions = np.arange(len(ids))
+        if path:
+            self._ancestors.append(np.arange(len(path)))
+        # One path needs no mask but the model's own.
+        return self._forward([ids], self._cache, keep=1 + len(path))[0]
 
     def row_bytes(self, more: int) -> int:
         """Of the mask of one of `more` rows, or of its attention scores where held (eager)."""

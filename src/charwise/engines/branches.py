@@ -55,8 +55,15 @@ class BranchCache:
         return slots * longest + sum(x.numel() * x.element_size() for x in states)
 
     @torch.inference_mode()
-    def start(self, prompt_ids: list[int]) -> torch.Tensor:
-        """Evaluate the prompt; returns the root's logits `[1, width]`."""
+    def start(self, prompt_ids: list[int], path: list[int]) -> torch.Tensor:
+        """Evaluate the prompt and a path of rows after it: logits `[1 + len(path), width]`."""
+        logits = self._begin(prompt_ids)
+        if not path:
+            return logits
+        rows = np.arange(len(path))
+        return torch.cat([logits, self.append(rows, path, rows)])
+
+    def _begin(self, prompt_ids: list[int]) -> torch.Tensor:
         cache = DynamicCache(config=self._forward.config)
         # Sliding layers forget what other branches need; full ones are masked by the model itself.
         cache.layers = [

@@ -93,10 +93,12 @@ class NgramLM:
         ids = (*prompt_ids, *tokens)
         return float(sum(self._log_row(ids[:i])[ids[i]] for i in range(len(prompt_ids), len(ids))))
 
-    def tree(self, prompt_ids: Sequence[int]) -> NgramTree:
-        """A tree whose root is this prompt; see `TokenLM.tree`."""
+    def tree(self, prompt_ids: Sequence[int], path: Sequence[int] = ()) -> NgramTree:
+        """A tree whose root is this prompt, and a path of nodes; see `TokenLM.tree`."""
         check_prompt(prompt_ids, self.vocabulary, self.window)
-        return NgramTree(self, tuple(int(id) for id in prompt_ids))
+        tree = NgramTree(self, tuple(int(id) for id in prompt_ids))
+        tree.extend(list(enumerate(path)))
+        return tree
 
     def info(self) -> dict[str, str]:
         """What kind of model this is, for reports."""

@@ -89,10 +89,10 @@ class TransformersLM:
         """Where log-probabilities live: the model's device."""
         return self._forward.device
 
-    def tree(self, prompt_ids: Sequence[int]) -> TransformersTree:
-        """A tree whose root is this prompt; see `TokenLM.tree`."""
+    def tree(self, prompt_ids: Sequence[int], path: Sequence[int] = ()) -> TransformersTree:
+        """A tree whose root is this prompt, and a path of nodes; see `TokenLM.tree`."""
         check_prompt(prompt_ids, self.vocabulary, self.window)
-        return TransformersTree(self, self._choice().make(), [int(id) for id in prompt_ids])
+        return TransformersTree(self, self._choice().make(), list(prompt_ids), list(path))
 
     def info(self) -> dict[str, str]:
         """Engine, device, dtype, how contexts share prefixes, and why."""
@@ -121,17 +121,22 @@ class TransformersTree:
 
     root = 0
 
-    def __init__(self, lm: TransformersLM, cache: NodeCache, prompt_ids: list[int]) -> None:
+    def __init__(
+        self, lm: TransformersLM, cache: NodeCache, prompt_ids: list[int], path: list[int]
+    ) -> None:
         self._lm = lm
         self._cache = cache
         self._prompt_length = len(prompt_ids)
         self._contexts = Contexts()
-        self._row = [0]  # node → row of the cache, for live nodes
+        edges = list(enumerate(path))
+        self._contexts.check_edges(edges, lm.vocabulary.width, len(prompt_ids), lm.window)
+        nodes = [0, *self._contexts.add(edges)]
+        self._row = list(nodes)  # node → row of the cache, for live nodes
         self._logits = Logits()
         self._lock = threading.RLock()
         with torch.inference_mode():
-            self._put([0], cache.start(prompt_ids))
-        self.evaluated = 1
+            self._put(nodes, cache.start(prompt_ids, path))
+        self.evaluated = len(nodes)
         self.calls = 1
 
     @property
