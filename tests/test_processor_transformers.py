@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import gc
+import random
 import re
+import sysconfig
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +19,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
+    CompileConfig,
+    ContinuousBatchingConfig,
     GenerationConfig,
     GPT2Config,
     GPT2LMHeadModel,
@@ -27,14 +33,16 @@ from transformers import (
     T5ForConditionalGeneration,
     TopPLogitsWarper,
 )
+from transformers.generation.continuous_batching.requests import FutureRequestState, RequestState
 
 from charwise import SortedVocabulary, Vocabulary, heal_generate
-from charwise.errors import ContextLengthError, HealingError, SettingError
+from charwise.errors import ContextLengthError, EngineError, HealingError, SettingError
 from charwise.healing import cut
 from charwise.models import EMBEDDED
+from charwise.processors.continuous import ContinuousHealing
 from charwise.processors.generate import index_of
 from charwise.processors.transformers import HealingLogitsProcessor
-from conftest import Data
+from conftest import LANGUAGES, Data
 
 TEXT = Path(__file__).read_text(encoding="utf-8")
 PROMPTS = ["def test_pro", "import tor", "    return mod", "x = {'ke", "naï", "class Nod"]
@@ -52,11 +60,14 @@ class Small:
     def index(self) -> SortedVocabulary:
         return index_of(self.tokenizer, self.model)
 
-    def cut(self, prompt: str, rule: Any = "auto") -> tuple[list[int], bytes]:
+    def cut(self, prompt: str | bytes, rule: Any = "auto") -> tuple[list[int], bytes]:
         vocabulary = self.index.vocabulary
-        return cut([*vocabulary.bos_ids, vocabulary.lead + prompt.encode()], self.index, rule)
+        text = prompt.encode() if isinstance(prompt, str) else prompt
+        return cut([*vocabulary.bos_ids, vocabulary.lead + text], self.index, rule)
 
-    def generate(self, prompts: list[str], rule: Any = "auto", **kwargs: Any) -> list[list[int]]:
+    def generate(
+        self, prompts: Sequence[str | bytes], rule: Any = "auto", **kwargs: Any
+    ) -> list[list[int]]:
         """Ids after the kept ones, from the model's own `generate` with the processor."""
         cuts = [self.cut(prompt, rule) for prompt in prompts]
         length = max(len(kept) for kept, _ in cuts)
@@ -301,8 +312,151 @@ def test_a_row_that_others_blocked() -> None:
         letters([b"ab"])(torch.tensor([[4, 4]]), scores)
 
 
-def test_continuous_batching_is_declined() -> None:
+# ---- continuous batching ------------------------------------------------------------------------
+
+
+def test_a_place_in_the_batch_is_not_enough_for_continuous_batching() -> None:
     assert HealingLogitsProcessor.supports_continuous_batching is False
+
+
+def float_llama() -> Small:
+    """A model of its own: continuous batching changes its attention while it runs."""
+    small = trained("llama")
+    model = random_model("llama", small.model.config.vocab_size).float()
+    model.generation_config.pad_token_id = 0
+    return Small(model, small.tokenizer)
+
+
+def serve(
+    small: Small, prompts: Sequence[Any], rule: Any, *, num_blocks: int = 64, **generation: Any
+) -> dict[Any, list[tuple[list[int], list[int], bytes]]]:
+    """Prompt → (prompt ids, new ids, forced text) of each completion, by the engine itself."""
+    settings = GenerationConfig(eos_token_id=0, pad_token_id=0, **generation)
+    batching = ContinuousBatchingConfig(page_size=8, num_blocks=num_blocks, max_batch_tokens=16)
+    manager = small.model.init_continuous_batching(
+        generation_config=settings, continuous_batching_config=batching
+    )
+    healing = ContinuousHealing(small.index)
+    healing.attach(manager)
+    manager.start()
+    try:
+        asked = {}
+        for prompt in prompts:
+            kept, forced = healing.cut(prompt, rule)
+            enough = max(8, len(forced))  # no text of n bytes takes more than n tokens
+            name = healing.add_request(manager, kept, forced, max_new_tokens=enough)
+            asked[name] = (prompt, forced)
+        found: dict[Any, list[tuple[list[int], list[int], bytes]]] = {}
+        for _ in range(len(prompts) * (generation.get("num_return_sequences") or 1)):
+            result = manager.get_result(timeout=60)
+            assert result.error is None
+            prompt, forced = asked[result.request_id.split("__")[0]]
+            ids = (result.prompt_ids, result.generated_tokens, forced)
+            found.setdefault(prompt, []).append(ids)
+        return found
+    finally:
+        manager.stop(block=True)
+
+
+@pytest.mark.parametrize("rule", ["auto", 3])
+@pytest.mark.parametrize("mode", ["sampling", "returns", "pushed out"])
+def test_continuous_batching_starts_with_the_exact_prompt(
+    rule: Any, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Chunked prompts, several returns, and a cache so small that requests must start again."""
+    small, again = float_llama(), list[str]()
+    start_again = RequestState.create_equivalent_initial_request
+
+    def noted(state: RequestState) -> RequestState:
+        again.append(state.request_id)
+        return start_again(state)
+
+    monkeypatch.setattr(RequestState, "create_equivalent_initial_request", noted)
+    prompts = [TEXT[start : start + 30] for start in range(0, 1000, 100)]
+    copies = 3 if mode == "returns" else 1
+    found = serve(
+        small,
+        prompts,
+        rule,
+        num_blocks=14 if mode == "pushed out" else 64,
+        do_sample=True,
+        num_return_sequences=copies,
+    )
+    assert again if mode == "pushed out" else True
+    for prompt in prompts:
+        assert len(found[prompt]) == copies
+        for kept, new, _ in found[prompt]:
+            assert small.index.vocabulary.decode([*kept, *new]).startswith(prompt.encode())
+
+
+def test_continuous_batching_writes_what_generate_writes() -> None:
+    small = float_llama()
+    found = serve(small, PROMPTS, "auto", do_sample=False)
+    for prompt in PROMPTS:
+        [(kept, new, forced)] = found[prompt]
+        healing = HealingLogitsProcessor(small.index, [forced], len(kept))
+        [ids] = small.model.generate(
+            torch.tensor([kept]), logits_processor=[healing], max_new_tokens=16, do_sample=False
+        )
+        assert ids.tolist()[len(kept) :][: len(new)] == new
+
+
+def cut_anywhere(data: Data, n: int) -> list[bytes]:
+    """Prompts of code and of seven languages, cut at random bytes: inside words and characters."""
+    rng = random.Random(11)
+    library = Path(sysconfig.get_path("stdlib"))
+    texts = [(library / f"{name}.py").read_bytes() for name in ("cmd", "heapq", "textwrap")]
+    texts += [data.text(language).encode() for language in LANGUAGES]
+    prompts = []
+    for text in rng.choices(texts, k=n):
+        start = rng.randrange(len(text) - 120)
+        while text[start] & 0xC0 == 0x80:  # a prompt starts with a character
+            start -= 1
+        prompts.append(text[start : start + rng.randrange(12, 100)])
+    return list(dict.fromkeys(prompts))
+
+
+def test_prompts_cut_at_random_bytes_of_code_and_seven_languages(data: Data) -> None:
+    """`generate` and continuous batching write the same tokens, and first the exact prompt."""
+    model = AutoModelForCausalLM.from_pretrained(EMBEDDED, dtype=torch.float32).eval()
+    small = Small(model, AutoTokenizer.from_pretrained(EMBEDDED))
+    vocabulary = small.index.vocabulary
+    prompts = cut_anywhere(data, 320)
+    assert len(prompts) > 300
+    found = serve(small, prompts, "auto", num_blocks=1000, do_sample=False)
+    prompts.sort(key=lambda prompt: len(found[prompt][0][2]))  # by their forced texts
+    for start in range(0, len(prompts), 32):
+        batch = prompts[start : start + 32]
+        steps = max(len(found[prompt][0][1]) for prompt in batch)
+        rows = small.generate(batch, max_new_tokens=steps, do_sample=False)
+        for prompt, ids in zip(batch, rows, strict=True):
+            [(kept, new, _)] = found[prompt]
+            assert new == ids[: len(new)]
+            assert vocabulary.decode([*kept, *new]).startswith(vocabulary.lead + prompt)
+
+
+def test_what_continuous_batching_cannot_serve() -> None:
+    small = float_llama()
+    healing = ContinuousHealing(small.index)
+    for settings in (
+        {"use_cuda_graph": True},
+        {"varlen_compile_config": CompileConfig()},
+        {"use_async_batching": True},
+    ):
+        manager = SimpleNamespace(continuous_batching_config=ContinuousBatchingConfig(**settings))
+        with pytest.raises(EngineError, match=next(iter(settings))):
+            healing.attach(manager)
+    started = SimpleNamespace(
+        continuous_batching_config=ContinuousBatchingConfig(), batch_processor=object()
+    )
+    with pytest.raises(EngineError, match="started already"):
+        healing.attach(started)
+    with pytest.raises(SettingError, match="is bytes"):
+        healing.add_request(started, [0], "text")  # type: ignore[arg-type]
+    # A batch that was prepared before the last token was known.
+    state = RequestState("a", [0, 1], position_offset=3, logit_processor_kwargs={"forced": b"def"})
+    with pytest.raises(EngineError, match="use_async_batching=False"):
+        healing.prepare_tensor_args([FutureRequestState(state, True, {}, 1)])
 
 
 # ---- heal_generate ------------------------------------------------------------------------------
@@ -504,6 +658,16 @@ def test_arguments_that_make_no_sense(llama: Small) -> None:
     config = T5Config(vocab_size=20, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2)
     with pytest.raises(SettingError, match="encoder-decoder"):
         heal_generate(T5ForConditionalGeneration(config), llama.tokenizer, "a")
+
+
+def test_the_page_of_this_engine() -> None:
+    page = Path(__file__).parents[1] / "docs" / "engines" / "transformers.md"
+    names: dict[str, Any] = {}
+    for block in re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL):
+        exec(block, names)
+    assert len(names["texts"]) == 2
+    assert names["generated"] == names["forced"] + names["completion"]
+    assert names["texts"][0].encode().startswith(names["completion"][:2])
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/healing.md"])

@@ -19,8 +19,9 @@ from transformers import LogitsProcessorList, StoppingCriteria, StoppingCriteria
 
 from charwise.canonical import to_bytes
 from charwise.errors import ContextLengthError, HealingError, SettingError
-from charwise.healing import Cut, Rule, cut
+from charwise.healing import Cut, Rule
 from charwise.index import SortedVocabulary
+from charwise.processors.decision import cut_prompt
 from charwise.processors.transformers import HealingLogitsProcessor
 from charwise.vocabulary import Prompt, Vocabulary
 
@@ -75,7 +76,7 @@ def heal_generate(
     batch = _as_batch(prompts)
     if not batch:
         return []
-    cuts = [_cut(prompt, index, rule) for prompt in batch]
+    cuts = [cut_prompt(prompt, index, rule) for prompt in batch]
     length = max(len(kept) for kept, _ in cuts)
     _check_window(model, length)
     limits = _Limits(
@@ -227,23 +228,6 @@ def _as_batch(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     if any(hasattr(part, "__index__") for part in parts):
         return [parts]
     return parts
-
-
-def _cut(prompt: Prompt, index: SortedVocabulary, rule: Rule) -> Cut:
-    """The cut of one prompt, with at least one token kept for the model to start from."""
-    vocabulary = index.vocabulary
-    if isinstance(prompt, str | bytes):
-        prompt = [*vocabulary.bos_ids, vocabulary.lead + to_bytes(prompt)]
-    ids = vocabulary.encode_prompt(prompt)
-    if not ids:
-        raise HealingError(
-            "the prompt is empty and the tokenizer has no start token: there is nothing to "
-            "continue. Give it at least one token."
-        )
-    kept, forced = cut(ids, index, rule)
-    if kept:
-        return Cut(kept, forced)
-    return Cut(ids[:1], forced[len(vocabulary.tokens[ids[0]] or b"") :])
 
 
 def _new_tokens(model: Any, kwargs: dict[str, Any], max_new_bytes: int | None) -> int | None:

@@ -5,9 +5,7 @@
     model.generate(torch.tensor([kept]), logits_processor=LogitsProcessorList([processor]))
 
 The processor has no state: what remains to be forced is read off the token ids at every call, so
-beams may be reordered, drafts rejected and calls repeated. Not handled: continuous batching (rows
-come and go there, so a row's place no longer says whose prompt it continues).
-`charwise.heal_generate` does all of this, and the decoding, in one call.
+beams may XX`charwise.heal_generate` does all of this, and the decoding, in one call.
 """
 
 from __future__ import annotations
@@ -18,8 +16,8 @@ import torch
 from transformers import LogitsProcessor
 
 from charwise.errors import HealingError, SettingError
-from charwise.healing import allowed_next, remaining
 from charwise.index import SortedVocabulary
+from charwise.processors.decision import Decisions
 
 
 class HealingLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
@@ -54,7 +52,7 @@ class HealingLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
     def __init__(
         self, index: SortedVocabulary, forced: bytes | Sequence[bytes], prompt_length: int
     ) -> None:
-        self.index = index
+        self.decisions = Decisions(index)
         self.forced = (forced,) if isinstance(forced, bytes) else tuple(forced)
         self.prompt_length = prompt_length
         if prompt_length < 0 or not self.forced:
@@ -63,57 +61,46 @@ class HealingLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
                 "length of the padded prompt ids and one forced text for each row of them."
             )
         for text in self.forced:
-            if not isinstance(text, bytes):
-                raise SettingError(f"a forced text is bytes, as healing.cut returns, not {text!r}.")
-            if not index.spellable(text):
-                raise HealingError(
-                    f"no token string of this vocabulary spells {text!r}, so it cannot be forced. "
-                    "Check that the index belongs to the model."
-                )
+            self.decisions.check(text)
         self._longest = max(map(len, self.forced))
-        self._needed_width = 1 + int(index.ids.max())
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         """Scores `[rows, width]` of the next token after `input_ids` `[rows, length]`."""
-        generated = input_ids.shape[1] - self.prompt_length
-        if generated >= self._longest:
+        if input_ids.shape[1] - self.prompt_length >= self._longest:
             return scores
-        copies = self._copies(generated, scores)
-        allowed: dict[bytes, torch.Tensor] = {}
-        masked: torch.Tensor | None = None
-        for row, ids in enumerate(input_ids[:, self.prompt_length :].tolist()):
-            left = remaining(self.forced[row // copies], ids, self.index.vocabulary)
-            if not left:  # reproduced (b""), or a draft that left the text (None)
+        copies = self._copies(input_ids, scores)
+        generated = input_ids[:, self.prompt_length :].tolist()
+        left = [
+            self.decisions.left(self.forced[row // copies], ids)
+            for row, ids in enumerate(generated)
+        ]
+        if not any(left):  # all reproduced (b""), or drafts that left the text (None)
+            return scores
+        masked = torch.empty_like(scores)
+        for row, rest in enumerate(left):
+            if not rest:
+                masked[row] = scores[row]
                 continue
-            if left not in allowed:
-                allowed[left] = torch.tensor(allowed_next(left, self.index), device=scores.device)
-            values = scores[row, allowed[left]]
-            if bool(torch.isneginf(values).all()):
-                raise self._blocked(left, row)
-            if masked is None:
-                masked = scores.clone()
-            masked[row] = -torch.inf
-            masked[row, allowed[left]] = values
-        return scores if masked is None else masked
+            self.decisions.mask_(scores[row], rest, (), out=masked[row])
+            if bool(torch.isneginf(masked[row].amax())):
+                raise self._blocked(rest, row)
+        return masked
 
-    def _copies(self, generated: int, scores: torch.Tensor) -> int:
+    def _copies(self, input_ids: torch.Tensor, scores: torch.Tensor) -> int:
         """How many adjacent rows each prompt has; checks the shapes."""
         rows, width = scores.shape
-        if generated < 0:
+        if input_ids.shape[1] < self.prompt_length:
             raise SettingError(
-                f"the rows are {-generated} tokens shorter than prompt_length, which is "
-                f"{self.prompt_length}: it must be the length of the padded prompt ids."
+                f"the rows are {self.prompt_length - input_ids.shape[1]} tokens shorter than "
+                f"prompt_length, which is {self.prompt_length}: it must be the length of the "
+                "padded prompt ids."
             )
         if rows % len(self.forced):
             raise SettingError(
                 f"{rows} rows of scores for {len(self.forced)} forced texts: give one forced text "
                 "for each prompt of the batch, b'' for those that are not healed."
             )
-        if width < self._needed_width:
-            raise SettingError(
-                f"the scores have {width} columns, but the vocabulary has a token with the id "
-                f"{self._needed_width - 1}: the index belongs to another model."
-            )
+        self.decisions.check_columns(width)
         return rows // len(self.forced)
 
     def _blocked(self, left: bytes, row: int) -> HealingError:

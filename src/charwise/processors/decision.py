@@ -1,0 +1,307 @@
+"""The decision that every engine's adapter shares: (forced bytes, generated ids) → what may follow.
+
+    forced, generated  →  what is left of the forced text      healing.remaining
+    left               →  the ids that may come next           healing.allowed_next
+    row of logits      →  −inf everywhere else, in place
+
+Nothing is counted and nothing is kept of a request: what is left is read off the token ids at
+every call, so repeated calls, rejected drafts, preempted and reordered requests all get the
+answer that belongs to the ids they show. Only tensors are kept, by what is left, up to a number
+of bytes.
+
+Two ways to mask a row, by how many ids are allowed. Few: take their logits out, fill the row,
+put them back. Many (a space starts a third of all tokens): scattered writes would cost more than
+the row, so two bitwise passes over its bits, `(logit & keep) | low`: an allowed logit keeps every
+bit, any other becomes −inf whatever it was, NaN included.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from threading import Lock
+from weakref import WeakKeyDictionary
+
+import torch
+
+from charwise.canonical import to_bytes
+from charwise.errors import HealingError, SettingError
+from charwise.healing import Cut, Rule, allowed_next, cut, remaining
+from charwise.index import SortedVocabulary
+from charwise.vocabulary import Prompt
+
+#: Bytes of tensors that are kept for one vocabulary, over all devices.
+MAX_BYTES = 2**26
+
+#: With more allowed ids than this share of a row, masking it whole is faster.
+_MANY = 1 / 128
+
+#: What an entry of the cache weighs besides its tensors: keys and objects, generously.
+_ENTRY = 1024
+
+#: Bytes of a float → the integer of that size, to see its bits.
+_BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+Tensors = tuple[torch.Tensor, ...]
+
+
+def cut_prompt(prompt: Prompt, index: SortedVocabulary, rule: Rule = "auto") -> Cut:
+    """The cut of a prompt for an engine: `healing.cut`, with a token kept for the model to start.
+
+    Text and bytes get the start token and the leading space that the tokenizer would give them;
+    a list of texts and token ids is taken as it is.
+
+    Raises:
+        HealingError: an empty prompt, for a tokenizer without a start token.
+
+    >>> from charwise import Vocabulary
+    >>> vocabulary = Vocabulary.from_bytes([b"->", b" ", b"No", b" Node", None], bos_ids=[4])
+    >>> cut_prompt("-> No", SortedVocabulary(vocabulary))
+    Cut(kept=[4, 0], forced=b' No')
+    """
+    vocabulary = index.vocabulary
+    if isinstance(prompt, str | bytes):
+        prompt = [*vocabulary.bos_ids, vocabulary.lead + to_bytes(prompt)]
+    ids = vocabulary.encode_prompt(prompt)
+    if not ids:
+        raise HealingError(
+            "the prompt is empty and the tokenizer has no start token: there is nothing to "
+            "continue. Give it at least one token."
+        )
+    kept, forced = cut(ids, index, rule)
+    if kept:
+        return Cut(kept, forced)
+    return Cut(ids[:1], forced[len(vocabulary.tokens[ids[0]] or b"") :])
+
+
+class Decisions:
+    """What may come next in any request to models of one vocabulary; safe to share by threads.
+
+    Args:
+        index: of the model's vocabulary.
+        max_bytes: of tensors to keep, over all devices, the least recently used dropped first.
+            By default all `Decisions` of an index share one cache of 64 MiB; with a number this
+            one gets a cache of its own, and 0 keeps nothing.
+
+    >>> from charwise import Vocabulary
+    >>> vocabulary = Vocabulary.from_bytes([b"s", b"weep", b"sw", b"a"])
+    >>> decisions = Decisions(SortedVocabulary(vocabulary))
+    >>> decisions.left(b"sw", [0])
+    b'w'
+    >>> row = torch.tensor([0.1, 0.2, 0.3, 0.4])
+    >>> decisions.mask_(row, b"sw", [0]), row
+    (True, tensor([  -inf, 0.2000,   -inf,   -inf]))
+    """
+
+    def __init__(self, index: SortedVocabulary, *, max_bytes: int | None = None) -> None:
+        self.index = index
+        self.cache = _cache_of(index) if max_bytes is None else TensorCache(max_bytes)
+        self._columns = 1 + int(index.ids.max())
+        # Tokens see no further than the munch, unless what follows may have no tokens at all.
+        vocabulary = index.vocabulary
+        self._reach = vocabulary.munch + 1 if vocabulary.byte_complete else None
+
+    def check(self, forced: bytes) -> None:
+        """Refuse what cannot be forced, before a request with it starts.
+
+        Raises:
+            SettingError: `forced` is not bytes.
+            HealingError: no token string of the vocabulary spells it.
+
+        >>> from charwise import Vocabulary
+        >>> Decisions(SortedVocabulary(Vocabulary.from_bytes([b"a"]))).check(b"aa")
+        """
+        if not isinstance(forced, bytes):
+            raise SettingError(f"a forced text is bytes, as healing.cut returns, not {forced!r}.")
+        if not self.index.spellable(forced):
+            raise HealingError(
+                f"no token string of this vocabulary spells {forced!r}, so it cannot be forced. "
+                "Check that the index belongs to the model."
+            )
+
+    def check_columns(self, columns: int) -> None:
+        """Refuse logits too narrow for the vocabulary; wider ones are fine (padding).
+
+        Raises:
+            SettingError: a token of the vocabulary has no column, so the index is another model's.
+
+        >>> from charwise import Vocabulary
+        >>> Decisions(SortedVocabulary(Vocabulary.from_bytes([b"a"]))).check_columns(8)
+        """
+        if columns < self._columns:
+            raise SettingError(
+                f"the scores have {columns} columns, but the vocabulary has a token with the id "
+                f"{self._columns - 1}: the index belongs to another model."
+            )
+
+    def left(self, forced: bytes, generated: Sequence[int]) -> bytes | None:
+        """What is still forced after `generated`: `healing.remaining`, and one comparison later.
+
+        A token adds at least one byte, so after as many tokens as `forced` has bytes nothing is
+        left, whatever they are. None: the tokens left the forced text, as a draft may.
+
+        >>> from charwise import Vocabulary
+        >>> decisions = Decisions(SortedVocabulary(Vocabulary.from_bytes([b"a", b"ab", b"c"])))
+        >>> decisions.left(b"ab", []), decisions.left(b"ab", [1]), decisions.left(b"ab", [2])
+        (b'ab', b'', None)
+        """
+        if len(generated) >= len(forced):
+            return b""
+        return remaining(forced, generated, self.index.vocabulary)
+
+    def allowed(
+        self, forced: bytes, generated: Sequence[int], device: torch.device | str
+    ) -> torch.Tensor | None:
+        """Ids that may come next, `[n]` int64 on a device; None if every id may. Do not write it.
+
+        Every id may come next once the text is reproduced, and in a draft that left it.
+
+        >>> from charwise import Vocabulary
+        >>> decisions = Decisions(SortedVocabulary(Vocabulary.from_bytes([b"a", b"ab", b"b"])))
+        >>> decisions.allowed(b"ab", [], "cpu"), decisions.allowed(b"ab", [0, 1], "cpu")
+        (tensor([0, 1]), None)
+        """
+        left = self.left(forced, generated)
+        return self._ids(left[: self._reach], torch.device(device)) if left else None
+
+    def mask_(
+        self,
+        row: torch.Tensor,
+        forced: bytes,
+        generated: Sequence[int],
+        *,
+        out: torch.Tensor | None = None,
+    ) -> bool:
+        """Set to −inf, in place, the logits of one row that may not come next.
+
+        Args:
+            row: `[columns]` of any float type, on any device; columns beyond the vocabulary
+                become −inf as well.
+            forced: the bytes to reproduce.
+            generated: ids of this row's tokens since the cut, all of them.
+            out: write the result here, and leave `row` as it is.
+
+        Returns:
+            Whether anything was masked. False: every id may come next, nothing was written.
+
+        Raises:
+            SettingError: a row that is too narrow for the vocabulary.
+        """
+        left = self.left(forced, generated)
+        if left:
+            self._mask(row, left[: self._reach], row if out is None else out)
+        return bool(left)
+
+    def mask_rows_(
+        self,
+        logits: torch.Tensor,
+        forced: Iterable[bytes],
+        generated: Iterable[Sequence[int]],
+    ) -> bool:
+        """`mask_` for each row of a batch `[rows, columns]`; True if any was masked.
+
+        A row with nothing left to force costs one comparison.
+
+        >>> from charwise import Vocabulary
+        >>> decisions = Decisions(SortedVocabulary(Vocabulary.from_bytes([b"a", b"ab", b"c"])))
+        >>> logits = torch.zeros(2, 3)
+        >>> decisions.mask_rows_(logits, [b"", b"c"], [[], []]), logits.tolist()
+        (True, [[0.0, 0.0, 0.0], [-inf, -inf, 0.0]])
+        """
+        masked = False
+        for row, (text, ids) in enumerate(zip(forced, generated, strict=True)):
+            left = self.left(text, ids)
+            if left:
+                self._mask(logits[row], left[: self._reach], logits[row])
+                masked = True
+        return masked
+
+    def _mask(self, row: torch.Tensor, left: bytes, out: torch.Tensor) -> None:
+        key = (left, row.device, row.dtype, row.shape[0])
+        kept = self.cache.get(key, lambda: self._tensors(left, row))
+        if len(kept) == 1:
+            [ids] = kept
+            values = row.index_select(0, ids)
+            out.fill_(-torch.inf).index_copy_(0, ids, values)
+        else:
+            keep, low = kept
+            bits = out.view(low.dtype)
+            torch.bitwise_and(row.view(low.dtype), keep, out=bits)
+            bits.bitwise_or_(low)
+
+    def _ids(self, left: bytes, device: torch.device) -> torch.Tensor:
+        """`[n]` int64: the allowed ids, on a device."""
+
+        def make() -> Tensors:
+            return (torch.tensor(allowed_next(left, self.index), device=device),)
+
+        return self.cache.get((left, device), make)[0]
+
+    def _tensors(self, left: bytes, row: torch.Tensor) -> Tensors:
+        """What masks rows like this one: the allowed ids, or `keep` and `low` for every column."""
+        columns = row.shape[0]
+        self.check_columns(columns)
+        ids = torch.tensor(allowed_next(left, self.index), device=row.device)
+        if len(ids) <= columns * _MANY:
+            return (ids,)
+        bits = _BITS[row.dtype.itemsize]
+        keep = torch.zeros(columns, dtype=bits, device=row.device)  # all ones where allowed
+        low = torch.full_like(row, -torch.inf).view(bits)  # zero where allowed
+        return keep.index_fill_(0, ids, -1), low.index_fill_(0, ids, 0)
+
+
+class TensorCache:
+    """Tensors by key, the least recently used dropped when they exceed a number of bytes.
+
+    >>> cache = TensorCache(4000)
+    >>> for name in "aba":
+    ...     made = cache.get(name, lambda: (torch.zeros(100),))
+    >>> len(cache), cache.bytes <= 4000
+    (2, True)
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        if max_bytes < 0:
+            raise SettingError(f"max_bytes is {max_bytes}: it must be 0 or more.")
+        self.max_bytes = max_bytes
+        self.bytes = 0
+        self._entries: OrderedDict[Hashable, Tensors] = OrderedDict()
+        self._lock = Lock()
+
+    def get(self, key: Hashable, make: Callable[[], Tensors]) -> Tensors:
+        """The tensors of a key; `make` is called if they are not kept.
+
+        >>> TensorCache(0).get("a", lambda: (torch.ones(1),))
+        (tensor([1.]),)
+        """
+        with self._lock:
+            found = self._entries.get(key)
+            if found is not None:
+                self._entries.move_to_end(key)
+                return found
+        made = make()  # outside the lock: two threads may both make it, and one is kept
+        with self._lock:
+            if key not in self._entries:
+                self._entries[key] = made
+                self.bytes += _weight(made)
+            while self.bytes > self.max_bytes:
+                self.bytes -= _weight(self._entries.popitem(last=False)[1])
+        return made
+
+    def __len__(self) -> int:
+        """How many keys have tensors."""
+        return len(self._entries)
+
+
+def _weight(tensors: Tensors) -> int:
+    return _ENTRY + sum(tensor.nbytes for tensor in tensors)
+
+
+_caches: WeakKeyDictionary[SortedVocabulary, TensorCache] = WeakKeyDictionary()
+_caches_lock = Lock()
+
+
+def _cache_of(index: SortedVocabulary) -> TensorCache:
+    """The one cache of an index; it lives as long as the index."""
+    with _caches_lock:
+        return _caches.setdefault(index, TensorCache(MAX_BYTES))

@@ -1,0 +1,167 @@
+"""Token healing in SGLang: a custom logit processor and the request that goes with it.
+
+    request = heal_request("raise ValueErr", index, sampling_params={"max_new_tokens": 20})
+    requests.post(f"{server}/generate", json=request)
+
+The server needs `--enable-custom-logit-processor --disable-overlap-schedule` and charwise in its
+environment. What is forced travels in the request; the tokenizer is the server's own, found at the
+request object that SGLang shows to a processor, as are the tokens generated so far.
+
+An exception inside a processor would end SGLang's scheduler, and with it the server. A request
+that cannot be healed is therefore aborted, with a sentence for its client, and the others go on.
+Refused in this way: the overlap schedule, in which a step is masked before the token of the last
+one is known, and the rows of speculative drafts, whose ids SGLang does not show. (EAGLE calls no
+processor at all, so nobody can refuse there: `Continuation.add` raises when the text comes back.)
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Mapping
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+
+from charwise.errors import CharwiseError, EngineError, SettingError
+from charwise.healing import Rule
+from charwise.index import SortedVocabulary
+from charwise.processors.decision import Decisions, cut_prompt
+from charwise.vocabulary import Prompt, Vocabulary
+
+#: The custom parameter that holds the forced bytes, in hex.
+FORCED = "charwise_forced"
+
+_decisions: WeakKeyDictionary[Any, Decisions] = WeakKeyDictionary()  # by the server's tokenizer
+
+
+def heal_request(
+    prompt: Prompt,
+    index: SortedVocabulary,
+    *,
+    rule: Rule = "auto",
+    sampling_params: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """The body of a `/generate` request, or the keyword arguments of `Engine.generate`.
+
+    Args:
+        prompt: as for `healing.cut`; text and bytes get the tokenizer's start token.
+        index: of the model's vocabulary.
+        rule: where to cut.
+        sampling_params: SGLang's own; `max_new_tokens` counts the forced tokens too.
+
+    The completion starts with the forced text, which is `bytes.fromhex` of
+    `sampling_params["custom_params"]["charwise_forced"]`.
+
+    Raises:
+        SettingError: `sampling_params` has custom parameters of that name already.
+
+    >>> vocabulary = Vocabulary.from_bytes([b"->", b" ", b"No", b" Node", b"N"])
+    >>> request = heal_request("-> No", SortedVocabulary(vocabulary))
+    >>> request["input_ids"], request["sampling_params"]
+    ([0], {'custom_params': {'charwise_forced': '204e6f'}})
+    """
+    kept, forced = cut_prompt(prompt, index, rule)
+    sampling = dict(sampling_params or {})
+    custom = dict(sampling.get("custom_params") or {})
+    if FORCED in custom:
+        raise SettingError(f"custom_params has a {FORCED} already: leave it to heal_request.")
+    sampling["custom_params"] = {**custom, FORCED: forced.hex()}
+    return {
+        "input_ids": kept,
+        "sampling_params": sampling,
+        "custom_logit_processor": HealingLogitProcessor.to_str(),
+    }
+
+
+class HealingLogitProcessor:
+    """SGLang's `CustomLogitProcessor`: masks each row by the request that it belongs to.
+
+    SGLang sends the class, not an object: there is no state, and one object serves all requests.
+
+    >>> HealingLogitProcessor()(torch.zeros(1, 2), [None])
+    tensor([[0., 0.]])
+    """
+
+    @classmethod
+    def to_str(cls) -> str:
+        """What the request field `custom_logit_processor` takes: the class, by its name.
+
+        >>> len(HealingLogitProcessor.to_str()) < 250
+        True
+        """
+        return json.dumps({"callable": pickle.dumps(cls).hex()})
+
+    def __call__(
+        self, logits: torch.Tensor, custom_param_list: list[dict[str, Any] | None] | None = None
+    ) -> torch.Tensor:
+        """Masks logits `[rows, width]` in place and returns them; one dict for each row.
+
+        A row without our parameter, and one that has reproduced its text, stays as it is.
+        """
+        params: list[dict[str, Any] | None] = custom_param_list or []
+        for row, own in enumerate(params):
+            if own is None or FORCED not in own:
+                continue
+            request = own.get("__req__")
+            try:
+                forced = _forced(own)
+                if request is None:
+                    raise EngineError("SGLang shows no request to processors: use a newer SGLang.")
+                if len(request.output_ids) >= len(forced):  # a token adds a byte or more
+                    continue
+                # For drafts, SGLang repeats the very same dict for each row of a request.
+                same = [other for other in params[max(0, row - 1) : row + 2] if other is own]
+                _check(request, drafts=len(same) > 1)
+                decisions = _decisions_of(request.tokenizer)
+                decisions.check(forced)
+                decisions.mask_(logits[row], forced, request.output_ids)
+            except CharwiseError as error:
+                _abort(request, error)
+        return logits
+
+
+def _forced(own: dict[str, Any]) -> bytes:
+    try:
+        return bytes.fromhex(own[FORCED])
+    except (TypeError, ValueError):
+        raise SettingError(
+            f"the custom parameter {FORCED} is {own[FORCED]!r}: it is the forced bytes in hex."
+        ) from None
+
+
+def _check(request: Any, drafts: bool) -> None:
+    """Refuse what cannot be masked rightly."""
+    if drafts:
+        raise EngineError(
+            "this server checks several draft tokens at once and does not show them to logit "
+            "processors: token healing needs it to run without speculative decoding."
+        )
+    kv = getattr(request, "kv", request)  # older versions keep it in the request itself
+    if kv.kv_committed_len > len(request.origin_input_ids) + len(request.output_ids):
+        raise EngineError(
+            "this server samples a token before the last one is known: token healing needs it to "
+            "run with --disable-overlap-schedule."
+        )
+
+
+def _decisions_of(tokenizer: Any) -> Decisions:
+    """Made once for the server's tokenizer."""
+    if tokenizer is None:
+        raise EngineError("this server runs without a tokenizer: leave out --skip-tokenizer-init.")
+    if tokenizer not in _decisions:
+        index = SortedVocabulary(Vocabulary.from_transformers(tokenizer))
+        _decisions[tokenizer] = Decisions(index)
+    return _decisions[tokenizer]
+
+
+def _abort(request: Any, error: CharwiseError) -> None:
+    """Ends one request, after the token it is at, with an error for its client."""
+    try:
+        from sglang.srt.managers.schedule_batch import FINISH_ABORT
+    except ImportError:
+        raise error from None
+    if request is None:
+        raise error
+    request.to_finish = FINISH_ABORT(str(error), 400, "BadRequestError")

@@ -1,0 +1,210 @@
+"""Token healing in TensorRT-LLM: a logits processor for each request of the LLM API.
+
+    llm = LLM(model=…, disable_overlap_scheduler=True)
+    ids, params, forced = heal(llm, "raise ValueErr", SamplingParams(max_tokens=20))
+    output = llm.generate(ids, params)
+
+TensorRT-LLM shows a processor the tokens of the prompt and those it has generated, and wants the
+logits changed in place. It pickles the processor into its worker, so this one holds the *name* of
+the tokenizer, a few hundred bytes in all; the worker loads it once.
+
+The overlap scheduler asks for a mask before the last token is known. Nothing in the call says so
+(a prompt that is prefilled in chunks repeats its ids just the same), so no processor can tell, and
+`heal` looks at the settings of the `LLM` instead. An exception inside a processor would fail every
+request in the batch: what goes wrong in the worker is logged, that row is left alone, and
+`Continuation.add` refuses the completion when it comes back without its forced text.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import torch
+
+from charwise.errors import CharwiseError, EngineError, SettingError
+from charwise.healing import Rule
+from charwise.index import SortedVocabulary
+from charwise.processors.decision import Decisions, cut_prompt
+from charwise.vocabulary import Prompt, Vocabulary
+
+logger = logging.getLogger(__name__)
+
+
+class Healed(NamedTuple):
+    """What to give `LLM.generate`, and the bytes that the completion starts with.
+
+    >>> Healed(ids=[0], sampling_params=None, forced=b" No").forced
+    b' No'
+    """
+
+    ids: list[int]
+    sampling_params: Any
+    forced: bytes
+
+
+def heal(
+    llm: Any,
+    prompt: Prompt,
+    sampling_params: Any,
+    *,
+    rule: Rule = "auto",
+    tokenizer: str | None = None,
+) -> Healed:
+    """Token ids and sampling parameters for one request whose prompt is healed.
+
+    Args:
+        llm: the `tensorrt_llm.LLM` that will get the request.
+        prompt: as for `healing.cut`; text and bytes get the tokenizer's start token.
+        sampling_params: is copied; its own processors run before the mask, and its `max_tokens`
+            counts the forced tokens too.
+        rule: where to cut.
+        tokenizer: folder or name, by default that of the `llm`; its workers must find it too.
+
+    Raises:
+        EngineError: an `llm` whose settings keep processors from seeing every token.
+        SettingError: `sampling_params` that would cut the prompt once more.
+    """
+    settings = llm.args
+    if getattr(settings, "disable_overlap_scheduler", True) is False:
+        raise EngineError(
+            "the overlap scheduler calls logits processors before the last token is known: make "
+            "the LLM with disable_overlap_scheduler=True."
+        )
+    if getattr(settings, "speculative_config", None) is not None:
+        raise EngineError(
+            "TensorRT-LLM does not show draft tokens to logits processors: make the LLM without "
+            "speculative_config."
+        )
+    if getattr(sampling_params, "truncate_prompt_tokens", None) is not None:
+        raise SettingError("truncate_prompt_tokens would cut the prompt once more: leave it out.")
+    if tokenizer is None:
+        tokenizer = str(getattr(llm.tokenizer, "tokenizer", llm.tokenizer).name_or_path)
+    kept, forced = cut_prompt(prompt, decisions_of(tokenizer).index, rule)
+    processor = HealingLogitsProcessor(tokenizer, forced, len(kept))
+    params = copy.copy(sampling_params)
+    others = params.logits_processor
+    if others is not None:
+        params.logits_processor = [*(others if isinstance(others, list) else [others]), processor]
+    else:
+        params.logits_processor = processor
+    return Healed(kept, params, forced)
+
+
+@lru_cache(maxsize=8)
+def decisions_of(tokenizer: str) -> Decisions:
+    """The decisions of a tokenizer by its folder or name; loaded once in each process.
+
+    >>> from charwise.models import EMBEDDED
+    >>> decisions_of(str(EMBEDDED)) is decisions_of(str(EMBEDDED))
+    True
+    """
+    from transformers import AutoTokenizer
+
+    vocabulary = Vocabulary.from_transformers(AutoTokenizer.from_pretrained(tokenizer))
+    return Decisions(SortedVocabulary(vocabulary))
+
+
+class HealingLogitsProcessor:
+    """TensorRT-LLM's `LogitsProcessor`: one request may write only its forced text first.
+
+    Args:
+        tokenizer: folder or name of the model's fast tokenizer.
+        forced: the bytes that the prompt gave back.
+        prompt_length: how many ids the prompt has.
+
+    Raises:
+        HealingError: a forced text that the vocabulary cannot spell.
+        SettingError: a `forced` that is not bytes, or a negative `prompt_length`.
+
+    >>> from charwise.models import EMBEDDED
+    >>> processor = HealingLogitsProcessor(str(EMBEDDED), b" Val", prompt_length=1)
+    >>> logits = torch.zeros(1, 1, decisions_of(str(EMBEDDED)).index.vocabulary.width)
+    >>> processor(7, logits, [[0]], None, None)
+    >>> int((logits == 0).sum())
+    5
+    """
+
+    def __init__(self, tokenizer: str, forced: bytes, prompt_length: int) -> None:
+        if prompt_length < 0:
+            raise SettingError(
+                f"prompt_length is {prompt_length}: it is the number of the prompt's ids."
+            )
+        decisions_of(tokenizer).check(forced)
+        self.tokenizer = tokenizer
+        self.forced = forced
+        self.prompt_length = prompt_length
+
+    def __call__(
+        self,
+        req_id: int,
+        logits: torch.Tensor,
+        token_ids: list[list[int]],
+        stream_ptr: int | None,
+        client_id: int | None,
+    ) -> None:
+        """Masks logits `[beams, 1, width]` in place; `token_ids` has prompt and output of each."""
+        done = self.prompt_length + len(self.forced)
+        if all(len(ids) >= done for ids in token_ids):
+            return
+        try:
+            decisions = decisions_of(self.tokenizer)
+            with _on(stream_ptr):
+                # A prompt's last position has one row of logits, whatever the number of beams.
+                for row, ids in zip(logits, token_ids, strict=False):
+                    decisions.mask_(row[0], self.forced, ids[self.prompt_length :])
+        except (CharwiseError, OSError) as error:
+            logger.error("request %s is not healed: %s", req_id, error)
+
+
+class HealingBatchedLogitsProcessor:
+    """TensorRT-LLM's `BatchedLogitsProcessor`: a whole batch in one call, on the executor's stream.
+
+    It is given to the executor once, and learns of requests by their client id. It must live in
+    the executor's own process: for the bindings' `Executor`, whose requests have the client id
+    that you give them.
+
+    >>> from charwise.models import EMBEDDED
+    >>> batched = HealingBatchedLogitsProcessor()
+    >>> batched.add(1, HealingLogitsProcessor(str(EMBEDDED), b" Val", prompt_length=1))
+    >>> batched.discard(1)
+    """
+
+    def __init__(self) -> None:
+        self._requests: dict[int, HealingLogitsProcessor] = {}
+
+    def add(self, client_id: int, processor: HealingLogitsProcessor) -> None:
+        """Heal the request of this client id, before it is enqueued."""
+        self._requests[client_id] = processor
+
+    def discard(self, client_id: int) -> None:
+        """Forget a request that has ended; one that is unknown is no error."""
+        self._requests.pop(client_id, None)
+
+    def __call__(
+        self,
+        req_ids: Sequence[int],
+        logits: Sequence[torch.Tensor],
+        token_ids: Sequence[list[list[int]]],
+        stream_ptr: int | None,
+        client_ids: Sequence[int | None],
+    ) -> None:
+        """Masks each tensor of logits in place; requests that were not added stay as they are."""
+        with _on(stream_ptr):
+            for req_id, own, ids, client_id in zip(
+                req_ids, logits, token_ids, client_ids, strict=True
+            ):
+                processor = None if client_id is None else self._requests.get(client_id)
+                if processor is not None:
+                    processor(req_id, own, ids, None, client_id)
+
+
+def _on(stream_ptr: int | None) -> AbstractContextManager[Any]:
+    """The engine's CUDA stream, if it named one, for all that is done to its logits."""
+    if stream_ptr is None:
+        return nullcontext()
+    return torch.cuda.stream(torch.cuda.ExternalStream(stream_ptr))  # type: ignore[no-untyped-call]

@@ -1,0 +1,255 @@
+"""Every adapter behind one function, and the contract that all of them keep.
+
+An adapter here is `(model, forced, generated, logits [width]) -> [width]`: what an engine's call
+makes of one row of logits. It makes the call as the engine does, for one request among others,
+and may write `logits`. Adapters keep nothing between calls, so the function has no state either.
+To hold another one to the contract, add it to `ADAPTERS`, or give it to `reproduce` and `same`.
+"""
+
+from __future__ import annotations
+
+import pickle
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+from transformers.generation.continuous_batching.requests import FutureRequestState, RequestState
+
+from charwise import SortedVocabulary, Vocabulary
+from charwise.processors.continuous import ContinuousHealing
+from charwise.processors.decision import Decisions
+from charwise.processors.sglang import FORCED, HealingLogitProcessor
+from charwise.processors.tensorrt_llm import (
+    HealingBatchedLogitsProcessor,
+)
+from charwise.processors.tensorrt_llm import (
+    HealingLogitsProcessor as TensorRTProcessor,
+)
+from charwise.processors.transformers import HealingLogitsProcessor
+
+
+@dataclass
+class Served:
+    """A model as an engine serves it: its tokenizer, in memory and in a folder."""
+
+    tokenizer: Any
+    folder: str
+
+    @cached_property
+    def vocabulary(self) -> Vocabulary:
+        return Vocabulary.from_transformers(self.tokenizer)
+
+    @cached_property
+    def index(self) -> SortedVocabulary:
+        return SortedVocabulary(self.vocabulary)
+
+    @cached_property
+    def prompt(self) -> list[int]:
+        """Ids of a prompt; that they spell something must not matter."""
+        return [self.vocabulary.end_ids[0], 0]
+
+
+Adapter = Callable[[Served, bytes, Sequence[int], torch.Tensor], torch.Tensor]
+
+
+def byte_level(tokens: Sequence[bytes]) -> PreTrainedTokenizerFast:
+    """A tokenizer with these tokens, and an end token after them."""
+    alphabet = {byte: chr(byte) for byte in range(256)}
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    for shifted, byte in enumerate(b for b in range(256) if b not in printable):
+        alphabet[byte] = chr(256 + shifted)
+    spelled = ["".join(alphabet[byte] for byte in token) for token in tokens]
+    tokenizer = Tokenizer(models.BPE({token: id for id, token in enumerate(spelled)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<end>")
+
+
+def core(
+    model: Served, forced: bytes, generated: Sequence[int], logits: torch.Tensor
+) -> torch.Tensor:
+    Decisions(model.index).mask_(logits, forced, generated)
+    return logits
+
+
+def core_without_cache(
+    model: Served, forced: bytes, generated: Sequence[int], logits: torch.Tensor
+) -> torch.Tensor:
+    batch = torch.stack([logits, logits])
+    decisions = Decisions(model.index, max_bytes=0)
+    decisions.mask_rows_(batch, [b"", forced], [[], generated])
+    assert torch.equal(bits(batch[0]), bits(logits))
+    return batch[1]
+
+
+def transformers(
+    model: Served, forced: bytes, generated: Sequence[int], logits: torch.Tensor
+) -> torch.Tensor:
+    """Two beams of a prompt, after one that is not healed."""
+    ids = torch.tensor([[*model.prompt, *generated]] * 4)
+    process = HealingLogitsProcessor(model.index, [b"", forced], len(model.prompt))
+    scores = process(ids, torch.stack([logits] * 4))
+    assert torch.equal(bits(scores[0]), bits(logits))
+    assert torch.equal(bits(scores[2]), bits(scores[3]))
+    return scores[3]
+
+
+def continuous_batching(
+    model: Served, forced: bytes, generated: Sequence[int], logits: torch.Tensor
+) -> torch.Tensor:
+    """A request that starts, and one that was pushed out after its first tokens and came back."""
+    healing = ContinuousHealing(model.index)
+    old, new = list(generated[:1]), list(generated[1:])
+    resumed = RequestState(
+        request_id="a",
+        initial_tokens=[*model.prompt, *old],
+        generated_tokens=new,
+        position_offset=len(model.prompt) + len(generated),
+        logit_processor_kwargs={"forced": forced},
+        _true_initial_tokens=len(model.prompt) if old else 0,
+    )
+    other = RequestState(request_id="b", initial_tokens=model.prompt)
+    rows = [FutureRequestState(state, True, {}, 1) for state in (other, resumed)]
+    args = torch.zeros(1, 8, dtype=torch.int32)
+    args[0, :2] = healing.prepare_tensor_args(rows)
+    scores = healing(torch.stack([logits] * 3), args[0])
+    assert torch.equal(bits(scores[0]), bits(logits))
+    assert torch.equal(bits(scores[2]), bits(logits))
+    return scores[1]
+
+
+def sglang_request(
+    model: Served, forced: bytes, generated: Sequence[int], lag: int = 0
+) -> dict[str, Any]:
+    """The custom parameters of a request while its next token is sampled; `lag` tokens unseen."""
+    seen = generated[: len(generated) - lag]
+    request = SimpleNamespace(
+        origin_input_ids=array("q", model.prompt),
+        output_ids=array("q", seen),
+        kv=SimpleNamespace(kv_committed_len=len(model.prompt) + len(generated)),
+        tokenizer=model.tokenizer,
+        to_finish=None,
+    )
+    return {FORCED: forced.hex(), "__req__": request}
+
+
+def sglang(
+    model: Served, forced: bytes, generated: Sequence[int], logits: torch.Tensor
+) -> torch.Tensor:
+    """In a batch with a request that has no parameters and one that is not ours."""
+    params = [None, sglang_request(model, forced, generated), {"other": 1}]
+    batch = torch.stack([logits] * 4)
+    indices = torch.tensor([0, 2, 3])  # of the requests that share this processor
+    result = HealingLogitProcessor()(batch.index_select(0, indices), params)
+    batch.index_copy_(0, indices, result.to(batch.dtype))
+    for row in (0, 1, 3):
+        assert torch.equal(bits(batch[row]), bits(logits))
+    return batch[2]
+
+
+def tensorrt_llm(
+    model: Served, forced: bytes, generated: Sequence[int], logits: torch.Tensor
+) -> torch.Tensor:
+    """As the PyTorch backend calls it, after the pickling that takes it to the worker."""
+    processor = TensorRTProcessor(model.folder, forced, len(model.prompt))
+    batch = torch.stack([logits] * 3)
+    rows = batch[1:2].view(1, 1, -1)
+    token_ids = [[*model.prompt, *generated]]
+    assert pickle.loads(pickle.dumps(processor))(5, rows, token_ids, None, None) is None
+    assert torch.equal(bits(batch[0]), bits(logits))
+    assert torch.equal(bits(batch[2]), bits(logits))
+    return batch[1]
+
+
+def tensorrt_llm_batched(
+    model: Served, forced: bytes, generated: Sequence[int], logits: torch.Tensor
+) -> torch.Tensor:
+    """Two beams of our request, between others."""
+    batched = HealingBatchedLogitsProcessor()
+    batched.add(12, TensorRTProcessor(model.folder, forced, len(model.prompt)))
+    rows = [torch.stack([logits] * n).unsqueeze(1) for n in (1, 2, 1)]
+    ids = [*model.prompt, *generated]
+    batched([1, 2, 3], rows, [[ids], [ids, ids], [ids]], None, [11, 12, None])
+    assert torch.equal(bits(rows[0][0, 0]), bits(logits))
+    assert torch.equal(bits(rows[2][0, 0]), bits(logits))
+    assert torch.equal(bits(rows[1][0, 0]), bits(rows[1][1, 0]))
+    return rows[1][1, 0]
+
+
+ADAPTERS: dict[str, Adapter] = {
+    "core": core,
+    "core without cache": core_without_cache,
+    "transformers": transformers,
+    "continuous batching": continuous_batching,
+    "SGLang": sglang,
+    "TensorRT-LLM": tensorrt_llm,
+    "TensorRT-LLM, batched": tensorrt_llm_batched,
+}
+
+
+# ---- the contract -------------------------------------------------------------------------------
+
+
+def bits(row: torch.Tensor) -> torch.Tensor:
+    """A row as integers, so that NaN equals NaN and 0 is not −0."""
+    return row.contiguous().view({2: torch.int16, 4: torch.int32, 8: torch.int64}[row.itemsize])
+
+
+def allowed(tokens: Sequence[bytes | None], left: bytes) -> set[int]:
+    """The ids that may come next, by trying every token; nothing of charwise is used."""
+
+    def spells(rest: bytes) -> bool:
+        ends = {0}
+        for at in range(len(rest)):
+            if at in ends:
+                for token in tokens:
+                    if token and token.startswith(rest[at:]):
+                        return True
+                    if token and rest.startswith(token, at):
+                        ends.add(at + len(token))
+        return not rest
+
+    return {
+        id
+        for id, token in enumerate(tokens)
+        if token
+        and (token.startswith(left) or (left.startswith(token) and spells(left[len(token) :])))
+    }
+
+
+def same(
+    adapter: Adapter, model: Served, forced: bytes, generated: Sequence[int], logits: torch.Tensor
+) -> torch.Tensor:
+    """The adapter's row, checked against the reference: allowed logits keep every bit."""
+    tokens = model.vocabulary.tokens
+    text = b"".join(tokens[id] or b"" for id in generated)
+    row = adapter(model, forced, generated, logits.clone())
+    expected = logits.clone()
+    if forced.startswith(text) and text != forced and None not in [tokens[i] for i in generated]:
+        outside = set(range(len(logits))) - allowed(tokens, forced[len(text) :])
+        expected[sorted(outside)] = -torch.inf
+    assert row.dtype == logits.dtype
+    assert torch.equal(bits(row), bits(expected)), (forced, list(generated))
+    return row
+
+
+def reproduce(adapter: Adapter, model: Served, forced: bytes, seed: int, more: int = 2) -> bytes:
+    """Greedy generation with random logits: every row is checked, and so is the text."""
+    random = torch.Generator().manual_seed(seed)
+    tokens, words = model.vocabulary.tokens, model.vocabulary.counted.nonzero()[0]
+    generated: list[int] = []
+    text, steps = b"", 0
+    while not text.startswith(forced) or steps < more:
+        steps += text.startswith(forced)
+        logits = torch.randn(model.vocabulary.width + 3, generator=random)
+        row = same(adapter, model, forced, generated, logits)
+        generated.append(int(words[int(row[words].argmax())]))
+        text = b"".join(tokens[id] or b"" for id in generated)
+        assert text.startswith(forced) or forced.startswith(text)
+    return text
