@@ -1,5 +1,7 @@
 # make demo   complete eight partial identifiers with the embedded model
 # make test   tests, doctests, ruff and mypy --strict; PYTEST_ARGS="-k cut" adds pytest options
+# make test-vllm  the tests with vLLM (its CPU build), in .venv-vllm
+# make test-llama-cpp  the tests with llama.cpp, in .venv-llama-cpp (builds llama-cpp-python: minutes)
 #
 # Both make .venv first, with the python3 of PYTHON.
 
@@ -8,8 +10,10 @@ PYTEST_ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+LLAMA_CPP := .venv-llama-cpp
+VLLM := .venv-vllm
 
-.PHONY: demo test clean
+.PHONY: demo test clean test-llama-cpp test-vllm
 .DELETE_ON_ERROR:
 
 demo: $(READY)
@@ -21,6 +25,15 @@ test: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+test-llama-cpp: $(LLAMA_CPP)/.ready
+	$(LLAMA_CPP)/bin/python -m pytest tests_llama_cpp $(PYTEST_ARGS)
+
+# One process for each file: which of its model runners vLLM has is settled when it is imported.
+test-vllm: $(VLLM)/.ready
+	for file in tests_vllm/test_*.py; do \
+		$(VLLM)/bin/python -m pytest -W ignore $$file $(PYTEST_ARGS) || exit 1; \
+	done
+
 # torch comes first and alone: its version, and with it the CPU build, is the constraint's.
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -28,5 +41,19 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' -c constraints.txt
 	touch $@
 
+$(LLAMA_CPP)/.ready: pyproject.toml constraints.txt
+	test -x $(LLAMA_CPP)/bin/python || $(PYTHON) -m venv $(LLAMA_CPP)
+	$(LLAMA_CPP)/bin/python -m pip install --quiet --disable-pip-version-check -r constraints.txt
+	$(LLAMA_CPP)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[llama-cpp]' accelerate gguf hypothesis pytest -c constraints.txt
+	touch $@
+
+# What vLLM pulls in of torch's companions is made for CUDA, and breaks where it is imported.
+$(VLLM)/.ready: pyproject.toml constraints-vllm.txt
+	test -x $(VLLM)/bin/python || $(PYTHON) -m venv $(VLLM)
+	$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check -r constraints-vllm.txt
+	$(VLLM)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check -e . httpx hypothesis pytest -c constraints-vllm.txt
+	touch $@
+
 clean:
-	rm -rf $(VENV)
+	rm -rf $(VENV) $(LLAMA_CPP) $(VLLM)

@@ -49,8 +49,15 @@ def rounds(effort: Effort) -> Method:
     return lambda lm, text, rows: walk_rounds(lm, text, effort, distributions=rows)
 
 
-def methods(quick: bool) -> dict[str, Method]:
-    """Everything on the frontier, by name."""
+#: Settings that reach the distance of beams, by text: what contexts remember differs.
+FINE = {
+    "hard": [Effort(1e-3, 0.9, 6), Effort(3e-5, 0.8, 6)],
+    "easy": [Effort(1e-6, 0.5), Effort(1e-8, 0.6), Effort(1e-12, 0.3)],
+}
+
+
+def methods(case: str, quick: bool) -> dict[str, Method]:
+    """Everything on the frontier of a text, by name."""
     found: dict[str, Method] = {
         f"beam K={k}": beam(k) for k in ([4, 16] if quick else [2, 4, 8, 16])
     }
@@ -62,22 +69,26 @@ def methods(quick: bool) -> dict[str, Method]:
             for gamma in (0.3, 0.5):
                 name = f"rounds θ={theta:g} γ={gamma:g}"
                 found[name] = rounds(Effort(theta, gamma))
-        for lookahead in (0, 1, 4, 8):
+        for lookahead in (0, 1, 2, 8):
             found[f"rounds θ=0.001 γ=0.5 s={lookahead}"] = rounds(Effort(1e-3, 0.5, lookahead))
     found |= {name: rounds(PRESETS[name]) for name in ("fast", "default", "accurate")}
+    for effort in FINE[case]:
+        found[f"rounds θ={effort.theta:g} γ={effort.gamma:g}"] = rounds(effort)
     return found
 
 
-def measure(lm: charwise.CharLM, text: bytes, args: argparse.Namespace) -> list[dict[str, Any]]:
+def measure(
+    case: str, lm: charwise.CharLM, text: bytes, args: argparse.Namespace
+) -> list[dict[str, Any]]:
     """One row a method: errors on the first bytes, speed on all that is affordable."""
     sample = text[: args.error_bytes]
     reference = walk_beam(lm, sample, args.reference, distributions=True)
     plain = [walk_canonical(lm, text).bytes_per_second for _ in range(args.repeat)]
     speed = statistics.median(plain)
     rows = [{"method": "teacher-forced", "bytes_per_second": speed, "times_plain": 1.0}]
-    for name, method in track(methods(args.quick).items(), "measuring", transient=True):
+    for name, method in track(methods(case, args.quick).items(), "measuring", transient=True):
         walk = method(lm, sample, True)
-        slow = name.startswith("beam") or name == "accurate"
+        slow = name.startswith(("beam", "rounds")) or name == "accurate"
         timed = [method(lm, sample if slow else text, False)]
         if timed[0].seconds < _LONG:
             timed += [method(lm, sample if slow else text, False) for _ in range(args.repeat - 1)]
@@ -163,7 +174,7 @@ def main() -> None:
         print("The easy text is left out: no tinystories-3m in CHARWISE_DATA.")
     results = {}
     for name, (lm, folder, text) in cases.items():
-        rows = measure(lm, text, args)
+        rows = measure(name, lm, text, args)
         if args.peer:
             rows += peer(args.peer, folder, text, args.peer_bytes)
         show(f"{name}: {len(text)} bytes, {len(lm.vocabulary.encode(text))} tokens", rows)

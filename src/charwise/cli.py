@@ -1,7 +1,7 @@
 """The command line: `charwise complete`, `next`, `cover`, `vocab`, `demo`.
 
-Exit codes: 0, 1 for a failure (a sentence on stderr says which), 2 for bad usage, 130 after
-Ctrl-C. torch and transformers load only when a command needs them.
+Exit codes: 0, 1 for a failure (a sentence on stderr says which), 2 for bad usage, 3 where
+`score` left rows out, 130 after Ctrl-C. torch and transformers load only when a command needs them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.text import Text
 
 import charwise
-from charwise import cli_exact
+from charwise import cli_bench, cli_exact, cli_lm_eval, cli_score
 from charwise.errors import CharwiseError, SettingError
 from charwise.terminal import (
     JsonOption,
@@ -43,6 +43,9 @@ app = typer.Typer(
 
 app.command("next")(cli_exact.next_bytes)
 app.command("cover")(cli_exact.cover)
+app.command("score")(cli_score.score)
+app.command("bench", cls=cli_bench.ListsCommand)(cli_bench.bench)
+app.command("lm-eval", context_settings=cli_lm_eval.SETTINGS)(cli_lm_eval.lm_eval)
 
 
 def main() -> int:
@@ -119,8 +122,9 @@ def complete(
         raise typer.BadParameter(str(error)) from error
     quiet()
     loaded = completion.load(model)
+    methods = completion.methods(loaded)
     cut = completion.prompt_cut(loaded, request)
-    texts = {name: method(loaded, request) for name, method in completion.METHODS.items()}
+    texts = {name: method(loaded, request) for name, method in methods.items()}
     vocabulary = loaded.index.vocabulary
     if as_json:
         spellings = [display.spelling(vocabulary.tokens[id] or b"") for id in cut.ids]
@@ -245,25 +249,26 @@ def demo(model: ModelOption = "embedded", as_json: JsonOption = False) -> None:
 
     quiet()
     loaded = completion.load(model)
+    methods = completion.methods(loaded)
     results: list[dict[str, Any]] = []
     for example in EXAMPLES:
         request = completion.Request(example.prompt, max_new_bytes=12)
-        texts = {name: run(loaded, request)[0] for name, run in completion.METHODS.items()}
+        texts = {name: run(loaded, request)[0] for name, run in methods.items()}
         right = {name: example.is_right(text) for name, text in texts.items()}
         results.append({**example._asdict(), "completions": texts, "right": right})
     if as_json:
         print_json(model=loaded.name, results=results)
         return
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1))
-    for column in ("the prompt ends", "meant", *completion.METHODS):
+    for column in ("the prompt ends", "meant", *methods):
         table.add_column(column)
     for result in results:
         last_line = result["prompt"].splitlines()[-1].strip()
-        cells = [_judged(result, name) for name in completion.METHODS]
+        cells = [_judged(result, name) for name in methods]
         table.add_row(Text(last_line), Text(result["meant"]), *cells)
     screen = console()
     screen.print(table)
-    scores = [f"{name} {sum(r['right'][name] for r in results)}" for name in completion.METHODS]
+    scores = [f"{name} {sum(r['right'][name] for r in results)}" for name in methods]
     screen.print(f"right, of {len(results)}: {', '.join(scores)}")
 
 

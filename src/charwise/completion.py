@@ -28,9 +28,8 @@ class Loaded:
 
     @property
     def model(self) -> Any:
-        """The transformers model."""
-        engine: Any = self.lm.engine
-        return engine.model
+        """The transformers model; None with another engine."""
+        return getattr(self.lm.engine, "model", None)
 
     @property
     def index(self) -> SortedVocabulary:
@@ -103,6 +102,17 @@ def exact(loaded: Loaded, request: Request) -> list[str]:
 METHODS: dict[str, Method] = {"plain": plain, "healed": healed, "exact": exact}
 
 
+def methods(loaded: Loaded) -> dict[str, Method]:
+    """The methods that a model's engine has: those that call `generate` need transformers.
+
+    >>> list(methods(load()))
+    ['plain', 'healed', 'exact']
+    """
+    if hasattr(loaded.model, "generate"):
+        return METHODS
+    return {"exact": exact}
+
+
 def _generate(loaded: Loaded, request: Request, rule: Rule) -> list[str]:
     import torch
 
@@ -132,7 +142,7 @@ def prompt_ids(loaded: Loaded, request: Request) -> tuple[list[int], int]:
     vocabulary = loaded.index.vocabulary
     prompt = request.prompt.encode() if isinstance(request.prompt, str) else request.prompt
     ids = vocabulary.encode(vocabulary.lead + prompt)
-    window = getattr(loaded.model.config.get_text_config(), "max_position_embeddings", None)
+    window = loaded.lm.engine.window
     dropped = 0
     if window is not None:
         room = max(window // 2, window - request.max_new_bytes - vocabulary.munch)

@@ -1,11 +1,13 @@
-"""`load`: a `CharLM` from the embedded model, a folder, or a hub name."""
+"""`load`: a `CharLM` from the embedded model, a folder, a hub name, or a GGUF file."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from functools import lru_cache
 
 from charwise.errors import SettingError
+from charwise.lm import TokenLM
 from charwise.model import CharLM
 from charwise.models import EMBEDDED
 from charwise.pretrained import DEFAULT_MODEL, read_pretrained
@@ -18,7 +20,7 @@ def load(
     *,
     device: str | None = None,
     dtype: str | None = None,
-    engine: str = "transformers",
+    engine: str | None = None,
     preset: str = "default",
 ) -> CharLM:
     """Load a causal language model; with no argument the embedded one, offline.
@@ -26,11 +28,11 @@ def load(
     The same arguments give the same object again.
 
     Args:
-        model: "embedded", a folder, or a name on the Hugging Face hub.
+        model: "embedded", a folder, a name on the Hugging Face hub, or a `.gguf` file.
         device: "cpu", "cuda", …; by default a GPU if there is one.
         dtype: "float32", "bfloat16" or "float16"; by default float32 on a CPU, else the
-            model's own.
-        engine: "transformers".
+            model's own. A GGUF file has its own.
+        engine: "transformers", "vllm", or "llama.cpp" for `.gguf` files, whose default it is.
         preset: the default effort, see `CharLM.score`.
 
     Raises:
@@ -42,14 +44,20 @@ def load(
     >>> load("embedded") is load()
     True
     """
-    if engine != "transformers":
-        raise SettingError(f"unknown engine {engine!r}: use 'transformers'.")
     name = DEFAULT_MODEL if model is None else os.fspath(model)
-    return _load(DEFAULT_MODEL if name == EMBEDDED else name, device, dtype, engine, preset)
+    chosen = engine or ("llama.cpp" if name.endswith(".gguf") else "transformers")
+    if chosen not in _ENGINES:
+        raise SettingError(f"unknown engine {engine!r}: use {' or '.join(map(repr, _ENGINES))}.")
+    return _load(DEFAULT_MODEL if name == EMBEDDED else name, device, dtype, chosen, preset)
 
 
 @lru_cache(maxsize=4)
 def _load(name: str, device: str | None, dtype: str | None, engine: str, preset: str) -> CharLM:
+    origin = (name, {"device": device, "dtype": dtype, "engine": engine, "preset": preset})
+    return CharLM(_ENGINES[engine](name, device, dtype), preset=preset, origin=origin)
+
+
+def _transformers(name: str, device: str | None, dtype: str | None) -> TokenLM:
     from charwise.engines.transformers import TransformersLM
     from charwise.vocabulary import Vocabulary
 
@@ -59,5 +67,28 @@ def _load(name: str, device: str | None, dtype: str | None, engine: str, preset:
         model.config.get_text_config().vocab_size,
         generation_config=model.generation_config,
     )
-    origin = (name, {"device": device, "dtype": dtype, "engine": engine, "preset": preset})
-    return CharLM(TransformersLM(model, vocabulary), preset=preset, origin=origin)
+    return TransformersLM(model, vocabulary)
+
+
+def _llama_cpp(name: str, device: str | None, dtype: str | None) -> TokenLM:
+    from charwise.engines.llama_cpp import LlamaCppLM
+
+    if dtype is not None:
+        raise SettingError(
+            f"dtype is {dtype!r}, but a GGUF file has its own: leave it out, or take another file."
+        )
+    return LlamaCppLM(name, gpu_layers=0 if device in (None, "cpu") else -1)
+
+
+def _vllm(name: str, device: str | None, dtype: str | None) -> TokenLM:
+    from charwise.engines.vllm import load_vllm
+
+    return load_vllm(name, device, dtype)
+
+
+#: How each engine opens a model: (name, device, dtype) → `TokenLM`.
+_ENGINES: dict[str, Callable[[str, str | None, str | None], TokenLM]] = {
+    "transformers": _transformers,
+    "llama.cpp": _llama_cpp,
+    "vllm": _vllm,
+}

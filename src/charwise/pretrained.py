@@ -64,6 +64,10 @@ def read_vocabulary(name: str) -> Vocabulary:
     >>> read_vocabulary("embedded").width
     8192
     """
+    if name.endswith(".gguf"):
+        from charwise.gguf import read_gguf
+
+        return read_gguf(name)
     from transformers import AutoConfig, GenerationConfig
 
     tokenizer = read_tokenizer(name)

@@ -1,0 +1,318 @@
+"""Token healing inside llama-cpp-python, on models that transformers has too."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from prompts import cut_prompts
+from transformers import AutoModelForCausalLM, AutoTokenizer, LogitsProcessorList
+
+from charwise import SortedVocabulary, Vocabulary, healing
+from charwise.errors import ContextLengthError, HealingError, SettingError, TokenizationError
+from charwise.models import EMBEDDED
+from charwise.processors import transformers as reference
+from charwise.processors.llama_cpp import (
+    HealingLogitsProcessor,
+    Processors,
+    heal_completion,
+    index_of,
+)
+
+llama_cpp = pytest.importorskip("llama_cpp")
+
+#: Where the two engines may differ: scores this close, in nats, may change places.
+TIE = 1e-3
+
+
+def open_llama(path, **options):
+    options = {"n_ctx": 512, "n_threads": 1, "n_threads_batch": 1, **options}
+    return llama_cpp.Llama(
+        str(path), verbose=False, type_k=0, type_v=0, flash_attn=False, **options
+    )
+
+
+@pytest.fixture(scope="session")
+def llama(embedded_file):
+    return open_llama(embedded_file)
+
+
+@pytest.fixture(scope="session")
+def stories(stories_float_file):
+    return open_llama(stories_float_file)
+
+
+@pytest.fixture(scope="session")
+def model():
+    return AutoModelForCausalLM.from_pretrained(EMBEDDED, dtype=torch.float32).eval()
+
+
+def text_of(response):
+    return response["choices"][0]["text"]
+
+
+def goes_on(llama):
+    """Whether a simple request is answered as ever."""
+    text = text_of(heal_completion(llama, "for i in rang", temperature=0, max_tokens=1))
+    return text.startswith("e(")
+
+
+def pieces(chunks):
+    return [chunk["choices"][0]["text"] for chunk in chunks]
+
+
+def written(llama, kept, forced, count):
+    """Ids that llama.cpp writes greedily with the processor."""
+    processor = HealingLogitsProcessor(index_of(llama), forced, len(kept))
+    ends = index_of(llama).vocabulary.end_ids
+    ids = []
+    chain = llama_cpp.LogitsProcessorList([processor])
+    for id in llama.generate(kept, temp=0.0, logits_processor=chain):
+        ids.append(id)
+        if id in ends or len(ids) == count:
+            break
+    return ids
+
+
+@torch.inference_mode()
+def agrees(model, index, kept, forced, ids):
+    """Whether each id is transformers' likeliest under its mask, or within a tie of it."""
+    scores = model(torch.tensor([[*kept, *ids]])).logits[0, len(kept) - 1 : -1].log_softmax(-1)
+    process = reference.HealingLogitsProcessor(index, [forced], prompt_length=len(kept))
+    for at, id in enumerate(ids):
+        masked = process(torch.tensor([[*kept, *ids[:at]]]), scores[at : at + 1])[0]
+        if masked[id] < masked.max() - TIE:
+            return False
+    return True
+
+
+def test_three_hundred_prompts_cut_at_random_bytes(llama, model, data):
+    index = index_of(llama)
+    vocabulary = index.vocabulary
+    same = 0
+    for prompt in cut_prompts(data, 300):
+        kept, forced = healing.cut([*vocabulary.bos_ids, prompt], index)
+        ids = written(llama, kept, forced, len(forced) + 6)
+        assert (vocabulary.decode(kept) + vocabulary.decode(ids)).startswith(prompt)
+        assert agrees(model, index, kept, forced, ids), prompt
+        masked = reference.HealingLogitsProcessor(index, [forced], prompt_length=len(kept))
+        expected = model.generate(
+            torch.tensor([kept]),
+            logits_processor=LogitsProcessorList([masked]),
+            max_new_tokens=len(ids),
+            do_sample=False,
+        )
+        same += expected[0, len(kept) :].tolist() == ids
+    assert same >= 295  # the rest are ties
+
+
+def test_prompts_of_a_model_whose_tokens_span_words(stories, data):
+    index = index_of(stories)
+    vocabulary = index.vocabulary
+    story = b"Once upon a time, there was a little girl named Lily. She loved to play in the park."
+    for end in range(1, len(story)):
+        kept, forced = healing.cut([*vocabulary.bos_ids, b" " + story[:end]], index)
+        ids = written(stories, kept, forced, len(forced) + 6)
+        assert (vocabulary.decode(kept) + vocabulary.decode(ids)).startswith(b" " + story[:end])
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_completion_is_what_comes_after_the_prompt(llama, data, temperature):
+    vocabulary = index_of(llama).vocabulary
+    for prompt in cut_prompts(data, 30, seed=1):
+        response = heal_completion(
+            llama, prompt, max_tokens=6, temperature=temperature, seed=3, echo=True
+        )
+        chunks = list(
+            heal_completion(
+                llama, prompt, max_tokens=6, temperature=temperature, seed=3, stream=True
+            )
+        )
+        assert response["choices"][0]["finish_reason"] in ("stop", "length")
+        shown = prompt.decode("utf-8", "replace")
+        assert text_of(response) == shown + "".join(pieces(chunks))
+        assert response["usage"]["prompt_tokens"] == len(
+            vocabulary.encode_prompt([*vocabulary.bos_ids, prompt])
+        )
+        assert 0 <= response["usage"]["completion_tokens"] <= 6
+        reasons = [chunk["choices"][0]["finish_reason"] for chunk in chunks]
+        assert set(reasons[:-1]) <= {None}
+        assert reasons[-1] == response["choices"][0]["finish_reason"]
+
+
+def test_greedy_texts_are_those_of_heal_generate(llama, model):
+    from charwise import heal_generate
+
+    tokenizer = AutoTokenizer.from_pretrained(EMBEDDED)
+    prompts = ["for i in rang", "import sy", "raise ValueErr", "def get_node(self) -> Nod", "naï"]
+    expected = heal_generate(model, tokenizer, prompts, max_new_bytes=20, do_sample=False)
+    found = [text_of(heal_completion(llama, prompt, temperature=0)) for prompt in prompts]
+    for one, other in zip(found, expected, strict=True):
+        assert one.encode()[:20] == other.encode()
+
+
+def test_off_does_not_heal(llama):
+    off = heal_completion(llama, "for i in rang", rule="off", temperature=0, max_tokens=1)
+    assert not text_of(off).startswith("e")
+    assert goes_on(llama)
+
+
+def test_stop_strings_do_not_match_in_what_was_forced(llama):
+    response = heal_completion(llama, "for i in rang", temperature=0, max_tokens=40, stop=["rang"])
+    assert text_of(response).startswith("e(")
+    stopped = heal_completion(llama, "for i in rang", temperature=0, max_tokens=40, stop="):")
+    assert stopped["choices"][0]["finish_reason"] == "stop"
+    assert text_of(response).startswith(text_of(stopped) + "):")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_logit_bias_and_processors_run_before_the_mask(llama, stream):
+    index = index_of(llama)
+    seen = []
+
+    def watch(input_ids, scores):
+        seen.append(len(input_ids))
+        return scores
+
+    response = heal_completion(
+        llama,
+        "for i in rang",
+        temperature=0,
+        max_tokens=3,
+        logit_bias=dict.fromkeys(index.vocabulary.encode("zzz"), 50.0),
+        logits_processor=[watch],
+        stream=stream,
+    )
+    text = "".join(pieces(response)) if stream else text_of(response)
+    assert len(seen) >= 3
+    assert text != text_of(heal_completion(llama, "for i in rang", temperature=0, max_tokens=3))
+
+
+def test_create_completion_with_a_logit_bias(llama):
+    # With a LogitsProcessorList this would not be healed: llama-cpp-python drops its processors.
+    index = index_of(llama)
+    kept, forced = healing.cut([*index.vocabulary.bos_ids, "import qwe"], index)
+    settings = {"max_tokens": 8, "temperature": 0}
+    for bias in (None, {5: 0.5}):
+        chain = Processors([HealingLogitsProcessor(index, forced, len(kept))])
+        response = llama.create_completion(
+            kept, logits_processor=chain, logit_bias=bias, **settings
+        )
+        assert text_of(response).encode().startswith(forced)
+        assert len(chain) == 1
+    assert not text_of(llama.create_completion(kept, **settings)).encode().startswith(forced)
+
+
+def test_what_another_processor_forbids_is_an_error(llama):
+    def forbid(input_ids, scores):
+        scores[index_of(llama).allowed(b" rang")] = -np.inf
+        return scores
+
+    for temperature in (0.0, 1.0):
+        with pytest.raises(HealingError, match="forbids them all"):
+            heal_completion(
+                llama, "for i in rang", temperature=temperature, logits_processor=[forbid]
+            )
+    assert goes_on(llama)
+
+
+def test_the_contract_of_all_processors():
+    from adapters import Served, reproduce
+
+    def call(model, forced, generated, logits):
+        records = np.zeros(len(logits), dtype=[("id", np.int32), ("logit", np.float32)])
+        records["logit"] = logits.numpy()
+        ids = np.array([*model.prompt, *generated], np.int32)
+        process = HealingLogitsProcessor(model.index, forced, len(model.prompt))
+        return torch.from_numpy(process(ids, records["logit"]).copy())
+
+    model, text = Served(AutoTokenizer.from_pretrained(EMBEDDED), EMBEDDED), b"    raise ValueErr"
+    for start in (0, 1, 4, 10, 15):
+        assert reproduce(call, model, text[start:], seed=start).startswith(text[start:])
+
+
+def test_a_grammar_is_about_the_new_text(llama):
+    grammar = llama_cpp.LlamaGrammar.from_string('root ::= "0"+', verbose=False)
+    with pytest.raises(SettingError, match="grammar"):
+        heal_completion(llama, "for i in rang", grammar=grammar)
+    settings = {"rule": "off", "temperature": 0, "max_tokens": 5, "grammar": grammar}
+    assert set(text_of(heal_completion(llama, "x = ", **settings))) == {"0"}
+
+
+def test_what_a_processor_raises_is_raised(llama):
+    def fail(input_ids, scores):
+        raise ZeroDivisionError("on purpose")
+
+    with pytest.raises(ZeroDivisionError, match="on purpose"):
+        heal_completion(llama, "for i in rang", logits_processor=[fail])
+    assert goes_on(llama)
+
+
+def test_bad_requests(llama, stories):
+    with pytest.raises(SettingError, match="'logprobs'"):
+        heal_completion(llama, "a", logprobs=3)
+    with pytest.raises(SettingError, match="max_tokens is -1"):
+        heal_completion(llama, "a", max_tokens=-1)
+    with pytest.raises(SettingError, match="logit_bias has ids beyond"):
+        heal_completion(llama, "a", logit_bias={"8192": 1.0})
+    with pytest.raises(SettingError, match="unknown healing rule"):
+        heal_completion(llama, "a", rule="all")
+    with pytest.raises(ContextLengthError, match="the context 512"):
+        heal_completion(llama, b"\x00\xff" * 300)
+    with pytest.raises(TokenizationError, match="8192 is not a token id"):
+        heal_completion(llama, [8192, "a"])
+    with pytest.raises(TokenizationError, match="no token of this vocabulary spells"):
+        heal_completion(stories, "naïve")
+    with pytest.raises(HealingError, match="no token string of this vocabulary spells"):
+        HealingLogitsProcessor(index_of(stories), "naïve".encode(), 1)
+    with pytest.raises(SettingError, match="prompt_length is -1"):
+        HealingLogitsProcessor(index_of(llama), b"a", -1)
+    with pytest.raises(SettingError, match="bytes"):
+        HealingLogitsProcessor(index_of(llama), "a", 1)
+    with pytest.raises(SettingError, match="another model"):
+        heal_completion(stories, [1, "Once upon a ti"], index=index_of(llama))
+    # After all of these the engine goes on.
+    assert goes_on(llama)
+
+
+def test_a_draft_model_is_refused(embedded_file):
+    from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
+
+    drafting = open_llama(embedded_file, draft_model=LlamaPromptLookupDecoding())
+    with pytest.raises(SettingError, match="draft_model"):
+        heal_completion(drafting, "for i in rang")
+
+
+def test_the_context_may_be_filled(embedded_file):
+    small = open_llama(embedded_file, n_ctx=32)
+    n_ctx = small.n_ctx()
+    prompt = "x = 1\n" * 4 + "for i in rang"
+    response = heal_completion(small, prompt, temperature=0, max_tokens=None)
+    assert response["choices"][0]["finish_reason"] == "length"
+    assert response["usage"]["total_tokens"] == n_ctx
+
+
+def test_token_ids_and_empty_prompts(llama):
+    bos = index_of(llama).vocabulary.bos_ids[0]
+    given = heal_completion(llama, [bos, "for i in rang"], temperature=0, max_tokens=2)
+    assert text_of(given) == text_of(
+        heal_completion(llama, "for i in rang", temperature=0, max_tokens=2)
+    )
+    assert heal_completion(llama, "", temperature=0, max_tokens=2)["usage"]["prompt_tokens"] == 1
+
+
+def test_the_processor_masks_in_place_and_then_costs_nothing():
+    vocabulary = Vocabulary.from_bytes([b"a", b"ab", b"b", None], end_ids=[3])
+    process = HealingLogitsProcessor(SortedVocabulary(vocabulary), b"ab", 1)
+    scores = np.zeros(4, np.float32)
+    assert process(np.array([3], np.int32), scores) is scores
+    assert scores.tolist() == [0, 0, -np.inf, -np.inf]
+    records = np.zeros(4, dtype=[("id", np.int32), ("logit", np.float32), ("p", np.float32)])
+    process(np.array([3, 0], np.int32), records["logit"])  # as llama-cpp-python lays them out
+    assert records["logit"].tolist() == [-np.inf, -np.inf, 0, -np.inf]
+    for ids in ([3, 1], [3, 0, 2], [3, 0, 0]):
+        untouched = np.full(4, np.nan, np.float32)
+        process(np.array(ids, np.int32), untouched)
+        assert np.isnan(untouched).all()
+    with pytest.raises(SettingError, match="prompt_length of 1"):
+        process(np.array([], np.int32), scores)

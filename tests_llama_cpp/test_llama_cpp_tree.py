@@ -1,0 +1,356 @@
+"""Trees on shared sequences agree with plain passes of transformers, however little they hold."""
+
+from __future__ import annotations
+
+import gc
+import pickle
+import threading
+
+import convert
+import numpy as np
+import pytest
+import torch
+
+from charwise.engines.llama_cpp import LlamaCppLM
+from charwise.errors import ContextLengthError, EngineError, SettingError
+from charwise.lm import TokenLM, TokenTree
+from test_tree import LLAMA, TEXT, WIDTH, difference, grow, make_model, make_vocabulary
+
+WINDOW = LLAMA["max_position_embeddings"]
+
+#: Sequences and cells: plenty, few of each, and the least that there can be.
+ROOMS = {"plenty": (256, 2048), "few": (6, 160), "cells": (256, WINDOW), "least": (2, WINDOW)}
+
+
+class Both:
+    """A tiny Llama in transformers and in a GGUF file: what the other engines' tests want."""
+
+    def __init__(self, path, model=None, **options):
+        self.vocabulary = make_vocabulary()
+        self.model = model or make_model("llama")
+        self.lm = LlamaCppLM(path, **options)
+        self.tree = self.lm.tree
+
+    def check(self):
+        """What is noted of the cells is what llama.cpp has."""
+        cells = self.lm.cells
+        found = set()
+        for sequence, tip in cells._tips.items():
+            assert not tip.children
+            assert tip.sequence == sequence
+            ends = [
+                getattr(cells._llama, f"llama_memory_seq_pos_{end}")(cells._memory, sequence)
+                for end in ("min", "max")
+            ]
+            assert ends == [0, tip.end - 1]
+            held = tip
+            while held is not None:
+                assert cells.holds(held)
+                assert held.sequence in cells._tips
+                assert held.parent is None or held in held.parent.children
+                found.add(held)
+                held = held.parent
+        assert cells.used == sum(held.size for held in found) <= cells.count
+        assert sorted([*cells._free, *cells._tips]) == list(range(cells.sequences))
+
+
+@pytest.fixture(scope="session")
+def path(files):
+    return convert.write_llama(files / "tiny.gguf", make_model("llama"), None)
+
+
+@pytest.fixture(params=ROOMS)
+def both(request, path):
+    sequences, cells = ROOMS[request.param]
+    return Both(path, sequences=sequences, cells=cells)
+
+
+@pytest.fixture
+def plenty(path):
+    return Both(path)
+
+
+def test_random_trees_agree_with_plain_passes(both):
+    rng = np.random.default_rng(0)
+    worst = 0.0
+    for _ in range(60):
+        prompt = [30, *rng.integers(TEXT, size=rng.integers(0, 12)).tolist()]
+        tree = both.tree(prompt)
+        live = [0]
+        for _ in range(2):
+            live += grow(tree, live, rng, int(rng.integers(1, 12)))
+            both.check()
+        kept = rng.choice(live, size=2).tolist()
+        tree.keep(kept)
+        both.check()
+        live = sorted({0, *kept})
+        live += grow(tree, live, rng, int(rng.integers(1, 5)))
+        worst = max(worst, difference(both, prompt, tree, live))
+    both.check()
+    assert worst < 1e-4
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_sliding_windows_are_cut_along_the_path(files, room):
+    model = make_model("gemma3", "eager")
+    # llama.cpp scales by the width of a head; the other's default is for another size of model.
+    for layer in model.model.layers:
+        layer.self_attn.scaling = model.config.head_dim**-0.5
+    sequences, cells = ROOMS[room]
+    path = convert.write_gemma3(files / f"gemma3-{room}.gguf", model)
+    both = Both(path, model, sequences=sequences, cells=cells)
+    rng = np.random.default_rng(0)
+    for size in (1, 3, 20):
+        prompt = [30, *rng.integers(TEXT, size=size - 1).tolist()]
+        tree = both.tree(prompt)
+        # Two paths in alternation, each longer than the sliding window of 5.
+        edges = [(0, 1), (0, 2)]
+        edges += [(tree.size + i - 2, (5 * i) % TEXT) for i in range(2, 20)]
+        nodes = tree.extend(edges)
+        nodes += tree.extend([(node, 7) for node in nodes])
+        both.check()
+        # llama.cpp looks this model's activation function up in a table of float16.
+        assert difference(both, prompt, tree, [0, *nodes]) < 1e-2
+
+
+def test_trees_share_the_cells_in_turn(both):
+    rng = np.random.default_rng(1)
+    prompts = [[30, *rng.integers(TEXT, size=size).tolist()] for size in (0, 3, 9, 20)]
+    trees = [both.tree(prompt) for prompt in prompts]
+    live = [[0] for _ in trees]
+    for _ in range(40):
+        i = int(rng.integers(len(trees)))
+        shallow = [node for node in live[i] if trees[i].depth(node) < 12]
+        live[i] += grow(trees[i], shallow, rng, int(rng.integers(1, 9)))
+        both.check()
+    for prompt, tree, nodes in zip(prompts, trees, live, strict=True):
+        assert difference(both, prompt, tree, nodes) < 1e-4
+
+
+def test_a_tree_may_have_more_nodes_than_cells(both):
+    tree = both.tree([30, 1, 2, 3])
+    rng = np.random.default_rng(0)
+    live = [0]
+    while tree.size < 600:
+        shallow = [node for node in live if tree.depth(node) < 12]
+        live += tree.extend(
+            [(int(rng.choice(shallow)), int(rng.integers(TEXT))) for _ in range(150)]
+        )
+    both.check()
+    assert difference(both, [30, 1, 2, 3], tree, live) < 1e-4
+    leaf = max(live, key=tree.depth)
+    path = tree.extend([(leaf if i == 0 else tree.size + i - 1, i) for i in range(10)])
+    assert difference(both, [30, 1, 2, 3], tree, path) < 1e-4
+
+
+def test_a_context_as_long_as_the_window(both):
+    assert both.lm.window == WINDOW
+    prompt = [30] + [5] * (WINDOW - 11)
+    tree = both.tree(prompt)
+    path = tree.extend([(i, i) for i in range(10)])
+    assert difference(both, prompt, tree, path) < 1e-4
+    more = tree.extend([(9, 20), (9, 21), (0, 3)])
+    assert difference(both, prompt, tree, [*path, *more]) < 1e-4
+    with pytest.raises(ContextLengthError, match=f"{WINDOW + 1} tokens is longer than the model"):
+        tree.extend([(0, 2), (10, 1)])
+    assert tree.size == 14
+    with pytest.raises(ContextLengthError, match=f"window of {WINDOW}"):
+        both.tree([1] * (WINDOW + 1))
+
+
+def test_calls_are_split_by_their_logits(path):
+    results = []
+    for batch_bytes in (2**28, 3 * 4 * WIDTH):
+        both = Both(path, batch_bytes=batch_bytes)
+        tree = both.tree([30, 5])
+        nodes = grow(tree, [0], np.random.default_rng(0), 20)
+        results.append((tree.calls, tree.logprobs(nodes)))
+    assert results[0][0] == 2
+    assert results[1][0] == 1 + 7
+    assert torch.allclose(results[0][1], results[1][1], atol=1e-4)
+
+
+def test_a_path_is_one_call_and_wishes_are_honoured(plenty):
+    assert isinstance(plenty.lm, TokenLM)
+    tree = plenty.tree([30])
+    assert isinstance(tree, TokenTree)
+    nodes = tree.extend([(i, i + 1) for i in range(10)], logprobs=[i % 2 == 0 for i in range(10)])
+    assert (nodes, tree.size, tree.evaluated, tree.calls) == (list(range(1, 11)), 11, 11, 2)
+    assert (tree.depth(10), tree.tokens(3)) == (10, (1, 2, 3))
+    assert plenty.lm.cells.used == 11
+    assert difference(plenty, [30], tree, nodes[::2]) < 1e-4
+    with pytest.raises(EngineError, match="node 2 has no log-probabilities"):
+        tree.logprobs([1, 2])
+    more = tree.extend([(2, 7), (4, 8)], logprobs=[False, False])
+    assert difference(plenty, [30], tree, tree.extend([(more[1], 3)])) < 1e-4
+    assert tree.extend([]) == []
+    assert tree.logprobs([]).shape == (0, WIDTH)
+    assert tree.logprobs([3, 0, 3]).shape == (3, WIDTH)
+    logprobs = tree.logprobs([0])
+    logprobs += 1  # callers may write to what they are given
+    assert tree.logprobs([0]).exp().sum().item() == pytest.approx(1)
+
+
+def test_a_tree_may_begin_with_a_path(both):
+    tree = both.tree([30, 4], [1, 2, 3])
+    assert (tree.size, tree.evaluated, tree.tokens(3)) == (4, 4, (1, 2, 3))
+    assert tree.calls == 1
+    assert difference(both, [30, 4], tree, [0, 1, 2, 3, *tree.extend([(1, 9), (3, 8)])]) < 1e-4
+    with pytest.raises(ContextLengthError, match=f"window of {WINDOW}"):
+        both.tree([30], [1] * WINDOW)
+    with pytest.raises(EngineError, match="32 is not a token id"):
+        both.tree([30], [1, WIDTH])
+
+
+def test_equal_edges_are_nodes_of_their_own(plenty):
+    tree = plenty.tree([30])
+    nodes = tree.extend([(0, 1), (0, 1), (1, 2)])
+    assert nodes == [1, 2, 3]
+    assert difference(plenty, [30], tree, nodes) < 1e-4
+    assert torch.equal(tree.logprobs([1]), tree.logprobs([2]))
+
+
+def test_forgotten_nodes_can_be_extended_but_not_asked(plenty):
+    tree = plenty.tree([30])
+    a, b, c = tree.extend([(0, 1), (0, 2), (0, 3)])
+    tree.forget([a, b])
+    with pytest.raises(EngineError, match="forgotten"):
+        tree.logprobs([a])
+    (d,) = tree.extend([(a, 4)])
+    assert difference(plenty, [30], tree, [c, d]) < 1e-4
+
+
+def test_dropped_nodes_free_their_cells(plenty):
+    tree = plenty.tree([30])
+    a, b = tree.extend([(0, 1), (0, 2)])
+    c, d = tree.extend([(a, 3), (b, 4)])
+    assert plenty.lm.cells.used == 5
+    tree.keep([d])
+    assert plenty.lm.cells.used == 3
+    plenty.check()
+    for use in (
+        lambda: tree.logprobs([a]),
+        lambda: tree.extend([(c, 1)]),
+        lambda: tree.keep([a]),
+        lambda: tree.tokens(c),
+        lambda: tree.depth(a),
+        lambda: tree.forget([a]),
+    ):
+        with pytest.raises(EngineError, match=r"dropped by keep\(\)"):
+            use()
+    assert tree.extend([(d, 5)]) == [5]
+    assert difference(plenty, [30], tree, [0, b, d, 5]) < 1e-4
+    tree.keep([])
+    assert plenty.lm.cells.used == 1
+    assert difference(plenty, [30], tree, [0, *tree.extend([(0, 9)])]) < 1e-4
+
+
+def test_a_tree_that_is_gone_frees_its_cells(plenty):
+    tree = plenty.tree([30, 1, 2])
+    tree.extend([(0, 1), (0, 2), (1, 3)])
+    other = plenty.tree([30])
+    del tree
+    gc.collect()
+    other.extend([(0, 4)])
+    assert plenty.lm.cells.used == 2
+    plenty.check()
+
+
+@pytest.mark.parametrize("failure", [KeyboardInterrupt, EngineError])
+def test_a_failing_call_leaves_the_tree_as_it_was(path, monkeypatch, failure):
+    both = Both(path, batch_bytes=2 * 4 * WIDTH)
+    tree = both.tree([30])
+    (a,) = tree.extend([(0, 1)])
+    decode = both.lm.cells._decode
+    calls = []
+
+    def failing(*arguments):
+        calls.append(1)
+        if len(calls) == 2:
+            raise failure
+        return decode(*arguments)
+
+    monkeypatch.setattr(both.lm.cells, "_decode", failing)
+    with pytest.raises(failure):
+        tree.extend([(a, 2), (2, 3), (a, 4), (0, 5), (a, 6), (3, 7)])
+    assert (tree.size, tree.evaluated, both.lm.cells.used) == (2, 2, 0)
+    assert difference(both, [30], tree, [a, *tree.extend([(a, 3), (0, 4)])]) < 1e-4
+    both.check()
+
+
+def test_what_llama_cpp_refuses_is_an_error(plenty):
+    tree = plenty.tree([30, 3])
+    (a,) = tree.extend([(0, 1)])
+    cells = plenty.lm.cells
+    # Behind its back: the next token's position does not follow what is left.
+    cells._llama.llama_memory_seq_rm(cells._memory, tree._held[a].sequence, 1, -1)
+    with pytest.raises(EngineError, match="llama_decode returned -1"):
+        tree.extend([(a, 2)])
+    assert tree.size == 2
+    assert difference(plenty, [30, 3], tree, tree.extend([(a, 2)])) < 1e-4
+    plenty.check()
+
+
+def test_bad_requests(plenty, path):
+    with pytest.raises(EngineError, match="no tokens"):
+        plenty.tree([])
+    with pytest.raises(EngineError, match="32 is not a token id"):
+        plenty.tree([WIDTH])
+    tree = plenty.tree([30])
+    for edge in [(1, 0), (-1, 0), (0, WIDTH), (0, -1)]:
+        with pytest.raises(EngineError, match=r"does not exist|not a token id"):
+            tree.extend([(0, 3), edge] if edge[0] != 1 else [edge])
+    with pytest.raises(EngineError, match="2 wishes"):
+        tree.extend([(0, 3)], logprobs=[True, True])
+    assert tree.size == 1
+    with pytest.raises(EngineError, match="width=32"):
+        LlamaCppLM(path, make_vocabulary(31))
+    for options, what in (
+        ({"window": WINDOW + 1}, f"1 to {WINDOW} tokens"),
+        ({"window": 0}, f"1 to {WINDOW} tokens"),
+        ({"cells": WINDOW - 1}, "63 cells for a window of 64"),
+        ({"sequences": 1}, "built for 2 to 256"),
+        ({"sequences": 257}, "built for 2 to 256"),
+        ({"threads": 0}, "0 threads"),
+    ):
+        with pytest.raises(SettingError, match=what):
+            LlamaCppLM(path, **options)
+
+
+def test_threads_share_a_tree(both):
+    tree = both.tree([30, 1])
+    made: list[int] = []
+
+    def work(token: int) -> None:
+        node = 0
+        for step in range(8):
+            (node,) = tree.extend([(node, (token + step) % TEXT)])
+            made.append(node)
+
+    threads = [threading.Thread(target=work, args=(3 * i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(made) == list(range(1, 33))
+    assert difference(both, [30, 1], tree, made) < 1e-4
+    both.check()
+
+
+def test_more_cells_than_the_original_context_stretch_nothing(files):
+    path = convert.write_llama(
+        files / "stretched.gguf", make_model("llama"), None, stretched_from=32
+    )
+    assert LlamaCppLM(path, window=32).cells.count == 32
+    assert LlamaCppLM(path).cells.count > WINDOW
+
+
+def test_information_and_copies(path):
+    lm = LlamaCppLM(path, window=40, threads=1)
+    info = lm.info()
+    assert info["path"] == "shared sequences"
+    assert "float32" in info["dtype"]
+    assert info["attention"] == "1 threads"
+    copy = pickle.loads(pickle.dumps(lm))
+    assert (copy.window, copy.threads, copy.vocabulary.tokens) == (40, 1, lm.vocabulary.tokens)
+    assert torch.equal(copy.tree([30]).logprobs([0]), lm.tree([30]).logprobs([0]))
