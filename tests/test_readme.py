@@ -44,7 +44,7 @@ def test_the_printed_blocks() -> None:
 def test_the_python_blocks_run() -> None:
     names: dict[str, Any] = {}
     blocks = re.findall(r"^```python\n(.*?)^```", README, re.M | re.S)
-    assert len(blocks) == 3
+    assert len(blocks) == 4
     for block in blocks:  # in the order of the page, in one session
         exec(block, names)
     assert len(names["texts"]) == 2

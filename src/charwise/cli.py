@@ -1,4 +1,4 @@
-"""The command line: `charwise complete`, `next`, `cover`, `vocab`, `demo`.
+"""The command line: `charwise complete`, `next`, `cover`, `score`, `bench`, …
 
 Exit codes: 0, 1 for a failure (a sentence on stderr says which), 2 for bad usage, 3 where
 `score` left rows out, 130 after Ctrl-C. torch and transformers load only when a command needs them.
