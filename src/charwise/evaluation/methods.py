@@ -20,6 +20,7 @@ from charwise.index import END_OF_TOKEN
 from charwise.model import CharLM
 from charwise.rounds import Effort, Rounds
 from charwise.scoring import plan, stretches
+from charwise.session import Opening
 from charwise.vocabulary import Prompt
 
 Floats = NDArray[np.float64]
@@ -58,6 +59,27 @@ class Walk:
         return len(self.logprobs) / self.seconds
 
 
+def walked(
+    opening: Opening,
+    logprobs: Floats,
+    rows: Floats | None,
+    contexts: int,
+    calls: int,
+    started: float,
+) -> Walk:
+    """The `Walk` that began at `started` and ends now, without the lead that the tokenizer implies.
+
+    >>> import time
+    >>> walk = walked(Opening((0,), b" "), np.zeros(3), None, 1, 1, time.perf_counter())
+    >>> len(walk.logprobs)
+    2
+    """
+    lead = len(opening.lead)
+    seconds = time.perf_counter() - started
+    distributions = None if rows is None else rows[lead:]
+    return Walk(logprobs[lead:], distributions, contexts, calls, seconds)
+
+
 def walk_rounds(lm: CharLM, prompt: Prompt, effort: Effort, *, distributions: bool = False) -> Walk:
     """Rounds (`CharLM.score`).
 
@@ -81,7 +103,7 @@ def walk_rounds(lm: CharLM, prompt: Prompt, effort: Effort, *, distributions: bo
             rows[part] = next_bytes_along(rounds)[ahead:]
         contexts += rounds.evaluated.tree.evaluated
         calls += rounds.evaluated.tree.calls
-    return Walk(logprobs, rows, contexts, calls, time.perf_counter() - started)
+    return walked(opening, logprobs, rows, contexts, calls, started)
 
 
 def next_bytes_along(rounds: Rounds) -> Floats:
@@ -148,7 +170,7 @@ def walk_beam(
                 kept = evaluated.tree.size
         contexts += evaluated.tree.evaluated
         calls += evaluated.tree.calls
-    return Walk(logprobs, rows, contexts, calls, time.perf_counter() - started)
+    return walked(opening, logprobs, rows, contexts, calls, started)
 
 
 def walk_canonical(lm: CharLM, prompt: Prompt) -> Walk:
@@ -177,4 +199,4 @@ def walk_canonical(lm: CharLM, prompt: Prompt) -> Walk:
             at += lm.index.length(token)
         contexts += tree.evaluated
         calls += tree.calls
-    return Walk(logprobs, None, contexts, calls, time.perf_counter() - started)
+    return walked(opening, logprobs, None, contexts, calls, started)

@@ -1,0 +1,107 @@
+"""Token healing as a model of bytes: the baseline of Vieira et al. 2025, Appendix F."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from charwise.evaluated import Evaluated
+from charwise.evaluation.methods import Floats, Walk, walked
+from charwise.logs import log
+from charwise.model import CharLM
+from charwise.scoring import plan
+from charwise.session import zero_probability
+from charwise.vocabulary import Prompt
+
+#: Bytes of the text whose contexts are evaluated in one call.
+_TOGETHER = 64
+
+
+def walk_healed(lm: CharLM, prompt: Prompt, *, distributions: bool = False) -> Walk:
+    """Token healing (Vieira et al. 2025, Appendix F).
+
+    With δ₁…δ_N the canonical tokens of the text so far, p(byte) is proportional to the mass of
+    the tokens that start with κ(δ_N)·byte after δ₁…δ_{N−1}, plus what δ_N itself (or a token of
+    the same bytes) leaves to the next token: the paper's `next_character_probability` over the
+    covering of eq. 43. Each byte's probability is normalised by itself; their product is not the
+    prefix probability of any one model of tokens. The text being known, the contexts of many
+    bytes are evaluated in one call.
+
+    Raises:
+        ZeroProbabilityError: where healing gives the next byte of the text probability zero.
+
+    >>> import charwise
+    >>> walk_healed(charwise.load(), "import os").logprobs.shape
+    (9,)
+    """
+    opening, text = lm.split(prompt)
+    logprobs = np.zeros(len(text))
+    rows = np.zeros((len(text), 257)) if distributions else None
+    contexts = calls = 0
+    started = time.perf_counter()
+    for stretch in plan(lm.engine, lm.index, opening, text):
+        evaluated = Evaluated(lm.engine.tree(stretch.prompt_ids), lm.index)
+        for start in range(stretch.scored, stretch.stop, _TOGETHER):
+            positions = range(start, min(start + _TOGETHER, stretch.stop))
+            healed = _heal(evaluated, [text[stretch.begin : at] for at in positions])
+            for at, cover in zip(positions, healed, strict=True):
+                masses = cover.next_byte_masses(evaluated)
+                if not masses[text[at]] > 0:
+                    raise zero_probability(text[: at + 1])
+                probs = masses / masses.sum()
+                logprobs[at] = math.log(probs[text[at]])
+                if rows is not None:
+                    rows[at] = probs
+            evaluated.keep(healed[-1].path)
+        contexts += evaluated.tree.evaluated
+        calls += evaluated.tree.calls
+    return walked(opening, logprobs, rows, contexts, calls, started)
+
+
+@dataclass(frozen=True)
+class _Healed:
+    """The covering of eq. 43: one context, and the bytes that the next token must start with."""
+
+    path: list[int]  # the nodes of δ₁, δ₁δ₂, …, δ₁…δ_{N−1}
+    rest: bytes  # κ(δ_N)
+    ended: list[tuple[int, int]]  # (token, node) of each context that a token equal to `rest` makes
+
+    def next_byte_masses(self, evaluated: Evaluated) -> Floats:
+        """`[257]` masses of the next byte, at 256 of the end of text, up to a factor."""
+        index, node = evaluated.index, self.path[-1]
+        lo, hi = index.range(self.rest)
+        shares, log_mass = evaluated.next_bytes(node, lo, hi, len(self.rest))
+        masses = math.exp(log_mass) * shares
+        for token, after in self.ended:
+            shares, log_mass = evaluated.next_bytes(after, 0, len(index.sorted), 0)
+            weight = log(float(evaluated.row(node).in_order[index.rank[token]]))
+            masses += math.exp(weight + log_mass) * shares
+        return np.asarray(masses)
+
+
+def _heal(evaluated: Evaluated, prefixes: list[bytes]) -> list[_Healed]:
+    """The healed coverings of several prefixes; all new contexts in one call."""
+    index, edges = evaluated.index, list[tuple[int, int]]()
+    found = []
+    for prefix in prefixes:
+        tokens = index.vocabulary.encode_beginning(prefix)
+        if tokens and sum(map(index.length, tokens)) == len(prefix):
+            tokens.pop()  # what falls short of the end has the part of a token to heal already
+        path = [0]
+        for token in tokens:
+            path.append(evaluated.node(path[-1], token, edges))
+        rest = prefix[sum(map(index.length, tokens)) :]
+        lo, hi = index.twins(rest) if rest else (0, 0)
+        twins = index.ids[lo:hi].tolist()
+        ended = [(token, evaluated.node(path[-1], token, edges)) for token in twins]
+        found.append(_Healed(path, rest, ended))
+    try:
+        if edges:
+            evaluated.tree.extend(edges)
+    except BaseException:
+        evaluated.take_back(edges)
+        raise
+    return found
