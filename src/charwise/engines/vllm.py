@@ -1,0 +1,231 @@
+"""A model that vLLM runs as a `TokenLM`: one short request for each context, prefixes cached.
+
+Every context is sent as token ids and asked for one token with all its log-probabilities. What a
+context shares with those before it is in vLLM's prefix cache, so that mostly the last few tokens
+are evaluated. How the model is spread over GPUs and machines is vLLM's own business: what it can
+serve, charwise can score. Not handled: LoRA adapters, prompts that are not text.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from charwise.engines.contexts import Contexts, check_prompt
+from charwise.engines.logits import Logits
+from charwise.errors import EngineError, SettingError
+from charwise.models import EMBEDDED
+from charwise.pretrained import DEFAULT_MODEL, read_vocabulary
+from charwise.vocabulary import Vocabulary
+
+
+class VllmLM:
+    """A causal language model of vLLM.
+
+    Args:
+        llm: a `vllm.LLM` made with `max_logprobs=-1`.
+        vocabulary: as wide as the model's output layer.
+        batch_values: most log-probabilities in one call of vLLM, which hands them over as Python
+            lists, about 100 bytes each. Larger calls to `extend` are split.
+
+    Raises:
+        EngineError: an `llm` that does not give all log-probabilities, or has another width.
+    """
+
+    def __init__(self, llm: Any, vocabulary: Vocabulary, *, batch_values: int = 2**22) -> None:
+        config = llm.llm_engine.model_config
+        if config.max_logprobs != -1 or config.logprobs_mode != "raw_logprobs":
+            raise EngineError(
+                f"this vLLM gives {config.max_logprobs} log-probabilities, {config.logprobs_mode}: "
+                'make it with LLM(…, max_logprobs=-1, logprobs_mode="raw_logprobs").'
+            )
+        if config.get_vocab_size() != vocabulary.width:
+            raise EngineError(
+                f"the model's output layer has the width {config.get_vocab_size()}, the vocabulary "
+                f"{vocabulary.width}: make the vocabulary with width={config.get_vocab_size()}."
+            )
+        self.vocabulary = vocabulary
+        self.llm = llm
+        self.window: int = config.max_model_len - 1  # vLLM wants room for the token it generates
+        self.device = torch.device("cpu")
+        self._per_call = max(1, batch_values // vocabulary.width)
+        self._uncounted = torch.from_numpy(np.flatnonzero(~vocabulary.counted))
+        self._lock = threading.Lock()
+
+    def tree(self, prompt_ids: Sequence[int], path: Sequence[int] = ()) -> VllmTree:
+        """A tree whose root is this prompt, and a path of nodes; see `TokenLM.tree`."""
+        check_prompt(prompt_ids, self.vocabulary, self.window)
+        tree = VllmTree(self, [int(id) for id in prompt_ids])
+        tree.extend(list(enumerate(path)))
+        return tree
+
+    def info(self) -> dict[str, str]:
+        """Engine, device, dtype, how contexts share prefixes, and why."""
+        import vllm
+
+        config = self.llm.llm_engine.vllm_config
+        parallel = config.parallel_config
+        return {
+            "engine": f"vllm {vllm.__version__}",
+            "model": config.model_config.architecture,
+            "device": str(config.device_config.device),
+            "dtype": str(config.model_config.dtype).removeprefix("torch."),
+            "parallel": (
+                f"tensor {parallel.tensor_parallel_size}, pipeline "
+                f"{parallel.pipeline_parallel_size}, data {parallel.data_parallel_size}"
+            ),
+            "path": "prefix cache" if config.cache_config.enable_prefix_caching else "recomputed",
+            "why": "vLLM's own",
+        }
+
+    def next_logprobs(self, contexts: Sequence[list[int]]) -> torch.Tensor:
+        """log p(· | context) of each context: `[n, width]` float32, nats, on the host.
+
+        Raises:
+            EngineError: numbers that are not finite.
+        """
+        from vllm import SamplingParams
+
+        params = SamplingParams(
+            max_tokens=1, temperature=0, logprobs=-1, flat_logprobs=True, detokenize=False
+        )
+        rows = torch.full((len(contexts), self.vocabulary.width), -torch.inf)
+        with self._lock:
+            for first in range(0, len(contexts), self._per_call):
+                some = contexts[first : first + self._per_call]
+                outputs = self._generate([{"prompt_token_ids": ids} for ids in some], params)
+                for row, output in enumerate(outputs, start=first):
+                    flat = output.outputs[0].logprobs
+                    rows[row, torch.tensor(flat.token_ids)] = torch.tensor(flat.logprobs)
+        # What is not counted is left out before the softmax: it gets nothing, and takes nothing.
+        logs = rows.index_fill_(1, self._uncounted, -torch.inf).log_softmax(-1)
+        if logs.isnan().any():
+            raise EngineError(
+                f"the model's log-probabilities are not finite in {self.info()['dtype']}. Load it "
+                "in bfloat16 or float32."
+            )
+        return logs
+
+    def _generate(self, prompts: list[Any], params: Any) -> Any:
+        try:
+            return self.llm.generate(prompts, params, use_tqdm=False)
+        except BaseException:
+            # An interrupted call leaves its requests behind, and the next one gets their answers.
+            engine = self.llm.llm_engine
+            engine.abort_request(list(engine.output_processor.request_states), internal=True)
+            raise
+
+    def __getstate__(self) -> dict[str, object]:
+        raise EngineError("a vLLM engine cannot be copied to another process: load it there.")
+
+
+class VllmTree:
+    """The `TokenTree` of a `VllmLM`. Contexts that nobody asks about are not evaluated."""
+
+    root = 0
+
+    def __init__(self, lm: VllmLM, prompt_ids: list[int]) -> None:
+        self._lm = lm
+        self._prompt_ids = prompt_ids
+        self._contexts = Contexts()
+        self._logs = Logits()
+        self._lock = threading.RLock()
+        self._logs.put([0], lm.next_logprobs([prompt_ids]))
+        self.evaluated = 1
+        self.calls = 1
+
+    @property
+    def size(self) -> int:
+        """Nodes handed out so far."""
+        return len(self._contexts)
+
+    def extend(
+        self, edges: Sequence[tuple[int, int]], logprobs: Sequence[bool] | None = None
+    ) -> list[int]:
+        """See `TokenTree.extend`."""
+        if not edges:
+            return []
+        if logprobs is not None and len(logprobs) != len(edges):
+            raise EngineError(f"{len(logprobs)} wishes for log-probabilities, {len(edges)} edges.")
+        with self._lock:
+            self._contexts.check_edges(
+                edges, self._lm.vocabulary.width, len(self._prompt_ids), self._lm.window
+            )
+            size = self.size
+            new = self._contexts.add(edges)
+            wanted = [node for i, node in enumerate(new) if logprobs is None or logprobs[i]]
+            if not wanted:
+                return new
+            try:
+                paths = [[*self._prompt_ids, *self._contexts.tokens(node)] for node in wanted]
+                self._logs.put(wanted, self._lm.next_logprobs(paths))
+            except BaseException:
+                self._contexts.truncate(size)
+                raise
+            self.evaluated += len(wanted)
+            self.calls += 1
+        return new
+
+    def logprobs(self, nodes: Sequence[int]) -> torch.Tensor:
+        """See `TokenTree.logprobs`: `[n, width]` float32."""
+        with self._lock:
+            self._contexts.check(nodes)
+            if not nodes:
+                return torch.empty((0, self._lm.vocabulary.width))
+            return self._logs.take(nodes).clone()  # callers may write to what they are given
+
+    def forget(self, nodes: Sequence[int]) -> None:
+        """See `TokenTree.forget`."""
+        with self._lock:
+            self._contexts.check(nodes)
+            self._logs.drop(nodes)
+
+    def depth(self, node: int) -> int:
+        """Tokens after the prompt."""
+        self._contexts.check((node,))
+        return self._contexts.depth[node]
+
+    def tokens(self, node: int) -> tuple[int, ...]:
+        """The token string after the prompt."""
+        self._contexts.check((node,))
+        return self._contexts.tokens(node)
+
+    def keep(self, nodes: Sequence[int]) -> None:
+        """See `TokenTree.keep`."""
+        with self._lock:
+            self._logs.drop(self._contexts.drop_all_but(nodes))
+
+
+def load_vllm(name: str, device: str | None = None, dtype: str | None = None) -> VllmLM:
+    """Start vLLM with a model: "embedded", a folder, or a name on the hub.
+
+    Args:
+        name: the model.
+        device: None; vLLM runs where it was built for.
+        dtype: "float32", "bfloat16" or "float16"; by default float32 on a CPU, else the
+            model's own.
+
+    Raises:
+        ModelNotFoundError: what was looked for, and where.
+        SettingError: a device.
+        EngineError: vLLM is not installed.
+    """
+    vocabulary = read_vocabulary(name)  # says at once what is missing
+    try:
+        from vllm import LLM
+        from vllm.platforms import current_platform
+    except ImportError as error:
+        raise EngineError(f"engine 'vllm' needs vLLM: pip install vllm. ({error})") from error
+    if device is not None:
+        raise SettingError(f"device is {device!r}, but vLLM runs where it was built for: leave it.")
+    llm = LLM(
+        EMBEDDED if name == DEFAULT_MODEL else name,
+        dtype=dtype or ("float32" if current_platform.is_cpu() else "auto"),
+        max_logprobs=-1,
+        enable_prefix_caching=True,
+    )
+    return VllmLM(llm, vocabulary)

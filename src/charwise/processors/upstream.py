@@ -1,0 +1,123 @@
+"""One call into the server behind an ASGI middleware, and what comes back, as it comes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any
+
+Message = dict[str, Any]
+
+
+class Upstream:
+    """A request with a body of our own.
+
+    Attributes:
+        started: set once the status is known, or the call is over.
+        gone: set it to tell the server that nobody listens any more.
+        status, headers: of the response.
+
+    Args:
+        body: of the request.
+        receive: where further messages come from; by default only `gone` makes one.
+    """
+
+    def __init__(self, body: bytes, receive: Callable[[], Awaitable[Message]] | None = None):
+        self.started = asyncio.Event()
+        self.gone = asyncio.Event()
+        self.status: int | None = None
+        self.headers: list[tuple[bytes, bytes]] = []
+        self._body: bytes | None = body
+        self._length = len(body)
+        self._receive = receive
+        self._parts: asyncio.Queue[bytes | None] = asyncio.Queue()
+
+    def scope(self, scope: Message, one_of_many: bool = False) -> Message:
+        """The client's scope with our length; of many calls, each gets an id of its own."""
+        dropped = {b"content-length"} | ({b"x-request-id"} if one_of_many else set())
+        headers = [pair for pair in scope["headers"] if pair[0] not in dropped]
+        return {**scope, "headers": [*headers, (b"content-length", b"%d" % self._length)]}
+
+    async def run(self, app: Any, scope: Message, one_of_many: bool) -> None:
+        """Make the call, to its end."""
+        try:
+            await app(self.scope(scope, one_of_many), self.receive, self._send)
+        finally:
+            self.started.set()
+            self._parts.put_nowait(None)
+
+    async def receive(self) -> Message:
+        """What the server hears of the client."""
+        if self._body is not None:
+            body, self._body = self._body, None
+            return {"type": "http.request", "body": body, "more_body": False}
+        if self._receive is not None:
+            return await self._receive()
+        await self.gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status, self.headers = message["status"], list(message.get("headers", ()))
+            self.started.set()
+        elif message.get("body"):
+            self._parts.put_nowait(message["body"])
+
+    async def parts(self) -> AsyncIterator[bytes]:
+        """The body of the response, as it comes, until it ends or is given up."""
+        while not self.gone.is_set():
+            part = await self._parts.get()
+            if part is None:
+                return
+            yield part
+
+    async def chunks(self) -> AsyncIterator[Message | bytes]:
+        """JSON objects: one, or those of a stream of events, with its comments as bytes."""
+        kind = dict(self.headers).get(b"content-type", b"")
+        if not kind.startswith(b"text/event-stream"):
+            yield json.loads(b"".join([part async for part in self.parts()]))
+            return
+        text = b""
+        async for part in self.parts():
+            *events, text = (text + part).split(b"\n\n")
+            for event in events:
+                if event.startswith(b":"):
+                    yield event + b"\n\n"
+                elif event != b"data: [DONE]":
+                    yield json.loads(event.removeprefix(b"data: "))
+
+    async def relay(self, send: Callable[[Message], Awaitable[None]]) -> None:
+        """Hand the response on as it is."""
+        await send({"type": "http.response.start", "status": self.status, "headers": self.headers})
+        async for part in self.parts():
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+
+async def merged(calls: Sequence[Upstream]) -> AsyncIterator[tuple[int, Message | bytes]]:
+    """(number of the call, chunk) of several calls at once, in the order in which they come."""
+    queue: asyncio.Queue[tuple[int, Message | bytes | BaseException | None]] = asyncio.Queue()
+
+    async def read(number: int, call: Upstream) -> None:
+        try:
+            async for chunk in call.chunks():
+                queue.put_nowait((number, chunk))
+            queue.put_nowait((number, None))
+        except Exception as error:  # told to whoever reads
+            queue.put_nowait((number, error))
+
+    readers = [asyncio.create_task(read(number, call)) for number, call in enumerate(calls)]
+    try:
+        ended = 0
+        while ended < len(calls):
+            number, chunk = await queue.get()
+            if isinstance(chunk, BaseException):
+                raise chunk
+            if chunk is None:
+                ended += 1
+            else:
+                yield number, chunk
+    finally:
+        for reader in readers:
+            reader.cancel()

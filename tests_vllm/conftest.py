@@ -1,0 +1,131 @@
+"""vLLM's CPU build with the model in the package, once for each of its two model runners.
+
+These tests need an environment of their own (`make test-vllm`), and one process for each file:
+an engine is started once, and which model runner it has is settled when vLLM is imported.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sysconfig
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from charwise import SortedVocabulary, Vocabulary
+from charwise.healing import allowed_next, remaining
+from charwise.models import EMBEDDED
+
+ROOT = Path(__file__).parents[1]
+DATA = Path(os.environ.get("CHARWISE_DATA") or ROOT.parent / "shared" / "data")
+LANGUAGES = ("ar", "de", "en", "hi", "ja", "th", "zh")
+
+#: For every vLLM that is started here, in this process or as a server.
+ENVIRONMENT = {
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_NO_USAGE_STATS": "1",
+    "HF_HUB_OFFLINE": "1",
+    "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
+}
+
+#: What the CPU build needs, and little room: prompts are read in pieces, requests are preempted.
+ENGINE: dict[str, Any] = {
+    "dtype": "float32",
+    "enforce_eager": True,
+    "block_size": 32,
+    "max_model_len": 512,
+    "max_num_batched_tokens": 64,
+    "max_num_seqs": 32,
+    "num_gpu_blocks_override": 80,
+    "distributed_executor_backend": "uni",
+    "max_logprobs": -1,
+    "disable_log_stats": False,
+}
+
+#: Logits of two engines that are closer than this are a tie: which token wins is left open.
+TIE = 2e-3
+
+
+@pytest.fixture(scope="session")
+def llm() -> Any:
+    os.environ.update(ENVIRONMENT)
+    from vllm import LLM
+
+    return LLM(EMBEDDED, **ENGINE)
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The same model in transformers."""
+
+    model: Any
+    tokenizer: Any
+
+    @cached_property
+    def index(self) -> SortedVocabulary:
+        vocabulary = Vocabulary.from_transformers(
+            self.tokenizer,
+            self.model.config.vocab_size,
+            generation_config=self.model.generation_config,
+        )
+        return SortedVocabulary(vocabulary)
+
+    @torch.inference_mode()
+    def gaps(self, kept: list[int], forced: bytes, generated: list[int]) -> list[float]:
+        """For each generated token, by how many nats the best allowed token is better."""
+        logits = self.model(torch.tensor([[*kept, *generated]])).logits[0, len(kept) - 1 : -1]
+        gaps = []
+        for at, (row, token) in enumerate(zip(logits.double(), generated, strict=True)):
+            left = remaining(forced, generated[:at], self.index.vocabulary)
+            assert left is not None, f"{generated[:at]} left the forced text {forced!r}"
+            if left:
+                allowed = torch.from_numpy(allowed_next(left, self.index).copy())
+                assert token in allowed, f"{token} does not go on with {left!r}"
+                row = row[allowed]
+            gaps.append(float(row.max() - logits[at, token].double()))
+        return gaps
+
+
+@pytest.fixture(scope="session")
+def reference() -> Reference:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model = AutoModelForCausalLM.from_pretrained(EMBEDDED, dtype=torch.float32).eval()
+    return Reference(model, AutoTokenizer.from_pretrained(EMBEDDED))
+
+
+@pytest.fixture(scope="session")
+def prompts() -> list[bytes]:
+    """300 prompts cut at random bytes of Python's library and of the UDHR in seven languages."""
+    if not (DATA / "text").is_dir():
+        pytest.skip(f"no test data in {DATA}: set the variable CHARWISE_DATA to its folder")
+    rng = random.Random(6)
+    library = Path(sysconfig.get_paths()["stdlib"])
+    names = ("argparse", "ast", "csv", "heapq", "inspect", "statistics", "textwrap", "zipapp")
+    texts = [(library / f"{name}.py").read_bytes() for name in names]
+    texts += [(DATA / "text" / f"udhr_{language}.txt").read_bytes() for language in LANGUAGES]
+    found = []
+    for number in range(300):
+        text = texts[number % len(texts)]
+        end = rng.randrange(400, min(len(text), 20_000))
+        start = end - rng.randrange(60, 300)
+        while text[start] & 0xC0 == 0x80:  # inside a character
+            start += 1
+        found.append(text[start:end])
+    return found
+
+
+def whole(prompts: list[bytes]) -> list[str]:
+    """The prompts without their last character, where it is not complete."""
+    return [prompt.decode("utf-8", "ignore") for prompt in prompts]
+
+
+@pytest.fixture(scope="session")
+def texts(prompts: list[bytes]) -> list[str]:
+    return whole(prompts)

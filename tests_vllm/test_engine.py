@@ -1,0 +1,227 @@
+"""vLLM as an exact engine: its trees agree with plain passes of transformers."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+import torch
+
+import charwise
+from charwise.engines.vllm import VllmLM
+from charwise.errors import ContextLengthError, EngineError, SettingError
+from charwise.lm import TokenLM, TokenTree
+from charwise.vocabulary import Vocabulary
+from conftest import ENGINE, ENVIRONMENT
+
+os.environ.update(ENVIRONMENT)
+
+from transformers import LlamaConfig, LlamaForCausalLM
+from vllm import LLM
+
+WIDTH = 64  # ids 26 … 61 and 63 spell nothing, 62 ends a text
+TEXT = 26
+END = 62
+
+
+@pytest.fixture(scope="session")
+def plain() -> LlamaForCausalLM:
+    """A random Llama; the large initializer range makes its attention matter."""
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=WIDTH,
+        hidden_size=128,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=128,
+        initializer_range=0.2,
+        pad_token_id=None,
+    )
+    return LlamaForCausalLM(config).eval()
+
+
+@pytest.fixture(scope="session")
+def vocabulary() -> Vocabulary:
+    letters = [bytes([97 + i]) for i in range(TEXT)]
+    return Vocabulary.from_bytes([*letters, *[None] * (WIDTH - TEXT)], end_ids=[END], bos_ids=[END])
+
+
+@pytest.fixture(scope="session")
+def llm(plain, tmp_path_factory) -> LLM:
+    folder = tmp_path_factory.mktemp("llama")
+    plain.save_pretrained(folder)
+    return LLM(str(folder), **ENGINE | {"max_model_len": 128, "skip_tokenizer_init": True})
+
+
+@pytest.fixture(scope="session")
+def lm(llm, vocabulary) -> VllmLM:
+    return VllmLM(llm, vocabulary)
+
+
+@torch.inference_mode()
+def difference(plain, prompt: list[int], tree: TokenTree, nodes: list[int]) -> float:
+    """Largest |log-probability - that of a plain pass| over counted ids."""
+    counted = torch.zeros(WIDTH, dtype=torch.bool)
+    counted[[*range(TEXT), END]] = True
+    found = tree.logprobs(nodes)
+    assert found.dtype == torch.float32
+    assert (found[:, ~counted] == -torch.inf).all()
+    assert torch.allclose(found.exp().sum(-1), torch.ones(len(nodes)), atol=1e-5)
+    worst = 0.0
+    for row, node in zip(found, nodes, strict=True):
+        logits = plain(torch.tensor([[*prompt, *tree.tokens(node)]])).logits[0, -1]
+        true = logits.masked_fill(~counted, -torch.inf).log_softmax(-1)
+        worst = max(worst, float((row - true)[counted].abs().max()))
+    return worst
+
+
+def grow(tree: TokenTree, live: list[int], rng: np.random.Generator, count: int) -> list[int]:
+    """Extend by random edges, whose parents are old and new, recent ones more often."""
+    parents = list(live)
+    edges = []
+    for i in range(count):
+        recent = max(0, len(parents) - 3) if rng.random() < 0.7 else 0
+        edges.append((int(parents[rng.integers(recent, len(parents))]), int(rng.integers(TEXT))))
+        parents.append(tree.size + i)
+    return tree.extend(edges)
+
+
+def test_trees_agree_with_plain_passes(lm, plain):
+    rng = np.random.default_rng(0)
+    for _ in range(40):
+        prompt = [END, *rng.integers(TEXT, size=rng.integers(0, 70)).tolist()]
+        tree = lm.tree(prompt)
+        live = [0]
+        for _ in range(2):
+            live += grow(tree, live, rng, int(rng.integers(1, 7)))
+        kept = rng.choice(live, size=2).tolist()
+        tree.keep(kept)
+        live = sorted({0, *kept})
+        live += grow(tree, live, rng, int(rng.integers(1, 5)))
+        assert difference(plain, prompt, tree, live) < 1e-3
+
+
+def test_a_path_is_one_call_and_wishes_are_honoured(lm, plain):
+    assert isinstance(lm, TokenLM)
+    tree = lm.tree([END])
+    assert isinstance(tree, TokenTree)
+    nodes = tree.extend([(i, i + 1) for i in range(10)], logprobs=[i % 2 == 0 for i in range(10)])
+    assert (nodes, tree.size, tree.evaluated, tree.calls) == (list(range(1, 11)), 11, 6, 2)
+    assert (tree.depth(10), tree.tokens(3)) == (10, (1, 2, 3))
+    assert difference(plain, [END], tree, nodes[::2]) < 1e-3
+    with pytest.raises(EngineError, match="node 2 has no log-probabilities"):
+        tree.logprobs([1, 2])
+    more = tree.extend([(2, 7), (4, 8)], logprobs=[False, False])
+    assert difference(plain, [END], tree, tree.extend([(more[1], 3)])) < 1e-3
+    assert tree.extend([]) == []
+    assert tree.logprobs([]).shape == (0, WIDTH)
+    assert tree.logprobs([3, 0, 3]).shape == (3, WIDTH)
+    tree.logprobs([0]).add_(1)  # callers may write to what they are given
+    assert tree.logprobs([0]).exp().sum().item() == pytest.approx(1)
+
+
+def test_forgotten_and_dropped_nodes(lm, plain):
+    tree = lm.tree([END])
+    a, b = tree.extend([(0, 1), (0, 2)])
+    c, d = tree.extend([(a, 3), (b, 4)])
+    tree.forget([c])
+    with pytest.raises(EngineError, match="forgotten"):
+        tree.logprobs([c])
+    tree.keep([d])
+    for use in (
+        lambda: tree.logprobs([a]),
+        lambda: tree.extend([(c, 1)]),
+        lambda: tree.keep([a]),
+        lambda: tree.tokens(c),
+        lambda: tree.depth(a),
+        lambda: tree.forget([a]),
+    ):
+        with pytest.raises(EngineError, match=r"dropped by keep\(\)"):
+            use()
+    assert tree.extend([(d, 5)]) == [5]
+    assert difference(plain, [END], tree, [0, b, d, 5]) < 1e-3
+
+
+def test_large_calls_are_split(llm, lm, vocabulary):
+    split = VllmLM(llm, vocabulary, batch_values=3 * WIDTH)
+    edges = [(0, i) for i in range(10)]
+    trees = [each.tree([END, 5]) for each in (lm, split)]
+    found = [tree.logprobs(tree.extend(edges)) for tree in trees]
+    assert torch.allclose(*found, atol=1e-4)
+
+
+def test_a_failing_call_leaves_the_tree_as_it_was(lm, llm, plain, monkeypatch):
+    tree = lm.tree([END])
+    [a] = tree.extend([(0, 1)])
+    with monkeypatch.context() as patched:
+        patched.setattr(llm.llm_engine, "step", lambda: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            tree.extend([(a, 2), (2, 3)])
+    assert (tree.size, tree.evaluated) == (2, 2)
+    assert difference(plain, [END], tree, [a, *tree.extend([(a, 3), (0, 4)])]) < 1e-3
+
+
+def test_bad_requests(lm, llm):
+    with pytest.raises(EngineError, match="no tokens"):
+        lm.tree([])
+    with pytest.raises(EngineError, match="64 is not a token id"):
+        lm.tree([WIDTH])
+    tree = lm.tree([END])
+    for edge in [(1, 0), (-1, 0), (0, WIDTH), (0, -1)]:
+        with pytest.raises(EngineError, match=r"does not exist|not a token id"):
+            tree.extend([(0, 3), edge] if edge[0] != 1 else [edge])
+    assert tree.size == 1
+    with pytest.raises(EngineError, match="width=64"):
+        VllmLM(llm, Vocabulary.from_bytes([b"a", b"b"]))
+
+
+def test_context_length(lm, plain):
+    assert lm.window == 127
+    with pytest.raises(ContextLengthError, match=r"128 tokens is longer than the .* window of 127"):
+        lm.tree([1] * 128)
+    tree = lm.tree([1] * 123)
+    assert len(tree.extend([(i, 1) for i in range(4)])) == 4
+    with pytest.raises(ContextLengthError, match="window of 127"):
+        tree.extend([(0, 2), (4, 1)])
+    assert tree.size == 5
+    assert difference(plain, [1] * 123, tree, [4]) < 1e-3
+
+
+def test_contexts_come_from_the_prefix_cache(lm, llm):
+    def hits() -> int:
+        metrics = llm.get_metrics()
+        return sum(m.value for m in metrics if m.name == "vllm:prefix_cache_hits")
+
+    tree = lm.tree([END, *[i % TEXT for i in range(90)]])
+    before = hits()
+    tree.extend([(0, i) for i in range(20)])
+    assert hits() - before == 20 * 64  # two of its blocks of 32 tokens, for each
+
+
+@pytest.fixture(scope="module")
+def exact() -> charwise.CharLM:
+    return charwise.load("embedded", engine="vllm")
+
+
+def test_charwise_on_vllm_says_what_it_says_on_transformers(exact):
+    other = charwise.load("embedded")
+    assert exact.info()["engine"].startswith("vllm ")
+    assert exact.info()["path"] == "prefix cache"
+    text = "def check(value):\n    if value < 0:\n        raise ValueErr"
+    a, b = exact.score(text), other.score(text)
+    assert np.abs(a.logprobs - b.logprobs).max() < 1e-3
+    assert np.abs(exact.next(text).probs - other.next(text).probs).max() < 1e-4
+    assert exact.next(text).top(1)[0][0] == "o"
+    [one], [two] = exact.complete(text), other.complete(text)
+    assert one.text == two.text
+    assert one.logprob == pytest.approx(two.logprob, abs=1e-2)
+
+
+def test_what_load_refuses():
+    with pytest.raises(SettingError, match="where it was built for"):
+        charwise.load("embedded", engine="vllm", device="cuda")
+    with pytest.raises(charwise.errors.ModelNotFoundError):
+        charwise.load("./nowhere", engine="vllm")
