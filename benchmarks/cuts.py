@@ -88,9 +88,9 @@ class MaskedLM:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._lm.engine, name)
 
-    def tree(self, prompt_ids: Sequence[int]) -> MaskedTree:
+    def tree(self, prompt_ids: Sequence[int], path: Sequence[int] = ()) -> MaskedTree:
         """See `TokenLM.tree`."""
-        return MaskedTree(self._lm.engine.tree(prompt_ids), self._forced, self._lm.index)
+        return MaskedTree(self._lm.engine.tree(prompt_ids, path), self._forced, self._lm.index)
 
 
 def texts(lm: CharLM, count: int, seed: int = 0) -> list[Text]:
@@ -123,9 +123,8 @@ def kind(text: bytes, cut: int) -> str:
 def forced_logprob(lm: CharLM, ids: Sequence[int], forced: bytes, rest: bytes) -> float:
     """log of the probability that healing goes on with `rest` after reproducing `forced`."""
     engine = MaskedLM(lm, forced) if forced else lm.engine
-    score = scoring.score_text(
-        engine, lm.index, scoring.Text(Opening(tuple(ids), b""), forced + rest), FINE
-    )  # type: ignore[arg-type]
+    text = scoring.Text(Opening(tuple(ids), b""), forced + rest)
+    score = scoring.score_text(engine, lm.index, text, FINE)  # type: ignore[arg-type]
     return float(score.logprobs.sum())
 
 

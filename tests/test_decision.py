@@ -274,3 +274,15 @@ def test_serving_engines_do_not_pay_for_transformers() -> None:
     code = f"import sys, {names}; print('transformers' in sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "False"
+
+
+def test_a_draft_that_ends_where_nothing_follows_is_let_go():
+    """Of `abc` the draft wrote `a`, but only `ab` has a token that can follow."""
+    decisions = Decisions(SortedVocabulary(Vocabulary.from_bytes([b"a", b"ab", b"c"])))
+    assert decisions.left(b"abc", [0]) is None
+    row = torch.zeros(3)
+    assert not decisions.mask_(row, b"abc", [0])
+    assert row.tolist() == [0.0, 0.0, 0.0]
+    assert decisions.allowed(b"abc", [], "cpu").tolist() == [1]
+    with pytest.raises(HealingError, match="spells b'cb'"):
+        decisions.mask_(row, b"cb", [])

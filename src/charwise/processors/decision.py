@@ -138,7 +138,8 @@ class Decisions:
         """What is still forced after `generated`: `healing.remaining`, and one comparison later.
 
         A token adds at least one byte, so after as many tokens as `forced` has bytes nothing is
-        left, whatever they are. None: the tokens left the forced text, as a draft may.
+        left, whatever they are. None: the tokens left the forced text, as a draft may, or lead
+        where no token can follow.
 
         >>> from charwise import Vocabulary
         >>> decisions = Decisions(SortedVocabulary(Vocabulary.from_bytes([b"a", b"ab", b"c"])))
@@ -147,7 +148,10 @@ class Decisions:
         """
         if len(generated) >= len(forced):
             return b""
-        return remaining(forced, generated, self.index.vocabulary)
+        left = remaining(forced, generated, self.index.vocabulary)
+        if left and len(generated) and self._reach is None and not self.index.spellable(left):
+            return None
+        return left
 
     def allowed(
         self, forced: bytes, generated: Sequence[int], device: torch.device | str
