@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-HEAVY = ("torch", "transformers", "tokenizers", "tiktoken", "safetensors")
+HEAVY = ("torch", "transformers", "tokenizers", "tiktoken", "safetensors", "pandas", "matplotlib")
 
 
 def loaded_after(statement: str) -> set[str]:

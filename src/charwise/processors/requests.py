@@ -162,6 +162,11 @@ def _upstream_body(request: Message, healed: HealedPrompt, number: int) -> Messa
 
 
 def without_heal(request: Message) -> Message:
+    """The request without our argument, which vLLM does not know.
+
+    >>> without_heal({"vllm_xargs": {"charwise_heal": "off", "other": 1}})
+    {'vllm_xargs': {'other': 1}}
+    """
     arguments = request.get("vllm_xargs")
     if not arguments or HEAL not in arguments:
         return dict(request)
