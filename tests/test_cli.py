@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -225,9 +224,7 @@ def test_a_process_of_its_own_prints_nothing_else() -> None:
     ],
 )
 def test_a_missing_model_says_where_it_was_looked_for(command: list[str], name: str) -> None:
-    begun = time.monotonic()
     done = other_process(*command, "--model", name)
-    assert time.monotonic() - begun < 30
     assert done.returncode == 1
     assert done.stdout == ""
     assert done.stderr.startswith(f"charwise: no model {name!r}: ")
@@ -266,17 +263,31 @@ def test_a_folder_without_a_model(tmp_path: Path) -> None:
     assert "tokenizer.json" in done.stderr
 
 
+#: Runs the command line, and says so once it reads stdin.
+READS = """
+import sys
+from charwise.cli import main
+
+class Stdin:
+    @property
+    def buffer(self):
+        print("reading", flush=True)
+        return sys.__stdin__.buffer
+
+sys.stdin = Stdin()
+sys.exit(main())
+"""
+
+
 def test_ctrl_c_is_quiet() -> None:
-    code = "import sys; from charwise.cli import main; print('ready', flush=True); sys.exit(main())"
     process = subprocess.Popen(
-        [sys.executable, "-c", code, "complete", "--stdin"],
+        [sys.executable, "-c", READS, "complete", "--stdin"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
     assert process.stdout is not None
-    assert process.stdout.readline() == b"ready\n"
-    time.sleep(0.3)
+    assert process.stdout.readline() == b"reading\n"
     process.send_signal(signal.SIGINT)
     out, errors = process.communicate(timeout=60)
     assert (process.returncode, out, errors) == (130, b"", b"")
