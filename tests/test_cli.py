@@ -285,7 +285,7 @@ def test_ctrl_c_is_quiet() -> None:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        # Where the tests run in the background of a shell, SIGINT is ignored, and that is inherited.
+        # A shell lets its background jobs ignore SIGINT, and that is inherited.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert process.stdout is not None
