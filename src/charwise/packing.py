@@ -21,7 +21,8 @@ from charwise.session import Opening
 #: Canonical tokens of a pack: with more, attention across the pack costs more than calls do.
 PACK = 128
 
-#: Bytes of log-probabilities that a pack keeps at most, at the contexts it may take per token.
+#: Bytes of log-probabilities that a pack should keep, at so many contexts a token. An effort that
+#: takes more contexts keeps more, until its pack is done.
 _RETAINED, _CONTEXTS = 2**28, 8
 
 
