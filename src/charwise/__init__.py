@@ -13,11 +13,11 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from charwise import errors, healing
+    from charwise.effort import Effort
     from charwise.index import SortedVocabulary
     from charwise.loading import load
     from charwise.model import CharLM
     from charwise.processors.generate import heal_generate
-    from charwise.rounds import Effort
     from charwise.vocabulary import Vocabulary
 
 _HOME = {

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 Ints = NDArray[np.int64]
 
+#: Log-probabilities below this have no exponential in single precision, or a coarse one.
+_TINY = -80.0
+
 
 @dataclass(frozen=True)
 class KnownText:
@@ -158,10 +161,14 @@ def _shells(logprobs: NDArray[np.floating], ids: Ints, edges: Ints) -> NDArray[n
     parts = np.zeros((len(edges), edges.shape[1] - 1))
     for part, row, edge in zip(parts, logprobs, edges, strict=True):
         lo = edge[0]
-        masses = np.exp(row[ids[lo : edge[-1]]].astype(np.float64))
         filled = np.flatnonzero(edge[1:] > edge[:-1])
-        if len(filled):  # reduceat would repeat an element for an empty segment
-            part[filled] = np.add.reduceat(masses, edge[filled] - lo)
+        if not len(filled):
+            continue
+        logs = row[ids[lo : edge[-1]]]
+        # Single precision is as exact as its logarithms are, until it underflows.
+        masses = np.exp(logs if logs.min() > _TINY else logs.astype(np.float64))
+        # Only of segments that are not empty: for those reduceat would repeat an element.
+        part[filled] = np.add.reduceat(masses, edge[filled] - lo, dtype=np.float64)
     return parts
 
 

@@ -4,25 +4,21 @@
 
 A context is a vertex at the text position where it ends. Each token that spells the next bytes of
 the text is an edge to a later position: to the context that it makes, if that is evaluated; else
-it is a *candidate*. A candidate of relative weight ρ = w / →p(σ[:t]) is worth an evaluation if the
-error of doing without it is above θ. Doing without means *lending* its weight to a context at the
-same position that is evaluated, one that ends with as many equal tokens as possible: the model
-goes on much the same after both, the more so the longer they agree. So a candidate that agrees
-with an evaluated context on its last a tokens is wanted while
-
-    ρ · γ^a ≥ θ
-
-γ = 1 never lends: whatever is not evaluated is left out, and every sum is a lower bound.
+it is a *candidate*, whose weight is lent to an evaluated context or left out, and which `Effort`
+says is worth an evaluation or not.
 """
 
 from __future__ import annotations
 
 import math
+from collections import defaultdict
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from charwise.effort import Effort, Tail, agreement, hindsight
 from charwise.known import KnownText
 
 #: Rescale when a running sum falls below this, so that long texts do not underflow.
@@ -30,14 +26,15 @@ _SMALL = 1e-120
 
 _LARGE = 1e300
 
-#: Tokens of a context's end that are compared.
-TAIL = 12
-
-#: The last tokens of a context, latest first.
-Tail = tuple[int, ...]
+#: A candidate lighter than this share of θ is lent without a search for who agrees most.
+_LIGHT = 1e-2
 
 #: (token, position where it ends, p_Δ(token | context)).
 Edge = tuple[int, int, float]
+
+#: By position: parent, token and weight of each candidate that ends there, one after the other. No
+#: tuples: there are so many of them that the garbage collector would run all the time.
+_Pending = defaultdict[int, list[float]]
 
 
 class Wanted(NamedTuple):
@@ -56,11 +53,13 @@ class Wanted(NamedTuple):
 class Vertex:
     """An evaluated context: its node in the token tree, and how the text may go on from it.
 
-    >>> Vertex(node=0, position=3, depth=1, tail=(7,)).weight
+    >>> Vertex(node=0, position=3, depth=1, tail=(7, None)).weight
     0.0
     """
 
-    __slots__ = ("depth", "edges", "end", "node", "position", "starting", "tail", "weight")
+    __slots__ = (
+        "depth", "edges", "end", "followed", "node", "position", "starting", "tail", "weight",
+    )  # fmt: skip
 
     def __init__(self, node: int, position: int, depth: int, tail: Tail) -> None:
         self.node = node
@@ -68,9 +67,25 @@ class Vertex:
         self.depth = depth  # tokens after the root
         self.tail = tail
         self.starting: list[float] = []  # mass of the tokens starting with text[position:][:d + 1]
-        self.edges: list[Edge] = []
+        self.edges: list[Edge] = []  # to candidates
+        self.followed: list[tuple[Vertex, float]] = []  # the evaluated contexts, with their mass
         self.end = 0.0  # mass of the end tokens
         self.weight = 0.0  # in units of the pass's scale at `position`
+
+    def follow(self, token: int, child: Vertex) -> None:
+        """Let an edge lead to a context that was evaluated; an edge of no mass is not there."""
+        for n, (other, _, mass) in enumerate(self.edges):
+            if other == token:
+                del self.edges[n]
+                self.followed.append((child, mass))
+                return
+
+    def mass(self, token: int) -> float:
+        """p_Δ(token | context) of a token that spells the next bytes of the text."""
+        for child, mass in self.followed:
+            if child.tail is not None and child.tail[0] == token:
+                return mass
+        return next((mass for other, _, mass in self.edges if other == token), 0.0)
 
 
 class _Base(NamedTuple):
@@ -86,7 +101,7 @@ class Lattice:
     """All evaluated contexts of one text, from a root.
 
     Attributes:
-        theta, gamma: when a candidate is worth an evaluation, see above.
+        effort: when a candidate is worth an evaluation.
         through: whether contexts that spell the whole text matter too.
         frozen: position before which all sums are final.
         log_prefix: `[len(text) + 1]` log →p(text[:t]), nats, as of the last pass.
@@ -96,15 +111,13 @@ class Lattice:
     >>> from charwise.index import SortedVocabulary
     >>> from charwise.vocabulary import Vocabulary
     >>> index = SortedVocabulary(Vocabulary.from_bytes([b"a", b"ab"]))
-    >>> lattice = Lattice(KnownText.of(b"ab", index), theta=1e-3, gamma=0.5, through=False)
-    >>> lattice.worth(0.01, agreed=3), lattice.worth(0.01, agreed=4)
-    (True, False)
+    >>> Lattice(KnownText.of(b"ab", index), Effort(1e-3, 0.5), through=False).frozen
+    0
     """
 
-    def __init__(self, known: KnownText, theta: float, gamma: float, through: bool) -> None:
+    def __init__(self, known: KnownText, effort: Effort, through: bool) -> None:
         self.known = known
-        self.theta = theta
-        self.gamma = gamma
+        self.effort = effort
         self.through = through
         self.vertices: list[Vertex] = []
         self.children: dict[tuple[int, int], int] = {}
@@ -123,15 +136,13 @@ class Lattice:
         self.vertices.append(vertex)
         self.at[vertex.position].append(number)
         self.children[parent, token] = number
+        if parent >= 0:
+            self.vertices[parent].follow(token, vertex)
         return number
 
     def tail(self, parent: int, token: int) -> Tail:
-        """The last tokens of the context `parent · token`, latest first."""
-        return (token, *self.vertices[parent].tail[: TAIL - 1])
-
-    def worth(self, rho: float, agreed: int) -> bool:
-        """Whether a candidate of this weight and agreement earns an evaluation."""
-        return rho * self.gamma**agreed >= self.theta and rho > 0
+        """The tokens of the context `parent · token`, latest first."""
+        return (token, self.vertices[parent].tail)
 
     def log_weight(self, vertex: Vertex) -> float:
         """log w of a context, nats, as of the last pass; −inf if it has none."""
@@ -145,11 +156,11 @@ class Lattice:
         >>> from charwise.index import SortedVocabulary
         >>> from charwise.vocabulary import Vocabulary
         >>> index = SortedVocabulary(Vocabulary.from_bytes([b"a", b"ab"]))
-        >>> lattice = Lattice(KnownText.of(b"ab", index), theta=1e-3, gamma=0.5, through=False)
-        >>> vertex = Vertex(node=0, position=0, depth=0, tail=())
+        >>> lattice = Lattice(KnownText.of(b"ab", index), Effort(1e-3, 0.5), through=False)
+        >>> vertex = Vertex(node=0, position=0, depth=0, tail=None)
         >>> vertex.starting, vertex.edges = [0.75, 0.25], [(0, 1, 0.5)]
         >>> lattice.add(vertex, -1, -1), lattice.tail(0, 0)
-        (0, (0,))
+        (0, (0, None))
         >>> [wanted.token for wanted in lattice.passage(stop=2)]  # [a], not evaluated yet
         [0]
         >>> np.exp(lattice.log_prefix[:2]).tolist(), lattice.log_weight(vertex)
@@ -158,25 +169,17 @@ class Lattice:
         ([], 2)
         """
         size, deepest = len(self.log_prefix), self.known.lo.shape[1]
-        vertices, at, children = self.vertices, self.at, self.children
-        start = self.frozen
-        sums = [0.0] * (size + deepest + 1)
+        vertices, at, start = self.vertices, self.at, self.frozen
+        reach = min(size, stop + deepest)
+        sums = [0.0] * (reach + deepest + 1)
         sums[start : start + deepest + 1] = self._base.sums
-        pending: dict[int, list[tuple[int, int, float]]] = {}
-        for t in range(start, size):
+        for t in range(start, reach):
             for v in at[t]:
                 vertices[v].weight = 0.0
-        for v, weight in self._base.weights.items():
-            vertices[v].weight = weight
-        for v, token, end, weight in self._base.pending:
-            child = children.get((v, token))
-            if child is None:
-                pending.setdefault(end, []).append((v, token, weight))
-            else:
-                vertices[child].weight += weight
-        wanted: list[Wanted] = []
-        self.missing[start:] = self.lent[start:] = 0.0
-        self.log_prefix[start:] = -np.inf
+        pending = self._resumed()
+        seen: list[float] = []
+        self.missing[start:reach] = self.lent[start:reach] = 0.0
+        self.log_prefix[start:reach] = -np.inf
         log_scale = self._base.log_scale
         for t in range(start, stop):
             if sums[t] <= 0.0:
@@ -189,22 +192,32 @@ class Lattice:
             self.log_scale[t] = log_scale
             self.log_prefix[t] = log_scale + math.log(sums[t])
             if t in pending and (t < size - 1 or self.through):
-                self._settle(t, sums[t], pending[t], wanted)
+                self._settle(t, sums[t], pending[t], seen)
             for v in at[t]:
                 vertex = vertices[v]
-                weight = vertex.weight
-                s = t
+                weight, s = vertex.weight, t
                 for mass in vertex.starting:
                     s += 1
                     sums[s] += weight * mass
+                for child, mass in vertex.followed:
+                    child.weight += weight * mass
                 for token, end, mass in vertex.edges:
-                    child = children.get((v, token))
-                    if child is None:
-                        pending.setdefault(end, []).append((v, token, weight * mass))
-                    else:
-                        vertices[child].weight += weight * mass
+                    pending[end] += (v, token, weight * mass)
         self._last = (stop, sums, pending, log_scale)
-        return wanted
+        return self._wanted(seen, stop)
+
+    def _resumed(self) -> _Pending:
+        """The candidates that contexts before `frozen` sent on; evaluated ones get their weight."""
+        pending: _Pending = defaultdict(list)
+        for v, weight in self._base.weights.items():
+            self.vertices[v].weight = weight
+        for v, token, end, weight in self._base.pending:
+            child = self.children.get((v, token))
+            if child is None:
+                pending[end] += (v, token, weight)
+            else:
+                self.vertices[child].weight += weight
+        return pending
 
     def freeze(self) -> list[int]:
         """End all work on what the last pass covered; later passes start where it stopped.
@@ -215,10 +228,10 @@ class Lattice:
         stop, sums, pending, log_scale = self._last
         later = [v for t in range(stop, len(self.at)) for v in self.at[t]]
         left = [
-            (v, token, end, weight)
-            for end, entries in pending.items()
+            (int(v), int(token), end, weight)
+            for end, flat in pending.items()
             if end >= stop
-            for v, token, weight in entries
+            for v, token, weight in _threes(flat)
         ]
         weights = {v: self.vertices[v].weight for v in later if self.vertices[v].weight > 0}
         deepest = self.known.lo.shape[1]
@@ -226,77 +239,78 @@ class Lattice:
         self.frozen = stop
         return [*later, *{v for v, *_ in left}]
 
-    def _rescale(
-        self,
-        t: int,
-        factor: float,
-        sums: list[float],
-        pending: dict[int, list[tuple[int, int, float]]],
-    ) -> None:
+    def _rescale(self, t: int, factor: float, sums: list[float], pending: _Pending) -> None:
         """Multiply everything that contexts before t have sent to t and beyond."""
         for s in range(t, min(len(self.at), t + self.known.lo.shape[1] + 1)):
             sums[s] *= factor
             if s in pending:
-                pending[s] = [(v, token, weight * factor) for v, token, weight in pending[s]]
+                pending[s][2::3] = [weight * factor for weight in pending[s][2::3]]
             for v in self.at[s]:
                 self.vertices[v].weight *= factor
 
-    def _settle(
-        self,
-        t: int,
-        total: float,
-        pending: list[tuple[int, int, float]],
-        wanted: list[Wanted],
-    ) -> None:
-        """Lend, want or leave out the candidates that end at t."""
-        lend = bool(self.at[t]) and self.gamma < 1.0
+    def _settle(self, t: int, total: float, pending: list[float], seen: list[float]) -> None:
+        """Lend or leave out the candidates that end at t, and add them to those seen."""
+        here = self.at[t]
+        lend = bool(here) and self.effort.gamma < 1.0
+        light = self.effort.theta * _LIGHT
         missing = lent = 0.0
-        before = len(wanted)
-        for parent, token, weight in pending:
-            rho = weight / total
-            agreed = 0
+        for parent, token, weight in _threes(pending):
+            rho, agreed = weight / total, -1
             if lend:
-                to, agreed = self._closest(t, parent, token, rho)
+                to = here[0]
+                if rho >= light:
+                    to, agreed = self._closest(t, int(parent), int(token))
                 self.vertices[to].weight += weight
                 lent += rho
             else:
                 missing += rho
-            if self.worth(rho, agreed):
-                wanted.append(Wanted(rho, parent, token, t))
-        if missing > 0.5 and len(wanted) == before:
-            # Whatever θ is, the better part is never left out.
-            weight, parent, token = max((w, v, token) for v, token, w in pending)
-            wanted.append(Wanted(weight / total, parent, token, t))
+            seen += (t, rho, agreed, parent, token)
         self.missing[t] = missing
         self.lent[t] = lent
 
-    def _closest(self, t: int, parent: int, token: int, rho: float) -> tuple[int, int]:
+    def _wanted(self, seen: list[float], stop: int) -> list[Wanted]:
+        """Of the candidates seen, those worth an evaluation, now that what follows is known."""
+        effort, wanted = self.effort, list[Wanted]()
+        if not seen:
+            return wanted
+        table = np.array(seen).reshape(-1, 5)
+        at, rho = table[:, 0].astype(np.int64), table[:, 1]
+        alone = np.array([not here for here in self.at[self.frozen : stop]])[at - self.frozen]
+        rise = hindsight(self.log_prefix[self.frozen : stop])[at - self.frozen]
+        share = np.minimum(1.0, rho * rise)
+        worth = (share >= effort.theta) | (alone & (rho >= effort.first))
+        for n in np.flatnonzero(worth & (rho > 0)).tolist():
+            t, agreed, parent, token = (int(x) for x in table[n, [0, 2, 3, 4]])
+            if alone[n] or effort.gamma >= 1.0:
+                agreed = 0
+            elif agreed < 0:
+                agreed = self._closest(t, parent, token)[1]
+            if alone[n] or effort.worth(float(share[n]), agreed):
+                wanted.append(Wanted(float(rho[n]), parent, token, t))
+        # Whatever θ is, the better part is never left out.
+        lost = np.setdiff1d(at[self.missing[at] > 0.5], [w.position for w in wanted])
+        for t in lost.tolist():
+            n = int(np.argmax(np.where(at == t, rho, -1.0)))
+            wanted.append(Wanted(float(rho[n]), int(table[n, 3]), int(table[n, 4]), t))
+        return wanted
+
+    def _closest(self, t: int, parent: int, token: int) -> tuple[int, int]:
         """The evaluated context at t that agrees longest with `parent · token`, and how long.
 
-        Of several, the heaviest. A light candidate is not worth the comparison.
+        Of several, the heaviest.
         """
-        here = self.at[t]
-        light = rho < self.theta * 1e-2
-        tail = () if light else self.tail(parent, token)
-        best, longest = here[0], -1
-        for v in here:
-            agreed = agreement(tail, self.vertices[v].tail)
+        vertices, tail = self.vertices, self.tail(parent, token)
+        best, longest = self.at[t][0], -1
+        for v in self.at[t]:
+            agreed = agreement(tail, vertices[v].tail)
             if agreed > longest or (
-                agreed == longest and self.vertices[v].weight > self.vertices[best].weight
+                agreed == longest and vertices[v].weight > vertices[best].weight
             ):
                 best, longest = v, agreed
         return best, longest
 
 
-def agreement(one: Tail, other: Tail) -> int:
-    """On how many last tokens two contexts agree.
-
-    >>> agreement((3, 2, 1), (3, 2, 9))
-    2
-    """
-    agreed = 0
-    for x, y in zip(one, other, strict=False):
-        if x != y:
-            break
-        agreed += 1
-    return agreed
+def _threes(flat: list[float]) -> Iterator[tuple[float, float, float]]:
+    """Three items at a time."""
+    items = iter(flat)
+    return zip(items, items, items, strict=True)

@@ -9,6 +9,7 @@ from charwise.canonical import to_bytes
 from charwise.characters import Drawn, characters
 from charwise.covering import Covering, best_first
 from charwise.distributions import NextBytes, NextChars
+from charwise.effort import Effort
 from charwise.errors import ContextLengthError, SettingError
 from charwise.evaluated import Evaluated
 from charwise.generation import Completion, complete, stream
@@ -17,7 +18,6 @@ from charwise.lm import TokenLM
 from charwise.members import Encodings
 from charwise.packing import score_texts
 from charwise.presets import effort
-from charwise.rounds import Effort
 from charwise.sampling import Sampling
 from charwise.score import Score
 from charwise.scoring import Text, score_text

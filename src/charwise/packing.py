@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from charwise.effort import Effort
 from charwise.evaluated import Evaluated
 from charwise.index import SortedVocabulary
 from charwise.known import KnownText
 from charwise.lm import TokenLM
-from charwise.rounds import PORTION, Effort, Rounds, Step, evaluate
+from charwise.rounds import PORTION, Rounds, Step, evaluate
 from charwise.score import Score
 from charwise.scoring import Stretch, Text, gather, plan, score_text
 from charwise.session import Opening

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from charwise.effort import Effort
 from charwise.errors import SettingError
-from charwise.rounds import Effort
 
 #: The presets, cheapest first. What each buys is measured in docs/benchmarks.md.
 PRESETS = {
     # One alternative in a hundred counts, and soon rejoins: little more than plain perplexity.
     "fast": Effort(theta=1e-2, gamma=0.3, rounds=4),
-    # Errors of a thousandth of the probability, where contexts forget half with each token.
-    "default": Effort(theta=1e-3, gamma=0.5),
-    # Lighter alternatives too, and followed for longer.
-    "accurate": Effort(theta=1e-5, gamma=0.6, lookahead=6),
+    # Alternatives are followed for longer, and no byte is left to them that nothing shows.
+    "default": Effort(theta=1e-2, gamma=0.7, first=1e-3),
+    # Alternatives stay alive: what the model remembers of them is not lost.
+    "accurate": Effort(theta=3e-3, gamma=0.92, first=1e-5),
     # Every token string; exponential in the length of the text. For short texts and tiny models.
     "exact": Effort(theta=0.0, gamma=1.0, lookahead=0),
 }
@@ -23,7 +23,7 @@ def effort(preset: str | Effort) -> Effort:
 
     Raises:
         SettingError: for an unknown name, θ outside [0, 1], γ outside (0, 1], a negative
-            lookahead, or less than one round.
+            lookahead, less than one round, or a negative `first`.
 
     >>> effort("exact").theta
     0.0
@@ -38,6 +38,8 @@ def effort(preset: str | Effort) -> Effort:
         raise SettingError(f"gamma is {preset.gamma}: it must lie in (0, 1].")
     if preset.lookahead < 0:
         raise SettingError(f"lookahead is {preset.lookahead}: it must be 0 tokens or more.")
+    if not preset.first >= 0:
+        raise SettingError(f"first is {preset.first}: it is a share of probability, 0 or more.")
     if preset.rounds < 1:
         raise SettingError(f"rounds is {preset.rounds}: at least one is needed.")
     return preset

@@ -17,51 +17,28 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from charwise.effort import Effort, Tail, agreement
 from charwise.errors import TokenizationError
 from charwise.evaluated import Evaluated
 from charwise.index import SortedVocabulary
 from charwise.known import Ints, KnownText
-from charwise.lattice import TAIL, Edge, Lattice, Tail, Vertex, Wanted, agreement
+from charwise.lattice import Edge, Lattice, Vertex, Wanted
 
 #: Bytes of the rest that are tokenized to see how it would go on canonically.
 _AHEAD = 64
 
 #: Most and fewest canonical tokens that are worked on at a time, and the contexts to aim for:
 #: with more, attention to all of them costs more than the calls that a portion takes.
-PORTION, LEAST, CONTEXTS = 128, 32, 320
-
-#: The share that is left of an alternative one token on, where no evaluated context says it.
-_ALONE = 1e-2
+PORTION, LEAST, CONTEXTS = 128, 16, 320
 
 #: Bytes of logits of one model call, at most: they are turned into masses, and forgotten.
 _LOGITS = 2**25
 
 
-class Effort(NamedTuple):
-    """How much to spend on a known text.
-
-    Attributes:
-        theta: least error, as a share of the prefix probability, that earns an evaluation.
-        gamma: how much one more token of agreement with an evaluated context lowers that error;
-            1 means that weights are never lent.
-        lookahead: most tokens to evaluate along the canonical rest of each alternative, while
-            its estimated share stays above θ.
-        rounds: most rounds over one portion of the text.
-
-    >>> Effort(theta=1e-2, gamma=0.5).lookahead
-    4
-    """
-
-    theta: float
-    gamma: float
-    lookahead: int = 4
-    rounds: int = 1000
-
-
 class Step(NamedTuple):
     """A context to evaluate: `token` after the vertex `parent`, maybe one of an earlier step.
 
-    >>> Step(parent=0, token=7, position=3, tail=(7,), depth=1).position
+    >>> Step(parent=0, token=7, position=3, tail=(7, None), depth=1).position
     3
     """
 
@@ -113,11 +90,16 @@ class Rounds:
         self.evaluated = evaluated
         self.effort = effort
         self.known = known
-        self.lattice = Lattice(self.known, effort.theta, effort.gamma, through)
+        self.lattice = Lattice(self.known, effort, through)
         self.deepest = deepest
         self.rounds = 0
         self._rest: dict[int, list[int]] = {}
-        self.add([Step(-1, -1, 0, (), 0)], [root])
+        # The canonical tokens, and which of them begins where.
+        self._canonical: tuple[Sequence[int], dict[int, int]] = (
+            [],
+            {},
+        )
+        self.add([Step(-1, -1, 0, None, 0)], [root])
 
     def run(self, canonical: Sequence[int]) -> Lattice:
         """All rounds, from the canonical tokenization of the text to the last that is wanted.
@@ -133,6 +115,8 @@ class Rounds:
 
     def work(self, canonical: Sequence[int]) -> Iterator[list[Step]]:
         """What `run` evaluates, batch by batch: each is to be evaluated before the next."""
+        ends = np.cumsum([0, *map(self.evaluated.index.length, canonical)]).tolist()
+        self._canonical = canonical, {position: n for n, position in enumerate(ends)}
         end, size = len(self.lattice.log_prefix), PORTION
         last, position, at, stop = 0, 0, 0, 0
         while stop < end:
@@ -166,7 +150,7 @@ class Rounds:
         for token in canonical:
             position += self.evaluated.index.length(token)
             depth += 1
-            tail = (token, *tail[: TAIL - 1])
+            tail = (token, tail)
             inside = position < len(self.known.text) + lattice.through
             if not inside or self._too_deep(depth):
                 break
@@ -189,12 +173,14 @@ class Rounds:
                 continue
             steps.append(Step(parent, token, position, tail, depth))
             chosen.setdefault(position, []).append(tail)
-            for following in self._canonical_rest(position)[: self.effort.lookahead]:
+            # Shares only fall, so a light candidate is evaluated alone.
+            rest = self._canonical_rest(position) if self.effort.worth(rho, 0) else ()
+            for following in rest[: self.effort.lookahead]:
                 rho, position = self._continued(rho, position, following)
-                tail, depth = (following, *tail[: TAIL - 1]), depth + 1
+                tail, depth = (following, tail), depth + 1
                 if position >= len(self.known.text) or self._too_deep(depth):
                     break
-                if not lattice.worth(rho, 0):
+                if not self.effort.worth(rho, 0):
                     break
                 there = [lattice.vertices[v].tail for v in lattice.at[position]]
                 if self._rejoins(rho, tail, [*there, *chosen.get(position, ())]):
@@ -206,29 +192,32 @@ class Rounds:
     def _continued(self, rho: float, position: int, token: int) -> tuple[float, int]:
         """What share an alternative should have one token on, and where that is.
 
-        As the model continues the heaviest context that is evaluated there. An alternative that
-        stands alone is in the middle of what is canonically a token, and few go on from there.
+        As the model continues the heaviest context that is evaluated there. Where none is, nothing
+        is known: the alternative is in the middle of what is canonically a token.
         """
         lattice, end = self.lattice, position + self.evaluated.index.length(token)
         here = [lattice.vertices[v] for v in lattice.at[position]]
         if not here or end >= len(lattice.log_prefix) or lattice.log_prefix[end] == -np.inf:
-            return rho * _ALONE, end
+            return 0.0, end
         heaviest = max(here, key=lambda vertex: vertex.weight)
-        mass = next((mass for other, _, mass in heaviest.edges if other == token), 0.0)
+        mass = heaviest.mass(token)
         rise = lattice.log_prefix[position] - lattice.log_prefix[end]
         return min(rho, rho * mass * math.exp(rise)), end
 
     def _rejoins(self, rho: float, tail: Tail, others: Sequence[Tail]) -> bool:
         """Whether one of the other contexts at a position serves as well."""
-        lattice = self.lattice
-        if lattice.gamma >= 1.0:
+        if self.effort.gamma >= 1.0:
             return False
-        return any(not lattice.worth(rho, agreement(tail, other)) for other in others)
+        return any(not self.effort.worth(rho, agreement(tail, other)) for other in others)
 
     def _too_deep(self, depth: int) -> bool:
         return self.deepest is not None and depth > self.deepest
 
-    def _canonical_rest(self, position: int) -> list[int]:
+    def _canonical_rest(self, position: int) -> Sequence[int]:
+        """The next tokens of the text from a position on, as its encoder would spell the rest."""
+        canonical, at = self._canonical
+        if position in at:
+            return canonical[at[position] : at[position] + self.effort.lookahead]
         if position not in self._rest:
             text = self.known.text[position : position + _AHEAD]
             try:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from charwise.effort import Effort
 from charwise.errors import ContextLengthError
 from charwise.evaluated import Evaluated
 from charwise.index import SortedVocabulary
@@ -21,7 +22,7 @@ from charwise.known import KnownText
 from charwise.lattice import Lattice
 from charwise.lm import TokenLM
 from charwise.logs import log_sum
-from charwise.rounds import Effort, Rounds, first_path
+from charwise.rounds import Rounds, first_path
 from charwise.score import Score
 from charwise.session import Opening, impossible
 

@@ -20,10 +20,11 @@ from numpy.typing import NDArray
 from charwise.beam import Bundle
 from charwise.canonical import to_bytes
 from charwise.distributions import NextBytes, NextChars
+from charwise.effort import Effort
 from charwise.errors import SettingError
 from charwise.known import KnownText
 from charwise.logs import log, log_sum
-from charwise.rounds import Effort, Rounds
+from charwise.rounds import Rounds
 from charwise.session import Opening, Session, impossible
 
 if TYPE_CHECKING:
@@ -211,7 +212,8 @@ class State:
                 at += 1
         ended.sort(reverse=True)
         shares = [math.exp(weight - logprob) for weight, _, _ in ended]
-        count = sum(share >= self.effort.theta for share in shares)
+        least = min(self.effort.theta, self.effort.first)  # no context was evaluated here before
+        count = sum(share >= least for share in shares)
         while math.fsum(shares[count:]) > 0.5:
             count += 1  # whatever θ is, the better part is never left out
         nodes = evaluated.extend([(node, token) for _, node, token in ended[:count]])

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.nn.functional import scaled_dot_product_attention
 from transformers.cache_utils import Cache
 from transformers.models.gpt_neo.modeling_gpt_neo import GPTNeoSelfAttention
 
@@ -159,8 +160,9 @@ class GPTNeoForward(MaskedForward):
     """GPT-Neo cuts its local windows by slot, from a buffer of the attention module's own.
 
     In a tree, slots are not positions, and there may be more of them than that buffer is long. So
-    a twin of the model, which shares all weights and leaves the user's model as it is, reads who
-    sees whom from here instead.
+    a twin of the model, which shares all weights and leaves the user's model as it is, attends by
+    the mask of each layer's own kind. In one fused operation, as transformers lets other models:
+    theirs writes the scores of every head to memory several times.
     """
 
     def __init__(self, forward: Forward, masks: Masks) -> None:
@@ -170,8 +172,7 @@ class GPTNeoForward(MaskedForward):
         self._lock = threading.Lock()  # `seen` is of one call at a time
         for module in self.plain.model.modules():
             if isinstance(module, GPTNeoSelfAttention):
-                del module.bias
-                module.bias = _SlotBias(self.seen, module.attention_type)
+                module._attn = _MaskedAttention(self.seen, module.attention_type)
 
     def __call__(
         self,
@@ -184,18 +185,21 @@ class GPTNeoForward(MaskedForward):
         """Logits `[1, kept, width]`."""
         with self._lock:
             for name, key in (("global", ""), ("local", "local")):
-                self.seen[name] = torch.from_numpy(visible[key]).to(self.plain.device)[None, None]
-            return super().__call__(tokens, cache, positions, visible, keep)
+                self.seen[name] = self._additive(visible[key])
+            return self.plain([tokens], cache, positions=positions, keep=keep)
 
 
-class _SlotBias:
-    """Stands for the buffer `bias[:, :, from:to, :slots]` of a GPT-Neo attention module."""
+class _MaskedAttention:
+    """Stands for the method `_attn` of a GPT-Neo attention module, whose scores are not scaled."""
 
     def __init__(self, seen: dict[str, torch.Tensor], name: str) -> None:
         self._seen, self._name = seen, name
 
-    def __getitem__(self, index: object) -> torch.Tensor:
-        return self._seen[self._name]
+    def __call__(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: object
+    ) -> tuple[torch.Tensor, None]:
+        mask = self._seen[self._name]
+        return scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=1.0), None
 
 
 class FlatCache:

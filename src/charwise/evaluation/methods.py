@@ -15,10 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from charwise import beam as beams
+from charwise.effort import Effort
 from charwise.evaluated import Evaluated
 from charwise.index import END_OF_TOKEN
 from charwise.model import CharLM
-from charwise.rounds import Effort, Rounds
+from charwise.rounds import Rounds
 from charwise.scoring import plan, stretches
 from charwise.session import Opening
 from charwise.vocabulary import Prompt
