@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 #: A candidate is judged with so many of the next bytes in view, and is taken to spend so many nats
 #: on each: where the text surprises, the alternatives before it count for more.
-HINDSIGHT, NATS_A_BYTE = 4, 2.0
+HINDSIGHT, NATS_A_BYTE = 4, 1.5
 
 #: Agreement beyond so many tokens counts no more: what a model remembers for longer than that, such
 #: as how it first saw a name spelled, it does not forget with the next token.

@@ -31,8 +31,8 @@ class Row(NamedTuple):
 class Evaluated:
     """A `TokenTree` together with the rows of the contexts asked about so far.
 
-    With `retain` the tree keeps the log-probabilities of every node for being asked again; `path`
-    is the one that the tree was made with.
+    With `retain` the tree keeps the log-probabilities of every node for being asked again; `edges`
+    are those that the tree was made with.
 
     >>> from charwise.engines.ngram import NgramLM
     >>> from charwise.vocabulary import Vocabulary
@@ -53,14 +53,14 @@ class Evaluated:
         tree: TokenTree,
         index: SortedVocabulary,
         *,
-        path: Sequence[int] = (),
+        edges: Sequence[tuple[int, int]] = (),
         retain: bool = False,
     ) -> None:
         self.tree = tree
         self.index = index
         self.retain = retain
         self._rows: dict[int, Row] = {}
-        self._children = {(node, token): node + 1 for node, token in enumerate(path)}
+        self._children = {edge: node for node, edge in enumerate(edges, start=1)}
 
     def extend(self, edges: Sequence[tuple[int, int]]) -> list[int]:
         """Nodes of the contexts `parent · token`; only those not known yet are evaluated."""

@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 
 Ints = NDArray[np.int64]
 
-#: Log-probabilities below this have no exponential in single precision, or a coarse one.
-_TINY = -80.0
-
 
 @dataclass(frozen=True)
 class KnownText:
@@ -161,14 +158,10 @@ def _shells(logprobs: NDArray[np.floating], ids: Ints, edges: Ints) -> NDArray[n
     parts = np.zeros((len(edges), edges.shape[1] - 1))
     for part, row, edge in zip(parts, logprobs, edges, strict=True):
         lo = edge[0]
+        masses = np.exp(row[ids[lo : edge[-1]]].astype(np.float64))
         filled = np.flatnonzero(edge[1:] > edge[:-1])
-        if not len(filled):
-            continue
-        logs = row[ids[lo : edge[-1]]]
-        # Single precision is as exact as its logarithms are, until it underflows.
-        masses = np.exp(logs if logs.min() > _TINY else logs.astype(np.float64))
-        # Only of segments that are not empty: for those reduceat would repeat an element.
-        part[filled] = np.add.reduceat(masses, edge[filled] - lo, dtype=np.float64)
+        if len(filled):  # reduceat would repeat an element for an empty segment
+            part[filled] = np.add.reduceat(masses, edge[filled] - lo)
     return parts
 
 
@@ -208,7 +201,13 @@ def bisect_all(
     # A token that has ended sorts before all bytes, which therefore count from 1.
     low = _first(index, lo, hi, depth, byte + 1)
     high = _first(index, low, hi, depth, byte + 2)
-    return low, high, _first(index, low, high, depth + 1, np.ones_like(byte))
+    exact = low
+    while True:  # as often as a token has twins, and once more
+        here = np.minimum(exact, len(index.sorted) - 1)
+        ended = (exact < high) & (index.starts[here + 1] - index.starts[here] == depth + 1)
+        if not ended.any():
+            return low, high, exact
+        exact = exact + ended
 
 
 def _first(index: SortedVocabulary, lo: Ints, hi: Ints, depth: int, code: Ints) -> Ints:

@@ -130,12 +130,12 @@ class TokenLM(Protocol):
         """Where log-probabilities live."""
         ...
 
-    def tree(self, prompt_ids: Sequence[int], path: Sequence[int] = ()) -> TokenTree:
+    def tree(self, prompt_ids: Sequence[int], edges: Sequence[tuple[int, int]] = ()) -> TokenTree:
         """A tree whose root is this prompt, evaluated in one pass.
 
         Args:
             prompt_ids: start-of-text, special tokens and all else to condition on; at least one.
-            path: tokens after the prompt, evaluated in the same pass if the engine can: the
+            edges: as for `TokenTree.extend`, evaluated in the same pass if the engine can: the
                 nodes 1, 2, … of the tree.
 
         Raises:

@@ -82,7 +82,7 @@ class CharLM:
     def state(self, prompt: Prompt = "", *, preset: str | Effort | None = None) -> State:
         """The immutable state after a prompt: extend it with `+`, ask `next()`.
 
-        All tokenizations of about the last 16 tokens are summed; what comes before is
+        All tokenizations of about the last 12 tokens are summed; what comes before is
         conditioned on in its canonical tokenization (`State.exact_from` says from where). A
         prompt longer than the model's window loses its beginning.
 

@@ -12,7 +12,7 @@ PRESETS = {
     # Alternatives are followed for longer, and no byte is left to them that nothing shows.
     "default": Effort(theta=1e-2, gamma=0.7, first=1e-3),
     # Alternatives stay alive: what the model remembers of them is not lost.
-    "accurate": Effort(theta=3e-3, gamma=0.92, first=1e-5),
+    "accurate": Effort(theta=4e-3, gamma=0.92, first=1e-5),
     # Every token string; exponential in the length of the text. For short texts and tiny models.
     "exact": Effort(theta=0.0, gamma=1.0, lookahead=0),
 }

@@ -1,8 +1,8 @@
 """Rounds: evaluate what a known text needs in a few batches.
 
 1. One teacher-forced pass over the canonical tokenization.
-2. Sum (`Lattice.passage`), collect the candidates that are worth an evaluation, and follow each a
-   few tokens along the canonical tokenization of the rest, where most alternatives soon rejoin.
+2. Sum (`Lattice.passage`), collect the candidates that are worth an evaluation, and follow those
+   that end where a canonical token does along the canonical tokens from there.
 3. Evaluate all of that in one batch; again from 2 until nothing is wanted.
 
 docs/scoring.md derives it and counts the cost.
@@ -18,14 +18,10 @@ import numpy as np
 import torch
 
 from charwise.effort import Effort, Tail, agreement
-from charwise.errors import TokenizationError
 from charwise.evaluated import Evaluated
 from charwise.index import SortedVocabulary
 from charwise.known import Ints, KnownText
 from charwise.lattice import Edge, Lattice, Vertex, Wanted
-
-#: Bytes of the rest that are tokenized to see how it would go on canonically.
-_AHEAD = 64
 
 #: Most and fewest canonical tokens that are worked on at a time, and the contexts to aim for:
 #: with more, attention to all of them costs more than the calls that a portion takes.
@@ -93,7 +89,6 @@ class Rounds:
         self.lattice = Lattice(self.known, effort, through)
         self.deepest = deepest
         self.rounds = 0
-        self._rest: dict[int, list[int]] = {}
         # The canonical tokens, and which of them begins where.
         self._canonical: tuple[Sequence[int], dict[int, int]] = (
             [],
@@ -174,8 +169,7 @@ class Rounds:
             steps.append(Step(parent, token, position, tail, depth))
             chosen.setdefault(position, []).append(tail)
             # Shares only fall, so a light candidate is evaluated alone.
-            rest = self._canonical_rest(position) if self.effort.worth(rho, 0) else ()
-            for following in rest[: self.effort.lookahead]:
+            for following in self._canonical_rest(position) if self.effort.worth(rho, 0) else ():
                 rho, position = self._continued(rho, position, following)
                 tail, depth = (following, tail), depth + 1
                 if position >= len(self.known.text) or self._too_deep(depth):
@@ -214,17 +208,10 @@ class Rounds:
         return self.deepest is not None and depth > self.deepest
 
     def _canonical_rest(self, position: int) -> Sequence[int]:
-        """The next tokens of the text from a position on, as its encoder would spell the rest."""
+        """The canonical tokens that follow, if one begins at this position."""
         canonical, at = self._canonical
-        if position in at:
-            return canonical[at[position] : at[position] + self.effort.lookahead]
-        if position not in self._rest:
-            text = self.known.text[position : position + _AHEAD]
-            try:
-                self._rest[position] = self.evaluated.index.vocabulary.encode_beginning(text)
-            except TokenizationError:  # nothing to follow: the candidates find what there is
-                self._rest[position] = []
-        return self._rest[position]
+        first = at.get(position, len(canonical))
+        return canonical[first : first + self.effort.lookahead]
 
     def add(self, steps: Sequence[Step], nodes: list[int]) -> None:
         """New vertices at evaluated nodes, with the masses that the text asks of each."""

@@ -148,9 +148,9 @@ def stretches(
         if stretch.stop <= start and stretch.stop < len(whole):
             continue
         whole_too = through and stretch.stop == len(whole)
-        path = first_path(stretch.canonical, index, whole_too)
-        tree = engine.tree(stretch.prompt_ids, path)
-        evaluated = Evaluated(tree, index, path=path, retain=retain)
+        edges = list(enumerate(first_path(stretch.canonical, index, whole_too)))
+        tree = engine.tree(stretch.prompt_ids, edges)
+        evaluated = Evaluated(tree, index, edges=edges, retain=retain)
         deepest = None if engine.window is None else engine.window - len(stretch.prompt_ids)
         part = known.window(stretch.begin, stretch.stop)
         rounds = Rounds(evaluated, 0, part, effort, through=whole_too, deepest=deepest)

@@ -32,7 +32,8 @@ class Session:
         opening: what a text is conditioned on, start token and special tokens included.
         given: the text's first canonical tokens: with `opening`, what the root is conditioned on.
         start: bytes of the text before the root: after them, all alternatives count.
-        path: tokens after the root that are evaluated with it.
+        path: tokens after the root that are evaluated with it, as are the shorter tokens that each
+            of them starts with: the alternatives that can be told from the text alone.
         lock: held while the tree or the evaluated rows change.
 
     >>> import charwise
@@ -57,8 +58,13 @@ class Session:
         self.opening = opening
         self.given = list(given)
         self.start = start
-        tree = lm.engine.tree([*opening.ids, *self.given], path)
-        self.evaluated = Evaluated(tree, lm.index, path=path, retain=True)
+        edges = list(enumerate(path))
+        for node, token in enumerate(path):
+            edges += [
+                (node, prefix) for prefix in lm.index.prefixes(lm.vocabulary.tokens[token] or b"")
+            ]
+        tree = lm.engine.tree([*opening.ids, *self.given], edges)
+        self.evaluated = Evaluated(tree, lm.index, edges=edges, retain=True)
         self.lock = threading.RLock()
         self._dropped: set[int] = set()
 

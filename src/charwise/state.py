@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from charwise.model import CharLM
 
 #: Canonical tokens before the cursor whose alternatives are summed over.
-EXACT_TOKENS = 16
+EXACT_TOKENS = 12
 
 #: Longer additions to a state are taken in rounds instead of byte by byte.
 _STEPPED = 4

@@ -27,6 +27,9 @@ from transformers.models.gpt_neo.modeling_gpt_neo import GPTNeoSelfAttention
 from charwise.engines.forward import Forward
 from charwise.engines.slots import SlotLayer
 
+#: Entries of a mask over a whole prompt, at most: a longer one has its branches in a second call.
+_SMALL_MASK = 2**22
+
 #: Layer types that a mask can describe; see `transformers.masking_utils`.
 _MASKED = {"full_attention", "sliding_attention"}
 
@@ -221,15 +224,36 @@ class FlatCache:
         """The root and the nodes."""
         return self._ancestors.count
 
-    def start(self, prompt_ids: list[int], path: list[int]) -> torch.Tensor:
-        """Evaluate the prompt and a path of rows after it: logits `[1 + len(path), width]`."""
-        ids = [*prompt_ids, *path]
+    def start(self, prompt_ids: list[int], parents: list[int], tokens: list[int]) -> torch.Tensor:
+        """Evaluate the prompt and the first rows: logits `[1 + n, width]`."""
         self._prompt = len(prompt_ids) - 1
-        self._positions = np.arange(len(ids))
-        if path:
-            self._ancestors.append(np.arange(len(path)))
+        chain = next((n for n, parent in enumerate(parents) if parent != n), len(parents))
+        if chain < len(parents) and (len(prompt_ids) + len(parents)) ** 2 <= _SMALL_MASK:
+            return self._start_masked(prompt_ids, np.array(parents), tokens)
         # One path needs no mask but the model's own.
-        return self._forward([ids], self._cache, keep=1 + len(path))[0]
+        ids = [*prompt_ids, *tokens[:chain]]
+        self._positions = np.arange(len(ids))
+        if chain:
+            self._ancestors.append(np.arange(chain))
+        logits = self._forward([ids], self._cache, keep=1 + chain)[0]
+        if chain == len(parents):
+            return logits
+        wanted = np.arange(len(parents) - chain)
+        rest = self.append(np.array(parents[chain:]), tokens[chain:], wanted)
+        return torch.cat([logits, rest])
+
+    def _start_masked(
+        self, prompt_ids: list[int], parents: NDArray[np.int64], tokens: list[int]
+    ) -> torch.Tensor:
+        """`start` in one call, by a mask over the prompt too."""
+        first, size = len(prompt_ids), len(prompt_ids) + len(parents)
+        self._ancestors.append(parents)
+        path = np.tri(size, dtype=np.bool_)
+        path[first:, self._prompt :] = self._ancestors.rows(1, self.rows)
+        self._positions = np.count_nonzero(path, axis=1) - 1
+        visible = self._windowed(path, self._positions)
+        ids, keep = [*prompt_ids, *tokens], 1 + len(parents)
+        return self._masked(ids, self._cache, self._positions, visible, keep)[0]
 
     def row_bytes(self, more: int) -> int:
         """Of the mask of one of `more` rows, or of its attention scores where held (eager)."""
@@ -264,6 +288,12 @@ class FlatCache:
         """For each mask of the model, the slots that rows see: `[n, slots]`."""
         path = np.ones((len(seen), len(self._positions)), dtype=np.bool_)
         path[:, self._prompt :] = seen
+        return self._windowed(path, positions)
+
+    def _windowed(
+        self, path: NDArray[np.bool_], positions: NDArray[np.int64]
+    ) -> dict[str, NDArray[np.bool_]]:
+        """The part of each path that the layers' windows leave."""
         return {
             name: path if window is None else path & (positions[:, None] - self._positions < window)
             for name, window in self._masked.masks.windows.items()

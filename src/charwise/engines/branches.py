@@ -55,13 +55,13 @@ class BranchCache:
         return slots * longest + sum(x.numel() * x.element_size() for x in states)
 
     @torch.inference_mode()
-    def start(self, prompt_ids: list[int], path: list[int]) -> torch.Tensor:
-        """Evaluate the prompt and a path of rows after it: logits `[1 + len(path), width]`."""
+    def start(self, prompt_ids: list[int], parents: list[int], tokens: list[int]) -> torch.Tensor:
+        """Evaluate the prompt and the first rows: logits `[1 + n, width]`."""
         logits = self._begin(prompt_ids)
-        if not path:
+        if not tokens:
             return logits
-        rows = np.arange(len(path))
-        return torch.cat([logits, self.append(rows, path, rows)])
+        wanted = np.arange(len(tokens))
+        return torch.cat([logits, self.append(np.array(parents), tokens, wanted)])
 
     def _begin(self, prompt_ids: list[int]) -> torch.Tensor:
         cache = DynamicCache(config=self._forward.config)

@@ -113,10 +113,12 @@ class LlamaCppLM:
     def __reduce__(self) -> tuple[Any, ...]:
         return (_open_again, self._origin)
 
-    def tree(self, prompt_ids: Sequence[int], path: Sequence[int] = ()) -> LlamaCppTree:
-        """A tree whose root is this prompt, and a path of nodes; see `TokenLM.tree`."""
+    def tree(
+        self, prompt_ids: Sequence[int], edges: Sequence[tuple[int, int]] = ()
+    ) -> LlamaCppTree:
+        """A tree whose root is this prompt, and its first nodes; see `TokenLM.tree`."""
         check_prompt(prompt_ids, self.vocabulary, self.window)
-        return LlamaCppTree(self, [int(id) for id in prompt_ids], path)
+        return LlamaCppTree(self, [int(id) for id in prompt_ids], edges)
 
     def info(self) -> dict[str, str]:
         """Engine, device, dtype, how contexts share prefixes, and why."""
@@ -150,11 +152,12 @@ class LlamaCppTree:
 
     root = 0
 
-    def __init__(self, lm: LlamaCppLM, prompt_ids: list[int], path: Sequence[int]) -> None:
+    def __init__(
+        self, lm: LlamaCppLM, prompt_ids: list[int], edges: Sequence[tuple[int, int]]
+    ) -> None:
         self._lm = lm
         self._prompt_ids = prompt_ids
         self._contexts = Contexts()
-        edges = list(enumerate(path))
         self._contexts.check_edges(edges, lm.vocabulary.width, len(prompt_ids), lm.window)
         nodes = [0, *self._contexts.add(edges)]
         self._held: list[Held | None] = [None] * len(nodes)  # of each node

@@ -93,11 +93,11 @@ class NgramLM:
         ids = (*prompt_ids, *tokens)
         return float(sum(self._log_row(ids[:i])[ids[i]] for i in range(len(prompt_ids), len(ids))))
 
-    def tree(self, prompt_ids: Sequence[int], path: Sequence[int] = ()) -> NgramTree:
-        """A tree whose root is this prompt, and a path of nodes; see `TokenLM.tree`."""
+    def tree(self, prompt_ids: Sequence[int], edges: Sequence[tuple[int, int]] = ()) -> NgramTree:
+        """A tree whose root is this prompt, and its first nodes; see `TokenLM.tree`."""
         check_prompt(prompt_ids, self.vocabulary, self.window)
         tree = NgramTree(self, tuple(int(id) for id in prompt_ids))
-        tree.extend(list(enumerate(path)))
+        tree.extend(edges)
         return tree
 
     def info(self) -> dict[str, str]:

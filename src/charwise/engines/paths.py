@@ -33,7 +33,9 @@ class NodeCache(Protocol):
     @property
     def rows(self) -> int: ...
     def row_bytes(self, more: int) -> int: ...
-    def start(self, prompt_ids: list[int], path: list[int]) -> torch.Tensor: ...
+    def start(
+        self, prompt_ids: list[int], parents: list[int], tokens: list[int]
+    ) -> torch.Tensor: ...
     def append(
         self, parents: NDArray[np.int64], tokens: list[int], wanted: NDArray[np.int64]
     ) -> torch.Tensor: ...
@@ -129,7 +131,7 @@ def _discrepancy(
         paths.append([*paths[parent], token])
     leaves = np.arange(len(parents))[-3:]
     cache = make()
-    cache.start(prompt, [])
+    cache.start(prompt, [], [])
     found = cache.append(parents, tokens, leaves).double()
     true = torch.cat([forward([paths[i + 1]], keep=1)[0] for i in leaves]).double()
     spread = (true - true.mean(-1, keepdim=True)).square().mean().sqrt()

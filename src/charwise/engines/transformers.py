@@ -89,10 +89,12 @@ class TransformersLM:
         """Where log-probabilities live: the model's device."""
         return self._forward.device
 
-    def tree(self, prompt_ids: Sequence[int], path: Sequence[int] = ()) -> TransformersTree:
-        """A tree whose root is this prompt, and a path of nodes; see `TokenLM.tree`."""
+    def tree(
+        self, prompt_ids: Sequence[int], edges: Sequence[tuple[int, int]] = ()
+    ) -> TransformersTree:
+        """A tree whose root is this prompt, and its first nodes; see `TokenLM.tree`."""
         check_prompt(prompt_ids, self.vocabulary, self.window)
-        return TransformersTree(self, self._choice().make(), list(prompt_ids), list(path))
+        return TransformersTree(self, self._choice().make(), list(prompt_ids), edges)
 
     def info(self) -> dict[str, str]:
         """Engine, device, dtype, how contexts share prefixes, and why."""
@@ -122,20 +124,26 @@ class TransformersTree:
     root = 0
 
     def __init__(
-        self, lm: TransformersLM, cache: NodeCache, prompt_ids: list[int], path: list[int]
+        self,
+        lm: TransformersLM,
+        cache: NodeCache,
+        prompt_ids: list[int],
+        edges: Sequence[tuple[int, int]],
     ) -> None:
         self._lm = lm
         self._cache = cache
         self._prompt_length = len(prompt_ids)
         self._contexts = Contexts()
-        edges = list(enumerate(path))
         self._contexts.check_edges(edges, lm.vocabulary.width, len(prompt_ids), lm.window)
         nodes = [0, *self._contexts.add(edges)]
         self._row = list(nodes)  # node → row of the cache, for live nodes
         self._logits = Logits()
         self._lock = threading.RLock()
         with torch.inference_mode():
-            self._put(nodes, cache.start(prompt_ids, path))
+            logits = cache.start(
+                prompt_ids, [parent for parent, _ in edges], [id for _, id in edges]
+            )
+            self._put(nodes, logits)
         self.evaluated = len(nodes)
         self.calls = 1
 

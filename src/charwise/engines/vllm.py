@@ -56,11 +56,11 @@ class VllmLM:
         self._uncounted = torch.from_numpy(np.flatnonzero(~vocabulary.counted))
         self._lock = threading.Lock()
 
-    def tree(self, prompt_ids: Sequence[int], path: Sequence[int] = ()) -> VllmTree:
-        """A tree whose root is this prompt, and a path of nodes; see `TokenLM.tree`."""
+    def tree(self, prompt_ids: Sequence[int], edges: Sequence[tuple[int, int]] = ()) -> VllmTree:
+        """A tree whose root is this prompt, and its first nodes; see `TokenLM.tree`."""
         check_prompt(prompt_ids, self.vocabulary, self.window)
         tree = VllmTree(self, [int(id) for id in prompt_ids])
-        tree.extend(list(enumerate(path)))
+        tree.extend(edges)
         return tree
 
     def info(self) -> dict[str, str]:
