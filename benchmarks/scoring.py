@@ -49,11 +49,20 @@ def rounds(effort: Effort) -> Method:
     return lambda lm, text, rows: walk_rounds(lm, text, effort, distributions=rows)
 
 
-#: Settings that reach the distance of beams, by text: what contexts remember differs.
+#: Settings that reach the distance of beams on the easy text, where that is very small.
 FINE = {
-    "hard": [Effort(1e-3, 0.9, 6), Effort(3e-5, 0.8, 6)],
-    "easy": [Effort(1e-6, 0.5), Effort(1e-8, 0.6), Effort(1e-12, 0.3)],
+    "hard": [Effort(1e-2, 0.9, first=1e-4)],
+    "easy": [
+        Effort(1e-6, 0.885, 32, first=1e-9),
+        Effort(1e-8, 0.8, 32, first=1e-12),
+        Effort(1e-10, 0.6, 32, first=1e-13),
+    ],
 }
+
+
+def named(effort: Effort) -> str:
+    """The setting, as a table shows it."""
+    return f"θ={effort.theta:g} γ={effort.gamma:g} φ={effort.first:g} s={effort.lookahead}"
 
 
 def methods(case: str, quick: bool) -> dict[str, Method]:
@@ -64,17 +73,14 @@ def methods(case: str, quick: bool) -> dict[str, Method]:
     if not quick:
         found |= {f"beam K={k}": beam(k) for k in (32, 64)}
         found |= {"beam K=16 θ=1e-3": beam(16, 1e-3)}
-        found |= {f"rounds θ={theta:g} γ=0.7": rounds(Effort(theta, 0.7)) for theta in (3e-3, 1e-3)}
-        for theta in (1e-2, 3e-3, 1e-3, 3e-4, 1e-4):
-            for gamma in (0.3, 0.5):
-                name = f"rounds θ={theta:g} γ={gamma:g}"
-                found[name] = rounds(Effort(theta, gamma))
-        for lookahead in (0, 1, 2, 8):
-            found[f"rounds θ=0.001 γ=0.5 s={lookahead}"] = rounds(Effort(1e-3, 0.5, lookahead))
     found |= {name: rounds(PRESETS[name]) for name in ("fast", "default", "accurate")}
-    for effort in FINE[case]:
-        found[f"rounds θ={effort.theta:g} γ={effort.gamma:g}"] = rounds(effort)
-    return found
+    efforts = list(FINE[case])
+    if not quick:
+        for theta in (3e-2, 1e-2, 3e-3):
+            efforts += [Effort(theta, gamma, first=theta**2) for gamma in (0.5, 0.7, 0.9)]
+        efforts += [Effort(1e-2, 0.7, lookahead, first=1e-4) for lookahead in (0, 4)]
+        efforts += [Effort(1e-2, 0.7, first=first) for first in (1.0, 1e-3, 1e-6)]
+    return found | {named(effort): rounds(effort) for effort in efforts}
 
 
 def measure(
@@ -88,7 +94,7 @@ def measure(
     rows = [{"method": "teacher-forced", "bytes_per_second": speed, "times_plain": 1.0}]
     for name, method in track(methods(case, args.quick).items(), "measuring", transient=True):
         walk = method(lm, sample, True)
-        slow = name.startswith(("beam", "rounds")) or name == "accurate"
+        slow = name not in ("fast", "default")
         timed = [method(lm, sample if slow else text, False)]
         if timed[0].seconds < _LONG:
             timed += [method(lm, sample if slow else text, False) for _ in range(args.repeat - 1)]
@@ -151,6 +157,38 @@ def show(title: str, rows: list[dict[str, Any]]) -> None:
     Console(width=120).print(table)
 
 
+def plot(results: dict[str, list[dict[str, Any]]], file: Path) -> None:
+    """The frontiers: distance against bytes a second (left) and contexts a byte (right)."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9.6, 3.6 * len(results)), layout="constrained")
+    axes = figure.subplots(len(results), 2, squeeze=False)
+    for row, (case, found) in zip(axes, results.items(), strict=True):
+        for axis, key in zip(row, ("bytes_per_second", "contexts_per_byte"), strict=True):
+            for label, style in (("beam", "o-"), ("rounds", "."), ("preset", "D")):
+                points = [
+                    (method[key], method["js_distance"], method["method"])
+                    for method in found
+                    if method.get("js_distance", 0) > 0 and kind(method["method"]) == label
+                ]
+                axis.plot([x for x, *_ in points], [y for _, y, _ in points], style, label=label)
+                for x, y, name in points if label != "rounds" else ():
+                    short = name.removeprefix("beam ")
+                    axis.annotate(short, (x, y), xytext=(4, 3), textcoords="offset points")
+            axis.set(xscale="log", yscale="log", title=case, xlabel=key.replace("_", " "))
+            axis.set_ylabel("mean JS distance")
+            axis.grid(alpha=0.3)
+    axes[0][0].legend()
+    figure.savefig(file, dpi=110)
+
+
+def kind(name: str) -> str:
+    """What a method of the table is: a beam, a preset, or rounds with a setting of their own."""
+    if name.startswith("beam"):
+        return "beam" if "θ" not in name else "thinned"
+    return "preset" if name in PRESETS else "rounds"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--bytes", type=int, default=4000, help="length of each text")
@@ -162,6 +200,7 @@ def main() -> None:
     parser.add_argument("--peer", help="python of an environment with genlm-bytes")
     parser.add_argument("--peer-bytes", type=int, default=300, help="bytes the peer walks")
     parser.add_argument("--json", type=Path, help="write the rows here too")
+    parser.add_argument("--figure", type=Path, help="draw the frontiers here, as png or svg")
     args = parser.parse_args()
     cases: dict[str, tuple[charwise.CharLM, str, bytes]] = {}
     if args.only != "easy":
@@ -181,6 +220,8 @@ def main() -> None:
         results[name] = rows
     if args.json:
         args.json.write_text(json.dumps(results, indent=1))
+    if args.figure:
+        plot(results, args.figure)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from charwise.engines.ngram import NgramLM
 from charwise.errors import SettingError, TokenizationError, ZeroProbabilityError
 from charwise.generation import Completion
 from charwise.reference import enum_cover, next_character_probability, prefix_probability
+from charwise.state import EXACT_TOKENS
 from models import Case, Model, cases, examples, model_of, table, two_ways
 
 #: Draws in a chi-square test.
@@ -425,8 +426,8 @@ def test_exact_from():
     lm = CharLM(two_ways().lm)
     assert lm.complete("ab" * 4, max_new_bytes=1)[0].exact_from == 0
     long = lm.complete("ab" * 20, max_new_bytes=1)[0]
-    assert long.exact_from == 2 * 4
-    assert lm.vocabulary.decode(long.token_ids).startswith(b"ab" * 16)
+    assert long.exact_from == 2 * (20 - EXACT_TOKENS)
+    assert lm.vocabulary.decode(long.token_ids).startswith(b"ab" * EXACT_TOKENS)
 
 
 def test_end_of_text_right_after_the_prompt():

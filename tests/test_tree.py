@@ -11,6 +11,7 @@ import pytest
 import torch
 import transformers
 
+import charwise.engines.attention
 from charwise.engines.attention import Ancestors
 from charwise.engines.slots import SlotLayer
 from charwise.engines.transformers import TransformersLM
@@ -140,25 +141,36 @@ def difference(lm: TransformersLM, prompt: list[int], tree: TokenTree, nodes: li
     return float((found - true)[:, counted].abs().max())
 
 
-def grow(tree: TokenTree, live: list[int], rng: np.random.Generator, count: int) -> list[int]:
-    """Extend by random edges, whose parents are old and new, recent ones more often."""
+def random_edges(
+    size: int, live: list[int], rng: np.random.Generator, count: int
+) -> list[tuple[int, int]]:
+    """Edges whose parents are old and new, recent ones more often, for a tree of `size` nodes."""
     parents = list(live)
     edges = []
     for i in range(count):
         recent = max(0, len(parents) - 3) if rng.random() < 0.7 else 0
         edges.append((int(parents[rng.integers(recent, len(parents))]), int(rng.integers(TEXT))))
-        parents.append(tree.size + i)
-    return tree.extend(edges)
+        parents.append(size + i)
+    return edges
+
+
+def grow(tree: TokenTree, live: list[int], rng: np.random.Generator, count: int) -> list[int]:
+    """Extend by random edges."""
+    return tree.extend(random_edges(tree.size, live, rng, count))
 
 
 def random_trees(lm: TransformersLM, trees: int, seed: int = 0) -> float:
-    """The largest difference over random trees, with `keep` and further growth in between."""
+    """The largest difference over random trees, with `keep` and further growth in between.
+
+    Their first edges go with the prompt.
+    """
     rng = np.random.default_rng(seed)
     worst = 0.0
     for _ in range(trees):
         prompt = [30, *rng.integers(TEXT, size=rng.integers(0, 12)).tolist()]
-        tree = lm.tree(prompt)
-        live = [0]
+        first = random_edges(1, [0], rng, int(rng.integers(0, 7)))
+        tree = lm.tree(prompt, first)
+        live = list(range(1 + len(first)))
         for _ in range(2):
             live += grow(tree, live, rng, int(rng.integers(1, 7)))
         kept = rng.choice(live, size=2).tolist()
@@ -241,6 +253,23 @@ def test_sliding_windows_are_cut_along_the_path(name, prompt_length):
     edges += [(tree.size + i - 2, (5 * i) % TEXT) for i in range(2, 20)]
     nodes = tree.extend(edges)
     assert difference(lm, prompt, tree, [0, *nodes]) < 1e-4
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3", "gpt_neo", "mistral"])
+def test_the_first_edges_go_with_the_prompt(name, monkeypatch):
+    """In the same call; after a prompt whose mask would be large, what branches off in a second."""
+    lm = make_lm(name)
+    prompt, path = [30, *range(1, 12)], [(0, 1), (1, 2), (2, 3)]
+    branches = [*path, (0, 4), (1, 5), (5, 6), (3, 7)]
+    for edges, calls in (([], 1), (path, 1), (branches, 1)):
+        tree = lm.tree(prompt, edges)
+        assert (tree.calls, tree.size, tree.evaluated) == (calls, 1 + len(edges), 1 + len(edges))
+        assert difference(lm, prompt, tree, list(range(tree.size))) < 1e-4
+        assert difference(lm, prompt, tree, tree.extend([(tree.size - 1, 8), (0, 9)])) < 1e-4
+    monkeypatch.setattr(charwise.engines.attention, "_SMALL_MASK", 4)
+    tree = lm.tree(prompt, branches)
+    assert tree.size == 8
+    assert difference(lm, prompt, tree, list(range(8))) < 1e-4
 
 
 @pytest.mark.parametrize("name", ["llama", "mamba"])

@@ -32,8 +32,7 @@ _LIGHT = 1e-2
 #: (token, position where it ends, p_Δ(token | context)).
 Edge = tuple[int, int, float]
 
-#: By position: parent, token and weight of each candidate that ends there, one after the other. No
-#: tuples: there are so many of them that the garbage collector would run all the time.
+#: By position: parent, token and weight of each candidate that ends there, one after the other.
 _Pending = defaultdict[int, list[float]]
 
 
