@@ -16,7 +16,7 @@ from charwise.known import KnownText
 from charwise.lm import TokenLM
 from charwise.rounds import PORTION, Rounds, Step, evaluate
 from charwise.score import Score
-from charwise.scoring import Stretch, Text, gather, plan, score_text
+from charwise.scoring import Part, Stretch, Text, gather, plan, score_text
 from charwise.session import Opening
 
 #: Canonical tokens of a pack: with more, attention across the pack costs more than calls do.
@@ -109,14 +109,8 @@ def _score_pack(
     scores = {}
     for number, stretch in pack.items():
         lattice = works[number].lattice
-        scores[number] = gather(
-            index,
-            texts[number],
-            [(stretch, lattice)],
-            len(lattice.vertices),
-            1 + works[number].rounds,
-            end=end,
-        )
+        part = Part(stretch, lattice, len(lattice.vertices), 1 + works[number].rounds)
+        scores[number] = gather(index, texts[number], [part], end=end)
     return scores
 
 

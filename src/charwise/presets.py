@@ -5,14 +5,15 @@ from __future__ import annotations
 from charwise.effort import Effort
 from charwise.errors import SettingError
 
-#: The presets, cheapest first. What each buys is measured in docs/benchmarks.md.
+#: The presets, cheapest first. What each buys is measured in docs/benchmarks.md. Their rounds are
+#: as many as pay on most text: where it surprises again and again, more would take long.
 PRESETS = {
     # One alternative in a hundred counts, and soon rejoins: little more than plain perplexity.
     "fast": Effort(theta=1e-2, gamma=0.3, rounds=4),
     # Alternatives are followed for longer, and no byte is left to them that nothing shows.
-    "default": Effort(theta=1e-2, gamma=0.7, first=1e-3),
+    "default": Effort(theta=1e-2, gamma=0.7, rounds=8, first=1e-3),
     # Alternatives stay alive: what the model remembers of them is not lost.
-    "accurate": Effort(theta=4e-3, gamma=0.92, first=1e-5),
+    "accurate": Effort(theta=4e-3, gamma=0.92, rounds=32, first=1e-5),
     # Every token string; exponential in the length of the text. For short texts and tiny models.
     "exact": Effort(theta=0.0, gamma=1.0, lookahead=0),
 }

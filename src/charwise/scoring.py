@@ -49,6 +49,19 @@ class Stretch(NamedTuple):
     stop: int
 
 
+class Part(NamedTuple):
+    """A finished window: its sums, and the contexts and model calls that they took.
+
+    >>> Part._fields
+    ('stretch', 'lattice', 'contexts', 'calls')
+    """
+
+    stretch: Stretch
+    lattice: Lattice
+    contexts: int
+    calls: int
+
+
 class Text(NamedTuple):
     """A text to score after an opening; its first `given` bytes are conditioned on only.
 
@@ -77,25 +90,16 @@ def score_text(
     """
     start = len(text.opening.lead) + text.given
     done = stretches(engine, index, text.opening, text.whole, effort, start=start, through=end)
-    contexts = calls = 0
-    parts: list[tuple[Stretch, Lattice]] = []
-    for stretch, rounds in done:
-        parts.append((stretch, rounds.lattice))
-        contexts += rounds.evaluated.tree.evaluated
-        calls += rounds.evaluated.tree.calls
-    return gather(index, text, parts, contexts, calls, end=end)
+    # One window at a time: the lattices of a long text are millions of objects.
+    parts = (
+        Part(stretch, rounds.lattice, rounds.evaluated.tree.evaluated, rounds.evaluated.tree.calls)
+        for stretch, rounds in done
+    )
+    return gather(index, text, parts, end=end)
 
 
-def gather(
-    index: SortedVocabulary,
-    text: Text,
-    parts: Iterable[tuple[Stretch, Lattice]],
-    contexts: int,
-    calls: int,
-    *,
-    end: bool,
-) -> Score:
-    """The score of a text from the finished lattices of its windows.
+def gather(index: SortedVocabulary, text: Text, parts: Iterable[Part], *, end: bool) -> Score:
+    """The score of a text from its finished windows.
 
     Raises:
         ZeroProbabilityError: if nothing spells the text.
@@ -104,7 +108,9 @@ def gather(
     whole = text.whole
     logprobs, missing, lent = (np.zeros(len(whole)) for _ in range(3))
     end_logprob = None
-    for stretch, lattice in parts:
+    contexts = calls = 0
+    for stretch, lattice, evaluated, called in parts:
+        contexts, calls = contexts + evaluated, calls + called
         part, ahead = slice(stretch.scored, stretch.stop), stretch.scored - stretch.begin
         if not np.isfinite(lattice.log_prefix[-1]):
             reached = int(np.isfinite(lattice.log_prefix).sum())
