@@ -90,10 +90,7 @@ class Rounds:
         self.deepest = deepest
         self.rounds = 0
         # The canonical tokens, and which of them begins where.
-        self._canonical: tuple[Sequence[int], dict[int, int]] = (
-            [],
-            {},
-        )
+        self._canonical: tuple[Sequence[int], dict[int, int]] = ([], {})
         self.add([Step(-1, -1, 0, None, 0)], [root])
 
     def run(self, canonical: Sequence[int]) -> Lattice:

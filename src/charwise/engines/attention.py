@@ -224,12 +224,14 @@ class FlatCache:
         """The root and the nodes."""
         return self._ancestors.count
 
-    def start(self, prompt_ids: list[int], parents: list[int], tokens: list[int]) -> torch.Tensor:
-        """Evaluate the prompt and the first rows: logits `[1 + n, width]`."""
+    def start(
+        self, prompt_ids: list[int], parents: list[int], tokens: list[int]
+    ) -> tuple[torch.Tensor, int]:
+        """Evaluate the prompt and the first rows: logits `[1 + n, width]`, and how many calls."""
         self._prompt = len(prompt_ids) - 1
         chain = next((n for n, parent in enumerate(parents) if parent != n), len(parents))
         if chain < len(parents) and (len(prompt_ids) + len(parents)) ** 2 <= _SMALL_MASK:
-            return self._start_masked(prompt_ids, np.array(parents), tokens)
+            return self._start_masked(prompt_ids, np.array(parents), tokens), 1
         # One path needs no mask but the model's own.
         ids = [*prompt_ids, *tokens[:chain]]
         self._positions = np.arange(len(ids))
@@ -237,10 +239,10 @@ class FlatCache:
             self._ancestors.append(np.arange(chain))
         logits = self._forward([ids], self._cache, keep=1 + chain)[0]
         if chain == len(parents):
-            return logits
+            return logits, 1
         wanted = np.arange(len(parents) - chain)
         rest = self.append(np.array(parents[chain:]), tokens[chain:], wanted)
-        return torch.cat([logits, rest])
+        return torch.cat([logits, rest]), 2
 
     def _start_masked(
         self, prompt_ids: list[int], parents: NDArray[np.int64], tokens: list[int]

@@ -55,13 +55,15 @@ class BranchCache:
         return slots * longest + sum(x.numel() * x.element_size() for x in states)
 
     @torch.inference_mode()
-    def start(self, prompt_ids: list[int], parents: list[int], tokens: list[int]) -> torch.Tensor:
-        """Evaluate the prompt and the first rows: logits `[1 + n, width]`."""
+    def start(
+        self, prompt_ids: list[int], parents: list[int], tokens: list[int]
+    ) -> tuple[torch.Tensor, int]:
+        """Evaluate the prompt and the first rows: logits `[1 + n, width]`, and how many calls."""
         logits = self._begin(prompt_ids)
         if not tokens:
-            return logits
+            return logits, 1
         wanted = np.arange(len(tokens))
-        return torch.cat([logits, self.append(np.array(parents), tokens, wanted)])
+        return torch.cat([logits, self.append(np.array(parents), tokens, wanted)]), 2
 
     def _begin(self, prompt_ids: list[int]) -> torch.Tensor:
         cache = DynamicCache(config=self._forward.config)

@@ -140,12 +140,11 @@ class TransformersTree:
         self._logits = Logits()
         self._lock = threading.RLock()
         with torch.inference_mode():
-            logits = cache.start(
+            logits, self.calls = cache.start(
                 prompt_ids, [parent for parent, _ in edges], [id for _, id in edges]
             )
             self._put(nodes, logits)
         self.evaluated = len(nodes)
-        self.calls = 1
 
     @property
     def size(self) -> int:
