@@ -191,15 +191,22 @@ def test_a_path_is_one_call_and_wishes_are_honoured(plenty):
     assert tree.logprobs([0]).exp().sum().item() == pytest.approx(1)
 
 
-def test_a_tree_may_begin_with_a_path(both):
-    tree = both.tree([30, 4], [1, 2, 3])
-    assert (tree.size, tree.evaluated, tree.tokens(3)) == (4, 4, (1, 2, 3))
-    assert tree.calls == 1
-    assert difference(both, [30, 4], tree, [0, 1, 2, 3, *tree.extend([(1, 9), (3, 8)])]) < 1e-4
+@pytest.mark.parametrize("branches", [[], [(0, 5), (1, 6), (5, 7), (3, 8)]])
+def test_a_tree_may_begin_with_edges(both, branches):
+    edges = [(0, 1), (1, 2), (2, 3), *branches]
+    tree = both.tree([30, 4], edges)
+    assert (tree.size, tree.evaluated) == (1 + len(edges), 1 + len(edges))
+    assert tree.tokens(3) == (1, 2, 3)
+    nodes = [*range(tree.size), *tree.extend([(1, 9), (3, 8)])]
+    assert difference(both, [30, 4], tree, nodes) < 1e-4
+
+
+def test_what_a_tree_begins_with_is_checked(both):
+    assert both.tree([30, 4], [(0, 1), (1, 2), (2, 3)]).calls == 1
     with pytest.raises(ContextLengthError, match=f"window of {WINDOW}"):
-        both.tree([30], [1] * WINDOW)
+        both.tree([30], [(n, 1) for n in range(WINDOW)])
     with pytest.raises(EngineError, match="32 is not a token id"):
-        both.tree([30], [1, WIDTH])
+        both.tree([30], [(0, 1), (1, WIDTH)])
 
 
 def test_equal_edges_are_nodes_of_their_own(plenty):
