@@ -6,7 +6,7 @@ context at the same position, the one that ends with as many equal tokens as pos
 goes on much the same after both, the more so the longer they agree. So a candidate that agrees
 with an evaluated context on its last a tokens is worth an evaluation while
 
-    ρ · γ^a ≥ θ
+    ρ · γ^a ≥ θ                 (a counted up to `MEMORY`)
 
 γ = 1 never lends: whatever is not evaluated is left out, and every sum is a lower bound.
 docs/scoring.md derives the rule, and the two things beside it: *hindsight*, as the text that

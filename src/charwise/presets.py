@@ -10,7 +10,7 @@ from charwise.errors import SettingError
 PRESETS = {
     # One alternative in a hundred counts, and soon rejoins: little more than plain perplexity.
     "fast": Effort(theta=1e-2, gamma=0.3, rounds=4),
-    # Alternatives are followed for longer, and no byte is left to them that nothing shows.
+    # Alternatives are followed for longer, and show the next bytes that no other context does.
     "default": Effort(theta=1e-2, gamma=0.7, rounds=8, first=1e-3),
     # Alternatives stay alive: what the model remembers of them is not lost.
     "accurate": Effort(theta=4e-3, gamma=0.92, rounds=32, first=1e-5),
