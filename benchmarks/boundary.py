@@ -66,7 +66,7 @@ def preference(lm: CharLM, pair: Pair, cut: int, *, exact: bool) -> float:
     return one - other
 
 
-def _extended(state: charwise.state.State, text: str) -> float:
+def _extended(state: charwise.cursor.state.State, text: str) -> float:
     for character in text:
         state = state + character
     return state.logprob

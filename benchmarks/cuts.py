@@ -37,10 +37,11 @@ from rich.console import Console
 from rich.table import Table
 
 import charwise
-from charwise import CharLM, Effort, healing, scoring
-from charwise.beam import start
-from charwise.evaluated import Evaluated
-from charwise.session import Opening
+from charwise import CharLM, Effort, healing
+from charwise.coverings.beam import start
+from charwise.coverings.rows import Evaluated
+from charwise.cursor.shared_tree import Opening
+from charwise.known_text import windows as scoring
 from texts import HELD_OUT
 
 #: For the whole text: nothing is lent, and less than a millionth is left out at a time.

@@ -21,11 +21,11 @@ from rich.table import Table
 
 import charwise
 import texts
-from charwise.effort import Effort
 from charwise.evaluation.distance import js_distance
-from charwise.lattice import Lattice
-from charwise.rounds import Rounds
-from charwise.scoring import stretches
+from charwise.known_text.effort import Effort
+from charwise.known_text.lattice import Lattice
+from charwise.known_text.rounds import Rounds
+from charwise.known_text.windows import stretches
 
 #: Agreements that are counted together.
 GROUPS = ((0, 0), (1, 1), (2, 2), (3, 4), (5, 8), (9, 16), (17, 32), (33, 64))

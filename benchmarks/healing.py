@@ -36,8 +36,8 @@ from transformers.utils import logging
 
 from charwise import CharLM, heal_generate, load
 from charwise.models import EMBEDDED
-from charwise.processors.generate import index_of
 from charwise.processors.transformers import HealingLogitsProcessor
+from charwise.processors.transformers.generate import index_of
 
 HELD_OUT = ["textwrap", "heapq", "shelve", "statistics", "fractions", "sched", "mailbox", "cmd"]
 AHEAD = (1, 3)

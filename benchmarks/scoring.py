@@ -29,11 +29,11 @@ from rich.table import Table
 
 import charwise
 import texts
-from charwise.effort import Effort
 from charwise.evaluation.distance import js_distance
 from charwise.evaluation.methods import Walk, walk_beam, walk_canonical, walk_rounds
+from charwise.known_text.effort import Effort
+from charwise.known_text.presets import PRESETS
 from charwise.models import EMBEDDED
-from charwise.presets import PRESETS
 
 #: A run of more seconds than this is timed once.
 _LONG = 8.0

@@ -23,13 +23,13 @@ from rich.table import Table
 
 import charwise
 import texts
-from charwise.effort import Effort
 from charwise.engines.transformers import TransformersLM, TransformersTree
 from charwise.evaluation.methods import walk_canonical
-from charwise.known import KnownText
-from charwise.lattice import Lattice
-from charwise.presets import PRESETS
-from charwise.rounds import Rounds
+from charwise.known_text.effort import Effort
+from charwise.known_text.lattice import Lattice
+from charwise.known_text.presets import PRESETS
+from charwise.known_text.ranges import KnownText
+from charwise.known_text.rounds import Rounds
 
 #: What is timed, by the column that it counts for. None of these calls another.
 PARTS: dict[str, list[tuple[type, str]]] = {

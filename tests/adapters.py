@@ -22,7 +22,6 @@ from transformers import PreTrainedTokenizerFast
 from transformers.generation.continuous_batching.requests import FutureRequestState, RequestState
 
 from charwise import SortedVocabulary, Vocabulary
-from charwise.processors.continuous import ContinuousHealing
 from charwise.processors.decision import Decisions
 from charwise.processors.sglang import FORCED, HealingLogitProcessor
 from charwise.processors.tensorrt_llm import (
@@ -32,6 +31,7 @@ from charwise.processors.tensorrt_llm import (
     HealingLogitsProcessor as TensorRTProcessor,
 )
 from charwise.processors.transformers import HealingLogitsProcessor
+from charwise.processors.transformers.continuous_batching import ContinuousHealing
 
 
 @dataclass

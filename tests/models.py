@@ -24,9 +24,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from charwise import SortedVocabulary, Vocabulary
+from charwise.coverings.members import covering_size
+from charwise.coverings.rows import Evaluated
 from charwise.engines.ngram import NgramLM
-from charwise.evaluated import Evaluated
-from charwise.members import covering_size
 
 ALPHABETS = (b"ab", b"abc", b"a\x00", b"a\xff", b"\xfe\xff\x00", b"\xc3\xa9\x80")
 

@@ -28,7 +28,8 @@ from transformers import (
 
 import charwise
 from charwise import CharLM, Effort, Vocabulary
-from charwise.beam import start
+from charwise.coverings.beam import start
+from charwise.coverings.rows import Evaluated
 from charwise.engines.ngram import NgramLM
 from charwise.engines.transformers import TransformersLM
 from charwise.errors import (
@@ -39,7 +40,6 @@ from charwise.errors import (
     TokenizationError,
     ZeroProbabilityError,
 )
-from charwise.evaluated import Evaluated
 from models import table, two_ways
 
 TEXT = Path(__file__).read_text(encoding="utf-8")

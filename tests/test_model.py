@@ -14,10 +14,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import charwise
-import charwise.effort
+import charwise.known_text.effort
 from charwise import CharLM, Effort, Vocabulary
-from charwise.beam import start
-from charwise.distributions import EOS
+from charwise.coverings.beam import start
+from charwise.coverings.reference import (
+    enum_cover,
+    next_character_probability,
+    prefix_probability,
+    string_probability,
+)
+from charwise.coverings.rows import Evaluated
+from charwise.cursor.distributions import EOS
 from charwise.engines.ngram import NgramLM
 from charwise.errors import (
     ContextLengthError,
@@ -25,13 +32,6 @@ from charwise.errors import (
     SettingError,
     TokenizationError,
     ZeroProbabilityError,
-)
-from charwise.evaluated import Evaluated
-from charwise.reference import (
-    enum_cover,
-    next_character_probability,
-    prefix_probability,
-    string_probability,
 )
 from conftest import Data
 from models import (
@@ -138,7 +138,7 @@ def test_next_chars_are_marginals(case: Case):
     found = exact(model).next_chars(text, coverage=1.0)
     nxt = next_character_probability(text, model.p, model.vocabulary)
     assert found.eos == pytest.approx(nxt[256], **CLOSE)
-    begun = charwise.characters.pending(text)
+    begun = charwise.cursor.characters.pending(text)
     for character, probability in found.items():
         encoded = character.encode()
         assert encoded.startswith(begun)
@@ -201,7 +201,7 @@ def test_errors_shrink_with_theta(case: Case):
     found = []
     # Without hindsight, which may recall a context more where less was evaluated before.
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(charwise.effort, "NATS_A_BYTE", math.inf)
+        patch.setattr(charwise.known_text.effort, "NATS_A_BYTE", math.inf)
         for theta in (0.0, 1e-6, 1e-3, 0.1, 1.0):
             try:
                 effort = Effort(theta, 1.0, 0)

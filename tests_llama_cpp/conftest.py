@@ -15,7 +15,7 @@ import pytest
 import torch
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "engines")]
 
 # The same data folder, and the same reasons to skip, as the other tests have.
 _spec = importlib.util.spec_from_file_location("charwise_test_data", ROOT / "tests" / "conftest.py")

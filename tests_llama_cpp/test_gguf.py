@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 import charwise
 from charwise import Vocabulary
+from charwise.engines.pretrained import read_vocabulary
 from charwise.errors import EngineError, ModelNotFoundError, TokenizationError, VocabularyError
-from charwise.gguf import GgufModel, library, read_gguf
-from charwise.pretrained import read_vocabulary
+from charwise.tokens.gguf import GgufModel, library, read_gguf
 from models import examples
 
 #: Tokenizer → how it is written, and llama.cpp's name for its pre-tokenizer.
@@ -227,7 +227,7 @@ def test_models_that_cannot_share_prefixes(tmp_path):
     writer.add_layer_norm_rms_eps(1e-5)
     convert.add_letters(writer, 32)
     path = convert.write(writer, tmp_path / "mamba.gguf")
-    from charwise.engines.llama_context import check_kind
+    from charwise.engines.llama_cpp.context import check_kind
 
     with pytest.raises(EngineError, match="recurrent state"):
         check_kind(GgufModel(path, vocab_only=True))

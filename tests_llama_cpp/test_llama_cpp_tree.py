@@ -13,7 +13,7 @@ import torch
 
 from charwise.engines.llama_cpp import LlamaCppLM
 from charwise.errors import ContextLengthError, EngineError, SettingError
-from charwise.lm import TokenLM, TokenTree
+from charwise.token_lm import TokenLM, TokenTree
 from test_tree import LLAMA, TEXT, WIDTH, difference, grow, make_model, make_vocabulary
 
 WINDOW = LLAMA["max_position_embeddings"]

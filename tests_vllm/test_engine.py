@@ -11,8 +11,8 @@ import torch
 import charwise
 from charwise.engines.vllm import VllmLM
 from charwise.errors import ContextLengthError, EngineError, SettingError
-from charwise.lm import TokenLM, TokenTree
-from charwise.vocabulary import Vocabulary
+from charwise.token_lm import TokenLM, TokenTree
+from charwise.tokens.vocabulary import Vocabulary
 from conftest import ENGINE, ENVIRONMENT
 
 os.environ.update(ENVIRONMENT)

@@ -35,7 +35,7 @@ def start_server(*more: str) -> tuple[subprocess.Popen[str], int]:
         flags += [flag] if value is True else [flag, str(value)]
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", EMBEDDED]
     command += ["--served-model-name", "tiny", "--host", "127.0.0.1", "--port", str(port)]
-    command += ["--middleware", "charwise.processors.middleware.HealingMiddleware"]
+    command += ["--middleware", "charwise.processors.vllm.middleware.HealingMiddleware"]
     return subprocess.Popen(
         [*command, *flags, *more],
         env={**os.environ, **ENVIRONMENT},

@@ -12,7 +12,7 @@ from vllm.exceptions import VLLMValidationError
 
 from charwise import heal_generate as transformers_heal_generate
 from charwise.models import EMBEDDED
-from charwise.processors.continuation import HealedPrompt
+from charwise.processors.new_text import HealedPrompt
 from charwise.processors.transformers import HealingLogitsProcessor
 from charwise.processors.vllm import FORCED, heal_generate, served, why_not
 from conftest import ENGINE, TIE

@@ -24,7 +24,7 @@ from charwise.healing import remaining
 from charwise.models import EMBEDDED
 from charwise.processors.decision import Decisions
 from charwise.processors.vllm import served, why_not
-from charwise.processors.vllm_slots import ForcedSlots
+from charwise.processors.vllm.device_table import ForcedSlots
 from conftest import ENGINE, TIE
 
 SPECULATION = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3}

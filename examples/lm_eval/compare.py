@@ -36,7 +36,7 @@ from lm_eval.tasks import TaskManager
 from rich.console import Console
 from rich.table import Table
 
-from charwise.lm_eval import CharwiseLM
+from charwise.evaluation.lm_eval import CharwiseLM
 from charwise.models import EMBEDDED
 
 HERE = Path(__file__).parent

@@ -13,20 +13,20 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from charwise import errors, healing
-    from charwise.effort import Effort
-    from charwise.index import SortedVocabulary
-    from charwise.loading import load
+    from charwise.engines.load import load
+    from charwise.known_text.effort import Effort
     from charwise.model import CharLM
-    from charwise.processors.generate import heal_generate
-    from charwise.vocabulary import Vocabulary
+    from charwise.processors.transformers.generate import heal_generate
+    from charwise.tokens.index import SortedVocabulary
+    from charwise.tokens.vocabulary import Vocabulary
 
 _HOME = {
     "CharLM": "charwise.model",
-    "Effort": "charwise.rounds",
-    "SortedVocabulary": "charwise.index",
-    "Vocabulary": "charwise.vocabulary",
-    "heal_generate": "charwise.processors.generate",
-    "load": "charwise.loading",
+    "Effort": "charwise.known_text.effort",
+    "SortedVocabulary": "charwise.tokens.index",
+    "Vocabulary": "charwise.tokens.vocabulary",
+    "heal_generate": "charwise.processors.transformers.generate",
+    "load": "charwise.engines.load",
 }
 _MODULES = ("errors", "healing")
 

@@ -2,6 +2,6 @@
 
 import sys
 
-from charwise.cli import main
+from charwise.cli.app import main
 
 sys.exit(main())

@@ -12,7 +12,7 @@ generation reproduce them by whatever tokens the model prefers:
 preemption, beam reordering and retries cannot put it out of step.
 
 Masking renormalises at each step, which is not conditioning: a short prefix token is weighed by
-its own probability, not by that of what may follow it. `charwise.generation` is exact.
+its own probability, not by that of what may follow it. `charwise.cursor.generation` is exact.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from charwise.errors import HealingError, SettingError
-from charwise.index import SortedVocabulary
-from charwise.vocabulary import Prompt, Vocabulary
+from charwise.tokens.index import SortedVocabulary
+from charwise.tokens.vocabulary import Prompt, Vocabulary
 
 #: "auto" | "word" | "off", or how many tokens to give back.
 Rule = Literal["auto", "word", "off"] | int

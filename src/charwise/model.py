@@ -5,25 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from charwise.canonical import to_bytes
-from charwise.characters import Drawn, characters
-from charwise.covering import Covering, best_first
-from charwise.distributions import NextBytes, NextChars
-from charwise.effort import Effort
+from charwise.coverings.best_first import Covering, best_first
+from charwise.coverings.members import Encodings
+from charwise.coverings.rows import Evaluated
+from charwise.cursor.characters import Drawn, characters
+from charwise.cursor.distributions import NextBytes, NextChars
+from charwise.cursor.generation import Completion, complete, stream
+from charwise.cursor.sampling import Sampling
+from charwise.cursor.shared_tree import Opening, Session
+from charwise.cursor.state import EXACT_TOKENS, State, build
 from charwise.errors import ContextLengthError, SettingError
-from charwise.evaluated import Evaluated
-from charwise.generation import Completion, complete, stream
-from charwise.index import SortedVocabulary
-from charwise.lm import TokenLM
-from charwise.members import Encodings
-from charwise.packing import score_texts
-from charwise.presets import effort
-from charwise.sampling import Sampling
-from charwise.score import Score
-from charwise.scoring import Text, score_text
-from charwise.session import Opening, Session
-from charwise.state import EXACT_TOKENS, State, build
-from charwise.vocabulary import Prompt, Vocabulary, parts_of
+from charwise.known_text.effort import Effort
+from charwise.known_text.packs import score_texts
+from charwise.known_text.presets import effort
+from charwise.known_text.windows import Text, score_text
+from charwise.surprisal.score import Score
+from charwise.token_lm import TokenLM
+from charwise.tokens.canonical import to_bytes
+from charwise.tokens.index import SortedVocabulary
+from charwise.tokens.vocabulary import Prompt, Vocabulary, parts_of
 
 #: Tokens left free in the window for what a state grows by.
 _ROOM = 64
@@ -399,6 +399,6 @@ def _rebuild(engine: TokenLM, chosen: Effort) -> CharLM:
 
 
 def _load_again(model: str, arguments: dict[str, Any]) -> CharLM:
-    from charwise.loading import load
+    from charwise.engines.load import load
 
     return load(model, **arguments)

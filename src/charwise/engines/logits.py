@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 import torch
 
-from charwise.engines.contexts import not_there
+from charwise.engines.tree_nodes import not_there
 
 
 class Logits:

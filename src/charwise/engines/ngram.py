@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from charwise.engines.contexts import Contexts, check_prompt, not_there
+from charwise.engines.tree_nodes import Contexts, check_prompt, not_there
 from charwise.errors import EngineError
-from charwise.vocabulary import Vocabulary
+from charwise.tokens.vocabulary import Vocabulary
 
 #: The probabilities `[width]` of the next token, given the last (up to) n-1 tokens.
 Rows = Callable[[tuple[int, ...]], ArrayLike]

@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from charwise.engines.contexts import Contexts, check_prompt
 from charwise.engines.logits import Logits
+from charwise.engines.pretrained import DEFAULT_MODEL, read_vocabulary
+from charwise.engines.tree_nodes import Contexts, check_prompt
 from charwise.errors import EngineError, SettingError
 from charwise.models import EMBEDDED
-from charwise.pretrained import DEFAULT_MODEL, read_vocabulary
-from charwise.vocabulary import Vocabulary
+from charwise.tokens.vocabulary import Vocabulary
 
 
 class VllmLM:

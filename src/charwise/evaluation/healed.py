@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from charwise.evaluated import Evaluated
+from charwise.coverings.log_sums import log
+from charwise.coverings.rows import Evaluated
+from charwise.cursor.shared_tree import zero_probability
 from charwise.evaluation.methods import Floats, Walk, walked
-from charwise.logs import log
+from charwise.known_text.windows import plan
 from charwise.model import CharLM
-from charwise.scoring import plan
-from charwise.session import zero_probability
-from charwise.vocabulary import Prompt
+from charwise.tokens.vocabulary import Prompt
 
 #: Bytes of the text whose contexts are evaluated in one call.
 _TOGETHER = 64

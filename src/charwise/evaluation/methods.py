@@ -14,15 +14,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from charwise import beam as beams
-from charwise.effort import Effort
-from charwise.evaluated import Evaluated
-from charwise.index import END_OF_TOKEN
+from charwise.coverings import beam as beams
+from charwise.coverings.rows import Evaluated
+from charwise.cursor.shared_tree import Opening
+from charwise.known_text.effort import Effort
+from charwise.known_text.rounds import Rounds
+from charwise.known_text.windows import plan, stretches
 from charwise.model import CharLM
-from charwise.rounds import Rounds
-from charwise.scoring import plan, stretches
-from charwise.session import Opening
-from charwise.vocabulary import Prompt
+from charwise.tokens.index import END_OF_TOKEN
+from charwise.tokens.vocabulary import Prompt
 
 Floats = NDArray[np.float64]
 

@@ -24,11 +24,11 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from charwise.canonical import to_bytes
 from charwise.errors import HealingError, SettingError
 from charwise.healing import Cut, Rule, allowed_next, cut, remaining
-from charwise.index import SortedVocabulary
-from charwise.vocabulary import Prompt
+from charwise.tokens.canonical import to_bytes
+from charwise.tokens.index import SortedVocabulary
+from charwise.tokens.vocabulary import Prompt
 
 #: Bytes of tensors that are kept for one vocabulary, over all devices.
 MAX_BYTES = 2**26

@@ -28,14 +28,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from charwise.canonical import to_bytes
 from charwise.errors import ContextLengthError, HealingError, SettingError
-from charwise.gguf import read_gguf
 from charwise.healing import Rule
-from charwise.index import SortedVocabulary
-from charwise.processors.continuation import Continuation
 from charwise.processors.decision import Decisions, cut_prompt
-from charwise.vocabulary import Prompt
+from charwise.processors.new_text import Continuation
+from charwise.tokens.canonical import to_bytes
+from charwise.tokens.gguf import read_gguf
+from charwise.tokens.index import SortedVocabulary
+from charwise.tokens.vocabulary import Prompt
 
 Ids = NDArray[np.int32]
 Scores = NDArray[np.float32]

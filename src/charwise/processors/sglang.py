@@ -26,9 +26,9 @@ import torch
 
 from charwise.errors import CharwiseError, EngineError, SettingError
 from charwise.healing import Rule
-from charwise.index import SortedVocabulary
 from charwise.processors.decision import Decisions, cut_prompt
-from charwise.vocabulary import Prompt, Vocabulary
+from charwise.tokens.index import SortedVocabulary
+from charwise.tokens.vocabulary import Prompt, Vocabulary
 
 #: The custom parameter that holds the forced bytes, in hex.
 FORCED = "charwise_forced"

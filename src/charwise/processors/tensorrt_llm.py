@@ -28,9 +28,9 @@ import torch
 
 from charwise.errors import CharwiseError, EngineError, SettingError
 from charwise.healing import Rule
-from charwise.index import SortedVocabulary
 from charwise.processors.decision import Decisions, cut_prompt
-from charwise.vocabulary import Prompt, Vocabulary
+from charwise.tokens.index import SortedVocabulary
+from charwise.tokens.vocabulary import Prompt, Vocabulary
 
 logger = logging.getLogger(__name__)
 

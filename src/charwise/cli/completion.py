@@ -1,0 +1,170 @@
+"""What `charwise complete` runs: a loaded model, a request, and the methods that answer it.
+
+A method turns a request into texts. To add one, write the function and name it in `METHODS`: the
+command line, its table and its JSON show whatever is there, in that order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from charwise.engines.pretrained import DEFAULT_MODEL
+from charwise.errors import SettingError
+from charwise.healing import Rule, allowed_next, cut
+
+if TYPE_CHECKING:
+    from charwise.model import CharLM
+    from charwise.tokens.index import SortedVocabulary
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A causal language model by its name, over characters and over tokens."""
+
+    name: str
+    lm: CharLM
+
+    @property
+    def model(self) -> Any:
+        """The transformers model; None with another engine."""
+        return getattr(self.lm.engine, "model", None)
+
+    @property
+    def index(self) -> SortedVocabulary:
+        """The index of its vocabulary."""
+        return self.lm.index
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to complete, and how. At temperature 0 the likeliest token is always taken."""
+
+    prompt: str | bytes
+    rule: Rule = "auto"
+    n: int = 1
+    max_new_bytes: int = 64
+    temperature: float = 0.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in (("n", 1), ("max_new_bytes", 1), ("temperature", 0), ("seed", 0)):
+            if getattr(self, name) < least:
+                raise SettingError(f"{name} is {getattr(self, name)}: it must be {least} or more.")
+        if self.n > 1 and self.temperature == 0:
+            raise SettingError(
+                f"n is {self.n}, but at temperature 0 there is one completion: set a temperature."
+            )
+
+
+@dataclass(frozen=True)
+class PromptCut:
+    """The tokens of a prompt: `ids[:kept]` stay, the rest is given back as `forced` bytes.
+
+    `dropped` tokens at the start did not fit into the model's window; `allowed` tokens may come
+    first after the cut.
+    """
+
+    ids: list[int]
+    kept: int
+    forced: bytes
+    dropped: int
+    allowed: int
+
+
+Method = Callable[[Loaded, Request], list[str]]
+
+
+def plain(loaded: Loaded, request: Request) -> list[str]:
+    """After the prompt's own tokens, as everybody does it."""
+    return _generate(loaded, request, "off")
+
+
+def healed(loaded: Loaded, request: Request) -> list[str]:
+    """After the cut, with what was cut off forced."""
+    return _generate(loaded, request, request.rule)
+
+
+def exact(loaded: Loaded, request: Request) -> list[str]:
+    """After the prompt's characters, however they fall into tokens."""
+    completions = loaded.lm.complete(
+        request.prompt,
+        n=request.n,
+        max_new_bytes=request.max_new_bytes,
+        temperature=request.temperature,
+        seed=request.seed,
+    )
+    return [completion.text for completion in completions]
+
+
+#: Every method by its name, in the order in which they are shown.
+METHODS: dict[str, Method] = {"plain": plain, "healed": healed, "exact": exact}
+
+
+def methods(loaded: Loaded) -> dict[str, Method]:
+    """The methods that a model's engine has: those that call `generate` need transformers.
+
+    >>> list(methods(load()))
+    ['plain', 'healed', 'exact']
+    """
+    if hasattr(loaded.model, "generate"):
+        return METHODS
+    return {"exact": exact}
+
+
+def _generate(loaded: Loaded, request: Request, rule: Rule) -> list[str]:
+    import torch
+
+    from charwise.processors.transformers.generate import heal_generate
+
+    settings: dict[str, Any] = {"do_sample": False}
+    if request.temperature > 0:
+        settings = {"do_sample": True, "temperature": request.temperature, "top_k": 0}
+        settings["num_return_sequences"] = request.n
+    torch.manual_seed(request.seed)
+    ids, _ = prompt_ids(loaded, request)
+    return heal_generate(
+        loaded.model,
+        loaded.index,
+        [ids],
+        rule=rule,
+        max_new_bytes=request.max_new_bytes,
+        **settings,
+    )
+
+
+def prompt_ids(loaded: Loaded, request: Request) -> tuple[list[int], int]:
+    """The prompt's ids as the model sees them, and how many at the start do not fit its window.
+
+    A completion of n bytes takes at most n tokens; half of the window always stays for the prompt.
+    """
+    vocabulary = loaded.index.vocabulary
+    prompt = request.prompt.encode() if isinstance(request.prompt, str) else request.prompt
+    ids = vocabulary.encode(vocabulary.lead + prompt)
+    window = loaded.lm.engine.window
+    dropped = 0
+    if window is not None:
+        room = max(window // 2, window - request.max_new_bytes - vocabulary.munch)
+        dropped = max(0, len(ids) - room + len(vocabulary.bos_ids))
+    return [*vocabulary.bos_ids, *ids[dropped:]], dropped
+
+
+def prompt_cut(loaded: Loaded, request: Request) -> PromptCut:
+    """Where the request's rule cuts its prompt."""
+    ids, dropped = prompt_ids(loaded, request)
+    kept, forced = cut(ids, loaded.index, request.rule)
+    allowed = len(allowed_next(forced, loaded.index))
+    return PromptCut(ids, len(kept), forced, dropped, allowed)
+
+
+def load(name: str = DEFAULT_MODEL, device: str | None = None) -> Loaded:
+    """Load a model by its name, as `charwise.load` does, for `complete` and `demo`.
+
+    Raises:
+        ModelNotFoundError: what was looked for, and where.
+        VocabularyError: for a tokenizer that charwise cannot read.
+    """
+    from charwise.engines.load import load
+
+    return Loaded(name, load(name, device=device))

@@ -1,0 +1,27 @@
+"""The command `charwise lm-eval`: lm-evaluation-harness with charwise among its models."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from charwise.errors import SettingError
+
+#: How the command is registered: every option is the harness's, `--help` too.
+SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+
+
+def lm_eval(context: typer.Context) -> None:
+    """Run lm-evaluation-harness with the model `charwise`; takes the options of `lm_eval`."""
+    try:
+        from lm_eval.__main__ import cli_evaluate
+
+        import charwise.evaluation.lm_eval  # noqa: F401 - registers the model
+    except ImportError as error:
+        raise SettingError(
+            "lm-evaluation-harness is not installed, or not completely: "
+            f"pip install 'charwise[lm-eval]'. ({error})"
+        ) from error
+    sys.argv = ["charwise lm-eval", *context.args]
+    cli_evaluate()

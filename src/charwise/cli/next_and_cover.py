@@ -1,0 +1,187 @@
+"""The commands `charwise next` and `charwise cover`: distributions, and what they are sums of."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from charwise.cli.terminal import (
+    JsonOption,
+    ModelOption,
+    StdinOption,
+    console,
+    print_json,
+    quiet,
+    read_prompt,
+)
+from charwise.errors import SettingError
+
+if TYPE_CHECKING:
+    from charwise.model import CharLM
+    from charwise.tokens.vocabulary import Vocabulary
+
+PromptArgument = Annotated[str | None, typer.Argument(help="The text so far.")]
+TopOption = Annotated[int, typer.Option("--top", "-k", min=1, help="Rows to print.")]
+
+
+def next_bytes(
+    prompt: PromptArgument = None,
+    model: ModelOption = "embedded",
+    stdin: StdinOption = False,
+    chars: Annotated[bool, typer.Option("--chars", help="Characters instead of bytes.")] = False,
+    top: TopOption = 10,
+    preset: Annotated[
+        str, typer.Option(help="How much to spend: fast, default, accurate or exact.")
+    ] = "default",
+    as_json: JsonOption = False,
+) -> None:
+    """Print the probabilities of the next byte or character."""
+    text = read_prompt(prompt, stdin)
+    from charwise.known_text.presets import effort
+
+    try:
+        effort(preset)
+    except SettingError as error:
+        raise typer.BadParameter(str(error)) from error
+    state = load(model).state(text, preset=preset)
+    rows: list[tuple[str, float]]
+    if chars:
+        characters = state.next_chars()
+        rows, missing = characters.top(top), characters.missing
+    else:
+        bytes_ = state.next()
+        rows, missing = bytes_.top(top), bytes_.missing
+    if as_json:
+        print_json(
+            model=model,
+            prompt=_spelled(text),
+            exact_from=state.exact_from,
+            entropy_bits=state.next().entropy,
+            missing=missing,
+            next=[{"text": name, "probability": p} for name, p in rows],
+        )
+        return
+    table = _table("next character" if chars else "next byte", "probability", "")
+    for name, p in rows:
+        table.add_row(Text(_shown(name)), f"{p:.4f}", Text("█" * round(40 * p), style="green"))
+    out = console()
+    out.print(table)
+    entropy = f"entropy of the next byte {state.next().entropy:.3f} bits"
+    left = "not listed" if chars else "left out"
+    line = f"{entropy}; {left} {missing:.2g}; exact from byte {state.exact_from}"
+    out.print(line, soft_wrap=True)
+
+
+def cover(
+    prompt: PromptArgument = None,
+    model: ModelOption = "embedded",
+    stdin: StdinOption = False,
+    encodings: Annotated[
+        bool, typer.Option("--encodings", help="Only token strings that spell exactly the text.")
+    ] = False,
+    top: TopOption = 10,
+    tolerance: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="Most that may be left out, as a share.")
+    ] = 1e-6,
+    as_json: JsonOption = False,
+) -> None:
+    """Print the likeliest token strings that cover a text."""
+    text = read_prompt(prompt, stdin)
+    from charwise.cli import display
+    from charwise.coverings.members import covering_size
+    from charwise.tokens.canonical import to_bytes
+
+    lm = load(model)
+    covering = lm.covering(text, tolerance=tolerance)
+    bounds, tokens = covering.prefix_logprob(), lm.vocabulary.tokens
+    if encodings:
+        found = lm.encodings(text)
+        members, size = found.top(top), found.size
+    else:
+        members, size = covering.top(top), covering_size(lm.index, covering.text)
+    rows = [
+        {
+            "tokens": [display.spelling(tokens[id] or b"") for id in member.token_ids],
+            "ids": list(member.token_ids),
+            "logprob": member.logprob,
+            "share": math.exp(min(0.0, member.logprob - bounds.lower)),
+        }
+        for member in members
+    ]
+    if as_json:
+        print_json(
+            model=model,
+            prompt=_spelled(to_bytes(text)),
+            size=size,
+            visited=covering.visited,
+            lower=bounds.lower if math.isfinite(bounds.lower) else None,
+            upper=bounds.upper if math.isfinite(bounds.upper) else None,
+            missing=bounds.missing,
+            members=rows,
+        )
+        return
+    table = _table("tokens", "share", "log p", "ids")
+    for row, member in zip(rows, members, strict=True):
+        line = "|".join(display.token_spelling(lm.vocabulary, id) for id in member.token_ids)
+        ids = " ".join(map(str, member.token_ids))
+        table.add_row(Text(line), f"{row['share']:.4f}", f"{member.logprob:.3f}", ids)
+    out = console()
+    out.print(table)
+    what = "encodings" if encodings else "members"
+    line = f"{len(rows):,} of {size:,} {what}; {covering.visited:,} contexts visited"
+    out.print(line + lead_note(lm.vocabulary), soft_wrap=True)
+    out.print(
+        f"log p of the prefix in [{bounds.lower:.6f}, {bounds.upper:.6f}] nats: "
+        f"at most {bounds.missing:.2g} of it left out",
+        soft_wrap=True,
+    )
+
+
+def lead_note(vocabulary: Vocabulary) -> str:
+    """What to say where the tokenizer implies bytes before a text; nothing where it does not.
+
+    >>> from charwise import Vocabulary
+    >>> lead_note(Vocabulary.from_bytes([b"a"]))
+    ''
+    >>> lead_note(Vocabulary([b" ", b"a"], lead=b" "))
+    "; each starts with the ' ' that this tokenizer puts before a text"
+    """
+    if not vocabulary.lead:
+        return ""
+    lead = vocabulary.lead.decode()
+    return f"; each starts with the {lead!r} that this tokenizer puts before a text"
+
+
+def load(model: str) -> CharLM:
+    """The model that `--model` names, without the notices of the libraries."""
+    from charwise.engines import load as loading
+
+    quiet()
+    return loading.load(model)
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1))
+    for column in columns:
+        right = column in ("probability", "share", "log p")
+        table.add_column(column, justify="right" if right else "left", overflow="fold")
+    return table
+
+
+def _shown(name: str) -> str:
+    """A byte or a character with the invisible ones made visible."""
+    from charwise.cli.display import VISIBLE
+
+    shown = name.translate(VISIBLE)
+    return shown if shown.isprintable() else repr(name)[1:-1]
+
+
+def _spelled(text: str | bytes) -> str:
+    from charwise.cli.display import spelling
+
+    return spelling(text if isinstance(text, bytes) else text.encode())

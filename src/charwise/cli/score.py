@@ -1,0 +1,293 @@
+"""The command `charwise score`: texts and tables in, a table of their surprisals out."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.table import Table
+from rich.text import Text
+
+from charwise.cli.terminal import JsonOption, ModelOption, console, print_json, quiet
+from charwise.errors import InputError, SettingError
+from charwise.surprisal.spans import Convention
+from charwise.tables.chunks import Per, Record, Request
+from charwise.tables.rows import BadRow, Columns
+
+if TYPE_CHECKING:
+    from charwise.model import CharLM
+    from charwise.tables.jobs import Extent, Job, Scored
+    from charwise.tables.output import Done, Output
+
+#: The exit code where everything is done, except for rows that were left out.
+LEFT_OUT = 3
+
+#: Rows of input that are scored without --out, and rows of output that a terminal shows.
+_MOST_ROWS = 1_000
+_MOST_SHOWN = 200
+
+
+def score(
+    files: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FILE…",
+            help="Plain texts, .csv, .tsv, .jsonl or .parquet; '-' is a plain text from stdin.",
+        ),
+    ],
+    per: Annotated[Per, typer.Option(help="What a row of the output is.")] = "word",
+    convention: Annotated[
+        Convention | None,
+        typer.Option(help="Which whitespace belongs to a word; leading if not given."),
+    ] = None,
+    text_column: Annotated[
+        str | None, typer.Option(help="Has the texts; 'text' if not given.")
+    ] = None,
+    item_column: Annotated[str | None, typer.Option(help="Has names, which are copied.")] = None,
+    context_column: Annotated[
+        str | None, typer.Option(help="Has what comes before a text, and is not scored.")
+    ] = None,
+    regions_column: Annotated[
+        str | None, typer.Option(help="Has the text with | between regions, or [[start, end], …].")
+    ] = None,
+    model: ModelOption = "embedded",
+    preset: Annotated[
+        str, typer.Option(help="How much to spend: fast, default, accurate or exact.")
+    ] = "default",
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="A .csv, .tsv, .jsonl or .parquet file.")
+    ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the file if it is there.")
+    ] = False,
+    on_error: Annotated[
+        Literal["stop", "skip"], typer.Option(help="What to do about a row that has no score.")
+    ] = "stop",
+    ray: Annotated[bool, typer.Option("--ray", help="Score on a Ray cluster.")] = False,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Of Ray; one for each GPU or CPU if not given.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Surprisal of every word, character, byte or region of texts, as a table."""
+    if convention is not None and per != "word":
+        raise typer.BadParameter("--convention is about words: use it with --per word.")
+    request = Request(per, convention or "leading", preset)
+    _check_output(files, out, overwrite, ray, workers)
+    job = _job(files, (text_column, item_column, context_column, regions_column), request)
+    skip = on_error == "skip"
+    with _busy("reading the input"):
+        extent = job.survey(stop=not skip)
+    if out is None and extent.rows > _MOST_ROWS:
+        raise SettingError(f"{extent.rows:,} rows are too many to print: name a file with --out.")
+    with _busy("loading the model"):
+        lm = _load(model)
+    if out is None:
+        bad = len(_print(job, lm, extent, skip, model, as_json))
+    else:
+        from charwise.tables.output import Output
+
+        with Output(out, job.identity(lm, model), extent.rows, overwrite=overwrite) as output:
+            begun = output.done
+            scored = _scored(job, lm, begun.chunks, ray, workers)
+            with _progress(extent, begun) as advance:
+                for chunk in _checked(scored, skip, output):
+                    output.append(chunk.outcomes, chunk.size)
+                    advance(chunk)
+            output.finish()
+        _summarise(output, begun.rows, as_json)
+        bad = output.done.bad
+    if bad:
+        raise typer.Exit(LEFT_OUT)
+
+
+def _check_output(
+    files: list[str], out: Path | None, overwrite: bool, ray: bool, workers: int | None
+) -> None:
+    """Refuse options that do nothing, and an output that is there or is an input."""
+    if workers is not None and not ray:
+        raise typer.BadParameter("--workers are those of --ray.")
+    if out is None:
+        if overwrite or ray:
+            raise typer.BadParameter(f"--{'ray' if ray else 'overwrite'} needs --out FILE.")
+        return
+    if any(name != "-" and Path(name).resolve() == out.resolve() for name in files):
+        raise typer.BadParameter(f"{out} is one of the input files.")
+
+    from charwise.tables.output import refuse_finished
+    from charwise.tables.writers import format_of
+
+    format_of(out)
+    if not overwrite:
+        refuse_finished(out)
+
+
+def _job(
+    files: list[str], names: tuple[str | None, str | None, str | None, str | None], request: Request
+) -> Job:
+    """The job that the options describe; `names` are those of the columns."""
+    from charwise.known_text.presets import effort
+    from charwise.tables.jobs import Job
+    from charwise.tables.sources import find
+
+    text, item, context, regions = names
+    if regions is not None and request.per != "region":
+        raise typer.BadParameter("--regions-column needs --per region.")
+    if files.count("-") > 1:
+        raise typer.BadParameter("stdin ('-') is one text, and can be given once.")
+    try:
+        effort(request.preset)
+    except SettingError as error:
+        raise typer.BadParameter(str(error)) from error
+    sources = tuple(find(name) for name in files)
+    if any(names) and not any(source.is_table for source in sources):
+        raise typer.BadParameter("a plain text has no columns: give a table.")
+    return Job(sources, Columns(text or "text", item, context, regions), request)
+
+
+def _load(model: str) -> CharLM:
+    from charwise.engines.load import load
+
+    quiet()
+    return load(model)
+
+
+def _scored(job: Job, lm: CharLM, skip: int, ray: bool, workers: int | None) -> Iterator[Scored]:
+    """The chunks after the first `skip`, scored here or by Ray."""
+    if not ray:
+        return job.scored(lm, skip)
+    from charwise.tables import on_ray as ray_score
+
+    return ray_score.scored_by_ray(job, lm, skip, ray_score.start(workers))
+
+
+def _checked(
+    chunks: Iterator[Scored], skip: bool, output: Output | None = None
+) -> Iterator[Scored]:
+    """The chunks; a bad row ends them, unless those are skipped."""
+    for chunk in chunks:
+        bad = next((o for o in chunk.outcomes if isinstance(o, BadRow)), None)
+        if bad is not None and not skip:
+            kept = f"; {output.done.rows:,} rows are kept" if output is not None else ""
+            raise InputError(f"{bad} (--on-error skip leaves such rows out{kept}.)")
+        yield chunk
+
+
+def _print(
+    job: Job, lm: CharLM, extent: Extent, skip: bool, model: str, as_json: bool
+) -> list[BadRow]:
+    """Score everything, print the records on stdout, and what was left out on stderr."""
+    records: list[Record] = []
+    bad: list[BadRow] = []
+    with _progress(extent) as advance:
+        for chunk in _checked(job.scored(lm), skip):
+            for outcome in chunk.outcomes:
+                if isinstance(outcome, BadRow):
+                    bad.append(outcome)
+                else:
+                    records += outcome
+            advance(chunk)
+    for row in bad:
+        print(f"charwise: left out: {row}", file=sys.stderr)
+    if as_json:
+        print_json(
+            model=model,
+            per=job.request.per,
+            convention=job.request.convention if job.request.per == "word" else None,
+            preset=job.request.preset,
+            rows=[record._asdict() for record in records],
+            left_out=[str(row) for row in bad],
+        )
+        return bad
+    screen = console()
+    screen.print(_table(records[:_MOST_SHOWN]))
+    if len(records) > _MOST_SHOWN:
+        more = len(records) - _MOST_SHOWN
+        screen.print(f"… and {more:,} more; --out FILE writes all, --json prints all.")
+    return bad
+
+
+def _table(records: list[Record]) -> Table:
+    """The records, without the names and numbers of files and rows that all have in common."""
+    from charwise.cli.display import VISIBLE
+
+    names = [
+        name
+        for name in Record._fields
+        if name not in ("file", "row", "item") or len({getattr(r, name) for r in records}) > 1
+    ]
+    shown: dict[str, Callable[[Any], str]] = {
+        "item": lambda item: item or "",
+        "text": lambda text: text.translate(VISIBLE),
+        "surprisal": "{:.3f}".format,
+        "cumulative": "{:.3f}".format,
+        "missing": "{:.2g}".format,
+    }
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
+    for name in names:
+        if name in ("file", "item", "text"):
+            table.add_column(name, overflow="fold")
+        else:
+            table.add_column(name, justify="right", no_wrap=True)
+    for record in records:
+        cells = [shown.get(name, str)(getattr(record, name)) for name in names]
+        table.add_row(*map(Text, cells))
+    return table
+
+
+def _summarise(output: Output, begun: int, as_json: bool) -> None:
+    """What is in the finished output, which began after so many rows."""
+    done = output.done
+    errors = str(output.errors) if done.bad else None
+    if as_json:
+        print_json(
+            out=str(output.out),
+            rows=done.rows,
+            records=done.records,
+            left_out=done.bad,
+            errors=errors,
+            continued_after=begun,
+        )
+        return
+    scored = f"{done.rows - done.bad:,} of {done.rows:,} texts"
+    line = f"{output.out}: {done.records:,} rows for {scored}"
+    line += f", continued after {begun:,}" if begun else ""
+    line += f"; the {done.bad:,} left out are in {errors}" if errors else ""
+    print(line)
+
+
+def _busy(what: str) -> AbstractContextManager[Any]:
+    """Say on a terminal what takes a while."""
+    screen = Console(stderr=True)
+    return screen.status(what) if screen.is_terminal else nullcontext()
+
+
+@contextmanager
+def _progress(extent: Extent, done: Done | None = None) -> Iterator[Callable[[Scored], None]]:
+    """A bar on a terminal's stderr, by bytes of text, since rows differ in length."""
+    screen = Console(stderr=True)
+    bar = Progress(
+        BarColumn(),
+        TextColumn("{task.fields[rows]:,} of {task.fields[all_rows]:,} rows"),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+        console=screen,
+        disable=not screen.is_terminal,
+    )
+    rows, size = (0, 0) if done is None else (done.rows, done.size)
+    with bar:
+        task = bar.add_task("", total=extent.size, completed=size, rows=rows, all_rows=extent.rows)
+
+        def advance(chunk: Scored) -> None:
+            nonlocal rows
+            rows += len(chunk.outcomes)
+            bar.update(task, advance=chunk.size, rows=rows)
+
+        yield advance

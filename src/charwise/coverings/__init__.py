@@ -1,0 +1,1 @@
+"""C(σ), all token strings that cover a text: the oracle, best first, by beam, member by member."""

@@ -1,0 +1,318 @@
+"""Bundled beam summing, as its authors define it: for comparison and reproduction.
+
+Vieira et al. 2025, Appendix D (the beam of bundles, width K) and Appendix G (the threshold θ that
+saves extensions), over bytes, with two differences that change no result: bundles are ranges of
+the sorted vocabulary instead of tries, and the top K is found lazily (a bundle's weight only
+falls as bytes are consumed, so its weight before evaluation is an upper bound, and extensions
+bounded below the K-th known weight need not be evaluated). `token_healing` is the baseline of
+Appendix F.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from charwise.coverings.log_sums import add_logs, log, log_sum
+from charwise.coverings.rows import Evaluated
+from charwise.errors import EmptyBeamError, SettingError, ZeroProbabilityError
+
+#: Bytes back that a beam with `fallback` can return to.
+_MEMORY = 64
+
+
+class Bundle(NamedTuple):
+    """A context and the range of its next tokens that agree with the text so far.
+
+    >>> Bundle(0, 0.0, 1, 0, 2, math.log(0.75)).depth
+    1
+    """
+
+    node: int
+    log_weight: float  # log →p_Δ(context), nats
+    depth: int  # bytes of the next token that the text has fixed
+    lo: int
+    hi: int
+    log_p: float  # log_weight + log of the range's mass: the bundle's prefix probability
+
+
+class _Extension(NamedTuple):
+    """A context that ends where the text does, not evaluated yet; log_weight bounds its p."""
+
+    parent: int
+    token: int
+    log_weight: float
+
+
+@dataclass(frozen=True)
+class Beam:
+    """The state of beam summing after some text; extend it byte by byte with `step`.
+
+    Attributes:
+        k: how many bundles are kept.
+        theta: bundles lighter than this share of the beam are not extended (Appendix G).
+        lazy: evaluate only the extensions that can reach the top k.
+        text: the bytes consumed.
+        bundles: heaviest first.
+        fallback: when the beam empties, go back to the heaviest contexts dropped in the last
+            bytes, instead of raising `EmptyBeamError`.
+        log_dropped: log of all the mass dropped on the way, each at the moment it was dropped:
+            the true →p(text) is at most the beam's plus this.
+        reserve: what `fallback` goes back to: (how much of the text was consumed, what was
+            dropped there).
+
+    >>> from charwise.engines.ngram import NgramLM
+    >>> from charwise.tokens.index import SortedVocabulary
+    >>> from charwise.tokens.vocabulary import Vocabulary
+    >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2], bos_ids=[2])
+    >>> lm = NgramLM(vocabulary, 1, {(): [0.5, 0.25, 0.25]})
+    >>> evaluated = Evaluated(lm.tree([2]), SortedVocabulary(vocabulary))
+    >>> beam = start(evaluated, 0, k=1, fallback=True).step(ord("a"))
+    >>> beam.text, round(math.exp(beam.prefix_logprob), 9), beam.nodes()
+    (b'a', 0.75, [0])
+    """
+
+    evaluated: Evaluated
+    k: int
+    theta: float = 0.0
+    lazy: bool = True
+    fallback: bool = False
+    text: bytes = b""
+    bundles: tuple[Bundle, ...] = ()
+    log_dropped: float = -math.inf
+    reserve: tuple[tuple[int, Bundle | _Extension], ...] = ()
+
+    @property
+    def prefix_logprob(self) -> float:
+        """log →p(text) as the beam sees it, a lower bound, nats."""
+        return log_sum([bundle.log_p for bundle in self.bundles]) if self.text else 0.0
+
+    def step(self, byte: int) -> Beam:
+        """The beam after one more byte.
+
+        Raises:
+            EmptyBeamError: if no context survives; a larger k or a smaller theta may keep one.
+            ZeroProbabilityError: the same, but nothing was ever dropped: no setting helps.
+        """
+        kept = [b for b in (_filter(self.evaluated, b, byte) for b in self.bundles) if b]
+        floor = log(self.theta) + log_sum([bundle.log_p for bundle in kept])
+        extensions: list[_Extension] = []
+        skipped: list[_Extension] = []
+        for bundle in self.bundles:
+            (extensions if bundle.log_p >= floor else skipped).extend(self._extensions(bundle))
+        top, late, unopened = self._top_k(kept, extensions, byte)
+        unopened += skipped
+        weights = [*(b.log_p for b in late), *(e.log_weight for e in unopened)]
+        beam = replace(
+            self,
+            text=self.text + bytes([byte]),
+            bundles=tuple(top),
+            log_dropped=add_logs(self.log_dropped, log_sum(weights)),
+            reserve=self._reserve(late, unopened) if self.fallback else (),
+        )
+        return beam if top else beam._revived()
+
+    def _reserve(
+        self, late: list[Bundle], unopened: list[_Extension]
+    ) -> tuple[tuple[int, Bundle | _Extension], ...]:
+        """The reserve with the heaviest of what one step dropped, without what is too old."""
+        at = len(self.text)
+        recent = [entry for entry in self.reserve if entry[0] > at - _MEMORY]
+        unopened = sorted(unopened, key=lambda extension: -extension.log_weight)
+        recent += [(at, extension) for extension in unopened[: self.k]]
+        recent += [(at + 1, bundle) for bundle in late[: self.k]]
+        return tuple(recent)
+
+    def _revived(self) -> Beam:
+        """An empty beam, filled from the reserve: its entries, heaviest first, walked to here."""
+        entries = sorted(
+            self.reserve,
+            key=lambda entry: -(entry[1].log_p if isinstance(entry[1], Bundle) else entry[1][2]),
+        )
+        found: list[Bundle] = []
+        for at, dropped in entries:
+            opened = [dropped] if isinstance(dropped, Bundle) else _open(self.evaluated, [dropped])
+            beam = Beam(self.evaluated, self.k, 0.0, self.lazy, False, self.text[:at], (*opened,))
+            try:
+                found += beam.advance(self.text[at:]).bundles
+            except (EmptyBeamError, ZeroProbabilityError):
+                continue
+            if len(found) >= self.k:
+                break
+        if found:
+            found.sort(key=lambda bundle: -bundle.log_p)
+            return replace(self, bundles=tuple(found[: self.k]))
+        byte, before = self.text[-1], len(self.text) - 1
+        if self.log_dropped == -math.inf:
+            raise ZeroProbabilityError(
+                f"byte 0x{byte:02X} after {before} bytes: no token string of the "
+                "model spells it there, so the text has probability zero. Check the text, or "
+                "whether the vocabulary can spell it."
+            )
+        raise EmptyBeamError(
+            f"the beam (k={self.k}, theta={self.theta:g}) is empty after {before} "
+            f"bytes: no context kept so far continues with byte 0x{byte:02X}. Use a larger "
+            "k or a smaller theta, or fallback=True, or the covering, which never prunes for good."
+        )
+
+    def nodes(self) -> list[int]:
+        """The contexts that the beam refers to; all others may be dropped."""
+        reserve = [d.node if isinstance(d, Bundle) else d.parent for _, d in self.reserve]
+        return [*(bundle.node for bundle in self.bundles), *reserve]
+
+    def advance(self, text: bytes) -> Beam:
+        """The beam after several more bytes.
+
+        >>> import charwise
+        >>> lm = charwise.load()
+        >>> beam = start(Evaluated(lm.engine.tree(lm.vocabulary.bos_ids), lm.index), 0, k=4)
+        >>> beam.advance(b"import nump").text
+        b'import nump'
+        """
+        beam = self
+        for byte in text:
+            beam = beam.step(byte)
+        return beam
+
+    def next_byte_masses(self) -> tuple[NDArray[np.float64], float]:
+        """`[257]`: →p(text·byte) / s, and at 256 p(text) / s; and log s, the scale, nats.
+
+        The paper's `next_character_probability`, before it divides by the sum.
+
+        >>> import charwise
+        >>> lm = charwise.load()
+        >>> beam = start(Evaluated(lm.engine.tree(lm.vocabulary.bos_ids), lm.index), 0, k=4)
+        >>> masses, _ = beam.advance(b"import nump").next_byte_masses()
+        >>> chr(masses.argmax())
+        'y'
+        """
+        scale = max((bundle.log_p for bundle in self.bundles), default=-math.inf)
+        floor = log(self.theta) + self.prefix_logprob
+        extensions: list[_Extension] = []
+        for bundle in self.bundles:
+            if bundle.log_p >= floor:
+                extensions += self._extensions(bundle)
+        masses = np.zeros(257)
+        for bundle in (*self.bundles, *_open(self.evaluated, extensions)):
+            part, log_part = self.evaluated.next_bytes(
+                bundle.node, bundle.lo, bundle.hi, bundle.depth
+            )
+            if bundle.log_weight + log_part > -math.inf:
+                masses += math.exp(bundle.log_weight + log_part - scale) * part
+        return masses, scale
+
+    def _extensions(self, bundle: Bundle) -> list[_Extension]:
+        """Contexts that the tokens ending here make (`extend` of Appendix D, unevaluated)."""
+        index = self.evaluated.index
+        in_order = self.evaluated.row(bundle.node).in_order
+        found = []
+        at = bundle.lo
+        while bundle.depth and at < bundle.hi and len(index.sorted[at]) == bundle.depth:
+            if in_order[at] > 0:
+                weight = bundle.log_weight + math.log(in_order[at])
+                found.append(_Extension(bundle.node, int(index.ids[at]), weight))
+            at += 1
+        return found
+
+    def _top_k(
+        self, kept: list[Bundle], extensions: list[_Extension], byte: int
+    ) -> tuple[list[Bundle], list[Bundle], list[_Extension]]:
+        """The k heaviest candidates, the other candidates, and what was not opened."""
+        extensions = sorted(extensions, key=lambda extension: -extension.log_weight)
+        candidates = sorted(kept, key=lambda bundle: -bundle.log_p)
+        size = self.k if self.lazy else max(1, len(extensions))
+        while extensions:
+            if self.lazy and len(candidates) >= self.k:
+                kth = candidates[self.k - 1].log_p
+                # Weights in falling order: once one is under the k-th, all the rest are.
+                if extensions[0].log_weight < kth:
+                    break
+            opened = _open(self.evaluated, extensions[:size])
+            extensions = extensions[size:]
+            candidates += [b for b in (_filter(self.evaluated, b, byte) for b in opened) if b]
+            candidates.sort(key=lambda bundle: -bundle.log_p)
+        return candidates[: self.k], candidates[self.k :], extensions
+
+
+def start(
+    evaluated: Evaluated,
+    root: int,
+    k: int,
+    theta: float = 0.0,
+    *,
+    lazy: bool = True,
+    fallback: bool = False,
+) -> Beam:
+    """The beam before any text: one bundle, the whole vocabulary after `root`.
+
+    Raises:
+        SettingError: for k < 1, or theta outside [0, 1].
+
+    >>> from charwise.engines.ngram import NgramLM
+    >>> from charwise.tokens.index import SortedVocabulary
+    >>> from charwise.tokens.vocabulary import Vocabulary
+    >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2], bos_ids=[2])
+    >>> lm = NgramLM(vocabulary, 1, {(): [0.5, 0.25, 0.25]})
+    >>> beam = start(Evaluated(lm.tree([2]), SortedVocabulary(vocabulary)), 0, k=2)
+    >>> round(math.exp(beam.advance(b"aa").prefix_logprob), 9)
+    0.375
+    """
+    if k < 1:
+        raise SettingError(f"k is {k}: a beam keeps at least one bundle.")
+    if not 0 <= theta <= 1:
+        raise SettingError(f"theta is {theta}: it is a share of the beam's mass, in [0, 1].")
+    whole = Bundle(root, 0.0, 0, 0, len(evaluated.index.sorted), 0.0)
+    return Beam(evaluated, k, theta, lazy, fallback, bundles=(whole,))
+
+
+def token_healing(evaluated: Evaluated, root: int, text: bytes) -> Beam:
+    """One bundle: all canonical tokens but the last, then whatever starts with the last.
+
+    The approximate covering of Vieira et al. 2025, eq. 43, as a beam for `next_byte_masses`.
+
+    >>> from charwise.engines.ngram import NgramLM
+    >>> from charwise.tokens.index import SortedVocabulary
+    >>> from charwise.tokens.vocabulary import Vocabulary
+    >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2], bos_ids=[2])
+    >>> lm = NgramLM(vocabulary, 1, {(): [0.5, 0.25, 0.25]})
+    >>> evaluated = Evaluated(lm.tree([2]), SortedVocabulary(vocabulary))
+    >>> beam = token_healing(evaluated, 0, b"aa")             # after [a], all that starts with "a"
+    >>> round(math.exp(beam.prefix_logprob), 9)
+    0.375
+    """
+    beam = start(evaluated, root, k=1)
+    ids = evaluated.index.vocabulary.encode(text)
+    if not ids:
+        return beam
+    node, weight = root, 0.0
+    for id in ids[:-1]:
+        weight += log(float(evaluated.row(node).in_order[evaluated.index.rank[id]]))
+        node = evaluated.extend([(node, id)])[0]
+    last = evaluated.index.vocabulary.tokens[ids[-1]] or b""
+    lo, hi = evaluated.index.range(last)
+    mass = weight + log(float(evaluated.row(node).in_order[lo:hi].sum()))
+    return replace(beam, text=text, bundles=(Bundle(node, weight, len(last), lo, hi, mass),))
+
+
+def _open(evaluated: Evaluated, extensions: list[_Extension]) -> list[Bundle]:
+    """Evaluate extensions in one batch; each becomes the bundle of all its next tokens."""
+    nodes = evaluated.extend([(e.parent, e.token) for e in extensions])
+    size = len(evaluated.index.sorted)
+    return [
+        Bundle(node, e.log_weight, 0, 0, size, e.log_weight)
+        for node, e in zip(nodes, extensions, strict=True)
+    ]
+
+
+def _filter(evaluated: Evaluated, bundle: Bundle, byte: int) -> Bundle | None:
+    """The part of a bundle whose next byte is `byte`; None if that has no mass."""
+    lo, hi = evaluated.index.narrow(bundle.lo, bundle.hi, bundle.depth, byte)
+    mass = float(evaluated.row(bundle.node).in_order[lo:hi].sum())
+    if mass <= 0:
+        return None
+    log_p = bundle.log_weight + math.log(mass)
+    return Bundle(bundle.node, bundle.log_weight, bundle.depth + 1, lo, hi, log_p)

@@ -1,0 +1,269 @@
+"""Coverings, best first, with guaranteed bounds.
+
+    →p(σ) = Σ_{δ : κ(δ) ≺ σ} →p_Δ(δ) · m_δ(σ[|κ(δ)|:])
+
+where m_δ(s) is the mass of the tokens that start with s. Contexts δ are visited in falling order
+of their weight →p_Δ(δ). Everything below an unvisited context adds at most its weight, so at any
+moment the visited sum is a lower bound of →p(σ), and that plus the weights of the frontier an
+upper bound. With `tolerance=0` nothing is left unvisited: exact enumeration.
+
+docs/coverings.md derives it; Vieira et al. 2025, §3.1-3.2, define the covering.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from dataclasses import dataclass
+from itertools import islice
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from charwise.coverings.log_sums import add_logs, log, log_sum
+from charwise.coverings.members import Member, members_in_order
+from charwise.coverings.rows import Evaluated
+from charwise.errors import SettingError
+
+#: Contexts evaluated in one call while searching.
+_BATCH = 32
+
+
+class Bundle(NamedTuple):
+    """A visited context δ, and the tokens after it that reach or pass the end of the text.
+
+    Vieira et al. 2025, Appendix D: all members of a covering that differ in their last token.
+
+    >>> Bundle(node=0, log_weight=0.0, position=0, lo=1, hi=2).hi
+    2
+    """
+
+    node: int
+    log_weight: float  # log →p_Δ(δ), nats
+    position: int  # |κ(δ)|, bytes
+    lo: int  # the range, in sorted order, of the tokens that start with σ[position:]
+    hi: int
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Bounds of a log-probability, in nats; the truth lies between them, ends included.
+
+    >>> bounds = Interval(-1.0, -0.5)
+    >>> -0.7 in bounds, round(bounds.missing, 3)
+    (True, 0.393)
+    """
+
+    lower: float
+    upper: float
+
+    def __contains__(self, logprob: float) -> bool:
+        return self.lower <= logprob <= self.upper
+
+    @property
+    def missing(self) -> float:
+        """Largest share of the probability that was not visited: 1 − exp(lower − upper)."""
+        if self.upper == -math.inf:
+            return 0.0
+        return -math.expm1(self.lower - self.upper)
+
+
+class Covering:
+    """The visited part of a covering C(σ), and what is known about the rest.
+
+    Attributes:
+        text: σ.
+        bundles: the visited contexts, in the order of the visit; those with an empty range, or
+            one without mass, have no members.
+        visited: how many contexts were visited.
+        log_unvisited: log of the most that unvisited contexts inside σ can add to →p(σ), nats.
+        log_unvisited_end: the same for unvisited contexts that spell σ, whose own probability
+            is known but not how it divides over the next byte.
+
+    >>> from charwise.engines.ngram import NgramLM
+    >>> from charwise.tokens.index import SortedVocabulary
+    >>> from charwise.tokens.vocabulary import Vocabulary
+    >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2], bos_ids=[2])
+    >>> lm = NgramLM(vocabulary, 1, {(): [0.5, 0.25, 0.25]})
+    >>> evaluated = Evaluated(lm.tree([2]), SortedVocabulary(vocabulary))
+    >>> covering = best_first(evaluated, 0, b"a", tolerance=0, through=True)
+    >>> round(math.exp(covering.prefix_logprob().upper), 9)     # [a] or [ab]
+    0.75
+    >>> round(math.exp(covering.logprob().lower), 9)            # [a], and the end
+    0.125
+    >>> [member.token_ids for member in covering.top(2)]
+    [(0,), (1,)]
+    """
+
+    def __init__(
+        self,
+        evaluated: Evaluated,
+        root: int,
+        text: bytes,
+        bundles: list[Bundle],
+        visited: int,
+        log_unvisited: float,
+        log_unvisited_end: float,
+    ) -> None:
+        self._evaluated = evaluated
+        self._root = root
+        self.text = text
+        self.bundles = bundles
+        self.visited = visited
+        self.log_unvisited = log_unvisited
+        self.log_unvisited_end = log_unvisited_end
+
+    def prefix_logprob(self) -> Interval:
+        """Bounds of log →p(σ | root), nats."""
+        if not self.text:
+            return Interval(0.0, 0.0)
+        inside = [b for b in self.bundles if b.position < len(self.text)]
+        lower = log_sum([log_mass(self._evaluated, bundle) for bundle in inside])
+        return _interval(lower, self.log_unvisited)
+
+    def logprob(self) -> Interval:
+        """Bounds of log p(σ | root), end of text included, nats.
+
+        Only for coverings made with `through=True`, which visit the contexts that spell σ.
+        """
+        logs = [
+            bundle.log_weight + log(self._evaluated.row(bundle.node).end)
+            for bundle in self.bundles
+            if bundle.position == len(self.text)
+        ]
+        return _interval(log_sum(logs), add_logs(self.log_unvisited, self.log_unvisited_end))
+
+    def next_byte_masses(self) -> tuple[NDArray[np.float64], float]:
+        """`[257]`: lower bounds of →p(σ·byte) / s, at 256 of p(σ) / s; and log s, the scale.
+
+        Only for coverings made with `through=True`. Unvisited contexts, of both kinds, add at
+        most their weight to all of these together.
+
+        >>> from charwise import CharLM, Vocabulary
+        >>> from charwise.engines.ngram import NgramLM
+        >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2], bos_ids=[2])
+        >>> covering = CharLM(NgramLM(vocabulary, 1, {(): [0.5, 0.25, 0.25]})).covering("aa")
+        >>> masses, scale = covering.next_byte_masses()
+        >>> (masses[[ord("a"), ord("b"), 256]] * math.exp(scale)).round(9).tolist()
+        [0.1875, 0.125, 0.0625]
+        """
+        size = len(self.text)
+        # The heaviest share of →p(σ), not the heaviest context: that may spell none of it.
+        scale = max((self._log_share(bundle) for bundle in self.bundles), default=-math.inf)
+        masses = np.zeros(257)
+        for bundle in self.bundles:
+            depth = size - bundle.position
+            part, log_part = self._evaluated.next_bytes(bundle.node, bundle.lo, bundle.hi, depth)
+            if log_part > -math.inf:
+                masses += math.exp(bundle.log_weight + log_part - scale) * part
+        return masses, scale
+
+    def _log_share(self, bundle: Bundle) -> float:
+        """log of what a bundle adds to →p(σ), or, if it spells σ, of its own weight."""
+        ended = bundle.position == len(self.text)
+        return bundle.log_weight if ended else log_mass(self._evaluated, bundle)
+
+    def top(self, k: int) -> list[Member]:
+        """The `k` most probable members of C(σ), in guaranteed order."""
+        return list(islice(members_in_order(self._evaluated, self._root, self.text), k))
+
+
+class _Frontier(NamedTuple):
+    """A context not visited yet; the heap's first is the heaviest."""
+
+    negative_log_weight: float
+    order: int  # breaks ties: first found, first visited
+    position: int
+    parent: int
+    token: int  # -1 for the root itself, which is `parent`
+
+
+def best_first(
+    evaluated: Evaluated,
+    root: int,
+    text: bytes,
+    *,
+    tolerance: float = 1e-6,
+    through: bool = False,
+    max_contexts: int = 100_000,
+) -> Covering:
+    """Visit the contexts of C(text) in falling order of weight.
+
+    Args:
+        evaluated: evaluated contexts; what is visited is added to it.
+        root: the node before the text.
+        text: σ, any bytes.
+        tolerance: stop when the unvisited mass is at most this share of the visited mass.
+        through: also visit the contexts that spell σ exactly, as the next byte needs.
+        max_contexts: stop then in any case; the bounds say what is missing.
+
+    Raises:
+        SettingError: for a tolerance outside [0, 1], or no contexts.
+
+    >>> from charwise.engines.ngram import NgramLM
+    >>> from charwise.tokens.index import SortedVocabulary
+    >>> from charwise.tokens.vocabulary import Vocabulary
+    >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2], bos_ids=[2])
+    >>> lm = NgramLM(vocabulary, 1, {(): [0.5, 0.25, 0.25]})
+    >>> evaluated = Evaluated(lm.tree([2]), SortedVocabulary(vocabulary))
+    >>> covering = best_first(evaluated, 0, b"aa")       # [a a], [a ab]: 1/4 + 1/8
+    >>> round(math.exp(covering.prefix_logprob().lower), 9), covering.visited
+    (0.375, 2)
+    """
+    if not 0 <= tolerance <= 1:
+        raise SettingError(f"tolerance is {tolerance}: it must lie in [0, 1].")
+    if max_contexts < 1:
+        raise SettingError(f"max_contexts is {max_contexts}: at least one must be visited.")
+    limit = len(text) + 1 if through else len(text)
+    heap = [_Frontier(0.0, 0, 0, root, -1)] if limit else []
+    bundles: list[Bundle] = []
+    log_visited = -math.inf
+    visited = order = 0
+    while heap and visited < max_contexts:
+        log_unvisited = log_sum([-item.negative_log_weight for item in heap])
+        if log_unvisited <= log_visited + log(tolerance):
+            break
+        size = min(_BATCH, len(heap), max_contexts - visited)
+        batch = [heapq.heappop(heap) for _ in range(size)]
+        for item, node in zip(batch, _evaluate(evaluated, batch), strict=True):
+            visited += 1
+            weight, position = -item.negative_log_weight, item.position
+            lo, hi = evaluated.index.range(text[position:])
+            bundle = Bundle(node, weight, position, lo, hi)
+            bundles.append(bundle)
+            if position < len(text):
+                log_visited = add_logs(log_visited, log_mass(evaluated, bundle))
+            for token, logp in evaluated.continuations(node, text[position:], through):
+                order += 1
+                end = position + evaluated.index.length(token)
+                heapq.heappush(heap, _Frontier(-weight - logp, order, end, node, token))
+    inside = [-item.negative_log_weight for item in heap if item.position < len(text)]
+    ended = [-item.negative_log_weight for item in heap if item.position == len(text)]
+    return Covering(evaluated, root, text, bundles, visited, log_sum(inside), log_sum(ended))
+
+
+def _evaluate(evaluated: Evaluated, batch: list[_Frontier]) -> list[int]:
+    edges = [(item.parent, item.token) for item in batch if item.token >= 0]
+    nodes = iter(evaluated.extend(edges))
+    return [item.parent if item.token < 0 else next(nodes) for item in batch]
+
+
+def log_mass(evaluated: Evaluated, bundle: Bundle) -> float:
+    """log of a bundle's share of →p(σ): its weight times the mass of its range, nats.
+
+    >>> from charwise.engines.ngram import NgramLM
+    >>> from charwise.tokens.index import SortedVocabulary
+    >>> from charwise.tokens.vocabulary import Vocabulary
+    >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2], bos_ids=[2])
+    >>> lm = NgramLM(vocabulary, 1, {(): [0.5, 0.25, 0.25]})
+    >>> evaluated = Evaluated(lm.tree([2]), SortedVocabulary(vocabulary))
+    >>> round(math.exp(log_mass(evaluated, Bundle(0, math.log(0.5), 1, 0, 2))), 9)  # 1/2 · 3/4
+    0.375
+    """
+    mass = evaluated.row(bundle.node).in_order[bundle.lo : bundle.hi].sum()
+    return bundle.log_weight + log(float(mass))
+
+
+def _interval(lower: float, log_unvisited: float) -> Interval:
+    return Interval(min(0.0, lower), min(0.0, add_logs(lower, log_unvisited)))

@@ -1,0 +1,254 @@
+"""The oracle: the published enumeration, and the definitions themselves, as short as they read.
+
+Slow and obvious on purpose. Every fast path in charwise is tested against these functions; none
+uses them. `enum_cover`, `prune_top_k_buckets` and `next_character_probability` are the algorithms
+of Vieira et al. 2025, §3.2-3.3, over bytes; `by_definition` and `by_enumeration` do not even use
+the covering.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from itertools import product
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from charwise.errors import ZeroProbabilityError
+from charwise.token_lm import TokenLM
+from charwise.tokens.vocabulary import Vocabulary
+
+#: p_Δ(· | δ): probabilities `[width]` of what follows a token string.
+Conditional = Callable[[tuple[int, ...]], NDArray[np.float64]]
+
+
+class Member(NamedTuple):
+    """A token string, its decoding, and its prefix probability →p_Δ.
+
+    >>> Member(0.25, b"ab", (1,)).text
+    b'ab'
+    """
+
+    p: float
+    text: bytes
+    tokens: tuple[int, ...]
+
+
+Prune = Callable[[bytes, list[Member]], list[Member]]
+
+
+def conditional(lm: TokenLM, prompt_ids: Sequence[int] | None = None) -> Conditional:
+    """p_Δ(· | δ) of an engine as a plain function of the token string δ.
+
+    >>> from charwise.engines.ngram import NgramLM
+    >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2], bos_ids=[2])
+    >>> p = conditional(NgramLM(vocabulary, 1, {(): [0.5, 0.25, 0.25]}))
+    >>> p((0, 1)).round(9).tolist()
+    [0.5, 0.25, 0.25]
+    """
+    tree = lm.tree(lm.vocabulary.bos_ids if prompt_ids is None else prompt_ids)
+    nodes: dict[tuple[int, ...], int] = {(): tree.root}
+
+    def node(tokens: tuple[int, ...]) -> int:
+        if tokens not in nodes:
+            nodes[tokens] = tree.extend([(node(tokens[:-1]), tokens[-1])])[0]
+        return nodes[tokens]
+
+    def row(tokens: tuple[int, ...]) -> NDArray[np.float64]:
+        logs = tree.logprobs([node(tokens)])[0]
+        return np.asarray(logs.double().exp().cpu().numpy())
+
+    return row
+
+
+def prune_nothing(text: bytes, out: list[Member]) -> list[Member]:
+    """Keep all of the covering.
+
+    >>> prune_nothing(b"a", [Member(0.5, b"a", (0,))])
+    [Member(p=0.5, text=b'a', tokens=(0,))]
+    """
+    return out
+
+
+def prune_top_k_buckets(k: int) -> Prune:
+    """Keep the `k` heaviest buckets: members that agree up to a partially matched last token.
+
+    >>> members = [Member(0.3, b"a", (0,)), Member(0.2, b"ab", (1,)), Member(0.2, b"ac", (2,))]
+    >>> [member.text for member in prune_top_k_buckets(1)(b"a", members)]
+    [b'ab', b'ac']
+    """
+
+    def prune(text: bytes, out: list[Member]) -> list[Member]:
+        buckets: dict[tuple[int, ...], list[Member]] = defaultdict(list)
+        for member in out:
+            partial = len(member.text) > len(text)
+            buckets[member.tokens[:-1] if partial else member.tokens].append(member)
+        heaviest = sorted(buckets.values(), key=lambda b: -sum(member.p for member in b))
+        return [member for bucket in heaviest[:k] for member in bucket]
+
+    return prune
+
+
+def enum_cover(
+    text: bytes, p: Conditional, vocabulary: Vocabulary, prune: Prune = prune_nothing
+) -> list[Member]:
+    """The members of the covering C(text) that survive `prune` (Vieira et al. 2025, §3.2).
+
+    >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2])
+    >>> uniform = lambda tokens: np.array([0.5, 0.25, 0.25])
+    >>> [(m.p, m.tokens) for m in enum_cover(b"ab", uniform, vocabulary)]
+    [(0.25, (1,))]
+    >>> [(m.p, m.tokens) for m in enum_cover(b"a", uniform, vocabulary)]
+    [(0.5, (0,)), (0.25, (1,))]
+    """
+    size = len(text)
+    if size == 0:
+        return [Member(1.0, b"", ())]
+    out = []
+    for member in enum_cover(text[:-1], p, vocabulary, prune):
+        if len(member.text) < size:  # extend
+            row = p(member.tokens)
+            for id, token in enumerate(vocabulary.tokens):
+                if token is not None:
+                    longer = member.text + token
+                    if longer[size - 1] == text[-1]:  # filter
+                        out.append(Member(member.p * float(row[id]), longer, (*member.tokens, id)))
+        elif member.text[size - 1] == text[-1]:
+            out.append(member)
+    return prune(text, out)
+
+
+def prefix_probability(text: bytes, p: Conditional, vocabulary: Vocabulary) -> float:
+    """→p(text), summed over the covering (Vieira et al. 2025, eq. 13).
+
+    >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2])
+    >>> p = lambda tokens: np.array([0.5, 0.25, 0.25])
+    >>> prefix_probability(b"aa", p, vocabulary)              # [a a], [a ab]
+    0.375
+    """
+    return sum(member.p for member in enum_cover(text, p, vocabulary))
+
+
+def string_probability(text: bytes, p: Conditional, vocabulary: Vocabulary) -> float:
+    """p(text), end of text included (Vieira et al. 2025, eq. 14).
+
+    >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2])
+    >>> p = lambda tokens: np.array([0.5, 0.25, 0.25])
+    >>> string_probability(b"aa", p, vocabulary)              # [a a], and the end
+    0.0625
+    """
+    return sum(
+        member.p * _end(p(member.tokens), vocabulary)
+        for member in enum_cover(text, p, vocabulary)
+        if member.text == text
+    )
+
+
+def next_character_probability(
+    text: bytes, p: Conditional, vocabulary: Vocabulary, prune: Prune = prune_nothing
+) -> NDArray[np.float64]:
+    """`[257]`: p(byte | text), and at 256 p(EOS | text) (Vieira et al. 2025, §3.3).
+
+    Raises:
+        ZeroProbabilityError: if what is left of the covering has no mass.
+
+    >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2])
+    >>> p = lambda tokens: np.array([0.5, 0.25, 0.25])
+    >>> next_character_probability(b"", p, vocabulary)[[ord("a"), 256]]
+    array([0.75, 0.25])
+    """
+    size = len(text)
+    masses = np.zeros(257)
+    total = 0.0
+    for member in enum_cover(text, p, vocabulary, prune):
+        total += member.p
+        if len(member.text) > size:
+            masses[member.text[size]] += member.p
+            continue
+        row = p(member.tokens)
+        masses[256] += member.p * _end(row, vocabulary)
+        for id, token in enumerate(vocabulary.tokens):
+            if token is not None:
+                masses[token[0]] += member.p * row[id]
+    if total == 0:
+        raise ZeroProbabilityError(
+            f"{str(text)[1:]} has probability zero"
+            f"{'' if prune is prune_nothing else ' among what was not pruned'}, so no "
+            "distribution follows it. Check the text, or whether the vocabulary can spell it."
+        )
+    return masses / total
+
+
+def by_definition(text: bytes, p: Conditional, vocabulary: Vocabulary) -> float:
+    """→p(text) = P[κ(Y) ⪰ text], by total probability over the first token, and so on.
+
+    Uses no covering: only that a token string whose decoding departs from `text` can never come
+    back, and that one which has reached its end has succeeded.
+
+    >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2])
+    >>> p = lambda tokens: np.array([0.5, 0.25, 0.25])
+    >>> by_definition(b"aa", p, vocabulary)
+    0.375
+    """
+
+    def succeed(tokens: tuple[int, ...], decoded: bytes) -> float:
+        if decoded.startswith(text):
+            return 1.0
+        if not text.startswith(decoded):
+            return 0.0
+        row = p(tokens)
+        return sum(
+            float(row[id]) * succeed((*tokens, id), decoded + token)
+            for id, token in enumerate(vocabulary.tokens)
+            if token is not None and row[id] > 0
+        )
+
+    return succeed((), b"")
+
+
+def by_enumeration(text: bytes, p: Conditional, vocabulary: Vocabulary) -> tuple[float, float]:
+    """→p(text) and p(text), from all token strings that matter, one by one.
+
+    A token string of n tokens has at least n bytes. So whether a complete string starts with
+    `text` is known from its first |text| tokens, and no string longer than that decodes to it:
+    the sums below go over every token string of up to |text| tokens, without any pruning.
+
+    >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2])
+    >>> p = lambda tokens: np.array([0.5, 0.25, 0.25])
+    >>> by_enumeration(b"aa", p, vocabulary)
+    (0.375, 0.0625)
+    """
+    starts, equals = 0.0, 0.0
+    texts = [id for id, token in enumerate(vocabulary.tokens) if token is not None]
+    for tokens in _strings(texts, len(text)):
+        decoded = vocabulary.decode(tokens)
+        weight = _prefix_weight(tokens, p)
+        if weight == 0.0:
+            continue
+        ended = weight * _end(p(tokens), vocabulary)
+        if decoded == text:
+            equals += ended
+        if decoded.startswith(text):
+            # Shorter strings count when they end here; full-length ones whatever follows.
+            starts += ended if len(tokens) < len(text) else weight
+    return starts, equals
+
+
+def _strings(ids: Sequence[int], longest: int) -> Iterator[tuple[int, ...]]:
+    for size in range(longest + 1):
+        yield from product(ids, repeat=size)
+
+
+def _prefix_weight(tokens: tuple[int, ...], p: Conditional) -> float:
+    weight = 1.0
+    for n, id in enumerate(tokens):
+        weight *= float(p(tokens[:n])[id])
+        if weight == 0.0:
+            break
+    return weight
+
+
+def _end(row: NDArray[np.float64], vocabulary: Vocabulary) -> float:
+    return float(row[list(vocabulary.end_ids)].sum())

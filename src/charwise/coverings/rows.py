@@ -1,0 +1,157 @@
+"""Evaluated contexts with their next-token probabilities in sorted order.
+
+The covering algorithms all ask the same of a context δ: p_Δ(· | δ) as a vector over the sorted
+vocabulary, in which every prefix is a slice, and p_Δ(EOS | δ), summed over the end tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from charwise.token_lm import TokenTree
+from charwise.tokens.index import END_OF_TOKEN, SortedVocabulary
+
+
+class Row(NamedTuple):
+    """p_Δ(· | δ): `[n]` float64 in sorted order, and the mass of the end tokens.
+
+    >>> Row(np.array([0.5, 0.25]), end=0.25).end
+    0.25
+    """
+
+    in_order: NDArray[np.float64]
+    end: float
+
+
+class Evaluated:
+    """A `TokenTree` together with the rows of the contexts asked about so far.
+
+    With `retain` the tree keeps the log-probabilities of every node for being asked again; `edges`
+    are those that the tree was made with.
+
+    >>> from charwise.engines.ngram import NgramLM
+    >>> from charwise.tokens.vocabulary import Vocabulary
+    >>> vocabulary = Vocabulary.from_bytes([b"b", b"a", None], end_ids=[2], bos_ids=[2])
+    >>> lm = NgramLM(vocabulary, 1, {(): [0.5, 0.25, 0.25]})
+    >>> evaluated = Evaluated(lm.tree([2]), SortedVocabulary(vocabulary))
+    >>> evaluated.row(0)
+    Row(in_order=array([0.25, 0.5 ]), end=0.25)
+    >>> evaluated.extend([(0, 1), (0, 0), (0, 1)])  # [a], [b], and [a] again
+    [1, 2, 1]
+    >>> [(token, round(logp, 3)) for token, logp in evaluated.continuations(0, b"ab")]
+    [(1, -1.386)]
+    >>> evaluated.keep([2])
+    """
+
+    def __init__(
+        self,
+        tree: TokenTree,
+        index: SortedVocabulary,
+        *,
+        edges: Sequence[tuple[int, int]] = (),
+        retain: bool = False,
+    ) -> None:
+        self.tree = tree
+        self.index = index
+        self.retain = retain
+        self._rows: dict[int, Row] = {}
+        self._children = {edge: node for node, edge in enumerate(edges, start=1)}
+
+    def extend(self, edges: Sequence[tuple[int, int]]) -> list[int]:
+        """Nodes of the contexts `parent · token`; only those not known yet are evaluated."""
+        new = [edge for edge in dict.fromkeys(edges) if edge not in self._children]
+        if new:
+            self._children.update(zip(new, self.tree.extend(new), strict=True))
+        return [self._children[edge] for edge in edges]
+
+    def node(self, parent: int, token: int, edges: list[tuple[int, int]]) -> int:
+        """The node of `parent · token`; if it is new it is appended to `edges`, to be extended.
+
+        The parent may itself be one that `edges` will make.
+
+        >>> from charwise.engines.ngram import NgramLM
+        >>> from charwise.tokens.vocabulary import Vocabulary
+        >>> vocabulary = Vocabulary.from_bytes([b"b", b"a", None], end_ids=[2], bos_ids=[2])
+        >>> lm = NgramLM(vocabulary, 1, {(): [0.5, 0.25, 0.25]})
+        >>> evaluated = Evaluated(lm.tree([2]), SortedVocabulary(vocabulary))
+        >>> edges: list[tuple[int, int]] = []
+        >>> evaluated.node(0, 1, edges), evaluated.node(1, 0, edges), edges  # [a], then [a b]
+        (1, 2, [(0, 1), (1, 0)])
+        >>> evaluated.take_back(edges)  # or evaluated.tree.extend(edges)
+        """
+        known = self._children.get((parent, token))
+        if known is None:
+            known = self._children[parent, token] = self.tree.size + len(edges)
+            edges.append((parent, token))
+        return known
+
+    def take_back(self, edges: Sequence[tuple[int, int]]) -> None:
+        """Forget nodes that `node` promised, if extending failed or was interrupted."""
+        for edge in edges:
+            self._children.pop(edge, None)
+
+    def keep(self, nodes: Sequence[int]) -> None:
+        """Drop every context that is neither one of these nor an ancestor of one."""
+        self.tree.keep(nodes)
+        live = set(nodes)
+        self._rows = {node: row for node, row in self._rows.items() if node in live}
+        self._children = {edge: node for edge, node in self._children.items() if node in live}
+
+    def row(self, node: int) -> Row:
+        """Probabilities at a node, computed when first asked for."""
+        if node not in self._rows:
+            logs = self.tree.logprobs([node])[0]
+            ends = self.index.vocabulary.end_ids
+            order = self.index.ids_on(logs.device)
+            in_order = logs[order].double().exp_().cpu().numpy()
+            end = float(logs[list(ends)].double().exp().sum()) if ends else 0.0
+            self._rows[node] = Row(in_order, end)
+            if not self.retain:
+                self.tree.forget([node])
+        return self._rows[node]
+
+    def next_bytes(
+        self, node: int, lo: int, hi: int, depth: int
+    ) -> tuple[NDArray[np.float64], float]:
+        """How a bundle divides over the next byte: `[257]` shares, at 256 the end of the text.
+
+        Tokens that end at `depth` are left out: what follows them is another context's business.
+
+        Returns:
+            The shares, which sum to 1 (all 0 if nothing follows), and the log of their mass.
+            Apart, neither overflows nor underflows, however light the bundle is.
+
+        >>> from charwise.engines.ngram import NgramLM
+        >>> from charwise.tokens.vocabulary import Vocabulary
+        >>> vocabulary = Vocabulary.from_bytes([b"b", b"a", None], end_ids=[2], bos_ids=[2])
+        >>> lm = NgramLM(vocabulary, 1, {(): [0.5, 0.25, 0.25]})
+        >>> evaluated = Evaluated(lm.tree([2]), SortedVocabulary(vocabulary))
+        >>> shares, log_mass = evaluated.next_bytes(0, 0, 2, 0)
+        >>> shares[[ord("a"), ord("b"), 256]].round(9).tolist(), round(log_mass, 9)
+        ([0.25, 0.5, 0.25], 0.0)
+        """
+        row = self.row(node)
+        part = self.index.next_byte_masses(row.in_order, lo, hi, depth)
+        part[END_OF_TOKEN] = row.end if depth == 0 else 0.0
+        mass = float(part.sum())
+        return (part / mass, math.log(mass)) if mass > 0 else (part, -math.inf)
+
+    def continuations(
+        self, node: int, rest: bytes, through: bool = False
+    ) -> list[tuple[int, float]]:
+        """Tokens that are proper prefixes of `rest` (`through`: or `rest` itself), with log p.
+
+        Those of probability zero are left out. Natural log.
+        """
+        tokens = self.index.prefixes(rest)
+        if through and rest:
+            lo, hi = self.index.twins(rest)
+            tokens += self.index.ids[lo:hi].tolist()
+        in_order, rank = self.row(node).in_order, self.index.rank
+        masses = [(token, float(in_order[rank[token]])) for token in tokens]
+        return [(token, math.log(mass)) for token, mass in masses if mass > 0]

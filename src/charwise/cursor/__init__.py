@@ -1,0 +1,1 @@
+"""What the model says next: states that grow and shrink by bytes, and draws from them."""

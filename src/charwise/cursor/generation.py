@@ -1,0 +1,265 @@
+"""Conditional generation: samples from p(completion | the prompt's characters).
+
+Vieira et al. 2025, §3.4 and Prop. 2: draw a member of the prompt's covering in proportion to its
+prefix probability, then go on token by token, as the model always does. The member's last token
+may run past the prompt, so there is no boundary at the cursor. docs/generation.md derives it, and
+shows how masking (token healing) differs.
+"""
+
+from __future__ import annotations
+
+import codecs
+import secrets
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from charwise.cursor.characters import pending
+from charwise.cursor.sampling import Sampling, draw_tokens
+from charwise.errors import SettingError
+from charwise.tokens.canonical import to_bytes
+
+if TYPE_CHECKING:
+    from charwise.cursor.state import State
+
+
+@dataclass(frozen=True)
+class Completion:
+    """What comes after a prompt.
+
+    Attributes:
+        text: the completion, without the prompt and without the stop string. A character that
+            the prompt began is in it whole.
+        raw: its bytes, of which `text` shows what is valid UTF-8.
+        logprob: log-probability of the tokens drawn, given the prompt's characters, at
+            temperature 1 and without truncation, nats.
+        token_ids: the tokens drawn, from `exact_from` on: the covering's member, then the rest.
+        exact_from: offset in the prompt, in bytes, before which only its canonical tokenization
+            is conditioned on.
+        finish: "end" (end of text), "stop" (a stop string), "length", or "window".
+
+    >>> import charwise
+    >>> completion = charwise.load().complete("import nump", max_new_bytes=1)[0]
+    >>> completion.text, completion.exact_from, completion.finish
+    ('y', 0, 'length')
+    """
+
+    text: str
+    raw: bytes
+    logprob: float
+    token_ids: list[int]
+    exact_from: int
+    finish: str
+
+
+@dataclass
+class _Draft:
+    """A completion being drawn."""
+
+    node: int
+    token: int  # drawn after `node`, not evaluated yet; −1 before the first
+    token_ids: list[int]
+    raw: bytes  # bytes after the prompt
+    logprob: float
+    finish: str = ""
+    cut: int = field(default=-1)  # where a stop string starts
+
+
+def complete(
+    state: State,
+    *,
+    n: int = 1,
+    max_new_bytes: int = 64,
+    stop: Sequence[str | bytes] = (),
+    sampling: Sampling | None = None,
+) -> list[Completion]:
+    """n completions of a state's text; see `CharLM.complete`."""
+    generator = _Generator(state, n, max_new_bytes, stop, sampling or Sampling())
+    try:
+        while generator.active():
+            generator.advance()
+        return [generator.completion(draft) for draft in generator.drafts]
+    finally:
+        generator.close()
+
+
+def stream(
+    state: State,
+    *,
+    max_new_bytes: int = 64,
+    stop: Sequence[str | bytes] = (),
+    sampling: Sampling | None = None,
+) -> Iterator[str]:
+    """The pieces of one completion as they are drawn; no piece ends inside a character.
+
+    Text that may turn out to begin a stop string is held back until that is known.
+    """
+    generator = _Generator(state, 1, max_new_bytes, stop, sampling or Sampling())
+    draft = generator.drafts[0]
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    decoder.decode(pending(state.text))
+    sent = 0
+    try:
+        while True:
+            done = not generator.active()
+            end = len(generator.kept(draft)) if done else generator.safe(draft)
+            piece = decoder.decode(generator.kept(draft)[sent:end])
+            sent = max(sent, end)
+            if piece:
+                yield piece
+            if done:
+                return
+            generator.advance()
+    finally:
+        generator.close()
+
+
+class _Generator:
+    """The token loop that `complete` and `stream` share."""
+
+    def __init__(
+        self,
+        state: State,
+        n: int,
+        max_new_bytes: int,
+        stop: Sequence[str | bytes],
+        sampling: Sampling,
+    ) -> None:
+        if n < 1:
+            raise SettingError(f"n is {n}: at least one completion must be asked for.")
+        if max_new_bytes < 0:
+            raise SettingError(f"max_new_bytes is {max_new_bytes}: it must be 0 or more.")
+        self.stops = [to_bytes(s) for s in ([stop] if isinstance(stop, str | bytes) else stop)]
+        if b"" in self.stops:
+            raise SettingError("a stop string is empty: it would stop before anything is drawn.")
+        self.state, self.sampling, self.limit = state, sampling, max_new_bytes
+        self.session = state.session
+        self.tree = self.session.evaluated.tree
+        self.mine: list[int] = []
+        seed = secrets.randbits(63) if sampling.seed is None else sampling.seed
+        self.rng = np.random.default_rng(seed)
+        device = self.session.lm.engine.device
+        self.torch_rng = torch.Generator(device).manual_seed(seed % 2**63)
+        self.drafts = _draw_members(state, n, sampling, self.rng)
+        for draft in self.drafts:
+            self._check(draft)
+
+    def active(self) -> list[_Draft]:
+        return [draft for draft in self.drafts if not draft.finish]
+
+    def advance(self) -> None:
+        """Evaluate every unfinished draft's last token and draw its next."""
+        vocabulary = self.session.lm.vocabulary
+        window = self.session.lm.engine.window
+        drafts = self.active()
+        if window is not None:
+            for draft in drafts:
+                if self.session.length(draft.node) + (draft.token >= 0) > window:
+                    draft.finish = "window"
+            drafts = self.active()
+        if not drafts:
+            return
+        with self.session.lock:
+            new = [draft for draft in drafts if draft.token >= 0]
+            nodes = self.tree.extend([(draft.node, draft.token) for draft in new]) if new else []
+            self.mine += nodes
+            for draft, node in zip(new, nodes, strict=True):
+                draft.node = node
+            logprobs = self.tree.logprobs([draft.node for draft in drafts])
+            self.tree.forget(nodes)
+        tokens = draw_tokens(logprobs, self.sampling, self.torch_rng)
+        scores = logprobs.gather(1, tokens[:, None])[:, 0].double().tolist()
+        for draft, token, score in zip(drafts, tokens.tolist(), scores, strict=True):
+            draft.logprob += score
+            draft.token = token
+            if token in vocabulary.end_ids:
+                draft.finish = "end"
+                continue
+            draft.token_ids.append(token)
+            draft.raw += vocabulary.tokens[token] or b""
+            self._check(draft)
+
+    def _check(self, draft: _Draft) -> None:
+        """Finish a draft that holds a stop string, or enough bytes."""
+        found = [(draft.raw.find(stop), len(stop)) for stop in self.stops]
+        # The stop string that is complete first, however the tokens fall.
+        cut = min(((at + size, at) for at, size in found if at >= 0), default=(0, -1))[1]
+        if 0 <= cut <= self.limit:
+            draft.cut, draft.finish = cut, "stop"
+        elif len(draft.raw) >= self.limit:
+            draft.finish = "length"
+
+    def kept(self, draft: _Draft) -> bytes:
+        """The bytes of a draft up to the stop string or the limit, whole characters only."""
+        if draft.cut >= 0:
+            return draft.raw[: draft.cut]
+        if len(draft.raw) < self.limit:
+            return draft.raw
+        text = self.state.text[-3:] + draft.raw[: self.limit]
+        return draft.raw[: max(0, self.limit - len(pending(text)))]
+
+    def safe(self, draft: _Draft) -> int:
+        """How many bytes of a draft can be sent: no stop string can still begin before."""
+        held = 0
+        for stop in self.stops:
+            for size in range(min(len(stop) - 1, len(draft.raw)), 0, -1):
+                if draft.raw.endswith(stop[:size]):
+                    held = max(held, size)
+                    break
+        return min(len(draft.raw) - held, len(self.kept(draft)))
+
+    def completion(self, draft: _Draft) -> Completion:
+        raw = self.kept(draft)
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        decoder.decode(pending(self.state.text))
+        # The incremental decoder keeps back an unfinished last character.
+        return Completion(
+            decoder.decode(raw),
+            raw,
+            draft.logprob,
+            draft.token_ids,
+            self.state.exact_from,
+            draft.finish,
+        )
+
+    def close(self) -> None:
+        """Give back the memory of the contexts drawn on the way."""
+        self.session.drop(self.mine)
+        self.mine = []
+
+
+def _draw_members(
+    state: State, n: int, sampling: Sampling, rng: np.random.Generator
+) -> list[_Draft]:
+    """n members of the covering: drawn by prefix probability, or the n most probable."""
+    session = state.session
+    index, tree = session.lm.index, session.evaluated.tree
+    if state.at_root:
+        return [_Draft(state.bundles[0].node, -1, [], b"", 0.0) for _ in range(n)]
+    covering = [bundle for bundle in state.bundles if bundle.depth > 0]
+    with session.lock:
+        rows = [session.evaluated.row(b.node).in_order[b.lo : b.hi] for b in covering]
+    weights = np.array([bundle.log_weight for bundle in covering])
+    with np.errstate(divide="ignore"):
+        logs = np.concatenate([w + np.log(row) for w, row in zip(weights, rows, strict=True)])
+    if sampling.temperature == 0:
+        chosen = np.argsort(-logs, kind="stable")[:n]
+        chosen = np.resize(chosen[np.isfinite(logs[chosen])], n)
+    else:
+        with np.errstate(over="ignore"):
+            p = np.exp((logs - logs.max()) / sampling.temperature)
+        chosen = rng.choice(len(logs), size=n, p=p / p.sum())
+    ends = np.cumsum([len(row) for row in rows])
+    drafts = []
+    for at in chosen.tolist():
+        which = int(np.searchsorted(ends, at, side="right"))
+        bundle = covering[which]
+        rank = bundle.lo + at - (int(ends[which]) - len(rows[which]))
+        token = int(index.ids[rank])
+        ids = [*tree.tokens(bundle.node), token]
+        raw = index.sorted[rank][bundle.depth :]
+        drafts.append(_Draft(bundle.node, token, ids, raw, float(logs[at]) - state.logprob))
+    return drafts

@@ -1,0 +1,319 @@
+"""GGUF models as a `TokenLM`, by llama.cpp.
+
+All trees of a model share one llama.cpp context, whose sequences share cells (`sequences.py`).
+Keys and values are kept in float32 and flash attention is off: both are needed for numbers that
+agree with other engines. Not handled: models with a recurrent state, whose prefixes cannot be
+shared, and encoder-decoder, diffusion and embedding models.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections import deque
+from collections.abc import Sequence
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from charwise.engines.llama_cpp.cells import Cells, Held, Row
+from charwise.engines.llama_cpp.context import (
+    check_kind,
+    check_settings,
+    description,
+    open_context,
+)
+from charwise.engines.logits import Logits
+from charwise.engines.tree_nodes import Contexts, check_prompt
+from charwise.errors import EngineError
+from charwise.tokens.gguf import GgufModel, library, vocabulary_of
+from charwise.tokens.vocabulary import Vocabulary
+
+#: The longest window that is taken without being asked for: cells are reserved, not grown.
+_WINDOW = 4096
+
+#: Cells beyond the window, for the branches of a tree.
+_SPARE = 2048
+
+#: What an architecture calls the context it was trained for before its positions were stretched.
+_STRETCHED = "{}.rope.scaling.original_context_length"
+
+
+class LlamaCppLM:
+    """A model in a GGUF file.
+
+    Args:
+        path: of the file.
+        vocabulary: by default the file's own.
+        window: longest context in tokens; by default the model's, up to 4,096.
+        cells: how many tokens' keys and values to hold; by default the window and 2,048 more.
+            All of them are reserved at once. More let larger trees stay evaluated.
+        sequences: how many deepest contexts to hold, 2 to 256.
+        threads: of a call; by default as many as torch uses.
+        gpu_layers: how many layers to compute on a GPU, −1 for all.
+        batch_bytes: bound on the logits of one call.
+
+    Raises:
+        ModelNotFoundError: there is no such file.
+        EngineError: llama.cpp cannot load it, has no memory for its cells, or the model cannot
+            share prefixes; a vocabulary of another width.
+        VocabularyError: the file's vocabulary has no bytes.
+        SettingError: a number that makes no sense.
+
+    >>> lm = LlamaCppLM("model.gguf", window=512)  # doctest: +SKIP
+    >>> tree = lm.tree(lm.vocabulary.bos_ids)  # doctest: +SKIP
+    >>> tree.logprobs(tree.extend([(0, 15), (1, 7)])).shape  # doctest: +SKIP
+    torch.Size([2, 2048])
+    """
+
+    device = torch.device("cpu")
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        vocabulary: Vocabulary | None = None,
+        *,
+        window: int | None = None,
+        cells: int | None = None,
+        sequences: int = 256,
+        threads: int | None = None,
+        gpu_layers: int = 0,
+        batch_bytes: int = 256 * 2**20,
+    ) -> None:
+        settings = {"window": window, "cells": cells, "sequences": sequences, "threads": threads}
+        settings |= {"gpu_layers": gpu_layers, "batch_bytes": batch_bytes}
+        self._origin = (path, vocabulary, settings)
+        llama = library()
+        self._model = GgufModel(path, n_gpu_layers=gpu_layers)
+        check_kind(self._model)
+        self.vocabulary = vocabulary_of(self._model) if vocabulary is None else vocabulary
+        if self.vocabulary.width != self._model.width:
+            raise EngineError(
+                f"the model's output layer has width {self._model.width}, the vocabulary "
+                f"{self.vocabulary.width}. Make the vocabulary with width={self._model.width}."
+            )
+        trained = int(llama.llama_model_n_ctx_train(self._model.pointer))
+        self.window = min(trained, _WINDOW) if window is None else window
+        self.threads = torch.get_num_threads() if threads is None else threads
+        self.batch_bytes = batch_bytes
+        self._gpu_layers = gpu_layers
+        count = self.window + self._spare() if cells is None else cells
+        check_settings(self.window, trained, count, sequences, self.threads, gpu_layers)
+        context = open_context(self._model, count, sequences, self.threads)
+        self.cells = Cells(llama, context, count, sequences, self.vocabulary.width)
+        self.lock = threading.RLock()
+        #: Of trees that are gone: what they held. Filled by the garbage collector, at any time.
+        self.abandoned: deque[list[Held | None]] = deque()
+        self.uncounted = torch.from_numpy(np.flatnonzero(~self.vocabulary.counted))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_open_again, self._origin)
+
+    def tree(
+        self, prompt_ids: Sequence[int], edges: Sequence[tuple[int, int]] = ()
+    ) -> LlamaCppTree:
+        """A tree whose root is this prompt, and its first nodes; see `TokenLM.tree`."""
+        check_prompt(prompt_ids, self.vocabulary, self.window)
+        return LlamaCppTree(self, [int(id) for id in prompt_ids], edges)
+
+    def info(self) -> dict[str, str]:
+        """Engine, device, dtype, how contexts share prefixes, and why."""
+        metadata = self._model.metadata
+        return {
+            "engine": f"llama.cpp by llama-cpp-python {library().__version__}",
+            "model": metadata.get("general.name", self._model.path.name),
+            "device": f"{self._gpu_layers} layers on a GPU" if self._gpu_layers else "cpu",
+            "dtype": f"{description(self._model)}, keys and values in float32",
+            "attention": f"{self.threads} threads",
+            "path": "shared sequences",
+            "why": (
+                f"{self.cells.sequences} sequences over {self.cells.count} cells; what they cannot "
+                "hold is evaluated again"
+            ),
+        }
+
+    def _spare(self) -> int:
+        """Cells beyond the window.
+
+        None where more of them than the original context would stretch all positions: llama.cpp
+        chooses that by the number of cells.
+        """
+        key = _STRETCHED.format(self._model.metadata.get("general.architecture"))
+        original = int(self._model.metadata.get(key, 0))
+        return 0 if self.window <= original else _SPARE
+
+
+class LlamaCppTree:
+    """The `TokenTree` of a `LlamaCppLM`."""
+
+    root = 0
+
+    def __init__(
+        self, lm: LlamaCppLM, prompt_ids: list[int], edges: Sequence[tuple[int, int]]
+    ) -> None:
+        self._lm = lm
+        self._prompt_ids = prompt_ids
+        self._contexts = Contexts()
+        self._contexts.check_edges(edges, lm.vocabulary.width, len(prompt_ids), lm.window)
+        nodes = [0, *self._contexts.add(edges)]
+        self._held: list[Held | None] = [None] * len(nodes)  # of each node
+        self._logits = Logits()
+        self.calls = 0
+        with lm.lock:
+            self._evaluate(nodes, set(nodes))
+        self.evaluated = len(nodes)
+        weakref.finalize(self, lm.abandoned.append, self._held)
+
+    @property
+    def size(self) -> int:
+        """Nodes handed out so far."""
+        return len(self._contexts)
+
+    def extend(
+        self, edges: Sequence[tuple[int, int]], logprobs: Sequence[bool] | None = None
+    ) -> list[int]:
+        """See `TokenTree.extend`."""
+        if not edges:
+            return []
+        wanted = [True] * len(edges) if logprobs is None else list(logprobs)
+        if len(wanted) != len(edges):
+            raise EngineError(f"{len(wanted)} wishes for log-probabilities, {len(edges)} edges.")
+        with self._lm.lock:
+            self._contexts.check_edges(
+                edges, self._lm.vocabulary.width, len(self._prompt_ids), self._lm.window
+            )
+            size = self.size
+            new = self._contexts.add(edges)
+            self._held += [None] * len(new)
+            try:
+                self._evaluate(new, {n for n, want in zip(new, wanted, strict=True) if want})
+            except BaseException:
+                self._logits.drop(range(size, len(self._contexts)))
+                self._contexts.truncate(size)
+                del self._held[size:]
+                raise
+            self.evaluated += len(new)
+        return new
+
+    def _evaluate(self, nodes: Sequence[int], wanted: set[int]) -> None:
+        """Evaluate nodes in as many calls as it takes, and hold the logits of the wanted."""
+        while self._lm.abandoned:
+            self._drop(self._lm.abandoned.popleft())
+        waiting = deque(self._preorder(nodes))
+        most = max(1, self._lm.batch_bytes // (4 * self._lm.vocabulary.width))
+        while waiting:
+            part = list(islice(waiting, self._lm.cells.count))
+            picked = np.cumsum([node in wanted for node in part])
+            part = part[: max(1, int(np.searchsorted(picked, most, "right")))]
+            while True:
+                order = self._preorder(self._with_ancestors(part))
+                rows = self._rows(order, wanted.intersection(part))
+                if len(part) == 1 or self._lm.cells.fits(rows):
+                    break
+                part = part[: len(part) // 2]
+            held, logits = self._lm.cells.evaluate(rows)
+            for node, cell in zip(order, held, strict=True):
+                self._held[node] = cell
+            self._put([n for n, row in zip(order, rows, strict=True) if row.wanted], logits)
+            self.calls += 1
+            for _ in part:
+                waiting.popleft()
+
+    def _with_ancestors(self, nodes: Sequence[int]) -> set[int]:
+        """These nodes, and those of their ancestors that are not held."""
+        needed = set(nodes)
+        for node in nodes:
+            above = self._contexts.parent[node]
+            while above >= 0 and above not in needed:
+                if self._lm.cells.holds(self._held[above]):
+                    break
+                needed.add(above)
+                above = self._contexts.parent[above]
+        return needed
+
+    def _preorder(self, nodes: Sequence[int] | set[int]) -> list[int]:
+        """Nodes, each after its parent, and descendants before siblings."""
+        below: dict[int, list[int]] = {node: [] for node in sorted(nodes)}
+        tops: list[int] = []
+        for node in below:
+            below.get(self._contexts.parent[node], tops).append(node)
+        order: list[int] = []
+        stack = tops[::-1]
+        while stack:
+            node = stack.pop()
+            order.append(node)
+            stack += below[node][::-1]
+        return order
+
+    def _rows(self, order: Sequence[int], wanted: set[int]) -> list[Row]:
+        """What is to be evaluated for these nodes, in this order."""
+        at = {node: i for i, node in enumerate(order)}
+        parent, token = self._contexts.parent, self._contexts.token
+        return [
+            Row(None, self._prompt_ids, node in wanted)
+            if node == 0
+            else Row(at.get(parent[node], self._held[parent[node]]), [token[node]], node in wanted)
+            for node in order
+        ]
+
+    def _put(self, nodes: list[int], logits: NDArray[np.float32]) -> None:
+        """Hold logits, without what is not counted: before any softmax."""
+        held = torch.from_numpy(logits)
+        self._logits.put(nodes, held.index_fill_(1, self._lm.uncounted, -torch.inf))
+
+    def logprobs(self, nodes: Sequence[int]) -> torch.Tensor:
+        """See `TokenTree.logprobs`: `[n, width]` float32."""
+        with self._lm.lock:
+            self._contexts.check(nodes)
+            if not nodes:
+                return torch.empty((0, self._lm.vocabulary.width))
+            logits = self._logits.take(nodes)  # [n, width]
+        logs = logits.log_softmax(-1)
+        # A logit that is infinite or not a number makes its whole row not a number.
+        if logs[:, 0].isnan().any():
+            raise EngineError(
+                "the model's logits are not finite: the file is damaged, or its weights do not "
+                "survive their quantisation. Try another file of the same model."
+            )
+        return logs
+
+    def forget(self, nodes: Sequence[int]) -> None:
+        """See `TokenTree.forget`."""
+        with self._lm.lock:
+            self._contexts.check(nodes)
+            self._logits.drop(nodes)
+
+    def depth(self, node: int) -> int:
+        """Tokens after the prompt."""
+        self._contexts.check((node,))
+        return self._contexts.depth[node]
+
+    def tokens(self, node: int) -> tuple[int, ...]:
+        """The token string after the prompt."""
+        self._contexts.check((node,))
+        return self._contexts.tokens(node)
+
+    def keep(self, nodes: Sequence[int]) -> None:
+        """See `TokenTree.keep`."""
+        with self._lm.lock:
+            dropped = sorted(self._contexts.drop_all_but(nodes))
+            self._drop([self._held[node] for node in dropped])
+            for node in dropped:
+                self._held[node] = None
+            self._logits.drop(dropped)
+
+    def _drop(self, held: Sequence[Held | None]) -> None:
+        """Free cells; parents come before children here."""
+        for cell in reversed(held):
+            if cell is not None:
+                self._lm.cells.drop(cell)
+
+
+def _open_again(
+    path: str | os.PathLike[str], vocabulary: Vocabulary | None, settings: dict[str, Any]
+) -> LlamaCppLM:
+    return LlamaCppLM(path, vocabulary, **settings)

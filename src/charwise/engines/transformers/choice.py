@@ -1,0 +1,143 @@
+"""How a model's contexts share prefixes: tree attention where it works, else a cache per branch.
+
+The configuration says what a mask must look like, or that none will do; a small tree, compared
+with plain passes through the same model, says whether that is true.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from charwise.engines.transformers.branch_cache import BranchCache
+from charwise.engines.transformers.forward import Forward
+from charwise.engines.transformers.tree_attention import (
+    FlatCache,
+    GPTNeoForward,
+    MaskedForward,
+    masks_of,
+)
+from charwise.errors import EngineError
+
+#: Largest difference of a tree's logits to plain passes, relative to the spread of the logits,
+#: that passes for rounding. A wrong mask is off by far more, unless attention hardly matters.
+TOLERANCE = {torch.float64: 1e-6, torch.float32: 5e-3, torch.float16: 0.05, torch.bfloat16: 0.1}
+
+#: The small tree: a chain of 5, branches off its start and off the root, and a node off each.
+_PARENTS = np.array([0, 1, 2, 3, 4, 1, 0, 5, 6, 7])
+
+
+class NodeCache(Protocol):
+    """Evaluates the contexts of one tree: a `FlatCache` or a `BranchCache`."""
+
+    @property
+    def rows(self) -> int: ...
+    def row_bytes(self, more: int) -> int: ...
+    def start(
+        self, prompt_ids: list[int], parents: list[int], tokens: list[int]
+    ) -> tuple[torch.Tensor, int]: ...
+    def append(
+        self, parents: NDArray[np.int64], tokens: list[int], wanted: NDArray[np.int64]
+    ) -> torch.Tensor: ...
+    def truncate(self, rows: int) -> None: ...
+    def select(self, rows: NDArray[np.int64]) -> None: ...
+
+
+@dataclass(frozen=True)
+class Path:
+    """How to make a tree's cache, what this way is called, and why it was chosen."""
+
+    make: Callable[[], NodeCache]
+    name: str
+    why: str
+
+
+def choose(forward: Forward, path: str, text_ids: Sequence[int], window: int | None) -> Path:
+    """The first path that works of those asked for ("tree", "branches", or "auto" for both).
+
+    Args:
+        text_ids: tokens that may stand in a text, to try the model on.
+        window: longest context.
+
+    Raises:
+        EngineError: for a model that gives other logits with its cache than without.
+    """
+    why = "asked for"
+    if path != "branches":
+        found = _tree_attention(forward, text_ids, window)
+        if isinstance(found, Path):
+            return found
+        if path == "tree":
+            raise EngineError(f"tree attention does not work for this model: {found}.")
+        why = f"no tree attention: {found}"
+    name = type(forward.model).__name__
+    try:
+        error = _discrepancy(lambda: BranchCache(forward), forward, text_ids, window)
+    except (torch.OutOfMemoryError, EngineError):
+        raise
+    except Exception as failure:
+        raise EngineError(
+            f"{name} cannot be evaluated context by context ({failure!r}). Use a model whose cache "
+            "is of transformers' own kinds."
+        ) from failure
+    if not error <= 4 * TOLERANCE.get(forward.dtype, 0.1):
+        raise EngineError(
+            f"{name} gives other logits with a cache than without one ({error:.1e} of their "
+            "spread): its contexts cannot share prefixes."
+        )
+    return Path(lambda: BranchCache(forward), "cache per branch", why)
+
+
+def _tree_attention(forward: Forward, text_ids: Sequence[int], window: int | None) -> Path | str:
+    """Tree attention, or why it does not work for this model."""
+    if "flash" in forward.attention:
+        return f'{forward.attention} takes no mask; load with attn_implementation="sdpa" for it'
+    if forward.cache_name != "past_key_values":
+        return "its layers carry a recurrent state"
+    if not forward.takes_positions:
+        return "it cannot be told positions"
+    masks = masks_of(forward.config)
+    if isinstance(masks, str):
+        return masks
+    try:
+        kind = GPTNeoForward if forward.config.model_type == "gpt_neo" else MaskedForward
+        masked = kind(forward, masks)
+        error = _discrepancy(lambda: FlatCache(forward, masked), forward, text_ids, window)
+    except (torch.OutOfMemoryError, EngineError):
+        raise
+    except Exception as failure:
+        return f"the model refused its mask ({failure!r})"
+    proof = f"{error:.1e} of the logits' spread from plain passes on a small tree"
+    if not error <= TOLERANCE.get(forward.dtype, 0.1):
+        return proof
+    return Path(lambda: FlatCache(forward, masked), "tree attention", proof)
+
+
+@torch.inference_mode()
+def _discrepancy(
+    make: Callable[[], NodeCache], forward: Forward, text_ids: Sequence[int], window: int | None
+) -> float:
+    """Root mean square difference of a small tree's logits to plain passes, over their spread.
+
+    Sliding windows that are longer than its longest path, 9 tokens, are not put to the test.
+    """
+    ids = [text_ids[i * len(text_ids) // 8] for i in range(8)]
+    small = window is not None and window < 9
+    parents = _PARENTS[:1] if small else _PARENTS
+    prompt = ids[:1] if small else ids[:3]
+    tokens = [ids[(3 * i + 3) % 8] for i in range(len(parents))]
+    paths = [prompt]
+    for parent, token in zip(parents.tolist(), tokens, strict=True):
+        paths.append([*paths[parent], token])
+    leaves = np.arange(len(parents))[-3:]
+    cache = make()
+    cache.start(prompt, [], [])
+    found = cache.append(parents, tokens, leaves).double()
+    true = torch.cat([forward([paths[i + 1]], keep=1)[0] for i in leaves]).double()
+    spread = (true - true.mean(-1, keepdim=True)).square().mean().sqrt()
+    return float((found - true).square().mean().sqrt() / spread)

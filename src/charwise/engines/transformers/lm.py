@@ -1,0 +1,263 @@
+"""Any causal language model of transformers as a `TokenLM`.
+
+Contexts share one cache by tree attention (`attention.py`) where the model takes a mask, and have
+a cache per branch (`branches.py`) where it does not; `paths.py` finds out which.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+import torch
+import transformers
+from numpy.typing import NDArray
+
+from charwise.engines.logits import Logits
+from charwise.engines.transformers.choice import NodeCache, Path, choose
+from charwise.engines.transformers.forward import Forward
+from charwise.engines.tree_nodes import Contexts, check_prompt
+from charwise.errors import EngineError
+from charwise.tokens.vocabulary import Vocabulary
+
+#: Where configurations state the longest context.
+_WINDOWS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
+
+
+class TransformersLM:
+    """A causal language model of transformers.
+
+    Args:
+        model: an instance of any `…ForCausalLM`, on any device, in any dtype. It is put into
+            eval mode, and otherwise left as it is.
+        vocabulary: as wide as the model's output layer.
+        window: longest context in tokens; by default what the configuration says.
+        batch_bytes: bound on the logits, and on the attention mask, of one model call. Larger
+            calls to `extend` are split; the prompt is always one call.
+        path: "tree" for tree attention, "branches" for a cache per branch, "auto" for the first
+            of them that works.
+
+    Raises:
+        EngineError: for a model that is not a causal language model with a cache.
+
+    >>> import torch
+    >>> from transformers import LlamaConfig, LlamaForCausalLM
+    >>> sizes = dict(hidden_size=16, intermediate_size=16, num_hidden_layers=1)
+    >>> config = LlamaConfig(vocab_size=4, num_attention_heads=2, **sizes)
+    >>> vocabulary = Vocabulary.from_bytes([b"a", b"b", None], end_ids=[2], bos_ids=[2], width=4)
+    >>> lm = TransformersLM(LlamaForCausalLM(config), vocabulary)
+    >>> tree = lm.tree([2])
+    >>> tree.extend([(0, 0), (0, 1), (1, 1)])
+    [1, 2, 3]
+    >>> tree.logprobs([3]).shape, tree.logprobs([3])[0, 3].item()       # id 3 is not a token
+    (torch.Size([1, 4]), -inf)
+    >>> lm.info()["path"]
+    'tree attention'
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        vocabulary: Vocabulary,
+        *,
+        window: int | None = None,
+        batch_bytes: int = 256 * 2**20,
+        path: Literal["auto", "tree", "branches"] = "auto",
+    ) -> None:
+        self.vocabulary = vocabulary
+        self.model = model.eval()
+        self.batch_bytes = batch_bytes
+        self._forward = Forward(model, vocabulary.width)
+        self.window = window if window is not None else _window(self._forward.config)
+        self._path = path
+        self._lock = threading.Lock()
+        self._chosen: Path | None = None
+        self.uncounted = torch.from_numpy(np.flatnonzero(~vocabulary.counted))
+
+    def __getstate__(self) -> dict[str, object]:
+        # Which path works is found out anew where the copy is used.
+        kept = {name: value for name, value in vars(self).items() if name != "_lock"}
+        return {**kept, "_chosen": None}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        vars(self).update(state, _lock=threading.Lock())
+
+    @property
+    def device(self) -> torch.device:
+        """Where log-probabilities live: the model's device."""
+        return self._forward.device
+
+    def tree(
+        self, prompt_ids: Sequence[int], edges: Sequence[tuple[int, int]] = ()
+    ) -> TransformersTree:
+        """A tree whose root is this prompt, and its first nodes; see `TokenLM.tree`."""
+        check_prompt(prompt_ids, self.vocabulary, self.window)
+        return TransformersTree(self, self._choice().make(), list(prompt_ids), edges)
+
+    def info(self) -> dict[str, str]:
+        """Engine, device, dtype, how contexts share prefixes, and why."""
+        chosen = self._choice()
+        return {
+            "engine": f"transformers {transformers.__version__}",
+            "model": type(self.model).__name__,
+            "device": str(self.device),
+            "dtype": str(self._forward.dtype).removeprefix("torch."),
+            "attention": self._forward.attention,
+            "path": chosen.name,
+            "why": chosen.why,
+        }
+
+    def _choice(self) -> Path:
+        """How contexts share prefixes: settled once, before the first tree."""
+        with self._lock:
+            if self._chosen is None:
+                text = [id for id, token in enumerate(self.vocabulary.tokens) if token is not None]
+                self._chosen = choose(self._forward, self._path, text, self.window)
+            return self._chosen
+
+
+class TransformersTree:
+    """The `TokenTree` of a `TransformersLM`."""
+
+    root = 0
+
+    def __init__(
+        self,
+        lm: TransformersLM,
+        cache: NodeCache,
+        prompt_ids: list[int],
+        edges: Sequence[tuple[int, int]],
+    ) -> None:
+        self._lm = lm
+        self._cache = cache
+        self._prompt_length = len(prompt_ids)
+        self._contexts = Contexts()
+        self._contexts.check_edges(edges, lm.vocabulary.width, len(prompt_ids), lm.window)
+        nodes = [0, *self._contexts.add(edges)]
+        self._row = list(nodes)  # node → row of the cache, for live nodes
+        self._logits = Logits()
+        self._lock = threading.RLock()
+        with torch.inference_mode():
+            logits, self.calls = cache.start(
+                prompt_ids, [parent for parent, _ in edges], [id for _, id in edges]
+            )
+            self._put(nodes, logits)
+        self.evaluated = len(nodes)
+
+    @property
+    def size(self) -> int:
+        """Nodes handed out so far."""
+        return len(self._contexts)
+
+    def extend(
+        self, edges: Sequence[tuple[int, int]], logprobs: Sequence[bool] | None = None
+    ) -> list[int]:
+        """See `TokenTree.extend`."""
+        if not edges:
+            return []
+        wanted = np.ones(len(edges), np.bool_) if logprobs is None else np.array(logprobs, np.bool_)
+        if len(wanted) != len(edges):
+            raise EngineError(f"{len(wanted)} wishes for log-probabilities, {len(edges)} edges.")
+        with self._lock:
+            self._contexts.check_edges(
+                edges, self._lm.vocabulary.width, self._prompt_length, self._lm.window
+            )
+            size, rows = self.size, self._cache.rows
+            new = self._contexts.add(edges)
+            self._row += range(rows, rows + len(new))
+            try:
+                done = 0
+                while done < len(new):
+                    call = slice(done, done + self._fit(wanted[done:]))
+                    self._evaluate(new[call], wanted[call])
+                    done = call.stop
+            except BaseException:
+                # Also on an interrupt: a half-grown cache would corrupt all that follows.
+                self._cache.truncate(rows)
+                self._logits.drop(range(size, len(self._contexts)))
+                self._contexts.truncate(size)
+                del self._row[size:]
+                raise
+            self.evaluated += len(new)
+        return new
+
+    def _fit(self, wanted: NDArray[np.bool_]) -> int:
+        """How many nodes the next call may have, so that it keeps to `batch_bytes`."""
+        limit = self._lm.batch_bytes
+        rows = min(len(wanted), limit // self._cache.row_bytes(len(wanted)))
+        logits = np.cumsum(wanted[:rows]) * 4 * self._lm.vocabulary.width
+        return max(1, int(np.searchsorted(logits, limit, "right")))
+
+    @torch.inference_mode()
+    def _evaluate(self, nodes: list[int], wanted: NDArray[np.bool_]) -> None:
+        """One call of the cache; keeps the logits of the wanted nodes."""
+        contexts, row = self._contexts, self._row
+        parents = np.array([row[contexts.parent[node]] for node in nodes])
+        tokens = [contexts.token[node] for node in nodes]
+        picked = np.flatnonzero(wanted)
+        logits = self._cache.append(parents, tokens, picked)
+        self._put([nodes[i] for i in picked.tolist()], logits)
+        self.calls += 1
+
+    def _put(self, nodes: list[int], logits: torch.Tensor) -> None:
+        """Hold logits, without what is not counted: before any softmax."""
+        logits.index_fill_(1, self._lm.uncounted.to(logits.device), -torch.inf)
+        self._logits.put(nodes, logits)
+
+    @torch.no_grad()
+    def logprobs(self, nodes: Sequence[int]) -> torch.Tensor:
+        """See `TokenTree.logprobs`: `[n, width]` float32."""
+        lm = self._lm
+        with self._lock:
+            self._contexts.check(nodes)
+            if not nodes:
+                return torch.empty((0, lm.vocabulary.width), device=lm.device)
+            logits = self._logits.take(nodes)  # [n, width]
+        logs = logits.log_softmax(-1, dtype=torch.float32)
+        # A logit that is infinite or not a number makes its whole row not a number.
+        if logs[:, 0].isnan().any():
+            raise EngineError(
+                f"the model's logits are not finite in {lm.info()['dtype']}. Load it in bfloat16 "
+                "or float32."
+            )
+        return logs.to(lm.device)
+
+    def forget(self, nodes: Sequence[int]) -> None:
+        """See `TokenTree.forget`."""
+        with self._lock:
+            self._contexts.check(nodes)
+            self._logits.drop(nodes)
+
+    def depth(self, node: int) -> int:
+        """Tokens after the prompt."""
+        self._contexts.check((node,))
+        return self._contexts.depth[node]
+
+    def tokens(self, node: int) -> tuple[int, ...]:
+        """The token string after the prompt."""
+        self._contexts.check((node,))
+        return self._contexts.tokens(node)
+
+    @torch.inference_mode()
+    def keep(self, nodes: Sequence[int]) -> None:
+        """See `TokenTree.keep`."""
+        with self._lock:
+            dropped = self._contexts.drop_all_but(nodes)
+            if not dropped:
+                return
+            live = self._contexts.live
+            self._cache.select(np.array([self._row[node] for node in live]))
+            for row, node in enumerate(live):
+                self._row[node] = row
+            self._logits.drop(dropped)
+
+
+def _window(config: Any) -> int | None:
+    """The longest context that the configuration states, if it does."""
+    for name in _WINDOWS:
+        value = getattr(config, name, None)
+        if isinstance(value, int) and value > 0:
+            return value
+    return None

@@ -1,0 +1,269 @@
+"""A model for lm-evaluation-harness whose scores do not depend on where a prompt is cut.
+
+Importing this module registers the model `charwise`:
+
+    import charwise.evaluation.lm_eval, lm_eval
+    lm_eval.simple_evaluate("charwise", "pretrained=Qwen/Qwen2.5-0.5B,preset=fast", ["arc_easy"])
+
+and `charwise lm-eval …` is the harness's own command after that import. The harness's other
+adapters score the tokens of the whole text that lie behind the tokens of the context; here the
+continuation's characters are scored given the context's characters, whatever tokens they fall
+into. docs/lm-eval.md has the definitions, and shows the difference.
+
+Needs `pip install 'charwise[lm-eval]'`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+from lm_eval.api.instance import Instance
+from lm_eval.api.model import LM
+from lm_eval.api.registry import register_model
+from tqdm import tqdm
+
+from charwise.engines.load import load
+from charwise.errors import SettingError
+from charwise.known_text.presets import effort
+from charwise.model import CharLM
+from charwise.surprisal.score import Score
+
+#: Requests scored together where the harness says `auto`.
+_AUTO = 32
+
+#: Bytes of output allowed for each token that a task allows.
+BYTES_PER_TOKEN = 4
+
+#: Tokens of output allowed where a task does not say, as in the harness's own adapters.
+_DEFAULT_TOKENS = 256
+
+#: The names by which tasks say how many tokens of output they allow; the first counts.
+_LENGTHS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
+
+#: An outcome less probable than this is not the most probable of 256 bytes and the end of text.
+_HOPELESS = -np.log(257)
+
+
+@register_model("charwise")
+class CharwiseLM(LM):  # type: ignore[misc]
+    """`CharLM` as a model of the harness.
+
+    Args:
+        pretrained: what `charwise.load` takes, or a `CharLM`.
+        preset: "fast", "default", "accurate" or "exact"; by default the model's own.
+        device, dtype, engine: see `charwise.load`.
+        batch_size: requests scored together; "auto" lets charwise choose.
+        max_batch_size: the most that "auto" may choose.
+
+    Text is text: what looks like a special token in it is scored as its characters.
+
+    >>> model = CharwiseLM("embedded", preset="fast")
+    >>> request = Instance("loglikelihood", {}, ("import nump", "y"), 0)
+    >>> [(logprob, greedy)] = model.loglikelihood([request], disable_tqdm=True)
+    >>> logprob > -1, greedy
+    (True, True)
+    """
+
+    def __init__(
+        self,
+        pretrained: str | CharLM = "embedded",
+        *,
+        preset: str | None = None,
+        device: str | None = None,
+        dtype: str | None = None,
+        engine: str | None = None,
+        batch_size: int | str | None = None,
+        max_batch_size: int | None = None,
+    ) -> None:
+        super().__init__()
+        if not isinstance(pretrained, CharLM):
+            pretrained = load(pretrained, device=device, dtype=dtype, engine=engine)
+        self.lm = pretrained
+        self.effort = self.lm.effort if preset is None else effort(preset)
+        self.batch_size = chunk_size(batch_size, max_batch_size)
+
+    def loglikelihood(
+        self, requests: list[Instance], disable_tqdm: bool = False
+    ) -> list[tuple[float, bool]]:
+        """(log p(continuation | context), whether it is greedy) of each request, nats.
+
+        Greedy means that every byte of the continuation is the most probable next byte (or end
+        of text) after the context and the bytes before it.
+
+        Raises:
+            ZeroProbabilityError, TokenizationError: for a text that the model cannot produce.
+        """
+        return self._scored(
+            "loglikelihood",
+            requests,
+            lambda context, continuation: (context, continuation),
+            lambda context, score: (float(score.logprobs.sum()), self._greedy(context, score)),
+            disable_tqdm,
+        )
+
+    def loglikelihood_rolling(
+        self, requests: list[Instance], disable_tqdm: bool = False
+    ) -> list[float]:
+        """log →p(text) of each request, nats: of all its bytes, without the end of text.
+
+        Texts longer than the model's window slide, as in `CharLM.score`.
+        """
+        return self._scored(
+            "loglikelihood_rolling",
+            requests,
+            lambda text: ("", text),
+            lambda _, score: float(score.logprobs.sum()),
+            disable_tqdm,
+        )
+
+    def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
+        """A completion of each context (`CharLM.complete`), without the string that stopped it.
+
+        Understands `until`, `do_sample`, `temperature`, `top_p`, `top_k` and `max_gen_toks`: the
+        text ends before it is longer than `BYTES_PER_TOKEN` bytes for each token allowed. A
+        context that would leave no room for these in the window loses its beginning. Samples
+        are seeded by Python's `random`, which the harness seeds.
+
+        Raises:
+            SettingError: for other settings, and where the output leaves no room for a context.
+        """
+        answers = []
+        for request in tqdm(requests, desc="generate_until", disable=disable_tqdm):
+            context, settings = request.args
+            answer = self._generate(context, settings)
+            self.cache_hook.add_partial("generate_until", (context, settings), answer)
+            answers.append(answer)
+        return answers
+
+    def get_model_info(self) -> dict[str, str]:
+        """For the harness's report: engine, device, vocabulary, effort."""
+        return {**self.lm.info(), "effort": str(self.effort)}
+
+    @property
+    def tokenizer_name(self) -> str:
+        """Asked for with chat templates only: raises."""
+        _refuse_chat()
+
+    def chat_template(self, chat_template: bool | str = False) -> str | None:
+        """Raises `SettingError` if one is asked for."""
+        return _refuse_chat() if chat_template else None
+
+    def apply_chat_template(
+        self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
+    ) -> str:
+        """Raises `SettingError`."""
+        _refuse_chat()
+
+    def _scored(
+        self,
+        kind: str,
+        requests: list[Instance],
+        pair: Callable[..., tuple[str, str]],
+        answer: Callable[[str, Score], Any],
+        disable_tqdm: bool,
+    ) -> list[Any]:
+        """The answers in the order of the requests, scored longest first in common batches."""
+        pairs = [pair(*request.args) for request in requests]
+        order = sorted(range(len(pairs)), key=lambda at: -len("".join(pairs[at])))
+        answers: list[Any] = [None] * len(pairs)
+        with tqdm(total=len(pairs), desc=kind, disable=disable_tqdm) as bar:
+            for chunk in _chunks(order, self.batch_size):
+                scores = self.lm.scores(
+                    [pairs[at][1] for at in chunk],
+                    contexts=[pairs[at][0] for at in chunk],
+                    preset=self.effort,
+                )
+                for at, score in zip(chunk, scores, strict=True):
+                    answers[at] = answer(pairs[at][0], score)
+                    self.cache_hook.add_partial(kind, requests[at].args, answers[at])
+                bar.update(len(chunk))
+        return answers
+
+    def _greedy(self, context: str, score: Score) -> bool:
+        """Whether no byte has a more probable rival; looks only where the scores leave a doubt."""
+        if (score.logprobs < _HOPELESS).any():
+            return False
+        doubtful = [at for at, logprob in enumerate(score.logprobs) if logprob <= np.log(0.5)]
+        before = context.encode()
+        for at in sorted(doubtful, key=lambda at: score.logprobs[at]):
+            rivals = self.lm.next(before + score.text[:at], preset=self.effort).probs
+            if rivals.argmax() != score.text[at]:
+                return False
+        return True
+
+    def _generate(self, context: str, settings: dict[str, Any]) -> str:
+        rest = dict(settings)
+        until = rest.pop("until", None) or []
+        stop = [until] if isinstance(until, str) else list(until)
+        lengths = [rest.pop(name, None) for name in _LENGTHS]
+        tokens = int(next((n for n in lengths if n is not None), _DEFAULT_TOKENS))
+        sample = rest.pop("do_sample", None)
+        temperature = float(rest.pop("temperature", 1.0 if sample else 0.0))
+        top_p, top_k = float(rest.pop("top_p", 1.0)), int(rest.pop("top_k", 0))
+        if rest:
+            raise SettingError(
+                f"generate_until: charwise has no {', '.join(sorted(rest))}. It understands until, "
+                f"do_sample, temperature, top_p, top_k and {_LENGTHS[0]}: remove the others from "
+                "generation_kwargs or --gen_kwargs."
+            )
+        completion = self.lm.complete(
+            self._with_room(context, tokens),
+            max_new_bytes=BYTES_PER_TOKEN * tokens,
+            temperature=0.0 if sample is False else temperature,
+            top_p=top_p,
+            top_k=top_k,
+            seed=random.getrandbits(63),
+            stop=[string for string in stop if string],
+            preset=self.effort,
+        )[0]
+        return completion.text
+
+    def _with_room(self, context: str, tokens: int) -> bytes:
+        """The end of a context that leaves room for so many tokens in the model's window."""
+        vocabulary, window = self.lm.vocabulary, self.lm.engine.window
+        data = context.encode()
+        if window is None:
+            return data
+        room = window - len(vocabulary.bos_ids) - tokens
+        if room < 1:
+            raise SettingError(
+                f"generate_until: max_gen_toks is {tokens}, which leaves no room for a context in "
+                f"the model's window of {window} tokens. Lower it in generation_kwargs."
+            )
+        ids = vocabulary.encode_beginning(data)
+        if len(ids) <= room:
+            return data
+        return data[len(vocabulary.decode(ids[: len(ids) - room])) :]
+
+
+def chunk_size(batch_size: int | str | None, most: int | None = None) -> int:
+    """Requests to score together, from what the harness passes on.
+
+    Raises:
+        SettingError: for what is neither a positive number nor "auto".
+
+    >>> chunk_size("8"), chunk_size("auto"), chunk_size("auto:4", 16), chunk_size(None)
+    (8, 32, 16, 1)
+    """
+    if batch_size is None:
+        return 1
+    if str(batch_size).split(":")[0] == "auto":
+        return min(_AUTO, most or _AUTO)
+    if not str(batch_size).isdecimal() or int(batch_size) < 1:
+        raise SettingError(f"batch_size is {batch_size!r}: it must be 1 or more, or 'auto'.")
+    return int(batch_size)
+
+
+def _chunks(order: Sequence[int], size: int) -> Iterator[Sequence[int]]:
+    return (order[start : start + size] for start in range(0, len(order), size))
+
+
+def _refuse_chat() -> NoReturn:
+    raise SettingError(
+        "charwise does not apply chat templates: the harness hands a template's special tokens "
+        "over as text, and here text is never matched to special tokens. Leave out "
+        "--apply_chat_template."
+    )

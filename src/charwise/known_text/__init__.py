@@ -1,0 +1,1 @@
+"""All prefix probabilities of a known text at once, in a few batched evaluations."""

@@ -1,0 +1,134 @@
+"""Many short texts in common batches.
+
+Texts after the same opening are branches of one token tree: their rounds go side by side, and each
+model call serves them all. What they have in common, as a minimal pair has its first words, is
+evaluated once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from charwise.coverings.rows import Evaluated
+from charwise.cursor.shared_tree import Opening
+from charwise.known_text.effort import Effort
+from charwise.known_text.ranges import KnownText
+from charwise.known_text.rounds import PORTION, Rounds, Step, evaluate
+from charwise.known_text.windows import Part, Stretch, Text, gather, plan, score_text
+from charwise.surprisal.score import Score
+from charwise.token_lm import TokenLM
+from charwise.tokens.index import SortedVocabulary
+
+#: Canonical tokens of a pack: with more, attention across the pack costs more than calls do.
+PACK = 128
+
+#: Bytes of log-probabilities that a pack should keep, at so many contexts a token. An effort that
+#: takes more contexts keeps more, until its pack is done.
+_RETAINED, _CONTEXTS = 2**28, 8
+
+
+def score_texts(
+    engine: TokenLM,
+    index: SortedVocabulary,
+    texts: Sequence[Text],
+    effort: Effort,
+    *,
+    end: bool = False,
+) -> list[Score]:
+    """`score_text` of several texts; the short ones share model calls.
+
+    In which pack a text is depends on the texts before it, and changes its numbers by no more
+    than the order in which a model's floats are summed.
+
+    >>> from charwise.engines.ngram import NgramLM
+    >>> from charwise.tokens.vocabulary import Vocabulary
+    >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2], bos_ids=[2])
+    >>> lm = NgramLM(vocabulary, 1, {(): [0.5, 0.25, 0.25]})
+    >>> index, opening = SortedVocabulary(vocabulary), Opening((2,), b"")
+    >>> texts = [Text(opening, b"aa"), Text(opening, b"a")]
+    >>> [score.logprobs.shape for score in score_texts(lm, index, texts, Effort(0.0, 1.0))]
+    [(2,), (1,)]
+    """
+    scores: dict[int, Score] = {}
+    for pack in packs(engine, index, texts):
+        if len(pack) == 1:
+            [(number, _)] = pack.items()
+            scores[number] = score_text(engine, index, texts[number], effort, end=end)
+        else:
+            scores |= _score_pack(engine, index, texts, pack, effort, end=end)
+    return [scores[number] for number in range(len(texts))]
+
+
+def packs(
+    engine: TokenLM, index: SortedVocabulary, texts: Sequence[Text]
+) -> list[dict[int, Stretch]]:
+    """Which texts go together: the number of each, with its only window.
+
+    >>> from charwise.engines.ngram import NgramLM
+    >>> from charwise.tokens.vocabulary import Vocabulary
+    >>> vocabulary = Vocabulary.from_bytes([b"a", None], end_ids=[1], bos_ids=[1])
+    >>> lm = NgramLM(vocabulary, 1, {(): [0.5, 0.5]})
+    >>> texts = [Text(Opening((1,), b""), b"a" * size) for size in (100, 10, 100, 10)]
+    >>> [list(pack) for pack in packs(lm, SortedVocabulary(vocabulary), texts)]
+    [[0, 1], [2, 3]]
+    """
+    most = max(1, min(PACK, _RETAINED // (4 * _CONTEXTS * index.vocabulary.width)))
+    done: list[dict[int, Stretch]] = []
+    filling: dict[Opening, dict[int, Stretch]] = {}
+    for number, text in enumerate(texts):
+        stretch = next(plan(engine, index, text.opening, text.whole))
+        size = len(stretch.canonical)
+        if stretch.stop < len(text.whole) or size > min(most, PORTION):
+            done.append({number: stretch})
+            continue
+        pack = filling.setdefault(text.opening, {})
+        if pack and sum(len(part.canonical) for part in pack.values()) + size > most:
+            done.append(pack)
+            pack = filling[text.opening] = {}
+        pack[number] = stretch
+    return [*done, *filling.values()]
+
+
+def _score_pack(
+    engine: TokenLM,
+    index: SortedVocabulary,
+    texts: Sequence[Text],
+    pack: dict[int, Stretch],
+    effort: Effort,
+    *,
+    end: bool,
+) -> dict[int, Score]:
+    ids = texts[min(pack)].opening.ids
+    evaluated = Evaluated(engine.tree(ids), index, retain=True)
+    deepest = None if engine.window is None else engine.window - len(ids)
+    works: dict[int, Rounds] = {}
+    for number in pack:
+        known = KnownText.of(texts[number].whole, index)
+        works[number] = Rounds(evaluated, 0, known, effort, through=end, deepest=deepest)
+    run_together([(works[number], stretch.canonical) for number, stretch in pack.items()])
+    scores = {}
+    for number, stretch in pack.items():
+        lattice = works[number].lattice
+        part = Part(stretch, lattice, len(lattice.vertices), 1 + works[number].rounds)
+        scores[number] = gather(index, texts[number], [part], end=end)
+    return scores
+
+
+def run_together(works: Sequence[tuple[Rounds, Sequence[int]]]) -> None:
+    """`Rounds.run` of several texts over one tree, each with its canonical tokens.
+
+    The texts are short: a text of several portions would drop what the others need.
+
+    >>> run_together([])
+    """
+    waiting = [(rounds, rounds.work(canonical)) for rounds, canonical in works]
+    while waiting:
+        batch: list[tuple[Rounds, list[Step]]] = []
+        still = []
+        for rounds, work in waiting:
+            steps = next(work, None)
+            if steps is not None:
+                batch.append((rounds, steps))
+                still.append((rounds, work))
+        evaluate(batch)
+        waiting = still

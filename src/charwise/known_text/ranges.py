@@ -1,0 +1,224 @@
+"""A known text seen from every position at once: nested ranges, and masses along it.
+
+For a context that ends at position j of σ, all that the sums over coverings need is
+
+    starting[d] = m(σ[j : j+d+1])     mass of the tokens that start so
+    ending[d]   = mass of the token (or twins) that is exactly σ[j : j+d+1]
+
+for d = 0, 1, … while any token starts so. The ranges are properties of the text alone, found once
+for all positions with a vectorised bisection per depth; a batch of contexts then costs one gather
+and one segmented sum over their first range. docs/scoring.md derives it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from charwise.tokens.index import SortedVocabulary
+
+if TYPE_CHECKING:
+    import torch
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class KnownText:
+    """The nested ranges of every position of a text.
+
+    Attributes:
+        text: σ.
+        depths: `[len(text)]` how many prefixes of the rest some token starts with.
+        lo, hi: `[len(text), deepest]` the range of `text[j : j + d + 1]`, valid for d < depths[j].
+        exact: `[len(text), deepest]` end of the run, from lo, of the tokens that are exactly it.
+
+    >>> from charwise.tokens.vocabulary import Vocabulary
+    >>> index = SortedVocabulary(Vocabulary.from_bytes([b"a", b"ab", b"b"]))
+    >>> known = KnownText.of(b"abc", index)
+    >>> known.depths.tolist(), known.lo[0].tolist(), known.hi[0].tolist()
+    ([2, 1, 0], [0, 1], [2, 2])
+    """
+
+    text: bytes
+    index: SortedVocabulary
+    depths: Ints
+    lo: Ints
+    hi: Ints
+    exact: Ints
+
+    @classmethod
+    def of(cls, text: bytes, index: SortedVocabulary) -> KnownText:
+        """Find the ranges of a text."""
+        size = len(text)
+        codes = np.frombuffer(text, dtype=np.uint8).astype(np.int64)
+        lo = np.zeros(size, dtype=np.int64)
+        hi = np.full(size, len(index.sorted), dtype=np.int64)
+        at = np.arange(size)
+        depths = np.zeros(size, dtype=np.int64)
+        los: list[Ints] = []
+        his: list[Ints] = []
+        exacts: list[Ints] = []
+        for depth in range(min(index.vocabulary.munch, size)):
+            at = at[at + depth < size]
+            byte = codes[at + depth]
+            low, high, exact = bisect_all(index, lo[at], hi[at], depth, byte)
+            found = low < high
+            at, low, high, exact = at[found], low[found], high[found], exact[found]
+            if not len(at):
+                break
+            depths[at] = depth + 1
+            for rows, values in ((los, low), (his, high), (exacts, exact)):
+                row = np.zeros(size, dtype=np.int64)
+                row[at] = values
+                rows.append(row)
+            lo[at], hi[at] = low, high
+        if not los:
+            empty = np.zeros((size, 0), dtype=np.int64)
+            return cls(text, index, depths, empty, empty, empty)
+        columns = (np.ascontiguousarray(np.stack(rows, axis=1)) for rows in (los, his, exacts))
+        return cls(text, index, depths, *columns)
+
+    def window(self, begin: int, stop: int) -> KnownText:
+        """The ranges of `text[begin:stop]`, as views."""
+        part = slice(begin, stop)
+        depths = np.minimum(self.depths[part], stop - np.arange(begin, stop))
+        return KnownText(
+            self.text[part], self.index, depths, self.lo[part], self.hi[part], self.exact[part]
+        )
+
+    def depths_at(self, positions: Ints) -> Ints:
+        """`depths` at several positions; zero at the end of the text."""
+        depths = np.zeros(len(positions), dtype=np.int64)
+        inside = positions < len(self.text)
+        depths[inside] = self.depths[positions[inside]]
+        return depths
+
+    def edges(self, positions: Ints) -> tuple[Ints, Ints, Ints]:
+        """The tokens that spell the next bytes of the text after each position.
+
+        Returns:
+            Three flat arrays: which of `positions`, the token's id, the position where it ends.
+        """
+        at = np.flatnonzero(positions < len(self.text))
+        lo, exact = self.lo[positions[at]], self.exact[positions[at]]
+        sizes = np.where(np.arange(lo.shape[1]) < self.depths[positions[at], None], exact - lo, 0)
+        row, depth = np.nonzero(sizes)
+        sizes = sizes[row, depth]
+        first = np.cumsum(sizes) - sizes
+        within = np.arange(int(sizes.sum())) - np.repeat(first, sizes)
+        rank = np.repeat(lo[row, depth], sizes) + within
+        rows = np.repeat(at[row], sizes)
+        ends = positions[rows] + np.repeat(depth, sizes) + 1
+        return rows, self.index.ids[rank], ends
+
+    def starting(self, logprobs: torch.Tensor, positions: Ints) -> NDArray[np.float64]:
+        """Masses of the prefixes of the text after each of several contexts.
+
+        Args:
+            logprobs: `[n, width]` of n contexts, on any device.
+            positions: `[n]` where in the text each ends.
+
+        Returns:
+            `[n, deepest]` float64: the mass of the tokens that start with
+            `text[j : j + d + 1]`; zero from `depths[j]` on. Shells between nested ranges are
+            summed once and accumulated from the innermost outwards, so nothing cancels.
+        """
+        deepest = self.lo.shape[1]
+        depths = self.depths_at(positions)
+        if not depths.any():  # nothing to sum, which torch's segment_reduce refuses
+            return np.zeros((len(positions), deepest))
+        inside = np.minimum(positions, len(self.text) - 1)
+        lo, hi = self.lo[inside], self.hi[inside]
+        valid = np.arange(deepest) < depths[:, None]
+        # Beyond its depth a position's ranges are empty, and lie inside the innermost.
+        at, last = np.arange(len(lo)), np.maximum(depths - 1, 0)
+        inner_lo, inner_hi = lo[at, last][:, None], hi[at, last][:, None]
+        edges = np.concatenate(
+            (np.where(valid, lo, inner_lo), np.where(valid, hi, inner_hi)[:, ::-1]), axis=1
+        )  # [n, 2·deepest], rising
+        if logprobs.device.type == "cpu":
+            parts = _shells(logprobs.numpy(), self.index.ids, edges)
+        else:
+            parts = _shells_on_device(logprobs, self.index, edges)
+        shell = parts[:, deepest - 1 :].copy()  # innermost, then the right shells outwards
+        shell[:, 1:] += parts[:, : deepest - 1][:, ::-1]
+        return np.ascontiguousarray(np.cumsum(shell, axis=1)[:, ::-1]) * valid
+
+
+def _shells(logprobs: NDArray[np.floating], ids: Ints, edges: Ints) -> NDArray[np.float64]:
+    """Sums between consecutive edges of each context's sorted probabilities.
+
+    `[n, width]` log-probabilities and `[n, m + 1]` rising edges give `[n, m]`. One context at a
+    time: its first range is a slice of `ids`, and no index needs to be made.
+    """
+    parts = np.zeros((len(edges), edges.shape[1] - 1))
+    for part, row, edge in zip(parts, logprobs, edges, strict=True):
+        lo = edge[0]
+        masses = np.exp(row[ids[lo : edge[-1]]].astype(np.float64))
+        filled = np.flatnonzero(edge[1:] > edge[:-1])
+        if len(filled):  # reduceat would repeat an element for an empty segment
+            part[filled] = np.add.reduceat(masses, edge[filled] - lo)
+    return parts
+
+
+def _shells_on_device(
+    logprobs: torch.Tensor, index: SortedVocabulary, edges: Ints
+) -> NDArray[np.float64]:
+    """`_shells` in a few large operations, of which only the sums come back."""
+    import torch
+
+    device = logprobs.device
+    sizes = edges[:, -1] - edges[:, 0]
+    first = np.cumsum(sizes) - sizes
+    at = np.arange(int(sizes.sum())) + np.repeat(edges[:, 0] - first, sizes)
+    rows = torch.from_numpy(np.repeat(np.arange(len(edges)), sizes)).to(device)
+    ids = index.ids_on(device)[torch.from_numpy(at).to(device)]
+    lengths = torch.from_numpy(np.diff(edges, axis=1).reshape(-1)).to(device)
+    sums = torch.segment_reduce(
+        logprobs[rows, ids].double().exp_(), "sum", lengths=lengths, initial=0.0
+    )
+    return np.asarray(sums.cpu().numpy().reshape(len(edges), -1))
+
+
+def bisect_all(
+    index: SortedVocabulary, lo: Ints, hi: Ints, depth: int, byte: Ints
+) -> tuple[Ints, Ints, Ints]:
+    """`SortedVocabulary.narrow` for many ranges at once.
+
+    Args:
+        index: the sorted vocabulary.
+        lo, hi: `[n]` ranges whose tokens agree on `depth` bytes.
+        byte: `[n]` the next byte of each.
+
+    Returns:
+        `lo`, `hi` of the narrowed ranges, and the end of the run, from `lo`, of the tokens that
+        end right after that byte; each `[n]`.
+    """
+    # A token that has ended sorts before all bytes, which therefore count from 1.
+    low = _first(index, lo, hi, depth, byte + 1)
+    high = _first(index, low, hi, depth, byte + 2)
+    exact = low
+    while True:  # as often as a token has twins, and once more
+        here = np.minimum(exact, len(index.sorted) - 1)
+        ended = (exact < high) & (index.starts[here + 1] - index.starts[here] == depth + 1)
+        if not ended.any():
+            return low, high, exact
+        exact = exact + ended
+
+
+def _first(index: SortedVocabulary, lo: Ints, hi: Ints, depth: int, code: Ints) -> Ints:
+    """The first token of each range whose byte at `depth`, plus one, is at least `code`."""
+    last, last_token = len(index.flat) - 1, len(index.sorted) - 1
+    for _ in range(int((hi - lo).max(initial=0)).bit_length()):
+        middle = np.minimum((lo + hi) >> 1, last_token)
+        at = index.starts[middle] + depth
+        inside = at < index.starts[middle + 1]
+        here = np.where(inside, index.flat[np.minimum(at, last)].astype(np.int64) + 1, 0)
+        below = (here < code) & (lo < hi)
+        lo = np.where(below, middle + 1, lo)
+        hi = np.where(below, hi, np.minimum(middle, hi))
+    return lo

@@ -1,0 +1,221 @@
+"""Known text: the log-probability of every byte, given all bytes before it.
+
+The text is scored in windows. Each is one token tree: a stretch of canonical tokens to condition
+on, a short stretch to warm up (so that alternatives are alive where scoring starts), and the
+stretch that counts, over which the rounds run. docs/scoring.md derives the rounds and their cost.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from charwise.coverings.log_sums import log_sum
+from charwise.coverings.rows import Evaluated
+from charwise.cursor.shared_tree import Opening, impossible
+from charwise.errors import ContextLengthError
+from charwise.known_text.effort import Effort
+from charwise.known_text.lattice import Lattice
+from charwise.known_text.ranges import KnownText
+from charwise.known_text.rounds import Rounds, first_path
+from charwise.surprisal.score import Score
+from charwise.token_lm import TokenLM
+from charwise.tokens.index import SortedVocabulary
+
+#: Canonical tokens of a window for models whose own window is longer or unbounded.
+WINDOW = 1024
+
+#: Canonical tokens evaluated before a stretch that counts, for its alternatives to be alive.
+WARM_UP = 16
+
+
+class Stretch(NamedTuple):
+    """One window of a text: one token tree.
+
+    The bytes [begin, stop) are in the lattice; those from `scored` on count.
+
+    >>> Stretch([2], [0, 1], begin=0, scored=0, stop=3).stop
+    3
+    """
+
+    prompt_ids: list[int]  # the opening, and canonical tokens to condition on
+    canonical: list[int]  # of the bytes [begin, stop)
+    begin: int
+    scored: int
+    stop: int
+
+
+class Part(NamedTuple):
+    """A finished window: its sums, and the contexts and model calls that they took.
+
+    >>> Part._fields
+    ('stretch', 'lattice', 'contexts', 'calls')
+    """
+
+    stretch: Stretch
+    lattice: Lattice
+    contexts: int
+    calls: int
+
+
+class Text(NamedTuple):
+    """A text to score after an opening; its first `given` bytes are conditioned on only.
+
+    >>> Text(Opening((2,), b""), b"aa").given
+    0
+    """
+
+    opening: Opening
+    whole: bytes  # begins with the opening's lead
+    given: int = 0
+
+
+def score_text(
+    engine: TokenLM, index: SortedVocabulary, text: Text, effort: Effort, *, end: bool = False
+) -> Score:
+    """Score a text; see `CharLM.score`.
+
+    >>> from charwise.engines.ngram import NgramLM
+    >>> from charwise.tokens.vocabulary import Vocabulary
+    >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2], bos_ids=[2])
+    >>> lm = NgramLM(vocabulary, 1, {(): [0.5, 0.25, 0.25]})
+    >>> index, text = SortedVocabulary(vocabulary), Text(Opening((2,), b""), b"aa")
+    >>> score = score_text(lm, index, text, Effort(0.0, 1.0))
+    >>> np.exp(score.logprobs).round(9).tolist()  # 3/4, then (1/4 + 1/8) / (3/4)
+    [0.75, 0.5]
+    """
+    start = len(text.opening.lead) + text.given
+    done = stretches(engine, index, text.opening, text.whole, effort, start=start, through=end)
+    # One window at a time: the lattices of a long text are millions of objects.
+    parts = (
+        Part(stretch, rounds.lattice, rounds.evaluated.tree.evaluated, rounds.evaluated.tree.calls)
+        for stretch, rounds in done
+    )
+    return gather(index, text, parts, end=end)
+
+
+def gather(index: SortedVocabulary, text: Text, parts: Iterable[Part], *, end: bool) -> Score:
+    """The score of a text from its finished windows.
+
+    Raises:
+        ZeroProbabilityError: if nothing spells the text.
+        EmptyBeamError: if what may spell it was left out.
+    """
+    whole = text.whole
+    logprobs, missing, lent = (np.zeros(len(whole)) for _ in range(3))
+    end_logprob = None
+    contexts = calls = 0
+    for stretch, lattice, evaluated, called in parts:
+        contexts, calls = contexts + evaluated, calls + called
+        part, ahead = slice(stretch.scored, stretch.stop), stretch.scored - stretch.begin
+        if not np.isfinite(lattice.log_prefix[-1]):
+            reached = int(np.isfinite(lattice.log_prefix).sum())
+            raise impossible(whole[: stretch.begin + reached], float(lattice.missing.sum()))
+        logprobs[part] = np.diff(lattice.log_prefix[ahead:])
+        missing[part] = lattice.missing[ahead + 1 :]
+        lent[part] = lattice.lent[ahead + 1 :]
+        if end and stretch.stop == len(whole):
+            end_logprob = _end_logprob(lattice)
+    skip = len(text.opening.lead) + text.given
+    arrays = logprobs[skip:], missing[skip:], lent[skip:]
+    ends = _token_ends(index, whole, skip)
+    return Score(whole[skip:], *arrays, contexts, calls, end_logprob, ends)
+
+
+def stretches(
+    engine: TokenLM,
+    index: SortedVocabulary,
+    opening: Opening,
+    whole: bytes,
+    effort: Effort,
+    *,
+    start: int = 0,
+    through: bool = False,
+    retain: bool = False,
+) -> Iterator[tuple[Stretch, Rounds]]:
+    """The finished rounds of each window of a text that reaches beyond `start`, in order.
+
+    `through` also evaluates what spells the whole text; `retain` keeps all probabilities.
+
+    >>> from charwise.engines.ngram import NgramLM
+    >>> from charwise.tokens.vocabulary import Vocabulary
+    >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2], bos_ids=[2])
+    >>> lm = NgramLM(vocabulary, 1, {(): [0.5, 0.25, 0.25]})
+    >>> index, opening = SortedVocabulary(vocabulary), Opening((2,), b"")
+    >>> [rounds.rounds for _, rounds in stretches(lm, index, opening, b"aa", Effort(0.0, 1.0))]
+    [1]
+    """
+    known = KnownText.of(whole, index)
+    for stretch in plan(engine, index, opening, whole):
+        if stretch.stop <= start and stretch.stop < len(whole):
+            continue
+        whole_too = through and stretch.stop == len(whole)
+        edges = list(enumerate(first_path(stretch.canonical, index, whole_too)))
+        tree = engine.tree(stretch.prompt_ids, edges)
+        evaluated = Evaluated(tree, index, edges=edges, retain=retain)
+        deepest = None if engine.window is None else engine.window - len(stretch.prompt_ids)
+        part = known.window(stretch.begin, stretch.stop)
+        rounds = Rounds(evaluated, 0, part, effort, through=whole_too, deepest=deepest)
+        rounds.run(stretch.canonical)
+        yield stretch, rounds
+
+
+def plan(
+    engine: TokenLM, index: SortedVocabulary, opening: Opening, whole: bytes
+) -> Iterator[Stretch]:
+    """Cut a text into windows; the first covers as much as it can, the others half of that.
+
+    >>> from charwise.engines.ngram import NgramLM
+    >>> from charwise.tokens.vocabulary import Vocabulary
+    >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2], bos_ids=[2])
+    >>> lm = NgramLM(vocabulary, 1, {(): [0.5, 0.25, 0.25]})
+    >>> index, opening = SortedVocabulary(vocabulary), Opening((2,), b"")
+    >>> list(plan(lm, index, opening, b"aab"))
+    [Stretch(prompt_ids=[2], canonical=[0, 1], begin=0, scored=0, stop=3)]
+    """
+    canonical = index.vocabulary.encode_beginning(whole)
+    offsets = np.cumsum([0, *map(index.length, canonical)]).tolist()
+    size, window = len(canonical), engine.window
+    # Alternatives may need more tokens than the canonical tokenization: a fifth is left free.
+    room = WINDOW if window is None else min(WINDOW, (window - len(opening.ids)) * 4 // 5)
+    if room < 4 * WARM_UP and size > room:
+        raise ContextLengthError(
+            f"what is before the text ({len(opening.ids)} tokens) leaves room for {max(0, room)} "
+            f"tokens in the model's window of {window}: too few to slide over a text of {size}."
+        )
+    scored = 0
+    while True:
+        stop = min(size, scored + (room if scored == 0 else room // 2))
+        given = max(0, stop - room)
+        first = max(0, scored - WARM_UP)
+        yield Stretch(
+            prompt_ids=[*opening.ids, *canonical[given:first]],
+            canonical=canonical[first:stop],
+            begin=offsets[first],
+            scored=offsets[scored],
+            stop=len(whole) if stop == size else offsets[stop],
+        )
+        if stop == size:
+            return
+        scored = stop
+
+
+def _end_logprob(lattice: Lattice) -> float:
+    """log p(end of text | text): the contexts that spell the text, each with its end."""
+    logs = [
+        lattice.log_weight(lattice.vertices[v]) + math.log(lattice.vertices[v].end)
+        for v in lattice.at[-1]
+        if lattice.vertices[v].end > 0
+    ]
+    return log_sum(logs) - float(lattice.log_prefix[-1])
+
+
+def _token_ends(index: SortedVocabulary, whole: bytes, skip: int) -> NDArray[np.int64]:
+    """Where the canonical tokens of a text end, counted from `skip`, and where the text does."""
+    lengths = list(map(index.length, index.vocabulary.encode_beginning(whole)))
+    ends = np.unique(np.append(np.cumsum(lengths, dtype=np.int64), len(whole))) - skip
+    return ends[ends > 0]

@@ -1,0 +1,324 @@
+"""`heal_generate`: transformers' `generate`, from texts to what comes after them.
+
+Cuts every prompt by the healing rule, pads to the left, lets `HealingLogitsProcessor` reproduce
+what was cut off, and returns only the bytes beyond the prompt. Not handled: encoder-decoder
+models, whose prompt is not continued, and prompts given as embeddings.
+"""
+
+from __future__ import annotations
+
+import codecs
+import copy
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from transformers import LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
+
+from charwise.errors import ContextLengthError, HealingError, SettingError
+from charwise.healing import Cut, Rule
+from charwise.processors.decision import cut_prompt
+from charwise.processors.transformers.logits_processor import HealingLogitsProcessor
+from charwise.tokens.canonical import to_bytes
+from charwise.tokens.index import SortedVocabulary
+from charwise.tokens.vocabulary import Prompt, Vocabulary
+
+#: How many tokens `generate` writes when nobody says how many.
+DEFAULT_NEW_TOKENS = 20
+
+
+def heal_generate(
+    model: Any,
+    tokenizer: Any,
+    prompts: Prompt | Sequence[Prompt],
+    *,
+    rule: Rule = "auto",
+    max_new_bytes: int | None = None,
+    **generate_kwargs: Any,
+) -> list[str]:
+    """What the model writes after each prompt, with the prompts' ends healed.
+
+    Args:
+        model: any causal language model of transformers.
+        tokenizer: its fast tokenizer, whose index is made once, or a `SortedVocabulary`.
+        prompts: one prompt or several. Text and bytes get the start token and the leading space
+            that the tokenizer would give them; a list of texts and token ids is taken as it is.
+        rule: where to cut, as for `healing.cut`; "off" does not heal.
+        max_new_bytes: stop after so many bytes beyond the prompt.
+        **generate_kwargs: for `model.generate`. `max_new_tokens` counts from the token after the
+            one that completes the prompt, however many it took to reproduce what was cut off.
+            Your `logits_processor`s run before the mask, so that it has the last word; except
+            `…Warper`s, which truncate: like those that `generate` makes of top_k, top_p and so
+            on they run after it, and choose among the tokens that are allowed.
+
+    Returns:
+        `num_return_sequences` texts for each prompt. Nothing of a prompt is repeated or lost;
+        special tokens are left out, bytes that are not UTF-8 become U+FFFD, and a last character
+        that is not complete is dropped. If a prompt of bytes ends inside a character, the
+        completion starts with that character.
+
+    Raises:
+        HealingError: nothing can reproduce a prompt's end, since other processors forbid it.
+        SettingError: an argument that makes no sense here.
+        ContextLengthError: a prompt that fills the model's window.
+
+    >>> from charwise.models import EMBEDDED
+    >>> from transformers import AutoModelForCausalLM, AutoTokenizer
+    >>> model = AutoModelForCausalLM.from_pretrained(EMBEDDED)
+    >>> tokenizer = AutoTokenizer.from_pretrained(EMBEDDED)
+    >>> heal_generate(model, tokenizer, "for i in rang", max_new_bytes=1, do_sample=False)
+    ['e']
+    """
+    _check_arguments(model, generate_kwargs, max_new_bytes)
+    index = index_of(tokenizer, model)
+    batch = _as_batch(prompts)
+    if not batch:
+        return []
+    cuts = [cut_prompt(prompt, index, rule) for prompt in batch]
+    length = max(len(kept) for kept, _ in cuts)
+    _check_window(model, length)
+    limits = _Limits(
+        index.vocabulary,
+        [forced for _, forced in cuts],
+        length,
+        _new_tokens(model, generate_kwargs, max_new_bytes),
+        max_new_bytes,
+        [to_bytes(stop) for stop in _as_list(generate_kwargs.pop("stop_strings", None))],
+    )
+    settings, ends, filler = _settings(model, generate_kwargs, limits, index)
+    ids = [[filler] * (length - len(kept)) + kept for kept, _ in cuts]
+    seen = [[0] * (length - len(kept)) + [1] * len(kept) for kept, _ in cuts]
+    output = model.generate(
+        input_ids=torch.tensor(ids, device=model.device),  # [prompts, length]
+        attention_mask=torch.tensor(seen, device=model.device),
+        **settings,
+    )
+    rows = getattr(output, "sequences", output)[:, length:].tolist()
+    copies = len(rows) // len(batch)
+    return [
+        _text(cuts[row // copies], limits.new_bytes(_until(ids, ends), row // copies), index)
+        for row, ids in enumerate(rows)
+    ]
+
+
+_indices: WeakKeyDictionary[Any, dict[tuple[Any, ...], SortedVocabulary]] = WeakKeyDictionary()
+
+
+def index_of(tokenizer: Any, model: Any = None) -> SortedVocabulary:
+    """The index of a tokenizer for a model; kept as long as the tokenizer lives.
+
+    >>> from charwise.models import EMBEDDED
+    >>> from transformers import AutoTokenizer
+    >>> tokenizer = AutoTokenizer.from_pretrained(EMBEDDED)
+    >>> index_of(tokenizer) is index_of(tokenizer)
+    True
+    """
+    if isinstance(tokenizer, SortedVocabulary):
+        return tokenizer
+    generation = getattr(model, "generation_config", None)
+    width = model.config.get_text_config().vocab_size if model is not None else None
+    key = (len(tokenizer), width, tuple(_as_list(getattr(generation, "eos_token_id", None))))
+    known = _indices.setdefault(tokenizer, {})
+    if key not in known:
+        vocabulary = Vocabulary.from_transformers(tokenizer, width, generation_config=generation)
+        known[key] = SortedVocabulary(vocabulary)
+    return known[key]
+
+
+@dataclass
+class _Limits:
+    """When a row has ended, and which of its bytes are new: the same answer for both uses."""
+
+    vocabulary: Vocabulary
+    forced: list[bytes]
+    prompt_length: int
+    max_new_tokens: int | None
+    max_new_bytes: int | None
+    stops: list[bytes]
+
+    def spent(self, ids: Sequence[int], forced: bytes) -> int | None:
+        """How many tokens reproduced the forced text; None if it is not complete."""
+        at = 0
+        for n, id in enumerate(ids):
+            if at >= len(forced):
+                return n
+            at += len(self.vocabulary.tokens[id] or b"")
+        return len(ids) if at >= len(forced) else None
+
+    def ended(self, ids: Sequence[int], prompt: int) -> bool:
+        """Whether the tokens generated for a prompt are enough."""
+        forced = self.forced[prompt]
+        spent = self.spent(ids, forced)
+        if spent is None:
+            return False
+        if self.max_new_tokens is not None and len(ids) - spent >= self.max_new_tokens:
+            return True
+        if self.max_new_bytes is None and not self.stops:
+            return False
+        new = self.vocabulary.decode(ids)[len(forced) :]
+        enough = self.max_new_bytes is not None and len(new) >= self.max_new_bytes
+        return enough or any(stop in new for stop in self.stops)
+
+    def new_bytes(self, ids: Sequence[int], prompt: int) -> bytes:
+        """The bytes that these tokens add to the prompt, within the limits."""
+        forced = self.forced[prompt]
+        spent = self.spent(ids, forced)
+        if spent is not None and self.max_new_tokens is not None:
+            ids = ids[: spent + self.max_new_tokens]
+        text = self.vocabulary.decode(ids)
+        if not (text.startswith(forced) or forced.startswith(text)):
+            raise HealingError(
+                f"a returned sequence starts with {text[: len(forced)]!r} instead of {forced!r}: "
+                "it was not masked, or there are fewer ways to go on than beams to return. "
+                "Lower num_return_sequences."
+            )
+        return text[len(forced) :][: self.max_new_bytes]
+
+
+class _Stop(StoppingCriteria):  # type: ignore[misc]
+    """Ends each row by its limits."""
+
+    def __init__(self, limits: _Limits) -> None:
+        self.limits = limits
+
+    def __call__(self, input_ids: torch.Tensor, scores: Any, **_: Any) -> torch.Tensor:
+        limits = self.limits
+        rows, length = input_ids.shape
+        generated = length - limits.prompt_length
+        only_tokens = limits.max_new_bytes is None and not limits.stops
+        if only_tokens and (limits.max_new_tokens is None or generated < limits.max_new_tokens):
+            return torch.zeros(rows, dtype=torch.bool, device=input_ids.device)
+        copies = rows // len(limits.forced)
+        new = input_ids[:, limits.prompt_length :].tolist()
+        ended = [limits.ended(ids, row // copies) for row, ids in enumerate(new)]
+        return torch.tensor(ended, device=input_ids.device)
+
+
+def _check_arguments(model: Any, kwargs: dict[str, Any], max_new_bytes: int | None) -> None:
+    for name in ("inputs", "input_ids", "attention_mask", "inputs_embeds", "position_ids"):
+        if name in kwargs:
+            raise SettingError(f"{name} is made from the prompts here: leave it out.")
+    if kwargs.get("token_healing"):
+        raise SettingError("token_healing=True would heal a second time: leave it out.")
+    if max_new_bytes is not None and max_new_bytes < 1:
+        raise SettingError(f"max_new_bytes is {max_new_bytes}: it must be 1 or more.")
+    if getattr(model.config, "is_encoder_decoder", False):
+        raise SettingError(
+            f"{type(model).__name__} is an encoder-decoder model: it does not continue its prompt, "
+            "so there is nothing to heal. Use a causal language model."
+        )
+
+
+def _check_window(model: Any, length: int) -> None:
+    window = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    if window is not None and length >= window:
+        raise ContextLengthError(
+            f"the prompt has {length} tokens, and the model's window is {window}: there is no "
+            "room for another. Shorten the prompt from its start."
+        )
+
+
+def _as_batch(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    """One prompt or many → a list of prompts. A list with a token id in it is one prompt."""
+    if isinstance(prompts, str | bytes):
+        return [prompts]
+    parts: list[Any] = list(prompts)
+    if any(hasattr(part, "__index__") for part in parts):
+        return [parts]
+    return parts
+
+
+def _new_tokens(model: Any, kwargs: dict[str, Any], max_new_bytes: int | None) -> int | None:
+    """The caller's max_new_tokens, or else the default; None if something else sets the end."""
+    sources = [kwargs.pop("max_new_tokens", None)]
+    lengths = [kwargs.get("max_length")]
+    for config in (kwargs.get("generation_config"), model.generation_config):
+        sources.append(getattr(config, "max_new_tokens", None))
+        lengths.append(getattr(config, "max_length", None))
+    tokens = next((value for value in sources if value is not None), None)
+    if tokens is not None and tokens < 1:
+        raise SettingError(f"max_new_tokens is {tokens}: it must be 1 or more.")
+    if tokens is None and max_new_bytes is None and all(value is None for value in lengths):
+        return DEFAULT_NEW_TOKENS
+    return tokens
+
+
+def _settings(
+    model: Any, given: dict[str, Any], limits: _Limits, index: SortedVocabulary
+) -> tuple[dict[str, Any], set[int], int]:
+    """The keyword arguments of `generate`, the end tokens and the id to pad with."""
+    settings = dict(given)
+    mask = HealingLogitsProcessor(index, limits.forced, limits.prompt_length)
+    processors = list(settings.get("logits_processor") or ())
+    names = [type(processor).__name__ for processor in processors]
+    first_warper = next((at for at, n in enumerate(names) if n.endswith("Warper")), len(names))
+    processors.insert(first_warper, mask)
+    settings["logits_processor"] = LogitsProcessorList(processors)
+    settings["stopping_criteria"] = StoppingCriteriaList(
+        [*(settings.get("stopping_criteria") or ()), _Stop(limits)]
+    )
+    own = _generation_settings(model, settings, limits, index.vocabulary)
+    if given.get("generation_config") is None:
+        settings |= own
+    else:  # generate wants either such an object or the arguments
+        settings["generation_config"] = copy.deepcopy(given["generation_config"])
+        settings["generation_config"].update(**{"max_new_tokens": None, **own})
+    filler = own["pad_token_id"]
+    return settings, set(_as_list(own["eos_token_id"])), 0 if filler is None else filler
+
+
+def _generation_settings(
+    model: Any, given: dict[str, Any], limits: _Limits, vocabulary: Vocabulary
+) -> dict[str, Any]:
+    """What `heal_generate` itself says about the length, the end tokens and the padding."""
+    own: dict[str, Any] = {}
+    bounds = [limits.max_new_tokens, limits.max_new_bytes]
+    new = min((bound for bound in bounds if bound is not None), default=None)
+    if new is not None:
+        # A byte takes at most one token, so this never ends a row before its own limit does.
+        new += max(map(len, limits.forced))
+        if getattr(model.generation_config, "max_new_tokens", None) is not None:
+            own["max_new_tokens"] = new
+        else:  # quiet even if the model's own generation config has a max_length
+            own["max_length"] = limits.prompt_length + new
+    for name, value in (
+        ("eos_token_id", list(vocabulary.end_ids) or None),
+        ("pad_token_id", _filler(vocabulary, model)),
+    ):
+        config = getattr(given.get("generation_config"), name, None)
+        own[name] = given.get(name, value if config is None else config)
+    return own
+
+
+def _filler(vocabulary: Vocabulary, model: Any) -> int:
+    """An id to pad with. The attention mask hides it, so any will do; best one without bytes."""
+    known = getattr(model.generation_config, "pad_token_id", None)
+    if known is not None:
+        return int(known)
+    without = (id for id, token in enumerate(vocabulary.tokens) if token is None)
+    return next(iter(vocabulary.end_ids), next(without, 0))
+
+
+def _until(ids: list[int], ends: set[int]) -> list[int]:
+    """The ids up to the first end token, and with it."""
+    at = next((n for n, id in enumerate(ids) if id in ends), len(ids))
+    return ids[: at + 1]
+
+
+def _text(prompt: Cut, new: bytes, index: SortedVocabulary) -> str:
+    """New bytes as text, from the character that the prompt left incomplete, if it did."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    end = index.vocabulary.decode(prompt.kept[-3:]) + prompt.forced
+    decoder.decode(end[-3:])  # what is incomplete at the end of it stays in the decoder
+    return decoder.decode(new)
+
+
+def _as_list(value: Any) -> list[Any]:
+    """None → [], a single value → [value], anything iterable → its list."""
+    if value is None:
+        return []
+    if isinstance(value, Iterable) and not isinstance(value, str | bytes):
+        return [int(item) if hasattr(item, "__index__") else item for item in value]
+    return [value]

@@ -1,0 +1,29 @@
+"""Token healing in vLLM.
+
+The names load when they are first used: only the processor needs vLLM.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from charwise.processors.vllm.logits_processor import HealingLogitsProcessor, why_not
+    from charwise.processors.vllm.prompts import FORCED, heal_generate, served
+
+_HOME = {
+    "FORCED": "prompts",
+    "HealingLogitsProcessor": "logits_processor",
+    "heal_generate": "prompts",
+    "served": "prompts",
+    "why_not": "logits_processor",
+}
+
+__all__ = ["FORCED", "HealingLogitsProcessor", "heal_generate", "served", "why_not"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)

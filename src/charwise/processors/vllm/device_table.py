@@ -1,0 +1,187 @@
+"""The forced texts of vLLM's V2 model runner, on its device, without ever waiting for it.
+
+The V2 runner keeps token ids on the device: the host does not know what was generated when it
+issues the next step, so the decision itself is made there. A token's place in the sorted
+vocabulary says whether it starts with what is left (a range), so for each offset into a forced
+text a handful of integers replaces a mask as wide as the vocabulary:
+
+    table[slot, offset] = [lo, hi, p₁, p₂, …]      allowed: lo ≤ rank < hi, and the ids pᵢ
+
+Where a row stands in its text is the number of bytes generated for it so far: the committed ids
+of its slot, and the drafts before it, by a table of byte lengths. A draft that left the text is
+not recognised, and need not be: it is rejected, since its own row allows it no probability, and
+whatever the rows after it say is thrown away with it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from vllm.utils.torch_utils import async_tensor_h2d
+
+from charwise.tokens.index import SortedVocabulary
+
+#: A range that holds every id, also those that are not in sorted order (rank −1).
+_EVERY_ID = (-1, 2**31 - 1)
+
+
+class ForcedSlots:
+    """Forced texts by request slot, and the masks of a batch of logits rows.
+
+    Args:
+        index: of the model's vocabulary.
+        states: vLLM's `LogitsProcRequestState`; only read.
+        drafts: most draft tokens in one step.
+
+    Memory: 4 bytes × slots × (longest forced text + 1) × (2 + most tokens that are a proper
+    prefix of what is left). The table grows with the requests that come.
+    """
+
+    def __init__(self, index: SortedVocabulary, states: Any, drafts: int) -> None:
+        self._index = index
+        self._states = states
+        self._drafts = drafts
+        device = states.device
+        rank = np.full(states.vocab_size, -1, np.int32)
+        rank[: len(index.rank)] = index.rank[: states.vocab_size]
+        lengths = np.zeros(states.vocab_size, np.int32)
+        lengths[index.ids] = np.diff(index.starts)
+        self._rank = torch.from_numpy(rank).to(device)  # [width]
+        self._bytes = torch.from_numpy(lengths).to(device)  # [width]: of each token
+        # On the host: bytes forced in a slot, 0 once they are surely reproduced.
+        self._length = np.zeros(states.max_num_reqs, np.int32)
+        self._written = np.zeros(states.max_num_reqs, np.int32)  # as the device has it
+        self._table = torch.zeros((states.max_num_reqs, 1, 3), dtype=torch.int32, device=device)
+        self._table[:, :, :2] = torch.tensor(_EVERY_ID, dtype=torch.int32)
+        self._end = torch.zeros(states.max_num_reqs, dtype=torch.int64, device=device)
+        self._staged: dict[int, bytes] = {}
+
+    def set(self, slot: int, forced: bytes) -> bool:
+        """Note the forced text of a slot's new request; True if there is any."""
+        self._length[slot] = len(forced)
+        if forced or self._written[slot]:
+            self._staged[slot] = forced
+        return bool(forced)
+
+    def flush(self) -> None:
+        """Send what was noted to the device."""
+        if not self._staged:
+            return
+        slots = list(self._staged)
+        entries = [self._entries(text) for text in self._staged.values()]
+        self._grow(max(map(len, entries)), max(len(entry) for text in entries for entry in text))
+        depth, width = self._table.shape[1:]
+        # [slots, depth, width]: the last entry, "every id", is repeated to the end.
+        table = np.array(
+            [
+                [entry + entry[-1:] * (width - len(entry)) for entry in text]
+                + [text[-1] + text[-1][-1:] * (width - len(text[-1]))] * (depth - len(text))
+                for text in entries
+            ],
+            np.int32,
+        )
+        ends = np.array([len(text) - 1 for text in entries], np.int64)
+        device = self._states.device
+        at = async_tensor_h2d(np.array(slots, np.int64), device=device)
+        self._table.index_copy_(0, at, async_tensor_h2d(table, device=device))
+        self._end.index_copy_(0, at, async_tensor_h2d(ends, device=device))
+        self._written[slots] = ends
+        self._staged.clear()
+
+    def mask_(self, logits: torch.Tensor, ctx: Any) -> None:
+        """Set to −inf, in place, what may not come next in each row of `[rows, width]`.
+
+        Args:
+            logits: of a step.
+            ctx: vLLM's `LogitsContext`.
+        """
+        slots = ctx.idx_mapping_np
+        if not self._length[slots].any():
+            return
+        self._retire(slots, ctx)
+        busy = np.flatnonzero(self._length[slots])
+        if not len(busy):
+            return
+        longest = int(self._written[slots].max())  # also of texts that were forgotten
+        if len(logits) == len(slots):  # no drafts: one row for each request
+            rows = async_tensor_h2d(busy, device=logits.device, dtype=torch.int64)
+            part = logits.index_select(0, rows)
+            part.masked_fill_(self._forbidden(ctx, rows, longest), -torch.inf)
+            logits.index_copy_(0, rows, part)
+        else:
+            rows = torch.arange(len(logits), device=logits.device)
+            logits.masked_fill_(self._forbidden(ctx, rows, longest), -torch.inf)
+
+    def _retire(self, slots: np.ndarray, ctx: Any) -> None:
+        """Forget the texts that are surely reproduced, from what the host knows.
+
+        A token has a byte at least, and a step that the host counts with all its drafts has
+        given a token at least.
+        """
+        generated = ctx.seq_lens_upper_bound_np[: len(slots)] - self._states.prompt_len.np[slots]
+        done = generated // (1 + self._drafts) >= self._length[slots]
+        self._length[slots[done]] = 0
+
+    def _forbidden(self, ctx: Any, rows: torch.Tensor, longest: int) -> torch.Tensor:
+        """`[rows, width]` bool: the ids that may not come next, for these rows of the step."""
+        slots = ctx.expanded_idx_mapping[rows].long()
+        offset = self._committed(slots, longest) + self._drafted(ctx, rows)
+        entry = self._table[slots, torch.minimum(offset, self._end[slots])]  # [rows, 2 + prefixes]
+        allowed: torch.Tensor = (self._rank >= entry[:, :1]) & (self._rank < entry[:, 1:2])
+        allowed.scatter_(1, entry[:, 2:].long(), True)
+        return allowed.logical_not_()
+
+    def _committed(self, slots: torch.Tensor, longest: int) -> torch.Tensor:
+        """`[rows]`: bytes generated so far, by the first `longest` tokens."""
+        states = self._states
+        ids = states.all_token_ids.gpu
+        start = states.prompt_len.gpu[slots].long()[:, None]
+        at = start + torch.arange(longest, device=slots.device)  # [rows, longest]
+        known: torch.Tensor = at < states.total_len.gpu[slots][:, None]
+        tokens = ids[slots[:, None], at.clamp_(max=ids.shape[1] - 1)].long()
+        return (self._length_of(tokens) * known).sum(1)
+
+    def _drafted(self, ctx: Any, rows: torch.Tensor) -> torch.Tensor:
+        """`[rows]`: bytes of the drafts before each row.
+
+        A request's rows are adjacent. The first is fed its last committed token, the others a
+        draft each: those between the request's first row and this one.
+        """
+        until = self._length_of(ctx.input_ids.long()).cumsum(0)
+        return until[rows] - until[rows - ctx.expanded_local_pos[rows].long()]
+
+    def _length_of(self, ids: torch.Tensor) -> torch.Tensor:
+        return self._bytes[ids.clamp(0, len(self._bytes) - 1)].long()
+
+    def _entries(self, forced: bytes) -> list[tuple[int, ...]]:
+        """For each offset, and the end: lo, hi, and ids that are allowed besides."""
+        index = self._index
+        tokens = index.vocabulary.tokens
+        entries: list[tuple[int, ...]] = []
+        for offset in range(len(forced)):
+            left = forced[offset:]
+            lo, hi = index.range(left)
+            shorter = [
+                id for id in index.prefixes(left) if index.spellable(left[len(tokens[id] or b"") :])
+            ]
+            if lo == hi and not shorter:  # no token string ends here: only a bad draft gets here
+                entries.append((*_EVERY_ID, 0))
+            else:  # padding must be allowed too
+                entries.append((lo, hi, *shorter) if shorter else (lo, hi, int(index.ids[lo])))
+        return [*entries, (*_EVERY_ID, 0)]
+
+    def _grow(self, depth: int, width: int) -> None:
+        """Make room in the table for longer texts and for more prefixes."""
+        slots, old_depth, old_width = self._table.shape
+        if depth <= old_depth and width <= old_width:
+            return
+        depth = max(old_depth, 1 << (depth - 1).bit_length())
+        width = max(old_width, 2 + (1 << (width - 3).bit_length()))
+        table = self._table.new_empty((slots, depth, width))
+        # What lies beyond an old text is its last entry, beyond an old entry its last prefix.
+        table[:, :old_depth, :old_width] = self._table
+        table[:, :old_depth, old_width:] = self._table[:, :, -1:]
+        table[:, old_depth:] = table[:, old_depth - 1 : old_depth]
+        self._table = table

@@ -1,0 +1,177 @@
+"""Token healing in vLLM: a logits processor for both of its model runners.
+
+    vllm serve … --logits-processors charwise.processors.vllm:HealingLogitsProcessor
+
+An installed charwise is found without the flag too (entry points `vllm.logits_processors`). A
+request is healed if it has the argument `charwise_forced`: the bytes to reproduce, in hexadecimal,
+in `SamplingParams.extra_args` or over HTTP in `vllm_xargs`. `heal_generate` and the middleware
+(`charwise.processors.vllm.middleware`) cut the prompts and add it.
+
+The V1 model runner shows a processor each request's live list of output ids; there the shared
+decision core masks row by row. The V2 runner keeps ids on the device: `vllm_slots` answers there.
+Not handled: beam search, which vLLM runs as many requests that do not know of each other.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+from vllm.v1.sample.logits_processor import LogitsProcessor as V1LogitsProcessor
+from vllm.v1.sample.logits_processor.builtin import process_dict_updates
+from vllm.v1.worker.gpu.sample.logits_processor import LogitsProcessor as V2LogitsProcessor
+
+from charwise.errors import SettingError, VocabularyError
+from charwise.processors.decision import Decisions
+from charwise.processors.vllm.device_table import ForcedSlots
+from charwise.processors.vllm.prompts import FORCED, heal_generate, served
+
+__all__ = ["FORCED", "HealingLogitsProcessor", "heal_generate", "served", "why_not"]
+
+#: How the names of all arguments that are meant for charwise begin.
+PREFIX = "charwise_"
+
+
+class HealingLogitsProcessor(V1LogitsProcessor, V2LogitsProcessor):  # type: ignore[misc]
+    """Lets a request write only what reproduces its `charwise_forced` bytes first.
+
+    vLLM makes one for each worker: with (vllm_config, device, is_pin_memory) in the V1 model
+    runner, with (vllm_config, req_states) in V2. Requests without the argument cost nothing but
+    one look at their arguments; a batch without any costs one comparison.
+    """
+
+    def __init__(self, vllm_config: Any, *runner: Any) -> None:
+        model_config = vllm_config.model_config
+        self._rows: dict[int, tuple[bytes, list[int]]] = {}  # V1: row → forced, generated ids
+        self._slots: ForcedSlots | None = None  # V2
+        try:
+            index = served(model_config).index
+        except (VocabularyError, SettingError):
+            return  # vLLM may serve this model all the same: validate_params refuses healing
+        self._decisions = Decisions(index)
+        if len(runner) == 1:
+            speculation = vllm_config.speculative_config
+            drafts = speculation.num_speculative_tokens if speculation else 0
+            self._slots = ForcedSlots(index, runner[0], drafts)
+
+    @classmethod
+    def validate_params(cls, sampling_params: Any) -> None:
+        """Refuse a request that cannot be healed as it asks; vLLM answers it with HTTP 400.
+
+        Raises:
+            SettingError: an unknown `charwise_…` argument, bytes that are not hexadecimal, a
+                constraint that forbids the forced text, a server that cannot heal.
+            HealingError: a forced text that the vocabulary cannot spell.
+        """
+        forced = forced_of(sampling_params)
+        if not forced:
+            return
+        for name in ("structured_outputs", "allowed_token_ids"):
+            if getattr(sampling_params, name, None):
+                raise SettingError(f"{name} may forbid the text that {FORCED} forces: use one.")
+        config = _config_of_caller()
+        if config is not None:
+            reason = why_not(config)
+            if reason:
+                raise SettingError(reason)
+            Decisions(served(config.model_config).index).check(forced)
+
+    def is_argmax_invariant(self) -> bool:
+        """False: the mask changes which token is the most probable."""
+        return False
+
+    def update_state(self, batch_update: Any) -> None:
+        """V1: requests came, went or moved to other rows."""
+        process_dict_updates(self._rows, batch_update, _forced_row)
+
+    def add_request(self, req_idx: int, sampling_params: Any) -> bool:
+        """V2: a request takes a slot; True if its logits will be masked."""
+        return self._slots is not None and self._slots.set(req_idx, forced_of(sampling_params))
+
+    def apply_staged_writes(self) -> None:
+        """V2: what `add_request` noted goes to the device."""
+        if self._slots is not None:
+            self._slots.flush()
+
+    def apply(self, logits: torch.Tensor, ctx: Any = None) -> torch.Tensor:
+        """Set what may not come next to −inf, in place: `[rows, width]` float32."""
+        if self._slots is not None:
+            self._slots.mask_(logits, ctx)
+            return logits
+        for row, (forced, ids) in list(self._rows.items()):
+            if not self._decisions.mask_(logits[row], forced, ids):
+                del self._rows[row]  # all of it is reproduced
+        return logits
+
+
+def _forced_row(params: Any, _: Any, output_ids: list[int]) -> tuple[bytes, list[int]] | None:
+    forced = forced_of(params)
+    return (forced, output_ids) if forced else None
+
+
+def forced_of(sampling_params: Any) -> bytes:
+    """The forced bytes of a request; empty if it is not to be healed.
+
+    Raises:
+        SettingError: for an unknown argument of ours, or bytes that are not hexadecimal.
+    """
+    arguments = sampling_params.extra_args
+    if not arguments:
+        return b""
+    for name in arguments:
+        if name.startswith(PREFIX) and name != FORCED:
+            raise SettingError(
+                f"unknown argument {name!r}: the logits processor knows {FORCED!r}, the bytes to "
+                "force, in hexadecimal. charwise_heal needs the middleware in front of it: start "
+                "vLLM with --middleware charwise.processors.vllm.middleware.HealingMiddleware."
+            )
+    value = arguments.get(FORCED, b"")
+    if isinstance(value, bytes):
+        return value
+    try:
+        return bytes.fromhex(value)
+    except (TypeError, ValueError):
+        raise SettingError(
+            f"{FORCED} is {value!r}: it must be the bytes to force, in hexadecimal."
+        ) from None
+
+
+def why_not(vllm_config: Any) -> str | None:
+    """Why this engine would not call the logits processor as it must; None if it does.
+
+    The V1 model runner leaves out processors that come from entry points when it speculates, and
+    with asynchronous scheduling shows them placeholders instead of the last token.
+    """
+    if vllm_config.use_v2_model_runner:
+        return None
+    if vllm_config.speculative_config is not None:
+        return (
+            "this vLLM cannot heal: its V1 model runner does not call logits processors when it "
+            "speculates. Serve without speculative decoding, or with VLLM_USE_V2_MODEL_RUNNER=1."
+        )
+    if vllm_config.scheduler_config.async_scheduling and not (
+        vllm_config.model_config.logits_processors
+    ):
+        return (
+            "this vLLM cannot heal: with asynchronous scheduling its V1 model runner shows the "
+            "generated tokens only to processors that are named. Start it with "
+            "--logits-processors charwise.processors.vllm:HealingLogitsProcessor."
+        )
+    return None
+
+
+def _config_of_caller() -> Any:
+    """The VllmConfig of the engine that is admitting a request; None if it cannot be found.
+
+    vLLM hands `validate_params` the sampling parameters alone, in a process where the V1 runner
+    with speculation, or another process, means that no instance of the class exists. But it
+    calls it from a method of its InputProcessor, which has the configuration.
+    """
+    frame = sys._getframe(1)
+    while frame is not None:
+        config = getattr(frame.f_locals.get("self"), "vllm_config", None)
+        if config is not None:
+            return config
+        frame = frame.f_back  # type: ignore[assignment]
+    return None

@@ -1,0 +1,238 @@
+"""The answer to one prompt of a completion request, in the form of OpenAI's API.
+
+The engine's choices start with the forced text; the client's start after its prompt. Tokens are
+counted so that the bill is that of the request as it was sent: the prompt has all its tokens, and
+those that were given back are not counted again as completion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from charwise.processors.new_text import Continuation, HealedPrompt
+from charwise.tokens.vocabulary import Vocabulary
+
+Message = dict[str, Any]
+
+#: Fields of a choice that a stream leaves out where they say nothing.
+_OPTIONAL = (
+    "logprobs",
+    "finish_reason",
+    "stop_reason",
+    "token_ids",
+    "prompt_token_ids",
+    "prompt_logprobs",
+    "routed_experts",
+)
+
+
+class Answer:
+    """The choices for one prompt, from the engine's chunks (a whole response is one chunk).
+
+    Args:
+        vocabulary: of the model.
+        request: as the client sent it.
+        prompt: its text.
+        healed: how it was cut.
+        first_index: of its choices in the answer to the client.
+        body: what the engine is asked.
+
+    Attributes:
+        top: fields of the response besides the choices.
+        tells_usage: whether a stream ends with the usage.
+    """
+
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        request: Message,
+        prompt: str,
+        healed: HealedPrompt,
+        *,
+        first_index: int,
+        body: Message,
+    ) -> None:
+        self.body = body
+        self.top: Message = {}
+        self.streams = bool(request.get("stream"))
+        self.tells_usage = bool((request.get("stream_options") or {}).get("include_usage"))
+        self.prompt_tokens = len(healed.kept) + healed.given_back
+        self._given_back = healed.given_back
+        self._prompt = prompt if request.get("echo") else ""
+        self._shows_ids = bool(request.get("return_token_ids"))
+        self._include_stop = bool(request.get("include_stop_str_in_output"))
+        stop = request.get("stop") or []
+        minimum = request.get("min_tokens") or 0
+        self._choices = [
+            _Choice(
+                first_index + number,
+                Continuation(
+                    vocabulary,
+                    healed.forced,
+                    stop=[stop] if isinstance(stop, str) else stop,
+                    include_stop=self._include_stop,
+                    min_tokens=minimum and minimum + healed.given_back,
+                    specials=request.get("skip_special_tokens") is False,
+                ),
+            )
+            for number in range(request.get("n") or 1)
+        ]
+
+    @property
+    def ended(self) -> bool:
+        """Whether every choice has ended, whatever the engine still writes."""
+        return all(choice.ended for choice in self._choices)
+
+    @property
+    def completion_tokens(self) -> int:
+        """Generated tokens, without as many for each choice as its prompt gave back."""
+        return sum(self._counted(choice) for choice in self._choices)
+
+    def add(self, chunk: Message) -> list[Message]:
+        """Take a chunk of the engine; returns the choices to tell the client, if any.
+
+        Raises:
+            HealingError: the engine does not reproduce the forced text.
+        """
+        if not self.top:
+            self.top = {name: chunk[name] for name in chunk if name not in ("choices", "usage")}
+        if not chunk["choices"]:
+            self.tells_usage = self.tells_usage or bool(chunk.get("usage"))
+            return []
+        told = []
+        for given in chunk["choices"]:
+            choice = self._choices[given["index"]]
+            if choice.ended:
+                continue
+            delta = self._delta(choice, given)
+            choice.merge(delta)
+            if self._shows_ids or any(delta.get(name) for name in ("text", "finish_reason")):
+                told.append(choice.with_unsent_logprobs(delta))
+            else:
+                choice.hold_logprobs(delta)
+            if self.streams and chunk.get("usage"):
+                chunk["usage"] = _usage(self.prompt_tokens, self._counted(choice))
+        return told
+
+    def choices(self) -> list[Message]:
+        """The whole choices, once the engine has ended."""
+        return [choice.whole for choice in self._choices]
+
+    def _counted(self, choice: _Choice) -> int:
+        return max(0, choice.new.tokens - self._given_back)
+
+    def _delta(self, choice: _Choice, given: Message) -> Message:
+        """One choice of a chunk, as the client sees it."""
+        new = choice.new
+        ids = given.get("token_ids") or []
+        finish, reason = given.get("finish_reason"), given.get("stop_reason")
+        ended_by_token = finish == "stop" and not isinstance(reason, str)
+        silent = len(ids) - 1 if ended_by_token and not self._include_stop else len(ids)
+        shown, offsets = [], []
+        for at, id in enumerate(ids):
+            if new.stopped is not None:
+                break
+            left, offset = len(new.left), len(new.text)
+            if at < silent:
+                new.add([id])
+            else:
+                new.tokens += 1
+            if not new.left and (not left or len(new.text) > offset):
+                shown.append(at)
+                offsets.append(offset)
+        if new.stopped is not None:
+            finish, reason = "stop", new.stopped
+        choice.ended = finish is not None
+        delta = {
+            **given,
+            "index": choice.index,
+            "text": new.take(final=choice.ended),
+            "finish_reason": finish,
+            "stop_reason": reason,
+        }
+        if self._prompt and not choice.begun:
+            delta["text"] = self._prompt + delta["text"]
+        if given.get("logprobs"):
+            delta["logprobs"] = self._logprobs(choice, given["logprobs"], len(ids), shown, offsets)
+        choice.begun = True
+        if not self._shows_ids:
+            delta |= {"token_ids": None, "prompt_token_ids": None}
+        return delta
+
+    def _logprobs(
+        self, choice: _Choice, given: Message, generated: int, shown: list[int], offsets: list[int]
+    ) -> Message:
+        """Log-probabilities of the tokens that have new text; with echo, of all tokens."""
+        if not self._prompt:
+            kept = {name: [values[at] for at in shown] for name, values in given.items() if values}
+            return {**given, **kept, "text_offset": offsets}
+        tokens = given["tokens"]
+        before = len(tokens) - generated  # those of the prompt, in the first chunk
+        keep = before + (shown[-1] + 1 if shown and choice.ended else generated)
+        offsets = []
+        for token in tokens[:keep]:
+            offsets.append(choice.offset)
+            choice.offset += len(token)
+        return {**{name: values[:keep] for name, values in given.items()}, "text_offset": offsets}
+
+
+class _Choice:
+    """One completion: its new text, and all that was told of it."""
+
+    def __init__(self, index: int, new: Continuation) -> None:
+        self.index = index
+        self.new = new
+        self.ended = False
+        self.begun = False
+        self.offset = 0
+        self.whole: Message = {"index": index, "text": "", **dict.fromkeys(_OPTIONAL)}
+        self._held: Message | None = None
+
+    def merge(self, delta: Message) -> None:
+        """Add a part of the choice to the whole of it."""
+        whole = self.whole
+        for name, value in delta.items():
+            if name == "text":
+                whole["text"] += value
+            elif name == "token_ids" and value is not None:
+                whole[name] = [*(whole[name] or []), *value]
+            elif name == "logprobs" and value is not None:
+                whole[name] = _joined(whole[name], value)
+            elif value is not None or name not in whole:
+                whole[name] = value
+
+    def hold_logprobs(self, delta: Message) -> None:
+        """Keep the log-probabilities of tokens whose text is not told yet."""
+        if delta.get("logprobs"):
+            self._held = _joined(self._held, delta["logprobs"])
+
+    def with_unsent_logprobs(self, delta: Message) -> Message:
+        """The part, with what was held before it."""
+        if self._held is not None:
+            delta = {**delta, "logprobs": _joined(self._held, delta.get("logprobs") or {})}
+            self._held = None
+        return delta
+
+
+def _joined(first: Message | None, second: Message) -> Message:
+    if first is None:
+        return second
+    return {name: [*first[name], *(second.get(name) or [])] for name in first}
+
+
+def usage_of(answers: Iterable[Answer]) -> Message:
+    """The usage of all prompts together."""
+    answers = list(answers)
+    return _usage(
+        sum(answer.prompt_tokens for answer in answers),
+        sum(answer.completion_tokens for answer in answers),
+    )
+
+
+def _usage(prompt: int, completion: int) -> Message:
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+    }

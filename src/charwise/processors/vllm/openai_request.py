@@ -1,0 +1,174 @@
+"""Completion requests in the form of OpenAI's API: which can be healed, and what vLLM is asked."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from typing import Any
+
+from charwise.errors import SettingError
+from charwise.processors.new_text import HealedPrompt, may_match_in
+from charwise.processors.vllm.openai_answer import Answer
+from charwise.processors.vllm.prompts import FORCED, served
+from charwise.tokens.vocabulary import Vocabulary
+
+Message = dict[str, Any]
+
+#: The request argument that says where to cut, or "off".
+HEAL = "charwise_heal"
+
+#: What vLLM writes if a completion request does not say how much.
+DEFAULT_MAX_TOKENS = 16
+
+#: Fields that cannot go with healing, and why.
+_UNFIT = {
+    "use_beam_search": "vLLM does not call logits processors in a beam search",
+    "prompt_logprobs": "they would be of another prompt, since healing cuts its end off",
+    "suffix": "the completion does not continue the prompt's end",
+    "prompt_embeds": "a prompt given as embeddings has no text",
+    "truncate_prompt_tokens": "the prompt would be cut twice",
+    "structured_outputs": "the grammar may forbid the text to reproduce",
+    "response_format": "the grammar may forbid the text to reproduce",
+    "allowed_token_ids": "they may forbid the text to reproduce",
+}
+
+#: The types of the fields that are computed with; vLLM itself answers requests with others.
+_TYPES: dict[str, type | tuple[type, ...]] = {
+    "max_tokens": int,
+    "min_tokens": int,
+    "n": int,
+    "stop": (str, list),
+    "stream": bool,
+    "stream_options": dict,
+    "echo": bool,
+    "vllm_xargs": dict,
+}
+
+
+def parsed(body: bytes) -> Message:
+    """A request that can be read; empty if it cannot, and vLLM itself will say so."""
+    with suppress(ValueError):
+        request = json.loads(body)
+        if isinstance(request, dict) and _well_formed(request):
+            return request
+    return {}
+
+
+def plan(config: Any, request: Message) -> list[Answer]:
+    """One answer to come for each prompt; none if the request goes through as it is.
+
+    Raises:
+        CharwiseError: healing was asked for, and cannot be had.
+    """
+    from vllm.envs import VLLM_MAX_COMPLETION_PROMPTS
+
+    arguments = request.get("vllm_xargs") or {}
+    rule = arguments.get(HEAL)
+    if rule == "off" or FORCED in arguments:
+        return []
+    prompts = _prompts(request.get("prompt"), with_ids=rule is not None)
+    unfit = _unfit(request)
+    if rule is not None and (unfit or not prompts):
+        raise SettingError(f"this request cannot be healed: {unfit or 'it has no prompt'}.")
+    if unfit or not prompts or len(prompts) > VLLM_MAX_COMPLETION_PROMPTS:
+        return []
+    model = served(config.model_config)
+    special = request.get("add_special_tokens", True) is not False
+    healed = [model.heal(prompt, "auto" if rule is None else rule, special) for prompt in prompts]
+    if not any(each.forced for each in healed):
+        return []
+    return [
+        Answer(
+            model.vocabulary,
+            request,
+            _text_of(prompt, model.vocabulary),
+            each,
+            first_index=number * (request.get("n") or 1),
+            body=_upstream_body(request, each, number),
+        )
+        for number, (prompt, each) in enumerate(zip(prompts, healed, strict=True))
+    ]
+
+
+def _well_formed(request: Message) -> bool:
+    for name, kind in _TYPES.items():
+        value = request.get(name)
+        if value is not None and not isinstance(value, kind):
+            return False
+    stop = request.get("stop") or []
+    return all(isinstance(string, str) for string in stop) and (request.get("n") or 1) >= 1
+
+
+def _prompts(prompt: Any, *, with_ids: bool) -> list[Any]:
+    """The prompts of a request as a list, token ids only if asked for; empty if there is none."""
+    if isinstance(prompt, str):
+        return [prompt] if prompt else []
+    if not isinstance(prompt, list) or not prompt:
+        return []
+    if all(isinstance(part, str) and part for part in prompt):
+        return prompt
+    if not with_ids:
+        return []
+    if all(type(part) is int for part in prompt):
+        return [prompt]
+    every = all(
+        isinstance(part, list) and part and all(type(id) is int for id in part) for part in prompt
+    )
+    return prompt if every else []
+
+
+def _text_of(prompt: Any, vocabulary: Vocabulary) -> str:
+    if isinstance(prompt, str):
+        return prompt
+    return vocabulary.decode(prompt).decode("utf-8", "replace")
+
+
+def _unfit(request: Message) -> str | None:
+    if request.get("max_tokens") == 0:
+        return "max_tokens is 0, so nothing is generated"
+    for name, reason in _UNFIT.items():
+        value = request.get(name)
+        unset = value is None or value is False or value in ("", [], {"type": "text"})
+        if not unset:
+            return f"{name} is set, and {reason}"
+    return None
+
+
+def _upstream_body(request: Message, healed: HealedPrompt, number: int) -> Message:
+    """What vLLM is asked for one prompt.
+
+    The tokens that were given back are added to the bounds on tokens: prompt and completion
+    together have the room they would have had. Stop strings of which a match could begin in the
+    forced text are searched here alone, on a stream, so that vLLM can be told to end.
+    """
+    body = without_heal(request) | {"prompt": healed.kept, "return_token_ids": True}
+    if request.get("logprobs") is None:
+        body["echo"] = False  # with log-probabilities it is needed for those of the prompt
+    if request.get("request_id"):
+        body["request_id"] = f"{request['request_id']}-{number}"
+    if not healed.forced:
+        return body
+    body["vllm_xargs"] = {**body.get("vllm_xargs", {}), FORCED: healed.forced.hex()}
+    asked = request.get("max_tokens")
+    body["max_tokens"] = (DEFAULT_MAX_TOKENS if asked is None else asked) + healed.given_back
+    if request.get("min_tokens"):
+        body["min_tokens"] = request["min_tokens"] + healed.given_back
+    stop = request.get("stop") or []
+    stop = [stop] if isinstance(stop, str) else stop
+    safe = [string for string in stop if not may_match_in(healed.forced, string)]
+    if len(safe) < len(stop):
+        body |= {"stop": safe, "stream": True}
+    return body
+
+
+def without_heal(request: Message) -> Message:
+    """The request without our argument, which vLLM does not know.
+
+    >>> without_heal({"vllm_xargs": {"charwise_heal": "off", "other": 1}})
+    {'vllm_xargs': {'other': 1}}
+    """
+    arguments = request.get("vllm_xargs")
+    if not arguments or HEAL not in arguments:
+        return dict(request)
+    rest = {name: value for name, value in arguments.items() if name != HEAL}
+    return {**request, "vllm_xargs": rest}

@@ -1,0 +1,162 @@
+"""Prompts for vLLM: cut as vLLM itself would tokenize them, and `heal_generate` for `vllm.LLM`."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from types import SimpleNamespace
+from typing import Any
+
+from charwise.errors import HealingError, SettingError
+from charwise.healing import Rule, cut
+from charwise.processors.new_text import Continuation, HealedPrompt, may_match_in
+from charwise.tokens.index import SortedVocabulary
+from charwise.tokens.vocabulary import Vocabulary
+
+#: The request argument that holds the forced bytes, in hexadecimal.
+FORCED = "charwise_forced"
+
+
+@dataclass(frozen=True)
+class Served:
+    """The tokenizer of a served model, a copy of our own, and its index."""
+
+    tokenizer: Any
+    index: SortedVocabulary
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        return self.index.vocabulary
+
+    def heal(
+        self, prompt: str | bytes | Sequence[int], rule: Rule = "auto", specials: bool = True
+    ) -> HealedPrompt:
+        """Cut a prompt where healing should start; at least one token is kept.
+
+        Text becomes the ids that vLLM itself would make of it, special tokens in the text
+        included; `specials` says whether the tokenizer adds its own. Bytes are bytes.
+
+        Raises:
+            TokenizationError: ids outside the vocabulary.
+            HealingError: ids whose last one stops inside a character.
+            SettingError: an unknown rule.
+        """
+        encode = self.tokenizer.backend_tokenizer.encode
+        if isinstance(prompt, str):
+            ids = list(encode(prompt, add_special_tokens=specials).ids)
+        elif isinstance(prompt, bytes):
+            before = encode("", add_special_tokens=specials).ids
+            ids = self.vocabulary.encode_prompt([*before, self.vocabulary.lead + prompt])
+        else:
+            ids = self.vocabulary.encode_prompt(list(prompt))
+            self._check_whole_characters(ids)
+        kept, forced = cut(ids, self.index, rule)
+        if not kept and ids:
+            kept, forced = ids[:1], forced[len(self.vocabulary.tokens[ids[0]] or b"") :]
+        return HealedPrompt(kept, forced, len(ids) - len(kept))
+
+    def _check_whole_characters(self, ids: list[int]) -> None:
+        decoder = codecs.getincrementaldecoder("utf-8")("ignore")
+        decoder.decode(self.vocabulary.decode(ids[-4:]))
+        begun = decoder.getstate()[0]
+        if begun:
+            raise HealingError(
+                f"the prompt's token ids stop inside a character, after {begun!r}: what follows "
+                "could not be given as text. Give the whole character, or the prompt as text."
+            )
+
+
+def served(model_config: Any) -> Served:
+    """Tokenizer and index of a model that vLLM serves; made once in each process.
+
+    Raises:
+        VocabularyError: a tokenizer of a kind that charwise cannot read.
+        SettingError: vLLM was started without a tokenizer.
+    """
+    if model_config.skip_tokenizer_init:
+        raise SettingError("vLLM runs without a tokenizer (skip_tokenizer_init): nothing can heal.")
+    generation = model_config.try_get_generation_config().get("eos_token_id")
+    return _served(
+        model_config.tokenizer,
+        model_config.tokenizer_mode,
+        model_config.tokenizer_revision,
+        model_config.trust_remote_code,
+        model_config.get_vocab_size(),
+        tuple(generation) if isinstance(generation, list) else generation,
+    )
+
+
+@lru_cache(maxsize=2)
+def _served(
+    name: str, mode: str, revision: str | None, trust: bool, width: int, ends: Any
+) -> Served:
+    from vllm.tokenizers import get_tokenizer
+
+    tokenizer = get_tokenizer(name, tokenizer_mode=mode, revision=revision, trust_remote_code=trust)
+    vocabulary = Vocabulary.from_transformers(
+        tokenizer, width, generation_config=SimpleNamespace(eos_token_id=ends)
+    )
+    return Served(tokenizer, SortedVocabulary(vocabulary))
+
+
+def heal_generate(
+    llm: Any, prompts: Sequence[str | bytes], sampling_params: Any, *, rule: Rule = "auto"
+) -> list[list[str]]:
+    """What the model writes after each prompt, with the prompts' ends healed.
+
+    Args:
+        llm: a `vllm.LLM`.
+        prompts: texts, or bytes.
+        sampling_params: one `SamplingParams` for all. The tokens that a prompt gives back are
+            added to its `max_tokens`, so that prompt and completion have the room they would
+            have had. Stop strings count in the new text only.
+        rule: where to cut, as for `healing.cut`.
+
+    Returns:
+        For each prompt, `n` texts. Nothing of the prompt is repeated or lost.
+
+    Raises:
+        SettingError, HealingError: as `HealingLogitsProcessor.validate_params`.
+    """
+    model = served(llm.llm_engine.model_config)
+    healed = [model.heal(prompt, rule) for prompt in prompts]
+    outputs = llm.generate(
+        [{"prompt_token_ids": each.kept} for each in healed],
+        [_with_forced(sampling_params, each) for each in healed],
+        use_tqdm=False,
+    )
+    return [
+        [_new_text(model, each, sampling_params, completion) for completion in output.outputs]
+        for each, output in zip(healed, outputs, strict=True)
+    ]
+
+
+def _with_forced(params: Any, healed: HealedPrompt) -> Any:
+    params = params.clone()
+    if healed.forced:
+        params.extra_args = {**(params.extra_args or {}), FORCED: healed.forced.hex()}
+        if params.max_tokens is not None:
+            params.max_tokens += healed.given_back
+        if params.min_tokens:
+            params.min_tokens += healed.given_back
+        params.stop = [s for s in _as_list(params.stop) if not may_match_in(healed.forced, s)]
+    return params
+
+
+def _new_text(model: Served, healed: HealedPrompt, params: Any, completion: Any) -> str:
+    new = Continuation(
+        model.vocabulary,
+        healed.forced,
+        stop=_as_list(params.stop),
+        include_stop=params.include_stop_str_in_output,
+        min_tokens=params.min_tokens and params.min_tokens + healed.given_back,
+        specials=not params.skip_special_tokens,
+    )
+    new.add(completion.token_ids)
+    return new.take(final=True)
+
+
+def _as_list(stop: str | Sequence[str] | None) -> list[str]:
+    return [stop] if isinstance(stop, str) else list(stop or ())

@@ -1,0 +1,1 @@
+"""What a reader takes off a scored text: bytes, characters, words and spans, and pictures."""

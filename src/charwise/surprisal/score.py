@@ -1,0 +1,242 @@
+"""The surprisal of a text: what every byte costs, given all bytes before it."""
+
+from __future__ import annotations
+
+import builtins
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from charwise.errors import SettingError
+from charwise.surprisal import spans
+from charwise.surprisal.spans import Convention, Spans, Unit
+
+if TYPE_CHECKING:
+    import pandas
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class Score:
+    """The log-probabilities of a text's bytes, and the surprisal of any part of it.
+
+    Attributes:
+        text: the text.
+        logprobs: `[n_bytes]` float64, log p(byte | all before), nats.
+        missing: `[n_bytes]` share of the probability that was left out after each byte.
+        lent: `[n_bytes]` share that was approximated by a context with the same last tokens.
+        nodes: contexts evaluated.
+        rounds: model calls, one after the other.
+        end_logprob: log p(end of text | text), nats, if that was asked for.
+        token_ends: `[n_tokens]` byte offsets at which canonical tokens end; the last is the
+            text's end. Where the text begins or ends inside a token, its part in the text counts.
+
+    >>> import charwise
+    >>> score = charwise.load().score("import os")
+    >>> score.text, score.logprobs.shape, bool((score.missing < 0.01).all())
+    (b'import os', (9,), True)
+    >>> [word.text for word in score.words("leading")]
+    ['import', ' os']
+    """
+
+    text: builtins.bytes  # `bytes` is a method here
+    logprobs: NDArray[np.float64]
+    missing: NDArray[np.float64]
+    lent: NDArray[np.float64]
+    nodes: int
+    rounds: int
+    end_logprob: float | None = None
+    token_ends: NDArray[np.int64] | None = None
+
+    @cached_property
+    def surprisals(self) -> NDArray[np.float64]:
+        """`[n_bytes]` −log₂ p(byte | all before), bits, all sums of which are exact.
+
+        They are rounded, for that, at the last digit of their sum: see `spans.exact_bits`.
+
+        >>> zeros = np.zeros(2)
+        >>> Score(b"ab", np.log([0.5, 0.125]), zeros, zeros, nodes=1, rounds=1).surprisals
+        array([1., 3.])
+        """
+        return spans.exact_bits(self.logprobs)
+
+    @cached_property
+    def _cumulative(self) -> NDArray[np.float64]:
+        return np.concatenate(([0.0], np.cumsum(self.surprisals)))  # [n_bytes + 1]
+
+    @cached_property
+    def _characters(self) -> tuple[str, NDArray[np.int64]]:
+        return spans.characters_of(self.text)
+
+    @property
+    def bits(self) -> float:
+        """Surprisal of the whole text, without its end.
+
+        >>> zeros = np.zeros(2)
+        >>> Score(b"ab", np.log([0.5, 0.125]), zeros, zeros, nodes=1, rounds=1).bits
+        4.0
+        """
+        return float(self._cumulative[-1])
+
+    @property
+    def bits_per_byte(self) -> float:
+        """Mean surprisal of a byte; NaN-free: 0 for the empty text.
+
+        >>> zeros = np.zeros(2)
+        >>> Score(b"ab", np.log([0.5, 0.125]), zeros, zeros, nodes=1, rounds=1).bits_per_byte
+        2.0
+        """
+        return self.bits / max(1, len(self.text))
+
+    @property
+    def bits_per_char(self) -> float:
+        """Mean surprisal of a character; 0 for the empty text.
+
+        >>> zeros = np.zeros(2)
+        >>> score = Score("é".encode(), np.log([0.5, 0.125]), zeros, zeros, nodes=1, rounds=1)
+        >>> score.bits_per_byte, score.bits_per_char
+        (2.0, 4.0)
+        """
+        return self.bits / max(1, len(self._characters[0]))
+
+    def bytes(self) -> Spans:
+        """A row for each byte; offsets are in bytes.
+
+        >>> import charwise
+        >>> [row.text for row in charwise.load().score("é!").bytes()]
+        ['\\\\xc3', '\\\\xa9', '!']
+        """
+        return self._byte_spans(list(pairwise(range(len(self.text) + 1))))
+
+    def chars(self) -> Spans:
+        """A row for each character, that is, each Unicode code point.
+
+        >>> import charwise
+        >>> score = charwise.load().score("é!")
+        >>> [row.text for row in score.chars()]
+        ['é', '!']
+        >>> score.chars()[0].surprisal == sum(row.surprisal for row in score.bytes()[:2])
+        True
+        """
+        return self._char_spans(list(pairwise(range(len(self._characters[0]) + 1))))
+
+    def words(self, convention: Convention = "leading") -> Spans:
+        """A row for each word, and for whitespace that belongs to none: together, all of the text.
+
+        A word is a run of characters that are no whitespace. Which whitespace belongs to it is a
+        choice that changes the numbers of words, though not their sum, and that a paper should
+        state (docs/methods.md; Oh & Schuler, EMNLP 2024; Pimentel & Meister, EMNLP 2024).
+
+        Args:
+            convention: "leading": what is before a word; "trailing": what is after it; "none":
+                runs of whitespace are rows of their own.
+
+        Raises:
+            SettingError: an unknown convention.
+
+        >>> import charwise
+        >>> score = charwise.load().score("def f(x):")
+        >>> [word.text for word in score.words("trailing")]
+        ['def ', 'f(x):']
+        >>> score.words("leading")[-1].cumulative == score.words("trailing")[-1].cumulative
+        True
+        """
+        return self._char_spans(spans.words(self._characters[0], convention))
+
+    def regex(self, pattern: str | re.Pattern[str]) -> Spans:
+        """A row for each match of a regular expression, from left to right.
+
+        Raises:
+            SettingError: not a regular expression for text.
+            SpanError: an empty match.
+
+        >>> import charwise
+        >>> [row.text for row in charwise.load().score("x1 = y2").regex("[a-z]")]
+        ['x', 'y']
+        """
+        return self._char_spans(spans.matches(self._characters[0], pattern))
+
+    def spans(self, offsets: Iterable[Sequence[int]], *, unit: Unit = "character") -> Spans:
+        """A row for each (start, end), end exclusive, in the order of the text.
+
+        Raises:
+            SpanError: which span is empty, reversed, beyond the text, or overlaps the one before.
+            SettingError: an unknown unit.
+
+        >>> import charwise
+        >>> score = charwise.load().score("import numpy")
+        >>> [row.text for row in score.spans([(0, 6), (10, 12)])]
+        ['import', 'py']
+        """
+        size = len(self._characters[0] if unit == "character" else self.text)
+        good = spans.in_order(offsets, size, unit)
+        return self._char_spans(good) if unit == "character" else self._byte_spans(good)
+
+    def tokens(self) -> Spans:
+        """A row for each canonical token: what its bytes cost; offsets are in bytes.
+
+        For comparison: −log₂ of the probability that the model gives to the token itself is
+        another number, since other tokens may begin with, or end in, the same bytes.
+
+        Raises:
+            SettingError: a score that was made without a tokenizer.
+
+        >>> import charwise
+        >>> [row.text for row in charwise.load().score("import numpy").tokens()]
+        ['import', ' numpy']
+        """
+        if self.token_ends is None:
+            raise SettingError(
+                "this score does not know the canonical tokens: only those that CharLM.score "
+                "returns do. Pass token_ends to Score."
+            )
+        return self._byte_spans(list(pairwise([0, *self.token_ends.tolist()])))
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """A table with a row for each byte, as `bytes`, and the column `lent`; needs pandas.
+
+        >>> import charwise
+        >>> charwise.load().score("os").to_pandas().columns.tolist()
+        ['text', 'start', 'end', 'surprisal', 'cumulative', 'missing', 'lent']
+        """
+        return self.bytes().to_pandas().assign(lent=self.lent)
+
+    def plot(self, convention: Convention = "leading") -> Figure:
+        """The text on the colours of its characters' surprisal, under a line over its words.
+
+        Long texts take several lines. Colours mean the same bits in all plots; characters stand
+        in the order of the text, from left to right in every script. Needs matplotlib
+        (`charwise[plots]`). Save the figure with its `savefig`; notebooks show it after
+        `%matplotlib inline`.
+
+        Args:
+            convention: of the words, as in `words`.
+
+        Raises:
+            SettingError: a text of more than 200 lines, or an unknown convention.
+
+        >>> import charwise
+        >>> type(charwise.load().score("import os").plot()).__name__
+        'Figure'
+        """
+        from charwise.surprisal.plot import figure
+
+        return figure(self, convention)
+
+    def _repr_html_(self) -> str:
+        from charwise.surprisal.plot import to_html
+
+        return to_html(self)
+
+    def _byte_spans(self, offsets: list[tuple[int, int]]) -> Spans:
+        return spans.spans_of(self.text, self._cumulative, self.missing, offsets)
+
+    def _char_spans(self, offsets: list[tuple[int, int]]) -> Spans:
+        edges = self._characters[1]
+        return spans.spans_of(self.text, self._cumulative, self.missing, offsets, edges)

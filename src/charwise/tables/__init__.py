@@ -1,0 +1,1 @@
+"""Tables of stimuli in, tables of surprisals out."""

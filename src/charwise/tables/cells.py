@@ -1,0 +1,160 @@
+"""What the cells of a row mean: a text, a context, an item, regions.
+
+Regions are written in one of two ways:
+
+- bars: `The horse |raced past the barn |fell.` is a text in three regions. A bar is no part of
+  the text, and what is before it, a space too, belongs to the region before.
+- offsets: `[[0, 10], [10, 30]]`, pairs of (start, end) in characters, end exclusive, in the order
+  of the text. What is between two regions is scored, and belongs to none.
+"""
+
+from __future__ import annotations
+
+import json
+from itertools import accumulate, pairwise
+from typing import Any
+
+from charwise.errors import SpanError
+from charwise.surprisal.spans import in_order
+from charwise.tables.rows import BadRow, Columns, Place, Row
+
+#: Bytes that a cell of a table has at most. More is a quote that was never closed, or a book, which
+#: belongs into a file of its own.
+LONGEST_CELL = 2**20
+
+BAR = "|"
+
+
+class CellError(ValueError):
+    """What is wrong with a row, and in which column if it is in one."""
+
+    def __init__(self, reason: str, column: str | None = None) -> None:
+        super().__init__(reason)
+        self.column = column
+
+
+def row_of(place: Place, cells: dict[str, Any], columns: Columns, regions: bool) -> Row | BadRow:
+    """The row that cells make, or what is wrong with them.
+
+    Args:
+        cells: by what they hold: "text", "item", "context", "regions".
+        columns: the names that they have in the table.
+        regions: whether regions are asked for; without a column for them, bars in the text.
+
+    >>> row = row_of(Place("a.csv", 1), {"text": "To |be"}, Columns(), regions=True)
+    >>> row.text, row.regions
+    (b'To be', ((0, 3), (3, 5)))
+    >>> print(row_of(Place("a.csv", 1), {"text": ""}, Columns(), regions=False))
+    a.csv, row 1, column 'text': there is no text, so nothing to score.
+    """
+    names = columns.wanted() if place.table else {}
+    part = "text"
+    try:
+        text = to_bytes(cells["text"], LONGEST_CELL if place.table else None)
+        pairs: list[tuple[int, int]] = []
+        elsewhere = place.table and columns.regions not in (None, columns.text)
+        if regions and not elsewhere:
+            text, pairs = read_bars(text)
+        if not text:
+            raise CellError("there is no text, so nothing to score.")
+        if regions and elsewhere:
+            part = "regions"
+            pairs = _pairs(text, cells["regions"])
+        part = "context"
+        context = to_bytes(cells.get("context"))
+        part = "item"
+        item = _name(cells.get("item"))
+    except (CellError, SpanError) as error:
+        return BadRow(place, names.get(part), str(error))
+    return Row(place, text, context, item, tuple(pairs), names.get("text"))
+
+
+def to_bytes(value: Any, limit: int | None = LONGEST_CELL) -> bytes:
+    """The bytes of a cell, which is a text, bytes, or nothing.
+
+    Raises:
+        CellError: another type, what is not UTF-8, or too much.
+
+    >>> to_bytes("é"), to_bytes(None)
+    (b'\\xc3\\xa9', b'')
+    """
+    if value is None:
+        return b""
+    if not isinstance(value, str | bytes):
+        raise CellError(f"it holds {value!r:.40}, which is no text.")
+    try:
+        text = value if isinstance(value, bytes) else value.encode()
+    except UnicodeEncodeError as error:
+        # The readers let stray bytes through as surrogate escapes.
+        code, at = ord(value[error.start]), error.start  # type: ignore[arg-type]
+        what = f"byte 0x{code - 0xDC00:02X}" if 0xDC80 <= code <= 0xDCFF else f"U+{code:04X}"
+        raise CellError(f"{what}, after {at} characters, is no UTF-8. Save it as UTF-8.") from None
+    if limit is not None and len(text) > limit:
+        raise CellError(
+            f"the cell has {len(text):,} bytes, and may have {limit:,}. Is a quote left "
+            "open? A long text can be scored as a plain text file of its own."
+        )
+    return text
+
+
+def read_bars(marked: bytes) -> tuple[bytes, list[tuple[int, int]]]:
+    """A text without its bars, and the regions between them, in characters.
+
+    Raises:
+        CellError: bytes that are no UTF-8.
+        SpanError: an empty region.
+
+    >>> read_bars(b"The horse |fell.")
+    (b'The horse fell.', [(0, 10), (10, 15)])
+    """
+    pieces = _characters(marked).split(BAR)
+    edges = [0, *accumulate(map(len, pieces))]
+    text = "".join(pieces)
+    return text.encode(), in_order(pairwise(edges), len(text), "character") if text else []
+
+
+def _pairs(text: bytes, cell: Any) -> list[tuple[int, int]]:
+    """The regions of a text that a cell marks, with bars or with offsets."""
+    string = _characters(text)
+    if not isinstance(cell, str | bytes | None):
+        return _offsets(cell, len(string))
+    marked = _characters(to_bytes(cell))
+    if not marked.strip():
+        raise CellError("there are no regions.")
+    if marked.lstrip().startswith("["):
+        try:
+            offsets = json.loads(marked)
+        except (ValueError, RecursionError) as error:
+            if BAR not in marked:
+                raise CellError(f"these are no offsets, [[start, end], …]: {error}.") from None
+        else:
+            return _offsets(offsets, len(string))
+    unmarked, pairs = read_bars(marked.encode())
+    if unmarked != text:
+        at = next(
+            (n for n, (a, b) in enumerate(zip(unmarked.decode(), string, strict=False)) if a != b),
+            min(len(unmarked.decode()), len(string)),
+        )
+        raise CellError(f"without its bars it differs from the text after {at} characters.")
+    return pairs
+
+
+def _offsets(value: Any, size: int) -> list[tuple[int, int]]:
+    """Offsets as JSON or Parquet has them, checked."""
+    if not isinstance(value, list) or not value:
+        raise CellError(f"it holds {value!r:.40}: write offsets as [[start, end], …].")
+    return in_order(value, size, "character")
+
+
+def _characters(text: bytes) -> str:
+    try:
+        return text.decode()
+    except UnicodeDecodeError as error:
+        raise CellError(f"regions are in characters, and byte {error.start} is no UTF-8.") from None
+
+
+def _name(value: Any) -> str | None:
+    """The name of an item, of whatever type it is."""
+    if isinstance(value, str | bytes):
+        return to_bytes(value).decode("utf-8", "backslashreplace")
+    return None if value is None else str(value)

@@ -1,0 +1,129 @@
+"""A whole job: files of rows in, what comes out for each, and what the output depends on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple
+
+import charwise
+from charwise.errors import CharwiseError, InputError
+from charwise.tables.chunks import Record, Request, chunks, score_chunk, size_of
+from charwise.tables.output import Identity
+from charwise.tables.rows import BadRow, Columns, Row
+from charwise.tables.sources import Source
+
+if TYPE_CHECKING:
+    from charwise.model import CharLM
+
+#: What models are told apart by: the surprisal of every byte of this.
+_PROBE = "the name of the first man in the list is not known.\n"
+
+
+class Extent(NamedTuple):
+    """How much a job is: rows, and bytes of text that a model reads."""
+
+    rows: int
+    size: int
+
+
+class Scored(NamedTuple):
+    """A chunk that is done: records or the fault of every row, and the bytes that were read."""
+
+    outcomes: list[list[Record] | BadRow]
+    size: int
+
+
+@dataclass(frozen=True)
+class Job:
+    """Files, what their columns hold, and what is asked of their texts.
+
+    >>> job = Job((Source("-", b"To |be"),), request=Request(per="region"))
+    >>> job.survey(), [row.regions for row in job.rows()]
+    (Extent(rows=1, size=5), [((0, 3), (3, 5))])
+    """
+
+    sources: tuple[Source, ...]
+    columns: Columns = field(default_factory=Columns)
+    request: Request = field(default_factory=Request)
+
+    def rows(self) -> Iterator[Row | BadRow]:
+        """The rows of all files, in order.
+
+        Raises:
+            InputError: a file that cannot be used.
+        """
+        for source in self.sources:
+            yield from source.rows(self.columns, regions=self.request.per == "region")
+
+    def chunks(self, skip: int = 0) -> Iterator[list[Row | BadRow]]:
+        """The rows in chunks, without the first `skip` of those."""
+        return islice(chunks(self.rows()), skip, None)
+
+    def survey(self, *, stop: bool = False) -> Extent:
+        """Read all files once, so that what is wrong with them is found before any work is done.
+
+        Args:
+            stop: raise at the first bad row.
+
+        Raises:
+            InputError: a file that cannot be used, or has no rows; a bad row.
+        """
+        rows = size = 0
+        for row in self.rows():
+            if stop and isinstance(row, BadRow):
+                raise InputError(str(row))
+            rows += 1
+            size += size_of(row)
+        if not rows:
+            names = ", ".join(source.name for source in self.sources)
+            raise InputError(f"there are no rows to score in {names}.")
+        return Extent(rows, size)
+
+    def identity(self, lm: CharLM, model: str) -> Identity:
+        """All that the output depends on.
+
+        Args:
+            model: the name that the model was loaded by.
+        """
+        facts: Identity = {
+            f"file {number}": f"{source.name} with SHA-256 {source.digest()}"
+            for number, source in enumerate(self.sources, 1)
+        }
+        for part in ("text", "item", "context", "regions"):
+            facts[f"--{part}-column"] = getattr(self.columns, part)
+        info = lm.info()
+        return {
+            **facts,
+            "--per": self.request.per,
+            "--convention": self.request.convention,
+            "--preset": self.request.preset,
+            "--model": model,
+            **{key: info[key] for key in ("engine", "device", "dtype", "path") if key in info},
+            "what the model says": _probe(lm),
+            "charwise": charwise.__version__,
+        }
+
+    def scored(self, lm: CharLM, skip: int = 0) -> Iterator[Scored]:
+        """Score the chunks, without the first `skip`, in order.
+
+        Raises:
+            InputError: a file that changed, and cannot be used any more.
+            EngineError: the model failed.
+        """
+        for chunk in self.chunks(skip):
+            yield score_one(lm, chunk, self.request)
+
+
+def score_one(lm: CharLM, chunk: list[Row | BadRow], request: Request) -> Scored:
+    """Score one chunk."""
+    return Scored(list(score_chunk(lm, chunk, request)), sum(map(size_of, chunk)))
+
+
+def _probe(lm: CharLM) -> list[float]:
+    """−log p of the bytes of a text, nats; nothing if the model cannot read it."""
+    try:
+        return [round(float(-logprob), 6) for logprob in lm.score(_PROBE, preset="fast").logprobs]
+    except CharwiseError:
+        return []

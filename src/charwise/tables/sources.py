@@ -1,0 +1,108 @@
+"""Files of texts to score: plain text of any bytes, CSV, TSV, JSONL and Parquet.
+
+A plain text file is one row. A table has a column of texts, and may have columns for items,
+contexts and regions; it is read a piece at a time, whatever its size. A row that cannot be used is
+a `BadRow` in its place, a file that cannot be used as a whole an `InputError`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from charwise.errors import InputError
+from charwise.tables.cells import CellError, row_of
+from charwise.tables.readers import Cells, read_csv, read_jsonl, read_parquet
+from charwise.tables.rows import BadRow, Columns, Place, Row
+
+_READERS: dict[str, Callable[[str, Columns], Iterator[tuple[Place, Cells]]]] = {
+    ".csv": read_csv,
+    ".tsv": partial(read_csv, delimiter="\t"),
+    ".jsonl": read_jsonl,
+    ".ndjson": read_jsonl,
+    ".parquet": read_parquet,
+}
+_SPREADSHEETS = (".xlsx", ".xls", ".ods", ".numbers")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A file of rows, or the bytes of stdin, which are one text.
+
+    Attributes:
+        name: as it was given; its ending says what the file is.
+        content: the bytes, where there is no file.
+
+    >>> [row.text for row in Source("-", b"To be").rows(Columns())]
+    [b'To be']
+    """
+
+    name: str
+    content: bytes | None = None
+
+    @property
+    def is_table(self) -> bool:
+        """Whether it has columns.
+
+        >>> Source("a.CSV").is_table, Source("a.txt").is_table
+        (True, False)
+        """
+        return self._ending in _READERS
+
+    @property
+    def _ending(self) -> str:
+        return Path(self.name).suffix.lower()
+
+    def rows(self, columns: Columns, *, regions: bool = False) -> Iterator[Row | BadRow]:
+        """Its rows, in order; with `regions`, where those begin and end.
+
+        Raises:
+            InputError: a file that cannot be read, or that has not these columns.
+        """
+        try:
+            for place, cells in self._cells(columns):
+                if isinstance(cells, CellError):
+                    yield BadRow(place, cells.column, str(cells))
+                else:
+                    yield row_of(place, cells, columns, regions)
+        except OSError as error:
+            raise InputError(f"{self.name} cannot be read: {error.strerror or error}.") from error
+
+    def _cells(self, columns: Columns) -> Iterator[tuple[Place, Cells]]:
+        if self.is_table:
+            yield from _READERS[self._ending](self.name, columns)
+        else:
+            text = Path(self.name).read_bytes() if self.content is None else self.content
+            yield Place(self.name, 1, table=False), {"text": text}
+
+    def digest(self) -> str:
+        """SHA-256 of its bytes.
+
+        >>> Source("-", b"abc").digest()[:8]
+        'ba7816bf'
+        """
+        if self.content is not None:
+            return hashlib.sha256(self.content).hexdigest()
+        with Path(self.name).open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def find(name: str) -> Source:
+    """What a name on the command line means: a file, or "-", which is stdin.
+
+    Raises:
+        InputError: there is no such file, or it is a spreadsheet.
+    """
+    if name == "-":
+        return Source("-", sys.stdin.buffer.read())
+    path = Path(name)
+    if not path.is_file():
+        what = "is a folder" if path.is_dir() else "does not exist"
+        raise InputError(f"{name} {what}: give a file with a text or a table.")
+    if path.suffix.lower() in _SPREADSHEETS:
+        raise InputError(f"{name} is a spreadsheet: save it as CSV in UTF-8, and give that.")
+    return Source(name)

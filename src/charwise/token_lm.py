@@ -1,0 +1,149 @@
+"""p_Δ, the distribution over token strings, as the rest of charwise sees it.
+
+    →p_Δ(δ) = Π_i p_Δ(δ_i | prompt, δ_<i)
+
+An engine is a `TokenLM`. It hands out `TokenTree`s: sets of evaluated contexts that share their
+prefixes, named by small integers. Nothing here knows about bytes; nothing above here knows about
+caches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    import torch
+
+    from charwise.tokens.vocabulary import Vocabulary
+
+
+@runtime_checkable
+class TokenTree(Protocol):
+    """Evaluated contexts after one prompt; each is a node, and the prompt itself is the root.
+
+    Ids of nodes are consecutive and never reused. Only `extend`, `forget` and `keep` change a
+    tree; several threads may use one.
+
+    >>> import numpy as np
+    >>> from charwise.engines.ngram import NgramLM
+    >>> from charwise.tokens.vocabulary import Vocabulary
+    >>> vocabulary = Vocabulary.from_bytes([b"a", b"b", None], end_ids=[2], bos_ids=[2])
+    >>> lm = NgramLM(vocabulary, 2, {(2,): [0.5, 0.5, 0], (0,): [0, 0.9, 0.1], (1,): [0, 0, 1]})
+    >>> tree = lm.tree([2])
+    >>> a, ab = tree.extend([(tree.root, 0), (1, 1)])       # "a", and "ab" after it, in one call
+    >>> tree.tokens(ab), tree.depth(ab), tree.size
+    ((0, 1), 2, 3)
+    >>> tree.logprobs([tree.root, a]).exp()
+    tensor([[0.5000, 0.5000, 0.0000],
+            [0.0000, 0.9000, 0.1000]], dtype=torch.float64)
+    """
+
+    @property
+    def root(self) -> int:
+        """The node of the prompt: always 0."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """Nodes handed out so far, which is the id of the next new one."""
+        ...
+
+    @property
+    def evaluated(self) -> int:
+        """Contexts evaluated so far; the prompt counts as one."""
+        ...
+
+    @property
+    def calls(self) -> int:
+        """Model calls so far."""
+        ...
+
+    def extend(
+        self, edges: Sequence[tuple[int, int]], logprobs: Sequence[bool] | None = None
+    ) -> list[int]:
+        """Evaluate the contexts `parent · token` in one batch; returns their nodes, in order.
+
+        A parent may be a node that an earlier edge of the same call makes (the first edge makes
+        `size`, the next `size + 1`, …), so that a whole path is teacher-forced at once.
+
+        Args:
+            edges: (parent node, token id) pairs.
+            logprobs: for each edge, whether its log-probabilities will be asked for (all are, by
+                default). Leaving some out saves the model's output layer there.
+
+        Raises:
+            ContextLengthError: a context would be longer than the window. Nothing is evaluated.
+            EngineError: an unknown or dropped parent, a token outside the vocabulary, a model
+                that fails. The tree is as it was before.
+        """
+        ...
+
+    def logprobs(self, nodes: Sequence[int]) -> torch.Tensor:
+        """log p_Δ(· | context) of every node: `[n, width]`, nats, on the engine's device.
+
+        A probability mass function over the vocabulary's *counted* ids; the others are -inf, and
+        were left out before the softmax. float32, or float64 where the engine is exact.
+
+        Raises:
+            EngineError: for nodes extended with `logprobs=False`, forgotten, dropped or unknown.
+        """
+        ...
+
+    def forget(self, nodes: Sequence[int]) -> None:
+        """Free the log-probabilities of these nodes; they can still be extended."""
+        ...
+
+    def depth(self, node: int) -> int:
+        """Tokens after the prompt."""
+        ...
+
+    def tokens(self, node: int) -> tuple[int, ...]:
+        """The token string after the prompt."""
+        ...
+
+    def keep(self, nodes: Sequence[int]) -> None:
+        """Drop every node that is neither one of these nor an ancestor of one.
+
+        Kept nodes keep their ids and their log-probabilities; a dropped one raises `EngineError`
+        from then on.
+        """
+        ...
+
+
+@runtime_checkable
+class TokenLM(Protocol):
+    """A tokenized language model: a vocabulary, and trees of evaluated contexts."""
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """Δ and κ; its width is the width of `TokenTree.logprobs`."""
+        ...
+
+    @property
+    def window(self) -> int | None:
+        """Longest context in tokens, prompt included; None where there is no bound."""
+        ...
+
+    @property
+    def device(self) -> torch.device:
+        """Where log-probabilities live."""
+        ...
+
+    def tree(self, prompt_ids: Sequence[int], edges: Sequence[tuple[int, int]] = ()) -> TokenTree:
+        """A tree whose root is this prompt, evaluated in one pass.
+
+        Args:
+            prompt_ids: start-of-text, special tokens and all else to condition on; at least one.
+            edges: as for `TokenTree.extend`, evaluated in the same pass if the engine can: the
+                nodes 1, 2, … of the tree.
+
+        Raises:
+            ContextLengthError: for a prompt longer than the window.
+            EngineError: for an empty prompt, or ids outside the vocabulary.
+        """
+        ...
+
+    def info(self) -> dict[str, str]:
+        """Engine, device, dtype, how contexts share prefixes, and why: for reports."""
+        ...

@@ -1,0 +1,298 @@
+"""GGUF files, opened by llama.cpp: models, and vocabularies read by llama.cpp's own tokenizer.
+
+The bytes of every token, which tokens are special, which end a text, and the canonical
+tokenization all come from llama.cpp itself: they are what its engines use. Supported:
+SentencePiece-style and byte-level BPE vocabularies ("SPM" and "BPE" in llama.cpp). Not handled:
+WordPiece, Unigram, RWKV and PLaMo-2 vocabularies.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+from charwise.errors import EngineError, ModelNotFoundError, VocabularyError
+from charwise.tokens.canonical import Canonical
+from charwise.tokens.vocabulary import Vocabulary
+
+_PREFIX_KEY = "tokenizer.ggml.add_space_prefix"
+_EOS_KEY = "tokenizer.ggml.eos_token_id"
+_KINDS = {1: "SPM", 2: "BPE", 3: "WPM (WordPiece)", 4: "UGM (Unigram)", 5: "RWKV", 6: "PLaMo-2"}
+
+_log_lock = threading.Lock()
+
+
+def read_gguf(path: str | os.PathLike[str]) -> Vocabulary:
+    """The vocabulary of a GGUF file; the weights are not read.
+
+    Raises:
+        ModelNotFoundError: there is no such file.
+        EngineError: llama.cpp cannot read it, or llama-cpp-python is not installed.
+        VocabularyError: a vocabulary of a kind that has no bytes, by name.
+
+    >>> read_gguf("model.gguf").encode("Hello")  # doctest: +SKIP
+    [15496]
+    """
+    return vocabulary_of(GgufModel(path, vocab_only=True))
+
+
+class GgufModel:
+    """A model that llama.cpp has opened, or only its vocabulary; freed with this object.
+
+    Attributes:
+        path: of the file.
+        pointer, vocab: llama.cpp's handles.
+
+    >>> GgufModel("model.gguf", vocab_only=True).kind  # doctest: +SKIP
+    'BPE'
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], *, vocab_only: bool = False, n_gpu_layers: int = 0
+    ) -> None:
+        llama = library()
+        self.path = Path(path).expanduser()
+        if not self.path.is_file():
+            raise ModelNotFoundError(f"no model {os.fspath(path)!r}: there is no such file.")
+        params = llama.llama_model_default_params()
+        params.vocab_only = vocab_only
+        params.n_gpu_layers = n_gpu_layers
+        # Quantised weights rearranged for Intel's AMX end the process at the first evaluation
+        # (ggml-org/llama.cpp issue 20824); other rearrangements do not.
+        params.use_extra_bufts = b"AMX_INT8 = 1" not in llama.llama_print_system_info()
+        overrides = _without_lead(llama)
+        params.kv_overrides = overrides
+        with captured_log() as said:
+            self.pointer = llama.llama_model_load_from_file(os.fsencode(self.path), params)
+        if not self.pointer:
+            raise EngineError(
+                f"llama.cpp cannot load {self.path}: {reason(said)}. It must be a complete GGUF "
+                "file of a kind that the installed llama-cpp-python knows."
+            )
+        weakref.finalize(self, llama.llama_model_free, self.pointer)
+        self.vocab = llama.llama_model_get_vocab(self.pointer)
+
+    @cached_property
+    def metadata(self) -> dict[str, str]:
+        """Every scalar key of the file; arrays are left out, as llama.cpp does."""
+        llama, found = library(), {}
+        for i in range(llama.llama_model_meta_count(self.pointer)):
+            key, value = (
+                _string(getter, self.pointer, i)
+                for getter in (
+                    llama.llama_model_meta_key_by_index,
+                    llama.llama_model_meta_val_str_by_index,
+                )
+            )
+            found[key] = value
+        return found
+
+    @property
+    def kind(self) -> str:
+        """What llama.cpp calls the vocabulary's kind."""
+        return _KINDS.get(library().llama_vocab_type(self.vocab), "unknown")
+
+    @property
+    def width(self) -> int:
+        """How many ids the output layer has."""
+        return int(library().llama_vocab_n_tokens(self.vocab))
+
+
+def vocabulary_of(model: GgufModel) -> Vocabulary:
+    """The vocabulary of an opened model.
+
+    Raises `VocabularyError` for kinds other than SPM and BPE.
+
+    >>> vocabulary_of(GgufModel("model.gguf")).bos_rule  # doctest: +SKIP
+    'the start token that the file says to add.'
+    """
+    if model.kind not in ("SPM", "BPE"):
+        raise VocabularyError(
+            f"the vocabulary of {model.path} is of llama.cpp's kind {model.kind}: charwise reads "
+            "SPM and BPE. Use a model with one of those."
+        )
+    llama, vocab = library(), model.vocab
+    spells = (
+        llama.LLAMA_TOKEN_ATTR_NORMAL
+        | llama.LLAMA_TOKEN_ATTR_BYTE
+        | llama.LLAMA_TOKEN_ATTR_USER_DEFINED
+    )
+    tokens: list[bytes | None] = []
+    special = {}
+    for id in range(model.width):
+        attributes = llama.llama_vocab_get_attr(vocab, id)
+        tokens.append((_piece(vocab, id) or None) if attributes & spells else None)
+        if attributes & (llama.LLAMA_TOKEN_ATTR_CONTROL | llama.LLAMA_TOKEN_ATTR_UNKNOWN):
+            special[id] = llama.llama_vocab_get_text(vocab, id).decode("utf-8", "replace")
+    ends = [id for id in range(model.width) if llama.llama_vocab_is_eog(vocab, id)]
+    if _EOS_KEY not in model.metadata:
+        # llama.cpp then takes a fixed id, which may well be a comma.
+        ends = [id for id in ends if tokens[id] is None]
+    for id in ends:
+        tokens[id] = None
+        special.setdefault(id, llama.llama_vocab_get_text(vocab, id).decode("utf-8", "replace"))
+    start, rule = _start(vocab, tokens, ends)
+    spaced = model.kind == "SPM" and model.metadata.get(_PREFIX_KEY, "true") == "true"
+    return Vocabulary(
+        tokens,
+        canonical=Canonical(tokens, TextEncoder(model, tokens)),
+        special=special,
+        end_ids=ends,
+        bos_ids=start,
+        bos_rule=rule,
+        lead=b" " if spaced else b"",
+    )
+
+
+class TextEncoder:
+    """llama.cpp's tokenizer as a picklable `str → ids`, without special tokens or a leading space.
+
+    >>> model = GgufModel("model.gguf", vocab_only=True)  # doctest: +SKIP
+    >>> TextEncoder(model, vocabulary_of(model).tokens)("Hello")  # doctest: +SKIP
+    [15496]
+    """
+
+    def __init__(self, model: GgufModel, tokens: list[bytes | None]) -> None:
+        self.path = model.path
+        self._model: GgufModel | None = model
+        # An SPM vocabulary may have no byte tokens. Its tokenizer ends the process at a character
+        # that it cannot spell, so it is never shown one.
+        spelled = {token for token in tokens if token is not None}
+        self._partial = model.kind == "SPM" and not all(bytes([b]) in spelled for b in range(256))
+        self._characters = {_character(token) for token in spelled} if self._partial else set()
+
+    def __call__(self, text: str) -> list[int]:
+        """Ids of a text; none if it has a character that llama.cpp must not be given."""
+        if self._partial and not self._characters.issuperset(text):
+            return []
+        if self._model is None:
+            self._model = _opened(self.path)
+        llama, data = library(), text.encode()
+        ids = (ctypes.c_int32 * (len(data) + 8))()
+        count = llama.llama_tokenize(
+            self._model.vocab, data, len(data), ids, len(ids), False, False
+        )
+        return list(ids[: max(0, count)])
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**vars(self), "_model": None}
+
+
+@lru_cache(maxsize=4)
+def _opened(path: Path) -> GgufModel:
+    return GgufModel(path, vocab_only=True)
+
+
+@lru_cache(maxsize=1)
+def library() -> Any:
+    """The module `llama_cpp`, ready for use; it logs errors only, unless told otherwise.
+
+    Raises:
+        EngineError: it is not installed.
+    """
+    try:
+        import llama_cpp
+    except ImportError as error:
+        raise EngineError(
+            "GGUF files are read by llama-cpp-python, which is not installed: "
+            "pip install 'charwise[llama-cpp]'."
+        ) from error
+    logger = logging.getLogger("llama-cpp-python")
+    if logger.level == logging.NOTSET:  # in its words: print everything
+        logger.setLevel(logging.ERROR)
+    llama_cpp.llama_backend_init()
+    return llama_cpp
+
+
+@contextmanager
+def captured_log() -> Iterator[list[str]]:
+    """What llama.cpp logs as errors meanwhile, in a list instead of on stderr."""
+    llama = library()
+    said: list[str] = []
+
+    @llama.llama_log_callback  # type: ignore[untyped-decorator]
+    def listen(level: int, text: bytes, _: Any) -> None:
+        if level == 4:  # error
+            said.append(text.decode("utf-8", "replace").strip())
+
+    with _log_lock:
+        before, data = llama.llama_log_callback(), ctypes.c_void_p()
+        llama.llama_log_get(ctypes.byref(before), ctypes.byref(data))
+        llama.llama_log_set(listen, ctypes.c_void_p(0))
+        try:
+            yield said
+        finally:
+            llama.llama_log_set(before, data)
+
+
+def reason(said: list[str]) -> str:
+    """The most telling of llama.cpp's complaints: the first, without the function's name.
+
+    >>> reason(["gguf_init: failed to read magic", "load: failed to load"])
+    'failed to read magic'
+    """
+    for line in said:
+        _, _, text = line.partition(": ")
+        if text:
+            return text.rstrip(".")
+    return "it does not say why"
+
+
+def _without_lead(llama: Any) -> Any:
+    """Overrides that keep llama.cpp's tokenizer from putting a space before every text."""
+    overrides = (llama.llama_model_kv_override * 2)()
+    overrides[0].key = _PREFIX_KEY.encode()
+    overrides[0].tag = llama.LLAMA_KV_OVERRIDE_TYPE_BOOL
+    overrides[0].value.val_bool = False
+    overrides[1].key = b"\0"  # ends the list
+    return overrides
+
+
+def _string(getter: Any, *arguments: Any) -> str:
+    """A string from one of llama.cpp's getters, however long it is."""
+    size = 256
+    while True:
+        buffer = ctypes.create_string_buffer(size)
+        needed = getter(*arguments, buffer, size)
+        if needed < size:
+            return buffer.value.decode("utf-8", "replace")
+        size = needed + 1
+
+
+def _piece(vocab: Any, id: int) -> bytes:
+    """The bytes of a token, as llama.cpp writes them."""
+    llama, size = library(), 64
+    while True:
+        buffer = ctypes.create_string_buffer(size)
+        count = llama.llama_token_to_piece(vocab, id, buffer, size, 0, True)
+        if count >= 0:
+            return buffer.raw[:count]
+        size = -count
+
+
+def _character(token: bytes) -> str:
+    """The character that a token is, or "" if it is none or several."""
+    text = token.decode("utf-8", "ignore")
+    return text if len(text) == 1 and text.encode() == token else ""
+
+
+def _start(vocab: Any, tokens: list[bytes | None], ends: list[int]) -> tuple[tuple[int, ...], str]:
+    """The ids before any text, and the sentence that says why these."""
+    llama = library()
+    start = llama.llama_vocab_bos(vocab)
+    # Where a file names none llama.cpp takes a fixed id, which may be a token of text.
+    if 0 <= start < len(tokens) and tokens[start] is None:
+        if llama.llama_vocab_get_add_bos(vocab):
+            return (start,), "the start token that the file says to add."
+        return (start,), "the file's start token, which it says not to add."
+    if ends:
+        return (ends[0],), "no start token exists: conditioned on the end-of-text token instead."
+    return (), "neither a start token nor an end-of-text token exists."

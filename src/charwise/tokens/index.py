@@ -1,0 +1,348 @@
+"""The sorted vocabulary: every question about prefixes is a contiguous range.
+
+Sort the token byte strings. Those that start with `prefix` are then one range [lo, hi), and what
+a trie would collect node by node is a slice:
+
+    a  ab  abc  b  ba        range(b"ab") = (1, 3)
+
+Within a range of tokens that agree on d bytes, the tokens that continue with each further byte
+are runs, in order; a token that ends there sorts first. docs/index.md derives it all.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from charwise.errors import SettingError
+from charwise.tokens.nesting import nesting, successor
+from charwise.tokens.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    import torch
+
+#: Index of the end-of-token mass in the result of `next_byte_masses`.
+END_OF_TOKEN = 256
+
+#: −inf in float32, as the int32 with the same bits.
+_MINUS_INFINITY = np.float32(-np.inf).view(np.int32)
+
+
+class SortedVocabulary:
+    """The index of one vocabulary: prefix → range, allowed tokens, masks, masses.
+
+    Attributes:
+        vocabulary: the vocabulary it indexes.
+        ids: `[n]` int64, the ids of the tokens with bytes, in the order of their bytes. Twins
+            (equal bytes under several ids) are adjacent, lower id first.
+        sorted: `[n]` their bytes.
+        flat, starts: the tokens' bytes end to end: byte d of sorted token i is
+            `flat[starts[i] + d]`.
+        rank: `[width]` int32, where each id stands in sorted order; −1 for ids without bytes.
+
+    >>> vocabulary = Vocabulary.from_bytes([b"swing", b"s", b"weep", b"sw", b"salad"])
+    >>> index = SortedVocabulary(vocabulary)
+    >>> index.range(b"sw")
+    (2, 4)
+    >>> [vocabulary.tokens[id] for id in index.allowed(b"sw")]
+    [b's', b'sw', b'swing']
+    >>> index.length(0), index.ids_on("cpu").tolist()
+    (5, [1, 4, 3, 0, 2])
+    """
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self.vocabulary = vocabulary
+        pairs = [(token, id) for id, token in enumerate(vocabulary.tokens) if token is not None]
+        pairs.sort()
+        self.sorted = [token for token, _ in pairs]
+        self.ids: NDArray[np.int64] = np.array([id for _, id in pairs], dtype=np.int64)
+        self.ids.setflags(write=False)
+        self.rank: NDArray[np.int32] = np.full(vocabulary.width, -1, dtype=np.int32)
+        self.rank[self.ids] = np.arange(len(self.ids))
+        self._id_at = array("i", self.ids.tolist())
+        self._position = {token: at for at, token in reversed(list(enumerate(self.sorted)))}
+        self._range_end, self._parent = nesting(self.sorted)
+        self._torch_ids: dict[torch.device, torch.Tensor] = {}
+        lengths = np.fromiter(map(len, self.sorted), dtype=np.int64, count=len(self.sorted))
+        # Token bytes end to end: byte d of sorted token i is _bytes[_start[i] + d].
+        self.flat = np.frombuffer(b"".join(self.sorted), dtype=np.uint8)
+        self.starts = np.concatenate(([0], np.cumsum(lengths)))
+
+    def length(self, id: int) -> int:
+        """How many bytes a token has."""
+        return len(self.vocabulary.tokens[id] or b"")
+
+    def range(self, prefix: bytes) -> tuple[int, int]:
+        """The range [lo, hi), in sorted order, of the tokens that start with `prefix`.
+
+        Two bisections, or one look-up if `prefix` is itself a token. An empty range has lo = hi.
+
+        >>> index = SortedVocabulary(Vocabulary.from_bytes([b"a", b"ab", b"b"]))
+        >>> index.range(b"a"), index.range(b"ac")
+        ((0, 2), (2, 2))
+        """
+        at = self._position.get(prefix)
+        if at is not None:
+            return at, self._range_end[at]
+        if not prefix:
+            return 0, len(self.sorted)
+        lo = bisect_left(self.sorted, prefix)
+        if lo == len(self.sorted) or not self.sorted[lo].startswith(prefix):
+            return lo, lo
+        after = successor(prefix)
+        if after is None:
+            return lo, len(self.sorted)
+        return lo, bisect_left(self.sorted, after, lo)
+
+    def narrow(self, lo: int, hi: int, depth: int, byte: int) -> tuple[int, int]:
+        """The part of a range, whose tokens agree on `depth` bytes, that goes on with `byte`.
+
+        >>> index = SortedVocabulary(Vocabulary.from_bytes([b"a", b"ab", b"b"]))
+        >>> index.narrow(0, 2, 1, ord("b"))
+        (1, 2)
+        """
+        if lo >= hi:
+            return lo, lo
+        prefix = self.sorted[hi - 1][:depth] + bytes([byte])
+        lo = bisect_left(self.sorted, prefix, lo, hi)
+        after = successor(prefix)
+        return lo, hi if after is None else bisect_left(self.sorted, after, lo, hi)
+
+    def twins(self, token: bytes) -> tuple[int, int]:
+        """The range of the tokens whose bytes are exactly `token`; empty if there is none.
+
+        >>> SortedVocabulary(Vocabulary.from_bytes([b"a", b"b", b"a"])).twins(b"a")
+        (0, 2)
+        """
+        lo = self._position.get(token)
+        if lo is None:
+            return 0, 0
+        hi = lo + 1
+        while hi < len(self.sorted) and self.sorted[hi] == token:
+            hi += 1
+        return lo, hi
+
+    def prefixes(self, forced: bytes) -> list[int]:
+        """Ids of the tokens that are proper prefixes of `forced`, longest first.
+
+        >>> index = SortedVocabulary(Vocabulary.from_bytes([b"a", b"ab", b"b"]))
+        >>> index.prefixes(b"abc")
+        [1, 0]
+        """
+        at = self._position.get(forced)
+        if at is None:
+            # All are ancestors, in the nesting of ranges, of the token just before `forced`.
+            at = bisect_left(self.sorted, forced) - 1
+            while at >= 0 and not forced.startswith(self.sorted[at]):
+                at = self._parent[at]
+        else:
+            at = self._parent[at]
+        found = []
+        while at >= 0:
+            found.append(self._id_at[at])
+            at = self._parent[at]
+        return found
+
+    def allowed(self, forced: bytes) -> NDArray[np.int64]:
+        """Ids of the tokens that start with `forced` or are a proper prefix of it.
+
+        For the empty string: all tokens with bytes. No cache: the range is a slice of `ids` and
+        the prefixes are read off the nesting. The result may be a read-only view.
+
+        >>> index = SortedVocabulary(Vocabulary.from_bytes([b"a", b"ab", b"b"]))
+        >>> index.allowed(b"ab").tolist(), index.allowed(b"").tolist()
+        ([0, 1], [0, 1, 2])
+        """
+        lo, hi = self.range(forced)
+        shorter = self.prefixes(forced)
+        if not shorter:
+            return self.ids[lo:hi]
+        out: NDArray[np.int64] = np.empty(len(shorter) + hi - lo, dtype=np.int64)
+        out[: len(shorter)] = shorter
+        out[len(shorter) :] = self.ids[lo:hi]
+        return out
+
+    def spellable(self, forced: bytes) -> bool:
+        """Whether some token string decodes to `forced`, or to more that starts with it.
+
+        >>> index = SortedVocabulary(Vocabulary.from_bytes([b"a", b"ab", b"b"]))
+        >>> index.spellable(b"aba"), index.spellable(b"ca")
+        (True, False)
+        """
+        if self.vocabulary.byte_complete or not forced:
+            return True
+        reached = {0}  # offsets in `forced` where a token string may end
+        for at in range(len(forced)):
+            if at in reached:
+                lo, hi = self.range(forced[at:])
+                if lo < hi:
+                    return True
+                steps = self.prefixes(forced[at:])
+                reached.update(at + len(self.vocabulary.tokens[id] or b"") for id in steps)
+        return False
+
+    def mask(
+        self,
+        forced: bytes,
+        out: torch.Tensor | None = None,
+        *,
+        device: torch.device | str | None = None,
+    ) -> torch.Tensor:
+        """`[width]` float: 0 for the ids that `allowed(forced)` names, −inf for all others.
+
+        Args:
+            forced: the bytes that generation must reproduce next.
+            out: a tensor `[width]` of any float type to write into, and return.
+            device: where to make the tensor, if `out` is not given.
+
+        Raises:
+            SettingError: if `out` has another shape.
+
+        >>> index = SortedVocabulary(Vocabulary.from_bytes([b"a", b"ab", b"b"]))
+        >>> index.mask(b"ab")
+        tensor([0., 0., -inf])
+        """
+        import torch
+
+        if out is None:
+            out = torch.empty(self.vocabulary.width, dtype=torch.float32, device=device)
+        elif out.shape != (self.vocabulary.width,):
+            raise SettingError(
+                f"out has shape {tuple(out.shape)}; a mask of this vocabulary has "
+                f"({self.vocabulary.width},)."
+            )
+        lo, hi = self.range(forced)
+        if out.dtype == torch.float32 and out.device.type == "cpu":
+            # numpy writes with one thread: starting torch's pool costs more than this work.
+            flat = out.numpy()
+            if hi - lo > len(flat) // 5:
+                # So many scattered writes take longer than comparing every rank.
+                outside = (self.rank < lo) | (self.rank >= hi)
+                np.multiply(outside, _MINUS_INFINITY, out=flat.view(np.int32))
+                flat[self.prefixes(forced)] = 0.0
+            else:
+                flat.fill(-np.inf)
+                flat[self.allowed(forced)] = 0.0
+            return out
+        out.fill_(-torch.inf)
+        out.index_fill_(0, self.ids_on(out.device)[lo:hi], 0.0)
+        shorter = self.prefixes(forced)
+        if shorter:
+            out[shorter] = 0.0
+        return out
+
+    def bitmask(self, forced: bytes) -> NDArray[np.int32]:
+        """`[⌈width / 32⌉]` int32: bit `id % 32` of word `id // 32` says whether `id` is allowed.
+
+        >>> index = SortedVocabulary(Vocabulary.from_bytes([b"a", b"ab", b"b"]))
+        >>> index.bitmask(b"ab")
+        array([3], dtype=int32)
+        """
+        bits = np.zeros(-(-self.vocabulary.width // 32) * 32, dtype=np.bool_)
+        bits[self.allowed(forced)] = True
+        return np.packbits(bits, bitorder="little").view(np.int32)
+
+    def ids_on(self, device: torch.device | str) -> torch.Tensor:
+        """`ids` as a tensor `[n]` int64 on a device; made once for each device."""
+        import torch
+
+        device = torch.device(device)
+        if device not in self._torch_ids:
+            self._torch_ids[device] = torch.tensor(self.ids.tolist(), device=device)
+        return self._torch_ids[device]
+
+    def in_order(self, probabilities: NDArray[np.floating]) -> NDArray[np.float64]:
+        """Probabilities `[…, width]` by id → `[…, n]` float64 in sorted order.
+
+        >>> index = SortedVocabulary(Vocabulary.from_bytes([b"b", b"a"]))
+        >>> index.in_order(np.array([0.25, 0.75]))
+        array([0.75, 0.25])
+        """
+        return np.asarray(probabilities[..., self.ids], dtype=np.float64)
+
+    def next_byte_masses(
+        self, in_order: NDArray[np.float64], lo: int, hi: int, depth: int
+    ) -> NDArray[np.float64]:
+        """`[257]`: how the mass of a range divides over the byte at `depth`.
+
+        Args:
+            in_order: `[n]` probabilities of one context, in sorted order.
+            lo, hi: a range whose tokens agree on their first `depth` bytes.
+            depth: offset of the byte, in bytes from the token's start.
+
+        Returns:
+            For each byte the mass of the tokens that continue with it; at 256 (`END_OF_TOKEN`)
+            the mass of those that end there.
+
+        >>> index = SortedVocabulary(Vocabulary.from_bytes([b"a", b"ab", b"b"]))
+        >>> masses = index.next_byte_masses(np.array([0.5, 0.25, 0.25]), 0, 2, 1)
+        >>> masses[ord("b")], masses[END_OF_TOKEN]
+        (np.float64(0.25), np.float64(0.5))
+        """
+        ended = lo
+        while ended < hi and len(self.sorted[ended]) == depth:
+            ended += 1
+        masses = np.zeros(257)
+        following = self.flat[self.starts[ended:hi] + depth]
+        masses[:256] = np.bincount(following, weights=in_order[ended:hi], minlength=256)
+        masses[END_OF_TOKEN] = in_order[lo:ended].sum()
+        return masses
+
+    def ranges_along(self, text: bytes) -> list[tuple[int, int]]:
+        """Nested ranges of `text[:1]`, `text[:2]`, …, as long as they are not empty.
+
+        >>> index = SortedVocabulary(Vocabulary.from_bytes([b"a", b"ab", b"b"]))
+        >>> index.ranges_along(b"abb")
+        [(0, 2), (1, 2)]
+        """
+        ranges = []
+        lo, hi = 0, len(self.sorted)
+        for depth in range(1, min(len(text), self.vocabulary.munch) + 1):
+            prefix = text[:depth]
+            lo = bisect_left(self.sorted, prefix, lo, hi)
+            after = successor(prefix)
+            hi = hi if after is None else bisect_left(self.sorted, after, lo, hi)
+            if lo == hi:
+                break
+            ranges.append((lo, hi))
+        return ranges
+
+    def masses_along(
+        self, in_order: NDArray[np.float64], text: bytes
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Masses of all prefixes of a known text at one context, without cancellation.
+
+        The ranges are nested, so the shells between them are summed once and accumulated from
+        the innermost outwards: only positive terms are ever added.
+
+        Args:
+            in_order: `[n]` probabilities of the context, in sorted order.
+            text: what follows the context.
+
+        Returns:
+            `starting[d]`, the mass of the tokens that start with `text[: d + 1]`, and
+            `ending[d]`, of those that are exactly `text[: d + 1]`; both end where the ranges do.
+
+        >>> index = SortedVocabulary(Vocabulary.from_bytes([b"a", b"ab", b"b"]))
+        >>> index.masses_along(np.array([0.5, 0.25, 0.25]), b"abb")
+        (array([0.75, 0.25]), array([0.5 , 0.25]))
+        """
+        ranges = self.ranges_along(text)
+        starting = np.zeros(len(ranges))
+        ending = np.zeros(len(ranges))
+        total = 0.0
+        inner_lo = inner_hi = ranges[-1][0] if ranges else 0
+        for d in range(len(ranges) - 1, -1, -1):
+            lo, hi = ranges[d]
+            total += float(in_order[lo:inner_lo].sum() + in_order[inner_hi:hi].sum())
+            starting[d] = total
+            exact = lo
+            while exact < hi and len(self.sorted[exact]) == d + 1:
+                exact += 1
+            ending[d] = in_order[lo:exact].sum()
+            inner_lo, inner_hi = lo, hi
+        return starting, ending

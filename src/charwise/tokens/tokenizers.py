@@ -1,0 +1,277 @@
+"""Reading token bytes, special tokens and encoders out of the tokenizer libraries.
+
+Supported: transformers fast tokenizers whose decoder is byte-level (GPT-2's alphabet), or
+SentencePiece-style (`▁` for a space, `<0x0A>` for bytes); tiktoken encodings. Not handled:
+WordPiece and word-level tokenizers (they drop spaces, so bytes cannot be told from ids), BPE with
+word-end or continuation marks, and slow tokenizers written in Python.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from charwise.errors import VocabularyError
+from charwise.tokens.canonical import Canonical
+
+if TYPE_CHECKING:
+    import tiktoken
+
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+_INSTEAD = (
+    "Use a model with byte-level BPE or SentencePiece tokens, or list the bytes of every token "
+    "yourself with Vocabulary.from_bytes."
+)
+
+
+def byte_alphabet() -> dict[str, int]:
+    """GPT-2's printable stand-ins: character → byte.
+
+    Bytes that print as themselves in Latin-1 stand for themselves; the other 68, in order, are
+    written as the characters from U+0100 on.
+
+    >>> alphabet = byte_alphabet()
+    >>> alphabet["a"], alphabet["Ġ"], len(alphabet)
+    (97, 32, 256)
+    """
+    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    rest = [byte for byte in range(256) if byte not in set(plain)]
+    alphabet = {chr(byte): byte for byte in plain}
+    alphabet.update({chr(0x100 + n): byte for n, byte in enumerate(rest)})
+    return alphabet
+
+
+def byte_level(token: str, alphabet: dict[str, int]) -> bytes:
+    """Bytes of a byte-level token; one with other characters in it stands for its own text."""
+    try:
+        return bytes([alphabet[c] for c in token])
+    except KeyError:
+        return token.encode()
+
+
+def sentencepiece(token: str) -> bytes:
+    """Bytes of a SentencePiece-style token.
+
+    >>> sentencepiece("▁Hello"), sentencepiece("<0x0A>")
+    (b' Hello', b'\\n')
+    """
+    byte = _BYTE_TOKEN.fullmatch(token)
+    return bytes([int(byte[1], 16)]) if byte else token.replace("▁", " ").encode()
+
+
+def read_transformers(
+    tokenizer: Any, width: int | None, generation_config: Any, bos_ids: Sequence[int] | None
+) -> dict[str, Any]:
+    """Arguments of `Vocabulary` for a transformers fast tokenizer."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    name = type(tokenizer).__name__
+    if backend is None:
+        raise VocabularyError(
+            f"{name} is not a fast tokenizer, and does not say what bytes its tokens stand for. "
+            "Load it with AutoTokenizer.from_pretrained(…, use_fast=True). " + _INSTEAD
+        )
+    is_byte_level = _is_byte_level(backend, name)
+    alphabet = byte_alphabet()
+
+    def spell(token: str) -> bytes:
+        return byte_level(token, alphabet) if is_byte_level else sentencepiece(token)
+
+    ids = backend.get_vocab(with_added_tokens=True)
+    tokens: list[bytes | None] = [None] * (max(ids.values()) + 1)
+    for token, id in ids.items():
+        tokens[id] = spell(token)
+    special = {}
+    added = {}
+    for id, token in backend.get_added_tokens_decoder().items():
+        # A byte token may be listed as added ("<0x0A>"); decoders still turn it into its byte.
+        is_byte = not is_byte_level and _BYTE_TOKEN.fullmatch(token.content)
+        if token.special:
+            special[id] = token.content
+        elif not is_byte:
+            added[id] = token
+            tokens[id] = token.content.encode()
+    for id in tokenizer.all_special_ids:
+        special.setdefault(id, tokenizer.convert_ids_to_tokens(id))
+    unknown = getattr(backend.model, "unk_token", None)
+    if unknown is not None and unknown in ids:
+        special.setdefault(ids[unknown], unknown)
+    ends = {tokenizer.eos_token_id, *_as_ids(getattr(generation_config, "eos_token_id", None))}
+    ends.discard(None)
+    for id in (*special, *ends):
+        if id < len(tokens):
+            tokens[id] = None
+    encode_text = _exact_encoder(backend, added)
+    start, rule = _start(tokenizer, bos_ids)
+    lead = backend.encode("a", add_special_tokens=False).ids
+    return {
+        "tokens": tokens,
+        "canonical": Canonical(
+            tokens, encode_text, _StrayEncoder(backend, alphabet) if is_byte_level else None
+        ),
+        "special": special,
+        "end_ids": ends,
+        "bos_ids": start,
+        "bos_rule": rule,
+        "lead": b" " if b"".join(tokens[id] or b"" for id in lead) == b" a" else b"",
+        "width": width,
+    }
+
+
+def _is_byte_level(backend: Any, name: str) -> bool:
+    """True for byte-level decoders, False for SentencePiece-style ones; refuses all others."""
+    model = type(backend.model).__name__
+    if model not in ("BPE", "Unigram"):
+        raise VocabularyError(f"{name} is a {model} tokenizer, which loses spaces. " + _INSTEAD)
+    for mark in ("continuing_subword_prefix", "end_of_word_suffix"):
+        if getattr(backend.model, mark, None):
+            raise VocabularyError(
+                f"{name} marks words with {getattr(backend.model, mark)!r} ({mark}), so its "
+                "tokens have no bytes of their own. " + _INSTEAD
+            )
+    decoder = json.loads(backend.decoder.__getstate__()) if backend.decoder else {"type": None}
+    parts = decoder.get("decoders", [decoder])
+    kinds = {part["type"] for part in parts}
+    if "ByteLevel" in kinds and kinds <= {"ByteLevel", "Fuse"}:
+        return True
+    if kinds <= {"Replace", "ByteFallback", "Fuse", "Strip", "Metaspace"} and any(
+        part["type"] == "Metaspace" or part.get("pattern") == {"String": "▁"} for part in parts
+    ):
+        return False
+    raise VocabularyError(
+        f"{name} decodes with {', '.join(sorted(map(str, kinds)))}, which is neither byte-level "
+        "nor SentencePiece-style. " + _INSTEAD
+    )
+
+
+def _exact_encoder(backend: Any, added: dict[int, Any]) -> Callable[[str], list[int]]:
+    """The tokenizer's encoder without normalizer, leading space, start token or special tokens.
+
+    It shares the (large) BPE model with `backend` and leaves `backend` itself as it is.
+    """
+    import tokenizers
+
+    exact = tokenizers.Tokenizer(backend.model)
+    # Of the normalizers only the one that writes spaces as ▁ belongs to κ; NFC and the like
+    # change the text.
+    shell: dict[str, Any] = {
+        "version": "1.0",
+        "added_tokens": [],
+        "model": {"type": "BPE", "vocab": {}, "merges": []},
+    }
+    if backend.normalizer is not None:
+        state = json.loads(backend.normalizer.__getstate__())
+        kept = [n for n in state.get("normalizers", [state]) if _writes_spaces(n)]
+        shell["normalizer"] = {"type": "Sequence", "normalizers": kept} if kept else None
+    if backend.pre_tokenizer is not None:
+        state = json.loads(backend.pre_tokenizer.__getstate__())
+        shell["pre_tokenizer"] = _without_lead(state)
+    parts = tokenizers.Tokenizer.from_str(json.dumps(shell))
+    if parts.normalizer is not None:
+        exact.normalizer = parts.normalizer
+    if parts.pre_tokenizer is not None:
+        exact.pre_tokenizer = parts.pre_tokenizer
+    if added:
+        exact.add_tokens(list(added.values()))
+    renamed = {}
+    for id, token in added.items():
+        assigned = exact.token_to_id(token.content)
+        if assigned is not None and assigned != id:
+            renamed[assigned] = id
+    return _TextEncoder(exact, renamed)
+
+
+class _TextEncoder:
+    """A picklable `str → ids`."""
+
+    def __init__(self, tokenizer: Any, renamed: dict[int, int]) -> None:
+        self.tokenizer = tokenizer
+        self.renamed = renamed
+
+    def __call__(self, text: str) -> list[int]:
+        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False).ids
+        return [self.renamed.get(id, id) for id in ids] if self.renamed else ids
+
+
+class _StrayEncoder:
+    """A picklable `bytes → ids` that runs the byte-level BPE merges over any bytes."""
+
+    def __init__(self, backend: Any, alphabet: dict[str, int]) -> None:
+        self.model = backend.model
+        self.written = {byte: character for character, byte in alphabet.items()}
+
+    def __call__(self, raw: bytes) -> list[int]:
+        pieces = self.model.tokenize("".join(self.written[byte] for byte in raw))
+        return [piece.id for piece in pieces]
+
+
+def _writes_spaces(normalizer: dict[str, Any]) -> bool:
+    return normalizer["type"] == "Replace" and normalizer.get("content") == "▁"
+
+
+def _without_lead(state: dict[str, Any]) -> dict[str, Any]:
+    """The same pre-tokenizer, adding no space before the text and removing nothing from it."""
+    if state["type"] == "Sequence":
+        parts = [_without_lead(part) for part in state["pretokenizers"]]
+        return {**state, "pretokenizers": [p for p in parts if p["type"] != "WhitespaceSplit"]}
+    if state["type"] == "Metaspace":
+        return {**state, "prepend_scheme": "never"}
+    if state["type"] == "ByteLevel":
+        return {**state, "add_prefix_space": False}
+    return state
+
+
+def _start(tokenizer: Any, bos_ids: Sequence[int] | None) -> tuple[tuple[int, ...], str]:
+    """The ids before any text, and the sentence that says why these."""
+    if bos_ids is not None:
+        return tuple(bos_ids), "as given."
+    full = list(tokenizer("a", add_special_tokens=True)["input_ids"])
+    bare = list(tokenizer("a", add_special_tokens=False)["input_ids"])
+    for k in range(1, len(full) - len(bare) + 1):
+        if full[k : k + len(bare)] == bare:
+            return tuple(full[:k]), "the start token that the tokenizer itself adds."
+    if tokenizer.bos_token_id is not None:
+        return (tokenizer.bos_token_id,), "the tokenizer's start token, which it does not add."
+    if tokenizer.eos_token_id is not None:
+        return (tokenizer.eos_token_id,), (
+            "no start token exists: conditioned on the end-of-text token instead."
+        )
+    return (), "neither a start token nor an end-of-text token exists."
+
+
+def _as_ids(value: int | Iterable[int] | None) -> list[int]:
+    if value is None:
+        return []
+    return [value] if isinstance(value, int) else list(value)
+
+
+def read_tiktoken(
+    encoding: tiktoken.Encoding,
+    width: int | None,
+    end_ids: Iterable[int] | None,
+    bos_ids: Sequence[int] | None,
+) -> dict[str, Any]:
+    """Arguments of `Vocabulary` for a tiktoken encoding."""
+    special = {encoding.encode_single_token(text): text for text in encoding.special_tokens_set}
+    tokens: list[bytes | None] = [None] * encoding.n_vocab
+    for id in range(encoding.n_vocab):
+        if id in special:
+            continue
+        try:
+            tokens[id] = encoding.decode_single_token_bytes(id)
+        except KeyError:  # some encodings leave ids unused
+            continue
+    end = next((id for id, text in special.items() if text == "<|endoftext|>"), None)
+    ends = _as_ids(end) if end_ids is None else list(end_ids)
+    return {
+        "tokens": tokens,
+        "canonical": Canonical(tokens, encoding.encode_ordinary),
+        "special": special,
+        "end_ids": ends,
+        "bos_ids": ends[:1] if bos_ids is None else bos_ids,
+        "bos_rule": "as given."
+        if bos_ids is not None
+        else ("no start token exists: conditioned on the end-of-text token instead."),
+        "width": width,
+    }

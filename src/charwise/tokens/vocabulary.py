@@ -1,0 +1,322 @@
+"""The vocabulary Δ and its decoder κ: what each token id adds to the text, in bytes.
+
+    token id → bytes             for tokens of text
+    token id → None              for special tokens and for ids that spell nothing
+
+Everything else in charwise rests on one property that is established here: κ is multiplicative
+(the bytes of a token string are its tokens' bytes, joined) and strict-prefix monotone (no token
+has empty bytes), which makes every covering finite (Vieira et al. 2025, §2.4 and Prop. 1).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from charwise.errors import TokenizationError, VocabularyError
+from charwise.tokens.canonical import Canonical, to_bytes
+
+if TYPE_CHECKING:
+    import tiktoken
+
+#: What may stand for a prompt: text, bytes, or a list of those and of special token ids.
+Prompt = str | bytes | Sequence["str | bytes | int"]
+
+
+class Vocabulary:
+    """Token bytes, special tokens, end tokens and the start-of-text rule of one model.
+
+    Attributes:
+        tokens: `tokens[id]` is the token's bytes, or None; as long as the output layer is wide.
+        special: id → spelling, of the special tokens. The spelling is for display only: inside a
+            text it is ordinary text.
+        end_ids: ids that end a text, in rising order.
+        bos_ids: ids that the model is conditioned on before any text.
+        bos_rule: a sentence that says where `bos_ids` came from.
+        lead: bytes that the tokenizer implies before a text (`b" "` in Llama 2's way, else `b""`).
+
+    >>> vocabulary = Vocabulary.from_bytes([b"a", b"b", b"ab", None], end_ids=[3])
+    >>> vocabulary.encode("abb"), vocabulary.decode([2, 1])
+    ([2, 1], b'abb')
+    >>> vocabulary.munch, vocabulary.fertility
+    (2, 1)
+    """
+
+    def __init__(
+        self,
+        tokens: Sequence[bytes | None],
+        *,
+        canonical: Canonical | None = None,
+        special: Mapping[int, str] | None = None,
+        end_ids: Iterable[int] = (),
+        bos_ids: Sequence[int] = (),
+        bos_rule: str = "no start token: none was given.",
+        lead: bytes = b"",
+        width: int | None = None,
+    ) -> None:
+        ends = tuple(sorted({int(id) for id in end_ids}))
+        self.special = dict(special or {})
+        self.tokens = _checked(tokens, ends, self.special, width)
+        self.end_ids = ends
+        self.bos_ids = tuple(int(id) for id in bos_ids)
+        self.bos_rule = bos_rule
+        self.lead = lead
+        for id in (*self.end_ids, *self.bos_ids):
+            if not 0 <= id < self.width:
+                raise VocabularyError(
+                    f"the special token {id} is outside the output layer (width {self.width}). "
+                    "Pass width=model.config.vocab_size of the model this tokenizer belongs to."
+                )
+        self._canonical = canonical or Canonical(self.tokens)
+
+    @classmethod
+    def from_bytes(
+        cls,
+        tokens: Sequence[bytes | None],
+        *,
+        end_ids: Iterable[int] = (),
+        bos_ids: Sequence[int] = (),
+        width: int | None = None,
+        special: Mapping[int, str] | None = None,
+    ) -> Vocabulary:
+        """A vocabulary from a plain list of byte strings; its encoder uses the fewest tokens.
+
+        None stands for ids that spell nothing. Raises `VocabularyError` on an empty byte string.
+
+        >>> Vocabulary.from_bytes([b"a", b"b", None], end_ids=[2]).tokens
+        (b'a', b'b', None)
+        """
+        return cls(tokens, end_ids=end_ids, bos_ids=bos_ids, width=width, special=special)
+
+    @classmethod
+    def from_transformers(
+        cls,
+        tokenizer: Any,
+        width: int | None = None,
+        *,
+        generation_config: Any = None,
+        bos_ids: Sequence[int] | None = None,
+    ) -> Vocabulary:
+        """The vocabulary of a transformers *fast* tokenizer.
+
+        Args:
+            tokenizer: byte-level BPE, or SentencePiece-style BPE or Unigram.
+            width: of the model's output layer (`model.config.vocab_size`); it may exceed the
+                tokenizer, and the ids beyond it are never allowed and never counted.
+            generation_config: of the model; all of its `eos_token_id` become end tokens.
+            bos_ids: what to condition on before any text; by default what the tokenizer itself
+                adds, else its start token, else its end-of-text token. `()` means nothing.
+
+        Raises:
+            VocabularyError: for tokenizers of another kind, by name, with what to do instead.
+
+        >>> from charwise.models import EMBEDDED
+        >>> from transformers import AutoTokenizer
+        >>> vocabulary = Vocabulary.from_transformers(AutoTokenizer.from_pretrained(EMBEDDED))
+        >>> vocabulary.decode(vocabulary.encode("def f(x):\\r\\n\\treturn 'é'")).decode()
+        "def f(x):\\r\\n\\treturn 'é'"
+        """
+        from charwise.tokens.tokenizers import read_transformers
+
+        return cls(**read_transformers(tokenizer, width, generation_config, bos_ids))
+
+    @classmethod
+    def from_tiktoken(
+        cls,
+        encoding: tiktoken.Encoding,
+        width: int | None = None,
+        *,
+        end_ids: Iterable[int] | None = None,
+        bos_ids: Sequence[int] | None = None,
+    ) -> Vocabulary:
+        """The vocabulary of a tiktoken `Encoding`; the end token is its `<|endoftext|>`.
+
+        >>> import tiktoken
+        >>> ranks = {bytes([n]): n for n in range(256)}
+        >>> encoding = tiktoken.Encoding(
+        ...     "raw", pat_str=".", mergeable_ranks=ranks, special_tokens={"<|endoftext|>": 256}
+        ... )
+        >>> Vocabulary.from_tiktoken(encoding).end_ids
+        (256,)
+        """
+        from charwise.tokens.tokenizers import read_tiktoken
+
+        return cls(**read_tiktoken(encoding, width, end_ids, bos_ids))
+
+    @property
+    def width(self) -> int:
+        """Width of the model's output layer: logits are `[…, width]`.
+
+        >>> Vocabulary.from_bytes([b"a", b"b"], width=4).width
+        4
+        """
+        return len(self.tokens)
+
+    @cached_property
+    def counted(self) -> NDArray[np.bool_]:
+        """`[width]`: True for the ids that share the probability: tokens of text, end tokens.
+
+        >>> Vocabulary.from_bytes([b"a", None, None], end_ids=[1]).counted
+        array([ True,  True, False])
+        """
+        mask = np.array([token is not None for token in self.tokens], dtype=np.bool_)
+        mask[list(self.end_ids)] = True
+        mask.setflags(write=False)
+        return mask
+
+    @cached_property
+    def munch(self) -> int:
+        """Most bytes that one token adds (Vieira et al. 2025, eq. 27)."""
+        return max((len(token) for token in self.tokens if token is not None), default=0)
+
+    @cached_property
+    def fertility(self) -> int:
+        """Most tokens that share the same bytes (Vieira et al. 2025, eq. 22)."""
+        counts = Counter(token for token in self.tokens if token is not None)
+        return max(counts.values(), default=0)
+
+    @cached_property
+    def byte_complete(self) -> bool:
+        """Whether every byte has a token, so that every text has an encoding.
+
+        >>> Vocabulary.from_bytes([bytes([byte]) for byte in range(256)]).byte_complete
+        True
+        """
+        present = {token for token in self.tokens if token is not None and len(token) == 1}
+        return len(present) == 256
+
+    def encode(self, text: str | bytes) -> list[int]:
+        """The canonical token ids of a text, whose bytes concatenate to exactly that text.
+
+        Special tokens are never made from a text's characters, normalizers do not apply, and the
+        implied leading space of Llama-2-style tokenizers is not added (`lead` says what they
+        would add). Bytes that are not UTF-8 are valid where the vocabulary can spell them.
+
+        Raises:
+            TokenizationError: what has no token, at which byte, and what to do.
+
+        >>> Vocabulary.from_bytes([b"a", b"b", b"ab"]).encode("aab")
+        [0, 2]
+        """
+        return self._canonical(to_bytes(text))
+
+    def encode_beginning(self, data: bytes) -> list[int]:
+        """Canonical ids of a beginning of `data` that falls short of its end by less than a token.
+
+        A text that stops inside a token may have no token string of its own, and yet begin many:
+        where no encoding exists, the longest beginning that has one is encoded.
+
+        Raises:
+            TokenizationError: if what is left could not be the beginning of one token.
+
+        >>> Vocabulary.from_bytes([b"a", b"bc"]).encode_beginning(b"aab")
+        [0, 0]
+        """
+        end = len(data)
+        while True:
+            try:
+                return self.encode(data[:end])
+            except TokenizationError as error:
+                if len(data) - error.position >= self.munch or error.position >= end:
+                    raise
+                end = error.position
+
+    def encode_prompt(self, prompt: Prompt) -> list[int]:
+        """Ids of a prompt: text, bytes, or a list of texts and token ids.
+
+        >>> Vocabulary.from_bytes([b"a", None], end_ids=[1]).encode_prompt([1, "aa"])
+        [1, 0, 0]
+        """
+        ids: list[int] = []
+        for part in parts_of(prompt):
+            if isinstance(part, str | bytes):
+                ids += self.encode(part)
+                continue
+            if isinstance(part, bool) or not hasattr(part, "__index__"):
+                raise TokenizationError(
+                    f"a part of a prompt is text, bytes or a token id, not {part!r}."
+                )
+            if not 0 <= int(part) < self.width:
+                raise TokenizationError(f"{part} is not a token id: the width is {self.width}.")
+            ids.append(int(part))
+        return ids
+
+    def decode(self, ids: Iterable[int]) -> bytes:
+        """κ: the bytes of a token string; special tokens and unused ids add none.
+
+        Raises:
+            TokenizationError: for an id outside the output layer.
+
+        >>> Vocabulary.from_bytes([b"a", b"b", None], end_ids=[2]).decode([0, 1, 2])
+        b'ab'
+        """
+        out = []
+        for id in ids:
+            if not 0 <= id < len(self.tokens):
+                raise TokenizationError(f"{id} is not a token id: the width is {self.width}.")
+            out.append(self.tokens[id] or b"")
+        return b"".join(out)
+
+    def __len__(self) -> int:
+        """How many tokens have bytes."""
+        return sum(token is not None for token in self.tokens)
+
+    def __repr__(self) -> str:
+        return (
+            f"Vocabulary({len(self)} tokens, width={self.width}, munch={self.munch}, "
+            f"fertility={self.fertility}, end_ids={self.end_ids}, bos_ids={self.bos_ids})"
+        )
+
+
+def parts_of(prompt: Prompt) -> list[str | bytes | int]:
+    """A prompt as a list of texts and token ids.
+
+    Raises:
+        TokenizationError: for what is no prompt.
+
+    >>> parts_of("ab"), parts_of([0, b"ab"])
+    (['ab'], [0, b'ab'])
+    """
+    if isinstance(prompt, str | bytes):
+        return [prompt]
+    if isinstance(prompt, bytearray | memoryview):
+        return [bytes(prompt)]
+    if not isinstance(prompt, Iterable):
+        raise TokenizationError(
+            f"a prompt is text, bytes, or a list of texts and token ids, not {prompt!r}."
+        )
+    return list(prompt)
+
+
+def _checked(
+    tokens: Sequence[bytes | None],
+    end_ids: Sequence[int],
+    special: Mapping[int, str],
+    width: int | None,
+) -> tuple[bytes | None, ...]:
+    """Token bytes as a tuple as long as the output layer is wide, or a `VocabularyError`."""
+    checked: list[bytes | None] = []
+    for id, token in enumerate(tokens):
+        if token is not None and not isinstance(token, bytes):
+            raise VocabularyError(f"token {id} is {token!r}: tokens must be bytes or None.")
+        if token == b"" and id not in special and id not in end_ids:
+            raise VocabularyError(
+                f"token {id} has no bytes. A token of text must add at least one byte (κ must be "
+                "strict-prefix monotone): pass None for ids that spell nothing."
+            )
+        checked.append(None if id in special or id in end_ids else token)
+    if width is not None:
+        if any(token is not None for token in checked[width:]):
+            raise VocabularyError(
+                f"the tokenizer has tokens beyond the model's output layer (width {width}): the "
+                "two do not belong together. Load the tokenizer that was saved with the model."
+            )
+        checked = checked[:width] + [None] * (width - len(checked))
+    if not any(token is not None for token in checked):
+        raise VocabularyError("the vocabulary has no token of text.")
+    return tuple(checked)

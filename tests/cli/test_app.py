@@ -1,0 +1,295 @@
+"""The command line: in this process for what it prints, in another for how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+import charwise
+from charwise.cli import completion
+from charwise.cli.app import app
+from charwise.cli.demo import EXAMPLES
+from charwise.engines.pretrained import read_tokenizer, read_vocabulary
+from charwise.errors import ModelNotFoundError
+from charwise.models import EMBEDDED
+from conftest import Data
+
+PROMPT = "def check(value):\n    if value < 0:\n        raise ValueErr"
+
+
+def run(*arguments: str, stdin: bytes | None = None) -> Result:
+    return CliRunner().invoke(app, list(arguments), input=stdin)
+
+
+def run_json(*arguments: str, stdin: bytes | None = None) -> dict[str, Any]:
+    result = run(*arguments, "--json", stdin=stdin)
+    assert result.exit_code == 0, result.output
+    answer = json.loads(result.stdout)
+    assert isinstance(answer, dict)
+    return answer
+
+
+def other_process(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "charwise", *arguments],
+        env={**os.environ, "HF_HUB_OFFLINE": "1", **environment},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+# ---- complete -----------------------------------------------------------------------------------
+
+
+def test_complete_shows_the_cut_and_all_completions() -> None:
+    result = run("complete", PROMPT, "--max-new-bytes", "8")
+    assert result.exit_code == 0
+    assert "✂ ␣Value|Err" in result.stdout
+    assert "' ValueErr' is forced" in result.stdout
+    assert re.search(r"plain +healed +exact", result.stdout)
+    assert "raise ValueError(" in result.stdout
+    assert "\x1b" not in result.stdout, "no colours in a pipe"
+
+
+def test_complete_as_json() -> None:
+    answer = run_json("complete", PROMPT, "--max-new-bytes", "20")
+    assert list(answer) == [
+        *("model", "prompt", "ids", "tokens", "kept", "forced", "allowed", "dropped"),
+        "completions",
+    ]
+    assert answer["model"] == "embedded"
+    assert answer["prompt"] == PROMPT
+    assert "".join(answer["tokens"]) == PROMPT
+    assert "".join(answer["tokens"][answer["kept"] :]) == answer["forced"] == " ValueErr"
+    assert list(answer["completions"]) == list(completion.METHODS)
+    [healed] = answer["completions"]["healed"]
+    [plain] = answer["completions"]["plain"]
+    assert healed.startswith("or(")
+    assert not plain.startswith("or")
+    [exact] = answer["completions"]["exact"]
+    assert exact.startswith("or")
+    assert len(healed.encode()) <= 20
+
+
+def test_a_further_method_is_shown_without_more_ado(monkeypatch: pytest.MonkeyPatch) -> None:
+    def shouted(loaded: completion.Loaded, request: completion.Request) -> list[str]:
+        return [text.upper() for text in completion.healed(loaded, request)]
+
+    monkeypatch.setitem(completion.METHODS, "shouted", shouted)
+    assert list(run_json("complete", "x = ", "--max-new-bytes", "4")["completions"]) == [
+        *("plain", "healed", "exact", "shouted"),
+    ]
+    assert "shouted" in run("complete", "x = ", "--max-new-bytes", "4").stdout
+
+
+def test_from_stdin_and_not_utf8() -> None:
+    from_stdin = run_json("complete", "--stdin", "--max-new-bytes", "8", stdin=PROMPT.encode())
+    assert from_stdin == run_json("complete", PROMPT, "--max-new-bytes", "8")
+    answer = run_json("complete", "--stdin", "--max-new-bytes", "8", stdin=b"x = '\xff\xc3")
+    assert answer["prompt"] == "x = '\\xff\\xc3"
+
+
+def test_samples() -> None:
+    ask = ("complete", "import tor", "--n", "3", "--max-new-bytes", "12")
+    answer = run_json(*ask)
+    assert [len(texts) for texts in answer["completions"].values()] == [3, 3, 3]
+    assert answer == run_json(*ask, "--seed", "0")
+    assert answer != run_json(*ask, "--seed", "1")
+    greedy = run_json("complete", "import tor", "--max-new-bytes", "12")
+    cold = run_json(*ask, "--temperature", "0.0001")
+    for name in ("healed", "exact"):
+        assert cold["completions"][name] == greedy["completions"][name] * 3
+
+
+@pytest.mark.parametrize(
+    ("rule", "forced"),
+    [("auto", " ValueErr"), ("word", " ValueErr"), ("off", ""), ("0", ""), ("1", "Err")],
+)
+def test_rules(rule: str, forced: str) -> None:
+    answer = run_json("complete", PROMPT, "--heal", rule, "--max-new-bytes", "4")
+    assert answer["forced"] == forced
+    if not forced:
+        assert answer["completions"]["healed"] == answer["completions"]["plain"]
+
+
+def test_a_prompt_longer_than_the_window() -> None:
+    answer = run_json("complete", "x = 1\n" * 2000 + PROMPT, "--max-new-bytes", "4")
+    assert answer["dropped"] > 0
+    assert len(answer["ids"]) < 1024
+    assert answer["completions"]["healed"] == ['or("'] or answer["completions"]["healed"]
+    shown = run("complete", "x = 1\n" * 2000 + PROMPT, "--max-new-bytes", "4").stdout
+    assert "do not fit the model's window" in " ".join(shown.split())
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["complete"],
+        ["complete", "a", "--stdin"],
+        ["complete", "a", "--heal", "perhaps"],
+        ["complete", "a", "--heal", "-1"],
+        ["complete", "a", "--n", "0"],
+        ["complete", "a", "--n", "2", "--temperature", "0"],
+        ["complete", "a", "--temperature", "-1"],
+        ["complete", "a", "--max-new-bytes", "0"],
+        ["complete", "a", "--nonsense"],
+        ["vocab", "surplus"],
+        ["nonsense"],
+    ],
+)
+def test_bad_usage_is_2(arguments: list[str]) -> None:
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert "Error: " in result.stderr
+
+
+# ---- vocab --------------------------------------------------------------------------------------
+
+
+def test_vocab() -> None:
+    answer = run_json("vocab", "--prefix", " ret")
+    assert sum(answer["first_characters"].values()) == answer["tokens"]
+    assert answer["fertility"] == 1
+    assert answer["width"] == 8192
+    assert answer["byte_complete"]
+    prefix = answer["prefix"]
+    assert " return" in prefix["starting_with_it"]
+    assert " " in prefix["prefixes_of_it"]
+    assert prefix["allowed"] == len(prefix["starting_with_it"]) + len(prefix["prefixes_of_it"])
+    assert re.search(r"␣ +[\d,]+ +\d+\.\d%", run("vocab").stdout)
+    assert "␣return" in run("vocab", "--prefix", " ret").stdout
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama2", "qwen2"])
+def test_vocab_of_a_tokenizer_without_a_model(name: str, data: Data) -> None:
+    answer = run_json("vocab", "--model", str(data.folder / "tokenizers" / name))
+    assert sum(answer["first_characters"].values()) == answer["tokens"]
+    assert answer["lead"] == (" " if name == "llama2" else "")
+    assert answer["fertility"] == (2 if name == "llama2" else 1)
+
+
+# ---- demo ---------------------------------------------------------------------------------------
+
+
+def test_the_demo_shows_what_it_promises() -> None:
+    """At least six of eight: wrong plainly, right when healed, and right when exact."""
+    answer = run_json("demo")
+    assert len(answer["results"]) == len(EXAMPLES) == 8
+    for name in ("healed", "exact"):
+        shown = [r for r in answer["results"] if r["right"][name] and not r["right"]["plain"]]
+        assert len(shown) >= 6
+    assert "right, of 8: plain" in run("demo").stdout
+
+
+# ---- how it ends --------------------------------------------------------------------------------
+
+
+def test_version() -> None:
+    assert run("--version").stdout == f"charwise {charwise.__version__}\n"
+
+
+def test_help_does_not_load_torch() -> None:
+    code = (
+        "import sys; from charwise.cli.app import app; app(['complete', '--help'], "
+        "standalone_mode=False); sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_a_process_of_its_own_prints_nothing_else() -> None:
+    done = other_process("complete", PROMPT, "--max-new-bytes", "3", "--json")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert json.loads(done.stdout)["completions"]["healed"] == ["or("]
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        (["complete", "a"], "nosuchmodel"),
+        (["next", "a"], "no/such-model"),
+        (["cover", "a"], "no/such-model"),
+        (["vocab"], "./no/such/folder"),
+    ],
+)
+def test_a_missing_model_says_where_it_was_looked_for(command: list[str], name: str) -> None:
+    done = other_process(*command, "--model", name)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr.startswith(f"charwise: no model {name!r}: ")
+    assert done.stderr.count("\n") == 1
+    assert str(Path(name).absolute()) in done.stderr
+    if not name.startswith("."):
+        assert "hub" in done.stderr
+
+
+def test_load_and_the_commands_say_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    complaints = []
+    for read in (charwise.load, completion.load, read_tokenizer, read_vocabulary):
+        with pytest.raises(ModelNotFoundError, match="HF_HUB_OFFLINE is set") as caught:
+            read("no/such-model")
+        complaints.append(str(caught.value))
+    assert len(set(complaints)) == 1
+
+
+@pytest.mark.parametrize("name", ["", "no/such/thing", "~/no-such-folder", __file__])
+def test_what_can_only_be_a_folder_is_not_looked_up(name: str) -> None:
+    with pytest.raises(ModelNotFoundError, match="there is no folder"):
+        charwise.load(name)
+
+
+def test_the_embedded_model_by_its_name() -> None:
+    assert charwise.load("embedded") is charwise.load() is charwise.load(EMBEDDED)
+
+
+def test_a_folder_without_a_model(tmp_path: Path) -> None:
+    for file in ("tokenizer.json", "tokenizer_config.json", "config.json"):
+        (tmp_path / file).write_bytes((Path(EMBEDDED) / file).read_bytes())
+    done = other_process("complete", "a", "--model", str(tmp_path))
+    assert done.returncode == 1
+    assert "has no model that loads" in done.stderr
+    assert "tokenizer.json" in done.stderr
+
+
+#: Runs the command line, and says so once it reads stdin.
+READS = """
+import sys
+from charwise.cli.app import main
+
+class Stdin:
+    @property
+    def buffer(self):
+        print("reading", flush=True)
+        return sys.__stdin__.buffer
+
+sys.stdin = Stdin()
+sys.exit(main())
+"""
+
+
+def test_ctrl_c_is_quiet() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", READS, "complete", "--stdin"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        # A shell lets its background jobs ignore SIGINT, and that is inherited.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"reading\n"
+    process.send_signal(signal.SIGINT)
+    out, errors = process.communicate(timeout=60)
+    assert (process.returncode, out, errors) == (130, b"", b"")

@@ -1,0 +1,144 @@
+"""`charwise next` and `charwise cover`."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+import charwise
+from charwise import CharLM, Vocabulary
+from charwise.cli.app import app
+from charwise.engines.ngram import NgramLM
+
+
+def run(*arguments: str, stdin: bytes | None = None) -> Result:
+    return CliRunner().invoke(app, list(arguments), input=stdin)
+
+
+def run_json(*arguments: str, stdin: bytes | None = None) -> dict[str, Any]:
+    result = run(*arguments, "--json", stdin=stdin)
+    assert result.exit_code == 0, result.output
+    answer = json.loads(result.stdout)
+    assert isinstance(answer, dict)
+    return answer
+
+
+def test_next() -> None:
+    result = run("next", "raise ValueErr")
+    assert result.exit_code == 0
+    assert re.search(r"^ *o +[01]\.\d{4} +█+ *$", result.stdout, re.M)
+    assert "entropy of the next byte" in result.stdout
+    assert "\x1b" not in result.stdout, "no colours in a pipe"
+
+
+def test_next_as_json() -> None:
+    answer = run_json("next", "raise ValueErr", "--top", "3")
+    assert list(answer) == [
+        *("model", "prompt", "exact_from", "entropy_bits", "missing", "next"),
+    ]
+    nxt = charwise.load().next("raise ValueErr")
+    assert [row["text"] for row in answer["next"]] == [name for name, _ in nxt.top(3)]
+    assert [row["probability"] for row in answer["next"]] == pytest.approx(
+        [p for _, p in nxt.top(3)], abs=1e-5
+    )
+    assert answer["entropy_bits"] == pytest.approx(nxt.entropy, abs=1e-3)
+
+
+def test_next_characters() -> None:
+    answer = run_json("next", "--stdin", "--chars", "--top", "2", stdin=b"na\xc3")
+    assert len(answer["next"]) == 2
+    assert all(len(row["text"]) == 1 or row["text"] == "<eos>" for row in answer["next"])
+    assert "next character" in run("next", "import nump", "--chars").stdout
+
+
+def test_next_shows_what_one_would_not_see() -> None:
+    assert "⏎" in run("next", "import os", "--top", "20").stdout
+
+
+@pytest.mark.parametrize("preset", ["fast", "accurate"])
+def test_presets(preset: str) -> None:
+    assert run_json("next", "import nump", "--preset", preset)["next"][0]["text"] == "y"
+
+
+def test_cover() -> None:
+    result = run("cover", "import nump", "--top", "4")
+    assert result.exit_code == 0
+    assert re.search(r"import\|␣n\S* +[01]\.\d{4} +-\d", result.stdout)
+    assert re.search(r"4 of [\d,]+ members", result.stdout)
+    assert "left out" in result.stdout
+
+
+def test_cover_says_where_a_tokenizer_begins_with_a_space(monkeypatch: pytest.MonkeyPatch) -> None:
+    vocabulary = Vocabulary([b" ", b"a", b" a", None], end_ids=[3], bos_ids=[3], lead=b" ")
+    lm = CharLM(NgramLM.random(vocabulary, 2, 0))
+    assert "puts before a text" not in run("cover", "a").stdout
+    monkeypatch.setattr("charwise.cli.next_and_cover.load", lambda model: lm)
+    result = run("cover", "a")
+    assert result.exit_code == 0, result.output
+    assert "each starts with the ' ' that this tokenizer puts before a text" in result.stdout
+
+
+def test_cover_as_json() -> None:
+    answer = run_json("cover", "import nump", "--top", "5", "--tolerance", "0.001")
+    lm = charwise.load()
+    members = lm.covering("import nump", tolerance=1e-3).top(5)
+    assert [row["ids"] for row in answer["members"]] == [list(m.token_ids) for m in members]
+    assert all("".join(row["tokens"]).startswith("import nump") for row in answer["members"])
+    assert answer["lower"] <= answer["upper"]
+    assert answer["missing"] <= 1e-3
+    shares = [row["share"] for row in answer["members"]]
+    assert shares == sorted(shares, reverse=True)
+    assert 0 < sum(shares) <= 1
+    first = answer["members"][0]
+    assert first["share"] == pytest.approx(math.exp(first["logprob"] - answer["lower"]))
+
+
+def test_encodings() -> None:
+    answer = run_json("cover", "import", "--encodings", "--top", "100")
+    assert all("".join(row["tokens"]) == "import" for row in answer["members"])
+    assert len(answer["members"]) == min(100, answer["size"])
+    assert "encodings" in run("cover", "import", "--encodings").stdout
+
+
+def test_the_empty_text_and_half_characters() -> None:
+    assert run_json("cover", "")["members"] == [
+        {"tokens": [], "ids": [], "logprob": 0.0, "share": 1.0}
+    ]
+    assert run_json("next", "")["next"]
+    assert run_json("cover", "--stdin", stdin=b"\xc3")["members"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["next"],
+        ["next", "a", "--stdin"],
+        ["next", "a", "--preset", "perhaps"],
+        ["next", "a", "--top", "0"],
+        ["cover"],
+        ["cover", "a", "--tolerance", "1.5"],
+        ["cover", "a", "--tolerance", "-1"],
+        ["cover", "a", "--top", "0"],
+    ],
+)
+def test_bad_usage_is_2(arguments: list[str]) -> None:
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert "Error: " in result.stderr
+
+
+@pytest.mark.parametrize("command", ["next", "cover"])
+def test_help_does_not_load_torch(command: str) -> None:
+    code = (
+        f"import sys; from charwise.cli.app import app; app(['{command}', '--help'], "
+        "standalone_mode=False); sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)

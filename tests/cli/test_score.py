@@ -1,0 +1,413 @@
+"""`charwise score`: what it prints and writes, and that kill -9 changes nothing of it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+import charwise
+from charwise import CharLM, Vocabulary
+from charwise.cli.app import app
+from charwise.engines.ngram import NgramLM
+
+TEXTS = ["import numpy as np", "To be,\n or not", "naïve"]
+ROWS = 300
+
+
+def run(*arguments: str | Path, stdin: bytes | None = None) -> Result:
+    return CliRunner().invoke(app, ["score", *map(str, arguments)], input=stdin)
+
+
+def run_json(*arguments: str | Path, stdin: bytes | None = None) -> dict[str, Any]:
+    result = run(*arguments, "--json", stdin=stdin)
+    assert result.exit_code == 0, result.output
+    answer = json.loads(result.stdout)
+    assert isinstance(answer, dict)
+    return answer
+
+
+def table(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> Path:
+    return table(tmp_path / "texts.jsonl", [{"text": text} for text in TEXTS])
+
+
+@pytest.fixture
+def ngram(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model that can spell a, b and space, and gives b after b no probability."""
+    vocabulary = Vocabulary([b"a", b"b", b" ", None], end_ids=[3], bos_ids=[3])
+    rows = {
+        (3,): [0.5, 0.3, 0.1, 0.1],
+        (0,): [0.2, 0.2, 0.3, 0.3],
+        (1,): [0.5, 0.0, 0.3, 0.2],
+        (2,): [0.4, 0.4, 0.1, 0.1],
+    }
+    lm = CharLM(NgramLM(vocabulary, 2, rows))
+    monkeypatch.setattr("charwise.cli.score._load", lambda model: lm)
+
+
+# --- What is printed ----------------------------------------------------------------------------
+
+
+def test_the_numbers_are_those_of_the_model(texts: Path) -> None:
+    lm = charwise.load()
+    scores = lm.scores(TEXTS)
+    views = {
+        "byte": [score.bytes() for score in scores],
+        "char": [score.chars() for score in scores],
+        "word": [score.words() for score in scores],
+        "region": [
+            score.spans([(0, len(text))]) for score, text in zip(scores, TEXTS, strict=True)
+        ],
+    }
+    for per, spans in views.items():
+        answer = run_json(texts, "--per", per)
+        assert answer["left_out"] == []
+        assert [
+            [row[name] for name in ("text", "start", "end", "surprisal", "cumulative", "missing")]
+            for row in answer["rows"]
+        ] == [list(span) for view in spans for span in view]
+        assert [(row["row"], row["unit"]) for row in answer["rows"]] == [
+            (n, m) for n, view in enumerate(spans, 1) for m in range(1, len(view) + 1)
+        ]
+    whole = run_json(texts, "--per", "text")["rows"]
+    assert [row["text"] for row in whole] == TEXTS
+    assert [row["surprisal"] for row in whole] == [score.bits for score in scores]
+
+
+def test_conventions(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text(" to be")
+    found = {
+        name: run_json(path, "--convention", name)["rows"]
+        for name in ("leading", "trailing", "none")
+    }
+    assert {name: [row["text"] for row in rows] for name, rows in found.items()} == {
+        "leading": [" to", " be"],
+        "trailing": [" ", "to ", "be"],
+        "none": [" ", "to", " ", "be"],
+    }
+    assert found["leading"][0]["surprisal"] == sum(row["surprisal"] for row in found["none"][:2])
+
+
+def test_a_context_and_regions(tmp_path: Path) -> None:
+    rows = [
+        {"id": 1, "t": "import os, sys", "c": "# all\n", "r": "import |os, |sys"},
+        {"id": "two", "t": "import os, sys", "c": "", "r": [[0, 6], [7, 9]]},
+    ]
+    path = table(tmp_path / "a.jsonl", rows)
+    names = ["--text-column", "t", "--item-column", "id", "--context-column", "c"]
+    found = run_json(path, "--per", "region", *names, "--regions-column", "r")["rows"]
+    lm = charwise.load()
+    scores = lm.scores([row["t"] for row in rows], contexts=[row["c"] for row in rows])
+    assert [row["text"] for row in found] == ["import ", "os, ", "sys", "import", "os"]
+    assert [row["item"] for row in found] == ["1", "1", "1", "two", "two"]
+    assert [row["surprisal"] for row in found] == [
+        span.surprisal
+        for score, pairs in zip(
+            scores, [[(0, 7), (7, 11), (11, 14)], [(0, 6), (7, 9)]], strict=True
+        )
+        for span in score.spans(pairs)
+    ]
+    without = run_json(path, "--per", "region", "--text-column", "t", "--regions-column", "r")
+    assert without["rows"][0]["surprisal"] != found[0]["surprisal"]
+
+
+def test_stdin_and_files_of_any_bytes(tmp_path: Path) -> None:
+    (tmp_path / "a.bin").write_bytes(b"na\xc3")
+    rows = run_json("-", tmp_path / "a.bin", "--per", "byte", stdin=b"\xff!")["rows"]
+    assert [(row["file"], row["text"]) for row in rows] == [
+        ("-", "\\xff"),
+        ("-", "!"),
+        *((str(tmp_path / "a.bin"), text) for text in ("n", "a", "\\xc3")),
+    ]
+
+
+def test_the_table_on_a_terminal(texts: Path) -> None:
+    result = run(texts, "--per", "text")
+    assert result.exit_code == 0, result.output
+    assert "row" in result.stdout
+    assert "naïve" in result.stdout
+    assert "To␣be,⏎" in result.stdout
+    assert "\x1b" not in result.stdout, "no colours in a pipe"
+    assert result.stderr == "", "no progress bar in a pipe"
+
+
+def test_a_long_table_is_cut(ngram: None) -> None:
+    assert "… and 100 more" in run("-", "--per", "byte", stdin=b"ab " * 100).stdout
+
+
+def test_progress_on_a_terminal(
+    tmp_path: Path, ngram: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    result = run(table(tmp_path / "a.jsonl", [{"text": "ab a"}] * 100), "--json")
+    assert "100 of 100 rows" in result.stderr
+    assert "B/s" in result.stderr or "bytes/s" in result.stderr
+    assert json.loads(result.stdout)["left_out"] == []
+
+
+def test_too_many_rows_to_print(tmp_path: Path) -> None:
+    result = run(table(tmp_path / "a.jsonl", [{"text": "a"}] * 1001))
+    assert result.exit_code == 1
+    assert str(result.exception) == "1,001 rows are too many to print: name a file with --out."
+
+
+# --- What is wrong ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["FILE", "--per", "sentence"],
+        ["FILE", "--per", "char", "--convention", "none"],
+        ["FILE", "--convention", "both"],
+        ["FILE", "--preset", "perhaps"],
+        ["FILE", "--regions-column", "text"],
+        ["FILE", "--overwrite"],
+        ["FILE", "--ray"],
+        ["FILE", "--out", "FILE"],
+        ["FILE", "--out", "out.csv", "--workers", "2"],
+        ["FILE", "--out", "out.csv", "--ray", "--workers", "0"],
+        ["FILE", "--on-error", "ignore"],
+        ["-", "-"],
+        ["-", "--text-column", "text"],
+    ],
+)
+def test_bad_usage_is_2(texts: Path, arguments: list[str]) -> None:
+    result = run(*(str(texts) if each == "FILE" else each for each in arguments))
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert "Error: " in result.stderr or "Usage: " in result.stderr
+
+
+def test_a_bad_row_stops_before_anything_is_scored(tmp_path: Path) -> None:
+    path = table(tmp_path / "a.jsonl", [*({"text": "a"} for _ in range(50)), {"text": ""}])
+    out = tmp_path / "out.csv"
+    command = [sys.executable, "-m", "charwise", "score", str(path), "-o", str(out)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr == (
+        f"charwise: {path}, row 51 (line 51), column 'text': "
+        "there is no text, so nothing to score.\n"
+    )
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_rows_that_are_left_out(tmp_path: Path, ngram: None) -> None:
+    rows = [{"text": "ab"}, {"text": ""}, {"text": "abb"}, {"text": "abc"}, {"text": "a b"}]
+    path, out = table(tmp_path / "a.jsonl", rows), tmp_path / "out.csv"
+    result = run(path, "--on-error", "skip", "--preset", "exact", "-o", out)
+    assert result.exit_code == 3, result.output
+    errors = out.with_name("out.csv.errors.jsonl")
+    assert result.stdout.replace("\n", "") == (
+        f"{out}: 3 rows for 2 of 5 texts; the 3 left out are in {errors}"
+    )
+    assert [row["row"] for row in csv.DictReader(out.open())] == ["1", "5", "5"]
+    found = [json.loads(line) for line in errors.read_text().splitlines()]
+    assert [(e["file"], e["row"], e["line"], e["column"]) for e in found] == [
+        (str(path), row, row, "text") for row in (2, 3, 4)
+    ]
+    assert all(error["error"].endswith(".") for error in found)
+
+    printed = run(path, "--on-error", "skip", "--preset", "exact", "--json")
+    assert printed.exit_code == 3
+    assert len(json.loads(printed.stdout)["left_out"]) == 3
+    assert printed.stderr.count("charwise: left out: ") == 3
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv", "jsonl", "parquet"])
+def test_an_output_without_rows(tmp_path: Path, ngram: None, ending: str) -> None:
+    if ending == "parquet":
+        pytest.importorskip("pyarrow", reason="Parquet needs: pip install 'charwise[tables]'")
+    path, out = table(tmp_path / "a.jsonl", [{"text": ""}] * 40), tmp_path / f"out.{ending}"
+    assert run(path, "--on-error", "skip", "-o", out).exit_code == 3
+    result = run(out)
+    assert result.exit_code == 1
+    expected = "is empty" if ending == "jsonl" else "there are no rows to score"
+    assert expected in str(result.exception)
+    printed = run(path, "--on-error", "skip")
+    assert printed.exit_code == 3
+    assert "surprisal" in printed.stdout
+
+
+def test_a_row_without_a_score_stops_and_can_be_skipped_later(tmp_path: Path, ngram: None) -> None:
+    rows = [{"text": "abb" if n == 70 else "ab a"} for n in range(100)]
+    path, out, whole = (tmp_path / name for name in ("a.jsonl", "out.csv", "whole.csv"))
+    table(path, rows)
+    assert run(path, "--on-error", "skip", "-o", whole).exit_code == 3
+    result = run(path, "-o", out)
+    assert result.exit_code == 1
+    assert f"{path}, row 71 (line 71), column 'text': " in str(result.exception)
+    assert "(--on-error skip leaves such rows out; 64 rows are kept.)" in str(result.exception)
+    assert not out.exists()
+    result = run(path, "--on-error", "skip", "--json", "-o", out)
+    assert json.loads(result.stdout)["continued_after"] == 64
+    assert out.read_bytes() == whole.read_bytes()
+
+
+def test_no_number_is_infinite_or_none(tmp_path: Path, ngram: None) -> None:
+    """Where the model gives zero there is a sentence, and where it has a number a finite one."""
+    texts = ["bb", "b", "ab", "c"]
+    path = table(tmp_path / "a.jsonl", [{"text": text} for text in texts])
+    for preset in ("fast", "default", "accurate", "exact"):
+        result = run(path, "--on-error", "skip", "--per", "byte", "--preset", preset, "--json")
+        answer = json.loads(result.stdout)
+        assert {row["row"] for row in answer["rows"]} == {2, 3}
+        assert len(answer["left_out"]) == 2
+        assert all(
+            math.isfinite(row[name])
+            for row in answer["rows"]
+            for name in ("surprisal", "cumulative", "missing")
+        )
+
+
+def test_a_model_that_fails_is_no_bad_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    vocabulary = Vocabulary([b"a", b"b", None], end_ids=[2], bos_ids=[2])
+    lm = CharLM(NgramLM(vocabulary, 2, {(2,): [0.5, 0.5, 0.0]}))  # and no row after "a"
+    monkeypatch.setattr("charwise.cli.score._load", lambda model: lm)
+    path, out = table(tmp_path / "a.jsonl", [{"text": "ab"}]), tmp_path / "out.csv"
+    result = run(path, "--on-error", "skip", "-o", out)
+    assert result.exit_code == 1
+    assert "the table has no row for the context" in str(result.exception)
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments"),
+    [
+        ("ray", ["a.jsonl", "-o", "out.csv", "--ray"]),
+        ("pyarrow", ["a.jsonl", "-o", "out.parquet"]),
+        ("pyarrow", ["a.parquet"]),
+    ],
+)
+def test_what_is_not_installed(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    ngram: None,
+    module: str,
+    arguments: list[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, module, None)
+    table(tmp_path / "a.jsonl", [{"text": "ab"}])
+    (tmp_path / "a.parquet").touch()
+    result = run(*arguments)
+    assert result.exit_code == 1
+    assert "pip install 'charwise[" in str(result.exception)
+
+
+def test_an_output_that_is_there(texts: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.csv"
+    assert run(texts, "-o", out).exit_code == 0
+    first = out.read_bytes()
+    result = run(texts, "--per", "char", "-o", out)
+    assert result.exit_code == 1
+    assert "is there, and finished. --overwrite makes it anew." in str(result.exception)
+    assert out.read_bytes() == first
+    assert run(texts, "--per", "char", "-o", out, "--overwrite").exit_code == 0
+    assert out.read_bytes() != first
+
+
+def test_help_loads_nothing_heavy() -> None:
+    code = (
+        "import sys; from charwise.cli.app import app;"
+        "app(['score', '--help'], standalone_mode=False);"
+        "sys.exit(bool({'torch', 'transformers', 'ray', 'pyarrow', 'pandas'} & {*sys.modules}))"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+# --- kill -9 ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Short rows, two of which are bad."""
+    rows = [{"item": n, "text": f"x{n} = {n % 7}, {n % 11}"} for n in range(ROWS)]
+    rows[100]["text"] = rows[250]["text"] = ""
+    path = tmp_path_factory.mktemp("many") / "many.csv"
+    text = io.StringIO()
+    csv.writer(text).writerows([["item", "text"], *(row.values() for row in rows)])
+    path.write_text(text.getvalue())
+    return path
+
+
+def arguments(many: Path, out: Path) -> list[str]:
+    options = ["--item-column", "item", "--on-error", "skip", "--preset", "fast"]
+    return [str(many), *options, "-o", str(out)]
+
+
+@pytest.fixture(scope="module")
+def whole(many: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The output of a run that nothing stops, as CSV."""
+    out = tmp_path_factory.mktemp("whole") / "out.csv"
+    assert run(*arguments(many, out)).exit_code == 3
+    return out
+
+
+def kill_after(many: Path, out: Path, lines: int) -> None:
+    """Start the command in a process of its own, and kill it when its journal has so many lines."""
+    command = [sys.executable, "-m", "charwise", "score", *arguments(many, out)]
+    journal = Path(f"{out}.journal")
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
+        while not journal.exists() or journal.read_bytes().count(b"\n") < lines:
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.002)
+        process.send_signal(signal.SIGKILL)
+    assert process.returncode == -signal.SIGKILL
+    assert not out.exists()
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="this system has no kill -9")
+@pytest.mark.parametrize(("ending", "kills"), [("csv", (1, 5)), ("jsonl", (2,)), ("parquet", (4,))])
+def test_killed_and_started_again(
+    many: Path, whole: Path, tmp_path: Path, ending: str, kills: tuple[int, ...]
+) -> None:
+    if ending == "parquet":
+        pytest.importorskip("pyarrow", reason="Parquet needs: pip install 'charwise[tables]'")
+    out, expected = tmp_path / f"out.{ending}", whole.with_name(f"out.{ending}")
+    if ending != "csv":
+        assert run(*arguments(many, expected)).exit_code == 3
+    for lines in kills:
+        kill_after(many, out, lines)
+    result = run(*arguments(many, out), "--json")
+    assert result.exit_code == 3, result.output
+    answer = json.loads(result.stdout)
+    assert answer["continued_after"] >= 32 * (kills[-1] - 1)
+    assert answer["continued_after"] < ROWS
+    assert answer["left_out"] == 2
+    assert out.read_bytes() == expected.read_bytes()
+    assert Path(answer["errors"]).read_bytes() == Path(f"{expected}.errors.jsonl").read_bytes()
+    assert {path.name for path in tmp_path.iterdir()} == {out.name, f"{out.name}.errors.jsonl"}
+
+
+def test_what_changes_while_a_run_is_stopped(tmp_path: Path, ngram: None) -> None:
+    path, out = tmp_path / "a.jsonl", tmp_path / "out.csv"
+    table(path, [{"text": "abb" if n == 40 else "ab a"} for n in range(50)])
+    assert run(path, "-o", out).exit_code == 1  # after a chunk
+    for change in (["--per", "byte"], ["--preset", "fast"], ["--model", "another"]):
+        result = run(path, "-o", out, *change)
+        assert result.exit_code == 1
+        assert f"{change[0]} was" in str(result.exception)
+        assert "Run that again to finish it, or take --overwrite" in str(result.exception)
+    table(path, [{"text": "ab a"}] * 50)
+    assert "file 1 was" in str(run(path, "-o", out).exception)
+    assert run(path, "-o", out, "--overwrite").exit_code == 0
+    assert len(out.read_text().splitlines()) == 101

@@ -1,0 +1,537 @@
+"""Beam summing against its published pseudocode, against the oracle, and lazy against eager."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from charwise.coverings.beam import Beam, start, token_healing
+from charwise.coverings.reference import (
+    Member,
+    Prune,
+    enum_cover,
+    next_character_probability,
+    prefix_probability,
+    prune_top_k_buckets,
+)
+from charwise.errors import (
+    EmptyBeamError,
+    SettingError,
+    TokenizationError,
+    ZeroProbabilityError,
+)
+from models import (
+    CLOSE,
+    Case,
+    Model,
+    by_hand,
+    cases,
+    close_logs,
+    examples,
+    log_of,
+    model_of,
+    table,
+    two_ways,
+)
+
+_ROUNDING = 1e-11
+
+
+# --- the published algorithm, word for word ----------------------------------------------------
+
+
+class PaperBundle(NamedTuple):
+    """`Bundle` of Vieira et al. 2025, Appendix D; the trie is a sum over all tokens."""
+
+    p: float
+    context: tuple[int, ...]
+    start: bytes  # σ of the bundle: what the next token must start with
+
+    def mass(self, model: Model, start: bytes) -> float:
+        """Mass of what starts with `start`; the end of text is there too, before any byte."""
+        row = model.p(self.context)
+        if not start:
+            return 1.0
+        return math.fsum(
+            float(row[id])
+            for id, token in enumerate(model.vocabulary.tokens)
+            if token is not None and token.startswith(start)
+        )
+
+    def filter(self, model: Model, byte: bytes) -> PaperBundle | None:
+        longer = self.mass(model, self.start + byte)
+        if longer == 0:
+            return None
+        conditional = longer / self.mass(model, self.start)
+        return PaperBundle(self.p * conditional, self.context, self.start + byte)
+
+    def extend(self, model: Model) -> list[PaperBundle]:
+        row, whole = model.p(self.context), self.mass(model, self.start)
+        return [
+            PaperBundle(self.p * float(row[id]) / whole, (*self.context, id), b"")
+            for id, token in enumerate(model.vocabulary.tokens)
+            if token == self.start and row[id] > 0
+        ]
+
+
+class Tie(Exception):
+    """Two bundles on either side of a cut weigh the same: which one stays is arbitrary."""
+
+
+def paper_beam(model: Model, text: bytes, k: int, theta: float) -> list[PaperBundle]:
+    """`beam` of Appendix D with the threshold of Appendix G."""
+    beam = [PaperBundle(1.0, (), b"")]
+    for at in range(len(text)):
+        byte = text[at : at + 1]
+        candidates = [b for b in (bundle.filter(model, byte) for bundle in beam) if b]
+        floor = theta * sum(bundle.p for bundle in candidates)
+        for bundle in beam:
+            extended = bundle.extend(model)
+            if extended and abs(bundle.p - floor) <= 1e-9 * floor:
+                raise Tie
+            if bundle.p >= floor:
+                candidates += [b for b in (e.filter(model, byte) for e in extended) if b]
+        candidates.sort(key=lambda bundle: -bundle.p)
+        if len(candidates) > k and candidates[k].p >= candidates[k - 1].p * (1 - 1e-9):
+            raise Tie
+        beam = candidates[:k]
+    return beam
+
+
+def unbundle(beam: Beam, model: Model) -> dict[tuple[int, ...], float]:
+    """The token strings that a beam stands for, with their probabilities."""
+    found = {}
+    for bundle in beam.bundles:
+        context = beam.evaluated.tree.tokens(bundle.node)
+        row = beam.evaluated.row(bundle.node).in_order
+        for at in range(bundle.lo, bundle.hi):
+            if row[at] > 0:
+                weight = math.exp(bundle.log_weight) * float(row[at])
+                found[(*context, int(model.index.ids[at]))] = weight
+    return found
+
+
+def begin(
+    model: Model, k: int, theta: float = 0.0, lazy: bool = True, fallback: bool = False
+) -> Beam:
+    return start(model.evaluated(), 0, k, theta, lazy=lazy, fallback=fallback)
+
+
+def shape(beam: Beam) -> dict[tuple[tuple[int, ...], int, int, int], float]:
+    """The bundles by what does not depend on the order of evaluation."""
+    tokens = beam.evaluated.tree.tokens
+    return {(tokens(b.node), b.depth, b.lo, b.hi): b.log_p for b in beam.bundles}
+
+
+@given(cases(), st.integers(1, 6), st.sampled_from((0.0, 0.0, 1e-3, 0.05, 0.3, 1.0)))
+@examples(800)
+def test_the_beam_is_the_published_one(case: Case, k: int, theta: float):
+    model, text = case.model, case.text
+    try:
+        expected = paper_beam(model, text, k, theta)
+    except Tie:
+        return
+    lazy, eager = (begin(model, k, theta, lazy) for lazy in (True, False))
+    if not expected:
+        for beam in (lazy, eager):
+            with pytest.raises((EmptyBeamError, ZeroProbabilityError)) as caught:
+                beam.advance(text)
+        if caught.type is ZeroProbabilityError:
+            assert prefix_probability(text, model.p, model.vocabulary) == 0
+        return
+    lazy, eager = lazy.advance(text), eager.advance(text)
+    if text:
+        found = {(tokens, bundle): log_p for (tokens, bundle, *_), log_p in shape(lazy).items()}
+        wanted = {(b.context, len(b.start)): math.log(b.p) for b in expected}
+        assert found.keys() == wanted.keys()
+        assert all(close_logs(found[key], wanted[key]) for key in wanted)
+        total = math.log(math.fsum(bundle.p for bundle in expected))
+        assert close_logs(lazy.prefix_logprob, total)
+    # Lazy evaluation changes nothing but the number of evaluations.
+    assert shape(lazy) == shape(eager)
+    assert [b.log_p for b in lazy.bundles] == [b.log_p for b in eager.bundles]
+    assert lazy.evaluated.tree.evaluated <= eager.evaluated.tree.evaluated
+    # Every truth is within what was dropped, and the beam is a lower bound.
+    truth = prefix_probability(text, model.p, model.vocabulary)
+    for beam in (lazy, eager):
+        kept = math.exp(beam.prefix_logprob)
+        assert kept <= truth * (1 + _ROUNDING)
+        assert truth <= (kept + math.exp(beam.log_dropped)) * (1 + _ROUNDING)
+    assert lazy.log_dropped >= eager.log_dropped - _ROUNDING
+
+
+# --- the beam and the enumeration --------------------------------------------------------------
+
+
+def prune_top_k_contexts(k: int) -> Prune:
+    """Keep the `k` heaviest groups of members that agree in all but the last token, partial or not.
+
+    That is what a bundle is. `prune_top_k_buckets` differs for members that spell the text
+    exactly: to it each is a bucket of its own already, while a beam lets it ride in the bundle of
+    its context until the next byte comes.
+    """
+
+    def prune(text: bytes, out: list[Member]) -> list[Member]:
+        groups: dict[tuple[int, ...], list[Member]] = defaultdict(list)
+        for member in out:
+            groups[member.tokens[:-1]].append(member)
+        heaviest = sorted(groups.values(), key=lambda group: -sum(m.p for m in group))
+        masses = [sum(m.p for m in group) for group in heaviest]
+        if len(masses) > k and masses[k] > 0 and masses[k] >= masses[k - 1] * (1 - 1e-9):
+            raise Tie
+        return [member for group in heaviest[:k] for member in group]
+
+    return prune
+
+
+@given(cases(), st.integers(1, 6))
+@examples(600)
+def test_the_beam_is_the_enumeration_pruned_by_contexts(case: Case, k: int):
+    model, text = case.model, case.text
+    prune = prune_top_k_contexts(k)
+    try:
+        members = enum_cover(text, model.p, model.vocabulary, prune)
+    except Tie:
+        return
+    expected = {member.tokens: member.p for member in members if member.p > 0}
+    if not expected:
+        with pytest.raises((EmptyBeamError, ZeroProbabilityError)):
+            begin(model, k).advance(text)
+        return
+    if not text:
+        return
+    beam = begin(model, k).advance(text)
+    assert unbundle(beam, model) == pytest.approx(expected, **CLOSE)
+    masses, scale = beam.next_byte_masses()
+    found = next_character_probability(text, model.p, model.vocabulary, prune)
+    assert masses / masses.sum() == pytest.approx(found, **CLOSE)
+    assert close_logs(math.log(masses.sum()) + scale, log_of(math.fsum(expected.values())))
+
+
+def test_bundles_are_not_the_buckets_of_section_3_2():
+    # One bundle after "a": {a, ab}, of the empty context. As buckets these are two, {ab} and {a}
+    # itself, so with K = 1 the enumeration has lost one of them where the beam has both.
+    model = table([b"a", b"b", b"ab"], {(): [0.4, 0.2, 0.3, 0.1]})
+    beam = begin(model, 1).advance(b"a")
+    assert unbundle(beam, model) == pytest.approx({(0,): 0.4, (2,): 0.3})
+    members = enum_cover(b"a", model.p, model.vocabulary, prune_top_k_buckets(1))
+    assert {m.tokens: m.p for m in members} == pytest.approx({(0,): 0.4})
+    # With room for all buckets nothing differs.
+    beam = begin(model, 2).advance(b"ab")
+    members = enum_cover(b"ab", model.p, model.vocabulary, prune_top_k_buckets(2))
+    assert unbundle(beam, model) == pytest.approx({m.tokens: m.p for m in members})
+
+
+@given(cases(), st.integers(1, 4))
+@examples(300)
+def test_buckets_lose_no_less_than_they_keep(case: Case, k: int):
+    """What is left true of both prunings: lower bounds, and equal as long as nothing is pruned."""
+    model, text = case.model, case.text
+    truth = prefix_probability(text, model.p, model.vocabulary)
+    pruned = enum_cover(text, model.p, model.vocabulary, prune_top_k_buckets(k))
+    assert sum(m.p for m in pruned) <= truth * (1 + _ROUNDING)
+    counts = []
+
+    def count(text: bytes, out: list[Member]) -> list[Member]:
+        counts.append(len({m.tokens if m.text == text else m.tokens[:-1] for m in out if m.p}))
+        return out
+
+    everything = {m.tokens: m.p for m in enum_cover(text, model.p, model.vocabulary, count) if m.p}
+    if text and everything and max(counts) <= k:
+        assert unbundle(begin(model, k).advance(text), model) == pytest.approx(everything, **CLOSE)
+        assert {m.tokens: m.p for m in pruned if m.p} == everything
+
+
+def test_by_hand():
+    # docs/coverings.md goes through this example.
+    model = by_hand()
+    beam = begin(model, 2).advance(b"ab")
+    assert [math.exp(bundle.log_p) for bundle in beam.bundles] == pytest.approx([0.35, 0.15])
+    assert unbundle(beam, model) == pytest.approx({(3,): 0.3, (4,): 0.05, (0, 1): 0.15})
+    beam = beam.step(ord("a"))
+    assert [math.exp(bundle.log_p) for bundle in beam.bundles] == pytest.approx([0.24, 0.105])
+    assert math.exp(beam.prefix_logprob) == pytest.approx(0.345)
+    assert math.exp(beam.log_dropped) == pytest.approx(0.05)
+    lazy, eager = (begin(model, 1, lazy=lazy).advance(b"ab") for lazy in (True, False))
+    assert shape(lazy) == shape(eager)
+    assert (lazy.evaluated.tree.evaluated, eager.evaluated.tree.evaluated) == (1, 2)
+    assert math.exp(lazy.log_dropped) == pytest.approx(0.3)  # all of the context [a]
+    assert math.exp(eager.log_dropped) == pytest.approx(0.15)
+
+
+# --- a beam wide enough ------------------------------------------------------------------------
+
+
+@given(cases(), st.booleans())
+@examples(2000)
+def test_a_wide_beam_is_the_oracle(case: Case, lazy: bool):
+    model, text = case.model, case.text
+    truth = prefix_probability(text, model.p, model.vocabulary)
+    beam = begin(model, 10_000, lazy=lazy)
+    if truth == 0:
+        with pytest.raises(ZeroProbabilityError, match="has probability zero"):
+            beam.advance(text)
+        return
+    beam = beam.advance(text)
+    assert close_logs(beam.prefix_logprob, math.log(truth))
+    assert beam.log_dropped == -math.inf
+    masses, scale = beam.next_byte_masses()
+    expected = next_character_probability(text, model.p, model.vocabulary)
+    assert masses * math.exp(scale) == pytest.approx(expected * truth, **CLOSE)
+    if text:
+        everything = enum_cover(text, model.p, model.vocabulary)
+        assert unbundle(beam, model) == pytest.approx(
+            {m.tokens: m.p for m in everything if m.p > 0}, **CLOSE
+        )
+    # The next byte's mass is what a further step finds.
+    for byte in set(b"".join(model.index.sorted)):
+        if expected[byte] > 0:
+            assert close_logs(beam.step(byte).prefix_logprob, math.log(expected[byte] * truth))
+
+
+def test_lazy_evaluation_saves_evaluations():
+    tokens = [b"a", b"b", b"c", b"aa", b"ab", b"ba", b"bc", b"abc"]
+    saved = 0
+    for seed in range(20):
+        model = model_of(tokens, 2, seed, power=4)
+        lazy, eager = (begin(model, 3, lazy=lazy).advance(b"abcabaab") for lazy in (True, False))
+        assert lazy.evaluated.tree.evaluated <= eager.evaluated.tree.evaluated
+        assert shape(lazy) == shape(eager)
+        saved += eager.evaluated.tree.evaluated - lazy.evaluated.tree.evaluated
+    assert saved > 10
+
+
+# --- the threshold -----------------------------------------------------------------------------
+
+
+@given(cases(), st.integers(1, 6), st.sampled_from((1e-3, 0.05, 0.3, 1.0)))
+@examples(300)
+def test_the_threshold_only_loses(case: Case, k: int, theta: float):
+    model, text = case.model, case.text
+    truth = prefix_probability(text, model.p, model.vocabulary)
+    try:
+        beam = begin(model, k, theta).advance(text)
+    except ZeroProbabilityError:
+        assert truth == 0
+        return
+    except EmptyBeamError:
+        return
+    kept = math.exp(beam.prefix_logprob)
+    assert kept <= truth * (1 + _ROUNDING)
+    assert truth <= (kept + math.exp(beam.log_dropped)) * (1 + _ROUNDING)
+    masses, scale = beam.next_byte_masses()
+    expected = next_character_probability(text, model.p, model.vocabulary) * truth
+    found = masses * math.exp(scale)
+    assert np.isfinite(found).all()
+    assert (found <= expected * (1 + _ROUNDING)).all()
+    assert expected.sum() - found.sum() <= truth - kept + kept * _ROUNDING + sum_skipped(beam)
+
+
+def sum_skipped(beam: Beam) -> float:
+    """Mass of the tokens that end here in bundles too light to be extended."""
+    floor = log_of(beam.theta) + beam.prefix_logprob
+    return sum(
+        math.exp(extension.log_weight)
+        for bundle in beam.bundles
+        if bundle.log_p < floor
+        for extension in beam._extensions(bundle)
+    )
+
+
+def test_a_threshold_that_empties_the_beam():
+    # After "xyz" only the context [x, y] could go on with "w"; it was too light to be extended.
+    rows = {
+        (7,): [0.1, 0, 0, 0.1, 0, 0.7, 0, 0.1],  # start: x, y, z, xy, zw, xyz, w, end
+        (0,): [0, 0.9, 0, 0, 0, 0, 0, 0.1],
+        (1,): [0, 0, 0, 0, 0.9, 0, 0, 0.1],
+        (2,): [0, 0, 0, 0, 0, 0, 0, 1],
+        (3,): [0, 0, 0, 0, 0, 0, 0, 1],
+        (4,): [0, 0, 0, 0, 0, 0, 0, 1],
+        (5,): [0, 0, 0, 0, 0, 0, 0, 1],
+        (6,): [0, 0, 0, 0, 0, 0, 0, 1],
+    }
+    model = table([b"x", b"y", b"z", b"xy", b"zw", b"xyz", b"w"], rows, order=2)
+    text = b"xyzw"
+    truth = 0.1 * 0.9 * 0.9
+    assert math.exp(begin(model, 10).advance(text).prefix_logprob) == pytest.approx(truth)
+    assert math.exp(begin(model, 10, 0.1).advance(text).prefix_logprob) == pytest.approx(truth)
+    for settings in ((10, 0.99), (10, 1.0), (1, 0.0)):
+        with pytest.raises(EmptyBeamError) as caught:
+            begin(model, *settings).advance(text)
+        message = str(caught.value)
+        assert f"k={settings[0]}, theta={settings[1]:g}" in message
+        assert "empty after 3 bytes" in message
+        assert "0x77" in message
+        assert "larger k or a smaller theta" in message
+    # What was dropped accounts for it.
+    beam = begin(model, 10, 0.99).advance(b"xyz")
+    assert math.exp(beam.log_dropped) >= truth
+
+
+@given(cases(largest=100))
+@examples(100)
+def test_no_threshold_is_a_threshold_of_zero(case: Case):
+    model, text = case.model, case.text
+    beams = [start(model.evaluated(), 0, 3), start(model.evaluated(), 0, 3, 0.0)]
+    try:
+        beams = [beam.advance(text) for beam in beams]
+    except (EmptyBeamError, ZeroProbabilityError):
+        return
+    assert shape(beams[0]) == shape(beams[1])
+
+
+@pytest.mark.parametrize(
+    ("k", "theta", "complaint"),
+    [(0, 0.0, "k is 0"), (-1, 0.0, "k is -1"), (1, -0.1, "theta is -0.1"), (1, 1.5, "theta is 1.5"),
+     (1, math.nan, "theta is nan")],
+)  # fmt: skip
+def test_settings(k: int, theta: float, complaint: str):
+    with pytest.raises(SettingError, match=complaint):
+        begin(two_ways(), k, theta)
+
+
+# --- the token-healing baseline ----------------------------------------------------------------
+
+
+@given(cases())
+@examples(400)
+def test_token_healing_is_equation_43(case: Case):
+    model, text = case.model, case.text
+    tokens = model.vocabulary.tokens
+    try:
+        canonical = tuple(model.vocabulary.encode(text))
+    except TokenizationError:
+        with pytest.raises(TokenizationError):
+            token_healing(model.evaluated(), 0, text)
+        return
+    beam = token_healing(model.evaluated(), 0, text)
+    assert beam.text == text
+    truth = prefix_probability(text, model.p, model.vocabulary)
+    masses, scale = beam.next_byte_masses()
+    assert np.isfinite(masses).all()
+    assert not math.isnan(scale)
+    if not text:
+        assert beam.prefix_logprob == 0
+        assert masses / masses.sum() == pytest.approx(
+            next_character_probability(b"", model.p, model.vocabulary), **CLOSE
+        )
+        return
+    stem, last = canonical[:-1], tokens[canonical[-1]]
+    weight = math.prod(float(model.p(stem[:n])[id]) for n, id in enumerate(stem))
+    heal = {
+        (*stem, id): weight * float(model.p(stem)[id])
+        for id, token in enumerate(tokens)
+        if token is not None and token.startswith(last)
+    }
+    covering = {m.tokens: m.p for m in enum_cover(text, model.p, model.vocabulary)}
+    assert heal.keys() <= covering.keys()
+    assert heal == pytest.approx({tokens: covering[tokens] for tokens in heal}, **CLOSE)
+    value = math.fsum(heal.values())
+    assert close_logs(beam.prefix_logprob, log_of(value))
+    assert value <= truth * (1 + _ROUNDING)
+    # Its next bytes: those of its members, and for members that end here those of their context.
+    expected = np.zeros(257)
+    for member, p in heal.items():
+        decoded = model.vocabulary.decode(member)
+        if len(decoded) > len(text):
+            expected[decoded[len(text)]] += p
+        elif p > 0:
+            row = model.p(member)
+            expected[256] += p * row[list(model.vocabulary.end_ids)].sum()
+            for id, token in enumerate(tokens):
+                if token is not None:
+                    expected[token[0]] += p * row[id]
+    assert masses * math.exp(scale) == pytest.approx(expected, **CLOSE)
+
+
+def test_token_healing_misses_the_other_spellings():
+    model = two_ways()
+    beam = token_healing(model.evaluated(), 0, b"ab")
+    assert math.exp(beam.prefix_logprob) == pytest.approx(0.3)
+    assert math.exp(begin(model, 5).advance(b"ab").prefix_logprob) == pytest.approx(0.3 + 0.08)
+
+
+def test_token_healing_of_an_impossible_tokenization():
+    rows = {(3,): [0.5, 0.5, 0, 0], (0,): [0, 0, 0, 1], (1,): [0.5, 0, 0, 0.5], (2,): [0, 0, 0, 1]}
+    model = table([b"a", b"b", b"ba"], rows, order=2)
+    beam = token_healing(model.evaluated(), 0, b"bab")  # canonical: [ba, b]
+    masses, scale = beam.next_byte_masses()
+    assert beam.prefix_logprob == scale == -math.inf
+    assert not masses.any()
+
+
+# --- numbers -----------------------------------------------------------------------------------
+
+
+def test_very_peaked_rows():
+    # In float32 the second token would have probability 0 after the softmax.
+    model = table([b"a", b"b"], {(): [1 - 1e-30, 1e-30, 1e-35]})
+    for text in (b"ab", b"bbbb", b"ab" * 20):
+        beam = begin(model, 2).advance(text)
+        expected = text.count(b"b") * math.log(1e-30)
+        assert beam.prefix_logprob == pytest.approx(expected, rel=1e-12)
+        masses, scale = beam.next_byte_masses()
+        assert math.log(masses.sum()) + scale == pytest.approx(expected, rel=1e-12)
+        assert masses[ord("b")] / masses.sum() == pytest.approx(1e-30, rel=1e-9)
+        assert masses[256] / masses.sum() == pytest.approx(1e-35, rel=1e-9)
+
+
+def test_the_least_floats():
+    model = table([b"a", b"ab"], {(): [1.0, 5e-324, 0.0]})
+    beam = begin(model, 2).advance(b"ab")
+    masses, scale = beam.next_byte_masses()
+    assert np.isfinite(masses).all()
+    assert math.log(masses.sum()) + scale == pytest.approx(math.log(5e-324))
+
+
+def test_asking_twice_changes_nothing():
+    model = model_of([b"a", b"b", b"ab", b"ba", b"aba"], 2, 7)
+    beam = begin(model, 3).advance(b"abab")
+    first = beam.next_byte_masses()
+    beam.step(ord("a"))
+    beam.advance(b"bb")
+    second = beam.next_byte_masses()
+    assert (first[0] == second[0]).all()
+    assert first[1] == second[1]
+
+
+# --- going back to what was dropped ------------------------------------------------------------
+
+
+@given(cases(), st.integers(1, 2), st.sampled_from((0.0, 0.3, 1.0)))
+@examples(400)
+def test_fallback_fills_an_empty_beam(case: Case, k: int, theta: float):
+    """Texts are shorter than its memory, so it only gives up where the text is impossible."""
+    model, text = case.model, case.text
+    truth = prefix_probability(text, model.p, model.vocabulary)
+    beam = begin(model, k, theta, fallback=True)
+    try:
+        strict = begin(model, k, theta).advance(text)
+    except (EmptyBeamError, ZeroProbabilityError):
+        strict = None
+    try:
+        beam = beam.advance(text)
+    except (EmptyBeamError, ZeroProbabilityError):
+        assert strict is None
+        return
+    kept = math.exp(beam.prefix_logprob)
+    assert 0 < kept <= truth * (1 + _ROUNDING)
+    assert truth <= (kept + math.exp(beam.log_dropped)) * (1 + _ROUNDING)
+    assert len(beam.bundles) <= k
+    if strict is not None:  # nothing was empty, so nothing was revived
+        assert beam.prefix_logprob == strict.prefix_logprob
+
+
+def test_fallback_revives_the_only_spelling():
+    # After "ba" the token "ba" outweighs "b" and the start of "ac", but only those go on to "c".
+    model = table([b"b", b"ba", b"ac"], {(): [0.6, 0.2, 0.1, 0.1]})
+    with pytest.raises(EmptyBeamError, match="fallback=True"):
+        begin(model, 1).advance(b"bac")
+    revived = begin(model, 1, fallback=True).advance(b"bac")
+    assert math.exp(revived.prefix_logprob) == pytest.approx(0.6 * 0.1)

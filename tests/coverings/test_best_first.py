@@ -1,0 +1,357 @@
+"""Best-first coverings against the oracle: exact at tolerance 0, bounds that hold at any other."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import charwise.coverings.best_first
+from charwise.coverings.best_first import Covering, Interval, best_first
+from charwise.coverings.members import covering_size, encodings_size, members_in_order
+from charwise.coverings.reference import (
+    enum_cover,
+    next_character_probability,
+    prefix_probability,
+    string_probability,
+)
+from charwise.coverings.rows import Evaluated
+from charwise.engines.ngram import NgramLM
+from charwise.errors import SettingError
+from conftest import Data
+from models import CLOSE, Case, by_hand, cases, close_logs, examples, log_of, table, two_ways
+
+TOLERANCES = (0.0, 1e-6, 1e-3, 0.1, 1.0)
+
+#: Rounding of sums in another order: what an interval may be short of the oracle, in nats.
+_ROUNDING = 1e-11
+
+
+def true_masses(case: Case) -> np.ndarray:
+    """`[257]` →p(text · byte), and p(text) at 256, from the oracle."""
+    model, text = case.model, case.text
+    total = prefix_probability(text, model.p, model.vocabulary)
+    if total == 0:
+        return np.zeros(257)
+    return next_character_probability(text, model.p, model.vocabulary) * total
+
+
+def masses_of(covering: Covering) -> np.ndarray:
+    """`next_byte_masses` as probabilities."""
+    masses, scale = covering.next_byte_masses()
+    assert np.isfinite(masses).all()
+    assert not math.isnan(scale)
+    return masses * math.exp(scale)
+
+
+# --- tolerance 0 -------------------------------------------------------------------------------
+
+
+@given(cases())
+@examples(2000)
+def test_tolerance_zero_is_the_oracle(case: Case):
+    model, text = case.model, case.text
+    expected = log_of(prefix_probability(text, model.p, model.vocabulary))
+    plain = best_first(model.evaluated(), 0, text, tolerance=0)
+    through = best_first(model.evaluated(), 0, text, tolerance=0, through=True)
+    for covering in (plain, through):
+        found = covering.prefix_logprob()
+        assert found.lower == found.upper
+        assert close_logs(found.lower, expected)
+        assert covering.log_unvisited == covering.log_unvisited_end == -math.inf
+    assert plain.visited <= through.visited
+
+    ended = through.logprob()
+    assert ended.lower == ended.upper
+    assert close_logs(ended.lower, log_of(string_probability(text, model.p, model.vocabulary)))
+    assert masses_of(through) == pytest.approx(true_masses(case), **CLOSE)
+
+
+@given(cases())
+@examples(200)
+def test_the_chain_rule_in_logs(case: Case):
+    """Σ log p(σ_t | σ_<t) + log p(EOS | σ) = log p(σ), with one tree for all of it."""
+    evaluated, text = case.model.evaluated(), case.text
+    total = 0.0
+    for at in range(len(text) + 1):
+        covering = best_first(evaluated, 0, text[:at], tolerance=0, through=True)
+        masses, _ = covering.next_byte_masses()
+        if not masses.any():
+            total = -math.inf
+            break
+        total += log_of(masses[text[at] if at < len(text) else 256] / masses.sum())
+    whole = best_first(evaluated, 0, text, tolerance=0, through=True).logprob()
+    assert close_logs(whole.lower, total)
+
+
+# --- bounds ------------------------------------------------------------------------------------
+
+
+@given(cases(), st.integers(1, 12), st.sampled_from((1, 2, 32)), st.booleans())
+@examples(2000)
+def test_intervals_contain_the_truth(case: Case, most: int, batch: int, through: bool):
+    model, text = case.model, case.text
+    prefix = log_of(prefix_probability(text, model.p, model.vocabulary))
+    whole = log_of(string_probability(text, model.p, model.vocabulary))
+    expected = true_masses(case) if through else None
+    for max_contexts, tolerances in ((10_000, TOLERANCES), (most, (0.0, 0.1))):
+        visited = []
+        for tolerance in tolerances:
+            with patch.object(charwise.coverings.best_first, "_BATCH", batch):
+                covering = best_first(
+                    model.evaluated(),
+                    0,
+                    text,
+                    tolerance=tolerance,
+                    through=through,
+                    max_contexts=max_contexts,
+                )
+            visited.append(covering.visited)
+            assert covering.visited <= max_contexts
+            found = covering.prefix_logprob()
+            assert_holds(found, prefix)
+            if covering.visited < max_contexts:
+                # What the search promises, and more: the truth is at least what was visited.
+                assert found.missing <= tolerance / (1 + tolerance) + _ROUNDING
+            if through:
+                assert_holds(covering.logprob(), whole)
+                lost = expected - masses_of(covering)
+                assert (lost >= -_ROUNDING * expected).all()
+                unvisited = math.exp(covering.log_unvisited) + math.exp(covering.log_unvisited_end)
+                assert lost.sum() <= unvisited + _ROUNDING
+        assert visited == sorted(visited, reverse=True)
+
+
+def assert_holds(interval: Interval, truth: float) -> None:
+    assert not math.isnan(interval.lower)
+    assert not math.isnan(interval.upper)
+    assert interval.lower <= interval.upper <= 0
+    assert interval.lower - _ROUNDING <= truth <= interval.upper + _ROUNDING
+    assert 0 <= interval.missing <= 1
+
+
+def test_bounds_are_not_vacuous():
+    # A heavy way to spell the text and a light one; the light one is not visited.
+    model = table([b"a", b"b", b"ab"], {(): [0.01, 0.09, 0.8, 0.1]})
+    covering = best_first(model.evaluated(), 0, b"ab", tolerance=0.1)
+    assert covering.visited == 1
+    found = covering.prefix_logprob()
+    assert found.lower == pytest.approx(math.log(0.8))
+    assert found.upper == pytest.approx(math.log(0.81))
+    assert math.log(0.8 + 0.01 * 0.09) in found
+    assert found.missing == pytest.approx(0.01 / 0.81)
+    assert math.log(0.79) not in found
+
+
+def test_by_hand():
+    # docs/coverings.md goes through this example.
+    model = by_hand()
+    bounds = [(0.05, 0.65), (0.29, 0.59), (0.29, 0.44), (0.395, 0.395)]
+    contexts = [(), (3,), (0,), (0, 1)]
+    with patch.object(charwise.coverings.best_first, "_BATCH", 1):
+        for visits, (lower, upper) in enumerate(bounds, start=1):
+            evaluated = model.evaluated()
+            covering = best_first(evaluated, 0, b"aba", tolerance=0, max_contexts=visits)
+            found = covering.prefix_logprob()
+            assert math.exp(found.lower) == pytest.approx(lower, rel=1e-12)
+            assert math.exp(found.upper) == pytest.approx(upper, rel=1e-12)
+            visited = [evaluated.tree.tokens(bundle.node) for bundle in covering.bundles]
+            assert visited == contexts[:visits]
+    assert best_first(model.evaluated(), 0, b"aba", tolerance=0).visited == 4
+    top = best_first(model.evaluated(), 0, b"aba").top(3)
+    assert [member.token_ids for member in top] == [(3, 0), (0, 1, 0), (4,)]
+
+
+def test_less_is_visited_with_more_tolerance():
+    model = table([b"a", b"b", b"aa", b"ab", b"ba"], {(): [0.3, 0.2, 0.2, 0.1, 0.1, 0.1]})
+    with patch.object(charwise.coverings.best_first, "_BATCH", 1):
+        visited = [
+            best_first(model.evaluated(), 0, b"abaabab", tolerance=tolerance).visited
+            for tolerance in TOLERANCES
+        ]
+    assert visited == sorted(visited, reverse=True)
+    assert visited[-1] < visited[-2] < visited[0]
+
+
+def test_contexts_are_visited_in_falling_order_of_weight():
+    model = table([b"a", b"b", b"aa", b"ab", b"ba"], {(): [0.3, 0.2, 0.2, 0.1, 0.1, 0.1]})
+    with patch.object(charwise.coverings.best_first, "_BATCH", 1):
+        bundles = best_first(model.evaluated(), 0, b"abaabab", tolerance=0).bundles
+    weights = [bundle.log_weight for bundle in bundles]
+    assert len(weights) > 10
+    assert weights == sorted(weights, reverse=True)
+
+
+@pytest.mark.parametrize("settings", [{"tolerance": -0.1}, {"tolerance": 1.1}, {"max_contexts": 0}])
+def test_settings(settings: dict):
+    (name, value), *_ = settings.items()
+    with pytest.raises(SettingError, match=f"{name} is {value}"):
+        best_first(two_ways().evaluated(), 0, b"ab", **settings)
+
+
+# --- members -----------------------------------------------------------------------------------
+
+
+@given(cases())
+@examples(600)
+def test_members_come_in_order(case: Case):
+    model, text = case.model, case.text
+    oracle = enum_cover(text, model.p, model.vocabulary)
+    assert covering_size(model.index, text) == len(oracle)
+    assert encodings_size(model.index, text) == sum(m.text == text for m in oracle)
+    for exactly in (False, True):
+        expected = {
+            m.tokens: (m.text, math.log(m.p))
+            for m in oracle
+            if m.p > 0 and (m.text == text or not exactly)
+        }
+        found = list(members_in_order(model.evaluated(), 0, text, exactly=exactly))
+        assert len(found) == len(expected)
+        for member in found:
+            decoded, logprob = expected[member.token_ids]
+            assert member.text == decoded
+            assert close_logs(member.logprob, logprob)
+        logprobs = [member.logprob for member in found]
+        assert all(heavier >= lighter for heavier, lighter in pairwise(logprobs))
+
+
+@given(cases(), st.integers(0, 4))
+@examples(200)
+def test_the_top_does_not_need_the_rest(case: Case, k: int):
+    evaluated = case.model.evaluated()
+    everything = list(members_in_order(case.model.evaluated(), 0, case.text))
+    top = best_first(evaluated, 0, case.text, tolerance=1, max_contexts=1).top(k)
+    assert top == everything[:k]
+
+
+def test_few_contexts_are_evaluated_for_the_top():
+    model = table([b"a", b"aa", b"aaa", b"aaaa"], {(): [0.1, 0.1, 0.1, 0.6, 0.1]})
+    evaluated = model.evaluated()
+    first = next(members_in_order(evaluated, 0, b"a" * 24))
+    assert first.token_ids == (3,) * 6
+    assert covering_size(model.index, b"a" * 24) > 1_000_000
+    assert evaluated.tree.evaluated < 500
+
+
+def test_the_size_of_a_covering_is_bounded_by_the_paper():
+    # Proposition 4: with tokens a and aa, coverings of a^n grow like Fibonacci numbers.
+    index = table([b"a", b"aa"], {}).index
+    sizes = [encodings_size(index, b"a" * n) for n in range(8)]
+    assert sizes == [1, 1, 2, 3, 5, 8, 13, 21]
+    assert [covering_size(index, b"a" * n) for n in range(8)] == [1, 2, 3, 5, 8, 13, 21, 34]
+
+
+# --- texts of probability zero, twins, NUL ------------------------------------------------------
+
+
+def test_a_text_that_nothing_spells():
+    for text in (b"z", b"az", b"abz", b"\x00"):
+        for tolerance in TOLERANCES:
+            covering = best_first(
+                two_ways().evaluated(), 0, text, tolerance=tolerance, through=True
+            )
+            assert covering.logprob().lower == covering.prefix_logprob().lower == -math.inf
+            assert not masses_of(covering).any()
+        assert covering_size(two_ways().index, text) == encodings_size(two_ways().index, text) == 0
+        assert list(members_in_order(two_ways().evaluated(), 0, text)) == []
+        found = best_first(two_ways().evaluated(), 0, text, tolerance=0).prefix_logprob()
+        assert found == Interval(-math.inf, -math.inf)
+        assert found.missing == 0
+
+
+def test_a_text_that_the_model_forbids():
+    rows = {(2,): [0.5, 0.5, 0], (0,): [1, 0, 0], (1,): [0.5, 0, 0.5]}
+    model = table([b"a", b"b"], rows, order=2)
+    covering = best_first(model.evaluated(), 0, b"ab", tolerance=0, through=True)
+    assert covering.prefix_logprob() == covering.logprob() == Interval(-math.inf, -math.inf)
+    assert list(members_in_order(model.evaluated(), 0, b"ab")) == []
+    assert covering_size(model.index, b"ab") == 1  # it has an encoding, of probability zero
+
+
+def test_empty_text():
+    covering = best_first(two_ways().evaluated(), 0, b"", tolerance=0, through=True)
+    assert covering.prefix_logprob() == Interval(0.0, 0.0)
+    assert covering.logprob().lower == pytest.approx(math.log(0.1))
+    masses = masses_of(covering)
+    assert masses[[ord("a"), ord("b"), 256]] == pytest.approx([0.7, 0.2, 0.1])
+    assert best_first(two_ways().evaluated(), 0, b"").prefix_logprob() == Interval(0.0, 0.0)
+    assert [m.token_ids for m in members_in_order(two_ways().evaluated(), 0, b"")] == [()]
+    assert covering_size(two_ways().index, b"") == encodings_size(two_ways().index, b"") == 1
+
+
+def test_nul_bytes_and_twins():
+    model = table([b"\x00", b"\x00", b"\x00\x00", b"\x00a"], {(): [0.3, 0.1, 0.2, 0.2, 0.2]})
+    covering = best_first(model.evaluated(), 0, b"\x00\x00", tolerance=0, through=True)
+    expected = 0.4 * (0.4 + 0.2 + 0.2) + 0.2
+    assert math.exp(covering.prefix_logprob().lower) == pytest.approx(expected)
+    assert encodings_size(model.index, b"\x00\x00") == 5
+    assert covering_size(model.index, b"\x00\x00") == 2 * 4 + 1
+    assert {m.token_ids for m in members_in_order(model.evaluated(), 0, b"\x00\x00")} == {
+        (2,), *((first, second) for first in (0, 1) for second in (0, 1, 2, 3))
+    }  # fmt: skip
+
+
+# --- numbers -----------------------------------------------------------------------------------
+
+
+def test_very_peaked_rows():
+    # In float32 the second token would have probability 0 after the softmax.
+    model = table([b"a", b"b"], {(): [1 - 1e-30, 1e-30, 1e-35]})
+    for text in (b"ab", b"bbbb", b"ab" * 20):
+        covering = best_first(model.evaluated(), 0, text, tolerance=0, through=True)
+        expected = text.count(b"b") * math.log(1e-30)
+        assert covering.prefix_logprob().lower == pytest.approx(expected, rel=1e-12)
+        assert covering.logprob().lower == pytest.approx(expected + math.log(1e-35), rel=1e-12)
+        masses, scale = covering.next_byte_masses()
+        # Far below the least float64, the distribution of the next byte is still there.
+        assert masses[:256].sum() > 0
+        assert masses[ord("b")] / masses.sum() == pytest.approx(1e-30, rel=1e-9)
+        assert masses[256] / masses.sum() == pytest.approx(1e-35, rel=1e-9)
+        assert math.log(masses.sum()) + scale == pytest.approx(expected, rel=1e-12)
+        [member] = members_in_order(model.evaluated(), 0, text)
+        assert member.logprob == pytest.approx(expected, rel=1e-12)
+
+
+def test_the_least_floats():
+    model = table([b"a", b"ab"], {(): [1.0, 5e-324, 0.0]})
+    covering = best_first(model.evaluated(), 0, b"ab", tolerance=0, through=True)
+    assert covering.prefix_logprob().lower == pytest.approx(math.log(5e-324))
+    masses, scale = covering.next_byte_masses()
+    assert np.isfinite(masses).all()
+    assert math.log(masses.sum()) + scale == pytest.approx(math.log(5e-324))
+    assert masses[ord("a")] == pytest.approx(masses.sum())
+
+
+# --- a real vocabulary -------------------------------------------------------------------------
+
+
+def test_the_covering_of_hello_world(data: Data):
+    index = data.index("gpt2")
+    assert covering_size(index, b"Hello, worl") == 36_608  # Vieira et al. 2025, Example 2
+    assert encodings_size(index, b"Hello, worl") == 176
+    assert encodings_size(index, b"Hello, world") == 352
+
+
+def test_the_covering_of_hello_world_one_by_one(data: Data):
+    index = data.index("gpt2")
+    uniform = index.vocabulary.counted / index.vocabulary.counted.sum()
+    lm = NgramLM(index.vocabulary, 1, {(): uniform})
+    evaluated = Evaluated(lm.tree(index.vocabulary.bos_ids), index)
+    text = b"Hello, worl"
+    covering = best_first(evaluated, 0, text, tolerance=0, through=True)
+    inside = [bundle for bundle in covering.bundles if bundle.position < len(text)]
+    assert sum(bundle.hi - bundle.lo for bundle in inside) == 36_608
+    assert len(covering.bundles) - len(inside) == 176
+    members = list(members_in_order(evaluated, 0, text))
+    assert len({member.token_ids for member in members}) == len(members) == 36_608
+    assert all(member.text.startswith(text) for member in members)
+    assert sum(member.text == text for member in members) == 176
+    each = [math.exp(member.logprob) for member in members]
+    assert math.fsum(each) == pytest.approx(math.exp(covering.prefix_logprob().lower), rel=1e-9)
+    encodings = members_in_order(evaluated, 0, b"Hello, world", exactly=True)
+    assert sum(1 for _ in encodings) == 352

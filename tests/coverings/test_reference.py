@@ -1,0 +1,179 @@
+"""The oracle against the definitions: coverings, prefix probabilities, next bytes, the chain rule.
+
+Vieira et al. 2025, eq. 6-14, on random tokenization models. Everything faster is then compared
+with the oracle elsewhere.
+"""
+
+import math
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from charwise.coverings.members import covering_size
+from charwise.coverings.reference import (
+    by_definition,
+    by_enumeration,
+    conditional,
+    enum_cover,
+    next_character_probability,
+    prefix_probability,
+    prune_top_k_buckets,
+    string_probability,
+)
+from charwise.errors import ZeroProbabilityError
+from models import CLOSE, Case, by_hand, cases, examples, table
+
+#: Token strings that a test may go through one by one.
+_FEW = 3000
+
+
+def strings_up_to(tokens: int, longest: int) -> int:
+    return sum(tokens**size for size in range(longest + 1))
+
+
+@given(cases())
+@examples(2000)
+def test_the_covering_sums_to_the_definition(case: Case):
+    model, text = case.model, case.text
+    found = prefix_probability(text, model.p, model.vocabulary)
+    assert found == pytest.approx(by_definition(text, model.p, model.vocabulary), **CLOSE)
+    assert 0 <= found <= 1 + 1e-9
+    if strings_up_to(len(model.vocabulary), len(text)) <= _FEW:
+        starts, equals = by_enumeration(text, model.p, model.vocabulary)
+        assert found == pytest.approx(starts, **CLOSE)
+        ended = string_probability(text, model.p, model.vocabulary)
+        assert ended == pytest.approx(equals, **CLOSE)
+
+
+@given(cases())
+@examples(300)
+def test_members_are_those_of_equation_12(case: Case):
+    model, text = case.model, case.text
+    members = enum_cover(text, model.p, model.vocabulary)
+    assert len({member.tokens for member in members}) == len(members)
+    for member in members:
+        assert member.text == model.vocabulary.decode(member.tokens)
+        assert member.text.startswith(text)
+        weights = [model.p(member.tokens[:n])[id] for n, id in enumerate(member.tokens)]
+        assert member.p == pytest.approx(math.prod(weights), **CLOSE)
+        if text:
+            shorter = model.vocabulary.decode(member.tokens[:-1])
+            assert text.startswith(shorter)
+            assert len(shorter) < len(text)
+    ids = model.index.ids.tolist()
+    if strings_up_to(len(ids), len(text)) <= _FEW:
+        minimal = {
+            tokens
+            for size in range(len(text) + 1)
+            for tokens in product(ids, repeat=size)
+            if covers_minimally(model.vocabulary.decode, tokens, text)
+        }
+        assert {member.tokens for member in members} == minimal
+
+
+def covers_minimally(decode, tokens: tuple[int, ...], text: bytes) -> bool:
+    """Eq. 12, word for word."""
+    if not text:
+        return not tokens
+    if not tokens or not decode(tokens).startswith(text):
+        return False
+    shorter = decode(tokens[:-1])
+    return text.startswith(shorter) and shorter != text
+
+
+@given(cases(longest=6))
+@examples(2000)
+def test_next_bytes_are_ratios_and_sum_to_one(case: Case):
+    model, text = case.model, case.text
+    total = prefix_probability(text, model.p, model.vocabulary)
+    if total == 0:
+        with pytest.raises(ZeroProbabilityError, match="zero"):
+            next_character_probability(text, model.p, model.vocabulary)
+        return
+    found = next_character_probability(text, model.p, model.vocabulary)
+    assert found.sum() == pytest.approx(1, rel=1e-9)
+    ended = string_probability(text, model.p, model.vocabulary)
+    assert found[256] == pytest.approx(ended / total, **CLOSE)
+    letters = set(b"".join(model.index.sorted))
+    for byte in letters:
+        longer = prefix_probability(text + bytes([byte]), model.p, model.vocabulary)
+        assert found[byte] == pytest.approx(longer / total, **CLOSE)
+    others = np.setdiff1d(np.arange(256), list(letters))
+    assert not found[others].any()
+
+
+@given(cases(largest=150))
+@examples(2000)
+def test_the_chain_rule(case: Case):
+    model, text = case.model, case.text
+    whole = string_probability(text, model.p, model.vocabulary)
+    steps = 1.0
+    for at in range(len(text) + 1):
+        if prefix_probability(text[:at], model.p, model.vocabulary) == 0:
+            assert whole == 0
+            return
+        symbol = text[at] if at < len(text) else 256
+        probabilities = next_character_probability(text[:at], model.p, model.vocabulary)
+        steps *= probabilities[symbol]
+    assert steps == pytest.approx(whole, **CLOSE)
+
+
+@given(cases(largest=100), st.integers(1, 4))
+@examples(200)
+def test_pruning_only_loses(case: Case, k: int):
+    model, text = case.model, case.text
+    everything = {m.tokens: m.p for m in enum_cover(text, model.p, model.vocabulary)}
+    pruned = enum_cover(text, model.p, model.vocabulary, prune_top_k_buckets(k))
+    for member in pruned:
+        assert member.p == everything[member.tokens]
+    buckets = {m.tokens[:-1] if len(m.text) > len(text) else m.tokens for m in pruned}
+    assert len(buckets) <= k
+    unpruned = enum_cover(text, model.p, model.vocabulary, prune_top_k_buckets(10_000))
+    assert {m.tokens: m.p for m in unpruned} == everything
+
+
+@given(cases())
+@examples(100)
+def test_probabilities_come_from_the_engine(case: Case):
+    p = conditional(case.model.lm)
+    for member in enum_cover(case.text, p, case.model.vocabulary)[:5]:
+        assert p(member.tokens) == pytest.approx(case.model.p(member.tokens), rel=1e-12)
+
+
+def test_by_hand():
+    model = by_hand()
+    members = {m.tokens: m.p for m in enum_cover(b"aba", model.p, model.vocabulary)}
+    assert members == pytest.approx(
+        {
+            (4,): 0.05,  # aba
+            (0, 1, 0): 0.3 * 0.5 * 0.4,  # a b a
+            (0, 1, 2): 0.3 * 0.5 * 0.1,  # a b aa
+            (0, 1, 3): 0.3 * 0.5 * 0.1,  # a b ab
+            (0, 1, 4): 0.3 * 0.5 * 0.1,  # a b aba
+            (3, 0): 0.3 * 0.5,  # ab a
+            (3, 2): 0.3 * 0.1,  # ab aa
+            (3, 3): 0.3 * 0.1,  # ab ab
+            (3, 4): 0.3 * 0.1,  # ab aba
+        },
+        rel=1e-12,
+    )
+    assert covering_size(model.index, b"aba") == 9
+    total = prefix_probability(b"aba", model.p, model.vocabulary)
+    assert total == pytest.approx(0.05 + 0.105 + 0.24, rel=1e-12)
+    found = next_character_probability(b"aba", model.p, model.vocabulary)
+    ended = 0.05 * 0.2 + (0.06 + 0.15) * 0.1
+    assert found[256] == pytest.approx(ended / total, rel=1e-12)
+
+
+def test_empty_text_and_a_byte_that_nothing_spells():
+    model = table([b"a", b"b", b"\x00"], {(): [0.4, 0.2, 0.3, 0.1]})
+    assert prefix_probability(b"", model.p, model.vocabulary) == 1
+    assert string_probability(b"", model.p, model.vocabulary) == pytest.approx(0.1)
+    assert prefix_probability(b"\x00a", model.p, model.vocabulary) == pytest.approx(0.12)
+    assert enum_cover(b"az", model.p, model.vocabulary) == []
+    assert by_enumeration(b"az", model.p, model.vocabulary) == (0, 0)
+    with pytest.raises(ZeroProbabilityError, match="'az'"):
+        next_character_probability(b"az", model.p, model.vocabulary)

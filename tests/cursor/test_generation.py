@@ -1,0 +1,541 @@
+"""Conditional generation: the right distribution, and everything a caller can ask of it."""
+
+from __future__ import annotations
+
+import doctest
+import math
+from collections import Counter
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import charwise
+import charwise.cursor.characters
+import charwise.cursor.sampling
+from charwise import CharLM, Vocabulary
+from charwise.coverings.reference import enum_cover, next_character_probability, prefix_probability
+from charwise.cursor.characters import pending
+from charwise.cursor.generation import Completion
+from charwise.cursor.state import EXACT_TOKENS
+from charwise.engines.ngram import NgramLM
+from charwise.errors import SettingError, TokenizationError, ZeroProbabilityError
+from models import Case, Model, cases, examples, model_of, table, two_ways
+
+#: Draws in a chi-square test.
+DRAWS = 20_000
+
+
+def exact(model: Model) -> CharLM:
+    return CharLM(model.lm, preset="exact")
+
+
+# ---- distributions ------------------------------------------------------------------------------
+
+
+def true_endings(model: Model, prompt: bytes, size: int) -> dict[bytes, float]:
+    """p(what follows the prompt, up to `size` bytes), shorter where the text ends; the oracle's."""
+    out: dict[bytes, float] = {}
+    total = prefix_probability(prompt, model.p, model.vocabulary)
+    letters = sorted(set(b"".join(model.index.sorted)))
+    for length in range(size + 1):
+        for ending in map(bytes, product(letters, repeat=length)):
+            p = prefix_probability(prompt + ending, model.p, model.vocabulary) / total
+            if p == 0:
+                continue
+            if length < size:
+                p *= next_character_probability(prompt + ending, model.p, model.vocabulary)[256]
+            out[ending] = p
+    assert math.fsum(out.values()) == pytest.approx(1)
+    return {ending: p for ending, p in out.items() if p > 0}
+
+
+def chi_square(counts: Counter[bytes], expected: dict[bytes, float]) -> float:
+    """Standard deviations of Pearson's χ² above its mean; bins of fewer than 5 are joined."""
+    draws = sum(counts.values())
+    assert set(counts) <= set(expected), "something impossible was drawn"
+    rare = {ending for ending, p in expected.items() if p * draws < 5}
+    bins = [(counts[ending], p * draws) for ending, p in expected.items() if ending not in rare]
+    joined = sum(expected[ending] for ending in rare) * draws
+    if joined >= 5:
+        bins.append((sum(counts[ending] for ending in rare), joined))
+    freedom = len(bins) - 1
+    statistic = sum((seen - mean) ** 2 / mean for seen, mean in bins)
+    return (statistic - freedom) / math.sqrt(2 * freedom)
+
+
+#: Where masking goes wrong: `s` is likely, but hardly ever goes on with `w`.
+MASKED = table(
+    [b"s", b"sw", b"w", b"i", b"swi"],
+    {
+        (5,): [0.60, 0.10, 0.05, 0.05, 0.10, 0.10],
+        (0,): [0.40, 0.05, 0.01, 0.44, 0.00, 0.10],
+        (1,): [0.20, 0.10, 0.10, 0.40, 0.10, 0.10],
+        (2,): [0.20, 0.20, 0.10, 0.20, 0.10, 0.20],
+        (3,): [0.10, 0.20, 0.20, 0.10, 0.10, 0.30],
+        (4,): [0.30, 0.10, 0.20, 0.10, 0.10, 0.20],
+    },
+    order=2,
+)
+
+
+@pytest.mark.parametrize(("prompt", "seed"), [(b"sw", 1), (b"", 2), (b"s", 3), (b"isw", 4)])
+def test_draws_of_tokens_have_the_exact_distribution(prompt: bytes, seed: int):
+    lm = exact(MASKED)
+    expected = true_endings(MASKED, prompt, 3)
+    drawn = lm.complete(prompt, n=DRAWS, max_new_bytes=3, temperature=1.0, seed=seed)
+    counts = Counter(completion.raw for completion in drawn)
+    assert abs(chi_square(counts, expected)) < 4
+    # What masking would draw is told apart: `s`, then `w`, six times in nine and not in a hundred.
+    members = Counter(tuple(c.token_ids[:2]) for c in drawn if c.token_ids[:1] == [0])
+    if prompt == b"sw":
+        share = sum(members.values()) / DRAWS
+        assert share == pytest.approx(0.006 / 0.206, abs=0.005)
+
+
+def test_draws_of_characters_have_the_exact_distribution():
+    lm, prompt, seed = exact(MASKED), b"sw", 1
+    expected = true_endings(MASKED, prompt, 2)
+    state = lm.state(prompt)
+    # States are kept from draw to draw, as the draws are independent of how they are computed.
+    known = {b"": state}
+    counts: Counter[bytes] = Counter()
+    rng = np.random.default_rng(seed)
+    for _ in range(DRAWS):
+        ending = b""
+        while len(ending) < 2:
+            sampling = charwise.cursor.sampling.Sampling(temperature=1.0)
+            code = charwise.cursor.characters._draw_byte(next_of(known[ending]), sampling, rng)
+            if code == 256:
+                break
+            longer = ending + bytes([code])
+            if longer not in known:
+                known[longer] = known[ending] + bytes([code])
+            ending = longer
+        counts[ending] += 1
+    assert abs(chi_square(counts, expected)) < 4
+
+
+_NEXT: dict[int, tuple[object, object]] = {}
+
+
+def next_of(state):
+    """`state.next()`, once for each state."""
+    if id(state) not in _NEXT:
+        _NEXT[id(state)] = (state, state.next())
+    return _NEXT[id(state)][1]
+
+
+def test_the_character_path_itself():
+    lm = exact(MASKED)
+    expected = true_endings(MASKED, b"sw", 2)
+    counts: Counter[bytes] = Counter()
+    for seed in range(500):
+        drawn = list(lm.characters("sw", max_new_bytes=2, temperature=1.0, seed=seed))
+        counts["".join(d.character for d in drawn).encode()] += 1
+        for d in drawn:
+            for distribution in d.distributions:
+                assert distribution.probs.sum() == pytest.approx(1)
+    assert abs(chi_square(counts, expected)) < 4
+
+
+@given(cases(longest=4, largest=60), st.integers(0, 2**32))
+@examples(30)
+def test_draws_from_random_models(case: Case, seed: int):
+    model, prompt = case.model, case.text
+    if prefix_probability(prompt, model.p, model.vocabulary) == 0:
+        return
+    members = {
+        (m.tokens, m.text): m.p for m in enum_cover(prompt, model.p, model.vocabulary) if m.p > 0
+    }
+    total = sum(members.values())
+    drawn = exact(model).complete(prompt, n=1000, max_new_bytes=0, temperature=1.0, seed=seed)
+    counts = Counter(str(tuple(c.token_ids)).encode() for c in drawn)
+    if not prompt:
+        assert counts == {b"()": 1000}
+        return
+    expected = {str(tokens).encode(): p / total for (tokens, _), p in members.items()}
+    if len(expected) > 1 and min(expected.values()) * 1000 >= 5:
+        assert abs(chi_square(counts, expected)) < 5
+    assert set(counts) <= set(expected)
+
+
+def test_temperature_is_a_power_of_members_and_of_tokens():
+    lm = exact(MASKED)
+    temperature = 2.0
+    weights = {
+        m.tokens: m.p ** (1 / temperature)
+        for m in enum_cover(b"sw", MASKED.p, MASKED.vocabulary)
+        if m.p > 0
+    }
+    expected = {str(t).encode(): w / sum(weights.values()) for t, w in weights.items()}
+    drawn = lm.complete("sw", n=DRAWS, max_new_bytes=0, temperature=temperature, seed=5)
+    assert abs(chi_square(Counter(str(tuple(c.token_ids)).encode() for c in drawn), expected)) < 4
+
+    row = MASKED.p(()) ** (1 / temperature)
+    names = {**{MASKED.vocabulary.tokens[i]: row[i] / row.sum() for i in range(5)}}
+    drawn = lm.complete("", n=DRAWS, max_new_bytes=3, temperature=temperature, seed=6)
+    firsts = Counter(c.token_ids[0] if c.token_ids else 5 for c in drawn)
+    by_id = {str(i).encode(): float(row[i] / row.sum()) for i in range(6)}
+    assert len(names) == 5
+    assert abs(chi_square(Counter({str(i).encode(): n for i, n in firsts.items()}), by_id)) < 4
+
+
+def test_truncation():
+    lm = exact(MASKED)
+    for settings, allowed in (
+        ({"top_k": 1}, {0}),
+        ({"top_k": 2}, {0, 1, 4, 5}),  # three tie for the second place, all stay
+        ({"top_p": 0.5}, {0}),
+        ({"top_p": 0.65}, {0, 1}),
+        ({"top_k": 1, "temperature": 5.0}, {0}),
+    ):
+        asked = {"temperature": 1.0, "seed": 3, **settings}
+        drawn = lm.complete("", n=500, max_new_bytes=1, **asked)
+        firsts = {c.token_ids[0] if c.token_ids else 5 for c in drawn}
+        if settings == {"top_p": 0.65}:
+            assert len(firsts) == 2
+            assert 0 in firsts
+        else:
+            assert firsts == allowed
+    byte = [d.character for d in lm.characters("", max_new_bytes=1, top_k=1, temperature=1.0)]
+    assert byte == ["s"]
+
+
+def test_very_low_temperatures_are_greedy():
+    lm = exact(MASKED)
+    greedy = lm.complete("s", max_new_bytes=6)[0]
+    for temperature in (1e-3, 1e-30, 1e-300, 5e-324):
+        for completion in lm.complete("s", n=5, max_new_bytes=6, temperature=temperature, seed=0):
+            assert completion.token_ids == greedy.token_ids
+
+
+# ---- temperature 0 ------------------------------------------------------------------------------
+
+
+def greedy_tokens(model: Model, tokens: tuple[int, ...], size: int) -> tuple[list[int], float]:
+    """`size` more tokens, each the most probable, until the end; and log p of them all."""
+    ids, logprob = list(tokens), 0.0
+    for _ in range(size):
+        row = model.p(tuple(ids))
+        best = int(row.argmax())
+        logprob += math.log(row[best])
+        if best in model.vocabulary.end_ids:
+            break
+        ids.append(best)
+    return ids, logprob
+
+
+@given(cases())
+@examples(200)
+def test_greedy_is_the_best_member_then_greedy_tokens(case: Case):
+    model, prompt = case.model, case.text
+    total = prefix_probability(prompt, model.p, model.vocabulary)
+    if total == 0:
+        return
+    lm = exact(model)
+    oracle = sorted(enum_cover(prompt, model.p, model.vocabulary), key=lambda m: -m.p)
+    [found] = lm.complete(prompt, max_new_bytes=8)
+    size = len(found.token_ids)
+    best = max(m.p for m in oracle)
+    starts = [m for m in oracle if m.p >= best * (1 - 1e-12)]
+    assert any(
+        greedy_tokens(model, m.tokens, size - len(m.tokens))[0] == found.token_ids for m in starts
+    )
+    if len({m.p for m in oracle}) < len(oracle):
+        return  # ties
+    members = lm.complete(prompt, n=4, max_new_bytes=0)
+    expected = [m for m in oracle if m.p > 0][:4]
+    assert [tuple(c.token_ids) for c in members[: len(expected)]] == [m.tokens for m in expected]
+    for completion, m in zip(members, expected, strict=False):
+        assert completion.logprob == pytest.approx(math.log(m.p / total), rel=1e-9, abs=1e-9)
+
+
+@given(cases(), st.integers(0, 12), st.sampled_from((0.0, 0.7, 1.0)), st.integers(0, 99))
+@examples(300)
+def test_every_completion_adds_up(case: Case, limit: int, temperature: float, seed: int):
+    """Tokens decode to prompt + completion, logprob is theirs, and lengths are kept."""
+    model, prompt = case.model, case.text
+    total = prefix_probability(prompt, model.p, model.vocabulary)
+    if total == 0:
+        with pytest.raises((ZeroProbabilityError, TokenizationError)):
+            exact(model).complete(prompt)
+        return
+    settings = {"max_new_bytes": limit, "temperature": temperature, "seed": seed}
+    lm = exact(model)
+    drawn = lm.complete(prompt, n=3, **settings)
+    for c in drawn:
+        decoded = model.vocabulary.decode(c.token_ids)
+        assert decoded.startswith(prompt + c.raw)
+        assert len(c.raw) <= limit
+        assert c.finish in ("end", "length")
+        if c.finish == "end":
+            assert decoded == prompt + c.raw or limit - len(c.raw) < 4
+        weights = [model.p(tuple(c.token_ids[:i]))[t] for i, t in enumerate(c.token_ids)]
+        if c.finish == "end":
+            weights.append(model.p(tuple(c.token_ids))[list(model.vocabulary.end_ids)].max())
+        expected = math.log(math.prod(weights)) - math.log(total)
+        if len(model.vocabulary.end_ids) == 1 or c.finish != "end":
+            assert c.logprob == pytest.approx(expected, rel=1e-9, abs=1e-9)
+        whole = pending(prompt) + c.raw
+        assert c.text == whole.decode("utf-8", "replace") or not is_text(whole)
+        assert c.exact_from == 0
+    again = lm.complete(prompt, n=3, **settings)
+    assert again == drawn
+    first = "".join(lm.stream(prompt, **settings))
+    assert first == lm.complete(prompt, **settings)[0].text
+
+
+def is_text(raw: bytes) -> bool:
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def test_logprob_is_what_score_says():
+    """Where one token string spells the completion, and the text ends there."""
+    model = table([b"a", b"b", b"cc"], {(): [0.4, 0.2, 0.3, 0.1]})
+    lm = exact(model)
+    for c in lm.complete("ac", n=50, temperature=1.0, seed=0, max_new_bytes=200):
+        assert c.finish == "end"
+        whole = lm.score(b"ac" + c.raw, preset="exact", end=True) if len(c.raw) < 12 else None
+        if whole is not None and whole.end_logprob is not None:
+            expected = whole.logprobs[2:].sum() + whole.end_logprob
+            assert c.logprob == pytest.approx(expected, rel=1e-9)
+
+
+# ---- stop strings, lengths, streams -------------------------------------------------------------
+
+
+def scripted(*tokens: bytes, window: int | None = None) -> CharLM:
+    """A model that says these tokens, one after the other, then ends."""
+    vocabulary = Vocabulary.from_bytes(
+        [*tokens, None], end_ids=[len(tokens)], bos_ids=[len(tokens)]
+    )
+
+    def rows(context: tuple[int, ...]) -> np.ndarray:
+        return np.eye(len(tokens) + 1)[(context[-1] + 1) % (len(tokens) + 1)]
+
+    return CharLM(NgramLM(vocabulary, 2, rows, window=window), preset="exact")
+
+
+def ask(lm: CharLM, prompt: str = "", **settings: object) -> Completion:
+    [found] = lm.complete(prompt, **{"max_new_bytes": 99, **settings})  # type: ignore[arg-type]
+    pieces = list(lm.stream(prompt, **{"max_new_bytes": 99, **settings}))  # type: ignore[arg-type]
+    assert "".join(pieces) == found.text
+    assert all(pieces)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("stop", "text"),
+    [
+        (["\n"], "def f():"),
+        (["():\n "], "def f"),  # across three tokens
+        (["f()"], "def "),
+        (["def"], ""),
+        (["e"], "d"),
+        (["x", "\n    "], "def f():"),
+        (["return", "ret"], "def f():\n    "),
+        (["f():\n    return", "():"], "def f"),  # the one that is complete first
+        (["nothing"], "def f():\n    return"),
+        (["def f():\n    return"], ""),
+        ([b"\n"], "def f():"),
+        ("\n", "def f():"),
+    ],
+)
+def test_stop_strings(stop: object, text: str):
+    lm = scripted(b"def", b" f(", b")", b":", b"\n  ", b"  ret", b"urn")
+    found = ask(lm, stop=stop)
+    assert found.text == text
+    assert found.raw == text.encode()
+    assert found.finish == ("end" if stop == ["nothing"] else "stop")
+    # However the same text falls into tokens, and wherever the prompt ends.
+    for tokens in ((b"def f", b"():\n    return"), tuple(bytes([c]) for c in b"def f():\n    ")):
+        if len(set(tokens)) == len(tokens):
+            assert ask(scripted(*tokens), stop=stop).text == text
+
+
+def test_stop_strings_in_the_prompt_do_not_count():
+    lm = scripted(b"one\n", b"two\n", b"three")
+    assert ask(lm, "one\n", stop=["\n"]).text == "two"
+    assert ask(lm, "on", stop=["\n"]).text == "e"
+    assert ask(lm, "one", stop=["e\n"]).text == "\ntwo\nthree"  # half of it was the prompt's
+
+
+def test_stop_strings_inside_characters():
+    lm = scripted("né".encode(), "ï!".encode())
+    assert ask(lm, stop=["ï"]).text == "né"
+    found = ask(lm, stop=[b"\xaf"])  # the second byte of ï
+    assert found.raw == "né".encode() + b"\xc3"
+    assert found.text == "né"
+
+
+def test_a_stream_holds_back_what_may_become_a_stop_string():
+    lm = scripted(b"ab", b"ca", b"b", b"c", b"abc", b"d")
+    assert list(lm.stream("", stop=["abcd"])) == ["abc", "abc"]
+    assert list(lm.stream("", stop=["abcab"])) == []
+    assert list(lm.stream("", stop=["cabcabcx"])) == ["ab", "cabcabcd"]
+    assert list(lm.stream("", stop=["bcx"])) == ["a", "bca", "bca", "bcd"]
+
+
+def test_characters_are_never_split():
+    euro = "€".encode()
+    lm = scripted(b"a" + euro[:1], euro[1:2], euro[2:] + b"b", euro)
+    text = "a€b€"
+    for limit in range(10):
+        found = ask(lm, max_new_bytes=limit)
+        expected = max((text[:k] for k in range(5) if len(text[:k].encode()) <= limit), key=len)
+        assert found.text == expected
+        assert found.raw == expected.encode()
+        assert found.finish == ("length" if limit <= 8 else "end")
+    assert list(lm.stream("", max_new_bytes=99)) == ["a", "€b", "€"]
+    # The prompt ends inside a character: the rest of it has room, or does not.
+    inside = b"a" + euro[:1]
+    for limit, raw in ((0, b""), (1, b""), (2, euro[1:]), (3, euro[1:] + b"b")):
+        [found] = lm.complete(inside, max_new_bytes=limit)
+        assert found.raw == raw
+    assert [d.character for d in lm.characters(inside, temperature=0.0)][:1] != []
+
+
+def test_finish_reasons():
+    lm = scripted(b"ab", b"cd")
+    assert ask(lm).finish == "end"
+    assert ask(lm, max_new_bytes=3).finish == "length"
+    assert ask(lm, max_new_bytes=4).finish == "length"
+    assert ask(lm, stop=["c"]).finish == "stop"
+    assert ask(lm, max_new_bytes=0).finish == "length"
+    loop = CharLM(
+        NgramLM(two_ways().vocabulary, 1, {(): [0.5, 0.2, 0.3, 0.0]}, window=16), preset="exact"
+    )
+    found = ask(loop, "ab")
+    assert found.finish == "window"
+    # Start token and prompt leave room for this many tokens, and one more is drawn from the last.
+    assert len(found.token_ids) == 16
+    assert found.logprob == pytest.approx(
+        math.log(0.3 / 0.4) + 15 * math.log(0.5), rel=1e-9
+    ) or found.token_ids[:2] == [0, 1]
+
+
+def test_exact_from():
+    lm = CharLM(two_ways().lm)
+    assert lm.complete("ab" * 4, max_new_bytes=1)[0].exact_from == 0
+    long = lm.complete("ab" * 20, max_new_bytes=1)[0]
+    assert long.exact_from == 2 * (20 - EXACT_TOKENS)
+    assert lm.vocabulary.decode(long.token_ids).startswith(b"ab" * EXACT_TOKENS)
+
+
+def test_end_of_text_right_after_the_prompt():
+    lm = scripted(b"ab")
+    found = ask(lm, "ab")
+    assert (found.text, found.finish) == ("", "end")
+    assert found.logprob == pytest.approx(0)
+
+
+# ---- seeds and settings -------------------------------------------------------------------------
+
+
+def test_seeds():
+    lm = CharLM(model_of([b"a", b"b", b"ab", b"ba", b"c"], 2, 1).lm, preset="exact")
+    settings = {"n": 8, "temperature": 1.0, "max_new_bytes": 12}
+    one = lm.complete("ab", seed=1, **settings)
+    assert lm.complete("ab", seed=1, **settings) == one
+    assert lm.complete("ab", seed=2, **settings) != one
+    assert len({c.raw for c in one}) > 1
+    assert lm.complete("ab", **settings) != lm.complete("ab", **settings)  # none given: anew
+    characters = [[d.character for d in lm.characters("ab", seed=s)] for s in (1, 1, 2)]
+    assert characters[0] == characters[1] != characters[2]
+
+
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    [
+        ({"temperature": -1.0}, "temperature"),
+        ({"temperature": math.nan}, "temperature"),
+        ({"temperature": math.inf}, "temperature"),
+        ({"top_p": 0.0}, "top_p"),
+        ({"top_p": 1.1}, "top_p"),
+        ({"top_p": math.nan}, "top_p"),
+        ({"top_k": -1}, "top_k"),
+        ({"seed": -1}, "seed"),
+        ({"n": 0}, "n is 0"),
+        ({"max_new_bytes": -1}, "max_new_bytes"),
+        ({"stop": [""]}, "stop"),
+        ({"stop": ["a", b""]}, "stop"),
+        ({"stop": ""}, "stop"),
+    ],
+)
+def test_bad_settings(settings: dict[str, object], name: str):
+    lm = exact(two_ways())
+    with pytest.raises(SettingError, match=name):
+        lm.complete("a", **settings)  # type: ignore[arg-type]
+    if "n" not in settings:
+        with pytest.raises(SettingError, match=name):
+            list(lm.stream("a", **settings))  # type: ignore[arg-type]
+    if not {"n", "stop"} & set(settings):
+        with pytest.raises(SettingError, match=name):
+            list(lm.characters("a", **settings))  # type: ignore[arg-type]
+
+
+def test_impossible_prompts():
+    lm = exact(two_ways())
+    with pytest.raises((ZeroProbabilityError, TokenizationError), match="z"):
+        lm.complete("az")
+
+
+# ---- the embedded model -------------------------------------------------------------------------
+
+
+def test_the_embedded_model():
+    lm = charwise.load()
+    [found] = lm.complete("raise ValueErr", max_new_bytes=8)
+    assert found.text.startswith("or")
+    assert found.token_ids == lm.complete("raise ValueErr", max_new_bytes=8)[0].token_ids
+    assert lm.vocabulary.decode(found.token_ids).startswith(b"raise ValueErr" + found.raw)
+    assert "".join(lm.stream("raise ValueErr", max_new_bytes=8)) == found.text
+    sampled = lm.complete("raise ValueErr", n=6, temperature=1.0, seed=0, max_new_bytes=4)
+    assert sum(c.text.startswith("or") for c in sampled) >= 4
+    long = lm.complete("x = 1\n" * 300 + "raise ValueErr", max_new_bytes=8)[0]
+    assert long.exact_from > 1500
+
+
+def test_the_page_that_derives_it():
+    page = Path(__file__).parents[2] / "docs" / "generation.md"
+    failed, tried = doctest.testfile(str(page), module_relative=False, encoding="utf-8")
+    assert (failed, tried > 5) == (0, True)
+
+
+# ---- the benchmarks -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def benchmarks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
+
+
+def test_where_a_text_is_cut_does_not_matter(benchmarks: None):
+    """→p(prompt) · p(continuation | prompt) is →p(text), wherever the cut: benchmarks/cuts.py."""
+    import cuts
+
+    rows = cuts.measure(charwise.load(), 2, 5)
+    assert len(rows) == 10
+    for row in rows:
+        assert abs(row["exact"]) < max(1e-4, row["missing"])
+        assert abs(row.get("beam", 0.0)) < 1e-4
+    assert np.mean([row["plain"] for row in rows]) > np.mean([row["auto"] for row in rows]) - 1e-6
+
+
+def test_where_the_boundary_is_does_not_matter(benchmarks: None):
+    """What is preferred, and by how much; see benchmarks/boundary.py."""
+    import boundary
+
+    found = boundary.rows(charwise.load(), boundary.PAIRS[:3])
+    assert boundary.changes(found, "exact") == 0
+    for pair in boundary.PAIRS[:3]:
+        values = [row["exact"] for row in found if row["context"] == pair.context]
+        assert max(values) - min(values) < 1e-3

@@ -1,0 +1,275 @@
+"""States: stepping, deleting and building at once give the same, and none of it changes them."""
+
+from __future__ import annotations
+
+import copy
+import math
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import charwise
+from charwise import CharLM, Effort
+from charwise.coverings.reference import next_character_probability, prefix_probability
+from charwise.cursor.distributions import NextBytes
+from charwise.cursor.state import EXACT_TOKENS, State
+from charwise.engines.ngram import NgramLM
+from charwise.errors import EmptyBeamError, SettingError, TokenizationError, ZeroProbabilityError
+from models import CLOSE, Case, cases, close_logs, examples, log_of, table, two_ways
+
+
+def exact(case: Case) -> CharLM:
+    return CharLM(case.model.lm, preset="exact")
+
+
+def same(one: State, other: State) -> None:
+    assert one.text == other.text
+    assert one.whole == other.whole
+    assert close_logs(one.logprob, other.logprob)
+    assert one.next().probs == pytest.approx(other.next().probs, **CLOSE)
+
+
+def is_true(state: State, case: Case) -> None:
+    """A state against the oracle."""
+    p, vocabulary = case.model.p, case.model.vocabulary
+    expected = log_of(prefix_probability(state.text, p, vocabulary))
+    assert close_logs(state.logprob, expected)
+    truth = next_character_probability(state.text, p, vocabulary)
+    assert state.next().probs == pytest.approx(truth, **CLOSE)
+    assert state.missing == 0
+
+
+@given(cases(largest=200), st.integers(0, 8))
+@examples(200)
+def test_stepping_is_building_at_once(case: Case, cut: int):
+    lm, text = exact(case), case.text
+    prompt, rest = text[:cut], text[cut:]
+    try:
+        state = lm.state(prompt)
+    except (ZeroProbabilityError, TokenizationError):
+        assert prefix_probability(prompt, case.model.p, case.model.vocabulary) == 0
+        return
+    is_true(state, case)
+    states = [state]
+    for at in range(len(rest)):
+        try:
+            states.append(states[-1] + rest[at : at + 1])
+        except (ZeroProbabilityError, EmptyBeamError):
+            longer = prompt + rest[: at + 1]
+            assert prefix_probability(longer, case.model.p, case.model.vocabulary) == 0
+            with pytest.raises((ZeroProbabilityError, TokenizationError)):
+                _ = state + rest
+            return
+        is_true(states[-1], case)
+    same(state + rest, states[-1])  # in rounds, if it is long
+    same(lm.state(text), states[-1])
+    for n in range(len(text) + 1):  # back inside what was stepped, then into the prompt
+        shorter = states[-1] - n
+        is_true(shorter, case)
+        same(shorter, lm.state(text[: len(text) - n]))
+        if n <= len(rest):
+            assert shorter is states[len(rest) - n]
+    same(states[-1] - len(text) + text, states[-1])
+
+
+def test_no_evaluation_for_deleting():
+    lm = CharLM(two_ways().lm, preset="exact")
+    state = lm.state("abab") + "a" + "b"
+    tree = state.session.evaluated.tree
+    before = tree.evaluated
+    for n in range(7):
+        (state - n).next()
+    assert tree.evaluated == before
+
+
+def test_states_share_their_tree():
+    lm = CharLM(two_ways().lm, preset="exact")
+    state = lm.state("ab")
+    tree = state.session.evaluated.tree
+    assert (state + "a").session is state.session
+    before = tree.evaluated
+    _ = state + "a"
+    assert tree.evaluated == before
+    assert (state + "ab" - 1 + "b").session is state.session
+
+
+@pytest.mark.parametrize("n", [-1, 3, 100])
+def test_too_much_deleted(n: int):
+    with pytest.raises(SettingError, match=f"cannot delete {n} bytes"):
+        _ = CharLM(two_ways().lm).state("ab") - n
+
+
+def test_what_cannot_be_added():
+    state = CharLM(two_ways().lm, preset="exact").state("ab")
+    for more in ("z", "az", "abababz"):
+        with pytest.raises((ZeroProbabilityError, TokenizationError), match="z"):
+            _ = state + more
+    with pytest.raises(TokenizationError, match="surrogate"):
+        _ = state + "\ud800"
+    with pytest.raises(TokenizationError, match="int"):
+        _ = state + 3  # type: ignore[operator]
+    assert state.text == b"ab"
+    assert (state + "").text == (state - 0).text == b"ab"
+
+
+def test_light_bundles_count_when_nothing_else_goes_on():
+    """One way to go on weighs 1e-14 of the text; the exact preset keeps it."""
+    model = table([b"a", b"aab", b"c"], {(): [0.9, 1e-14, 0.1 - 2e-14, 1e-14]})
+    lm = CharLM(model.lm, preset="exact")
+    for state in (lm.state("aab"), lm.state("aa") + "b", lm.state("") + "a" + "a" + "b"):
+        assert state.logprob == pytest.approx(math.log(1e-14), rel=1e-12)
+        assert state.missing == 0
+    dropped = CharLM(model.lm, preset="default").state("aa")
+    assert 0 < dropped.missing < 1e-2
+
+
+@given(cases(), st.sampled_from((Effort(1e-2, 1.0, 0), Effort(0.1, 1.0, 1))))
+@examples(200)
+def test_stepping_with_a_threshold_is_a_lower_bound(case: Case, effort: Effort):
+    lm = CharLM(case.model.lm, preset=effort)
+    state = lm.state("")
+    left_out = 0.0
+    for at in range(len(case.text)):
+        try:
+            longer = state + case.text[at : at + 1]
+        except (ZeroProbabilityError, EmptyBeamError):
+            return
+        state, before = longer, state
+        left_out += (state.missing - before.missing) * math.exp(state.logprob)
+        truth = prefix_probability(state.text, case.model.p, case.model.vocabulary)
+        assert math.exp(state.logprob) <= truth * (1 + 1e-11)
+        if state.missing < 1:
+            assert truth <= (math.exp(state.logprob) + left_out) * (1 + 1e-11)
+
+
+# ---- long texts, and how they change ------------------------------------------------------------
+
+
+def test_canonical_before_the_last_tokens():
+    lm = CharLM(two_ways().lm, preset="default")
+    text = b"ab" * 20
+    tokens = len(lm.vocabulary.encode(text))
+    state = lm.state(text)
+    assert tokens == 20
+    assert state.exact_from == 2 * (tokens - EXACT_TOKENS)
+    assert state.text == text
+    # What is before it is conditioned on: only what comes after counts for logprob.
+    after = lm.state(text[state.exact_from :])
+    assert state.logprob == pytest.approx(after.logprob, rel=1e-12)
+    assert state.next().probs == pytest.approx(after.next().probs, rel=1e-12)
+    # Deleting further back than that begins anew.
+    short = state - (len(text) - 4)
+    assert short.exact_from == 0
+    same(short, lm.state(text[:4]))
+
+
+def test_growing_for_long():
+    """Byte by byte far beyond what one session holds; a model without memory forgets the rest."""
+    model = table([b"a", b"b", b"ab"], {(): [0.4, 0.2, 0.3, 0.1]})
+    lm = CharLM(NgramLM(model.vocabulary, 1, {(): [0.4, 0.2, 0.3, 0.1]}, window=64))
+    text = b"abba" * 60
+    state = lm.state("")
+    for byte in text:
+        state = state + bytes([byte])
+    assert state.text == text
+    assert state.exact_from > 0
+    expected = CharLM(model.lm, preset="exact").next(text[-8:]).probs
+    assert state.next().probs == pytest.approx(expected, abs=5e-3)
+    back = state - 100
+    assert back.text == text[:-100]
+    assert back.next().probs.sum() == pytest.approx(1)
+
+
+# ---- copies and threads -------------------------------------------------------------------------
+
+
+def test_copies():
+    lm = CharLM(two_ways().lm, preset="exact")
+    state = lm.state("ab") + "a"
+    expected = (state + "b").next().probs
+    for other in (copy.copy(state), copy.deepcopy(state), pickle.loads(pickle.dumps(state))):
+        same(other, state)
+        assert (other + "b").next().probs == pytest.approx(expected, rel=1e-12)
+        assert (other - 1).text == b"ab"
+    assert copy.copy(state) is state
+
+
+def test_a_pickled_state_is_small():
+    lm = charwise.load()
+    state = lm.state("import numpy as np\n" * 20 + "np.arr")
+    sent = pickle.dumps(state)
+    assert len(sent) < 2000
+    back = pickle.loads(sent)
+    assert back.session.lm is lm  # loaded by name, once in a process
+    assert back.next().probs == pytest.approx(state.next().probs, abs=1e-4)
+
+
+@pytest.mark.parametrize("engine", ["ngram", "transformers"])
+def test_two_threads(engine: str):
+    if engine == "ngram":
+        lm, texts = CharLM(two_ways().lm, preset="exact"), ["ab", "ba", "aab", "b", "a", "abab"]
+    else:
+        lm, texts = charwise.load(), ["y as np", "y\n", "ing(", "xx", "(self)", ".a"]
+    prompt = "" if engine == "ngram" else "import nump"
+
+    def ask(state: State, text: str) -> list[NextBytes]:
+        out = []
+        for character in text:
+            state = state + character
+            out.append(state.next())
+            state.session.lm.complete(prompt, max_new_bytes=3)
+            charwise.cursor.generation.complete(state, max_new_bytes=4)
+        return out
+
+    fresh = [ask(lm.state(prompt), text) for text in texts]
+    shared = lm.state(prompt)
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda text: ask(shared, text), texts * 2))
+    for one, other in zip(fresh * 2, found, strict=True):
+        for expected, nxt in zip(one, other, strict=True):
+            # Batches of other shapes round differently in float32.
+            close = 1e-12 if engine == "ngram" else 2e-4
+            assert np.abs(nxt.probs - expected.probs).max() <= close
+
+
+def test_completing_leaves_a_state_as_it_was():
+    lm = charwise.load()
+    state = lm.state("import nump")
+    expected = (state + "y").next().probs
+    state = lm.state("import nump")
+    charwise.cursor.generation.complete(state, n=3, max_new_bytes=20)
+    "".join(charwise.cursor.generation.stream(state, max_new_bytes=20))
+    assert (state + "y").next().probs == pytest.approx(expected, abs=1e-5)
+    assert (state + "y" - 3 + "u").text == b"import num"[:-1] + b"u"
+
+
+def test_repr():
+    assert repr(CharLM(two_ways().lm, preset="exact").state("ab")).startswith("State(b'ab', ")
+
+
+# ---- distributions ------------------------------------------------------------------------------
+
+
+def test_asking_a_distribution():
+    nxt = CharLM(two_ways().lm, preset="exact").next("")
+    assert nxt["a"] == nxt[b"a"] == nxt[97] == pytest.approx(0.7)
+    assert nxt.eos == nxt[256] == pytest.approx(0.1)
+    assert nxt.top(3)[0] == ("a", pytest.approx(0.7))
+    assert [name for name, _ in nxt.top(3)] == ["a", "b", "<eos>"]
+    assert nxt.entropy == pytest.approx(-sum(p * math.log2(p) for p in (0.7, 0.2, 0.1)))
+    assert nxt.logprobs[97] == pytest.approx(math.log(0.7))
+    assert nxt.logprobs[0] == -math.inf
+    for wrong in ("ab", "", "é", 257, -1, b""):
+        with pytest.raises(SettingError):
+            nxt[wrong]
+    assert "next byte" in nxt._repr_html_()
+
+
+@pytest.mark.parametrize("coverage", [0, -1, 1.01, math.nan])
+def test_bad_coverage(coverage: float):
+    with pytest.raises(SettingError, match="coverage"):
+        CharLM(two_ways().lm).next_chars("a", coverage=coverage)

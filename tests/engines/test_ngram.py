@@ -1,0 +1,159 @@
+"""The exact n-gram engine: its rows are probabilities, and its trees are products of them."""
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from charwise.engines.ngram import NgramLM
+from charwise.errors import ContextLengthError, EngineError
+from charwise.token_lm import TokenLM, TokenTree
+from charwise.tokens.vocabulary import Vocabulary
+
+VOCABULARY = Vocabulary.from_bytes(
+    [b"a", b"b", b"ab", b"a", None, None], end_ids=[4], bos_ids=[5], width=8
+)
+CONTEXTS = st.lists(st.integers(0, 4), max_size=5)
+
+
+def random_lm(seed: int, order: int = 2, zeros: float = 0.3, **options) -> NgramLM:
+    return NgramLM.random(VOCABULARY, order, seed, zeros=zeros, **options)
+
+
+@given(
+    seed=st.integers(0, 2**32),
+    order=st.integers(1, 4),
+    zeros=st.sampled_from([0.0, 0.3, 0.9, 1.0]),
+    concentration=st.sampled_from([0.01, 1.0, 20.0]),
+    context=CONTEXTS,
+)
+@settings(deadline=None)
+def test_rows_are_probabilities(seed, order, zeros, concentration, context):
+    lm = random_lm(seed, order, zeros, concentration=concentration)
+    row = lm.row([5, *context])
+    assert row.sum() == pytest.approx(1, abs=1e-12)
+    assert (row >= 0).all()
+    assert not row[~VOCABULARY.counted].any()
+    assert row[0] > 0  # the way to the end
+    assert lm.row([5, *context, 0])[4] > 0
+    if zeros == 0:
+        assert (row[VOCABULARY.counted] > 0).all()
+    if zeros == 1 and order > 1:
+        assert np.count_nonzero(lm.row([5, 1])) == 1
+
+
+@given(seed=st.integers(0, 2**32), context=CONTEXTS)
+@settings(deadline=None)
+def test_a_row_depends_on_its_context_alone(seed, context):
+    one, other = random_lm(seed, 3), random_lm(seed, 3)
+    other.row([2, 2])  # asked in another order
+    assert (one.row([5, *context]) == other.row([5, *context])).all()
+    assert (one.row([1, *context, 0, 1]) == one.row([0, 1])).all()
+
+
+def test_zeros_occur_and_contexts_differ():
+    lm = random_lm(0, 2, 0.5)
+    rows = np.array([lm.row([id]) for id in range(5)])
+    assert (rows[:, VOCABULARY.counted] == 0).any()
+    assert len({row.tobytes() for row in rows}) == 5
+
+
+def test_a_generator_gives_different_models_in_turn():
+    rng = np.random.default_rng(1)
+    one, other = (NgramLM.random(VOCABULARY, 2, rng) for _ in range(2))
+    assert (one.row([0]) != other.row([0])).any()
+    again = NgramLM.random(VOCABULARY, 2, np.random.default_rng(1))
+    assert (one.row([0]) == again.row([0])).all()
+
+
+@given(seed=st.integers(0, 2**32), order=st.integers(1, 3), data=st.data())
+@settings(deadline=None)
+def test_a_tree_is_the_product_of_the_table(seed, order, data):
+    lm = random_lm(seed, order)
+    tree = lm.tree([5, 1])
+    for _ in range(data.draw(st.integers(0, 3))):
+        count = data.draw(st.integers(1, 4))
+        edges = [
+            (data.draw(st.integers(0, tree.size + i - 1)), data.draw(st.integers(0, 4)))
+            for i in range(count)
+        ]
+        tree.extend(edges)
+    nodes = list(range(tree.size))
+    logprobs = tree.logprobs(nodes)
+    assert logprobs.dtype == torch.float64
+    for node in nodes:
+        tokens = tree.tokens(node)
+        assert tree.depth(node) == len(tokens)
+        assert np.allclose(logprobs[node].exp(), lm.row([5, 1, *tokens]), atol=1e-15)
+        steps = [float(tree.logprobs([0])[0][t]) for t in tokens[:1]]
+        steps += [float(np.log(lm.row([5, 1, *tokens[:i]])[t])) if lm.row([5, 1, *tokens[:i]])[t]
+                  else -np.inf for i, t in enumerate(tokens) if i]  # fmt: skip
+        assert lm.logprob(tokens, [5, 1]) == pytest.approx(sum(steps), abs=1e-12)
+
+
+def test_an_explicit_table():
+    lm = NgramLM(VOCABULARY, 2, {(5,): [0.5, 0, 0.25, 0, 0.25, 0, 0, 0]})
+    assert lm.row([0, 5]).tolist() == pytest.approx([0.5, 0, 0.25, 0, 0.25, 0, 0, 0])
+    assert lm.logprob([1], [5]) == -np.inf
+    with pytest.raises(EngineError, match=r"no row for the context \(0,\)"):
+        lm.tree([5, 0]).logprobs([0])
+    same = NgramLM(VOCABULARY, 2, lambda context: [0.5, 0, 0.25, 0, 0.25, 0, 0, 0])
+    assert (same.row([5]) == lm.row([5])).all()
+
+
+@pytest.mark.parametrize(
+    ("row", "complaint"),
+    [
+        ([1.0], "must have 8"),
+        ([1.5, -0.5, 0, 0, 0, 0, 0, 0], "none negative"),
+        ([0.5, 0, 0, 0, 0, 0.5, 0, 0], "zero for ids"),
+        ([0.5, 0, 0, 0, 0, 0, 0, 0], "sums to 0.5"),
+        ([np.nan, 0, 0, 0, 0, 0, 0, 0], "must have 8"),
+    ],
+)
+def test_bad_rows(row, complaint):
+    with pytest.raises(EngineError, match=complaint):
+        NgramLM(VOCABULARY, 1, {(): row}).row([])
+
+
+def test_models_and_trees_pickle_and_copy():
+    lm = random_lm(3)
+    tree = lm.tree([5])
+    tree.extend([(0, 1), (1, 2)])
+    for clone in (pickle.loads(pickle.dumps(tree)), copy.deepcopy(tree)):
+        assert clone.extend([(2, 0)]) == [3]
+        assert torch.equal(clone.logprobs([0, 1, 2]), tree.logprobs([0, 1, 2]))
+    assert tree.size == 3
+    assert (pickle.loads(pickle.dumps(lm)).row([0, 1]) == lm.row([0, 1])).all()
+
+
+def test_the_protocol():
+    lm = random_lm(3, window=4)
+    tree = lm.tree([5])
+    assert isinstance(lm, TokenLM)
+    assert isinstance(tree, TokenTree)
+    nodes = tree.extend([(0, 1), (1, 2), (0, 0)], logprobs=[True, False, True])
+    assert (nodes, tree.evaluated, tree.calls) == ([1, 2, 3], 4, 2)
+    with pytest.raises(EngineError, match="node 2 has no log-probabilities"):
+        tree.logprobs([2])
+    tree.forget([1])
+    with pytest.raises(EngineError, match="node 1 has no log-probabilities"):
+        tree.logprobs([1])
+    with pytest.raises(ContextLengthError, match="5 tokens is longer than the model's window of 4"):
+        tree.extend([(2, 0), (4, 0)])
+    tree.keep([3])
+    with pytest.raises(EngineError, match="dropped"):
+        tree.extend([(1, 0)])
+    assert tree.extend([(3, 0)]) == [4]
+    assert tree.extend([]) == []
+    assert tree.logprobs([]).shape == (0, 8)
+    with pytest.raises(EngineError, match="no tokens"):
+        lm.tree([])
+    with pytest.raises(EngineError, match="not a token id"):
+        lm.tree([8])
+    with pytest.raises(ContextLengthError):
+        lm.tree([5, 0, 0, 0, 0])

@@ -1,0 +1,559 @@
+"""Trees of contexts agree with plain forward passes, whatever the model's attention looks like."""
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+import charwise.engines.transformers.tree_attention
+from charwise.engines.transformers import TransformersLM
+from charwise.engines.transformers.cache_layer import SlotLayer
+from charwise.engines.transformers.tree_attention import Ancestors
+from charwise.errors import ContextLengthError, EngineError
+from charwise.token_lm import TokenLM, TokenTree
+from charwise.tokens.vocabulary import Vocabulary
+
+DATA = Path(os.environ.get("CHARWISE_DATA", Path(__file__).parents[3] / "shared" / "data"))
+WIDTH = 32  # of the output layers; ids 26 … 29 and 31 spell nothing, 30 ends a text
+TREES = 200
+TEXT = 26
+
+LLAMA = {
+    "vocab_size": WIDTH,
+    "hidden_size": 32,
+    "intermediate_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "pad_token_id": None,
+}
+#: name → (configuration class, arguments); initializer_range is large so that attention matters.
+FAMILIES = {
+    "llama": ("LlamaConfig", LLAMA),
+    "gpt2": (
+        "GPT2Config",
+        {
+            "vocab_size": WIDTH,
+            "n_embd": 32,
+            "n_layer": 2,
+            "n_head": 4,
+            "n_positions": 64,
+        },
+    ),
+    "gpt_neox": ("GPTNeoXConfig", {k: v for k, v in LLAMA.items() if "key_value" not in k}),
+    "gpt_neo": (
+        "GPTNeoConfig",
+        {
+            "vocab_size": WIDTH,
+            "hidden_size": 32,
+            "num_layers": 2,
+            "num_heads": 4,
+            "attention_types": [[["global", "local"], 1]],
+            "window_size": 5,
+            "max_position_embeddings": 32,
+        },
+    ),
+    "qwen2": ("Qwen2Config", LLAMA),
+    "qwen2_sliding": (
+        "Qwen2Config",
+        LLAMA | {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 1},
+    ),
+    "mistral": ("MistralConfig", LLAMA | {"sliding_window": 8}),
+    "gemma3": (
+        "Gemma3TextConfig",
+        LLAMA
+        | {
+            "head_dim": 8,
+            "sliding_window": 5,
+            "layer_types": ["sliding_attention", "full_attention"],
+        },
+    ),
+    "phi3": ("Phi3Config", LLAMA | {"sliding_window": 7}),
+}
+BRANCHED = {
+    "mamba": (
+        "MambaConfig",
+        {
+            "vocab_size": WIDTH,
+            "hidden_size": 16,
+            "num_hidden_layers": 2,
+            "state_size": 4,
+        },
+    ),
+    "lfm2": (
+        "Lfm2Config",
+        LLAMA | {"layer_types": ["conv", "full_attention"], "block_auto_adjust_ff_dim": False},
+    ),
+    "bloom": ("BloomConfig", {"vocab_size": WIDTH, "hidden_size": 32, "n_layer": 2, "n_head": 4}),
+}
+EAGER_ONLY = {"gpt_neo", "mamba", "bloom"}
+
+
+def make_model(name: str, attention: str = "eager", dtype: torch.dtype = torch.float32):
+    kind, arguments = (FAMILIES | BRANCHED)[name]
+    torch.manual_seed(0)
+    config = getattr(transformers, kind)(**arguments, initializer_range=0.3)
+    if name not in EAGER_ONLY:
+        config._attn_implementation = attention
+    model = transformers.AutoModelForCausalLM.from_config(config).to(dtype).eval()
+    assert name in EAGER_ONLY or model.config._attn_implementation == attention
+    return model
+
+
+def make_vocabulary(width: int = WIDTH) -> Vocabulary:
+    letters = [bytes([97 + i]) for i in range(TEXT)]
+    return Vocabulary.from_bytes([*letters, *[None] * (width - TEXT)], end_ids=[30], bos_ids=[30])
+
+
+def make_lm(name: str, attention: str = "eager", dtype=torch.float32, **options) -> TransformersLM:
+    return TransformersLM(make_model(name, attention, dtype), make_vocabulary(), **options)
+
+
+@torch.inference_mode()
+def plain(lm: TransformersLM, contexts: list[list[int]]) -> torch.Tensor:
+    """Log-probabilities `[n, width]` by plain passes, one batch per length, without any cache."""
+    out = torch.empty(len(contexts), lm.vocabulary.width)
+    counted = torch.from_numpy(lm.vocabulary.counted.copy())
+    lengths = np.array([len(ids) for ids in contexts])
+    for length in np.unique(lengths):
+        at = np.flatnonzero(lengths == length)
+        batch = torch.tensor([contexts[i] for i in at])
+        logits = lm.model(input_ids=batch, use_cache=False).logits[:, -1].float()
+        out[at] = logits.masked_fill(~counted, -torch.inf).log_softmax(-1)
+    return out
+
+
+def difference(lm: TransformersLM, prompt: list[int], tree: TokenTree, nodes: list[int]) -> float:
+    """Largest |log-probability - that of a plain pass| over counted ids."""
+    found = tree.logprobs(nodes)
+    true = plain(lm, [[*prompt, *tree.tokens(node)] for node in nodes])
+    counted = torch.from_numpy(lm.vocabulary.counted.copy())
+    assert found.dtype == torch.float32
+    assert (found[:, ~counted] == -torch.inf).all()
+    assert torch.allclose(found.exp().sum(-1), torch.ones(len(nodes)), atol=1e-5)
+    return float((found - true)[:, counted].abs().max())
+
+
+def random_edges(
+    size: int, live: list[int], rng: np.random.Generator, count: int
+) -> list[tuple[int, int]]:
+    """Edges whose parents are old and new, recent ones more often, for a tree of `size` nodes."""
+    parents = list(live)
+    edges = []
+    for i in range(count):
+        recent = max(0, len(parents) - 3) if rng.random() < 0.7 else 0
+        edges.append((int(parents[rng.integers(recent, len(parents))]), int(rng.integers(TEXT))))
+        parents.append(size + i)
+    return edges
+
+
+def grow(tree: TokenTree, live: list[int], rng: np.random.Generator, count: int) -> list[int]:
+    """Extend by random edges."""
+    return tree.extend(random_edges(tree.size, live, rng, count))
+
+
+def random_trees(lm: TransformersLM, trees: int, seed: int = 0) -> float:
+    """The largest difference over random trees, with `keep` and further growth in between.
+
+    Their first edges go with the prompt.
+    """
+    rng = np.random.default_rng(seed)
+    worst = 0.0
+    for _ in range(trees):
+        prompt = [30, *rng.integers(TEXT, size=rng.integers(0, 12)).tolist()]
+        first = random_edges(1, [0], rng, int(rng.integers(0, 7)))
+        tree = lm.tree(prompt, first)
+        live = list(range(1 + len(first)))
+        for _ in range(2):
+            live += grow(tree, live, rng, int(rng.integers(1, 7)))
+        kept = rng.choice(live, size=2).tolist()
+        tree.keep(kept)
+        live = sorted({0, *kept})
+        live += grow(tree, live, rng, int(rng.integers(1, 5)))
+        worst = max(worst, difference(lm, prompt, tree, live))
+    return worst
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Models this small only lose time to a second thread."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_trees_agree_with_plain_passes(name, attention):
+    if name in EAGER_ONLY and attention == "sdpa":
+        pytest.skip(f"{name} has eager attention only")
+    lm = make_lm(name, attention)
+    assert lm.info()["path"] == "tree attention", lm.info()
+    assert random_trees(lm, TREES) < 1e-4
+
+
+@pytest.mark.parametrize("name", BRANCHED)
+def test_models_without_masks_have_a_cache_per_branch(name):
+    lm = make_lm(name)
+    assert lm.info()["path"] == "cache per branch", lm.info()
+    assert lm.info()["why"].startswith("no tree attention: ")
+    assert random_trees(lm, TREES // 4) < 1e-4
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3", "gpt_neo"])
+def test_branches_can_be_asked_for_and_agree(name):
+    lm = make_lm(name, path="branches")
+    assert lm.info()["why"] == "asked for"
+    assert random_trees(lm, 20) < 1e-4
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt_neo", "gemma3", "mamba"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision(name, dtype):
+    lm = make_lm(name, "sdpa", dtype)
+    assert lm.info()["dtype"] == str(dtype)[6:]
+    if name != "mamba":
+        assert lm.info()["path"] == "tree attention", lm.info()
+    spread = plain(lm, [[30, 1, 2]])[:, :TEXT].std().item()
+    assert random_trees(lm, 10) < 0.25 * max(1.0, spread)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "gpt_neo", "mistral"])
+def test_a_tree_may_have_more_nodes_than_the_window(name):
+    lm = make_lm(name)
+    prompt = [30, 1, 2, 3]
+    tree = lm.tree(prompt)
+    rng = np.random.default_rng(0)
+    live = [0]
+    while tree.size < 2 * lm.window:
+        shallow = [node for node in live if tree.depth(node) < 12]
+        live += tree.extend([(int(rng.choice(shallow)), int(rng.integers(TEXT))) for _ in range(9)])
+    assert difference(lm, prompt, tree, live) < 1e-4
+    leaf = max(live, key=tree.depth)
+    path = tree.extend([(leaf if i == 0 else tree.size + i - 1, i) for i in range(10)])
+    assert difference(lm, prompt, tree, path) < 1e-4
+
+
+@pytest.mark.parametrize("name", ["mistral", "gemma3", "gpt_neo", "qwen2_sliding"])
+@pytest.mark.parametrize("prompt_length", [1, 3, 20])
+def test_sliding_windows_are_cut_along_the_path(name, prompt_length):
+    lm = make_lm(name)
+    prompt = [30, *range(1, prompt_length)]
+    tree = lm.tree(prompt)
+    # Two paths in alternation: neighbours on a path are two slots apart.
+    edges = [(0, 1), (0, 2)]
+    edges += [(tree.size + i - 2, (5 * i) % TEXT) for i in range(2, 20)]
+    nodes = tree.extend(edges)
+    assert difference(lm, prompt, tree, [0, *nodes]) < 1e-4
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3", "gpt_neo", "mistral"])
+def test_the_first_edges_go_with_the_prompt(name, monkeypatch):
+    """In the same call; after a prompt whose mask would be large, what branches off in a second."""
+    lm = make_lm(name)
+    prompt, path = [30, *range(1, 12)], [(0, 1), (1, 2), (2, 3)]
+    branches = [*path, (0, 4), (1, 5), (5, 6), (3, 7)]
+    for edges, calls in (([], 1), (path, 1), (branches, 1)):
+        tree = lm.tree(prompt, edges)
+        assert (tree.calls, tree.size, tree.evaluated) == (calls, 1 + len(edges), 1 + len(edges))
+        assert difference(lm, prompt, tree, list(range(tree.size))) < 1e-4
+        assert difference(lm, prompt, tree, tree.extend([(tree.size - 1, 8), (0, 9)])) < 1e-4
+    monkeypatch.setattr(charwise.engines.transformers.tree_attention, "_SMALL_MASK", 4)
+    tree = lm.tree(prompt, branches)
+    assert (tree.calls, tree.size) == (2, 8)
+    assert difference(lm, prompt, tree, list(range(8))) < 1e-4
+
+
+@pytest.mark.parametrize("name", ["llama", "mamba"])
+def test_large_calls_are_split(name):
+    rng = np.random.default_rng(0)
+    results = []
+    for batch_bytes in (2**28, 3 * 4 * WIDTH):
+        lm = make_lm(name, batch_bytes=batch_bytes)
+        tree = lm.tree([30, 5])
+        rng = np.random.default_rng(0)
+        nodes = grow(tree, [0], rng, 20)
+        results.append((tree.calls, tree.logprobs(nodes)))
+    assert results[0][0] == 2
+    assert results[1][0] >= 8
+    assert torch.allclose(results[0][1], results[1][1], atol=1e-4)
+
+
+def test_the_users_model_is_left_as_it_is():
+    model = make_model("gpt_neo")
+    before = {name: (value, value.clone()) for name, value in model.named_buffers()}
+    parameters = dict(model.named_parameters())
+    lm = TransformersLM(model, make_vocabulary())
+    random_trees(lm, 3)
+    assert all(value is before[name][0] for name, value in model.named_buffers())
+    assert all(torch.equal(value, before[name][1]) for name, value in model.named_buffers())
+    twin = lm.tree([30])._cache._masked.plain.model
+    assert twin is not model
+    assert all(value is parameters[name] for name, value in twin.named_parameters())
+
+
+def test_a_path_is_one_call_and_wishes_are_honoured():
+    lm = make_lm("llama")
+    assert isinstance(lm, TokenLM)
+    tree = lm.tree([30])
+    assert isinstance(tree, TokenTree)
+    nodes = tree.extend([(i, i + 1) for i in range(10)], logprobs=[i % 2 == 0 for i in range(10)])
+    assert (nodes, tree.size, tree.evaluated, tree.calls) == (list(range(1, 11)), 11, 11, 2)
+    assert (tree.depth(10), tree.tokens(3)) == (10, (1, 2, 3))
+    assert difference(lm, [30], tree, nodes[::2]) < 1e-4
+    with pytest.raises(EngineError, match="node 2 has no log-probabilities"):
+        tree.logprobs([1, 2])
+    more = tree.extend([(2, 7), (4, 8)], logprobs=[False, False])
+    assert difference(lm, [30], tree, tree.extend([(more[1], 3)])) < 1e-4
+    assert tree.extend([]) == []
+    assert tree.logprobs([]).shape == (0, WIDTH)
+    assert tree.logprobs([3, 0, 3]).shape == (3, WIDTH)
+
+
+def test_forgotten_nodes_can_be_extended_but_not_asked():
+    lm = make_lm("llama")
+    tree = lm.tree([30])
+    a, b, c = tree.extend([(0, 1), (0, 2), (0, 3)])
+    tree.forget([a, b])
+    with pytest.raises(EngineError, match="forgotten"):
+        tree.logprobs([a])
+    held = [block.untyped_storage().nbytes() for block in tree._logits._blocks.values()]
+    assert sum(held) == 2 * 4 * WIDTH  # the root's and c's: the other two rows were freed
+    (d,) = tree.extend([(a, 4)])
+    assert difference(lm, [30], tree, [c, d]) < 1e-4
+
+
+@pytest.mark.parametrize("name", ["llama", "mamba"])
+def test_dropped_nodes(name):
+    lm = make_lm(name)
+    tree = lm.tree([30])
+    a, b = tree.extend([(0, 1), (0, 2)])
+    c, d = tree.extend([(a, 3), (b, 4)])
+    tree.keep([d])
+    for use in (
+        lambda: tree.logprobs([a]),
+        lambda: tree.extend([(c, 1)]),
+        lambda: tree.keep([a]),
+        lambda: tree.tokens(c),
+        lambda: tree.depth(a),
+        lambda: tree.forget([a]),
+    ):
+        with pytest.raises(EngineError, match=r"dropped by keep\(\)"):
+            use()
+    assert tree.extend([(d, 5)]) == [5]
+    assert tree._cache.rows == 4
+    assert difference(lm, [30], tree, [0, b, d, 5]) < 1e-4
+    tree.keep([])
+    assert tree._cache.rows == 1
+    assert difference(lm, [30], tree, [0, *tree.extend([(0, 9)])]) < 1e-4
+
+
+@pytest.mark.parametrize("name", ["llama", "mamba"])
+def test_a_failing_call_leaves_the_tree_as_it_was(name, monkeypatch):
+    lm = make_lm(name, batch_bytes=2 * 4 * WIDTH)
+    tree = lm.tree([30])
+    (a,) = tree.extend([(0, 1)])
+    calls = []
+    forward = lm.model.forward
+
+    def failing(*args, **kwargs):
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return forward(*args, **kwargs)
+
+    monkeypatch.setattr(lm.model, "forward", failing)
+    with pytest.raises(KeyboardInterrupt):
+        tree.extend([(a, 2), (2, 3), (a, 4), (0, 5), (a, 6), (3, 7)])
+    assert (tree.size, tree.evaluated) == (2, 2)
+    assert difference(lm, [30], tree, [a, *tree.extend([(a, 3), (0, 4)])]) < 1e-4
+
+
+def test_bad_requests():
+    lm = make_lm("llama")
+    with pytest.raises(EngineError, match="no tokens"):
+        lm.tree([])
+    with pytest.raises(EngineError, match="32 is not a token id"):
+        lm.tree([WIDTH])
+    tree = lm.tree([30])
+    for edge in [(1, 0), (-1, 0), (0, WIDTH), (0, -1)]:
+        with pytest.raises(EngineError, match=r"does not exist|not a token id"):
+            tree.extend([(0, 3), edge] if edge[0] != 1 else [edge])
+    assert tree.size == 1
+    with pytest.raises(EngineError, match="width=32"):
+        TransformersLM(make_model("llama"), make_vocabulary(31)).tree([30])
+    t5 = transformers.T5Config(
+        vocab_size=WIDTH, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2
+    )
+    with pytest.raises(EngineError, match="not a causal language model"):
+        TransformersLM(transformers.T5ForConditionalGeneration(t5), make_vocabulary())
+
+
+def test_context_length():
+    lm = make_lm("gpt2")
+    assert lm.window == 64
+    assert make_lm("mamba").window is None
+    assert make_lm("llama", window=5).window == 5
+    with pytest.raises(ContextLengthError, match=r"65 tokens is longer than the .* window of 64"):
+        lm.tree([1] * 65)
+    tree = lm.tree([1] * 60)
+    path = [(i, 1) for i in range(4)]
+    assert len(tree.extend(path)) == 4
+    with pytest.raises(ContextLengthError, match="window of 64"):
+        tree.extend([(0, 2), (4, 1)])
+    assert tree.size == 5
+    assert difference(lm, [1] * 60, tree, [4]) < 1e-4
+
+
+def test_every_id_counted_and_none_beyond():
+    model = make_model("llama")
+    vocabulary = Vocabulary.from_bytes([bytes([i]) for i in range(WIDTH)])
+    lm = TransformersLM(model, vocabulary)
+    tree = lm.tree([3])
+    assert difference(lm, [3], tree, [0, *tree.extend([(0, 1), (0, 2)])]) < 1e-4
+    logprobs = tree.logprobs([0])
+    logprobs += 1  # callers may write to what they are given
+    assert tree.logprobs([0]).exp().sum().item() == pytest.approx(1)
+
+
+def test_logits_that_are_not_finite():
+    model = make_model("llama")
+    with torch.no_grad():
+        model.lm_head.weight.fill_(torch.nan)
+    lm = TransformersLM(model, make_vocabulary(), path="branches")
+    with pytest.raises(EngineError, match="cannot share prefixes"):
+        lm.tree([30])
+    lm = make_lm("llama")
+    tree = lm.tree([30])
+    with torch.no_grad():
+        lm.model.lm_head.weight.fill_(torch.nan)
+    with pytest.raises(EngineError, match="not finite"):
+        tree.logprobs(tree.extend([(0, 1)]))
+
+
+def test_a_model_that_ignores_the_mask_is_found_out(monkeypatch):
+    model = make_model("llama")
+    forward = model.forward
+
+    def careless(self, *args, attention_mask=None, position_ids=None, logits_to_keep=0,
+                 past_key_values=None, **kwargs):  # fmt: skip
+        return forward(*args, position_ids=position_ids, logits_to_keep=logits_to_keep,
+                       past_key_values=past_key_values, **kwargs)  # fmt: skip
+
+    monkeypatch.setattr(model, "forward", careless.__get__(model))
+    lm = TransformersLM(model, make_vocabulary())
+    assert lm.info()["path"] == "cache per branch"
+    assert "plain passes" in lm.info()["why"]
+    assert random_trees(lm, 5) < 1e-4
+    with pytest.raises(EngineError, match="tree attention does not work"):
+        TransformersLM(model, make_vocabulary(), path="tree").tree([30])
+
+
+def test_a_model_without_logits_to_keep(monkeypatch):
+    model = make_model("llama")
+    forward = model.forward
+
+    def old(self, input_ids=None, attention_mask=None, position_ids=None, past_key_values=None,
+            use_cache=None, return_dict=None):  # fmt: skip
+        return forward(input_ids=input_ids, attention_mask=attention_mask, use_cache=use_cache,
+                       position_ids=position_ids, past_key_values=past_key_values)  # fmt: skip
+
+    monkeypatch.setattr(model, "forward", old.__get__(model))
+    lm = TransformersLM(model, make_vocabulary())
+    tree = lm.tree([30, 1])
+    nodes = tree.extend([(0, 1), (0, 2), (1, 3)], logprobs=[True, False, True])
+    assert difference(lm, [30, 1], tree, [0, nodes[0], nodes[2]]) < 1e-4
+
+
+def test_threads_share_a_tree():
+    lm = make_lm("gpt_neo")
+    tree = lm.tree([30, 1])
+    made: list[int] = []
+
+    def work(token: int) -> None:
+        node = 0
+        for step in range(8):
+            (node,) = tree.extend([(node, (token + step) % TEXT)])
+            made.append(node)
+
+    threads = [threading.Thread(target=work, args=(3 * i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(made) == list(range(1, 33))
+    assert difference(lm, [30, 1], tree, made) < 1e-4
+
+
+def test_ancestors_grow_shrink_and_stay_true():
+    rng = np.random.default_rng(0)
+    ancestors, true = Ancestors(), np.eye(1, dtype=bool)
+    for _ in range(12):
+        count = len(true)
+        parents = rng.integers(count, size=rng.integers(1, 60))
+        if rng.random() < 0.5:
+            parents = np.arange(count - 1, count - 1 + len(parents))
+        ancestors.append(parents)
+        for row, parent in enumerate(parents, start=count):
+            true = np.pad(true, ((0, 1), (0, 1)))
+            true[row] = true[parent]
+            true[row, row] = True
+        if rng.random() < 0.3:
+            rows = np.flatnonzero(true[rng.integers(len(true), size=3)].any(0))
+            ancestors.select(rows)
+            true = true[np.ix_(rows, rows)]
+        if rng.random() < 0.3:
+            ancestors.truncate(len(true) - len(true) // 3)
+            true = true[: ancestors.count, : ancestors.count]
+        assert (ancestors.rows(0, ancestors.count) == true).all()
+
+
+def test_slots_are_appended_in_place():
+    layer = SlotLayer()
+    parts = [torch.randn(1, 2, n, 3) for n in (5, 1, 1, 200, 1)]
+    for part in parts:
+        layer.update(part, 2 * part)
+    whole = torch.cat(parts, dim=2)
+    assert torch.equal(layer.keys, whole)
+    assert torch.equal(layer.values, 2 * whole)
+    start = layer.keys.data_ptr()
+    layer.truncate(100)
+    layer.update(parts[1], parts[1])
+    assert layer.keys.data_ptr() == start
+    layer.select(torch.tensor([0, 7, 100]))
+    assert torch.equal(layer.keys, torch.cat([whole[:, :, [0, 7]], parts[1]], dim=2))
+    assert layer._buffers[0].shape[2] == 3
+
+
+def test_a_real_model():
+    folder = DATA / "models" / "tinystories-3m"
+    if not folder.is_dir():
+        pytest.skip(f"no {folder}: set CHARWISE_DATA to a folder that has models/tinystories-3m")
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    vocabulary = Vocabulary.from_transformers(tokenizer, width=model.config.vocab_size)
+    lm = TransformersLM(model, vocabulary)
+    assert lm.info()["path"] == "tree attention", lm.info()
+    prompt = [*vocabulary.bos_ids, *vocabulary.encode("Once upon a time, there was a little")]
+    tree = lm.tree(prompt)
+    edges = [(0, token) for token in tree.logprobs([0])[0].topk(6).indices.tolist()]
+    edges += [(node, id) for node in (1, 2, 3) for id in vocabulary.encode(" girl named")]
+    edges += [(len(edges), id) for id in vocabulary.encode(" dog")]
+    nodes = tree.extend(edges)
+    assert difference(lm, prompt, tree, [0, *nodes]) < 1e-4
+    tree.keep([nodes[2], nodes[-1]])
+    assert difference(lm, prompt, tree, tree.extend([(nodes[-1], 13), (nodes[2], 11)])) < 1e-4
+
+
+def test_importing_the_core_imports_no_engine():
+    code = "import sys, charwise.token_lm; print('transformers' in sys.modules)"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "False"

@@ -1,0 +1,322 @@
+"""The model of lm-evaluation-harness, in the real harness and against the oracle."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+import charwise
+from charwise import CharLM
+from charwise.cli.app import app
+from charwise.coverings.reference import next_character_probability, prefix_probability
+from charwise.errors import CharwiseError, SettingError, ZeroProbabilityError
+from models import Case, cases, examples
+
+REASON = "needs lm-evaluation-harness: pip install 'charwise[lm-eval]' accelerate"
+
+lm_eval = pytest.importorskip("lm_eval", reason=REASON)
+
+from lm_eval.api.instance import Instance  # noqa: E402
+from lm_eval.api.model import LM  # noqa: E402
+from lm_eval.api.registry import Registry, get_model  # noqa: E402
+from lm_eval.tasks import TaskManager  # noqa: E402
+
+from charwise.evaluation.lm_eval import BYTES_PER_TOKEN, CharwiseLM  # noqa: E402
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "examples" / "lm_eval"
+
+
+@pytest.fixture(scope="module")
+def model() -> CharwiseLM:
+    return CharwiseLM("embedded", preset="fast", batch_size="auto")
+
+
+def ask(model: CharwiseLM, kind: str, *arguments: tuple[Any, ...]) -> list[Any]:
+    """What a model answers to requests of one kind."""
+    requests = [Instance(kind, {}, pair, n) for n, pair in enumerate(arguments)]
+    answers = getattr(model, kind)(requests, disable_tqdm=True)
+    assert isinstance(answers, list)
+    return answers
+
+
+def evaluate(model: Any, *tasks: Any, **options: Any) -> dict[str, Any]:
+    """The harness's own evaluation, of the tasks of the examples or of others."""
+    manager = TaskManager(include_path=str(FOLDER), include_defaults=False)
+    options = {"task_manager": manager, "bootstrap_iters": 0, **options}
+    found = lm_eval.simple_evaluate(model, tasks=list(tasks), **options)
+    assert isinstance(found, dict)
+    return found
+
+
+def task(name: str, **settings: Any) -> dict[str, Any]:
+    """A task over the ten items, as Python passes it to the harness."""
+    return {
+        "task": name,
+        "dataset_path": "json",
+        "dataset_kwargs": {"data_files": {"test": str(FOLDER / "items.jsonl")}},
+        "test_split": "test",
+        "num_fewshot": 0,
+        **settings,
+    }
+
+
+# --- what is computed ---------------------------------------------------------------------------
+
+
+@given(cases(), st.integers(0, 8))
+@examples(200)
+def test_loglikelihood_and_greedy_are_those_of_the_oracle(case: Case, cut: int):
+    oracle = case.model
+    try:
+        text = case.text.decode()
+    except UnicodeDecodeError:
+        return
+    context, continuation = text[:cut], text[cut:]
+    before, whole = context.encode(), text.encode()
+    truths = [prefix_probability(part, oracle.p, oracle.vocabulary) for part in (before, whole)]
+    model = CharwiseLM(CharLM(oracle.lm, preset="exact"))
+    if truths[0] == 0:
+        return
+    if truths[1] == 0:
+        with pytest.raises(CharwiseError):
+            ask(model, "loglikelihood", (context, continuation))
+        return
+    ((logprob, greedy),) = ask(model, "loglikelihood", (context, continuation))
+    assert logprob == pytest.approx(math.log(truths[1] / truths[0]), rel=1e-9, abs=1e-9)
+    rows = [
+        next_character_probability(whole[:t], oracle.p, oracle.vocabulary)
+        for t in range(len(before), len(whole))
+    ]
+    ahead = [
+        row[byte] - np.delete(row, byte).max()
+        for row, byte in zip(rows, whole[len(before) :], strict=True)
+    ]
+    if all(abs(lead) > 1e-9 for lead in ahead):  # a tie may fall either way
+        assert greedy == all(lead > 0 for lead in ahead)
+
+
+def test_a_cut_changes_nothing(model: CharwiseLM):
+    """log p(context) + log p(continuation | context) is the text's, wherever it is cut."""
+    text = "try:\n    return self.items[name]\nexcept KeyError:\n    return None\n"
+    (whole,) = ask(model, "loglikelihood_rolling", (text,))
+    cuts = range(0, len(text), 7)
+    starts = ask(model, "loglikelihood_rolling", *((text[:cut],) for cut in cuts))
+    rests = ask(model, "loglikelihood", *((text[:cut], text[cut:]) for cut in cuts))
+    # A start is a text of its own, with fewer alternatives looked at: `fast` sees 1 in 100.
+    for start, (rest, _) in zip(starts, rests, strict=True):
+        assert start + rest == pytest.approx(whole, abs=0.1)
+    careful = CharwiseLM("embedded", preset="accurate")
+    pairs = [(text[:-4], "one\n"), (text[:-4], "o"), (text[:-3], "ne\n"), (text[:-3], "")]
+    (whole, _), (first, _), (rest, _), nothing = ask(careful, "loglikelihood", *pairs)
+    assert first + rest == pytest.approx(whole, abs=1e-3)
+    assert nothing == (0.0, True)
+
+
+def test_rolling_is_the_whole_text(model: CharwiseLM):
+    lm, text = charwise.load(), "def f(x):\n    return x\n" * 3
+    answers = ask(model, "loglikelihood_rolling", (text,), ("",), ("import",))
+    assert answers == [
+        pytest.approx(lm.prefix_logprob(text, preset="fast"), rel=1e-5),
+        0.0,
+        pytest.approx(lm.prefix_logprob("import", preset="fast"), rel=1e-5),
+    ]
+
+
+def test_special_tokens_are_no_text(model: CharwiseLM):
+    lm = charwise.load()
+    (name,) = lm.vocabulary.special.values()
+    ((logprob, _),) = ask(model, "loglikelihood", ("x = 1\n", name))
+    score = lm.score(name, context="x = 1\n", preset="fast", end=True)
+    assert score.text == name.encode()
+    assert logprob == pytest.approx(score.logprobs.sum(), rel=1e-5)
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, "auto"])
+def test_answers_keep_the_order_of_the_requests(batch_size: int | str):
+    model = CharwiseLM("embedded", preset="fast", batch_size=batch_size)
+    pairs = [("import", " os"), ("x", ""), ("from collections import", " defaultdict"), ("", "def")]
+    together = ask(model, "loglikelihood", *pairs)
+    for pair, answer in zip(pairs, together, strict=True):
+        (alone,) = ask(model, "loglikelihood", pair)
+        assert answer == (pytest.approx(alone[0], abs=1e-4), alone[1])
+
+
+# --- generation ---------------------------------------------------------------------------------
+
+
+def test_generation_goes_on_inside_a_word(model: CharwiseLM):
+    settings = {"until": ["\n"], "max_gen_toks": 16, "do_sample": False}
+    contexts = ("for i in rang", "import nump", "def f(self):\n    return sel")
+    found = ask(model, "generate_until", *((context, settings) for context in contexts))
+    for answer, start in zip(found, ("e(", "y", "f"), strict=True):
+        assert answer.startswith(start)
+        assert "\n" not in answer
+
+
+def test_lengths_and_stops(model: CharwiseLM):
+    context = "import os\nimport sys\n"
+    free, short, alias, stopped = ask(
+        model,
+        "generate_until",
+        (context, {"max_gen_toks": 12}),
+        (context, {"max_gen_toks": 3, "until": None}),
+        (context, {"max_tokens": 3, "until": ""}),
+        (context, {"max_gen_toks": 12, "until": "\n"}),
+    )
+    assert 0 < len(short) <= 3 * BYTES_PER_TOKEN < len(free)
+    assert free.startswith(short)
+    assert alias == short
+    assert free.startswith(stopped + "\n")
+
+
+def test_samples_follow_the_seed_of_the_harness(model: CharwiseLM):
+    request = ("def ", {"do_sample": True, "max_gen_toks": 16, "temperature": 1.5, "top_p": 0.9})
+    drawn = []
+    for seed in (1, 1, 2):
+        random.seed(seed)
+        drawn.append(ask(model, "generate_until", request))
+    assert drawn[0] == drawn[1] != drawn[2]
+    cold = ("def ", {"do_sample": False, "max_gen_toks": 16, "temperature": 1.5})
+    assert ask(model, "generate_until", cold) == ask(model, "generate_until", cold)
+
+
+def test_a_long_context_loses_its_beginning(model: CharwiseLM):
+    window = charwise.load().engine.window
+    assert window is not None
+    long = "x = 1\n" * window + "for i in rang"
+    (answer,) = ask(model, "generate_until", (long, {"max_gen_toks": window // 2, "until": "\n"}))
+    assert answer.startswith("e(")
+    with pytest.raises(SettingError, match=f"max_gen_toks is {window}, which leaves no room"):
+        ask(model, "generate_until", (long, {"max_gen_toks": window}))
+
+
+def test_what_is_refused(model: CharwiseLM):
+    with pytest.raises(SettingError, match="has no num_beams, typical_p"):
+        ask(model, "generate_until", ("x", {"num_beams": 2, "typical_p": 0.9}))
+    with pytest.raises(SettingError, match="batch_size is 'many'"):
+        CharwiseLM(batch_size="many")
+    with pytest.raises(SettingError, match="unknown preset"):
+        CharwiseLM(preset="best")
+    with pytest.raises(SettingError, match="chat templates"):
+        evaluate(model, "cut_before_space", apply_chat_template=True)
+
+
+def test_an_impossible_continuation_is_an_error():
+    from models import table
+
+    oracle = table([b"a", b"b"], {(): [0.5, 0.0, 0.5]})
+    with pytest.raises(ZeroProbabilityError):
+        ask(CharwiseLM(CharLM(oracle.lm, preset="exact")), "loglikelihood", ("a", "b"))
+
+
+# --- in the harness -----------------------------------------------------------------------------
+
+
+def test_the_harness_knows_it_by_name():
+    assert get_model("charwise") is CharwiseLM
+    found = evaluate("charwise", "cut_in_word", model_args="pretrained=embedded,preset=fast")
+    assert found["results"]["cut_in_word"]["acc,none"] >= 0.9
+    assert found["config"]["vocabulary"].startswith("Vocabulary(")
+    assert "theta=0.01" in found["config"]["effort"]
+
+
+def test_releases_with_plugins_find_it_by_themselves():
+    """They hand the entry points of `lm_eval.models` to their registry."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    target = project["entry-points"]["lm_eval.models"]["charwise"]
+    entry = EntryPoint("charwise", target, "lm_eval.models")
+    registry: Registry[Any] = Registry("model", base_cls=LM)
+    registry.register("charwise", target=entry)
+    assert registry.get("charwise") is CharwiseLM
+
+
+def test_other_kinds_of_task(model: CharwiseLM):
+    rolling = task(
+        "rolling",
+        output_type="loglikelihood_rolling",
+        doc_to_text="",
+        doc_to_target="{{before}}",
+        metric_list=[{"metric": "bits_per_byte"}],
+    )
+    written = task(
+        "written",
+        output_type="generate_until",
+        doc_to_text="{{before}} {{choices[0][0]}}",
+        doc_to_target="{{choices[0][1:].strip()}}",
+        generation_kwargs={"until": ["\n"], "max_gen_toks": 8, "do_sample": False},
+        metric_list=[{"metric": "exact_match"}],
+    )
+    results = evaluate(model, rolling, written)["results"]
+    items = [json.loads(line)["before"] for line in (FOLDER / "items.jsonl").open(encoding="utf-8")]
+    scores = [charwise.load().score(item, preset="fast") for item in items]
+    bits = -sum(score.logprobs.sum() for score in scores) / math.log(2)
+    size = sum(len(score.text) for score in scores)
+    assert results["rolling"]["bits_per_byte,none"] == pytest.approx(bits / size, rel=1e-5)
+    assert results["written"]["exact_match,none"] > 0
+
+
+def test_answers_are_cached(model: CharwiseLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    cache = str(tmp_path / "answers")
+    first = evaluate(model, "cut_in_word", use_cache=cache)
+    assert (tmp_path / "answers_rank0.db").exists()
+
+    def asked(*_: Any, **__: Any) -> list[Any]:
+        raise AssertionError("the answers are in the cache")
+
+    monkeypatch.setattr(CharLM, "scores", asked)
+    again = evaluate(model, "cut_in_word", use_cache=cache)
+    assert again["results"] == first["results"]
+
+
+def test_scores_of_the_stock_adapter_move_and_ours_do_not(tmp_path: Path):
+    """The comparison of docs/lm-eval.md."""
+    pytest.importorskip("accelerate", reason=REASON)
+    file = tmp_path / "rows.json"
+    command = [sys.executable, str(FOLDER / "compare.py"), "--json", str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    rows = {(row["adapter"], row["cut"]): row for row in json.loads(file.read_text())}
+    for cut in ("after_space", "in_word"):
+        ours, stock = rows["charwise", cut], rows["hf", cut]
+        assert ours["margin_moved"] < 1e-3
+        assert ours["chain_rule"] < 1e-3
+        assert ours["accuracy"] == rows["charwise", "before_space"]["accuracy"]
+        assert stock["chain_rule"] > 1
+    assert rows["hf", "in_word"]["margin_moved"] > 1
+
+
+def test_the_command():
+    """`charwise lm-eval` is the harness's command; the package itself does not import it."""
+    script = "import charwise.cli.app, sys; print('lm_eval' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stdout.strip() == "False", done.stderr
+    options = "--model charwise --model_args pretrained=embedded,preset=fast --limit 2"
+    command = [sys.executable, "-m", "charwise", "lm-eval", *options.split()]
+    command += ["--include_path", str(FOLDER), "--tasks", "cut_after_space", "--device", "cpu"]
+    offline = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=offline)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "|cut_after_space|" in done.stdout
+    assert "|acc" in done.stdout
+
+
+def test_without_the_harness(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "lm_eval.__main__", None)
+    result = CliRunner().invoke(app, ["lm-eval", "ls", "tasks"])
+    assert isinstance(result.exception, SettingError)
+    assert "pip install 'charwise[lm-eval]'" in str(result.exception)

@@ -1,0 +1,103 @@
+"""What is worth an evaluation: the rule, and what it is for."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import charwise.known_text.effort
+from charwise import CharLM, Effort
+from charwise.coverings.reference import next_character_probability, prefix_probability
+from charwise.known_text.effort import HINDSIGHT, MEMORY, NATS_A_BYTE, Tail, agreement, hindsight
+from charwise.known_text.ranges import KnownText
+from charwise.known_text.rounds import Rounds
+from models import Case, Model, cases, examples, table
+
+logs = st.floats(-50, 0) | st.just(-math.inf)
+
+
+def tail(tokens: list[int]) -> Tail:
+    made: Tail = None
+    for token in tokens:
+        made = (token, made)
+    return made
+
+
+@given(st.lists(logs, max_size=12))
+def test_hindsight_is_its_definition(values: list[float]):
+    expected = []
+    for t, here in enumerate(values):
+        rises = [
+            here - later - ahead * NATS_A_BYTE
+            for ahead, later in enumerate(values[t + 1 : t + 1 + HINDSIGHT], start=1)
+            if math.isfinite(later)
+        ]
+        expected.append(math.exp(max([0.0, *rises])))
+    assert hindsight(np.array(values)) == pytest.approx(expected)
+
+
+@given(st.lists(st.integers(0, 1), max_size=20), st.lists(st.integers(0, 1), max_size=20))
+def test_agreement_counts_equal_last_tokens(one: list[int], other: list[int]):
+    equal = 0
+    while equal < min(len(one), len(other)) and one[-1 - equal] == other[-1 - equal]:
+        equal += 1
+    assert agreement(tail(one), tail(other)) == min(equal, MEMORY)
+
+
+def garden_path() -> Model:
+    """After [o], which has little mass, "be" is likely; [ob], canonical, has hardly any."""
+    tokens = [b"o", b"ob", b"oc", b"be", b"e", b"x"]
+    rows = {(id,): [1 / 7] * 7 for id in range(1, 6)}
+    rows[6,] = [1e-3, 1e-9, 0.9 - 1e-9, 1e-3, 1e-3, 0.096, 1e-3]
+    rows[0,] = [0.01, 0.01, 0.01, 0.9, 0.01, 0.05, 0.01]
+    return table(tokens, rows, order=2)
+
+
+def test_a_surprise_brings_back_what_was_too_light(monkeypatch):
+    model, text = garden_path(), b"obe"
+    assert model.vocabulary.encode(text) == [1, 4]
+    truth = prefix_probability(text, model.p, model.vocabulary)
+    lm = CharLM(model.lm, preset=Effort(theta=1e-2, gamma=0.5))
+    assert lm.score(text).logprobs.sum() == pytest.approx(math.log(truth), abs=1e-2)
+    assert lm.prefix_logprob(text) == pytest.approx(math.log(truth), abs=1e-2)
+    monkeypatch.setattr(charwise.known_text.effort, "NATS_A_BYTE", 100.0)
+    assert lm.score(text).logprobs.sum() < math.log(truth) - 5
+
+
+def positions_without_context(model: Model, text: bytes, effort: Effort) -> list[int]:
+    """Where contexts of the text end, but none is evaluated."""
+    rounds = Rounds(model.evaluated(), 0, KnownText.of(text, model.index), effort)
+    lattice = rounds.run(model.vocabulary.encode_beginning(text))
+    return [t for t in range(len(text)) if lattice.missing[t] > 0 and not lattice.at[t]]
+
+
+@given(cases())
+@examples(300)
+def test_every_position_gets_a_first_context(case: Case):
+    """However little is lent or spent elsewhere."""
+    model, text = case.model, case.text
+    if not text or prefix_probability(text, model.p, model.vocabulary) == 0:
+        return
+    assert not positions_without_context(model, text, Effort(0.5, 0.5, first=0.0))
+
+
+def test_a_first_context_shows_bytes_that_no_other_does():
+    """Without it, what follows "o" other than in [ob] and [oc] has no probability at all."""
+    model = garden_path()
+    text = b"oc"
+    assert positions_without_context(model, text, Effort(0.1, 0.5)) == [1]
+    assert positions_without_context(model, text, Effort(0.1, 0.5, first=1e-4)) == []
+    assert next_character_probability(b"o", model.p, model.vocabulary)[ord("x")] > 0
+
+
+def test_a_smaller_theta_evaluates_no_less():
+    model, text = garden_path(), b"obeobex"
+    lm = CharLM(model.lm)
+    contexts = [lm.score(text, preset=Effort(theta, 0.5)).nodes for theta in (0.5, 1e-2, 1e-4, 0.0)]
+    assert all(few <= many for few, many in pairwise(contexts))
+    assert contexts[0] < contexts[-1]

@@ -1,0 +1,692 @@
+"""Healing inside transformers: every decoding mode, against a naive loop, on real small models."""
+
+from __future__ import annotations
+
+import gc
+import random
+import re
+import sysconfig
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    CompileConfig,
+    ContinuousBatchingConfig,
+    GenerationConfig,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    LogitsProcessor,
+    LogitsProcessorList,
+    PreTrainedTokenizerFast,
+    T5Config,
+    T5ForConditionalGeneration,
+    TopPLogitsWarper,
+)
+from transformers.generation.continuous_batching.requests import FutureRequestState, RequestState
+
+from charwise import SortedVocabulary, Vocabulary, heal_generate
+from charwise.errors import ContextLengthError, EngineError, HealingError, SettingError
+from charwise.healing import cut
+from charwise.models import EMBEDDED
+from charwise.processors.transformers import HealingLogitsProcessor
+from charwise.processors.transformers.continuous_batching import ContinuousHealing
+from charwise.processors.transformers.generate import index_of
+from conftest import LANGUAGES, Data
+
+TEXT = Path(__file__).read_text(encoding="utf-8")
+PROMPTS = ["def test_pro", "import tor", "    return mod", "x = {'ke", "naï", "class Nod"]
+WIDER = 13  # columns of the output layer beyond the tokenizer
+
+
+@dataclass(frozen=True)
+class Small:
+    """A model with its tokenizer and index."""
+
+    model: Any
+    tokenizer: Any
+
+    @property
+    def index(self) -> SortedVocabulary:
+        return index_of(self.tokenizer, self.model)
+
+    def cut(self, prompt: str | bytes, rule: Any = "auto") -> tuple[list[int], bytes]:
+        vocabulary = self.index.vocabulary
+        text = prompt.encode() if isinstance(prompt, str) else prompt
+        return cut([*vocabulary.bos_ids, vocabulary.lead + text], self.index, rule)
+
+    def generate(
+        self, prompts: Sequence[str | bytes], rule: Any = "auto", **kwargs: Any
+    ) -> list[list[int]]:
+        """Ids after the kept ones, from the model's own `generate` with the processor."""
+        cuts = [self.cut(prompt, rule) for prompt in prompts]
+        length = max(len(kept) for kept, _ in cuts)
+        ids = torch.tensor([[0] * (length - len(kept)) + kept for kept, _ in cuts])
+        seen = torch.tensor([[0] * (length - len(kept)) + [1] * len(kept) for kept, _ in cuts])
+        healing = HealingLogitsProcessor(self.index, [forced for _, forced in cuts], length)
+        out = self.model.generate(
+            ids,
+            attention_mask=seen,
+            logits_processor=LogitsProcessorList([healing]),
+            pad_token_id=0,
+            **kwargs,
+        )
+        return out[:, length:].tolist()
+
+
+@cache
+def trained_tokenizer() -> PreTrainedTokenizerFast:
+    """Byte-level BPE of 700 tokens, trained on this file."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=700,
+        special_tokens=["<end>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(TEXT.splitlines(keepends=True), trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<end>", eos_token="<end>")
+
+
+def random_model(kind: str, width: int, seed: int = 0, size: int = 32) -> Any:
+    """An untrained model whose weights are large enough for it to have firm opinions."""
+    torch.manual_seed(seed)
+    shared: dict[str, Any] = {"vocab_size": width, "bos_token_id": 0, "eos_token_id": 0}
+    if kind == "gpt2":
+        config = GPT2Config(n_embd=size, n_layer=2, n_head=2, n_positions=128, **shared)
+        model: Any = GPT2LMHeadModel(config)
+    else:
+        config = LlamaConfig(
+            hidden_size=size,
+            intermediate_size=size,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            max_position_embeddings=128,
+            **shared,
+        )
+        model = LlamaForCausalLM(config)
+    with torch.no_grad():
+        for weights in model.parameters():
+            if weights.ndim == 2:
+                weights.mul_(15)
+    return model.double().eval()
+
+
+@cache
+def trained(kind: str) -> Small:
+    if kind == "embedded":
+        model = AutoModelForCausalLM.from_pretrained(EMBEDDED, dtype=torch.float32)
+        return Small(model.eval(), AutoTokenizer.from_pretrained(EMBEDDED))
+    tokenizer = trained_tokenizer()
+    return Small(random_model(kind, len(tokenizer) + WIDER), tokenizer)
+
+
+@pytest.fixture(params=["llama", "gpt2", "embedded", "tinystories-3m"])
+def small(request: pytest.FixtureRequest) -> Small:
+    if request.param != "tinystories-3m":
+        return trained(request.param)
+    data: Data = request.getfixturevalue("data")
+    return stories(data.folder)
+
+
+@cache
+def stories(folder: Path) -> Small:
+    path = folder / "models" / "tinystories-3m"
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+    return Small(model.eval(), AutoTokenizer.from_pretrained(path))
+
+
+@pytest.fixture
+def llama() -> Small:
+    return trained("llama")
+
+
+MODES: dict[str, dict[str, Any]] = {
+    "greedy": {"do_sample": False},
+    "sampling": {"do_sample": True, "top_k": 0},
+    "hot, truncated": {"do_sample": True, "temperature": 3.0, "top_k": 3, "top_p": 0.5},
+    "beams": {"num_beams": 3, "do_sample": False},
+    "all beams": {"num_beams": 3, "num_return_sequences": 3, "do_sample": False},
+    "sampled beams": {"num_beams": 3, "num_return_sequences": 2, "do_sample": True},
+    "returns": {"num_return_sequences": 3, "do_sample": True},
+    "static cache": {"cache_implementation": "static", "do_sample": False},
+    "no cache": {"use_cache": False, "do_sample": False},
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_mode_starts_with_the_exact_prompt(small: Small, mode: str) -> None:
+    """A left-padded batch with a different forced text in each row."""
+    vocabulary = small.index.vocabulary
+    torch.manual_seed(1)
+    rows = small.generate(PROMPTS, max_new_tokens=12, min_new_tokens=8, **MODES[mode])
+    copies = len(rows) // len(PROMPTS)
+    for row, ids in enumerate(rows):
+        prompt = PROMPTS[row // copies]
+        kept, _ = small.cut(prompt)
+        assert vocabulary.decode([*kept, *ids]).startswith(vocabulary.lead + prompt.encode())
+
+
+@pytest.mark.parametrize("mode", ["assisted", "assisted sampling", "lookup"])
+@pytest.mark.parametrize("rule", ["auto", 3])
+def test_drafts(small: Small, mode: str, rule: Any) -> None:
+    """Drafts that leave the forced text are tolerated, and change nothing under greedy."""
+    width = small.model.config.vocab_size
+    draft = random_model("llama", width, seed=5, size=8).to(small.model.dtype)
+    how: dict[str, Any] = {"assistant_model": draft, "do_sample": mode == "assisted sampling"}
+    if mode == "lookup":
+        how = {"prompt_lookup_num_tokens": 3, "do_sample": False}
+    for prompt in (PROMPTS[0], "ab ab ab ab a", "return ret"):
+        [ids] = small.generate([prompt], rule, max_new_tokens=10, **how)
+        kept, _ = small.cut(prompt, rule)
+        assert small.index.vocabulary.decode([*kept, *ids]).startswith(prompt.encode())
+        if not how["do_sample"]:
+            assert [ids] == small.generate([prompt], rule, max_new_tokens=10, do_sample=False)
+
+
+def naive(small: Small, kept: list[int], forced: bytes, steps: int) -> list[int]:
+    """Greedy decoding with a scan over the whole vocabulary at each step."""
+    tokens, out = small.index.vocabulary.tokens, list[int]()
+    while len(out) < steps:
+        with torch.no_grad():
+            logits = small.model(torch.tensor([kept + out])).logits[0, -1]
+        left = forced[sum(len(tokens[id] or b"") for id in out) :]
+        if left:
+            for id, token in enumerate(tokens):
+                if not token or not (token.startswith(left) or left.startswith(token)):
+                    logits[id] = -torch.inf
+        out.append(int(logits.argmax()))
+        if out[-1] in small.index.vocabulary.end_ids:
+            break
+    return out
+
+
+@pytest.mark.parametrize("rule", ["auto", "word", "off", 1, 4, 99])
+def test_equals_the_naive_loop(small: Small, rule: Any) -> None:
+    for prompt in PROMPTS:
+        kept, forced = small.cut(prompt, rule)
+        [ids] = small.generate([prompt], rule, max_new_tokens=8, do_sample=False)
+        assert ids == naive(small, kept, forced, 8)
+
+
+@pytest.mark.parametrize("rule", ["auto", "word", 3])
+def test_a_batch_equals_its_prompts_one_by_one(small: Small, rule: Any) -> None:
+    settings: dict[str, Any] = {"rule": rule, "max_new_tokens": 6, "do_sample": False}
+    together = heal_generate(small.model, small.tokenizer, PROMPTS, **settings)
+    alone = [heal_generate(small.model, small.tokenizer, p, **settings) for p in PROMPTS]
+    assert together == [text for [text] in alone]
+
+
+# ---- the processor alone ------------------------------------------------------------------------
+
+
+def letters(forced: list[bytes], prompt_length: int = 2) -> HealingLogitsProcessor:
+    tokens = [b"a", b"b", b"ab", b"abc", None]
+    vocabulary = Vocabulary.from_bytes(tokens, end_ids=[4], width=5)
+    return HealingLogitsProcessor(SortedVocabulary(vocabulary), forced, prompt_length)
+
+
+def allowed(scores: torch.Tensor) -> list[list[int]]:
+    return [torch.nonzero(~row.isneginf()).flatten().tolist() for row in scores]
+
+
+def test_only_reproducing_tokens_are_allowed() -> None:
+    process = letters([b"ab"])
+    assert allowed(process(torch.tensor([[4, 4]]), torch.zeros(1, 5))) == [[0, 2, 3]]
+    assert allowed(process(torch.tensor([[4, 4, 0]]), torch.zeros(1, 5))) == [[1]]
+    assert allowed(process(torch.tensor([[4, 4, 3]]), torch.zeros(1, 5))) == [[0, 1, 2, 3, 4]]
+
+
+def test_finished_rows_cost_nothing_and_keep_their_tensor() -> None:
+    process = letters([b"ab", b""])
+    done = torch.zeros(2, 5)
+    assert process(torch.tensor([[4, 4, 0, 1], [4, 4, 1, 1]]), done) is done
+    assert process(torch.tensor([[4, 4, 3], [4, 4, 1]]), done) is done
+    nothing = letters([b""])
+    assert nothing(torch.tensor([[4, 4]]), done) is done
+
+
+def test_scores_are_not_changed_in_place() -> None:
+    scores = torch.zeros(1, 5)
+    letters([b"ab"])(torch.tensor([[4, 4]]), scores)
+    assert not scores.isneginf().any()
+
+
+def test_drafts_that_left_are_not_constrained() -> None:
+    scores = torch.zeros(1, 5)
+    assert letters([b"ab"])(torch.tensor([[4, 4, 1]]), scores) is scores
+
+
+def test_rows_of_beams_follow_their_prompt() -> None:
+    process = letters([b"b", b"", b"abc"])
+    scores = process(torch.full((6, 2), 4), torch.zeros(6, 5))
+    everything = [0, 1, 2, 3, 4]
+    assert allowed(scores) == [[1], [1], everything, everything, [3], [3]]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_any_float_and_wider_scores(dtype: torch.dtype) -> None:
+    given = torch.randn(1, 9).to(dtype)
+    scores = letters([b"ab"])(torch.tensor([[4, 4]]), given)
+    assert scores.dtype == dtype
+    assert allowed(scores) == [[0, 2, 3]]
+    assert torch.equal(scores[0, [0, 2, 3]], given[0, [0, 2, 3]])
+
+
+def test_narrower_scores_only_if_no_token_is_missing() -> None:
+    process = letters([b"ab"])
+    assert allowed(process(torch.tensor([[4, 4]]), torch.zeros(1, 4))) == [[0, 2, 3]]
+    with pytest.raises(SettingError, match="3 columns"):
+        process(torch.tensor([[4, 4]]), torch.zeros(1, 3))
+
+
+def test_errors_say_what_is_wrong() -> None:
+    with pytest.raises(HealingError, match=r"spells b'x'"):
+        letters([b"x"])
+    with pytest.raises(SettingError, match="is bytes"):
+        letters(["ab"])  # type: ignore[list-item]
+    with pytest.raises(SettingError, match="0 forced texts"):
+        letters([])
+    with pytest.raises(SettingError, match="3 rows of scores for 2"):
+        letters([b"a", b"b"])(torch.full((3, 2), 4), torch.zeros(3, 5))
+    with pytest.raises(SettingError, match="shorter than prompt_length"):
+        letters([b"a"])(torch.tensor([[4]]), torch.zeros(1, 5))
+
+
+def test_a_row_that_others_blocked() -> None:
+    scores = torch.zeros(1, 5)
+    scores[0, [0, 2, 3]] = -torch.inf
+    with pytest.raises(HealingError, match="another processor"):
+        letters([b"ab"])(torch.tensor([[4, 4]]), scores)
+
+
+# ---- continuous batching ------------------------------------------------------------------------
+
+
+def test_a_place_in_the_batch_is_not_enough_for_continuous_batching() -> None:
+    assert HealingLogitsProcessor.supports_continuous_batching is False
+
+
+def float_llama() -> Small:
+    """A model of its own: continuous batching changes its attention while it runs."""
+    small = trained("llama")
+    model = random_model("llama", small.model.config.vocab_size).float()
+    model.generation_config.pad_token_id = 0
+    return Small(model, small.tokenizer)
+
+
+def serve(
+    small: Small, prompts: Sequence[Any], rule: Any, *, num_blocks: int = 64, **generation: Any
+) -> dict[Any, list[tuple[list[int], list[int], bytes]]]:
+    """Prompt → (prompt ids, new ids, forced text) of each completion, by the engine itself."""
+    settings = GenerationConfig(eos_token_id=0, pad_token_id=0, **generation)
+    batching = ContinuousBatchingConfig(page_size=8, num_blocks=num_blocks, max_batch_tokens=16)
+    manager = small.model.init_continuous_batching(
+        generation_config=settings, continuous_batching_config=batching
+    )
+    healing = ContinuousHealing(small.index)
+    healing.attach(manager)
+    manager.start()
+    try:
+        asked = {}
+        for prompt in prompts:
+            kept, forced = healing.cut(prompt, rule)
+            enough = max(8, len(forced))  # no text of n bytes takes more than n tokens
+            name = healing.add_request(manager, kept, forced, max_new_tokens=enough)
+            asked[name] = (prompt, forced)
+        found: dict[Any, list[tuple[list[int], list[int], bytes]]] = {}
+        for _ in range(len(prompts) * (generation.get("num_return_sequences") or 1)):
+            result = manager.get_result(timeout=60)
+            assert result.error is None
+            prompt, forced = asked[result.request_id.split("__")[0]]
+            ids = (result.prompt_ids, result.generated_tokens, forced)
+            found.setdefault(prompt, []).append(ids)
+        return found
+    finally:
+        manager.stop(block=True)
+
+
+@pytest.mark.parametrize("rule", ["auto", 3])
+@pytest.mark.parametrize("mode", ["sampling", "returns", "pushed out"])
+def test_continuous_batching_starts_with_the_exact_prompt(
+    rule: Any, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Chunked prompts, several returns, and a cache so small that requests must start again."""
+    small, again = float_llama(), list[str]()
+    start_again = RequestState.create_equivalent_initial_request
+
+    def noted(state: RequestState) -> RequestState:
+        again.append(state.request_id)
+        return start_again(state)
+
+    monkeypatch.setattr(RequestState, "create_equivalent_initial_request", noted)
+    prompts = [TEXT[start : start + 30] for start in range(0, 1000, 100)]
+    copies = 3 if mode == "returns" else 1
+    found = serve(
+        small,
+        prompts,
+        rule,
+        num_blocks=14 if mode == "pushed out" else 64,
+        do_sample=True,
+        num_return_sequences=copies,
+    )
+    assert again if mode == "pushed out" else True
+    for prompt in prompts:
+        assert len(found[prompt]) == copies
+        for kept, new, _ in found[prompt]:
+            assert small.index.vocabulary.decode([*kept, *new]).startswith(prompt.encode())
+
+
+def test_continuous_batching_writes_what_generate_writes() -> None:
+    small = float_llama()
+    found = serve(small, PROMPTS, "auto", do_sample=False)
+    for prompt in PROMPTS:
+        [(kept, new, forced)] = found[prompt]
+        healing = HealingLogitsProcessor(small.index, [forced], len(kept))
+        [ids] = small.model.generate(
+            torch.tensor([kept]), logits_processor=[healing], max_new_tokens=16, do_sample=False
+        )
+        assert ids.tolist()[len(kept) :][: len(new)] == new
+
+
+def cut_anywhere(data: Data, n: int) -> list[bytes]:
+    """Prompts of code and of seven languages, cut at random bytes: inside words and characters."""
+    rng = random.Random(11)
+    library = Path(sysconfig.get_path("stdlib"))
+    texts = [(library / f"{name}.py").read_bytes() for name in ("cmd", "heapq", "textwrap")]
+    texts += [data.text(language).encode() for language in LANGUAGES]
+    prompts = []
+    for text in rng.choices(texts, k=n):
+        start = rng.randrange(len(text) - 120)
+        while text[start] & 0xC0 == 0x80:  # a prompt starts with a character
+            start -= 1
+        prompts.append(text[start : start + rng.randrange(12, 100)])
+    return list(dict.fromkeys(prompts))
+
+
+def test_prompts_cut_at_random_bytes_of_code_and_seven_languages(data: Data) -> None:
+    """`generate` and continuous batching write the same tokens, and first the exact prompt."""
+    model = AutoModelForCausalLM.from_pretrained(EMBEDDED, dtype=torch.float32).eval()
+    small = Small(model, AutoTokenizer.from_pretrained(EMBEDDED))
+    vocabulary = small.index.vocabulary
+    prompts = cut_anywhere(data, 320)
+    assert len(prompts) > 300
+    found = serve(small, prompts, "auto", num_blocks=1000, do_sample=False)
+    prompts.sort(key=lambda prompt: len(found[prompt][0][2]))  # by their forced texts
+    for start in range(0, len(prompts), 32):
+        batch = prompts[start : start + 32]
+        steps = max(len(found[prompt][0][1]) for prompt in batch)
+        rows = small.generate(batch, max_new_tokens=steps, do_sample=False)
+        for prompt, ids in zip(batch, rows, strict=True):
+            [(kept, new, _)] = found[prompt]
+            assert new == ids[: len(new)]
+            assert vocabulary.decode([*kept, *new]).startswith(vocabulary.lead + prompt)
+
+
+def test_what_continuous_batching_cannot_serve() -> None:
+    small = float_llama()
+    healing = ContinuousHealing(small.index)
+    for settings in (
+        {"use_cuda_graph": True},
+        {"varlen_compile_config": CompileConfig()},
+        {"use_async_batching": True},
+    ):
+        manager = SimpleNamespace(continuous_batching_config=ContinuousBatchingConfig(**settings))
+        with pytest.raises(EngineError, match=next(iter(settings))):
+            healing.attach(manager)
+    started = SimpleNamespace(
+        continuous_batching_config=ContinuousBatchingConfig(), batch_processor=object()
+    )
+    with pytest.raises(EngineError, match="started already"):
+        healing.attach(started)
+    with pytest.raises(SettingError, match="is bytes"):
+        healing.add_request(started, [0], "text")  # type: ignore[arg-type]
+    # A batch that was prepared before the last token was known.
+    state = RequestState("a", [0, 1], position_offset=3, logit_processor_kwargs={"forced": b"def"})
+    with pytest.raises(EngineError, match="use_async_batching=False"):
+        healing.prepare_tensor_args([FutureRequestState(state, True, {}, 1)])
+
+
+# ---- heal_generate ------------------------------------------------------------------------------
+
+
+def test_what_is_given_back_does_not_eat_the_budget(llama: Small) -> None:
+    """Every rule leaves the same number of tokens after the one that completes the prompt."""
+    vocabulary = llama.index.vocabulary
+    for rule in ("auto", "word", 5, 99):
+        kept, forced = llama.cut("import tor", rule)
+        ids = naive(llama, kept, forced, 60)
+        done = next(n for n in range(61) if len(vocabulary.decode(ids[:n])) >= len(forced))
+        for budget in (1, 4):
+            text = vocabulary.decode(ids[: done + budget])[len(forced) :]
+            [got] = heal_generate(
+                llama.model,
+                llama.tokenizer,
+                "import tor",
+                rule=rule,
+                max_new_tokens=budget,
+                do_sample=False,
+            )
+            assert text.decode("utf-8", "replace").startswith(got.rstrip("�"))
+            assert len(text) - len(got.encode()) < 4
+
+
+def test_bytes_and_stop_strings(small: Small) -> None:
+    prompt, ask = "x = [a, b]\nfor i in rang", {"do_sample": False, "eos_token_id": None}
+    [long] = heal_generate(small.model, small.tokenizer, prompt, max_new_bytes=40, **ask)
+    assert 30 < len(long.encode()) <= 40 + 3 * long.count("�")
+    [short] = heal_generate(small.model, small.tokenizer, prompt, max_new_bytes=5, **ask)
+    assert long.startswith(short.rstrip("�"))
+    stop = long[6:8]
+    [stopped] = heal_generate(
+        small.model, small.tokenizer, prompt, stop_strings=[stop], max_new_bytes=40, **ask
+    )
+    assert long.startswith(stopped)
+    assert stop in stopped
+    # A stop string inside the forced text stops nothing.
+    [text] = heal_generate(
+        small.model,
+        small.tokenizer,
+        prompt,
+        rule="word",
+        stop_strings="rang",
+        max_new_tokens=4,
+        **ask,
+    )
+    assert text
+
+
+def test_a_generation_config(small: Small) -> None:
+    """Settings may come in the object that generate takes; it is not changed."""
+    config = GenerationConfig(max_new_tokens=4, do_sample=False)
+    [text] = heal_generate(small.model, small.tokenizer, "import tor", generation_config=config)
+    arguments = {"max_new_tokens": 4, "do_sample": False}
+    assert [text] == heal_generate(small.model, small.tokenizer, "import tor", **arguments)
+    assert config.max_new_tokens == 4
+    assert config.eos_token_id is None
+
+
+def test_the_embedded_model_is_healed() -> None:
+    small = trained("embedded")
+    prompt = "def check(value):\n    if value < 0:\n        raise ValueErr"
+    settings: dict[str, Any] = {"max_new_bytes": 3, "do_sample": False}
+    assert heal_generate(small.model, small.tokenizer, prompt, **settings) == ["or("]
+    plain = heal_generate(small.model, small.tokenizer, prompt, rule="off", **settings)
+    assert plain != ["or("]
+
+
+def test_returns_and_batches_are_flat(llama: Small) -> None:
+    texts = heal_generate(
+        llama.model, llama.tokenizer, PROMPTS[:2], num_return_sequences=3, do_sample=True
+    )
+    assert len(texts) == 6
+    assert heal_generate(llama.model, llama.tokenizer, []) == []
+    output = heal_generate(
+        llama.model, llama.tokenizer, "import tor", return_dict_in_generate=True, num_beams=2
+    )
+    assert len(output) == 1
+
+
+def test_prompts_of_bytes_and_of_special_tokens(llama: Small) -> None:
+    end = llama.tokenizer.eos_token_id
+    ask: dict[str, Any] = {"do_sample": False, "max_new_tokens": 5}
+    from_text = heal_generate(llama.model, llama.tokenizer, "import tor", **ask)
+    assert from_text == heal_generate(llama.model, llama.tokenizer, b"import tor", **ask)
+    assert from_text == heal_generate(llama.model, llama.tokenizer, [end, "import tor"], **ask)
+    assert from_text == heal_generate(llama.model, llama.tokenizer, [[end, "import tor"]], **ask)
+
+
+def test_a_prompt_that_ends_inside_a_character() -> None:
+    """The completion starts with that character, whole."""
+    vocabulary = [b"\xc3\xa9", b"\xc3", b"e", b"x", None]
+    index = SortedVocabulary(Vocabulary.from_bytes(vocabulary, end_ids=[4], bos_ids=[4]))
+    model = random_model("llama", 5)
+    [text] = heal_generate(model, index, b"x\xc3", max_new_tokens=2, suppress_tokens=[1])
+    assert text[0] == "é"
+
+
+@pytest.mark.parametrize("prompt", ["", "a", " ", "\n\n    ", "naïve caf", "日本", "👩‍"])
+@pytest.mark.parametrize("name", ["llama2", "qwen2", "llama3", "gpt2"])
+def test_real_tokenizers(name: str, prompt: str, data: Data) -> None:
+    """An implied leading space, no start token, an NFC normalizer, no padding token."""
+    tokenizer = data.tokenizer(name)
+    width = data.vocabulary(name).width
+    model = wide_model(width, tokenizer.eos_token_id)
+    index = index_of(tokenizer, model)
+    vocabulary = index.vocabulary
+    kept, forced = cut([*vocabulary.bos_ids, vocabulary.lead + prompt.encode()], index)
+    texts = heal_generate(model, tokenizer, [prompt, "e\u0301 deux"], max_new_tokens=3)
+    assert len(texts) == 2
+    ids = naive(Small(model, tokenizer), kept or [vocabulary.bos_ids[0]], forced, 3 + len(forced))
+    text = vocabulary.decode(ids)
+    assert text.startswith(forced)
+    assert text[len(forced) :].decode("utf-8", "replace").startswith(texts[0].rstrip("�"))
+
+
+@cache
+def wide_model(width: int, end: int) -> Any:
+    model = random_model("llama", width, size=4)
+    model.generation_config.eos_token_id = end
+    return model
+
+
+def test_no_start_token_at_all() -> None:
+    """At least one token is kept for the model to start from; nothing at all is an error."""
+    index = SortedVocabulary(Vocabulary.from_bytes([b"a", b"b", b"ab", b"abab"]))
+    model = random_model("gpt2", 4)
+    assert len(heal_generate(model, index, ["ab", "b"], max_new_tokens=2, eos_token_id=None)) == 2
+    with pytest.raises(HealingError, match="prompt is empty"):
+        heal_generate(model, index, "")
+
+
+def test_the_index_is_made_once_and_not_kept_alive() -> None:
+    import weakref
+
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=trained_tokenizer().backend_tokenizer, eos_token="<end>"
+    )
+    index = weakref.ref(index_of(tokenizer))
+    assert index() is index_of(tokenizer)
+    assert index_of(index()) is index()
+    tokenizer.add_tokens(["one more"])
+    assert index() is not index_of(tokenizer)
+    del tokenizer
+    gc.collect()
+    assert index() is None
+
+
+class Record(LogitsProcessor):
+    """Notes how many tokens were still possible when it ran."""
+
+    def __init__(self) -> None:
+        self.finite: list[int] = []
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        self.finite.append(int((~scores.isneginf()).sum()))
+        return scores
+
+
+class RecordWarper(Record):
+    pass
+
+
+def test_the_mask_comes_after_processors_and_before_warpers(llama: Small) -> None:
+    processor, warper = Record(), RecordWarper()
+    heal_generate(
+        llama.model,
+        llama.tokenizer,
+        "import tor",
+        logits_processor=[processor, warper, TopPLogitsWarper(0.1)],
+        max_new_tokens=2,
+        do_sample=True,
+    )
+    assert processor.finite[0] == llama.model.config.vocab_size
+    assert warper.finite[0] < llama.model.config.vocab_size
+
+
+def test_forbidden_by_others(llama: Small) -> None:
+    every_token = list(range(llama.model.config.vocab_size - 1))
+    with pytest.raises(HealingError, match="forbids them all"):
+        heal_generate(llama.model, llama.tokenizer, "import tor", suppress_tokens=every_token)
+
+
+def test_arguments_that_make_no_sense(llama: Small) -> None:
+    for wrong in (
+        {"input_ids": torch.tensor([[1]])},
+        {"token_healing": True},
+        {"max_new_bytes": 0},
+        {"max_new_tokens": 0},
+        {"rule": "sometimes"},
+        {"rule": -1},
+    ):
+        with pytest.raises(SettingError):
+            heal_generate(llama.model, llama.tokenizer, "a", **wrong)  # type: ignore[arg-type]
+    with pytest.raises(ContextLengthError, match="window is 128"):
+        heal_generate(llama.model, llama.tokenizer, "a b " * 100)
+    config = T5Config(vocab_size=20, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2)
+    with pytest.raises(SettingError, match="encoder-decoder"):
+        heal_generate(T5ForConditionalGeneration(config), llama.tokenizer, "a")
+
+
+def test_the_page_of_this_engine() -> None:
+    page = Path(__file__).parents[2] / "docs" / "engines" / "transformers.md"
+    names: dict[str, Any] = {}
+    for block in re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL):
+        exec(block, names)
+    assert len(names["texts"]) == 2
+    assert names["generated"] == names["forced"] + names["completion"]
+    assert names["texts"][0].encode().startswith(names["completion"][:2])
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/healing.md"])
+def test_the_examples_of_the_documentation_run(page: str) -> None:
+    small = trained("embedded")
+    text = (Path(__file__).parents[2] / page).read_text(encoding="utf-8")
+    prompts = ["raise ValueErr", "import os, sy"]
+    names: dict[str, Any] = {
+        "model": small.model,
+        "tokenizer": small.tokenizer,
+        "prompts": prompts,
+    }
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert blocks
+    for block in blocks:
+        exec(block, names)
+    assert len(names["texts"]) == 2
+    out = names["out"].tolist()
+    forced = [text for _, text in names.get("cuts", [(names["kept"], names["forced"])])]
+    length = names.get("length", len(names["kept"]))
+    for ids, text in zip(out, forced, strict=True):
+        assert names["vocabulary"].decode(ids[length:]).startswith(text)

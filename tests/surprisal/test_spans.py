@@ -1,0 +1,320 @@
+"""Spans of a score: how a text is cut, that the parts add up, and what they cost."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import pickle
+import re
+from fractions import Fraction
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import charwise
+from charwise import CharLM, Vocabulary
+from charwise.coverings.reference import prefix_probability
+from charwise.engines.ngram import NgramLM
+from charwise.errors import CharwiseError, SettingError, SpanError, ZeroProbabilityError
+from charwise.surprisal.score import Score
+from charwise.surprisal.spans import WORDS, Convention, Span, Spans, characters_of, exact_bits
+from conftest import Data
+from models import Case, cases, examples
+
+#: Bytes among which are whole characters of one to four bytes, parts of them, and whitespace.
+PIECES = [
+    *(c.encode() for c in ("a", "b", "ï", "語", "🙂", "e\u0301", " ", "  ", "\n", "\t", "\u3000")),
+    *(b"\xc3", b"\x80", b"\xf0\x9f", b"\xed\xb2\x80", b"\xff", b"\x00", b"\xc0\xaf"),
+]
+TEXTS = st.lists(st.sampled_from(PIECES), max_size=30).map(b"".join)
+CONVENTIONS: tuple[Convention, ...] = ("leading", "trailing", "none")
+
+
+def score_of(text: bytes, seed: int = 0, **more: Any) -> Score:
+    """A score with surprisals between 1e-12 and 1e3 bits."""
+    rng = np.random.default_rng(seed)
+    logprobs = -(10 ** rng.uniform(-12, 3, len(text)))
+    shares = rng.random((2, len(text)))
+    return Score(text, logprobs, *shares, nodes=0, rounds=0, **more)
+
+
+def parts(string: str, spans: Spans) -> list[str]:
+    return [string[row.start : row.end] for row in spans]
+
+
+# ---- characters ---------------------------------------------------------------------------------
+
+
+@given(TEXTS)
+@examples(300)
+def test_every_byte_belongs_to_exactly_one_character(text: bytes) -> None:
+    string, edges = characters_of(text)
+    assert edges[0] == 0
+    assert edges[-1] == len(text)
+    pieces = [text[a:b] for a, b in pairwise(edges.tolist())]
+    assert [c.encode("utf-8", "surrogateescape") for c in string] == pieces
+    score = score_of(text)
+    assert len(score.chars()) == len(string)
+    assert len(score.bytes()) == len(text)
+    valid = [row for row in score.chars() if len(row.text) == 1]
+    assert all(string[row.start : row.end] == row.text for row in valid)
+    assert all(re.fullmatch(r"\\x[89a-f][0-9a-f]", r.text) for r in score.chars() if r not in valid)
+
+
+def test_offsets_are_those_of_python_strings() -> None:
+    text = "naïve 語🙂 e\u0301!"
+    score = score_of(text.encode())
+    assert [row.text for row in score.chars()] == list(text)
+    [found] = score.spans([(text.index("語"), text.index("!"))])
+    assert found.text == "語🙂 e\u0301"
+    assert score.bits_per_char == pytest.approx(score.bits / len(text))
+    assert score.bits_per_byte == pytest.approx(score.bits / len(text.encode()))
+
+
+# ---- adding up ----------------------------------------------------------------------------------
+
+
+@given(TEXTS, st.integers(0, 2**32 - 1))
+@examples(300)
+def test_adjacent_spans_add_up_exactly(text: bytes, seed: int) -> None:
+    score, rng = score_of(text, seed), np.random.default_rng(seed)
+    cuts = np.unique(np.append(rng.integers(0, len(text) + 1, 5), (0, len(text)))).tolist()
+    spans = score.spans(list(pairwise(cuts)), unit="byte")
+    bits = [row.surprisal for row in spans]
+    assert sum(bits) == sum(reversed(bits)) == sum(rng.permutation(bits).tolist()) == score.bits
+    for first, second in pairwise(spans):
+        [both] = score.spans([(first.start, second.end)], unit="byte")
+        assert first.surprisal + second.surprisal == both.surprisal
+        assert first.cumulative + second.surprisal == second.cumulative == both.cumulative
+    for view in (score.bytes(), score.chars(), *map(score.words, CONVENTIONS)):
+        assert sum(row.surprisal for row in view) == score.bits
+        assert not view or view[-1].cumulative == score.bits
+        assert sum(row.missing for row in view) == pytest.approx(score.missing.sum())
+
+
+@given(st.lists(st.floats(-1e6, 0), max_size=50), st.integers(0, 5))
+@examples(300)
+def test_rounding_is_at_the_last_digit_of_the_sum(logprobs: list[float], noise: int) -> None:
+    # A little above zero is what the noise of float32 models can do to a certain byte.
+    values = np.array([*logprobs, *[1e-9] * noise])
+    bits, size = exact_bits(values), float(np.abs(values).sum() / math.log(2))
+    assert np.abs(bits - values / -math.log(2)).max(initial=0) <= math.ulp(size)
+    assert sum(map(Fraction, bits.tolist())) == Fraction(sum(bits.tolist()))
+    assert not np.signbit(bits[bits == 0]).any()
+
+
+@pytest.mark.parametrize("bad", [-math.inf, math.nan])
+def test_what_cannot_be_added_is_an_error(bad: float) -> None:
+    zeros = np.zeros(3)
+    score = Score(b"abc", np.array([-1.0, bad, -1.0]), zeros, zeros, nodes=0, rounds=0)
+    with pytest.raises(ZeroProbabilityError, match="of byte 1 is"):
+        _ = score.bits_per_byte
+
+
+# ---- words, expressions, offsets ----------------------------------------------------------------
+
+
+@given(TEXTS)
+@examples(200)
+def test_words_under_each_convention(text: bytes) -> None:
+    string = text.decode("utf-8", "surrogateescape")
+    score = score_of(text)
+    for convention in CONVENTIONS:
+        found = parts(string, score.words(convention))
+        assert "".join(found) == string
+        assert [part.strip() for part in found if part.strip()] == string.split()
+        for at, part in enumerate(found):
+            alone = not part.strip()
+            if convention == "leading":
+                assert part == part.rstrip() or (alone and at == len(found) - 1)
+            elif convention == "trailing":
+                assert part == part.lstrip() or (alone and at == 0)
+            else:
+                assert part == part.strip() or alone
+
+
+def test_words_differ_and_their_sum_does_not() -> None:
+    score = charwise.load().score("def total(values):\n    return sum(values)")
+    views = {convention: score.words(convention) for convention in WORDS}
+    first = {convention: view[0].surprisal for convention, view in views.items()}
+    assert len(set(first.values())) == 2  # no whitespace leads the first word
+    assert first["trailing"] > first["leading"] == first["none"]
+    assert len({sum(row.surprisal for row in view) for view in views.values()}) == 1
+
+
+def test_regular_expressions() -> None:
+    score = score_of("x1 = naïve(22)".encode())
+    assert [row.text for row in score.regex(r"\d+")] == ["1", "22"]
+    assert [row.text for row in score.regex(re.compile("NAÏVE", re.IGNORECASE))] == ["naïve"]
+    assert list(score.regex("absent")) == []
+    assert score.regex(".+")[0].surprisal == score.bits
+    with pytest.raises(SpanError, match=r"match 0 .* is empty, at character 0") as error:
+        score.regex(r"\d*")
+    assert error.value.number == 0
+    with pytest.raises(SpanError, match=r"match 1 .* is empty, at character 14"):
+        score.regex(r"22\)|$")
+    for bad in ("(", b"x", 3):
+        with pytest.raises(SettingError, match="no regular expression"):
+            score.regex(bad)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("offsets", "number", "said"),
+    [
+        ([(0, 2), (1, 3)], 1, r"begins before span 0 ends, at character 2"),
+        ([(4, 5), (0, 2)], 1, r"begins before span 0 ends, at character 5"),
+        ([(0, 1), (3, 2)], 1, r"span 1 is \(3, 2\): its end is before its start"),
+        ([(2, 2)], 0, "it is empty"),
+        ([(0, 6)], 0, "the text ends at character 5"),
+        ([(-2, 3)], 0, "begins before character 0"),
+        ([(0, 1), (1, 2.5)], 1, "two integers"),
+        ([(0, 1, 2)], 0, "two integers"),
+        ([(0, float("nan"))], 0, "two integers"),
+        ([3], 0, "two integers"),
+    ],
+)
+def test_bad_offsets_name_the_span(offsets: Any, number: int, said: str) -> None:
+    with pytest.raises(SpanError, match=said) as error:
+        score_of("naïve".encode()).spans(offsets)
+    assert error.value.number == number
+    assert isinstance(error.value, CharwiseError)
+
+
+def test_settings_are_checked() -> None:
+    score = score_of(b"to be")
+    with pytest.raises(SettingError, match="unknown convention 'both'"):
+        score.words("both")  # type: ignore[arg-type]
+    with pytest.raises(SettingError, match="unknown unit 'token'"):
+        score.spans([(0, 1)], unit="token")  # type: ignore[arg-type]
+    with pytest.raises(SettingError, match="does not know the canonical tokens"):
+        score.tokens()
+
+
+def test_offsets_of_numpy_and_gaps_between_spans() -> None:
+    score = score_of(b"abcdef")
+    found = score.spans(np.array([[0, 2], [3, 6]]))
+    assert [row.text for row in found] == ["ab", "def"]
+    assert found[1].cumulative == score.bits
+    assert found[1].missing == pytest.approx(score.missing[3:].sum())
+    inside = score_of("é".encode()).spans([(1, 2)], unit="byte")
+    assert inside.unit == "byte"
+    assert inside[0].text == r"\xa9"
+
+
+# ---- probabilities ------------------------------------------------------------------------------
+
+
+@given(cases(), st.data())
+@examples(150)
+def test_a_span_costs_what_the_oracle_says(case: Case, data: st.DataObject) -> None:
+    """−log₂ p(span | all before), inside tokens too."""
+    model, text = case.model, case.text
+    truth = [
+        prefix_probability(text[:at], model.p, model.vocabulary) for at in range(len(text) + 1)
+    ]
+    if not text or truth[-1] == 0:
+        return
+    start = data.draw(st.integers(0, len(text) - 1))
+    end = data.draw(st.integers(start + 1, len(text)))
+    score = CharLM(model.lm, preset="exact").score(text)
+    [row] = score.spans([(start, end)], unit="byte")
+    assert row.surprisal == pytest.approx(math.log2(truth[start] / truth[end]), rel=1e-9, abs=1e-9)
+    assert row.cumulative == pytest.approx(-math.log2(truth[end]), rel=1e-9, abs=1e-9)
+
+
+def test_a_span_inside_a_token_is_the_text_after_its_context() -> None:
+    lm = charwise.load()
+    [row] = lm.score("import numpy as np").spans([(10, 15)])
+    after = lm.score("py as", context="import num")
+    assert row.text == "py as"
+    assert row.surprisal == pytest.approx(after.bits, rel=1e-6)
+
+
+# ---- canonical tokens ---------------------------------------------------------------------------
+
+
+def test_canonical_tokens_of_a_real_tokenizer() -> None:
+    lm = charwise.load()
+    text = "def naïve_sum(values):\n\treturn '語'  # ok".encode()
+    score = lm.score(text)
+    found = [text[row.start : row.end] for row in score.tokens()]
+    assert found == [lm.vocabulary.tokens[id] for id in lm.vocabulary.encode(text)]
+    assert score.tokens().unit == "byte"
+    assert sum(row.surprisal for row in score.tokens()) == score.bits
+    # What a token's bytes cost is never more than what the token costs, summed from the start.
+    [first] = score.tokens()[:1]
+    node = lm.engine.tree(lm.vocabulary.bos_ids)
+    id = lm.vocabulary.encode(text)[0]
+    assert first.surprisal <= -float(node.logprobs([node.root])[0, id]) / math.log(2) + 1e-6
+
+
+def test_tokens_that_begin_in_the_context() -> None:
+    lm = charwise.load()
+    assert [row.text for row in lm.score("import numpy").tokens()] == ["import", " numpy"]
+    assert [row.text for row in lm.score("py as", context="import num").tokens()] == ["py", " as"]
+    assert [row.text for row in lm.score("numpy", context="import ").tokens()] == ["numpy"]
+    assert list(lm.score("", context="import ").tokens()) == []
+
+
+def test_tokens_of_a_text_that_ends_inside_one() -> None:
+    vocabulary = Vocabulary.from_bytes([b"a", b"bc", None], end_ids=[2], bos_ids=[2])
+    score = CharLM(NgramLM(vocabulary, 1, {(): [0.5, 0.25, 0.25]}), preset="exact").score("aab")
+    assert [(row.text, row.start, row.end) for row in score.tokens()] == [
+        ("a", 0, 1),
+        ("a", 1, 2),
+        ("b", 2, 3),
+    ]
+
+
+def test_an_implied_leading_space_is_no_token_of_the_text(data: Data) -> None:
+    named = data.named("llama2")
+    assert named.vocabulary.lead == b" "
+    even = named.vocabulary.counted / named.vocabulary.counted.sum()
+    lm = CharLM(NgramLM(named.vocabulary, 1, {(): even}))
+    assert [row.text for row in lm.score("Hello world").tokens()] == ["Hello", " world"]
+
+
+# ---- the object ---------------------------------------------------------------------------------
+
+
+def test_spans_are_a_frozen_sequence() -> None:
+    spans = score_of(b"to be or not").words()
+    assert len(spans) == 4
+    assert spans[-1].text == " not"
+    assert isinstance(spans[1:3], Spans)
+    assert [row.text for row in reversed(spans)] == [" not", " or", " be", "to"]
+    assert spans == pickle.loads(pickle.dumps(spans))
+    assert spans[0] in spans
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        spans.rows = ()  # type: ignore[misc]
+    with pytest.raises(AttributeError):
+        spans[0].text = "x"  # type: ignore[misc]
+
+
+def test_tables_have_the_rows_and_their_columns() -> None:
+    score = score_of("naïve café".encode())
+    words = score.words().to_pandas()
+    assert words.columns.tolist() == list(Span._fields)
+    assert [tuple(row) for row in words.itertuples(index=False)] == list(score.words())
+    every = score.to_pandas()
+    assert len(every) == len(score.text)
+    assert every.lent.tolist() == score.lent.tolist()
+    assert score_of(b"").words().to_pandas().columns.tolist() == list(Span._fields)
+
+
+def test_a_printed_table_leaves_out_the_middle() -> None:
+    shown = repr(score_of(b"a" * 1000).bytes()).splitlines()
+    assert len(shown) == 62
+    assert "… 940 more" in shown
+    assert shown[-1].split()[:3] == ["'a'", "999", "1000"]
+
+
+def test_the_empty_text() -> None:
+    score = charwise.load().score("")
+    views = (score.bytes(), score.chars(), score.words(), score.tokens(), score.spans([]))
+    assert all(len(view) == 0 for view in views)
+    assert (score.bits, score.bits_per_byte, score.bits_per_char) == (0.0, 0.0, 0.0)

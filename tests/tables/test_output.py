@@ -1,0 +1,287 @@
+"""Outputs whose writer is stopped: at every operation on the disk, and with every loss of power."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from charwise import CharLM, Vocabulary
+from charwise.engines.ngram import NgramLM
+from charwise.errors import OutputError
+from charwise.tables import output as resume
+from charwise.tables import writers
+from charwise.tables.chunks import CHUNK_ROWS, Record, Request
+from charwise.tables.jobs import Job, Scored
+from charwise.tables.output import Identity, Output
+from charwise.tables.rows import BadRow
+from charwise.tables.sources import find
+from models import examples
+
+ENDINGS = (".csv", ".tsv", ".jsonl", ".parquet")
+ROWS = 5 * CHUNK_ROWS + 3
+IDENTITY: Identity = {"--per": "char", "what the model says": [1.25, 0.5]}
+
+
+@pytest.fixture(scope="module")
+def scored(tmp_path_factory: pytest.TempPathFactory) -> list[Scored]:
+    """Six chunks of real scores, with bad rows of both kinds in some."""
+    vocabulary = Vocabulary([b"a", b"b", b"ab", b" ", None], end_ids=[4], bos_ids=[4])
+    lm = CharLM(NgramLM.random(vocabulary, 2, 0))
+    path = tmp_path_factory.mktemp("rows") / "rows.csv"
+    texts = [("ab " * (n % 4 + 1)) for n in range(ROWS)]
+    texts[40], texts[100] = "abc", ""  # c has no token
+    path.write_text("text,item\n" + "".join(f'"{text}",{n}\n' for n, text in enumerate(texts)))
+    job = Job((find(str(path)),), request=Request(per="char", preset="fast"))
+    chunks = list(job.scored(lm))
+    bad = [o for chunk in chunks for o in chunk.outcomes if isinstance(o, BadRow)]
+    assert [row.place.number for row in bad] == [41, 101]
+    return chunks
+
+
+def run(out: Path, scored: list[Scored], identity: Identity = IDENTITY, **options: bool) -> None:
+    """What the command does with an output."""
+    with Output(out, identity, ROWS, **options) as output:
+        for chunk in scored[output.done.chunks :]:
+            output.append(chunk.outcomes, chunk.size)
+        output.finish()
+
+
+def found(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.fixture(params=ENDINGS)
+def out(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    if request.param == ".parquet":
+        pytest.importorskip("pyarrow", reason="Parquet needs: pip install 'charwise[tables]'")
+    folder = tmp_path / "stopped"
+    folder.mkdir()
+    return folder / f"out{request.param}"
+
+
+@pytest.fixture
+def whole(out: Path, scored: list[Scored], tmp_path: Path) -> dict[str, bytes]:
+    """What a run that nothing stops leaves behind."""
+    (tmp_path / "whole").mkdir()
+    run(tmp_path / "whole" / out.name, scored)
+    files = found(tmp_path / "whole")
+    assert set(files) == {out.name, f"{out.name}.errors.jsonl"}
+    return files
+
+
+class Stopped(BaseException):
+    """In place of the end of the process."""
+
+
+@pytest.fixture
+def stop_at(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """Stop before the n-th operation that changes what is on the disk; n is in the list."""
+    left = [0]
+
+    def stopping(operation):  # type: ignore[no-untyped-def]
+        def stoppable(*arguments, **options):  # type: ignore[no-untyped-def]
+            left[0] -= 1
+            if left[0] < 0:
+                raise Stopped
+            return operation(*arguments, **options)
+
+        return stoppable
+
+    for owner, name in [
+        (os, "fsync"),
+        (os, "truncate"),
+        (Path, "replace"),
+        (Path, "unlink"),
+        (resume, "append"),
+    ]:
+        monkeypatch.setattr(owner, name, stopping(getattr(owner, name)))
+    yield left
+    left[0] = 10**9
+
+
+def test_stopped_at_every_operation(
+    out: Path, whole: dict[str, bytes], scored: list[Scored], stop_at: list[int]
+) -> None:
+    operations = 0
+    while True:
+        stop_at[0] = operations
+        try:
+            run(out, scored)
+            break
+        except Stopped:
+            finished = found(out.parent).get(out.name)
+            assert finished is None or finished == whole[out.name]
+            stop_at[0] = 10**9
+            run(out, scored)
+            assert found(out.parent) == whole
+            for path in list(out.parent.iterdir()):
+                path.unlink()
+        operations += 1
+    assert operations > 6 * 2
+    assert found(out.parent) == whole
+
+
+def test_stopped_again_and_again(
+    out: Path, whole: dict[str, bytes], scored: list[Scored], stop_at: list[int]
+) -> None:
+    for _ in range(100):
+        stop_at[0] = 5
+        try:
+            run(out, scored)
+            break
+        except Stopped:
+            continue
+    assert found(out.parent) == whole
+
+
+@given(data=st.data())
+@examples(60)
+def test_what_was_not_yet_on_the_disk_is_lost(
+    tmp_path_factory: pytest.TempPathFactory, scored: list[Scored], data: st.DataObject
+) -> None:
+    """Each file cut anywhere, but not before what a line of the journal vouches for."""
+    folder = tmp_path_factory.mktemp("lost")
+    run(folder / "whole.csv", scored)
+    out = folder / "out.csv"
+    with Output(out, IDENTITY, ROWS) as output:
+        for chunk in scored[: data.draw(st.integers(0, len(scored)))]:
+            output.append(chunk.outcomes, chunk.size)
+    journal, part, errors = (Path(f"{out}.{end}") for end in ("journal", "part", "errors.jsonl"))
+    lines = journal.read_bytes()
+    kept = lines[: data.draw(st.integers(0, len(lines)))]
+    journal.write_bytes(kept + data.draw(st.sampled_from([b"", b"\0\0\0", b'{"chunks": 1'])))
+    safe = [json.loads(line) for line in kept.splitlines(keepends=True) if line[-1:] == b"\n"]
+    done = safe[-1] if len(safe) > 1 else {"part": len(writers.FORMATS[".csv"].begin())}
+    for path, least in ((part, done["part"]), (errors, done.get("errors", 0))):
+        if path.exists():
+            size = path.stat().st_size
+            os.truncate(path, data.draw(st.integers(min(least, size), size)))
+    run(out, scored)
+    assert out.read_bytes() == (folder / "whole.csv").read_bytes()
+    assert errors.read_bytes() == (folder / "whole.csv.errors.jsonl").read_bytes()
+    assert not part.exists()
+    assert not journal.exists()
+
+
+def test_an_input_that_lost_rows(tmp_path: Path, scored: list[Scored]) -> None:
+    with pytest.raises(OutputError, match="it had 163 rows, and 160 came"):
+        run(tmp_path / "out.csv", scored[:-1])
+    assert not (tmp_path / "out.csv").exists()
+
+
+def test_a_part_that_was_changed(tmp_path: Path, scored: list[Scored]) -> None:
+    out = tmp_path / "out.csv"
+    with Output(out, IDENTITY, ROWS) as output:
+        output.append(scored[0].outcomes, scored[0].size)
+    os.truncate(f"{out}.part", 100)
+    with pytest.raises(OutputError, match=r"has 100 bytes, and had .* Delete the journal"):
+        Output(out, IDENTITY, ROWS)
+
+
+def test_what_is_being_made_of_something_else(tmp_path: Path, scored: list[Scored]) -> None:
+    out = tmp_path / "out.csv"
+    with Output(out, IDENTITY, ROWS) as output:
+        output.append(scored[0].outcomes, scored[0].size)
+    before = found(tmp_path)
+    other: Identity = {**IDENTITY, "--per": "word"}
+    with pytest.raises(OutputError, match="--per was char, and is now word"):
+        Output(out, other, ROWS)
+    another: Identity = {**IDENTITY, "what the model says": [1.25, 0.75]}
+    with pytest.raises(OutputError, match="what the model says is no longer the same"):
+        Output(out, another, ROWS)
+    with pytest.raises(OutputError, match="charwise was None, and is now 7"):
+        Output(out, {**IDENTITY, "charwise": "7"}, ROWS)
+    assert found(tmp_path) == before
+    near: Identity = {**IDENTITY, "what the model says": [1.25, 0.5004]}
+    with Output(out, near, ROWS) as output:
+        assert output.done.chunks == 1
+    with Output(out, other, ROWS, overwrite=True) as output:
+        assert output.done.chunks == 0
+    assert not Path(f"{out}.errors.jsonl").exists()
+
+
+def test_a_finished_file_is_replaced_in_one_step(tmp_path: Path, scored: list[Scored]) -> None:
+    out = tmp_path / "out.jsonl"
+    out.write_text("old\n")
+    with pytest.raises(OutputError, match=r"is there, and finished\. --overwrite makes it anew"):
+        run(out, scored)
+    assert found(tmp_path) == {"out.jsonl": b"old\n"}
+    with Output(out, IDENTITY, ROWS, overwrite=True) as output:
+        output.append(scored[0].outcomes, scored[0].size)
+    assert out.read_text() == "old\n"
+    run(out, scored)  # what was begun is continued, with or without --overwrite
+    assert len(out.read_text().splitlines()) == sum(
+        len(o) for chunk in scored for o in chunk.outcomes if not isinstance(o, BadRow)
+    )
+
+
+def test_two_at_once(tmp_path: Path) -> None:
+    out = tmp_path / "out.csv"
+    code = (
+        "import sys; from pathlib import Path; from charwise.tables.output import Output\n"
+        f"with Output(Path(sys.argv[1]), {IDENTITY!r}, {ROWS}): print('open'), sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-uc", code, str(out)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"open\n"
+        with pytest.raises(OutputError, match="is being written by another process"):
+            Output(out, IDENTITY, ROWS)
+        other.kill()
+    with Output(out, IDENTITY, ROWS) as output:
+        assert output.done.chunks == 0
+
+
+def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match=r"out\.csv cannot be written: No such file"):
+        Output(tmp_path / "nowhere" / "out.csv", IDENTITY, ROWS)
+    with pytest.raises(OutputError, match=r"has none of the endings \.csv, \.tsv, \.jsonl"):
+        Output(tmp_path / "out.xlsx", IDENTITY, ROWS)
+
+
+def test_row_groups_are_put_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pyarrow", reason="Parquet needs: pip install 'charwise[tables]'")
+    from pyarrow import parquet
+
+    monkeypatch.setattr(writers, "_ROW_GROUP", 4)
+    records = [Record("a.csv", n, None, 1, "é", 0, 1, 0.1 + n, 0.1 + n, 0.0) for n in range(11)]
+    out = tmp_path / "out.parquet"
+    with Output(out, IDENTITY, 11) as output:
+        for begin in range(0, 11, 3):
+            output.append([[record] for record in records[begin : begin + 3]], size=2)
+        output.finish()
+    with parquet.ParquetFile(out) as file:
+        sizes = [file.metadata.row_group(n).num_rows for n in range(file.num_row_groups)]
+        assert sizes == [6, 5]
+        assert file.read().to_pylist() == [record._asdict() for record in records]
+
+
+def test_all_formats_hold_the_same(tmp_path: Path, scored: list[Scored]) -> None:
+    pandas = pytest.importorskip("pandas", reason="this test reads with pandas")
+    pytest.importorskip("pyarrow", reason="Parquet needs: pip install 'charwise[tables]'")
+    for ending in ENDINGS:
+        run(tmp_path / f"out{ending}", scored)
+    kinds = {"text": str, "item": str}
+    exact = {"dtype": kinds, "keep_default_na": False}
+    tables = [
+        pandas.read_csv(tmp_path / "out.csv", **exact),
+        pandas.read_csv(tmp_path / "out.tsv", sep="\t", **exact),
+        pandas.DataFrame(map(json.loads, (tmp_path / "out.jsonl").open())),
+        pandas.read_parquet(tmp_path / "out.parquet"),
+    ]
+    expected = [r for c in scored for o in c.outcomes if not isinstance(o, BadRow) for r in o]
+    for table in tables:
+        assert table.columns.tolist() == list(Record._fields)
+        rows = table.astype(object).where(table.notna(), None).values.tolist()
+        assert [[cell or None for cell in row] for row in rows] == [
+            [cell or None for cell in record] for record in expected
+        ]

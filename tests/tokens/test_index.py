@@ -1,0 +1,359 @@
+"""The sorted vocabulary against a naive scan: ranges, allowed ids, masks, masses."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import defaultdict
+from collections.abc import Sequence
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from charwise import SortedVocabulary, Vocabulary
+from charwise.errors import SettingError
+from charwise.known_text.ranges import bisect_all
+from charwise.tokens.index import END_OF_TOKEN
+from conftest import WIDTHS, Data
+
+Tokens = Sequence[bytes | None]
+
+
+# --- the naive side ----------------------------------------------------------------------------
+
+
+def scan(tokens: Tokens, forced: bytes) -> tuple[list[int], list[int]]:
+    """Ids of the tokens that start with `forced`, and of its proper prefixes: one long loop."""
+    starting = [id for id, t in enumerate(tokens) if t is not None and t.startswith(forced)]
+    shorter = [
+        id
+        for id, t in enumerate(tokens)
+        if t is not None and len(t) < len(forced) and forced.startswith(t)
+    ]
+    return starting, shorter
+
+
+class Prefixes:
+    """All answers of `scan`, from hash tables of every prefix of every token."""
+
+    def __init__(self, tokens: Tokens) -> None:
+        self.exact: dict[bytes, list[int]] = defaultdict(list)
+        self.starting: dict[bytes, list[int]] = defaultdict(list)
+        for id, token in enumerate(tokens):
+            if token is not None:
+                self.exact[token].append(id)
+                for length in range(len(token) + 1):
+                    self.starting[token[:length]].append(id)
+
+    def __call__(self, forced: bytes) -> tuple[list[int], list[int]]:
+        shorter = [id for k in range(len(forced)) for id in self.exact.get(forced[:k], ())]
+        return self.starting.get(forced, []), shorter
+
+
+def by_next_byte(tokens: Tokens, ids: Sequence[int], depth: int) -> list[list[int]]:
+    """Ids grouped by the byte at `depth`; the last group's tokens end there."""
+    groups: list[list[int]] = [[] for _ in range(257)]
+    for id in ids:
+        token = tokens[id] or b""
+        groups[token[depth] if len(token) > depth else END_OF_TOKEN].append(id)
+    return groups
+
+
+def close(found: float, expected: float) -> bool:
+    """Equal to twelve digits, however small; exactly zero where zero is expected."""
+    return abs(found - expected) <= 1e-12 * expected
+
+
+def adversarial(tokens: Tokens, texts: bytes, rng: random.Random) -> list[bytes]:
+    """Prefixes on the edges: 0xFF, one byte more or less, too long, no token's at all."""
+    spelled = [token for token in tokens if token]
+    some = rng.choices(spelled, k=3000)
+    munch = max(map(len, spelled))
+    out = [b"", *(bytes([byte]) for byte in range(256)), b"\xff" * 2, b"\xff" * (munch + 1)]
+    out += [max(spelled, key=len) + tail for tail in (b"", b"a", b"\x00", b"\xff")]
+    for token in some:
+        out += [token + bytes([rng.randrange(256)]), token + b"\xff", token[:-1] + b"\xff"]
+        out += [token + rng.choice(spelled), token[: rng.randrange(len(token)) + 1] + b"\xff\xff"]
+    out += [rng.randbytes(rng.randrange(1, 9)) for _ in range(2000)]
+    for _ in range(2000):
+        start = rng.randrange(len(texts))
+        out.append(texts[start : start + rng.randrange(1, 2 * munch)])
+    return out
+
+
+def check(index: SortedVocabulary, forced: bytes, starting: list[int], shorter: list[int]) -> None:
+    """Range, prefixes and allowed ids of one prefix."""
+    lo, hi = index.range(forced)
+    assert 0 <= lo <= hi <= len(index.sorted)
+    assert sorted(index.ids[lo:hi].tolist()) == starting, forced
+    assert sorted(index.prefixes(forced)) == sorted(shorter), forced
+    assert sorted(index.allowed(forced).tolist()) == sorted(starting + shorter), forced
+
+
+# --- real vocabularies -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", WIDTHS)
+def test_tens_of_thousands_of_prefixes(name: str, data: Data) -> None:
+    index = data.index(name)
+    tokens = index.vocabulary.tokens
+    naive = Prefixes(tokens)
+    rng = random.Random(name)
+    real = rng.sample(sorted(naive.starting), k=min(15_000, len(naive.starting)))
+    hard = adversarial(tokens, data.text("en").encode() + data.text("hi").encode(), rng)
+    assert len(real) + len(hard) > 20_000
+    for forced in (*real, *hard):
+        check(index, forced, *naive(forced))
+    for forced in (b"", b" ", *rng.sample(real, 15), *rng.sample(hard, 15)):
+        starting, shorter = naive(forced)
+        assert (starting, sorted(shorter)) == scan(tokens, forced)  # the hash tables are right
+
+
+@pytest.mark.parametrize("name", WIDTHS)
+def test_order_and_longest_first(name: str, data: Data) -> None:
+    index = data.index(name)
+    assert index.sorted == sorted(index.sorted)
+    assert [index.vocabulary.tokens[id] for id in index.ids] == index.sorted
+    assert len(index.ids) == len(index.vocabulary)
+    assert index.rank[index.ids].tolist() == list(range(len(index.ids)))
+    assert (index.rank < 0).sum() == index.vocabulary.width - len(index.ids)
+    for forced in random.Random(0).sample(index.sorted, 500):
+        lengths = [len(index.vocabulary.tokens[id] or b"") for id in index.prefixes(forced)]
+        assert lengths == sorted(lengths, reverse=True)
+        lo, hi = index.twins(forced)
+        assert index.sorted[lo:hi] == [forced] * (hi - lo)
+        assert index.ids[lo:hi].tolist() == sorted(
+            id for id in index.allowed(forced).tolist() if index.vocabulary.tokens[id] == forced
+        )
+
+
+@pytest.mark.parametrize("name", WIDTHS)
+def test_masks(name: str, data: Data) -> None:
+    index = data.index(name)
+    tokens, width = index.vocabulary.tokens, index.vocabulary.width
+    out = {
+        dtype: torch.full((width,), 7.0, dtype=dtype)
+        for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+    }
+    for forced in (b" ", b"a", b"the", b" some", b"\n\n", b"\xff", b"", b"\xe2\x80"):
+        starting, shorter = scan(tokens, forced)
+        expected = torch.full((width,), -torch.inf)
+        expected[starting + shorter] = 0.0
+        assert torch.equal(index.mask(forced), expected)
+        for dtype, tensor in out.items():
+            assert index.mask(forced, out=tensor) is tensor
+            assert torch.equal(tensor, expected.to(dtype))
+        words = index.bitmask(forced)
+        assert words.dtype == np.int32
+        assert words.shape == (-(-width // 32),)
+        bits = [int(words[id // 32]) >> (id % 32) & 1 for id in range(len(words) * 32)]
+        assert [id for id, bit in enumerate(bits) if bit] == sorted(starting + shorter)
+
+
+def test_ids_without_bytes_are_never_allowed(data: Data) -> None:
+    index = data.index("qwen2")
+    assert index.allowed(b"").max() < 151_643
+    assert index.mask(b"")[151_643:].eq(-torch.inf).all()
+    assert len(index.mask(b"")) == 151_936
+
+
+def peaked(width: int, seed: int) -> np.ndarray:
+    """Probabilities `[width]` that span a hundred orders of magnitude."""
+    logits = np.random.default_rng(seed).normal(0.0, 25.0, width)
+    weights = np.exp(logits - logits.max())
+    return weights / weights.sum()
+
+
+@pytest.mark.parametrize("name", ["llama3", "llama2"])
+def test_masses_on_a_real_vocabulary(name: str, data: Data) -> None:
+    index = data.index(name)
+    probabilities = peaked(index.vocabulary.width, seed=1)
+    in_order = index.in_order(probabilities)
+    tokens = index.vocabulary.tokens
+    texts = [b"international law", b" the rights of man", b"    return self.value", b"\n\n\n\tif"]
+    smallest = 1.0
+    for text in [*texts, b" " * 60, "人人生而自由".encode(), b"\xf0\x9f\x98\x80!", b"\xff\xff"]:
+        starting, ending = index.masses_along(in_order, text)
+        depths = min(len(text), index.vocabulary.munch)
+        found = [id for id, t in enumerate(tokens) if t is not None and t[:1] == text[:1]]
+        for depth in range(1, depths + 1):
+            with_it = [id for id in found if (tokens[id] or b"").startswith(text[:depth])]
+            if not with_it:
+                assert len(starting) == depth - 1
+                break
+            expected = math.fsum(probabilities[id] for id in with_it)
+            smallest = min(smallest, expected)
+            assert close(starting[depth - 1], expected)
+            groups = by_next_byte(tokens, with_it, depth)
+            masses = index.next_byte_masses(in_order, *index.range(text[:depth]), depth)
+            for mass, ids in zip(masses, groups, strict=True):
+                assert close(mass, math.fsum(probabilities[id] for id in ids))
+            assert masses[END_OF_TOKEN] == ending[depth - 1]
+            found = with_it
+    # A difference of cumulative sums would have an absolute error of about 1e-16.
+    assert smallest < 1e-20
+
+
+# --- small random vocabularies -----------------------------------------------------------------
+
+# Two letters and the two extreme bytes: many shared prefixes, twins and edges.
+strings = st.lists(st.sampled_from([0x00, 0x61, 0x62, 0xFF]), min_size=1, max_size=4).map(bytes)
+vocabularies = st.lists(st.one_of(strings, st.none()), min_size=1, max_size=30).filter(any)
+texts = st.lists(st.sampled_from([0x00, 0x61, 0x62, 0xFF]), max_size=7).map(bytes)
+#: Positive, over three hundred orders of magnitude.
+positive = st.tuples(st.integers(1, 2**53), st.integers(-1000, 0)).map(lambda m: math.ldexp(*m))
+
+
+@given(vocabularies, texts)
+@settings(max_examples=400, deadline=None)
+def test_small_vocabularies(tokens: list[bytes | None], forced: bytes) -> None:
+    index = SortedVocabulary(Vocabulary.from_bytes(tokens))
+    starting, shorter = scan(tokens, forced)
+    hashed = Prefixes(tokens)(forced)
+    assert (hashed[0], sorted(hashed[1])) == (starting, shorter)
+    check(index, forced, starting, shorter)
+    assert np.flatnonzero(index.mask(forced) == 0).tolist() == sorted(starting + shorter)
+    lo, hi = index.twins(forced)
+    assert index.ids[lo:hi].tolist() == [id for id, t in enumerate(tokens) if t == forced]
+    # Spellable: some split into tokens exists, the last of which may be longer than what is left.
+    ends = {0}
+    for at in range(len(forced)):
+        if at in ends:
+            ends |= {at + len(tokens[id] or b"") for id in scan(tokens, forced[at:])[1]}
+    last = any(scan(tokens, forced[at:])[0] for at in ends)
+    assert index.spellable(forced) == last
+
+
+@given(vocabularies, texts, st.data())
+@settings(max_examples=400, deadline=None)
+def test_small_masses(tokens: list[bytes | None], text: bytes, draw: st.DataObject) -> None:
+    index = SortedVocabulary(Vocabulary.from_bytes(tokens))
+    weights = draw.draw(st.lists(positive, min_size=len(tokens), max_size=len(tokens)))
+    in_order = index.in_order(np.array(weights))
+
+    def mass(ids: list[int]) -> float:
+        return float(sum((Fraction(weights[id]) for id in ids), Fraction(0)))
+
+    starting, ending = index.masses_along(in_order, text)
+    assert index.ranges_along(text) == [index.range(text[: d + 1]) for d in range(len(starting))]
+    for d in range(len(text)):
+        ids = scan(tokens, text[: d + 1])[0]
+        if not ids:
+            assert len(starting) == d
+            break
+        exact = [id for id in ids if tokens[id] == text[: d + 1]]
+        assert close(starting[d], mass(ids))
+        assert close(ending[d], mass(exact))
+
+    for depth in range(len(text) + 1):
+        prefix = text[:depth]
+        masses = index.next_byte_masses(in_order, *index.range(prefix), depth)
+        assert masses.shape == (257,)
+        groups = by_next_byte(tokens, scan(tokens, prefix)[0], depth)
+        for found, ids in zip(masses, groups, strict=True):
+            assert close(found, mass(ids))
+
+
+@given(vocabularies, texts, st.data())
+@settings(max_examples=300, deadline=None)
+def test_small_narrowing(tokens: list[bytes | None], text: bytes, draw: st.DataObject) -> None:
+    """From the range of a prefix to that of the prefix and one more byte, one by one or at once."""
+    index = SortedVocabulary(Vocabulary.from_bytes(tokens))
+    assert all(index.ids[at] == id for id, at in enumerate(index.rank) if at >= 0)
+    assert [id for id, at in enumerate(index.rank) if at < 0] == [
+        id for id, token in enumerate(tokens) if token is None
+    ]
+    following = [0x61, 0x00, 0xFF, *draw.draw(st.lists(st.integers(0, 255), max_size=4))]
+    lo, hi = index.range(text)
+    expected = []
+    for byte in following:
+        longer = text + bytes([byte])
+        found = index.narrow(lo, hi, len(text), byte)
+        assert found[0] <= found[1]
+        assert index.ids[slice(*found)].tolist() == index.ids[slice(*index.range(longer))].tolist()
+        ended = sum(token == longer for token in index.sorted)
+        expected.append((*found, ended) if found[0] < found[1] else None)
+    size = len(following)
+    lows, highs, ends = bisect_all(
+        index, np.full(size, lo), np.full(size, hi), len(text), np.array(following)
+    )
+    for n, row in enumerate(expected):
+        if row is None:
+            assert lows[n] == highs[n]
+        else:
+            assert (lows[n], highs[n], ends[n] - lows[n]) == row
+
+
+@pytest.mark.parametrize(
+    ("tokens", "forced", "expected"),
+    [
+        ([b"a"], b"ab", [0]),  # the only token, and it is a prefix
+        ([b"a", b"b", b"b"], b"ba", [1, 2]),  # twins at the very end
+        ([b"a", b"a", b"c"], b"ab", [0, 1]),  # twins just before where the text would be
+        ([b"a", b"a", b"ab", b"ab", b"abc"], b"abc", [0, 1, 2, 3, 4]),
+        ([b"a", b"aa", b"ab", b"ac"], b"ad", [0]),  # past all siblings
+        ([b"\xff", b"\xff\xff", b"a"], b"\xff\xff\xff", [0, 1]),
+        ([b"\xfe\xff", b"\xff"], b"\xfe\xff", [0]),
+        ([b"\xfe\xff\xff", b"\xff"], b"\xfe\xff", [0]),
+        ([b"b"], b"a", []),
+    ],
+)
+def test_edges(tokens: list[bytes], forced: bytes, expected: list[int]) -> None:
+    index = SortedVocabulary(Vocabulary.from_bytes(tokens))
+    assert sorted(index.allowed(forced).tolist()) == expected
+
+
+def test_masses_that_a_difference_would_lose() -> None:
+    index = SortedVocabulary(Vocabulary.from_bytes([b"a", b"ab", b"abc", b"b"]))
+    in_order = np.array([0.7, 1e-40, 1e-300, 0.3])
+    starting, ending = index.masses_along(in_order, b"abcd")
+    assert starting.tolist() == [0.7, 1e-40, 1e-300]
+    assert ending.tolist() == [0.7, 1e-40, 1e-300]
+    assert index.next_byte_masses(in_order, *index.range(b"a"), 1)[ord("b")] == 1e-40
+
+
+def test_bit_layout() -> None:
+    tokens = [b"b"] * 70
+    for id in (0, 1, 31, 32, 65):
+        tokens[id] = b"a"
+    words = SortedVocabulary(Vocabulary.from_bytes(tokens)).bitmask(b"a")
+    assert words.tolist() == [0b11 - 2**31, 0b1, 0b10]  # bit 31 is the sign
+
+
+def test_in_order_of_a_batch_in_float32() -> None:
+    index = SortedVocabulary(Vocabulary.from_bytes([b"b", None, b"a"]))
+    rows = np.array([[1, 2, 3], [4, 5, 6]], dtype=np.float32)
+    in_order = index.in_order(rows)
+    assert in_order.dtype == np.float64
+    assert in_order.tolist() == [[3, 1], [6, 4]]
+
+
+def test_a_mask_of_the_wrong_shape_is_refused() -> None:
+    index = SortedVocabulary(Vocabulary.from_bytes([b"a", b"b"]))
+    for shape in ((3,), (1, 2), ()):
+        with pytest.raises(SettingError, match=r"a mask of this vocabulary has \(2,\)"):
+            index.mask(b"a", out=torch.empty(shape))
+
+
+def test_mask_into_one_row_of_a_batch() -> None:
+    index = SortedVocabulary(Vocabulary.from_bytes([b"a", b"b", b"ab"]))
+    for dtype in (torch.float32, torch.bfloat16):
+        rows = torch.full((3, 5), 7.0, dtype=dtype)
+        index.mask(b"a", out=rows[1, 1:4])
+        index.mask(b"b", out=rows[:, 0])  # not contiguous
+        inf = math.inf
+        assert rows.tolist() == [[-inf, 7, 7, 7, 7], [0, 0, -inf, 0, 7], [-inf, 7, 7, 7, 7]]
+
+
+def test_mask_on_a_device() -> None:
+    index = SortedVocabulary(Vocabulary.from_bytes([b"a", b"b", b"ab"]))
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    for spelling in (device, torch.device(device)):
+        mask = index.mask(b"ab", device=spelling)
+        assert mask.device.type == device
+        assert mask.tolist() == [0.0, -math.inf, 0.0]
+    assert index.ids_on(device) is index.ids_on(device)
