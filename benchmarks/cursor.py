@@ -128,7 +128,7 @@ def main() -> None:
     ]
     title = (
         f"{len(prompt)} bytes, {len(canonical)} tokens, preset {args.preset}: "
-        f"{tree.evaluated - 1} contexts in {tree.calls - 1} calls after the prefill"
+        f"{tree.contexts - 1} contexts in {tree.calls - 1} calls after the prefill"
     )
     table = Table("what", "ms", "compared with", "ms", "ratio", "bar", title=title)
     for name, ms, other, other_ms, bar in rows:

@@ -39,7 +39,7 @@ from rich.table import Table
 import charwise
 from charwise import CharLM, Effort, healing
 from charwise.coverings.beam import start
-from charwise.coverings.rows import Evaluated
+from charwise.coverings.rows import EvaluatedRows
 from charwise.cursor.shared_tree import Opening
 from charwise.known_text import windows as scoring
 from texts import HELD_OUT
@@ -148,7 +148,7 @@ def beams(lm: CharLM, text: Text, cuts: Sequence[int]) -> list[float]:
     """For each cut, a beam for the prompt that is extended, less one for the whole text."""
 
     def begin() -> Any:
-        return start(Evaluated(lm.engine.tree(text.given), lm.index), 0, k=BEAM)
+        return start(EvaluatedRows(lm.engine.tree(text.given), lm.index), 0, k=BEAM)
 
     whole = begin().advance(text.text).prefix_logprob
     out = []

@@ -84,9 +84,9 @@ def by_vocabulary(folder: Path, size: int) -> dict[str, float]:
         "width": lm.vocabulary.width,
         "set_up_seconds": set_up_seconds,
         "set_up_megabytes": megabytes,
-        "contexts": score.nodes,
-        "model_ms_a_context": 1000 * spent["model"] / score.nodes,
-        "rest_ms_a_context": 1000 * (seconds - spent["model"]) / score.nodes,
+        "contexts": score.contexts,
+        "model_ms_a_context": 1000 * spent["model"] / score.contexts,
+        "rest_ms_a_context": 1000 * (seconds - spent["model"]) / score.contexts,
     }
 
 

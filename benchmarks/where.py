@@ -96,9 +96,9 @@ def scoring(lm: charwise.CharLM, text: bytes, effort: Effort, repeat: int) -> di
     price = statistics.median(walk.seconds / walk.contexts for walk in plain)
     row = measure(lambda: lm.score(text, preset=effort), repeat)
     return row | {
-        "contexts": score.nodes,
-        "calls": score.rounds,
-        "floor": 1000 * price * score.nodes,
+        "contexts": score.contexts,
+        "calls": score.calls,
+        "floor": 1000 * price * score.contexts,
     }
 
 
@@ -121,7 +121,7 @@ def main() -> None:
     prompt = texts.hard_text(1500)
     tree = lm.state(prompt).session.evaluated.tree
     rows["next, 1,500 bytes"] = measure(lambda: lm.next(prompt), args.repeat) | {
-        "contexts": tree.evaluated,
+        "contexts": tree.contexts,
         "calls": tree.calls,
     }
     columns = ["whole", *PARTS, "rest", "floor", "contexts", "calls"]

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from charwise import SortedVocabulary, Vocabulary
 from charwise.coverings.members import covering_size
-from charwise.coverings.rows import Evaluated
+from charwise.coverings.rows import EvaluatedRows
 from charwise.engines.ngram import NgramLM
 
 ALPHABETS = (b"ab", b"abc", b"a\x00", b"a\xff", b"\xfe\xff\x00", b"\xc3\xa9\x80")
@@ -104,9 +104,9 @@ class Model:
             self._rows[context] = self.lm.row(context)
         return self._rows[context]
 
-    def evaluated(self) -> Evaluated:
+    def evaluated(self) -> EvaluatedRows:
         """A new tree, with nothing but the root evaluated."""
-        return Evaluated(self.lm.tree(self.vocabulary.bos_ids), self.index)
+        return EvaluatedRows(self.lm.tree(self.vocabulary.bos_ids), self.index)
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from transformers import (
 import charwise
 from charwise import CharLM, Effort, Vocabulary
 from charwise.coverings.beam import start
-from charwise.coverings.rows import Evaluated
+from charwise.coverings.rows import EvaluatedRows
 from charwise.engines.ngram import NgramLM
 from charwise.engines.transformers import TransformersLM
 from charwise.errors import (
@@ -285,7 +285,7 @@ def test_zero_probability_prefixes():
 def test_a_threshold_that_empties_the_beam():
     """A beam that can be emptied says so; coverings and states fall back or say so."""
     model = table([b"a", b"aab", b"c"], {(): [0.9, 1e-5, 0.1 - 2e-5, 1e-5]})
-    evaluated = Evaluated(model.lm.tree(model.vocabulary.bos_ids), model.index)
+    evaluated = EvaluatedRows(model.lm.tree(model.vocabulary.bos_ids), model.index)
     with pytest.raises(EmptyBeamError, match="larger"):
         start(evaluated, 0, k=1).advance(b"aab")
     for preset in (Effort(1.0, 1.0), Effort(1.0, 0.5), "fast", "default", "accurate", "exact"):

@@ -175,7 +175,7 @@ def test_a_path_is_one_call_and_wishes_are_honoured(plenty):
     tree = plenty.tree([30])
     assert isinstance(tree, TokenTree)
     nodes = tree.extend([(i, i + 1) for i in range(10)], logprobs=[i % 2 == 0 for i in range(10)])
-    assert (nodes, tree.size, tree.evaluated, tree.calls) == (list(range(1, 11)), 11, 11, 2)
+    assert (nodes, tree.size, tree.contexts, tree.calls) == (list(range(1, 11)), 11, 11, 2)
     assert (tree.depth(10), tree.tokens(3)) == (10, (1, 2, 3))
     assert plenty.lm.cells.used == 11
     assert difference(plenty, [30], tree, nodes[::2]) < 1e-4
@@ -195,7 +195,7 @@ def test_a_path_is_one_call_and_wishes_are_honoured(plenty):
 def test_a_tree_may_begin_with_edges(both, branches):
     edges = [(0, 1), (1, 2), (2, 3), *branches]
     tree = both.tree([30, 4], edges)
-    assert (tree.size, tree.evaluated) == (1 + len(edges), 1 + len(edges))
+    assert (tree.size, tree.contexts) == (1 + len(edges), 1 + len(edges))
     assert tree.tokens(3) == (1, 2, 3)
     nodes = [*range(tree.size), *tree.extend([(1, 9), (3, 8)])]
     assert difference(both, [30, 4], tree, nodes) < 1e-4
@@ -280,7 +280,7 @@ def test_a_failing_call_leaves_the_tree_as_it_was(path, monkeypatch, failure):
     monkeypatch.setattr(both.lm.cells, "_decode", failing)
     with pytest.raises(failure):
         tree.extend([(a, 2), (2, 3), (a, 4), (0, 5), (a, 6), (3, 7)])
-    assert (tree.size, tree.evaluated, both.lm.cells.used) == (2, 2, 0)
+    assert (tree.size, tree.contexts, both.lm.cells.used) == (2, 2, 0)
     assert difference(both, [30], tree, [a, *tree.extend([(a, 3), (0, 4)])]) < 1e-4
     both.check()
 

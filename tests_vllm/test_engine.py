@@ -109,7 +109,7 @@ def test_a_path_is_one_call_and_wishes_are_honoured(lm, plain):
     tree = lm.tree([END])
     assert isinstance(tree, TokenTree)
     nodes = tree.extend([(i, i + 1) for i in range(10)], logprobs=[i % 2 == 0 for i in range(10)])
-    assert (nodes, tree.size, tree.evaluated, tree.calls) == (list(range(1, 11)), 11, 6, 2)
+    assert (nodes, tree.size, tree.contexts, tree.calls) == (list(range(1, 11)), 11, 6, 2)
     assert (tree.depth(10), tree.tokens(3)) == (10, (1, 2, 3))
     assert difference(plain, [END], tree, nodes[::2]) < 1e-3
     with pytest.raises(EngineError, match="node 2 has no log-probabilities"):
@@ -160,7 +160,7 @@ def test_a_failing_call_leaves_the_tree_as_it_was(lm, llm, plain, monkeypatch):
         patched.setattr(llm.llm_engine, "step", lambda: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             tree.extend([(a, 2), (2, 3)])
-    assert (tree.size, tree.evaluated) == (2, 2)
+    assert (tree.size, tree.contexts) == (2, 2)
     assert difference(plain, [END], tree, [a, *tree.extend([(a, 3), (0, 4)])]) < 1e-3
 
 

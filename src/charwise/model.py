@@ -7,7 +7,7 @@ from typing import Any
 
 from charwise.coverings.best_first import Covering, best_first
 from charwise.coverings.members import Encodings
-from charwise.coverings.rows import Evaluated
+from charwise.coverings.rows import EvaluatedRows
 from charwise.cursor.characters import Drawn, characters
 from charwise.cursor.distributions import NextBytes, NextChars
 from charwise.cursor.generation import Completion, complete, stream
@@ -196,7 +196,7 @@ class CharLM:
         b'import numpy'
         """
         opening, text = self.split(prompt)
-        evaluated = Evaluated(self.engine.tree(opening.ids), self.index)
+        evaluated = EvaluatedRows(self.engine.tree(opening.ids), self.index)
         return best_first(
             evaluated, 0, text, tolerance=tolerance, through=True, max_contexts=max_contexts
         )
@@ -209,7 +209,7 @@ class CharLM:
         b'import numpy'
         """
         opening, data = self.split(text)
-        return Encodings(Evaluated(self.engine.tree(opening.ids), self.index), 0, data)
+        return Encodings(EvaluatedRows(self.engine.tree(opening.ids), self.index), 0, data)
 
     def complete(
         self,

@@ -50,7 +50,7 @@ class TokenTree(Protocol):
         ...
 
     @property
-    def evaluated(self) -> int:
+    def contexts(self) -> int:
         """Contexts evaluated so far; the prompt counts as one."""
         ...
 

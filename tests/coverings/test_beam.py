@@ -156,7 +156,7 @@ def test_the_beam_is_the_published_one(case: Case, k: int, theta: float):
     # Lazy evaluation changes nothing but the number of evaluations.
     assert shape(lazy) == shape(eager)
     assert [b.log_p for b in lazy.bundles] == [b.log_p for b in eager.bundles]
-    assert lazy.evaluated.tree.evaluated <= eager.evaluated.tree.evaluated
+    assert lazy.evaluated.tree.contexts <= eager.evaluated.tree.contexts
     # Every truth is within what was dropped, and the beam is a lower bound.
     truth = prefix_probability(text, model.p, model.vocabulary)
     for beam in (lazy, eager):
@@ -260,7 +260,7 @@ def test_by_hand():
     assert math.exp(beam.log_dropped) == pytest.approx(0.05)
     lazy, eager = (begin(model, 1, lazy=lazy).advance(b"ab") for lazy in (True, False))
     assert shape(lazy) == shape(eager)
-    assert (lazy.evaluated.tree.evaluated, eager.evaluated.tree.evaluated) == (1, 2)
+    assert (lazy.evaluated.tree.contexts, eager.evaluated.tree.contexts) == (1, 2)
     assert math.exp(lazy.log_dropped) == pytest.approx(0.3)  # all of the context [a]
     assert math.exp(eager.log_dropped) == pytest.approx(0.15)
 
@@ -301,9 +301,9 @@ def test_lazy_evaluation_saves_evaluations():
     for seed in range(20):
         model = model_of(tokens, 2, seed, power=4)
         lazy, eager = (begin(model, 3, lazy=lazy).advance(b"abcabaab") for lazy in (True, False))
-        assert lazy.evaluated.tree.evaluated <= eager.evaluated.tree.evaluated
+        assert lazy.evaluated.tree.contexts <= eager.evaluated.tree.contexts
         assert shape(lazy) == shape(eager)
-        saved += eager.evaluated.tree.evaluated - lazy.evaluated.tree.evaluated
+        saved += eager.evaluated.tree.contexts - lazy.evaluated.tree.contexts
     assert saved > 10
 
 

@@ -20,7 +20,7 @@ from charwise.coverings.reference import (
     prefix_probability,
     string_probability,
 )
-from charwise.coverings.rows import Evaluated
+from charwise.coverings.rows import EvaluatedRows
 from charwise.engines.ngram import NgramLM
 from charwise.errors import SettingError
 from conftest import Data
@@ -64,7 +64,7 @@ def test_tolerance_zero_is_the_oracle(case: Case):
         assert found.lower == found.upper
         assert close_logs(found.lower, expected)
         assert covering.log_unvisited == covering.log_unvisited_end == -math.inf
-    assert plain.visited <= through.visited
+    assert plain.contexts <= through.contexts
 
     ended = through.logprob()
     assert ended.lower == ended.upper
@@ -111,11 +111,11 @@ def test_intervals_contain_the_truth(case: Case, most: int, batch: int, through:
                     through=through,
                     max_contexts=max_contexts,
                 )
-            visited.append(covering.visited)
-            assert covering.visited <= max_contexts
+            visited.append(covering.contexts)
+            assert covering.contexts <= max_contexts
             found = covering.prefix_logprob()
             assert_holds(found, prefix)
-            if covering.visited < max_contexts:
+            if covering.contexts < max_contexts:
                 # What the search promises, and more: the truth is at least what was visited.
                 assert found.missing <= tolerance / (1 + tolerance) + _ROUNDING
             if through:
@@ -139,7 +139,7 @@ def test_bounds_are_not_vacuous():
     # A heavy way to spell the text and a light one; the light one is not visited.
     model = table([b"a", b"b", b"ab"], {(): [0.01, 0.09, 0.8, 0.1]})
     covering = best_first(model.evaluated(), 0, b"ab", tolerance=0.1)
-    assert covering.visited == 1
+    assert covering.contexts == 1
     found = covering.prefix_logprob()
     assert found.lower == pytest.approx(math.log(0.8))
     assert found.upper == pytest.approx(math.log(0.81))
@@ -162,7 +162,7 @@ def test_by_hand():
             assert math.exp(found.upper) == pytest.approx(upper, rel=1e-12)
             visited = [evaluated.tree.tokens(bundle.node) for bundle in covering.bundles]
             assert visited == contexts[:visits]
-    assert best_first(model.evaluated(), 0, b"aba", tolerance=0).visited == 4
+    assert best_first(model.evaluated(), 0, b"aba", tolerance=0).contexts == 4
     top = best_first(model.evaluated(), 0, b"aba").top(3)
     assert [member.token_ids for member in top] == [(3, 0), (0, 1, 0), (4,)]
 
@@ -171,7 +171,7 @@ def test_less_is_visited_with_more_tolerance():
     model = table([b"a", b"b", b"aa", b"ab", b"ba"], {(): [0.3, 0.2, 0.2, 0.1, 0.1, 0.1]})
     with patch.object(charwise.coverings.best_first, "_BATCH", 1):
         visited = [
-            best_first(model.evaluated(), 0, b"abaabab", tolerance=tolerance).visited
+            best_first(model.evaluated(), 0, b"abaabab", tolerance=tolerance).contexts
             for tolerance in TOLERANCES
         ]
     assert visited == sorted(visited, reverse=True)
@@ -235,7 +235,7 @@ def test_few_contexts_are_evaluated_for_the_top():
     first = next(members_in_order(evaluated, 0, b"a" * 24))
     assert first.token_ids == (3,) * 6
     assert covering_size(model.index, b"a" * 24) > 1_000_000
-    assert evaluated.tree.evaluated < 500
+    assert evaluated.tree.contexts < 500
 
 
 def test_the_size_of_a_covering_is_bounded_by_the_paper():
@@ -341,7 +341,7 @@ def test_the_covering_of_hello_world_one_by_one(data: Data):
     index = data.index("gpt2")
     uniform = index.vocabulary.counted / index.vocabulary.counted.sum()
     lm = NgramLM(index.vocabulary, 1, {(): uniform})
-    evaluated = Evaluated(lm.tree(index.vocabulary.bos_ids), index)
+    evaluated = EvaluatedRows(lm.tree(index.vocabulary.bos_ids), index)
     text = b"Hello, worl"
     covering = best_first(evaluated, 0, text, tolerance=0, through=True)
     inside = [bundle for bundle in covering.bundles if bundle.position < len(text)]

@@ -80,10 +80,10 @@ def test_no_evaluation_for_deleting():
     lm = CharLM(two_ways().lm, preset="exact")
     state = lm.state("abab") + "a" + "b"
     tree = state.session.evaluated.tree
-    before = tree.evaluated
+    before = tree.contexts
     for n in range(7):
         (state - n).next()
-    assert tree.evaluated == before
+    assert tree.contexts == before
 
 
 def test_states_share_their_tree():
@@ -91,9 +91,9 @@ def test_states_share_their_tree():
     state = lm.state("ab")
     tree = state.session.evaluated.tree
     assert (state + "a").session is state.session
-    before = tree.evaluated
+    before = tree.contexts
     _ = state + "a"
-    assert tree.evaluated == before
+    assert tree.contexts == before
     assert (state + "ab" - 1 + "b").session is state.session
 
 

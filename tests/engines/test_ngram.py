@@ -137,7 +137,7 @@ def test_the_protocol():
     assert isinstance(lm, TokenLM)
     assert isinstance(tree, TokenTree)
     nodes = tree.extend([(0, 1), (1, 2), (0, 0)], logprobs=[True, False, True])
-    assert (nodes, tree.evaluated, tree.calls) == ([1, 2, 3], 4, 2)
+    assert (nodes, tree.contexts, tree.calls) == ([1, 2, 3], 4, 2)
     with pytest.raises(EngineError, match="node 2 has no log-probabilities"):
         tree.logprobs([2])
     tree.forget([1])

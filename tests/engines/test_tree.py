@@ -263,7 +263,7 @@ def test_the_first_edges_go_with_the_prompt(name, monkeypatch):
     branches = [*path, (0, 4), (1, 5), (5, 6), (3, 7)]
     for edges, calls in (([], 1), (path, 1), (branches, 1)):
         tree = lm.tree(prompt, edges)
-        assert (tree.calls, tree.size, tree.evaluated) == (calls, 1 + len(edges), 1 + len(edges))
+        assert (tree.calls, tree.size, tree.contexts) == (calls, 1 + len(edges), 1 + len(edges))
         assert difference(lm, prompt, tree, list(range(tree.size))) < 1e-4
         assert difference(lm, prompt, tree, tree.extend([(tree.size - 1, 8), (0, 9)])) < 1e-4
     monkeypatch.setattr(charwise.engines.transformers.tree_attention, "_SMALL_MASK", 4)
@@ -306,7 +306,7 @@ def test_a_path_is_one_call_and_wishes_are_honoured():
     tree = lm.tree([30])
     assert isinstance(tree, TokenTree)
     nodes = tree.extend([(i, i + 1) for i in range(10)], logprobs=[i % 2 == 0 for i in range(10)])
-    assert (nodes, tree.size, tree.evaluated, tree.calls) == (list(range(1, 11)), 11, 11, 2)
+    assert (nodes, tree.size, tree.contexts, tree.calls) == (list(range(1, 11)), 11, 11, 2)
     assert (tree.depth(10), tree.tokens(3)) == (10, (1, 2, 3))
     assert difference(lm, [30], tree, nodes[::2]) < 1e-4
     with pytest.raises(EngineError, match="node 2 has no log-probabilities"):
@@ -373,7 +373,7 @@ def test_a_failing_call_leaves_the_tree_as_it_was(name, monkeypatch):
     monkeypatch.setattr(lm.model, "forward", failing)
     with pytest.raises(KeyboardInterrupt):
         tree.extend([(a, 2), (2, 3), (a, 4), (0, 5), (a, 6), (3, 7)])
-    assert (tree.size, tree.evaluated) == (2, 2)
+    assert (tree.size, tree.contexts) == (2, 2)
     assert difference(lm, [30], tree, [a, *tree.extend([(a, 3), (0, 4)])]) < 1e-4
 
 

@@ -98,6 +98,8 @@ def test_a_first_context_shows_bytes_that_no_other_does():
 def test_a_smaller_theta_evaluates_no_less():
     model, text = garden_path(), b"obeobex"
     lm = CharLM(model.lm)
-    contexts = [lm.score(text, preset=Effort(theta, 0.5)).nodes for theta in (0.5, 1e-2, 1e-4, 0.0)]
+    contexts = [
+        lm.score(text, preset=Effort(theta, 0.5)).contexts for theta in (0.5, 1e-2, 1e-4, 0.0)
+    ]
     assert all(few <= many for few, many in pairwise(contexts))
     assert contexts[0] < contexts[-1]

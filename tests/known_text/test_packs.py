@@ -13,7 +13,7 @@ import charwise
 import charwise.known_text.packs
 from charwise import CharLM
 from charwise.coverings.reference import prefix_probability
-from charwise.coverings.rows import Evaluated
+from charwise.coverings.rows import EvaluatedRows
 from charwise.errors import SettingError, ZeroProbabilityError
 from charwise.known_text.packs import packs, run_together
 from charwise.known_text.ranges import KnownText
@@ -44,7 +44,7 @@ def test_a_pack_gives_the_oracles_numbers(company: tuple[Model, list[bytes]], si
         assert np.exp(score.logprobs.sum()) == pytest.approx(expected, rel=1e-9)
         alone = lm.score(text, end=True)
         assert score.end_logprob == pytest.approx(alone.end_logprob, rel=1e-9, abs=1e-9)
-        assert (score.nodes, score.text) == (alone.nodes, alone.text)
+        assert (score.contexts, score.text) == (alone.contexts, alone.text)
 
 
 def test_real_texts_after_contexts_and_special_tokens():
@@ -67,11 +67,11 @@ def test_what_texts_share_is_evaluated_once():
     found = [b"for index, value in enumerate(" + rest for rest in (b"values):", b"items):")]
 
     def contexts(company: list[bytes]) -> int:
-        evaluated = Evaluated(lm.engine.tree(opening.ids), lm.index, retain=True)
+        evaluated = EvaluatedRows(lm.engine.tree(opening.ids), lm.index, retain=True)
         rounds = [Rounds(evaluated, 0, KnownText.of(text, lm.index), lm.effort) for text in company]
         canonical = [lm.vocabulary.encode(text) for text in company]
         run_together(list(zip(rounds, canonical, strict=True)))
-        return evaluated.tree.evaluated
+        return evaluated.tree.contexts
 
     apart = [contexts([text]) for text in found]
     assert max(apart) < contexts(found) < 0.8 * sum(apart)

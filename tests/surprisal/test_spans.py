@@ -39,7 +39,7 @@ def score_of(text: bytes, seed: int = 0, **more: Any) -> Score:
     rng = np.random.default_rng(seed)
     logprobs = -(10 ** rng.uniform(-12, 3, len(text)))
     shares = rng.random((2, len(text)))
-    return Score(text, logprobs, *shares, nodes=0, rounds=0, **more)
+    return Score(text, logprobs, *shares, contexts=0, calls=0, **more)
 
 
 def parts(string: str, spans: Spans) -> list[str]:
@@ -110,7 +110,7 @@ def test_rounding_is_at_the_last_digit_of_the_sum(logprobs: list[float], noise: 
 @pytest.mark.parametrize("bad", [-math.inf, math.nan])
 def test_what_cannot_be_added_is_an_error(bad: float) -> None:
     zeros = np.zeros(3)
-    score = Score(b"abc", np.array([-1.0, bad, -1.0]), zeros, zeros, nodes=0, rounds=0)
+    score = Score(b"abc", np.array([-1.0, bad, -1.0]), zeros, zeros, contexts=0, calls=0)
     with pytest.raises(ZeroProbabilityError, match="of byte 1 is"):
         _ = score.bits_per_byte
 

@@ -118,7 +118,7 @@ def cover(
             model=model,
             prompt=_spelled(to_bytes(text)),
             size=size,
-            visited=covering.visited,
+            contexts=covering.contexts,
             lower=bounds.lower if math.isfinite(bounds.lower) else None,
             upper=bounds.upper if math.isfinite(bounds.upper) else None,
             missing=bounds.missing,
@@ -133,7 +133,7 @@ def cover(
     out = console()
     out.print(table)
     what = "encodings" if encodings else "members"
-    line = f"{len(rows):,} of {size:,} {what}; {covering.visited:,} contexts visited"
+    line = f"{len(rows):,} of {size:,} {what}; {covering.contexts:,} contexts visited"
     out.print(line + lead_note(lm.vocabulary), soft_wrap=True)
     out.print(
         f"log p of the prefix in [{bounds.lower:.6f}, {bounds.upper:.6f}] nats: "

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from charwise.coverings.log_sums import add_logs, log, log_sum
-from charwise.coverings.rows import Evaluated
+from charwise.coverings.rows import EvaluatedRows
 from charwise.errors import EmptyBeamError, SettingError, ZeroProbabilityError
 
 #: Bytes back that a beam with `fallback` can return to.
@@ -70,13 +70,13 @@ class Beam:
     >>> from charwise.tokens.vocabulary import Vocabulary
     >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2], bos_ids=[2])
     >>> lm = NgramLM(vocabulary, 1, {(): [0.5, 0.25, 0.25]})
-    >>> evaluated = Evaluated(lm.tree([2]), SortedVocabulary(vocabulary))
+    >>> evaluated = EvaluatedRows(lm.tree([2]), SortedVocabulary(vocabulary))
     >>> beam = start(evaluated, 0, k=1, fallback=True).step(ord("a"))
     >>> beam.text, round(math.exp(beam.prefix_logprob), 9), beam.nodes()
     (b'a', 0.75, [0])
     """
 
-    evaluated: Evaluated
+    evaluated: EvaluatedRows
     k: int
     theta: float = 0.0
     lazy: bool = True
@@ -169,7 +169,7 @@ class Beam:
 
         >>> import charwise
         >>> lm = charwise.load()
-        >>> beam = start(Evaluated(lm.engine.tree(lm.vocabulary.bos_ids), lm.index), 0, k=4)
+        >>> beam = start(EvaluatedRows(lm.engine.tree(lm.vocabulary.bos_ids), lm.index), 0, k=4)
         >>> beam.advance(b"import nump").text
         b'import nump'
         """
@@ -185,7 +185,7 @@ class Beam:
 
         >>> import charwise
         >>> lm = charwise.load()
-        >>> beam = start(Evaluated(lm.engine.tree(lm.vocabulary.bos_ids), lm.index), 0, k=4)
+        >>> beam = start(EvaluatedRows(lm.engine.tree(lm.vocabulary.bos_ids), lm.index), 0, k=4)
         >>> masses, _ = beam.advance(b"import nump").next_byte_masses()
         >>> chr(masses.argmax())
         'y'
@@ -239,7 +239,7 @@ class Beam:
 
 
 def start(
-    evaluated: Evaluated,
+    evaluated: EvaluatedRows,
     root: int,
     k: int,
     theta: float = 0.0,
@@ -257,7 +257,7 @@ def start(
     >>> from charwise.tokens.vocabulary import Vocabulary
     >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2], bos_ids=[2])
     >>> lm = NgramLM(vocabulary, 1, {(): [0.5, 0.25, 0.25]})
-    >>> beam = start(Evaluated(lm.tree([2]), SortedVocabulary(vocabulary)), 0, k=2)
+    >>> beam = start(EvaluatedRows(lm.tree([2]), SortedVocabulary(vocabulary)), 0, k=2)
     >>> round(math.exp(beam.advance(b"aa").prefix_logprob), 9)
     0.375
     """
@@ -269,7 +269,7 @@ def start(
     return Beam(evaluated, k, theta, lazy, fallback, bundles=(whole,))
 
 
-def token_healing(evaluated: Evaluated, root: int, text: bytes) -> Beam:
+def token_healing(evaluated: EvaluatedRows, root: int, text: bytes) -> Beam:
     """One bundle: all canonical tokens but the last, then whatever starts with the last.
 
     The approximate covering of Vieira et al. 2025, eq. 43, as a beam for `next_byte_masses`.
@@ -279,7 +279,7 @@ def token_healing(evaluated: Evaluated, root: int, text: bytes) -> Beam:
     >>> from charwise.tokens.vocabulary import Vocabulary
     >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2], bos_ids=[2])
     >>> lm = NgramLM(vocabulary, 1, {(): [0.5, 0.25, 0.25]})
-    >>> evaluated = Evaluated(lm.tree([2]), SortedVocabulary(vocabulary))
+    >>> evaluated = EvaluatedRows(lm.tree([2]), SortedVocabulary(vocabulary))
     >>> beam = token_healing(evaluated, 0, b"aa")             # after [a], all that starts with "a"
     >>> round(math.exp(beam.prefix_logprob), 9)
     0.375
@@ -298,7 +298,7 @@ def token_healing(evaluated: Evaluated, root: int, text: bytes) -> Beam:
     return replace(beam, text=text, bundles=(Bundle(node, weight, len(last), lo, hi, mass),))
 
 
-def _open(evaluated: Evaluated, extensions: list[_Extension]) -> list[Bundle]:
+def _open(evaluated: EvaluatedRows, extensions: list[_Extension]) -> list[Bundle]:
     """Evaluate extensions in one batch; each becomes the bundle of all its next tokens."""
     nodes = evaluated.extend([(e.parent, e.token) for e in extensions])
     size = len(evaluated.index.sorted)
@@ -308,7 +308,7 @@ def _open(evaluated: Evaluated, extensions: list[_Extension]) -> list[Bundle]:
     ]
 
 
-def _filter(evaluated: Evaluated, bundle: Bundle, byte: int) -> Bundle | None:
+def _filter(evaluated: EvaluatedRows, bundle: Bundle, byte: int) -> Bundle | None:
     """The part of a bundle whose next byte is `byte`; None if that has no mass."""
     lo, hi = evaluated.index.narrow(bundle.lo, bundle.hi, bundle.depth, byte)
     mass = float(evaluated.row(bundle.node).in_order[lo:hi].sum())

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from charwise.coverings.log_sums import add_logs, log, log_sum
 from charwise.coverings.members import Member, members_in_order
-from charwise.coverings.rows import Evaluated
+from charwise.coverings.rows import EvaluatedRows
 from charwise.errors import SettingError
 
 #: Contexts evaluated in one call while searching.
@@ -76,7 +76,7 @@ class Covering:
         text: σ.
         bundles: the visited contexts, in the order of the visit; those with an empty range, or
             one without mass, have no members.
-        visited: how many contexts were visited.
+        contexts: how many contexts were visited.
         log_unvisited: log of the most that unvisited contexts inside σ can add to →p(σ), nats.
         log_unvisited_end: the same for unvisited contexts that spell σ, whose own probability
             is known but not how it divides over the next byte.
@@ -86,7 +86,7 @@ class Covering:
     >>> from charwise.tokens.vocabulary import Vocabulary
     >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2], bos_ids=[2])
     >>> lm = NgramLM(vocabulary, 1, {(): [0.5, 0.25, 0.25]})
-    >>> evaluated = Evaluated(lm.tree([2]), SortedVocabulary(vocabulary))
+    >>> evaluated = EvaluatedRows(lm.tree([2]), SortedVocabulary(vocabulary))
     >>> covering = best_first(evaluated, 0, b"a", tolerance=0, through=True)
     >>> round(math.exp(covering.prefix_logprob().upper), 9)     # [a] or [ab]
     0.75
@@ -98,11 +98,11 @@ class Covering:
 
     def __init__(
         self,
-        evaluated: Evaluated,
+        evaluated: EvaluatedRows,
         root: int,
         text: bytes,
         bundles: list[Bundle],
-        visited: int,
+        contexts: int,
         log_unvisited: float,
         log_unvisited_end: float,
     ) -> None:
@@ -110,7 +110,7 @@ class Covering:
         self._root = root
         self.text = text
         self.bundles = bundles
-        self.visited = visited
+        self.contexts = contexts
         self.log_unvisited = log_unvisited
         self.log_unvisited_end = log_unvisited_end
 
@@ -180,7 +180,7 @@ class _Frontier(NamedTuple):
 
 
 def best_first(
-    evaluated: Evaluated,
+    evaluated: EvaluatedRows,
     root: int,
     text: bytes,
     *,
@@ -206,9 +206,9 @@ def best_first(
     >>> from charwise.tokens.vocabulary import Vocabulary
     >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2], bos_ids=[2])
     >>> lm = NgramLM(vocabulary, 1, {(): [0.5, 0.25, 0.25]})
-    >>> evaluated = Evaluated(lm.tree([2]), SortedVocabulary(vocabulary))
+    >>> evaluated = EvaluatedRows(lm.tree([2]), SortedVocabulary(vocabulary))
     >>> covering = best_first(evaluated, 0, b"aa")       # [a a], [a ab]: 1/4 + 1/8
-    >>> round(math.exp(covering.prefix_logprob().lower), 9), covering.visited
+    >>> round(math.exp(covering.prefix_logprob().lower), 9), covering.contexts
     (0.375, 2)
     """
     if not 0 <= tolerance <= 1:
@@ -219,15 +219,15 @@ def best_first(
     heap = [_Frontier(0.0, 0, 0, root, -1)] if limit else []
     bundles: list[Bundle] = []
     log_visited = -math.inf
-    visited = order = 0
-    while heap and visited < max_contexts:
+    contexts = order = 0
+    while heap and contexts < max_contexts:
         log_unvisited = log_sum([-item.negative_log_weight for item in heap])
         if log_unvisited <= log_visited + log(tolerance):
             break
-        size = min(_BATCH, len(heap), max_contexts - visited)
+        size = min(_BATCH, len(heap), max_contexts - contexts)
         batch = [heapq.heappop(heap) for _ in range(size)]
         for item, node in zip(batch, _evaluate(evaluated, batch), strict=True):
-            visited += 1
+            contexts += 1
             weight, position = -item.negative_log_weight, item.position
             lo, hi = evaluated.index.range(text[position:])
             bundle = Bundle(node, weight, position, lo, hi)
@@ -240,16 +240,16 @@ def best_first(
                 heapq.heappush(heap, _Frontier(-weight - logp, order, end, node, token))
     inside = [-item.negative_log_weight for item in heap if item.position < len(text)]
     ended = [-item.negative_log_weight for item in heap if item.position == len(text)]
-    return Covering(evaluated, root, text, bundles, visited, log_sum(inside), log_sum(ended))
+    return Covering(evaluated, root, text, bundles, contexts, log_sum(inside), log_sum(ended))
 
 
-def _evaluate(evaluated: Evaluated, batch: list[_Frontier]) -> list[int]:
+def _evaluate(evaluated: EvaluatedRows, batch: list[_Frontier]) -> list[int]:
     edges = [(item.parent, item.token) for item in batch if item.token >= 0]
     nodes = iter(evaluated.extend(edges))
     return [item.parent if item.token < 0 else next(nodes) for item in batch]
 
 
-def log_mass(evaluated: Evaluated, bundle: Bundle) -> float:
+def log_mass(evaluated: EvaluatedRows, bundle: Bundle) -> float:
     """log of a bundle's share of →p(σ): its weight times the mass of its range, nats.
 
     >>> from charwise.engines.ngram import NgramLM
@@ -257,7 +257,7 @@ def log_mass(evaluated: Evaluated, bundle: Bundle) -> float:
     >>> from charwise.tokens.vocabulary import Vocabulary
     >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2], bos_ids=[2])
     >>> lm = NgramLM(vocabulary, 1, {(): [0.5, 0.25, 0.25]})
-    >>> evaluated = Evaluated(lm.tree([2]), SortedVocabulary(vocabulary))
+    >>> evaluated = EvaluatedRows(lm.tree([2]), SortedVocabulary(vocabulary))
     >>> round(math.exp(log_mass(evaluated, Bundle(0, math.log(0.5), 1, 0, 2))), 9)  # 1/2 · 3/4
     0.375
     """

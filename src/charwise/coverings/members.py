@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from charwise.coverings.log_sums import log
-from charwise.coverings.rows import Evaluated
+from charwise.coverings.rows import EvaluatedRows
 from charwise.tokens.index import SortedVocabulary
 
 #: Contexts evaluated ahead in one call: the heaviest that are known but not evaluated.
@@ -32,7 +32,7 @@ class Member(NamedTuple):
 
 
 def members_in_order(
-    evaluated: Evaluated, root: int, text: bytes, *, exactly: bool = False
+    evaluated: EvaluatedRows, root: int, text: bytes, *, exactly: bool = False
 ) -> Iterator[Member]:
     """The members of C(text), the most probable first; `exactly` keeps those that spell it.
 
@@ -43,7 +43,7 @@ def members_in_order(
     >>> from charwise.tokens.vocabulary import Vocabulary
     >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2], bos_ids=[2])
     >>> lm = NgramLM(vocabulary, 1, {(): [0.5, 0.25, 0.25]})
-    >>> evaluated = Evaluated(lm.tree([2]), SortedVocabulary(vocabulary))
+    >>> evaluated = EvaluatedRows(lm.tree([2]), SortedVocabulary(vocabulary))
     >>> [member.token_ids for member in members_in_order(evaluated, 0, b"aa")]
     [(0, 0), (0, 1)]
     """
@@ -139,13 +139,13 @@ class Encodings:
     >>> from charwise.tokens.vocabulary import Vocabulary
     >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2], bos_ids=[2])
     >>> lm = NgramLM(vocabulary, 1, {(): [0.5, 0.25, 0.25]})
-    >>> evaluated = Evaluated(lm.tree([2]), SortedVocabulary(vocabulary))
+    >>> evaluated = EvaluatedRows(lm.tree([2]), SortedVocabulary(vocabulary))
     >>> encodings = Encodings(evaluated, 0, b"aab")
     >>> encodings.size, encodings.top(1)[0].token_ids
     (1, (0, 1))
     """
 
-    def __init__(self, evaluated: Evaluated, root: int, text: bytes) -> None:
+    def __init__(self, evaluated: EvaluatedRows, root: int, text: bytes) -> None:
         self._evaluated = evaluated
         self._root = root
         self.text = text

@@ -28,7 +28,7 @@ class Row(NamedTuple):
     end: float
 
 
-class Evaluated:
+class EvaluatedRows:
     """A `TokenTree` together with the rows of the contexts asked about so far.
 
     With `retain` the tree keeps the log-probabilities of every node for being asked again; `edges`
@@ -38,7 +38,7 @@ class Evaluated:
     >>> from charwise.tokens.vocabulary import Vocabulary
     >>> vocabulary = Vocabulary.from_bytes([b"b", b"a", None], end_ids=[2], bos_ids=[2])
     >>> lm = NgramLM(vocabulary, 1, {(): [0.5, 0.25, 0.25]})
-    >>> evaluated = Evaluated(lm.tree([2]), SortedVocabulary(vocabulary))
+    >>> evaluated = EvaluatedRows(lm.tree([2]), SortedVocabulary(vocabulary))
     >>> evaluated.row(0)
     Row(in_order=array([0.25, 0.5 ]), end=0.25)
     >>> evaluated.extend([(0, 1), (0, 0), (0, 1)])  # [a], [b], and [a] again
@@ -78,7 +78,7 @@ class Evaluated:
         >>> from charwise.tokens.vocabulary import Vocabulary
         >>> vocabulary = Vocabulary.from_bytes([b"b", b"a", None], end_ids=[2], bos_ids=[2])
         >>> lm = NgramLM(vocabulary, 1, {(): [0.5, 0.25, 0.25]})
-        >>> evaluated = Evaluated(lm.tree([2]), SortedVocabulary(vocabulary))
+        >>> evaluated = EvaluatedRows(lm.tree([2]), SortedVocabulary(vocabulary))
         >>> edges: list[tuple[int, int]] = []
         >>> evaluated.node(0, 1, edges), evaluated.node(1, 0, edges), edges  # [a], then [a b]
         (1, 2, [(0, 1), (1, 0)])
@@ -130,7 +130,7 @@ class Evaluated:
         >>> from charwise.tokens.vocabulary import Vocabulary
         >>> vocabulary = Vocabulary.from_bytes([b"b", b"a", None], end_ids=[2], bos_ids=[2])
         >>> lm = NgramLM(vocabulary, 1, {(): [0.5, 0.25, 0.25]})
-        >>> evaluated = Evaluated(lm.tree([2]), SortedVocabulary(vocabulary))
+        >>> evaluated = EvaluatedRows(lm.tree([2]), SortedVocabulary(vocabulary))
         >>> shares, log_mass = evaluated.next_bytes(0, 0, 2, 0)
         >>> shares[[ord("a"), ord("b"), 256]].round(9).tolist(), round(log_mass, 9)
         ([0.25, 0.5, 0.25], 0.0)

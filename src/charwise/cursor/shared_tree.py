@@ -6,7 +6,7 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from charwise.coverings.rows import Evaluated
+from charwise.coverings.rows import EvaluatedRows
 from charwise.errors import EmptyBeamError, ZeroProbabilityError
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Session:
                 (node, prefix) for prefix in lm.index.prefixes(lm.vocabulary.tokens[token] or b"")
             ]
         tree = lm.engine.tree([*opening.ids, *self.given], edges)
-        self.evaluated = Evaluated(tree, lm.index, edges=edges, retain=True)
+        self.evaluated = EvaluatedRows(tree, lm.index, edges=edges, retain=True)
         self.lock = threading.RLock()
         self._dropped: set[int] = set()
 

@@ -142,7 +142,7 @@ class NgramTree:
         self._contexts = Contexts()
         self._wanted = {0}
         self._lock = threading.Lock()
-        self.evaluated = 1
+        self.contexts = 1
         self.calls = 1
 
     @property
@@ -163,7 +163,7 @@ class NgramTree:
             new = self._contexts.add(edges)
             wanted = [True] * len(new) if logprobs is None else logprobs
             self._wanted.update(node for node, want in zip(new, wanted, strict=True) if want)
-            self.evaluated += len(new)
+            self.contexts += len(new)
             self.calls += 1
         return new
 

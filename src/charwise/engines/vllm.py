@@ -135,7 +135,7 @@ class VllmTree:
         self._logs = Logits()
         self._lock = threading.RLock()
         self._logs.put([0], lm.next_logprobs([prompt_ids]))
-        self.evaluated = 1
+        self.contexts = 1
         self.calls = 1
 
     @property
@@ -166,7 +166,7 @@ class VllmTree:
             except BaseException:
                 self._contexts.truncate(size)
                 raise
-            self.evaluated += len(wanted)
+            self.contexts += len(wanted)
             self.calls += 1
         return new
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from charwise.coverings.log_sums import log
-from charwise.coverings.rows import Evaluated
+from charwise.coverings.rows import EvaluatedRows
 from charwise.cursor.shared_tree import zero_probability
 from charwise.evaluation.methods import Floats, Walk, walked
 from charwise.known_text.windows import plan
@@ -43,7 +43,7 @@ def walk_healed(lm: CharLM, prompt: Prompt, *, distributions: bool = False) -> W
     contexts = calls = 0
     started = time.perf_counter()
     for stretch in plan(lm.engine, lm.index, opening, text):
-        evaluated = Evaluated(lm.engine.tree(stretch.prompt_ids), lm.index)
+        evaluated = EvaluatedRows(lm.engine.tree(stretch.prompt_ids), lm.index)
         for start in range(stretch.scored, stretch.stop, _TOGETHER):
             positions = range(start, min(start + _TOGETHER, stretch.stop))
             healed = _heal(evaluated, [text[stretch.begin : at] for at in positions])
@@ -56,7 +56,7 @@ def walk_healed(lm: CharLM, prompt: Prompt, *, distributions: bool = False) -> W
                 if rows is not None:
                     rows[at] = probs
             evaluated.keep(healed[-1].path)
-        contexts += evaluated.tree.evaluated
+        contexts += evaluated.tree.contexts
         calls += evaluated.tree.calls
     return walked(opening, logprobs, rows, contexts, calls, started)
 
@@ -69,7 +69,7 @@ class _Healed:
     rest: bytes  # κ(δ_N)
     ended: list[tuple[int, int]]  # (token, node) of each context that a token equal to `rest` makes
 
-    def next_byte_masses(self, evaluated: Evaluated) -> Floats:
+    def next_byte_masses(self, evaluated: EvaluatedRows) -> Floats:
         """`[257]` masses of the next byte, at 256 of the end of text, up to a factor."""
         index, node = evaluated.index, self.path[-1]
         lo, hi = index.range(self.rest)
@@ -82,7 +82,7 @@ class _Healed:
         return np.asarray(masses)
 
 
-def _heal(evaluated: Evaluated, prefixes: list[bytes]) -> list[_Healed]:
+def _heal(evaluated: EvaluatedRows, prefixes: list[bytes]) -> list[_Healed]:
     """The healed coverings of several prefixes; all new contexts in one call."""
     index, edges = evaluated.index, list[tuple[int, int]]()
     found = []

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from charwise.coverings import beam as beams
-from charwise.coverings.rows import Evaluated
+from charwise.coverings.rows import EvaluatedRows
 from charwise.cursor.shared_tree import Opening
 from charwise.known_text.effort import Effort
 from charwise.known_text.rounds import Rounds
@@ -102,7 +102,7 @@ def walk_rounds(lm: CharLM, prompt: Prompt, effort: Effort, *, distributions: bo
         logprobs[part] = np.diff(rounds.lattice.log_prefix[ahead:])
         if rows is not None:
             rows[part] = next_bytes_along(rounds)[ahead:]
-        contexts += rounds.evaluated.tree.evaluated
+        contexts += rounds.evaluated.tree.contexts
         calls += rounds.evaluated.tree.calls
     return walked(opening, logprobs, rows, contexts, calls, started)
 
@@ -157,7 +157,7 @@ def walk_beam(
     contexts = calls = 0
     started = time.perf_counter()
     for stretch in plan(lm.engine, lm.index, opening, text):
-        evaluated = Evaluated(lm.engine.tree(stretch.prompt_ids), lm.index)
+        evaluated = EvaluatedRows(lm.engine.tree(stretch.prompt_ids), lm.index)
         beam, kept = beams.start(evaluated, 0, k, theta, lazy=lazy, fallback=True), 0
         for at in range(stretch.begin, stretch.stop):
             if rows is not None and at >= stretch.scored:
@@ -169,7 +169,7 @@ def walk_beam(
             if evaluated.tree.size - kept > 4 * k + 256:
                 evaluated.keep(beam.nodes())
                 kept = evaluated.tree.size
-        contexts += evaluated.tree.evaluated
+        contexts += evaluated.tree.contexts
         calls += evaluated.tree.calls
     return walked(opening, logprobs, rows, contexts, calls, started)
 
@@ -198,6 +198,6 @@ def walk_canonical(lm: CharLM, prompt: Prompt) -> Walk:
             if at >= stretch.scored:
                 logprobs[at] = logprob
             at += lm.index.length(token)
-        contexts += tree.evaluated
+        contexts += tree.contexts
         calls += tree.calls
     return walked(opening, logprobs, None, contexts, calls, started)

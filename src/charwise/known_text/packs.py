@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from charwise.coverings.rows import Evaluated
+from charwise.coverings.rows import EvaluatedRows
 from charwise.cursor.shared_tree import Opening
 from charwise.known_text.effort import Effort
 from charwise.known_text.ranges import KnownText
@@ -99,7 +99,7 @@ def _score_pack(
     end: bool,
 ) -> dict[int, Score]:
     ids = texts[min(pack)].opening.ids
-    evaluated = Evaluated(engine.tree(ids), index, retain=True)
+    evaluated = EvaluatedRows(engine.tree(ids), index, retain=True)
     deepest = None if engine.window is None else engine.window - len(ids)
     works: dict[int, Rounds] = {}
     for number in pack:

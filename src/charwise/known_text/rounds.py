@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from charwise.coverings.rows import Evaluated
+from charwise.coverings.rows import EvaluatedRows
 from charwise.known_text.effort import Effort, Tail, agreement
 from charwise.known_text.lattice import Edge, Lattice, Vertex, Wanted
 from charwise.known_text.ranges import Ints, KnownText
@@ -67,7 +67,7 @@ class Rounds:
     >>> lm = NgramLM(vocabulary, 1, {(): [0.5, 0.25, 0.25]})
     >>> index = SortedVocabulary(vocabulary)
     >>> rounds = Rounds(
-    ...     Evaluated(lm.tree([2]), index), 0, KnownText.of(b"aa", index), Effort(0.0, 1.0)
+    ...     EvaluatedRows(lm.tree([2]), index), 0, KnownText.of(b"aa", index), Effort(0.0, 1.0)
     ... )
     >>> np.exp(rounds.run(vocabulary.encode(b"aa")).log_prefix).round(9).tolist()
     [1.0, 0.75, 0.375]
@@ -75,7 +75,7 @@ class Rounds:
 
     def __init__(
         self,
-        evaluated: Evaluated,
+        evaluated: EvaluatedRows,
         root: int,
         known: KnownText,
         effort: Effort,

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from charwise.coverings.log_sums import log_sum
-from charwise.coverings.rows import Evaluated
+from charwise.coverings.rows import EvaluatedRows
 from charwise.cursor.shared_tree import Opening, impossible
 from charwise.errors import ContextLengthError
 from charwise.known_text.effort import Effort
@@ -92,7 +92,7 @@ def score_text(
     done = stretches(engine, index, text.opening, text.whole, effort, start=start, through=end)
     # One window at a time: the lattices of a long text are millions of objects.
     parts = (
-        Part(stretch, rounds.lattice, rounds.evaluated.tree.evaluated, rounds.evaluated.tree.calls)
+        Part(stretch, rounds.lattice, rounds.evaluated.tree.contexts, rounds.evaluated.tree.calls)
         for stretch, rounds in done
     )
     return gather(index, text, parts, end=end)
@@ -156,7 +156,7 @@ def stretches(
         whole_too = through and stretch.stop == len(whole)
         edges = list(enumerate(first_path(stretch.canonical, index, whole_too)))
         tree = engine.tree(stretch.prompt_ids, edges)
-        evaluated = Evaluated(tree, index, edges=edges, retain=retain)
+        evaluated = EvaluatedRows(tree, index, edges=edges, retain=retain)
         deepest = None if engine.window is None else engine.window - len(stretch.prompt_ids)
         part = known.window(stretch.begin, stretch.stop)
         rounds = Rounds(evaluated, 0, part, effort, through=whole_too, deepest=deepest)

@@ -31,8 +31,8 @@ class Score:
         logprobs: `[n_bytes]` float64, log p(byte | all before), nats.
         missing: `[n_bytes]` share of the probability that was left out after each byte.
         lent: `[n_bytes]` share that was approximated by a context with the same last tokens.
-        nodes: contexts evaluated.
-        rounds: model calls, one after the other.
+        contexts: contexts evaluated.
+        calls: model calls, one after the other.
         end_logprob: log p(end of text | text), nats, if that was asked for.
         token_ends: `[n_tokens]` byte offsets at which canonical tokens end; the last is the
             text's end. Where the text begins or ends inside a token, its part in the text counts.
@@ -49,8 +49,8 @@ class Score:
     logprobs: NDArray[np.float64]
     missing: NDArray[np.float64]
     lent: NDArray[np.float64]
-    nodes: int
-    rounds: int
+    contexts: int
+    calls: int
     end_logprob: float | None = None
     token_ends: NDArray[np.int64] | None = None
 
@@ -61,7 +61,7 @@ class Score:
         They are rounded, for that, at the last digit of their sum: see `spans.exact_bits`.
 
         >>> zeros = np.zeros(2)
-        >>> Score(b"ab", np.log([0.5, 0.125]), zeros, zeros, nodes=1, rounds=1).surprisals
+        >>> Score(b"ab", np.log([0.5, 0.125]), zeros, zeros, contexts=1, calls=1).surprisals
         array([1., 3.])
         """
         return spans.exact_bits(self.logprobs)
@@ -79,7 +79,7 @@ class Score:
         """Surprisal of the whole text, without its end.
 
         >>> zeros = np.zeros(2)
-        >>> Score(b"ab", np.log([0.5, 0.125]), zeros, zeros, nodes=1, rounds=1).bits
+        >>> Score(b"ab", np.log([0.5, 0.125]), zeros, zeros, contexts=1, calls=1).bits
         4.0
         """
         return float(self._cumulative[-1])
@@ -89,7 +89,7 @@ class Score:
         """Mean surprisal of a byte; NaN-free: 0 for the empty text.
 
         >>> zeros = np.zeros(2)
-        >>> Score(b"ab", np.log([0.5, 0.125]), zeros, zeros, nodes=1, rounds=1).bits_per_byte
+        >>> Score(b"ab", np.log([0.5, 0.125]), zeros, zeros, contexts=1, calls=1).bits_per_byte
         2.0
         """
         return self.bits / max(1, len(self.text))
@@ -99,7 +99,7 @@ class Score:
         """Mean surprisal of a character; 0 for the empty text.
 
         >>> zeros = np.zeros(2)
-        >>> score = Score("é".encode(), np.log([0.5, 0.125]), zeros, zeros, nodes=1, rounds=1)
+        >>> score = Score("é".encode(), np.log([0.5, 0.125]), zeros, zeros, contexts=1, calls=1)
         >>> score.bits_per_byte, score.bits_per_char
         (2.0, 4.0)
         """

@@ -165,7 +165,7 @@ class LlamaCppTree:
         self.calls = 0
         with lm.lock:
             self._evaluate(nodes, set(nodes))
-        self.evaluated = len(nodes)
+        self.contexts = len(nodes)
         weakref.finalize(self, lm.abandoned.append, self._held)
 
     @property
@@ -196,7 +196,7 @@ class LlamaCppTree:
                 self._contexts.truncate(size)
                 del self._held[size:]
                 raise
-            self.evaluated += len(new)
+            self.contexts += len(new)
         return new
 
     def _evaluate(self, nodes: Sequence[int], wanted: set[int]) -> None:

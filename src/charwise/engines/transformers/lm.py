@@ -144,7 +144,7 @@ class TransformersTree:
                 prompt_ids, [parent for parent, _ in edges], [id for _, id in edges]
             )
             self._put(nodes, logits)
-        self.evaluated = len(nodes)
+        self.contexts = len(nodes)
 
     @property
     def size(self) -> int:
@@ -180,7 +180,7 @@ class TransformersTree:
                 self._contexts.truncate(size)
                 del self._row[size:]
                 raise
-            self.evaluated += len(new)
+            self.contexts += len(new)
         return new
 
     def _fit(self, wanted: NDArray[np.bool_]) -> int:
