@@ -81,6 +81,19 @@ class Rows:
         return probabilities
 
 
+def random_lm(
+    vocabulary: Vocabulary,
+    order: int,
+    seed: int,
+    *,
+    zeros: float = 0.0,
+    power: float = 1.0,
+    window: int | None = None,
+) -> NgramLM:
+    """A random model over a vocabulary of one's own; see `Rows`."""
+    return NgramLM(vocabulary, order, Rows(vocabulary, seed, zeros, 0.0, power), window=window)
+
+
 @dataclass(frozen=True)
 class Model:
     """A tokenization model: p_Δ as an engine, and as the plain function that the oracle takes."""

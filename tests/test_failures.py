@@ -40,7 +40,7 @@ from charwise.errors import (
     TokenizationError,
     ZeroProbabilityError,
 )
-from models import table, two_ways
+from models import random_lm, table, two_ways
 
 TEXT = Path(__file__).read_text(encoding="utf-8")
 END = "<|endoftext|>"
@@ -392,7 +392,7 @@ def test_the_least_probabilities():
 def test_an_interrupted_evaluation_leaves_no_trace(monkeypatch: pytest.MonkeyPatch):
     tokens = [b"a", b"b", b"c", b"z", b"ab", b"ca", None]
     vocabulary = Vocabulary.from_bytes(tokens, end_ids=[6], bos_ids=[6])
-    lm = CharLM(NgramLM.random(vocabulary, 3, 5))
+    lm = CharLM(random_lm(vocabulary, 3, 5))
     expected = (lm.state("ab") + "cabca").next().probs
     state = lm.state("ab")
     with monkeypatch.context() as patch:

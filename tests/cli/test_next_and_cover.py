@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 import charwise
 from charwise import CharLM, Vocabulary
 from charwise.cli.app import app
-from charwise.engines.ngram import NgramLM
+from models import random_lm
 
 
 def run(*arguments: str, stdin: bytes | None = None) -> Result:
@@ -77,7 +77,7 @@ def test_cover() -> None:
 
 def test_cover_says_where_a_tokenizer_begins_with_a_space(monkeypatch: pytest.MonkeyPatch) -> None:
     vocabulary = Vocabulary([b" ", b"a", b" a", None], end_ids=[3], bos_ids=[3], lead=b" ")
-    lm = CharLM(NgramLM.random(vocabulary, 2, 0))
+    lm = CharLM(random_lm(vocabulary, 2, 0))
     assert "puts before a text" not in run("cover", "a").stdout
     monkeypatch.setattr("charwise.cli.next_and_cover.load", lambda model: lm)
     result = run("cover", "a")

@@ -21,7 +21,6 @@ from charwise import CharLM, Vocabulary
 from charwise.cli import bench as cli_bench
 from charwise.cli.app import app
 from charwise.coverings.reference import prefix_probability
-from charwise.engines.ngram import NgramLM
 from charwise.errors import SettingError, TokenizationError, ZeroProbabilityError
 from charwise.evaluation import bench as benches
 from charwise.evaluation import tables
@@ -29,7 +28,7 @@ from charwise.evaluation.distance import js_distance
 from charwise.evaluation.healed import walk_healed
 from charwise.evaluation.methods import walk_beam, walk_canonical, walk_rounds
 from charwise.known_text.presets import PRESETS
-from models import Case, Model, by_hand, cases, examples, table
+from models import Case, Model, by_hand, cases, examples, random_lm, table
 
 TEXT = b'def main():\n    raise ValueError("na\xc3\xafve")\n'
 
@@ -93,7 +92,7 @@ def test_token_healing_slides_over_long_texts():
     rng = np.random.default_rng(1)
     text = bytes(rng.choice(list(b"abc"), size=700).tolist())
     whole, windows = (
-        walk_healed(CharLM(NgramLM.random(vocabulary, 2, 5, window=window)), text)
+        walk_healed(CharLM(random_lm(vocabulary, 2, 5, window=window)), text)
         for window in (None, 120)
     )
     assert windows.logprobs == pytest.approx(whole.logprobs, rel=1e-12)
@@ -124,7 +123,7 @@ def test_an_implied_space_is_no_byte_of_the_text():
     vocabulary = Vocabulary(
         [b" ", b"a", b" a", b"b", None], lead=b" ", end_ids=[4], bos_ids=[4], bos_rule="told"
     )
-    lm = CharLM(NgramLM.random(vocabulary, 2, 3))
+    lm = CharLM(random_lm(vocabulary, 2, 3))
     walks = [
         walk_beam(lm, "ab", 50, distributions=True),
         walk_rounds(lm, "ab", PRESETS["exact"], distributions=True),

@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from charwise import CharLM, Vocabulary
-from charwise.engines.ngram import NgramLM
 from charwise.errors import OutputError
 from charwise.tables import output as resume
 from charwise.tables import writers
@@ -23,7 +22,7 @@ from charwise.tables.jobs import Job, Scored
 from charwise.tables.output import Identity, Output
 from charwise.tables.rows import BadRow
 from charwise.tables.sources import find
-from models import examples
+from models import examples, random_lm
 
 ENDINGS = (".csv", ".tsv", ".jsonl", ".parquet")
 ROWS = 5 * CHUNK_ROWS + 3
@@ -34,7 +33,7 @@ IDENTITY: Identity = {"--per": "char", "what the model says": [1.25, 0.5]}
 def scored(tmp_path_factory: pytest.TempPathFactory) -> list[Scored]:
     """Six chunks of real scores, with bad rows of both kinds in some."""
     vocabulary = Vocabulary([b"a", b"b", b"ab", b" ", None], end_ids=[4], bos_ids=[4])
-    lm = CharLM(NgramLM.random(vocabulary, 2, 0))
+    lm = CharLM(random_lm(vocabulary, 2, 0))
     path = tmp_path_factory.mktemp("rows") / "rows.csv"
     texts = [("ab " * (n % 4 + 1)) for n in range(ROWS)]
     texts[40], texts[100] = "abc", ""  # c has no token

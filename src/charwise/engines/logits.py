@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 import torch
 
-from charwise.engines.tree_nodes import not_there
+from charwise.errors import EngineError
 
 
 class Logits:
@@ -56,3 +56,11 @@ class Logits:
             rows = torch.tensor([self._at[node][1] for node in left], device=held.device)
             del self._blocks[block], self._nodes[block]
             self.put(left, held[rows] if left else held)
+
+
+def not_there(node: int) -> EngineError:
+    """The error of asking for log-probabilities that were not wanted, or no longer."""
+    return EngineError(
+        f"node {node} has no log-probabilities: it was extended with logprobs=False, or forgotten. "
+        "Ask for them in extend(), and forget() nodes only when done with them."
+    )

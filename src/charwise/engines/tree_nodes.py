@@ -1,101 +1,203 @@
-"""The shape of a tree of contexts, and what may be asked of it: shared by the engines."""
+"""The nodes of a tree, and all of a `TokenTree` but its evaluation: the base of every engine's."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
 
+from charwise.engines.logits import Logits
 from charwise.errors import ContextLengthError, EngineError
+from charwise.token_lm import TokenLM
 from charwise.tokens.vocabulary import Vocabulary
 
+if TYPE_CHECKING:
+    import torch
 
-class Contexts:
-    """Parent, last token and depth of every node; which nodes were dropped.
 
-    >>> contexts = Contexts()
-    >>> contexts.add([(0, 7), (1, 8), (0, 9)])
+class TreeNodes(ABC):
+    """A `TokenTree` without a model: who is below whom, what was dropped, what is held.
+
+    An engine's tree evaluates its prompt when it is made, and new nodes in `_evaluate`. Log
+    probabilities go through `_logits`, or the engine says in `_forget` how it frees its own.
+
+    Args:
+        lm: whose vocabulary and window bound the tree.
+        prompt_ids: the root.
+        edges: the first nodes, for engines that evaluate them with the prompt.
+        lock: held while the tree changes; by default one of its own.
+
+    Raises:
+        ContextLengthError: for a prompt, or edges, longer than the window.
+        EngineError: for an empty prompt, ids outside the vocabulary, unknown parents.
+
+    >>> from types import SimpleNamespace as Some
+    >>> class Counting(TreeNodes):
+    ...     def _evaluate(self, nodes, wanted):
+    ...         return len(nodes)
+    ...     def logprobs(self, nodes):
+    ...         raise NotImplementedError
+    >>> tree = Counting(Some(vocabulary=Some(width=10), window=None), [0])
+    >>> tree.extend([(0, 7), (1, 8), (0, 9)])
     [1, 2, 3]
-    >>> contexts.tokens(2), contexts.depth[2]
-    ((7, 8), 2)
-    >>> sorted(contexts.drop_all_but([2])), contexts.live
-    ([3], [0, 1, 2])
+    >>> tree.tokens(2), tree.depth(2), tree.size
+    ((7, 8), 2, 4)
+    >>> tree.keep([2])
+    >>> tree.live
+    [0, 1, 2]
     """
 
-    def __init__(self) -> None:
-        self.parent = [-1]
-        self.token = [-1]
-        self.depth = [0]
-        self.live = [0]  # nodes not dropped, in rising order
+    root = 0
+
+    def __init__(
+        self,
+        lm: TokenLM,
+        prompt_ids: Sequence[int],
+        edges: Sequence[tuple[int, int]] = (),
+        *,
+        lock: AbstractContextManager[object] | None = None,
+    ) -> None:
+        check_prompt(prompt_ids, lm.vocabulary, lm.window)
+        self._width, self._window = lm.vocabulary.width, lm.window
+        self._prompt_ids = [int(id) for id in prompt_ids]
+        self._parent, self._token, self._depth = [-1], [-1], [0]  # of each node
         self._dropped: set[int] = set()
+        self._logits = Logits()
+        self._lock: AbstractContextManager[object] = threading.RLock() if lock is None else lock
+        self.live = [0]  # nodes not dropped, in rising order
+        self.contexts = 0
+        self.calls = 0
+        self._check_edges(edges)
+        self._add(edges)
 
-    def __len__(self) -> int:
-        return len(self.parent)
+    @abstractmethod
+    def _evaluate(self, nodes: list[int], wanted: list[bool]) -> int:
+        """Evaluate new nodes, hold the log-probabilities of the wanted, and count the calls.
 
-    def check(self, nodes: Sequence[int]) -> None:
+        Returns how many contexts that were. The lock is held; after a failure comes `_take_back`.
+        """
+
+    @abstractmethod
+    def logprobs(self, nodes: Sequence[int]) -> torch.Tensor:
+        """See `TokenTree.logprobs`."""
+
+    def _forget(self, nodes: Collection[int]) -> None:
+        """Free the log-probabilities of these nodes, where there are any."""
+        self._logits.drop(nodes)
+
+    def _take_back(self, size: int) -> None:  # noqa: B027 - most hold nothing else
+        """Free what a failed `_evaluate` left of the nodes from `size` on."""
+
+    def _free(self, nodes: set[int]) -> None:  # noqa: B027 - as above
+        """Free all else that is held of nodes that were just dropped."""
+
+    @property
+    def size(self) -> int:
+        """Nodes handed out so far."""
+        return len(self._parent)
+
+    def extend(
+        self, edges: Sequence[tuple[int, int]], logprobs: Sequence[bool] | None = None
+    ) -> list[int]:
+        """See `TokenTree.extend`."""
+        if not edges:
+            return []
+        wanted = [True] * len(edges) if logprobs is None else [bool(want) for want in logprobs]
+        if len(wanted) != len(edges):
+            raise EngineError(f"{len(wanted)} wishes for log-probabilities, {len(edges)} edges.")
+        with self._lock:
+            self._check_edges(edges)
+            size = self.size
+            new = self._add(edges)
+            try:
+                self.contexts += self._evaluate(new, wanted)
+            except BaseException:
+                # Also on an interrupt: half-grown, a tree would corrupt all that follows.
+                self._take_back(size)
+                self._forget(new)
+                self._truncate(size)
+                raise
+        return new
+
+    def forget(self, nodes: Sequence[int]) -> None:
+        """See `TokenTree.forget`."""
+        with self._lock:
+            self._check(nodes)
+            self._forget(nodes)
+
+    def depth(self, node: int) -> int:
+        """Tokens after the prompt."""
+        self._check((node,))
+        return self._depth[node]
+
+    def tokens(self, node: int) -> tuple[int, ...]:
+        """The token string after the prompt."""
+        self._check((node,))
+        path = []
+        while node > 0:
+            path.append(self._token[node])
+            node = self._parent[node]
+        return tuple(reversed(path))
+
+    def keep(self, nodes: Sequence[int]) -> None:
+        """See `TokenTree.keep`."""
+        with self._lock:
+            self._check(nodes)
+            kept = {0}
+            for node in nodes:
+                while node not in kept:
+                    kept.add(node)
+                    node = self._parent[node]
+            dropped = set(self.live) - kept
+            if dropped:
+                self.live = sorted(kept)
+                self._dropped |= dropped
+                self._free(dropped)
+                self._forget(dropped)
+
+    def _check(self, nodes: Sequence[int]) -> None:
         """Raise `EngineError` unless all of these are nodes, and none was dropped."""
         for node in nodes:
-            if not 0 <= node < len(self.parent):
-                raise EngineError(f"node {node} does not exist: the tree has {len(self)} nodes.")
+            if not 0 <= node < self.size:
+                raise EngineError(f"node {node} does not exist: the tree has {self.size} nodes.")
             if node in self._dropped:
                 raise EngineError(
                     f"node {node} was dropped by keep(). Name it in keep() while it is needed, or "
                     "extend an ancestor that was kept."
                 )
 
-    def check_edges(
-        self,
-        edges: Sequence[tuple[int, int]],
-        width: int,
-        prompt_length: int,
-        window: int | None,
-    ) -> None:
+    def _check_edges(self, edges: Sequence[tuple[int, int]]) -> None:
         """Raise unless every edge can be added: known parents, tokens in range, room left."""
-        first = len(self)
+        first = self.size
         depths: list[int] = []
         for i, (parent, token) in enumerate(edges):
             if not first <= parent < first + i:
-                self.check((parent,))
-            if not 0 <= token < width:
-                raise EngineError(f"{token} is not a token id: the vocabulary's width is {width}.")
-            depths.append(1 + (self.depth[parent] if parent < first else depths[parent - first]))
-        check_length(prompt_length + max(depths, default=0), window)
+                self._check((parent,))
+            if not 0 <= token < self._width:
+                raise EngineError(
+                    f"{token} is not a token id: the vocabulary's width is {self._width}."
+                )
+            depths.append(1 + (self._depth[parent] if parent < first else depths[parent - first]))
+        check_length(len(self._prompt_ids) + max(depths, default=0), self._window)
 
-    def add(self, edges: Sequence[tuple[int, int]]) -> list[int]:
+    def _add(self, edges: Sequence[tuple[int, int]]) -> list[int]:
         """Add checked edges; returns the new nodes."""
-        first = len(self)
+        first = self.size
         for parent, token in edges:
-            self.parent.append(parent)
-            self.token.append(token)
-            self.depth.append(self.depth[parent] + 1)
-        new = list(range(first, len(self)))
+            self._parent.append(parent)
+            self._token.append(token)
+            self._depth.append(self._depth[parent] + 1)
+        new = list(range(first, self.size))
         self.live += new
         return new
 
-    def truncate(self, size: int) -> None:
+    def _truncate(self, size: int) -> None:
         """Take back the nodes from `size` on, as if they had never been added."""
-        del self.parent[size:], self.token[size:], self.depth[size:]
+        del self._parent[size:], self._token[size:], self._depth[size:]
         while self.live[-1] >= size:
             self.live.pop()
-
-    def tokens(self, node: int) -> tuple[int, ...]:
-        """The token string from the root to this node."""
-        path = []
-        while node > 0:
-            path.append(self.token[node])
-            node = self.parent[node]
-        return tuple(reversed(path))
-
-    def drop_all_but(self, nodes: Sequence[int]) -> set[int]:
-        """Drop what is neither one of these nodes nor an ancestor of one; returns the dropped."""
-        self.check(nodes)
-        kept = {0}
-        for node in nodes:
-            while node not in kept:
-                kept.add(node)
-                node = self.parent[node]
-        dropped = set(self.live) - kept
-        self.live = sorted(kept)
-        self._dropped |= dropped
-        return dropped
 
 
 def check_prompt(prompt_ids: Sequence[int], vocabulary: Vocabulary, window: int | None) -> None:
@@ -118,11 +220,3 @@ def check_length(length: int, window: int | None) -> None:
             f"a context of {length} tokens is longer than the model's window of {window}. Shorten "
             "the prompt or the text, or score it in overlapping windows (CharLM.score does)."
         )
-
-
-def not_there(node: int) -> EngineError:
-    """The error of asking for log-probabilities that were not wanted, or no longer."""
-    return EngineError(
-        f"node {node} has no log-probabilities: it was extended with logprobs=False, or forgotten. "
-        "Ask for them in extend(), and forget() nodes only when done with them."
-    )

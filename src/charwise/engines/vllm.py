@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from charwise.engines.logits import Logits
 from charwise.engines.pretrained import DEFAULT_MODEL, read_vocabulary
-from charwise.engines.tree_nodes import Contexts, check_prompt
+from charwise.engines.tree_nodes import TreeNodes
 from charwise.errors import EngineError, SettingError
 from charwise.models import EMBEDDED
 from charwise.tokens.vocabulary import Vocabulary
@@ -58,8 +57,7 @@ class VllmLM:
 
     def tree(self, prompt_ids: Sequence[int], edges: Sequence[tuple[int, int]] = ()) -> VllmTree:
         """A tree whose root is this prompt, and its first nodes; see `TokenLM.tree`."""
-        check_prompt(prompt_ids, self.vocabulary, self.window)
-        tree = VllmTree(self, [int(id) for id in prompt_ids])
+        tree = VllmTree(self, prompt_ids)
         tree.extend(edges)
         return tree
 
@@ -123,81 +121,29 @@ class VllmLM:
         raise EngineError("a vLLM engine cannot be copied to another process: load it there.")
 
 
-class VllmTree:
+class VllmTree(TreeNodes):
     """The `TokenTree` of a `VllmLM`. Contexts that nobody asks about are not evaluated."""
 
-    root = 0
-
-    def __init__(self, lm: VllmLM, prompt_ids: list[int]) -> None:
+    def __init__(self, lm: VllmLM, prompt_ids: Sequence[int]) -> None:
+        super().__init__(lm, prompt_ids)
         self._lm = lm
-        self._prompt_ids = prompt_ids
-        self._contexts = Contexts()
-        self._logs = Logits()
-        self._lock = threading.RLock()
-        self._logs.put([0], lm.next_logprobs([prompt_ids]))
-        self.contexts = 1
-        self.calls = 1
+        self.contexts = self._evaluate([0], [True])
 
-    @property
-    def size(self) -> int:
-        """Nodes handed out so far."""
-        return len(self._contexts)
-
-    def extend(
-        self, edges: Sequence[tuple[int, int]], logprobs: Sequence[bool] | None = None
-    ) -> list[int]:
-        """See `TokenTree.extend`."""
-        if not edges:
-            return []
-        if logprobs is not None and len(logprobs) != len(edges):
-            raise EngineError(f"{len(logprobs)} wishes for log-probabilities, {len(edges)} edges.")
-        with self._lock:
-            self._contexts.check_edges(
-                edges, self._lm.vocabulary.width, len(self._prompt_ids), self._lm.window
-            )
-            size = self.size
-            new = self._contexts.add(edges)
-            wanted = [node for i, node in enumerate(new) if logprobs is None or logprobs[i]]
-            if not wanted:
-                return new
-            try:
-                paths = [[*self._prompt_ids, *self._contexts.tokens(node)] for node in wanted]
-                self._logs.put(wanted, self._lm.next_logprobs(paths))
-            except BaseException:
-                self._contexts.truncate(size)
-                raise
-            self.contexts += len(wanted)
+    def _evaluate(self, nodes: list[int], wanted: list[bool]) -> int:
+        asked = [node for node, want in zip(nodes, wanted, strict=True) if want]
+        if asked:
+            paths = [[*self._prompt_ids, *self.tokens(node)] for node in asked]
+            self._logits.put(asked, self._lm.next_logprobs(paths))
             self.calls += 1
-        return new
+        return len(asked)
 
     def logprobs(self, nodes: Sequence[int]) -> torch.Tensor:
         """See `TokenTree.logprobs`: `[n, width]` float32."""
         with self._lock:
-            self._contexts.check(nodes)
+            self._check(nodes)
             if not nodes:
                 return torch.empty((0, self._lm.vocabulary.width))
-            return self._logs.take(nodes).clone()  # callers may write to what they are given
-
-    def forget(self, nodes: Sequence[int]) -> None:
-        """See `TokenTree.forget`."""
-        with self._lock:
-            self._contexts.check(nodes)
-            self._logs.drop(nodes)
-
-    def depth(self, node: int) -> int:
-        """Tokens after the prompt."""
-        self._contexts.check((node,))
-        return self._contexts.depth[node]
-
-    def tokens(self, node: int) -> tuple[int, ...]:
-        """The token string after the prompt."""
-        self._contexts.check((node,))
-        return self._contexts.tokens(node)
-
-    def keep(self, nodes: Sequence[int]) -> None:
-        """See `TokenTree.keep`."""
-        with self._lock:
-            self._logs.drop(self._contexts.drop_all_but(nodes))
+            return self._logits.take(nodes).clone()  # callers may write to what they are given
 
 
 def load_vllm(name: str, device: str | None = None, dtype: str | None = None) -> VllmLM:

@@ -48,7 +48,7 @@ class Held:
         self.era: object = era
 
 
-class Row(NamedTuple):
+class BatchRow(NamedTuple):
     """A context to evaluate: its own tokens, after a held context or an earlier row.
 
     `parent` is None for a root; `wanted` asks for the logits after its last token.
@@ -91,7 +91,7 @@ class Cells:
         """Whether this is still there."""
         return held is not None and held.era is self.era
 
-    def fits(self, rows: Sequence[Row]) -> bool:
+    def fits(self, rows: Sequence[BatchRow]) -> bool:
         """Whether these rows can be evaluated in one call, after letting go of all else."""
         if len(_leaves(rows)) > self.sequences // 2:
             return False
@@ -104,7 +104,7 @@ class Cells:
                 above = above.parent
         return cells <= self.count
 
-    def evaluate(self, rows: Sequence[Row]) -> tuple[list[Held], NDArray[np.float32]]:
+    def evaluate(self, rows: Sequence[BatchRow]) -> tuple[list[Held], NDArray[np.float32]]:
         """Evaluate rows that fit; returns where they are held, and the logits of the wanted.
 
         Rows come in preorder: each after its parent, and descendants before siblings.
@@ -133,7 +133,7 @@ class Cells:
             self._llama.llama_memory_seq_rm(self._memory, sequence, above.end, -1)
             self._tips[sequence] = above
 
-    def _place(self, rows: Sequence[Row]) -> tuple[list[Held], list[int], NDArray[np.int64]]:
+    def _place(self, rows: Sequence[BatchRow]) -> tuple[list[Held], list[int], NDArray[np.int64]]:
         """Give every leaf a sequence that sees its path so far; hold the rows.
 
         Returns what holds them, the leaves' sequences, and for each row the range of its leaves
@@ -205,7 +205,7 @@ class Cells:
 
     def _decode(
         self,
-        rows: Sequence[Row],
+        rows: Sequence[BatchRow],
         held: Sequence[Held],
         new: Sequence[int],
         places: NDArray[np.int64],
@@ -254,13 +254,13 @@ class Cells:
         )  # fmt: skip
 
 
-def _leaves(rows: Sequence[Row]) -> list[int]:
+def _leaves(rows: Sequence[BatchRow]) -> list[int]:
     """The rows that are nobody's parent, rising."""
     inner = {row.parent for row in rows}
     return [i for i in range(len(rows)) if i not in inner]
 
 
-def _subtree_ends(rows: Sequence[Row]) -> list[int]:
+def _subtree_ends(rows: Sequence[BatchRow]) -> list[int]:
     """For rows in preorder: where the descendants of each end."""
     ends = list(range(1, len(rows) + 1))
     for i in range(len(rows) - 1, -1, -1):

@@ -1,6 +1,6 @@
 """GGUF models as a `TokenLM`, by llama.cpp.
 
-All trees of a model share one llama.cpp context, whose sequences share cells (`sequences.py`).
+All trees of a model share one llama.cpp context, whose sequences share cells (`cells.py`).
 Keys and values are kept in float32 and flash attention is off: both are needed for numbers that
 agree with other engines. Not handled: models with a recurrent state, whose prefixes cannot be
 shared, and encoder-decoder, diffusion and embedding models.
@@ -20,15 +20,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from charwise.engines.llama_cpp.cells import Cells, Held, Row
+from charwise.engines.llama_cpp.cells import BatchRow, Cells, Held
 from charwise.engines.llama_cpp.context import (
     check_kind,
     check_settings,
     description,
     open_context,
 )
-from charwise.engines.logits import Logits
-from charwise.engines.tree_nodes import Contexts, check_prompt
+from charwise.engines.tree_nodes import TreeNodes
 from charwise.errors import EngineError
 from charwise.tokens.gguf import GgufModel, library, vocabulary_of
 from charwise.tokens.vocabulary import Vocabulary
@@ -117,8 +116,7 @@ class LlamaCppLM:
         self, prompt_ids: Sequence[int], edges: Sequence[tuple[int, int]] = ()
     ) -> LlamaCppTree:
         """A tree whose root is this prompt, and its first nodes; see `TokenLM.tree`."""
-        check_prompt(prompt_ids, self.vocabulary, self.window)
-        return LlamaCppTree(self, [int(id) for id in prompt_ids], edges)
+        return LlamaCppTree(self, prompt_ids, edges)
 
     def info(self) -> dict[str, str]:
         """Engine, device, dtype, how contexts share prefixes, and why."""
@@ -147,71 +145,34 @@ class LlamaCppLM:
         return 0 if self.window <= original else _SPARE
 
 
-class LlamaCppTree:
+class LlamaCppTree(TreeNodes):
     """The `TokenTree` of a `LlamaCppLM`."""
 
-    root = 0
-
     def __init__(
-        self, lm: LlamaCppLM, prompt_ids: list[int], edges: Sequence[tuple[int, int]]
+        self, lm: LlamaCppLM, prompt_ids: Sequence[int], edges: Sequence[tuple[int, int]]
     ) -> None:
+        super().__init__(lm, prompt_ids, edges, lock=lm.lock)
         self._lm = lm
-        self._prompt_ids = prompt_ids
-        self._contexts = Contexts()
-        self._contexts.check_edges(edges, lm.vocabulary.width, len(prompt_ids), lm.window)
-        nodes = [0, *self._contexts.add(edges)]
-        self._held: list[Held | None] = [None] * len(nodes)  # of each node
-        self._logits = Logits()
-        self.calls = 0
+        self._held: list[Held | None] = []  # of each node
         with lm.lock:
-            self._evaluate(nodes, set(nodes))
-        self.contexts = len(nodes)
+            self.contexts = self._evaluate(list(range(self.size)), [True] * self.size)
         weakref.finalize(self, lm.abandoned.append, self._held)
 
-    @property
-    def size(self) -> int:
-        """Nodes handed out so far."""
-        return len(self._contexts)
-
-    def extend(
-        self, edges: Sequence[tuple[int, int]], logprobs: Sequence[bool] | None = None
-    ) -> list[int]:
-        """See `TokenTree.extend`."""
-        if not edges:
-            return []
-        wanted = [True] * len(edges) if logprobs is None else list(logprobs)
-        if len(wanted) != len(edges):
-            raise EngineError(f"{len(wanted)} wishes for log-probabilities, {len(edges)} edges.")
-        with self._lm.lock:
-            self._contexts.check_edges(
-                edges, self._lm.vocabulary.width, len(self._prompt_ids), self._lm.window
-            )
-            size = self.size
-            new = self._contexts.add(edges)
-            self._held += [None] * len(new)
-            try:
-                self._evaluate(new, {n for n, want in zip(new, wanted, strict=True) if want})
-            except BaseException:
-                self._logits.drop(range(size, len(self._contexts)))
-                self._contexts.truncate(size)
-                del self._held[size:]
-                raise
-            self.contexts += len(new)
-        return new
-
-    def _evaluate(self, nodes: Sequence[int], wanted: set[int]) -> None:
+    def _evaluate(self, nodes: list[int], wanted: list[bool]) -> int:
         """Evaluate nodes in as many calls as it takes, and hold the logits of the wanted."""
+        self._held += [None] * len(nodes)
+        asked = {node for node, want in zip(nodes, wanted, strict=True) if want}
         while self._lm.abandoned:
             self._drop(self._lm.abandoned.popleft())
         waiting = deque(self._preorder(nodes))
         most = max(1, self._lm.batch_bytes // (4 * self._lm.vocabulary.width))
         while waiting:
             part = list(islice(waiting, self._lm.cells.count))
-            picked = np.cumsum([node in wanted for node in part])
+            picked = np.cumsum([node in asked for node in part])
             part = part[: max(1, int(np.searchsorted(picked, most, "right")))]
             while True:
                 order = self._preorder(self._with_ancestors(part))
-                rows = self._rows(order, wanted.intersection(part))
+                rows = self._rows(order, asked.intersection(part))
                 if len(part) == 1 or self._lm.cells.fits(rows):
                     break
                 part = part[: len(part) // 2]
@@ -222,17 +183,21 @@ class LlamaCppTree:
             self.calls += 1
             for _ in part:
                 waiting.popleft()
+        return len(nodes)
+
+    def _take_back(self, size: int) -> None:
+        del self._held[size:]
 
     def _with_ancestors(self, nodes: Sequence[int]) -> set[int]:
         """These nodes, and those of their ancestors that are not held."""
         needed = set(nodes)
         for node in nodes:
-            above = self._contexts.parent[node]
+            above = self._parent[node]
             while above >= 0 and above not in needed:
                 if self._lm.cells.holds(self._held[above]):
                     break
                 needed.add(above)
-                above = self._contexts.parent[above]
+                above = self._parent[above]
         return needed
 
     def _preorder(self, nodes: Sequence[int] | set[int]) -> list[int]:
@@ -240,7 +205,7 @@ class LlamaCppTree:
         below: dict[int, list[int]] = {node: [] for node in sorted(nodes)}
         tops: list[int] = []
         for node in below:
-            below.get(self._contexts.parent[node], tops).append(node)
+            below.get(self._parent[node], tops).append(node)
         order: list[int] = []
         stack = tops[::-1]
         while stack:
@@ -249,16 +214,18 @@ class LlamaCppTree:
             stack += below[node][::-1]
         return order
 
-    def _rows(self, order: Sequence[int], wanted: set[int]) -> list[Row]:
+    def _rows(self, order: Sequence[int], wanted: set[int]) -> list[BatchRow]:
         """What is to be evaluated for these nodes, in this order."""
         at = {node: i for i, node in enumerate(order)}
-        parent, token = self._contexts.parent, self._contexts.token
-        return [
-            Row(None, self._prompt_ids, node in wanted)
-            if node == 0
-            else Row(at.get(parent[node], self._held[parent[node]]), [token[node]], node in wanted)
-            for node in order
-        ]
+        rows = []
+        for node in order:
+            above = self._parent[node]
+            if above < 0:
+                rows.append(BatchRow(None, self._prompt_ids, node in wanted))
+            else:
+                parent = at.get(above, self._held[above])
+                rows.append(BatchRow(parent, [self._token[node]], node in wanted))
+        return rows
 
     def _put(self, nodes: list[int], logits: NDArray[np.float32]) -> None:
         """Hold logits, without what is not counted: before any softmax."""
@@ -268,7 +235,7 @@ class LlamaCppTree:
     def logprobs(self, nodes: Sequence[int]) -> torch.Tensor:
         """See `TokenTree.logprobs`: `[n, width]` float32."""
         with self._lm.lock:
-            self._contexts.check(nodes)
+            self._check(nodes)
             if not nodes:
                 return torch.empty((0, self._lm.vocabulary.width))
             logits = self._logits.take(nodes)  # [n, width]
@@ -281,30 +248,11 @@ class LlamaCppTree:
             )
         return logs
 
-    def forget(self, nodes: Sequence[int]) -> None:
-        """See `TokenTree.forget`."""
-        with self._lm.lock:
-            self._contexts.check(nodes)
-            self._logits.drop(nodes)
-
-    def depth(self, node: int) -> int:
-        """Tokens after the prompt."""
-        self._contexts.check((node,))
-        return self._contexts.depth[node]
-
-    def tokens(self, node: int) -> tuple[int, ...]:
-        """The token string after the prompt."""
-        self._contexts.check((node,))
-        return self._contexts.tokens(node)
-
-    def keep(self, nodes: Sequence[int]) -> None:
-        """See `TokenTree.keep`."""
-        with self._lm.lock:
-            dropped = sorted(self._contexts.drop_all_but(nodes))
-            self._drop([self._held[node] for node in dropped])
-            for node in dropped:
-                self._held[node] = None
-            self._logits.drop(dropped)
+    def _free(self, nodes: set[int]) -> None:
+        dropped = sorted(nodes)
+        self._drop([self._held[node] for node in dropped])
+        for node in dropped:
+            self._held[node] = None
 
     def _drop(self, held: Sequence[Held | None]) -> None:
         """Free cells; parents come before children here."""

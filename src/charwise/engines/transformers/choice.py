@@ -16,12 +16,8 @@ from numpy.typing import NDArray
 
 from charwise.engines.transformers.branch_cache import BranchCache
 from charwise.engines.transformers.forward import Forward
-from charwise.engines.transformers.tree_attention import (
-    FlatCache,
-    GPTNeoForward,
-    MaskedForward,
-    masks_of,
-)
+from charwise.engines.transformers.gpt_neo import GPTNeoForward
+from charwise.engines.transformers.tree_attention import FlatCache, MaskedForward, masks_of
 from charwise.errors import EngineError
 
 #: Largest difference of a tree's logits to plain passes, relative to the spread of the logits,
@@ -32,7 +28,7 @@ TOLERANCE = {torch.float64: 1e-6, torch.float32: 5e-3, torch.float16: 0.05, torc
 _PARENTS = np.array([0, 1, 2, 3, 4, 1, 0, 5, 6, 7])
 
 
-class NodeCache(Protocol):
+class TreeCache(Protocol):
     """Evaluates the contexts of one tree: a `FlatCache` or a `BranchCache`."""
 
     @property
@@ -49,15 +45,15 @@ class NodeCache(Protocol):
 
 
 @dataclass(frozen=True)
-class Path:
+class Choice:
     """How to make a tree's cache, what this way is called, and why it was chosen."""
 
-    make: Callable[[], NodeCache]
+    make: Callable[[], TreeCache]
     name: str
     why: str
 
 
-def choose(forward: Forward, path: str, text_ids: Sequence[int], window: int | None) -> Path:
+def choose(forward: Forward, path: str, text_ids: Sequence[int], window: int | None) -> Choice:
     """The first path that works of those asked for ("tree", "branches", or "auto" for both).
 
     Args:
@@ -70,7 +66,7 @@ def choose(forward: Forward, path: str, text_ids: Sequence[int], window: int | N
     why = "asked for"
     if path != "branches":
         found = _tree_attention(forward, text_ids, window)
-        if isinstance(found, Path):
+        if isinstance(found, Choice):
             return found
         if path == "tree":
             raise EngineError(f"tree attention does not work for this model: {found}.")
@@ -90,10 +86,10 @@ def choose(forward: Forward, path: str, text_ids: Sequence[int], window: int | N
             f"{name} gives other logits with a cache than without one ({error:.1e} of their "
             "spread): its contexts cannot share prefixes."
         )
-    return Path(lambda: BranchCache(forward), "cache per branch", why)
+    return Choice(lambda: BranchCache(forward), "cache per branch", why)
 
 
-def _tree_attention(forward: Forward, text_ids: Sequence[int], window: int | None) -> Path | str:
+def _tree_attention(forward: Forward, text_ids: Sequence[int], window: int | None) -> Choice | str:
     """Tree attention, or why it does not work for this model."""
     if "flash" in forward.attention:
         return f'{forward.attention} takes no mask; load with attn_implementation="sdpa" for it'
@@ -101,12 +97,10 @@ def _tree_attention(forward: Forward, text_ids: Sequence[int], window: int | Non
         return "its layers carry a recurrent state"
     if not forward.takes_positions:
         return "it cannot be told positions"
-    masks = masks_of(forward.config)
-    if isinstance(masks, str):
-        return masks
     try:
-        kind = GPTNeoForward if forward.config.model_type == "gpt_neo" else MaskedForward
-        masked = kind(forward, masks)
+        masked = _masked(forward)
+        if isinstance(masked, str):
+            return masked
         error = _discrepancy(lambda: FlatCache(forward, masked), forward, text_ids, window)
     except (torch.OutOfMemoryError, EngineError):
         raise
@@ -115,12 +109,20 @@ def _tree_attention(forward: Forward, text_ids: Sequence[int], window: int | Non
     proof = f"{error:.1e} of the logits' spread from plain passes on a small tree"
     if not error <= TOLERANCE.get(forward.dtype, 0.1):
         return proof
-    return Path(lambda: FlatCache(forward, masked), "tree attention", proof)
+    return Choice(lambda: FlatCache(forward, masked), "tree attention", proof)
+
+
+def _masked(forward: Forward) -> MaskedForward | str:
+    """The model called with masks, or why its layers can have none."""
+    if forward.config.model_type == "gpt_neo":
+        return GPTNeoForward(forward)
+    masks = masks_of(forward.config)
+    return masks if isinstance(masks, str) else MaskedForward(forward, masks)
 
 
 @torch.inference_mode()
 def _discrepancy(
-    make: Callable[[], NodeCache], forward: Forward, text_ids: Sequence[int], window: int | None
+    make: Callable[[], TreeCache], forward: Forward, text_ids: Sequence[int], window: int | None
 ) -> float:
     """Root mean square difference of a small tree's logits to plain passes, over their spread.
 

@@ -1,12 +1,13 @@
 """Any causal language model of transformers as a `TokenLM`.
 
-Contexts share one cache by tree attention (`attention.py`) where the model takes a mask, and have
-a cache per branch (`branches.py`) where it does not; `paths.py` finds out which.
+Contexts share one cache by tree attention (`tree_attention.py`) where the model takes a mask, and
+have a cache per branch (`branch_cache.py`) where it does not; `choice.py` finds out which.
 """
 
 from __future__ import annotations
 
 import threading
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -15,10 +16,9 @@ import torch
 import transformers
 from numpy.typing import NDArray
 
-from charwise.engines.logits import Logits
-from charwise.engines.transformers.choice import NodeCache, Path, choose
+from charwise.engines.transformers.choice import Choice, choose
 from charwise.engines.transformers.forward import Forward
-from charwise.engines.tree_nodes import Contexts, check_prompt
+from charwise.engines.tree_nodes import TreeNodes
 from charwise.errors import EngineError
 from charwise.tokens.vocabulary import Vocabulary
 
@@ -73,7 +73,7 @@ class TransformersLM:
         self.window = window if window is not None else _window(self._forward.config)
         self._path = path
         self._lock = threading.Lock()
-        self._chosen: Path | None = None
+        self._chosen: Choice | None = None
         self.uncounted = torch.from_numpy(np.flatnonzero(~vocabulary.counted))
 
     def __getstate__(self) -> dict[str, object]:
@@ -93,12 +93,11 @@ class TransformersLM:
         self, prompt_ids: Sequence[int], edges: Sequence[tuple[int, int]] = ()
     ) -> TransformersTree:
         """A tree whose root is this prompt, and its first nodes; see `TokenLM.tree`."""
-        check_prompt(prompt_ids, self.vocabulary, self.window)
-        return TransformersTree(self, self._choice().make(), list(prompt_ids), edges)
+        return TransformersTree(self, prompt_ids, edges)
 
     def info(self) -> dict[str, str]:
         """Engine, device, dtype, how contexts share prefixes, and why."""
-        chosen = self._choice()
+        chosen = self.choice()
         return {
             "engine": f"transformers {transformers.__version__}",
             "model": type(self.model).__name__,
@@ -109,7 +108,7 @@ class TransformersLM:
             "why": chosen.why,
         }
 
-    def _choice(self) -> Path:
+    def choice(self) -> Choice:
         """How contexts share prefixes: settled once, before the first tree."""
         with self._lock:
             if self._chosen is None:
@@ -118,70 +117,37 @@ class TransformersLM:
             return self._chosen
 
 
-class TransformersTree:
+class TransformersTree(TreeNodes):
     """The `TokenTree` of a `TransformersLM`."""
 
-    root = 0
-
     def __init__(
-        self,
-        lm: TransformersLM,
-        cache: NodeCache,
-        prompt_ids: list[int],
-        edges: Sequence[tuple[int, int]],
+        self, lm: TransformersLM, prompt_ids: Sequence[int], edges: Sequence[tuple[int, int]]
     ) -> None:
+        super().__init__(lm, prompt_ids, edges)
         self._lm = lm
-        self._cache = cache
-        self._prompt_length = len(prompt_ids)
-        self._contexts = Contexts()
-        self._contexts.check_edges(edges, lm.vocabulary.width, len(prompt_ids), lm.window)
-        nodes = [0, *self._contexts.add(edges)]
-        self._row = list(nodes)  # node → row of the cache, for live nodes
-        self._logits = Logits()
-        self._lock = threading.RLock()
+        self._cache = lm.choice().make()
+        self._row = list(self.live)  # node → row of the cache, for live nodes
         with torch.inference_mode():
-            logits, self.calls = cache.start(
-                prompt_ids, [parent for parent, _ in edges], [id for _, id in edges]
+            logits, self.calls = self._cache.start(
+                self._prompt_ids, [parent for parent, _ in edges], [id for _, id in edges]
             )
-            self._put(nodes, logits)
-        self.contexts = len(nodes)
+            self._put(self.live, logits)
+        self.contexts = self.size
 
-    @property
-    def size(self) -> int:
-        """Nodes handed out so far."""
-        return len(self._contexts)
+    def _evaluate(self, nodes: list[int], wanted: list[bool]) -> int:
+        """In as many calls as keep to `batch_bytes`."""
+        rows, asked = self._cache.rows, np.array(wanted, np.bool_)
+        self._row += range(rows, rows + len(nodes))
+        done = 0
+        while done < len(nodes):
+            call = slice(done, done + self._fit(asked[done:]))
+            self._call(nodes[call], asked[call])
+            done = call.stop
+        return len(nodes)
 
-    def extend(
-        self, edges: Sequence[tuple[int, int]], logprobs: Sequence[bool] | None = None
-    ) -> list[int]:
-        """See `TokenTree.extend`."""
-        if not edges:
-            return []
-        wanted = np.ones(len(edges), np.bool_) if logprobs is None else np.array(logprobs, np.bool_)
-        if len(wanted) != len(edges):
-            raise EngineError(f"{len(wanted)} wishes for log-probabilities, {len(edges)} edges.")
-        with self._lock:
-            self._contexts.check_edges(
-                edges, self._lm.vocabulary.width, self._prompt_length, self._lm.window
-            )
-            size, rows = self.size, self._cache.rows
-            new = self._contexts.add(edges)
-            self._row += range(rows, rows + len(new))
-            try:
-                done = 0
-                while done < len(new):
-                    call = slice(done, done + self._fit(wanted[done:]))
-                    self._evaluate(new[call], wanted[call])
-                    done = call.stop
-            except BaseException:
-                # Also on an interrupt: a half-grown cache would corrupt all that follows.
-                self._cache.truncate(rows)
-                self._logits.drop(range(size, len(self._contexts)))
-                self._contexts.truncate(size)
-                del self._row[size:]
-                raise
-            self.contexts += len(new)
-        return new
+    def _take_back(self, size: int) -> None:
+        self._cache.truncate(bisect_left(self.live, size))  # rows are the live nodes in order
+        del self._row[size:]
 
     def _fit(self, wanted: NDArray[np.bool_]) -> int:
         """How many nodes the next call may have, so that it keeps to `batch_bytes`."""
@@ -191,11 +157,10 @@ class TransformersTree:
         return max(1, int(np.searchsorted(logits, limit, "right")))
 
     @torch.inference_mode()
-    def _evaluate(self, nodes: list[int], wanted: NDArray[np.bool_]) -> None:
+    def _call(self, nodes: list[int], wanted: NDArray[np.bool_]) -> None:
         """One call of the cache; keeps the logits of the wanted nodes."""
-        contexts, row = self._contexts, self._row
-        parents = np.array([row[contexts.parent[node]] for node in nodes])
-        tokens = [contexts.token[node] for node in nodes]
+        parents = np.array([self._row[self._parent[node]] for node in nodes])
+        tokens = [self._token[node] for node in nodes]
         picked = np.flatnonzero(wanted)
         logits = self._cache.append(parents, tokens, picked)
         self._put([nodes[i] for i in picked.tolist()], logits)
@@ -211,7 +176,7 @@ class TransformersTree:
         """See `TokenTree.logprobs`: `[n, width]` float32."""
         lm = self._lm
         with self._lock:
-            self._contexts.check(nodes)
+            self._check(nodes)
             if not nodes:
                 return torch.empty((0, lm.vocabulary.width), device=lm.device)
             logits = self._logits.take(nodes)  # [n, width]
@@ -224,34 +189,11 @@ class TransformersTree:
             )
         return logs.to(lm.device)
 
-    def forget(self, nodes: Sequence[int]) -> None:
-        """See `TokenTree.forget`."""
-        with self._lock:
-            self._contexts.check(nodes)
-            self._logits.drop(nodes)
-
-    def depth(self, node: int) -> int:
-        """Tokens after the prompt."""
-        self._contexts.check((node,))
-        return self._contexts.depth[node]
-
-    def tokens(self, node: int) -> tuple[int, ...]:
-        """The token string after the prompt."""
-        self._contexts.check((node,))
-        return self._contexts.tokens(node)
-
     @torch.inference_mode()
-    def keep(self, nodes: Sequence[int]) -> None:
-        """See `TokenTree.keep`."""
-        with self._lock:
-            dropped = self._contexts.drop_all_but(nodes)
-            if not dropped:
-                return
-            live = self._contexts.live
-            self._cache.select(np.array([self._row[node] for node in live]))
-            for row, node in enumerate(live):
-                self._row[node] = row
-            self._logits.drop(dropped)
+    def _free(self, nodes: set[int]) -> None:
+        self._cache.select(np.array([self._row[node] for node in self.live]))
+        for row, node in enumerate(self.live):
+            self._row[node] = row
 
 
 def _window(config: Any) -> int | None:
