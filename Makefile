@@ -24,6 +24,7 @@ test: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
 
 test-llama-cpp: $(LLAMA_CPP)/.ready
 	$(LLAMA_CPP)/bin/python -m pytest tests_llama_cpp $(PYTEST_ARGS)
