@@ -20,7 +20,7 @@ from vllm.v1.worker.gpu.sample.logits_processor import LogitsContext, LogitsProc
 from vllm.v1.worker.gpu.states import RequestState
 
 from charwise import SortedVocabulary, Vocabulary
-from charwise.healing import remaining
+from charwise.healing import allowed_next, remaining
 from charwise.models import EMBEDDED
 from charwise.processors.decision import Decisions
 from charwise.processors.vllm import served, why_not
@@ -100,8 +100,8 @@ def walk(data, decisions: Decisions, forced: bytes, steps: int) -> list[int]:
     """Tokens that a healed request may have generated."""
     ids: list[int] = []
     for _ in range(steps):
-        allowed = decisions.allowed(forced, ids, "cpu")
-        choices = decisions.index.ids if allowed is None else allowed
+        left = decisions.left(forced, ids)
+        choices = allowed_next(left, decisions.index) if left else decisions.index.ids
         ids.append(int(data.draw(st.sampled_from(choices.tolist()))))
     return ids
 
@@ -141,7 +141,7 @@ def test_rows_allow_what_the_decision_core_allows(data):
             if left is None or not index.spellable(left):
                 assert found
             elif left:
-                assert found == set(decisions.allowed(forced, so_far, "cpu").tolist())
+                assert found == set(allowed_next(left, index).tolist())
             else:
                 assert len(found) == index.vocabulary.width
 

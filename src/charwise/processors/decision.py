@@ -153,21 +153,6 @@ class Decisions:
             return None
         return left
 
-    def allowed(
-        self, forced: bytes, generated: Sequence[int], device: torch.device | str
-    ) -> torch.Tensor | None:
-        """Ids that may come next, `[n]` int64 on a device; None if every id may. Do not write it.
-
-        Every id may come next once the text is reproduced, and in a draft that left it.
-
-        >>> from charwise import Vocabulary
-        >>> decisions = Decisions(SortedVocabulary(Vocabulary.from_bytes([b"a", b"ab", b"b"])))
-        >>> decisions.allowed(b"ab", [], "cpu"), decisions.allowed(b"ab", [0, 1], "cpu")
-        (tensor([0, 1]), None)
-        """
-        left = self.left(forced, generated)
-        return self._ids(left[: self._reach], torch.device(device)) if left else None
-
     def mask_(
         self,
         row: torch.Tensor,
@@ -232,14 +217,6 @@ class Decisions:
             bits = out.view(low.dtype)
             torch.bitwise_and(row.view(low.dtype), keep, out=bits)
             bits.bitwise_or_(low)
-
-    def _ids(self, left: bytes, device: torch.device) -> torch.Tensor:
-        """`[n]` int64: the allowed ids, on a device."""
-
-        def make() -> Tensors:
-            return (torch.tensor(allowed_next(left, self.index), device=device),)
-
-        return self.cache.get((left, device), make)[0]
 
     def _tensors(self, left: bytes, row: torch.Tensor) -> Tensors:
         """What masks rows like this one: the allowed ids, or `keep` and `low` for every column."""

@@ -19,7 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from charwise.errors import SettingError
-from charwise.tokens.nesting import nesting, successor
 from charwise.tokens.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -65,7 +64,7 @@ class SortedVocabulary:
         self.rank[self.ids] = np.arange(len(self.ids))
         self._id_at = array("i", self.ids.tolist())
         self._position = {token: at for at, token in reversed(list(enumerate(self.sorted)))}
-        self._range_end, self._parent = nesting(self.sorted)
+        self._range_end, self._parent = _nesting(self.sorted)
         self._torch_ids: dict[torch.device, torch.Tensor] = {}
         lengths = np.fromiter(map(len, self.sorted), dtype=np.int64, count=len(self.sorted))
         # Token bytes end to end: byte d of sorted token i is _bytes[_start[i] + d].
@@ -93,7 +92,7 @@ class SortedVocabulary:
         lo = bisect_left(self.sorted, prefix)
         if lo == len(self.sorted) or not self.sorted[lo].startswith(prefix):
             return lo, lo
-        after = successor(prefix)
+        after = _successor(prefix)
         if after is None:
             return lo, len(self.sorted)
         return lo, bisect_left(self.sorted, after, lo)
@@ -109,7 +108,7 @@ class SortedVocabulary:
             return lo, lo
         prefix = self.sorted[hi - 1][:depth] + bytes([byte])
         lo = bisect_left(self.sorted, prefix, lo, hi)
-        after = successor(prefix)
+        after = _successor(prefix)
         return lo, hi if after is None else bisect_left(self.sorted, after, lo, hi)
 
     def twins(self, token: bytes) -> tuple[int, int]:
@@ -292,57 +291,39 @@ class SortedVocabulary:
         masses[END_OF_TOKEN] = in_order[lo:ended].sum()
         return masses
 
-    def ranges_along(self, text: bytes) -> list[tuple[int, int]]:
-        """Nested ranges of `text[:1]`, `text[:2]`, …, as long as they are not empty.
 
-        >>> index = SortedVocabulary(Vocabulary.from_bytes([b"a", b"ab", b"b"]))
-        >>> index.ranges_along(b"abb")
-        [(0, 2), (1, 2)]
-        """
-        ranges = []
-        lo, hi = 0, len(self.sorted)
-        for depth in range(1, min(len(text), self.vocabulary.munch) + 1):
-            prefix = text[:depth]
-            lo = bisect_left(self.sorted, prefix, lo, hi)
-            after = successor(prefix)
-            hi = hi if after is None else bisect_left(self.sorted, after, lo, hi)
-            if lo == hi:
-                break
-            ranges.append((lo, hi))
-        return ranges
+def _successor(prefix: bytes) -> bytes | None:
+    """The least byte string above everything that starts with `prefix`; None if there is none.
 
-    def masses_along(
-        self, in_order: NDArray[np.float64], text: bytes
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Masses of all prefixes of a known text at one context, without cancellation.
+    >>> _successor(b"ab"), _successor(b"a\\xff"), _successor(b"\\xff")
+    (b'ac', b'b', None)
+    """
+    stem = prefix.rstrip(b"\xff")
+    return stem[:-1] + bytes([stem[-1] + 1]) if stem else None
 
-        The ranges are nested, so the shells between them are summed once and accumulated from
-        the innermost outwards: only positive terms are ever added.
 
-        Args:
-            in_order: `[n]` probabilities of the context, in sorted order.
-            text: what follows the context.
+def _nesting(tokens: list[bytes]) -> tuple[array[int], array[int]]:
+    """For each token: the end of the range of its extensions, and its parent.
 
-        Returns:
-            `starting[d]`, the mass of the tokens that start with `text[: d + 1]`, and
-            `ending[d]`, of those that are exactly `text[: d + 1]`; both end where the ranges do.
-
-        >>> index = SortedVocabulary(Vocabulary.from_bytes([b"a", b"ab", b"b"]))
-        >>> index.masses_along(np.array([0.5, 0.25, 0.25]), b"abb")
-        (array([0.75, 0.25]), array([0.5 , 0.25]))
-        """
-        ranges = self.ranges_along(text)
-        starting = np.zeros(len(ranges))
-        ending = np.zeros(len(ranges))
-        total = 0.0
-        inner_lo = inner_hi = ranges[-1][0] if ranges else 0
-        for d in range(len(ranges) - 1, -1, -1):
-            lo, hi = ranges[d]
-            total += float(in_order[lo:inner_lo].sum() + in_order[inner_hi:hi].sum())
-            starting[d] = total
-            exact = lo
-            while exact < hi and len(self.sorted[exact]) == d + 1:
-                exact += 1
-            ending[d] = in_order[lo:exact].sum()
-            inner_lo, inner_hi = lo, hi
-        return starting, ending
+    Both are positions in sorted order. The parent is the last token that is a proper prefix, −1 if
+    there is none; a twin hangs on the twin before it, so that a walk up meets every prefix token.
+    The end is filled in for the first of twins. One pass, with a stack of the current prefixes.
+    """
+    size = len(tokens)
+    range_end = array("i", [size]) * size
+    parent = array("i", [-1]) * size
+    last_twin = list(range(size))
+    stack: list[int] = []
+    previous = b""
+    for at, token in enumerate(tokens):
+        if token == previous:
+            parent[at] = at - 1
+            last_twin[stack[-1]] = at
+            continue
+        while stack and not token.startswith(tokens[stack[-1]]):
+            range_end[stack.pop()] = at
+        if stack:
+            parent[at] = last_twin[stack[-1]]
+        stack.append(at)
+        previous = token
+    return range_end, parent
