@@ -226,12 +226,26 @@ def test_a_span_costs_what_the_oracle_says(case: Case, data: st.DataObject) -> N
     assert row.cumulative == pytest.approx(-math.log2(truth[end]), rel=1e-9, abs=1e-9)
 
 
-def test_a_span_inside_a_token_is_the_text_after_its_context() -> None:
+@given(cases(), st.data())
+@examples(50)
+def test_a_span_is_the_text_after_its_context(case: Case, data: st.DataObject) -> None:
+    text = case.text
+    if not text or prefix_probability(text, case.model.p, case.model.vocabulary) == 0:
+        return
+    start = data.draw(st.integers(0, len(text) - 1))
+    lm = CharLM(case.model.lm, preset="exact")
+    [row] = lm.score(text).spans([(start, len(text))], unit="byte")
+    after = lm.score(text[start:], context=text[:start])
+    assert row.surprisal == pytest.approx(after.bits, rel=1e-12, abs=1e-12)
+
+
+def test_a_span_inside_a_token_of_a_real_model() -> None:
     lm = charwise.load()
     [row] = lm.score("import numpy as np").spans([(10, 15)])
     after = lm.score("py as", context="import num")
     assert row.text == "py as"
-    assert row.surprisal == pytest.approx(after.bits, rel=1e-6)
+    # Evaluated twice in float32: some 1e-5 bits apart, by how a processor adds up.
+    assert row.surprisal == pytest.approx(after.bits, abs=1e-4)
 
 
 # ---- canonical tokens ---------------------------------------------------------------------------

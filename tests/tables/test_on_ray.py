@@ -1,8 +1,13 @@
-"""`charwise score --ray` on a real Ray cluster of this machine, with two workers."""
+"""`charwise score --ray` on a real Ray cluster of this machine, and what it leaves behind."""
 
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,22 +22,108 @@ from charwise.engines.ngram import NgramLM
 from charwise.errors import EngineError, SettingError
 from charwise.tables.chunks import Request
 from charwise.tables.jobs import Job
-from charwise.tables.on_ray import scored_by_ray, start
+from charwise.tables.on_ray import scored_by_ray
 from charwise.tables.output import Output
 from charwise.tables.sources import find
 
-ray = pytest.importorskip("ray", reason="scoring with Ray needs: pip install 'charwise[ray]'")
+pytest.importorskip("ray", reason="scoring with Ray needs: pip install 'charwise[ray]'")
 pytest.importorskip("ray.data", reason="scoring with Ray needs: pip install 'charwise[ray]'")
+
+#: A process that keeps a cluster of two processors until its stdin is closed.
+CLUSTER = """
+import ray, sys
+context = ray.init(
+    num_cpus=2, include_dashboard=False, logging_level="error", log_to_driver=False
+)
+print(context.address_info["address"], flush=True)
+sys.stdin.read()
+"""
+
+#: A script as a user has it: an engine of its own, no `if __name__`, and more to do afterwards.
+CALLER = """
+import gc, sys, threading, time
+import ray
+from charwise import CharLM, Vocabulary
+from charwise.engines.ngram import NgramLM
+from charwise.tables.jobs import Job
+from charwise.tables.on_ray import scored_by_ray
+from charwise.tables.sources import find
+
+class MyLM(NgramLM):
+    pass
+
+def score():
+    print(sum(len(chunk.outcomes) for chunk in scored_by_ray(job, lm, workers=1)), flush=True)
+
+vocabulary = Vocabulary([b"a", b"b", None], end_ids=[2], bos_ids=[2])
+lm = CharLM(MyLM(vocabulary, 1, {(): [0.5, 0.4, 0.1]}))
+job = Job((find(sys.argv[1]),))
+score()
+assert not ray.is_initialized()
+ray.init(logging_level="error", log_to_driver=False)
+score()
+assert ray.is_initialized()
+ray.shutdown()
+assert "ray.data" not in sys.modules
+assert threading.active_count() == 1, threading.enumerate()
+for _ in range(20):
+    time.sleep(0.2)
+    gc.collect()
+print("still here", flush=True)
+"""
+
+KILLED = """
+import os, signal, subprocess
+scored = scored_by_ray(job, lm, workers=1)
+next(scored)
+ps = subprocess.Popen(["ps", "-o", "pid=", "--ppid", str(os.getpid())], stdout=subprocess.PIPE)
+[driver] = {*map(int, ps.communicate()[0].split())} - {ps.pid}
+print(driver, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
 
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster() -> Iterator[None]:
-    ray.init(num_cpus=2, include_dashboard=False, logging_level="error", log_to_driver=False)
+    """Two processors, in a process of their own; and one thread here, as many as a worker has."""
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # as many as a worker has
-    yield
+    torch.set_num_threads(1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_AUTH_MODE", "disabled")  # else its token is its owner's
+        owner = subprocess.Popen(
+            [sys.executable, "-c", CLUSTER],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert owner.stdin is not None
+        assert owner.stdout is not None
+        patch.setenv("RAY_ADDRESS", owner.stdout.readline().strip())
+        yield
+    owner.stdin.close()
+    owner.wait()
     torch.set_num_threads(threads)
-    ray.shutdown()
+
+
+@pytest.fixture
+def ab(tmp_path: Path) -> Path:
+    """A table of four chunks."""
+    path = tmp_path / "ab.csv"
+    path.write_text("text\n" + "ab\n" * 100)
+    return path
+
+
+def lm_of_ab(rows: dict[tuple[int, ...], list[float]], n: int = 1) -> CharLM:
+    vocabulary = Vocabulary([b"a", b"b", None], end_ids=[2], bos_ids=[2])
+    return CharLM(NgramLM(vocabulary, n, rows))
+
+
+def children() -> set[int]:
+    """The processes that this one has started and that have not ended."""
+    listed = subprocess.Popen(
+        ["ps", "-o", "pid=", "--ppid", str(os.getpid())], stdout=subprocess.PIPE, text=True
+    )
+    return {int(pid) for pid in listed.communicate()[0].split()} - {listed.pid}
 
 
 def test_two_workers_give_the_output_of_one_process(tmp_path: Path) -> None:
@@ -59,16 +150,56 @@ def test_two_workers_give_the_output_of_one_process(tmp_path: Path) -> None:
     assert json.loads(errors[0])["row"] == 101
 
 
-def test_a_model_that_fails_on_a_worker(tmp_path: Path) -> None:
-    path = tmp_path / "ab.csv"
-    path.write_text("text\n" + "ab\n" * 100)
-    vocabulary = Vocabulary([b"a", b"b", None], end_ids=[2], bos_ids=[2])
-    lm = CharLM(NgramLM(vocabulary, 2, {(2,): [0.5, 0.5, 0.0]}))  # and no row after "a"
+def test_the_caller_goes_on(ab: Path, tmp_path: Path) -> None:
+    """Its process is never a driver of Ray Data; with a cluster of its own, or none, it lives."""
+    script = tmp_path / "caller.py"
+    script.write_text(CALLER)
+    done = subprocess.run([sys.executable, script, ab], check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split("\n") == ["100", "100", "still here", ""]
+
+
+def test_an_iterator_that_is_dropped_ends_its_driver(ab: Path) -> None:
+    before = children()
+    scored = scored_by_ray(Job((find(str(ab)),)), lm_of_ab({(): [0.5, 0.4, 0.1]}), workers=1)
+    assert len(next(scored).outcomes) == 32
+    assert len(children() - before) == 1
+    scored.close()  # type: ignore[attr-defined]
+    assert children() == before
+
+
+def test_a_caller_that_is_killed_takes_its_driver_along(ab: Path, tmp_path: Path) -> None:
+    script = tmp_path / "caller.py"
+    script.write_text(CALLER[: CALLER.index("score()\n")] + KILLED)
+    killed = subprocess.run(
+        [sys.executable, script, ab], check=False, capture_output=True, text=True
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    driver = int(killed.stdout)
+    for _ in range(600):
+        if not (Path("/proc") / str(driver)).exists():
+            return
+        time.sleep(0.1)
+    os.kill(driver, signal.SIGKILL)
+    pytest.fail("the driver is still there")
+
+
+def test_a_driver_that_dies_is_an_error(ab: Path) -> None:
+    class Deadly(Job):
+        def __reduce__(self) -> tuple[object, ...]:
+            return (os._exit, (3,))
+
+    with pytest.raises(EngineError, match="ended, with status 3: no word"):
+        list(scored_by_ray(Deadly((find(str(ab)),)), lm_of_ab({(): [0.5, 0.4, 0.1]})))
+
+
+def test_a_model_that_fails_on_a_worker(ab: Path) -> None:
+    lm = lm_of_ab({(2,): [0.5, 0.5, 0.0]}, 2)  # and no row after "a"
     with pytest.raises(EngineError, match="no row for the context"):
-        list(scored_by_ray(Job((find(str(path)),)), lm, 0, 2))
+        list(scored_by_ray(Job((find(str(ab)),)), lm, workers=2))
 
 
-def test_workers() -> None:
-    assert start() == start(2) == 2
+def test_workers_without_processors(ab: Path) -> None:
+    scored = scored_by_ray(Job((find(str(ab)),)), lm_of_ab({(): [0.5, 0.4, 0.1]}), workers=3)
     with pytest.raises(SettingError, match="3 workers need as many processors: Ray has 2"):
-        start(3)
+        next(scored)

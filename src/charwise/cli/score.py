@@ -163,9 +163,9 @@ def _scored(job: Job, lm: CharLM, skip: int, ray: bool, workers: int | None) -> 
     """The chunks after the first `skip`, scored here or by Ray."""
     if not ray:
         return job.scored(lm, skip)
-    from charwise.tables import on_ray as ray_score
+    from charwise.tables.on_ray import scored_by_ray
 
-    return ray_score.scored_by_ray(job, lm, skip, ray_score.start(workers))
+    return scored_by_ray(job, lm, skip, workers)
 
 
 def _checked(

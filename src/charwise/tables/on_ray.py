@@ -1,138 +1,116 @@
-"""Chunks scored by the workers of a Ray cluster, with Ray Data.
+"""Chunks scored on a Ray cluster, driven by a process of its own.
 
-Files are read, and the output is written, where the command runs; only chunks travel. Each worker
-loads the model once. The chunks are those of a run without Ray, and come back in their order, so
-the output is the same too, if a worker computes what this process would: with the same libraries,
-on the same kind of processor, and, on a CPU, with one thread.
+Ray may end the process that drives it: a thread of Ray Data that reaches for its cluster after
+`ray.shutdown()` ends the process, at any later moment, without a word and with exit status 1. So
+the process of whoever calls never joins a cluster. It starts `ray_driver`, asks it through a pipe,
+and outlives it.
 """
 
 from __future__ import annotations
 
-import logging
 import pickle
+import subprocess
+import sys
+import tempfile
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager, suppress
+from typing import IO, TYPE_CHECKING, Any
 
 from charwise.errors import CharwiseError, EngineError, SettingError
-from charwise.tables.jobs import Job, Scored, score_one
+from charwise.tables.jobs import Job, Scored
+from charwise.tables.ray_driver import Order
 
 if TYPE_CHECKING:
     from charwise.model import CharLM
-    from charwise.tables.chunks import Request
+
+#: What the driver runs. It finds modules where this process does.
+_MAIN = """\
+import pickle, sys
+sys.path[:], sys.argv[:] = pickle.load(sys.stdin.buffer)
+from charwise.tables.ray_driver import main
+main()
+"""
+
+#: How long a driver may take to leave its cluster, or stop the one it started, seconds.
+_PATIENCE = 30.0
 
 
-def start(workers: int | None = None) -> int:
-    """Join the Ray cluster that there is, or start one on this machine.
+def scored_by_ray(
+    job: Job, lm: CharLM, skip: int = 0, workers: int | None = None
+) -> Iterator[Scored]:
+    """`Job.scored`, by workers that each have a GPU, or a CPU where there is none.
+
+    They are on the cluster that this process has joined, or else that the variable RAY_ADDRESS
+    names or that was started on this machine; if there is none, one is started, and stopped at the
+    end. The driver ends with this iterator, and with this process.
 
     Args:
-        workers: how many are wanted; by default one for each GPU, or each CPU if there is none.
-
-    Returns:
-        How many there will be.
+        skip: how many chunks to leave out at the beginning.
+        workers: by default one for each GPU, or each CPU if there is none.
 
     Raises:
         SettingError: Ray is not installed, or cannot be reached, or has not as many processors.
+        EngineError: the model failed on a worker, or Ray did.
     """
     try:
         import ray
-        import ray.data
+        from ray import cloudpickle
     except ImportError as error:
         raise SettingError(
             f"--ray needs Ray Data: pip install 'charwise[ray]' ({error})."
         ) from error
-    if not ray.is_initialized():
+    address = ray.get_runtime_context().gcs_address if ray.is_initialized() else None
+    # Ray's pickle, since it takes along classes of a script.
+    order = Order(job, cloudpickle.dumps(lm), skip, workers, address)
+    with _answers(cloudpickle.dumps(order)) as answers:
+        for answer in answers:
+            if isinstance(answer, CharwiseError):
+                raise answer
+            yield answer
+
+
+@contextmanager
+def _answers(order: bytes) -> Iterator[Iterator[Any]]:
+    """What a driver answers to a pickled `Order`; it is ended with the block."""
+    with tempfile.TemporaryFile() as words:
+        # A session of its own: Ctrl-C is for this process, which then ends the driver in order.
+        driver = subprocess.Popen(
+            [sys.executable, "-c", _MAIN],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=words,
+            start_new_session=True,
+        )
         try:
-            ray.init(logging_level="error", log_to_driver=False)
-        except (ConnectionError, RuntimeError, ValueError) as error:
-            raise SettingError(f"the Ray cluster cannot be reached: {error}") from error
-    most = int(ray.cluster_resources().get(_processor(), 0))
-    if workers is not None and workers > most:
-        raise SettingError(f"{workers} workers need as many processors: Ray has {most}.")
-    return workers or max(1, most)
+            yield _read(driver, order, words)
+        finally:
+            for pipe in (driver.stdin, driver.stdout):  # which tells it to end
+                with suppress(OSError):
+                    pipe.close()  # type: ignore[union-attr]
+            try:
+                driver.wait(_PATIENCE)
+            except subprocess.TimeoutExpired:
+                driver.kill()
+                driver.wait()
 
 
-def scored_by_ray(job: Job, lm: CharLM, skip: int, workers: int) -> Iterator[Scored]:
-    """`Job.scored`, by workers that each have a GPU, or a CPU where there is none.
+def _read(driver: subprocess.Popen[bytes], order: bytes, words: IO[bytes]) -> Iterator[Any]:
+    """The answers before the None that is the last.
 
     Raises:
-        EngineError: the model failed on a worker, or Ray did.
+        EngineError: the driver ended without it.
     """
-    import ray.data
-    from ray.exceptions import RayError
-
-    logging.getLogger("ray.data").setLevel(logging.ERROR)  # its lines would cross the progress bar
-    context = ray.data.DataContext.get_current()
-    context.execution_options.preserve_order = True
-    context.enable_progress_bars = False
-    context.print_on_execution_start = False
-    # A block for each chunk: else small ones go to one worker, all in one block.
-    context.target_max_block_size = context.target_min_block_size = 1
-    here = ray.get_runtime_context().get_node_id()
-    chunks = ray.data.read_datasource(
-        _datasource(job, skip),
-        num_cpus=0,
-        override_num_blocks=1,
-        label_selector={"ray.io/node-id": here},  # where the files are
-    )
-    results = chunks.map(
-        _Worker,
-        fn_constructor_args=(lm, job.request),
-        compute=ray.data.ActorPoolStrategy(size=workers),
-        num_cpus=1,
-        num_gpus=int(_processor() == "GPU"),
-    )
+    assert driver.stdin is not None
+    assert driver.stdout is not None
     try:
-        for result in results.iter_rows():
-            outcome = pickle.loads(result["outcome"])
-            if isinstance(outcome, CharwiseError):
-                raise outcome
-            yield outcome
-    except RayError as error:
-        last = str(error).strip().splitlines()[-1]
-        raise EngineError(f"Ray could not finish: {last}") from error
-
-
-def _processor() -> str:
-    """What a worker has one of."""
-    import ray
-
-    return "GPU" if ray.cluster_resources().get("GPU", 0) >= 1 else "CPU"
-
-
-class _Worker:
-    """What runs in a process of its own: the model, which is loaded there again."""
-
-    def __init__(self, lm: CharLM, request: Request) -> None:
-        import torch
-
-        torch.set_num_threads(1)
-        self.lm, self.request = lm, request
-
-    def __call__(self, block: dict[str, Any]) -> dict[str, bytes]:
-        try:
-            outcome: Scored | CharwiseError
-            outcome = score_one(self.lm, pickle.loads(block["chunk"]), self.request)
-        except CharwiseError as error:
-            outcome = type(error)(str(error))  # without its causes, which may not travel
-        return {"outcome": pickle.dumps(outcome)}
-
-
-def _datasource(job: Job, skip: int) -> Any:
-    """The chunks as one task of Ray Data, which waits while the workers have enough to do."""
-    import pyarrow as pa
-    from ray.data import Datasource, ReadTask
-    from ray.data.block import BlockMetadata
-
-    def read() -> Iterator[Any]:
-        for chunk in job.chunks(skip):
-            yield pa.table({"chunk": pa.array([pickle.dumps(chunk)], pa.large_binary())})
-
-    class Chunks(Datasource):  # type: ignore[misc, unused-ignore]
-        def estimate_inmemory_data_size(self) -> None:
-            return None
-
-        def get_read_tasks(self, *_: Any, **__: Any) -> list[Any]:
-            nothing = BlockMetadata(num_rows=None, size_bytes=None, exec_stats=None)
-            return [ReadTask(read, nothing)]
-
-    return Chunks()
+        driver.stdin.write(pickle.dumps((sys.path, sys.argv)) + order)
+        driver.stdin.flush()
+        while (answer := pickle.load(driver.stdout)) is not None:
+            yield answer
+    except (OSError, EOFError, pickle.UnpicklingError) as error:
+        status = driver.wait(_PATIENCE)
+        words.seek(0)
+        said = words.read().decode("utf-8", "replace").strip().splitlines() or ["no word"]
+        raise EngineError(
+            f"the process that drives Ray ended, with status {status}: {said[-1]}"
+        ) from error
