@@ -23,7 +23,7 @@ from rich.table import Table
 
 import charwise
 import texts
-from charwise.engines.load import read_pretrained
+from charwise.engines.pretrained import read_pretrained
 from charwise.models import EMBEDDED
 
 

@@ -1,31 +1,65 @@
-"""`load`: a `CharLM` from the embedded model, a folder, a hub name, or a GGUF file."""
+"""`open_engine`: the engine of a model, by the model's name; knows no `CharLM`.
+
+An engine that is alive is found again, so that a model is never held twice; nothing here keeps one
+alive. One thread opens at a time: transformers' loader sets torch's default device for the whole
+process, and what runs beside it finds tensors without contents, then and ever after.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from functools import lru_cache
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
-from charwise.engines.pretrained import DEFAULT_MODEL, read_pretrained
+from charwise.engines.pretrained import DEFAULT_MODEL, LOADING, read_pretrained
 from charwise.errors import SettingError
-from charwise.model import CharLM
 from charwise.models import EMBEDDED
-from charwise.token_lm import TokenLM
 
-__all__ = ["load", "read_pretrained"]
+if TYPE_CHECKING:
+    from charwise.engines.llama_cpp.lm import LlamaCppLM
+    from charwise.engines.transformers.lm import TransformersLM
+    from charwise.engines.vllm import VllmLM
+    from charwise.model import CharLM
+    from charwise.token_lm import TokenLM
+
+    Engine = TransformersLM | LlamaCppLM | VllmLM
 
 
-def load(
+@dataclass(frozen=True)
+class Asked:
+    """What `open_engine` was asked for; its `repr` tells engines apart."""
+
+    model: str
+    engine: str
+    device: str | None
+    dtype: str | None
+    revision: str | None
+    trust_remote_code: bool
+    device_map: Any
+    quantization_config: Any
+
+
+#: The engines that are alive, by the `repr` of what was asked for.
+_open: WeakValueDictionary[str, Engine] = WeakValueDictionary()
+
+
+def open_engine(
     model: str | os.PathLike[str] | None = None,
     *,
     device: str | None = None,
     dtype: str | None = None,
     engine: str | None = None,
-    preset: str = "default",
-) -> CharLM:
-    """Load a causal language model; with no argument the embedded one, offline.
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    device_map: Any = None,
+    quantization_config: Any = None,
+) -> TokenLM:
+    """The engine of a causal language model; with no argument of the embedded one, offline.
 
-    The same arguments give the same object again.
+    While one that was opened with the same arguments is in use anywhere, it is that one.
 
     Args:
         model: "embedded", a folder, a name on the Hugging Face hub, or a `.gguf` file.
@@ -33,35 +67,80 @@ def load(
         dtype: "float32", "bfloat16" or "float16"; by default float32 on a CPU, else the
             model's own. A GGUF file has its own.
         engine: "transformers", "vllm", or "llama.cpp" for `.gguf` files, whose default it is.
-        preset: the default effort, see `CharLM.score`.
+        revision: branch, tag or commit on the hub.
+        trust_remote_code: run the Python code that comes with the model; read it first.
+        device_map: how transformers spreads the model over devices, instead of `device`:
+            "auto", a device, or a dict.
+        quantization_config: how transformers quantises the weights, such as its
+            `BitsAndBytesConfig`.
 
     Raises:
         ModelNotFoundError: what was looked for, and where.
+        EngineError: a model that is there and does not load.
         VocabularyError: a tokenizer that has no bytes.
+        SettingError: an argument that the engine does not take.
 
-    >>> load().info()["engine"].split()[0]
-    'transformers'
-    >>> load("embedded") is load()
+    >>> engine = open_engine()
+    >>> engine.info()["model"]
+    'LlamaForCausalLM'
+    >>> open_engine("embedded") is engine
     True
     """
-    name = DEFAULT_MODEL if model is None else os.fspath(model)
-    chosen = engine or ("llama.cpp" if name.endswith(".gguf") else "transformers")
+    name = DEFAULT_MODEL if model is None else model
+    if not isinstance(name, str | os.PathLike):
+        raise SettingError(
+            f"a model is a name, a folder or a file, not {type(name).__name__}. A model that you "
+            "have already goes into an engine: TransformersLM(model, vocabulary)."
+        )
+    place = _place(os.fspath(name))
+    chosen = engine or ("llama.cpp" if place.endswith(".gguf") else "transformers")
     if chosen not in _ENGINES:
         raise SettingError(f"unknown engine {engine!r}: use {' or '.join(map(repr, _ENGINES))}.")
-    return _load(DEFAULT_MODEL if name == EMBEDDED else name, device, dtype, chosen, preset)
+    where = None if device is None else str(device)
+    numbers = None if dtype is None else str(dtype).removeprefix("torch.")
+    return _opened(
+        Asked(
+            *(place, chosen, where, numbers),
+            *(revision, trust_remote_code, device_map, quantization_config),
+        )
+    )
 
 
-@lru_cache(maxsize=4)
-def _load(name: str, device: str | None, dtype: str | None, engine: str, preset: str) -> CharLM:
-    origin = (name, {"device": device, "dtype": dtype, "engine": engine, "preset": preset})
-    return CharLM(_ENGINES[engine](name, device, dtype), preset=preset, origin=origin)
+def _opened(asked: Asked) -> Engine:
+    """The engine that is open already, or a new one; also what pickled engines are made by."""
+    key = repr(asked)
+    found = _open.get(key)
+    if found is None:
+        with LOADING:
+            found = _open.get(key)
+            if found is None:
+                found = _ENGINES[asked.engine](asked)
+                found.origin = (_opened, (asked,))
+                _open[key] = found
+    return found
 
 
-def _transformers(name: str, device: str | None, dtype: str | None) -> TokenLM:
+def _place(name: str) -> str:
+    """A folder or file that is there by its absolute path: the same one wherever one stands."""
+    path = Path(name).expanduser()
+    if name == DEFAULT_MODEL or not name or not path.exists():
+        return name
+    return DEFAULT_MODEL if path.absolute() == Path(EMBEDDED) else str(path.absolute())
+
+
+def _transformers(asked: Asked) -> TransformersLM:
     from charwise.engines.transformers.lm import TransformersLM
     from charwise.tokens.vocabulary import Vocabulary
 
-    model, tokenizer = read_pretrained(name, device, dtype)
+    model, tokenizer = read_pretrained(
+        asked.model,
+        asked.device,
+        asked.dtype,
+        revision=asked.revision,
+        trust_remote_code=asked.trust_remote_code,
+        device_map=asked.device_map,
+        quantization_config=asked.quantization_config,
+    )
     vocabulary = Vocabulary.from_transformers(
         tokenizer,
         model.config.get_text_config().vocab_size,
@@ -70,25 +149,58 @@ def _transformers(name: str, device: str | None, dtype: str | None) -> TokenLM:
     return TransformersLM(model, vocabulary)
 
 
-def _llama_cpp(name: str, device: str | None, dtype: str | None) -> TokenLM:
+def _llama_cpp(asked: Asked) -> LlamaCppLM:
     from charwise.engines.llama_cpp.lm import LlamaCppLM
 
-    if dtype is not None:
-        raise SettingError(
-            f"dtype is {dtype!r}, but a GGUF file has its own: leave it out, or take another file."
-        )
-    return LlamaCppLM(name, gpu_layers=0 if device in (None, "cpu") else -1)
+    why = "a GGUF file has its own: leave it out, or take another file"
+    _refuse(asked, why, "dtype", "quantization_config")
+    _refuse(asked, "a GGUF file has none: leave it out", "revision", "trust_remote_code")
+    _refuse(asked, 'llama.cpp takes none: use device="cuda" for a GPU', "device_map")
+    return LlamaCppLM(asked.model, gpu_layers=0 if asked.device in (None, "cpu") else -1)
 
 
-def _vllm(name: str, device: str | None, dtype: str | None) -> TokenLM:
+def _vllm(asked: Asked) -> VllmLM:
     from charwise.engines.vllm import load_vllm
 
-    return load_vllm(name, device, dtype)
+    _refuse(
+        asked,
+        "vLLM has arguments of its own for that: make a vllm.LLM with them, and give it to "
+        "charwise.engines.vllm.VllmLM",
+        *("device_map", "quantization_config"),
+    )
+    return load_vllm(
+        asked.model,
+        asked.device,
+        asked.dtype,
+        revision=asked.revision,
+        trust_remote_code=asked.trust_remote_code,
+    )
 
 
-#: How each engine opens a model: (name, device, dtype) → `TokenLM`.
-_ENGINES: dict[str, Callable[[str, str | None, str | None], TokenLM]] = {
+def _refuse(asked: Asked, why: str, *names: str) -> None:
+    """Raise `SettingError` if any of these was asked for."""
+    for name in names:
+        value = getattr(asked, name)
+        if value is not None and value is not False:
+            raise SettingError(f"{name} is {value!r}, but {why}.")
+
+
+#: How each engine opens a model.
+_ENGINES: dict[str, Callable[[Asked], Engine]] = {
     "transformers": _transformers,
     "llama.cpp": _llama_cpp,
     "vllm": _vllm,
 }
+
+
+def load(
+    model: str | os.PathLike[str] | None = None, *, preset: str = "default", **how: Any
+) -> CharLM:
+    """A `CharLM` on the engine of a model; `how` is what `open_engine` takes.
+
+    >>> load().info()["engine"].split()[0]
+    'transformers'
+    """
+    from charwise.model import CharLM
+
+    return CharLM(open_engine(model, **how), preset=preset)

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from charwise.errors import ModelNotFoundError, SettingError
+from charwise.errors import CharwiseError, EngineError, ModelNotFoundError, SettingError
 from charwise.models import EMBEDDED
 from charwise.tokens.vocabulary import Vocabulary
 
@@ -26,39 +27,77 @@ DEFAULT_MODEL = "embedded"
 TIMEOUT = 10
 
 
-def read_pretrained(name: str, device: str | None = None, dtype: str | None = None) -> Any:
+#: Held while anything is loaded: transformers' loader changes the whole process while it runs.
+LOADING = threading.RLock()
+
+
+def read_pretrained(
+    name: str,
+    device: str | None = None,
+    dtype: str | None = None,
+    *,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    device_map: Any = None,
+    quantization_config: Any = None,
+) -> Any:
     """The transformers model and tokenizer of a name, as (model, tokenizer).
+
+    Arguments are those of `open_engine`. Several threads may call this; one loads at a time.
 
     Raises:
         ModelNotFoundError: what was looked for, and where.
-        SettingError: for an unknown dtype or a device that is not there.
+        EngineError: a model that is there and does not load.
+        SettingError: for an unknown dtype, a device that is not there, a revision of a folder,
+            or a model with code of its own that is not trusted.
     """
-    import torch
-    from transformers import AutoModelForCausalLM
+    with LOADING:
+        import torch
+        from transformers import AutoModelForCausalLM
 
-    where = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    if dtype is None:
+        where = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        if device is not None and device_map is not None:
+            raise SettingError(
+                f"device is {device!r} and device_map {device_map!r}: give one of them."
+            )
         chosen: Any = torch.float32 if where == "cpu" else "auto"
-    else:
-        chosen = getattr(torch, dtype, None)
-        if not isinstance(chosen, torch.dtype):
-            raise SettingError(f"unknown dtype {dtype!r}: use float32, bfloat16 or float16.")
-    tokenizer = read_tokenizer(name)
-    model = _read(name, "model", AutoModelForCausalLM.from_pretrained, dtype=chosen)
-    try:
-        return model.to(where).eval(), tokenizer
-    except (RuntimeError, AssertionError) as error:
-        raise SettingError(f"cannot use the device {where!r}: {error}") from error
+        if dtype is not None:
+            chosen = getattr(torch, dtype, None)
+            if not isinstance(chosen, torch.dtype) or not chosen.is_floating_point:
+                raise SettingError(f"unknown dtype {dtype!r}: use float32, bfloat16 or float16.")
+        options: dict[str, Any] = {"dtype": chosen}
+        if quantization_config is not None:
+            # Quantised weights may not be moved: they are made where they stay.
+            options["quantization_config"] = quantization_config
+            device_map = {"": where} if device_map is None else device_map
+        if device_map is not None:
+            options["device_map"] = device_map
+        _check_folder(name)
+        tokenizer = read_tokenizer(name, revision=revision, trust_remote_code=trust_remote_code)
+        options["trust_remote_code"] = trust_remote_code
+        model = _read(name, "model", AutoModelForCausalLM.from_pretrained, revision, **options)
+        if device_map is not None:
+            return model.eval(), tokenizer
+        try:
+            return model.to(where).eval(), tokenizer
+        except (RuntimeError, AssertionError) as error:
+            raise SettingError(f"cannot use the device {where!r}: {error}") from error
 
 
-def read_tokenizer(name: str) -> Any:
-    """The tokenizer alone. Raises `ModelNotFoundError`."""
-    from transformers import AutoTokenizer
+def read_tokenizer(
+    name: str, *, revision: str | None = None, trust_remote_code: bool = False
+) -> Any:
+    """The tokenizer alone. Raises what `read_pretrained` does."""
+    with LOADING:
+        from transformers import AutoTokenizer
 
-    return _read(name, "tokenizer", AutoTokenizer.from_pretrained)
+        trust = {"trust_remote_code": trust_remote_code}
+        return _read(name, "tokenizer", AutoTokenizer.from_pretrained, revision, **trust)
 
 
-def read_vocabulary(name: str) -> Vocabulary:
+def read_vocabulary(
+    name: str, *, revision: str | None = None, trust_remote_code: bool = False
+) -> Vocabulary:
     """The vocabulary, as wide as the model's output layer if its config says how wide that is.
 
     >>> read_vocabulary("embedded").width
@@ -68,22 +107,32 @@ def read_vocabulary(name: str) -> Vocabulary:
         from charwise.tokens.gguf import read_gguf
 
         return read_gguf(name)
-    from transformers import AutoConfig, GenerationConfig
+    with LOADING:
+        from transformers import AutoConfig, GenerationConfig
 
-    tokenizer = read_tokenizer(name)
-    try:
-        config = _read(name, "config", AutoConfig.from_pretrained)
-        width = config.get_text_config().vocab_size
-    except ModelNotFoundError:  # a tokenizer without a model
-        width = None
-    try:
-        generation = _read(name, "generation config", GenerationConfig.from_pretrained)
-    except ModelNotFoundError:
-        generation = None
-    return Vocabulary.from_transformers(tokenizer, width, generation_config=generation)
+        tokenizer = read_tokenizer(name, revision=revision, trust_remote_code=trust_remote_code)
+        try:
+            trust = {"trust_remote_code": trust_remote_code}
+            config = _read(name, "config", AutoConfig.from_pretrained, revision, **trust)
+            width = config.get_text_config().vocab_size
+        except (ModelNotFoundError, EngineError):  # a tokenizer without a model
+            width = None
+        try:
+            generation = _read(
+                name, "generation config", GenerationConfig.from_pretrained, revision
+            )
+        except (ModelNotFoundError, EngineError):
+            generation = None
+        return Vocabulary.from_transformers(tokenizer, width, generation_config=generation)
 
 
-def _read(name: str, what: str, from_pretrained: Callable[..., Any], **kwargs: Any) -> Any:
+def _read(
+    name: str,
+    what: str,
+    from_pretrained: Callable[..., Any],
+    revision: str | None,
+    **options: Any,
+) -> Any:
     """Call `from_pretrained` quietly; its many errors become one sentence.
 
     What is in the hub's cache is taken from there without a question. What is not is looked up
@@ -92,21 +141,28 @@ def _read(name: str, what: str, from_pretrained: Callable[..., Any], **kwargs: A
     from huggingface_hub.constants import HF_HUB_OFFLINE
 
     source = _source(name)
+    local = Path(source).is_dir()
+    if revision is not None:
+        if local:
+            raise SettingError(
+                f"revision is {revision!r}, but {name!r} is a folder, which has none: leave it out."
+            )
+        options["revision"] = revision
     with _quietly():
         try:
-            return from_pretrained(source, local_files_only=True, **kwargs)
-        except (OSError, ValueError) as error:
-            if Path(source).is_dir():
-                raise ModelNotFoundError(_not_in_folder(name, source, what, error)) from error
+            return from_pretrained(source, local_files_only=True, **options)
+        except Exception as error:
+            missing = isinstance(error, OSError | ValueError) and not _wants_trust(error)
+            if local or not missing:
+                raise _failure(name, source, what, error) from error
             if HF_HUB_OFFLINE:
                 reason = "HF_HUB_OFFLINE is set, so the hub was not asked"
-                raise ModelNotFoundError(_not_found(name, reason)) from error
-        _ask_hub(name)
+                raise ModelNotFoundError(_not_found(_called(name, revision), reason)) from error
+        _ask_hub(name, revision)
         try:
-            return from_pretrained(source, **kwargs)
-        except (OSError, ValueError) as error:
-            reason = f"its {what} is on the hub, but does not load: {_first_line(error)}"
-            raise ModelNotFoundError(_not_found(name, reason)) from error
+            return from_pretrained(source, **options)
+        except Exception as error:
+            raise _failure(name, source, what, error) from error
 
 
 def _source(name: str) -> str:
@@ -125,45 +181,87 @@ def _source(name: str) -> str:
     return name
 
 
-def _ask_hub(name: str) -> None:
-    """Raise unless the hub answers that it has this repository."""
+def _check_folder(name: str) -> None:
+    """Raise for a folder that can have no model."""
+    folder = Path(_source(name))
+    # With an adapter's config alone, transformers finds the model that it adapts.
+    if folder.is_dir() and not any(
+        (folder / file).exists() for file in ("config.json", "adapter_config.json")
+    ):
+        raise ModelNotFoundError(
+            f"no model in the folder {folder.absolute()}: it has no config.json. Give a folder "
+            "that save_pretrained has written."
+        )
+
+
+def _ask_hub(name: str, revision: str | None) -> None:
+    """Raise unless the hub answers that it has this repository, and this revision of it."""
     from huggingface_hub import HfApi
     from huggingface_hub.constants import ENDPOINT
-    from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
+    from huggingface_hub.errors import (
+        HFValidationError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
 
+    called = _called(name, revision)
     try:
-        HfApi().model_info(name, timeout=TIMEOUT)
+        HfApi().model_info(name, revision=revision, timeout=TIMEOUT)
     except RepositoryNotFoundError as error:
-        raise ModelNotFoundError(_not_found(name, f"{ENDPOINT} has no public {name}")) from error
+        raise ModelNotFoundError(_not_found(called, f"{ENDPOINT} has no public {name}")) from error
+    except RevisionNotFoundError as error:
+        reason = f"{ENDPOINT} has {name}, but no revision {revision!r} of it"
+        raise ModelNotFoundError(_not_found(called, reason)) from error
     except HFValidationError as error:
-        raise ModelNotFoundError(_not_found(name, "no hub can have such a name")) from error
+        raise ModelNotFoundError(_not_found(called, "no hub can have such a name")) from error
     except Exception as error:  # whatever its HTTP library raises
-        reason = f"{ENDPOINT} cannot be reached: {_first_line(error)}"
-        raise ModelNotFoundError(_not_found(name, reason)) from error
+        reason = f"{ENDPOINT} cannot be reached: {_in_a_line(error)}"
+        raise ModelNotFoundError(_not_found(called, reason)) from error
 
 
-def _not_found(name: str, reason: str) -> str:
+def _called(name: str, revision: str | None) -> str:
+    return name if revision is None else f"{name}@{revision}"
+
+
+def _not_found(called: str, reason: str) -> str:
     from huggingface_hub.constants import HF_HUB_CACHE
 
     return (
-        f"no model {name!r}: there is no folder {Path(name).absolute()}, it is not in the hub's "
-        f"cache {HF_HUB_CACHE}, and {reason}."
+        f"no model {called!r}: there is no folder {Path(called).absolute()}, it is not in the "
+        f"hub's cache {HF_HUB_CACHE}, and {reason}."
     )
 
 
-def _not_in_folder(name: str, source: str, what: str, error: Exception) -> str:
+def _failure(name: str, source: str, what: str, error: Exception) -> CharwiseError:
+    """What a failing `from_pretrained` says of a model, or a part of one, that is there."""
+    reason = _in_a_line(error)
     if name == DEFAULT_MODEL:
-        return f"the embedded model is not in {source}: install charwise again. ({error})"
-    files = ", ".join(sorted(path.name for path in Path(source).iterdir())[:8])
-    return (
-        f"the folder {Path(source).absolute()} has no {what} that loads. "
-        f"It holds: {files or 'nothing'}. ({_first_line(error)})"
-    )
+        return ModelNotFoundError(
+            f"the embedded model is not in {source}: install charwise again. ({reason})"
+        )
+    folder = Path(source)
+    place = f"the folder {folder.absolute()}" if folder.is_dir() else f"{name!r} on the hub"
+    if _wants_trust(error):
+        return SettingError(
+            f"{place} comes with Python code of its own, which would run here. Read it, and if "
+            "you trust it, ask for trust_remote_code=True."
+        )
+    # Of a tokenizer that is not there, transformers says so by a ValueError.
+    if isinstance(error, OSError) or (what == "tokenizer" and isinstance(error, ValueError)):
+        return ModelNotFoundError(f"{place} has no {what} that loads: {reason}.")
+    return EngineError(f"the {what} of {place} does not load: {reason}.")
 
 
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0].rstrip(".") if lines else type(error).__name__
+def _wants_trust(error: Exception) -> bool:
+    return isinstance(error, ValueError) and "trust_remote_code" in str(error)
+
+
+def _in_a_line(error: Exception) -> str:
+    """The first line of what an error says, or all of it where that line only begins a list."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if not lines:
+        return type(error).__name__
+    return (" ".join(lines) if lines[0].endswith(":") else lines[0]).rstrip(".")
 
 
 @contextmanager

@@ -47,6 +47,8 @@ class VllmLM:
                 f"the model's output layer has the width {config.get_vocab_size()}, the vocabulary "
                 f"{vocabulary.width}: make the vocabulary with width={config.get_vocab_size()}."
             )
+        #: What `__reduce__` returns: set by who can open this engine again, by its arguments.
+        self.origin: tuple[Any, ...] | None = None
         self.vocabulary = vocabulary
         self.llm = llm
         self.window: int = config.max_model_len - 1  # vLLM wants room for the token it generates
@@ -117,8 +119,13 @@ class VllmLM:
             engine.abort_request(list(engine.output_processor.request_states), internal=True)
             raise
 
-    def __getstate__(self) -> dict[str, object]:
-        raise EngineError("a vLLM engine cannot be copied to another process: load it there.")
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self.origin is None:
+            raise EngineError(
+                "a vLLM engine cannot be copied to another process: make it there, or open it by "
+                'name, charwise.load(…, engine="vllm"), whose copies open it where they arrive.'
+            )
+        return self.origin
 
 
 class VllmTree(TreeNodes):
@@ -146,7 +153,14 @@ class VllmTree(TreeNodes):
             return self._logits.take(nodes).clone()  # callers may write to what they are given
 
 
-def load_vllm(name: str, device: str | None = None, dtype: str | None = None) -> VllmLM:
+def load_vllm(
+    name: str,
+    device: str | None = None,
+    dtype: str | None = None,
+    *,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+) -> VllmLM:
     """Start vLLM with a model: "embedded", a folder, or a name on the hub.
 
     Args:
@@ -154,13 +168,15 @@ def load_vllm(name: str, device: str | None = None, dtype: str | None = None) ->
         device: None; vLLM runs where it was built for.
         dtype: "float32", "bfloat16" or "float16"; by default float32 on a CPU, else the
             model's own.
+        revision, trust_remote_code: as in `open_engine`.
 
     Raises:
         ModelNotFoundError: what was looked for, and where.
-        SettingError: a device.
+        SettingError: a device; a revision of a folder.
         EngineError: vLLM is not installed.
     """
-    vocabulary = read_vocabulary(name)  # says at once what is missing
+    # Says at once what is missing.
+    vocabulary = read_vocabulary(name, revision=revision, trust_remote_code=trust_remote_code)
     try:
         from vllm import LLM
         from vllm.platforms import current_platform
@@ -171,6 +187,9 @@ def load_vllm(name: str, device: str | None = None, dtype: str | None = None) ->
     llm = LLM(
         EMBEDDED if name == DEFAULT_MODEL else name,
         dtype=dtype or ("float32" if current_platform.is_cpu() else "auto"),
+        revision=revision,
+        tokenizer_revision=revision,
+        trust_remote_code=trust_remote_code,
         max_logprobs=-1,
         enable_prefix_caching=True,
     )

@@ -85,7 +85,8 @@ class LlamaCppLM:
     ) -> None:
         settings = {"window": window, "cells": cells, "sequences": sequences, "threads": threads}
         settings |= {"gpu_layers": gpu_layers, "batch_bytes": batch_bytes}
-        self._origin = (path, vocabulary, settings)
+        #: What `__reduce__` returns: how to open this engine again.
+        self.origin: tuple[Any, ...] = (_open_again, (path, vocabulary, settings))
         llama = library()
         self._model = GgufModel(path, n_gpu_layers=gpu_layers)
         check_kind(self._model)
@@ -110,7 +111,7 @@ class LlamaCppLM:
         self.uncounted = torch.from_numpy(np.flatnonzero(~self.vocabulary.counted))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_open_again, self._origin)
+        return self.origin
 
     def tree(
         self, prompt_ids: Sequence[int], edges: Sequence[tuple[int, int]] = ()

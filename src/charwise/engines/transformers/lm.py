@@ -66,6 +66,8 @@ class TransformersLM:
         batch_bytes: int = 256 * 2**20,
         path: Literal["auto", "tree", "branches"] = "auto",
     ) -> None:
+        #: What `__reduce__` returns, if set: by who can open this engine again, by its arguments.
+        self.origin: tuple[Any, ...] | None = None
         self.vocabulary = vocabulary
         self.model = model.eval()
         self.batch_bytes = batch_bytes
@@ -76,13 +78,12 @@ class TransformersLM:
         self._chosen: Choice | None = None
         self.uncounted = torch.from_numpy(np.flatnonzero(~vocabulary.counted))
 
-    def __getstate__(self) -> dict[str, object]:
-        # Which path works is found out anew where the copy is used.
-        kept = {name: value for name, value in vars(self).items() if name != "_lock"}
-        return {**kept, "_chosen": None}
-
-    def __setstate__(self, state: dict[str, object]) -> None:
-        vars(self).update(state, _lock=threading.Lock())
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self.origin is not None:
+            return self.origin
+        # With its weights. Which path works is found out anew where the copy is used.
+        settings = {"window": self.window, "batch_bytes": self.batch_bytes, "path": self._path}
+        return (_made_again, (self.model, self.vocabulary, settings))
 
     @property
     def device(self) -> torch.device:
@@ -194,6 +195,10 @@ class TransformersTree(TreeNodes):
         self._cache.select(np.array([self._row[node] for node in self.live]))
         for row, node in enumerate(self.live):
             self._row[node] = row
+
+
+def _made_again(model: Any, vocabulary: Vocabulary, settings: dict[str, Any]) -> TransformersLM:
+    return TransformersLM(model, vocabulary, **settings)
 
 
 def _window(config: Any) -> int | None:

@@ -1,0 +1,341 @@
+"""Opening engines by name: from threads, twice, and in another process; what is passed through."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import json
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+import textwrap
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Barrier
+from typing import Any
+
+import pytest
+import torch
+
+import charwise
+from charwise.engines.load import open_engine
+from charwise.engines.pretrained import read_pretrained, read_vocabulary
+from charwise.engines.transformers import TransformersLM
+from charwise.errors import EngineError, ModelNotFoundError, SettingError
+from charwise.models import EMBEDDED
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The embedded model, in a folder that no other test opens."""
+    return Path(shutil.copytree(EMBEDDED, tmp_path / "model"))
+
+
+def other_process(code: str, **environment: str) -> str:
+    """What code prints in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", textwrap.dedent(code)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **environment},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def sound(engine: Any) -> bool:
+    """Whether its weights are there, and say something."""
+    assert not any(weights.is_meta for weights in engine.model.parameters())
+    return bool(engine.tree(engine.vocabulary.bos_ids).logprobs([0]).exp().sum().isfinite())
+
+
+# ---- threads ------------------------------------------------------------------------------------
+
+
+def test_threads_that_load_at_once(folder: Path) -> None:
+    """Different models, so that each thread has to read one."""
+    folders = [shutil.copytree(folder, folder.parent / str(n)) for n in range(4)]
+    barrier = Barrier(len(folders))
+
+    def load(name: Path) -> Any:
+        barrier.wait()
+        return open_engine(name)
+
+    with ThreadPoolExecutor(len(folders)) as pool:
+        engines = list(pool.map(load, folders))
+    assert all(sound(engine) for engine in engines)
+    assert len({id(engine) for engine in engines}) == len(folders)
+    assert sound(open_engine(folder)), "and so does what is loaded afterwards"
+    assert torch.zeros(1).device.type == "cpu"
+
+
+def test_threads_that_load_at_once_in_a_fresh_process() -> None:
+    """There the threads also race for transformers' own modules."""
+    code = """
+    import threading
+    import charwise
+    from charwise.engines.pretrained import read_pretrained
+
+    found, barrier = [], threading.Barrier(4)
+
+    def work(n):
+        barrier.wait()
+        if n % 2:
+            found.append(charwise.load())
+        else:
+            found.append(read_pretrained("embedded")[0])
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    models = [getattr(one, "engine", one) for one in found]
+    models = [getattr(one, "model", one) for one in models]
+    assert len(models) == 4
+    assert not any(p.is_meta for model in models for p in model.parameters())
+    print(charwise.load().next("import nump").top(1)[0][0])
+    """
+    assert other_process(code) == "y"
+
+
+# ---- one engine for all who use it --------------------------------------------------------------
+
+
+def test_the_same_arguments_find_the_same_engine(folder: Path, monkeypatch: Any) -> None:
+    engine = open_engine(folder)
+    assert open_engine(str(folder)) is engine
+    assert charwise.load(folder, preset="fast").engine is charwise.load(folder).engine is engine
+    monkeypatch.chdir(folder.parent)
+    assert open_engine("model") is engine
+    assert open_engine("model", dtype="bfloat16") is not engine
+    assert open_engine(folder, dtype=torch.float32).info()["dtype"] == "float32"  # type: ignore[arg-type]
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(open_engine, [folder] * 8))
+    assert all(one is engine for one in found)
+
+
+def test_weights_go_with_the_last_who_uses_them(folder: Path) -> None:
+    lm, other = charwise.load(folder), charwise.load(folder, preset="fast")
+    state = lm.state("import nu")
+    weights = weakref.ref(lm.engine.model.lm_head.weight)  # type: ignore[attr-defined]
+    del lm, other
+    gc.collect()
+    assert weights() is not None, "the state uses them"
+    assert charwise.load(folder).engine.model.lm_head.weight is weights()  # type: ignore[attr-defined]
+    del state
+    gc.collect()
+    assert weights() is None
+
+
+def test_an_engine_opened_by_name_is_opened_where_its_copy_arrives(folder: Path) -> None:
+    engine = open_engine(folder, dtype="bfloat16")
+    pickled = pickle.dumps(engine)
+    assert len(pickled) < 1000
+    assert pickle.loads(pickled) is engine
+    assert copy.deepcopy(engine) is engine
+    path = folder.parent / "engine.pickle"
+    path.write_bytes(pickled)
+    code = f"""
+    import pickle
+    engine = pickle.load(open({str(path)!r}, "rb"))
+    print(engine.info()["dtype"], engine.vocabulary.width)
+    """
+    assert other_process(code) == "bfloat16 8192"
+
+
+def test_an_engine_of_a_model_that_one_has_takes_its_weights_along() -> None:
+    model, _ = read_pretrained("embedded")
+    made = TransformersLM(model, read_vocabulary("embedded"), window=100, path="branches")
+    other = pickle.loads(pickle.dumps(made))
+    assert other.model is not model
+    assert (other.window, other.info()["path"]) == (100, "cache per branch")
+    before, after = (lm.tree(lm.vocabulary.bos_ids).logprobs([0]) for lm in (made, other))
+    assert torch.equal(before, after)
+
+
+# ---- what is passed through ---------------------------------------------------------------------
+
+
+def test_a_device_map_is_the_loaders(folder: Path) -> None:
+    """Layers that stay on the disk, and are read when they are wanted."""
+    where = dict.fromkeys(
+        ["model.embed_tokens", "model.norm", "model.rotary_emb", "lm_head"], "cpu"
+    )
+    where["model.layers"] = "disk"
+    engine = open_engine(folder, device_map=where)
+    assert engine.model.hf_device_map == where  # type: ignore[attr-defined]
+    assert open_engine(folder, device_map=dict(where)) is engine
+    found, expected = (
+        lm.tree([1, 2, 3]).logprobs([0]) for lm in (engine, open_engine(folder, device_map="cpu"))
+    )
+    assert torch.allclose(found, expected, atol=1e-5)
+    with pytest.raises(SettingError, match="give one of them"):
+        open_engine(folder, device="cpu", device_map="auto")
+    with pytest.raises(EngineError, match=r"does not load: .*nonsense"):
+        open_engine(folder, device_map="nonsense")
+
+
+def test_a_quantization_config_is_the_loaders(folder: Path) -> None:
+    """A method of quantisation that is made up here, as transformers lets one: it notes itself."""
+    code = f"""
+    from transformers import quantizers
+    from transformers.utils.quantization_config import QuantizationConfigMixin
+
+    @quantizers.register_quantization_config("noted")
+    class Noted(QuantizationConfigMixin):
+        def __init__(self, **kwargs):
+            self.quant_method = "noted"
+
+    @quantizers.register_quantizer("noted")
+    class Quantizer(quantizers.HfQuantizer):
+        requires_calibration = False
+        is_trainable = is_serializable = property(lambda self: False)
+        def _process_model_before_weight_loading(self, model, **kwargs):
+            model.noted = True
+        def _process_model_after_weight_loading(self, model, **kwargs):
+            return model
+
+    import charwise
+    lm = charwise.load({str(folder)!r}, quantization_config=Noted())
+    print(lm.engine.model.noted, lm.engine.model.device)
+    print(charwise.load({str(folder)!r}, quantization_config=Noted()).engine is lm.engine)
+    """
+    assert other_process(code).split("\n") == ["True cpu", "True"]
+
+
+def written_with_code(folder: Path) -> Path:
+    """A model whose Python code is beside it: a Llama that calls itself something else."""
+    (folder / "modeling_own.py").write_text(
+        "from transformers import LlamaConfig, LlamaForCausalLM\n"
+        "class OwnConfig(LlamaConfig):\n"
+        "    model_type = 'own'\n"
+        "class OwnForCausalLM(LlamaForCausalLM):\n"
+        "    config_class = OwnConfig\n"
+    )
+    config = json.loads((folder / "config.json").read_text())
+    config["model_type"], config["architectures"] = "own", ["OwnForCausalLM"]
+    config["auto_map"] = {
+        "AutoConfig": "modeling_own.OwnConfig",
+        "AutoModelForCausalLM": "modeling_own.OwnForCausalLM",
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def test_code_that_comes_with_a_model_runs_when_it_is_trusted(folder: Path) -> None:
+    written_with_code(folder)
+    for read in (charwise.load, open_engine, read_pretrained):
+        with pytest.raises(SettingError, match=r"Python code of its own.*trust_remote_code=True"):
+            read(str(folder))
+    code = f"""
+    import charwise
+    from charwise.engines.pretrained import read_vocabulary
+    lm = charwise.load({str(folder)!r}, trust_remote_code=True)
+    print(lm.info()["model"], lm.info()["path"], lm.next("import nump").top(1)[0][0])
+    print(read_vocabulary({str(folder)!r}, trust_remote_code=True).width)
+    """
+    found = other_process(code, HF_MODULES_CACHE=str(folder.parent / "modules"))
+    assert found.split("\n") == ["OwnForCausalLM tree attention y", "8192"]
+
+
+def test_a_revision_is_looked_for_in_the_hubs_cache(folder: Path) -> None:
+    """A repository with two revisions, as the hub's library keeps them."""
+    repository = folder.parent / "hub" / "models--some--model"
+    for revision, commit, context in (("main", "1" * 40, 1024), ("v2", "2" * 40, 512)):
+        snapshot = Path(shutil.copytree(folder, repository / "snapshots" / commit))
+        config = json.loads((snapshot / "config.json").read_text())
+        (snapshot / "config.json").write_text(
+            json.dumps(config | {"max_position_embeddings": context})
+        )
+        (repository / "refs").mkdir(exist_ok=True)
+        (repository / "refs" / revision).write_text(commit)
+    code = """
+    import charwise
+    for revision in (None, "v2", "2" * 40):
+        print(charwise.load("some/model", revision=revision).engine.window)
+    try:
+        charwise.load("some/model", revision="v3")
+    except charwise.errors.ModelNotFoundError as error:
+        print(str(error).split(":")[0])
+    """
+    cache = str(repository.parent)
+    found = other_process(code, HF_HUB_CACHE=cache, HF_HUB_OFFLINE="1")
+    assert found.split("\n") == ["1024", "512", "512", "no model 'some/model@v3'"]
+
+
+def test_a_folder_has_no_revision(folder: Path) -> None:
+    for read in (charwise.load, read_vocabulary):
+        with pytest.raises(SettingError, match=r"revision is 'v2', but .* is a folder"):
+            read(str(folder), revision="v2")
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"dtype": "float16"},
+        {"revision": "main"},
+        {"trust_remote_code": True},
+        {"device_map": "auto"},
+        {"quantization_config": {"load_in_8bit": True}},
+    ],
+)
+def test_what_a_gguf_file_does_not_take(option: dict[str, Any], tmp_path: Path) -> None:
+    pytest.importorskip("llama_cpp")
+    with pytest.raises(SettingError, match=rf"{next(iter(option))} is .*, but "):
+        open_engine(tmp_path / "model.gguf", **option)
+
+
+@pytest.mark.parametrize("option", ["device_map", "quantization_config"])
+def test_what_vllm_has_arguments_of_its_own_for(option: str) -> None:
+    with pytest.raises(SettingError, match=rf"{option} is 'x', but vLLM has arguments of its own"):
+        open_engine("embedded", engine="vllm", **{option: "x"})
+
+
+@pytest.mark.parametrize("dtype", ["float33", "int8", "Tensor", "nn"])
+def test_unknown_dtypes(dtype: str) -> None:
+    with pytest.raises(SettingError, match=f"unknown dtype '{dtype}'"):
+        open_engine(dtype=dtype)
+
+
+@pytest.mark.parametrize("model", [5, b"embedded", ["embedded"], torch.nn.Linear(1, 1)])
+def test_what_is_no_name(model: Any) -> None:
+    with pytest.raises(SettingError, match="a model is a name, a folder or a file"):
+        open_engine(model)
+
+
+# ---- folders without a model --------------------------------------------------------------------
+
+
+def test_a_folder_without_a_model_is_not_listed(tmp_path: Path) -> None:
+    (tmp_path / "diary.txt").write_text("private")
+    with pytest.raises(
+        ModelNotFoundError, match=r"no model in the folder .*: it has no config.json"
+    ) as caught:
+        open_engine(tmp_path)
+    assert "diary" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("file", "contents", "error", "complaint"),
+    [
+        ("model.safetensors", None, ModelNotFoundError, "no model that loads: .*model.safetensors"),
+        ("model.safetensors", b"abc" * 99, EngineError, "does not load: .*header"),
+        ("tokenizer.json", None, ModelNotFoundError, "no tokenizer that loads: "),
+        ("config.json", b"{", ModelNotFoundError, "not a valid JSON"),
+        ("config.json", b'{"model_type": "t5"}', EngineError, "does not load: .*T5Config"),
+    ],
+)
+def test_a_folder_whose_model_does_not_load(
+    folder: Path, file: str, contents: bytes | None, error: type[Exception], complaint: str
+) -> None:
+    (folder / file).unlink()
+    if contents is not None:
+        (folder / file).write_bytes(contents)
+    with pytest.raises(error, match=complaint) as caught:
+        open_engine(folder)
+    assert "\n" not in str(caught.value)
+    assert "generation_config" not in str(caught.value)
