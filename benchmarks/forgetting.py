@@ -23,7 +23,7 @@ import charwise
 import texts
 from charwise.evaluation.distance import js_distance
 from charwise.known_text.effort import Effort
-from charwise.known_text.lattice import Lattice
+from charwise.known_text.lattice import Lattice, Vertex
 from charwise.known_text.rounds import Rounds
 from charwise.known_text.windows import stretches
 
@@ -35,25 +35,25 @@ GROUPS = ((0, 0), (1, 1), (2, 2), (3, 4), (5, 8), (9, 16), (17, 32), (33, 64))
 EFFORTS = {"hard": Effort(1e-3, 0.95, lookahead=4), "easy": Effort(1e-6, 0.95, lookahead=4)}
 
 
-def pairs(lattice: Lattice) -> list[tuple[int, int]]:
+def pairs(lattice: Lattice) -> list[tuple[Vertex, Vertex]]:
     """Two contexts at the same position, both of some weight."""
     found = []
     for position, here in enumerate(lattice.at):
         least = lattice.log_prefix[position] + math.log(lattice.effort.theta / 10)
-        heavy = [v for v in here if lattice.log_weight(lattice.vertices[v]) > least]
-        found += [(v, w) for n, v in enumerate(heavy) for w in heavy[:n]]
+        heavy = [vertex for vertex in here if lattice.log_weight(vertex) > least]
+        found += [(one, other) for n, one in enumerate(heavy) for other in heavy[:n]]
     return found
 
 
 def distances(rounds: Rounds) -> dict[tuple[int, int], list[float]]:
     """The distances of all pairs of contexts, by how many last tokens they agree on."""
     found: dict[tuple[int, int], list[float]] = defaultdict(list)
-    vertices, tree = rounds.lattice.vertices, rounds.evaluated.tree
-    for v, w in track(pairs(rounds.lattice), "comparing", transient=True):
-        one, other = tree.tokens(vertices[v].node)[::-1], tree.tokens(vertices[w].node)[::-1]
+    tree = rounds.evaluated.tree
+    for pair in track(pairs(rounds.lattice), "comparing", transient=True):
+        one, other = (tree.tokens(vertex.node)[::-1] for vertex in pair)
         equal = [x == y for x, y in zip(one, other, strict=False)]
         agreed = equal.index(False) if False in equal else len(equal)
-        p, q = (rounds.evaluated.row(vertices[n].node).in_order for n in (v, w))
+        p, q = (rounds.evaluated.row(vertex.node).in_order for vertex in pair)
         group = next((g for g in GROUPS if g[0] <= agreed <= g[1]), None)
         if group is not None:
             found[group].append(float(js_distance((p / p.sum())[None], (q / q.sum())[None])[0]))

@@ -24,7 +24,7 @@ import charwise
 import texts
 from charwise.engines.transformers import TransformersLM
 from charwise.evaluation.methods import walk_canonical, walk_rounds
-from charwise.known_text.presets import PRESETS
+from charwise.known_text.effort import PRESETS
 
 
 def by_length(lm: charwise.CharLM, sizes: list[int]) -> list[dict[str, Any]]:

@@ -31,8 +31,7 @@ import charwise
 import texts
 from charwise.evaluation.distance import js_distance
 from charwise.evaluation.methods import Walk, walk_beam, walk_canonical, walk_rounds
-from charwise.known_text.effort import Effort
-from charwise.known_text.presets import PRESETS
+from charwise.known_text.effort import PRESETS, Effort
 from charwise.models import EMBEDDED
 
 #: A run of more seconds than this is timed once.

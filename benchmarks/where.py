@@ -25,9 +25,8 @@ import charwise
 import texts
 from charwise.engines.transformers import TransformersLM, TransformersTree
 from charwise.evaluation.methods import walk_canonical
-from charwise.known_text.effort import Effort
+from charwise.known_text.effort import PRESETS, Effort
 from charwise.known_text.lattice import Lattice
-from charwise.known_text.presets import PRESETS
 from charwise.known_text.ranges import KnownText
 from charwise.known_text.rounds import Rounds
 
@@ -37,7 +36,7 @@ PARTS: dict[str, list[tuple[type, str]]] = {
     "log-softmax": [(TransformersTree, "logprobs")],
     "masses": [(KnownText, "starting"), (KnownText, "edges")],
     "sums": [(Lattice, "passage")],
-    "choices": [(Rounds, "_steps")],
+    "choices": [(Rounds, "plan")],
 }
 
 #: Reaches the distance of a beam of width 4 on the easy text; see scoring.py.

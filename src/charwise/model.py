@@ -15,9 +15,8 @@ from charwise.cursor.sampling import Sampling
 from charwise.cursor.shared_tree import Opening, Session
 from charwise.cursor.state import EXACT_TOKENS, State, build
 from charwise.errors import ContextLengthError, SettingError
-from charwise.known_text.effort import Effort
+from charwise.known_text.effort import Effort, effort_of
 from charwise.known_text.packs import score_texts
-from charwise.known_text.presets import effort
 from charwise.known_text.windows import Text, score_text
 from charwise.surprisal.score import Score
 from charwise.token_lm import TokenLM
@@ -50,7 +49,7 @@ class CharLM:
     ) -> None:
         self.engine = engine
         self.index = SortedVocabulary(engine.vocabulary)
-        self.effort = effort(preset)
+        self.effort = effort_of(preset)
         self._origin = origin
 
     @property
@@ -331,7 +330,7 @@ class CharLM:
         return Text(opening, whole, len(whole) - len(opening.lead) - len(_last_text(parts)[1]))
 
     def _chosen(self, preset: str | Effort | None) -> Effort:
-        return self.effort if preset is None else effort(preset)
+        return self.effort if preset is None else effort_of(preset)
 
     def begin(self, opening: Opening, whole: bytes, chosen: Effort) -> State:
         """A new session: prefill all but the last tokens, then rounds over those."""

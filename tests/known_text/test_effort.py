@@ -71,8 +71,14 @@ def test_a_surprise_brings_back_what_was_too_light(monkeypatch):
 
 def positions_without_context(model: Model, text: bytes, effort: Effort) -> list[int]:
     """Where contexts of the text end, but none is evaluated."""
-    rounds = Rounds(model.evaluated(), 0, KnownText.of(text, model.index), effort)
-    lattice = rounds.run(model.vocabulary.encode_beginning(text))
+    rounds = Rounds(
+        model.evaluated(),
+        0,
+        KnownText.of(text, model.index),
+        model.vocabulary.encode_beginning(text),
+        effort,
+    )
+    lattice = rounds.run()
     return [t for t in range(len(text)) if lattice.missing[t] > 0 and not lattice.at[t]]
 
 

@@ -15,9 +15,9 @@ from charwise import CharLM
 from charwise.coverings.reference import prefix_probability
 from charwise.coverings.rows import EvaluatedRows
 from charwise.errors import SettingError, ZeroProbabilityError
-from charwise.known_text.packs import packs, run_together
+from charwise.known_text.packs import packs
 from charwise.known_text.ranges import KnownText
-from charwise.known_text.rounds import Rounds
+from charwise.known_text.rounds import PORTION, Rounds, work
 from charwise.known_text.windows import Text
 from models import Model, examples, models, texts
 
@@ -68,9 +68,17 @@ def test_what_texts_share_is_evaluated_once():
 
     def contexts(company: list[bytes]) -> int:
         evaluated = EvaluatedRows(lm.engine.tree(opening.ids), lm.index, retain=True)
-        rounds = [Rounds(evaluated, 0, KnownText.of(text, lm.index), lm.effort) for text in company]
-        canonical = [lm.vocabulary.encode(text) for text in company]
-        run_together(list(zip(rounds, canonical, strict=True)))
+        all_rounds = [
+            Rounds(
+                evaluated,
+                0,
+                KnownText.of(text, lm.index),
+                lm.vocabulary.encode(text),
+                lm.effort,
+            )
+            for text in company
+        ]
+        work([(rounds, rounds.portion(0, PORTION)) for rounds in all_rounds])
         return evaluated.tree.contexts
 
     apart = [contexts([text]) for text in found]

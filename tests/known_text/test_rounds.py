@@ -13,7 +13,7 @@ from charwise.coverings.reference import next_character_probability, prefix_prob
 from charwise.errors import SettingError
 from charwise.evaluation.distance import bootstrap, js_distance
 from charwise.evaluation.methods import walk_beam, walk_canonical, walk_rounds
-from charwise.known_text.presets import PRESETS
+from charwise.known_text.effort import PRESETS
 from models import Case, cases, examples
 
 

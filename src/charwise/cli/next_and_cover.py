@@ -42,10 +42,10 @@ def next_bytes(
 ) -> None:
     """Print the probabilities of the next byte or character."""
     text = read_prompt(prompt, stdin)
-    from charwise.known_text.presets import effort
+    from charwise.known_text.effort import effort_of
 
     try:
-        effort(preset)
+        effort_of(preset)
     except SettingError as error:
         raise typer.BadParameter(str(error)) from error
     state = load(model).state(text, preset=preset)

@@ -133,7 +133,7 @@ def _job(
     files: list[str], names: tuple[str | None, str | None, str | None, str | None], request: Request
 ) -> Job:
     """The job that the options describe; `names` are those of the columns."""
-    from charwise.known_text.presets import effort
+    from charwise.known_text.effort import effort_of
     from charwise.tables.jobs import Job
     from charwise.tables.sources import find
 
@@ -143,7 +143,7 @@ def _job(
     if files.count("-") > 1:
         raise typer.BadParameter("stdin ('-') is one text, and can be given once.")
     try:
-        effort(request.preset)
+        effort_of(request.preset)
     except SettingError as error:
         raise typer.BadParameter(str(error)) from error
     sources = tuple(find(name) for name in files)

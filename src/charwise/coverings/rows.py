@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from charwise.errors import EngineError
 from charwise.token_lm import TokenTree
 from charwise.tokens.index import END_OF_TOKEN, SortedVocabulary
 
@@ -64,36 +65,43 @@ class EvaluatedRows:
 
     def extend(self, edges: Sequence[tuple[int, int]]) -> list[int]:
         """Nodes of the contexts `parent · token`; only those not known yet are evaluated."""
-        new = [edge for edge in dict.fromkeys(edges) if edge not in self._children]
-        if new:
-            self._children.update(zip(new, self.tree.extend(new), strict=True))
-        return [self._children[edge] for edge in edges]
+        return [node for [node] in self.follow([(parent, [token]) for parent, token in edges])]
 
-    def node(self, parent: int, token: int, edges: list[tuple[int, int]]) -> int:
-        """The node of `parent · token`; if it is new it is appended to `edges`, to be extended.
+    def follow(self, branches: Sequence[tuple[int, Sequence[int]]]) -> list[list[int]]:
+        """Nodes along token strings, each after a node; what is not known yet is one call.
 
-        The parent may itself be one that `edges` will make.
+        Raises:
+            EngineError: if the tree does not number its nodes as `TokenTree.extend` says.
 
         >>> from charwise.engines.ngram import NgramLM
         >>> from charwise.tokens.vocabulary import Vocabulary
         >>> vocabulary = Vocabulary.from_bytes([b"b", b"a", None], end_ids=[2], bos_ids=[2])
         >>> lm = NgramLM(vocabulary, 1, {(): [0.5, 0.25, 0.25]})
         >>> evaluated = EvaluatedRows(lm.tree([2]), SortedVocabulary(vocabulary))
-        >>> edges: list[tuple[int, int]] = []
-        >>> evaluated.node(0, 1, edges), evaluated.node(1, 0, edges), edges  # [a], then [a b]
-        (1, 2, [(0, 1), (1, 0)])
-        >>> evaluated.take_back(edges)  # or evaluated.tree.extend(edges)
+        >>> evaluated.follow([(0, [1, 0]), (0, [1, 1])])  # [a], [a b]; [a], [a a]
+        [[1, 2], [1, 3]]
         """
-        known = self._children.get((parent, token))
-        if known is None:
-            known = self._children[parent, token] = self.tree.size + len(edges)
-            edges.append((parent, token))
-        return known
-
-    def take_back(self, edges: Sequence[tuple[int, int]]) -> None:
-        """Forget nodes that `node` promised, if extending failed or was interrupted."""
-        for edge in edges:
-            self._children.pop(edge, None)
+        # Within one call a tree is told parents that the call itself makes, by the numbers that it
+        # will give them. They are remembered once it has given them.
+        first, new = self.tree.size, dict[tuple[int, int], int]()
+        found = []
+        for parent, tokens in branches:
+            nodes, at = [], parent
+            for token in tokens:
+                known = self._children.get((at, token))
+                at = new.setdefault((at, token), first + len(new)) if known is None else known
+                nodes.append(at)
+            found.append(nodes)
+        if new:
+            made = self.tree.extend(list(new))
+            if made != list(new.values()):
+                raise EngineError(
+                    f"the engine numbered new contexts {made[:3]}…, not from {first} on, as "
+                    "TokenTree.extend promises: their parents may be wrong. Report it to whoever "
+                    "wrote the engine."
+                )
+            self._children.update(new)
+        return found
 
     def keep(self, nodes: Sequence[int]) -> None:
         """Drop every context that is neither one of these nor an ancestor of one."""

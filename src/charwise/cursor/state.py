@@ -270,11 +270,12 @@ def build(
             session.evaluated,
             0,
             KnownText.of(rest, session.lm.index),
+            canonical,
             effort,
             through=True,
             deepest=room,
         )
-        lattice = rounds.run(canonical)
+        lattice = rounds.run()
         size, known = len(rest), rounds.known
         logprob = float(lattice.log_prefix[size])
         if logprob == -math.inf:

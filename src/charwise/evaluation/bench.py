@@ -33,7 +33,7 @@ from charwise.errors import CharwiseError, SettingError
 from charwise.evaluation.distance import Floats, Mean, bootstrap, js_distance
 from charwise.evaluation.healed import walk_healed
 from charwise.evaluation.methods import Walk, walk_beam, walk_canonical, walk_rounds
-from charwise.known_text.presets import effort
+from charwise.known_text.effort import effort_of
 from charwise.model import CharLM
 
 
@@ -140,7 +140,7 @@ def rounds(preset: str) -> Method:
     >>> rounds("fast").family
     'rounds'
     """
-    chosen = effort(preset)
+    chosen = effort_of(preset)
     return Method(
         preset, "rounds", lambda lm, text, rows: walk_rounds(lm, text, chosen, distributions=rows)
     )

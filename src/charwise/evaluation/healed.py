@@ -84,24 +84,20 @@ class _Healed:
 
 def _heal(evaluated: EvaluatedRows, prefixes: list[bytes]) -> list[_Healed]:
     """The healed coverings of several prefixes; all new contexts in one call."""
-    index, edges = evaluated.index, list[tuple[int, int]]()
-    found = []
+    index = evaluated.index
+    wanted, branches = list[tuple[bytes, list[int]]](), list[tuple[int, list[int]]]()
     for prefix in prefixes:
         tokens = index.vocabulary.encode_beginning(prefix)
         if tokens and sum(map(index.length, tokens)) == len(prefix):
             tokens.pop()  # what falls short of the end has the part of a token to heal already
-        path = [0]
-        for token in tokens:
-            path.append(evaluated.node(path[-1], token, edges))
         rest = prefix[sum(map(index.length, tokens)) :]
         lo, hi = index.twins(rest) if rest else (0, 0)
         twins = index.ids[lo:hi].tolist()
-        ended = [(token, evaluated.node(path[-1], token, edges)) for token in twins]
-        found.append(_Healed(path, rest, ended))
-    try:
-        if edges:
-            evaluated.tree.extend(edges)
-    except BaseException:
-        evaluated.take_back(edges)
-        raise
-    return found
+        wanted.append((rest, twins))
+        branches += [(0, tokens), *((0, [*tokens, twin]) for twin in twins)]
+    found = iter(evaluated.follow(branches))
+    healed = []
+    for rest, twins in wanted:
+        path = [0, *next(found)]
+        healed.append(_Healed(path, rest, [(twin, next(found)[-1]) for twin in twins]))
+    return healed

@@ -27,7 +27,7 @@ from tqdm import tqdm
 
 from charwise.engines.load import load
 from charwise.errors import SettingError
-from charwise.known_text.presets import effort
+from charwise.known_text.effort import effort_of
 from charwise.model import CharLM
 from charwise.surprisal.score import Score
 
@@ -82,7 +82,7 @@ class CharwiseLM(LM):  # type: ignore[misc]
         if not isinstance(pretrained, CharLM):
             pretrained = load(pretrained, device=device, dtype=dtype, engine=engine)
         self.lm = pretrained
-        self.effort = self.lm.effort if preset is None else effort(preset)
+        self.effort = self.lm.effort if preset is None else effort_of(preset)
         self.batch_size = chunk_size(batch_size, max_batch_size)
 
     def loglikelihood(

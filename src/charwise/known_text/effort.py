@@ -1,4 +1,4 @@
-"""How much to spend on a known text: which contexts are worth an evaluation.
+"""How much to spend on a known text: the presets, and which contexts are worth an evaluation.
 
 A context that ends at position t of the text and is not evaluated is a *candidate*. Its share of
 the mass there is ρ = w / →p(σ[:t]). Doing without it means *lending* its weight to an evaluated
@@ -15,10 +15,13 @@ follows is known, and the *first* context at a position, which shows bytes that 
 
 from __future__ import annotations
 
+from numbers import Integral, Real
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from charwise.errors import SettingError
 
 #: A candidate is judged with so many of the next bytes in view, and is taken to spend so many nats
 #: on each: where the text surprises, the alternatives before it count for more.
@@ -63,6 +66,59 @@ class Effort(NamedTuple):
         (True, False)
         """
         return rho * self.gamma**agreed >= self.theta and rho > 0
+
+
+#: The presets, cheapest first. What each buys is measured in docs/benchmarks.md. Their rounds are
+#: as many as pay on most text: where it surprises again and again, more would take long.
+PRESETS = {
+    # One alternative in a hundred counts, and soon rejoins: little more than plain perplexity.
+    "fast": Effort(theta=1e-2, gamma=0.3, rounds=4),
+    # Alternatives are followed for longer, and show the next bytes that no other context does.
+    "default": Effort(theta=1e-2, gamma=0.7, rounds=8, first=1e-3),
+    # Alternatives stay alive: what the model remembers of them is not lost.
+    "accurate": Effort(theta=4e-3, gamma=0.92, rounds=32, first=1e-5),
+    # Every token string; exponential in the length of the text. For short texts and tiny models.
+    "exact": Effort(theta=0.0, gamma=1.0, lookahead=0),
+}
+
+
+def effort_of(preset: str | Effort) -> Effort:
+    """An `Effort` by its name, or as it is, if its numbers are what they may be.
+
+    Raises:
+        SettingError: for an unknown name, what is neither a name nor an `Effort`, θ outside
+            [0, 1], γ outside (0, 1], a lookahead that is no whole number or negative, rounds that
+            are none or less than one, or a negative `first`.
+
+    >>> effort_of("exact").theta
+    0.0
+    """
+    if isinstance(preset, str) and preset in PRESETS:
+        return PRESETS[preset]
+    names = ", ".join(PRESETS)
+    if isinstance(preset, str):
+        raise SettingError(f"unknown preset {preset!r}: choose one of {names}.")
+    if not isinstance(preset, Effort):
+        raise SettingError(f"the preset is {preset!r}: choose one of {names}, or pass an Effort.")
+    theta, gamma, lookahead, rounds, first = preset
+    if not (_is(theta, Real) and 0 <= theta <= 1):
+        raise SettingError(f"theta is {theta!r}: it is a share of probability, in [0, 1].")
+    if not (_is(gamma, Real) and 0 < gamma <= 1):
+        raise SettingError(f"gamma is {gamma!r}: it must lie in (0, 1].")
+    if not (_is(lookahead, Integral) and lookahead >= 0):
+        raise SettingError(
+            f"lookahead is {lookahead!r}: it must be 0 tokens or more, a whole number."
+        )
+    if not (_is(rounds, Integral) and rounds >= 1):
+        raise SettingError(f"rounds is {rounds!r}: it must be 1 or more, a whole number.")
+    if not (_is(first, Real) and first >= 0):
+        raise SettingError(f"first is {first!r}: it is a share of probability, 0 or more.")
+    return preset
+
+
+def _is(value: object, kind: type) -> bool:
+    """Whether a setting is a number of a kind; True and False are none."""
+    return isinstance(value, kind) and not isinstance(value, bool)
 
 
 def agreement(one: Tail, other: Tail) -> int:

@@ -1,6 +1,6 @@
 """Evaluated contexts over a known text, and the sums that run through them.
 
-    →p(σ[:t]) = Σ_δ w(δ) · m_δ(σ[|κ(δ)|:t]),     w(δ·token) = w(δ) · p_Δ(token | δ)
+    →p(σ[:t]) = Σ_δ w(δ) · m_δ(σ[|κ(δ)|:t]),     w(δ·token) = w(δ) · p_Δ(token | δ)       (*)
 
 A context is a vertex at the text position where it ends. Each token that spells the next bytes of
 the text is an edge to a later position: to the context that it makes, if that is evaluated; else
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -32,47 +32,55 @@ _LIGHT = 1e-2
 #: (token, position where it ends, p_Δ(token | context)).
 Edge = tuple[int, int, float]
 
-#: By position: parent, token and weight of each candidate that ends there, one after the other.
-_Pending = defaultdict[int, list[float]]
-
-
-class Wanted(NamedTuple):
-    """A candidate worth evaluating: the context of `parent`, and `token` up to `position`.
-
-    >>> max(Wanted(0.1, 0, 1, 2), Wanted(0.2, 0, 0, 1)).token  # the heavier candidate
-    0
-    """
-
-    rho: float
-    parent: int
-    token: int
-    position: int
-
 
 class Vertex:
     """An evaluated context: its node in the token tree, and how the text may go on from it.
 
-    >>> Vertex(node=0, position=3, depth=1, tail=(7, None)).weight
+    Attributes:
+        node: in the token tree.
+        position: where in the text it ends.
+        tail: its tokens after the root, latest first.
+        depth: how many these are.
+        starting: masses of the tokens that start with `text[position:][:d + 1]`, for d = 0, 1, …
+        edges: the tokens that spell the next bytes, if the context that they make is not evaluated.
+        followed: the evaluated contexts that such tokens make, with their mass.
+        children: all evaluated contexts that are one token longer, by that token.
+        end: mass of the end tokens.
+        weight: →p_Δ, and what was lent to it, as of the last pass, in units of its scale there.
+
+    >>> Vertex(node=0, position=3, tail=(7, None), depth=1).weight
     0.0
     """
 
     __slots__ = (
-        "depth", "edges", "end", "followed", "node", "position", "starting", "tail", "weight",
+        "children", "depth", "edges", "end", "followed", "node", "position", "starting", "tail",
+        "weight",
     )  # fmt: skip
 
-    def __init__(self, node: int, position: int, depth: int, tail: Tail) -> None:
+    def __init__(
+        self,
+        node: int,
+        position: int,
+        tail: Tail,
+        depth: int,
+        starting: Sequence[float] = (),
+        edges: Sequence[Edge] = (),
+        end: float = 0.0,
+    ) -> None:
         self.node = node
         self.position = position
-        self.depth = depth  # tokens after the root
         self.tail = tail
-        self.starting: list[float] = []  # mass of the tokens starting with text[position:][:d + 1]
-        self.edges: list[Edge] = []  # to candidates
-        self.followed: list[tuple[Vertex, float]] = []  # the evaluated contexts, with their mass
-        self.end = 0.0  # mass of the end tokens
-        self.weight = 0.0  # in units of the pass's scale at `position`
+        self.depth = depth
+        self.starting = starting
+        self.edges = list(edges)
+        self.followed: list[tuple[Vertex, float]] = []
+        self.children: dict[int, Vertex] = {}
+        self.end = end
+        self.weight = 0.0
 
     def follow(self, token: int, child: Vertex) -> None:
-        """Let an edge lead to a context that was evaluated; an edge of no mass is not there."""
+        """Let a token lead to a context that was evaluated; one of no mass adds nothing to it."""
+        self.children[token] = child
         for n, (other, _, mass) in enumerate(self.edges):
             if other == token:
                 del self.edges[n]
@@ -81,28 +89,67 @@ class Vertex:
 
     def mass(self, token: int) -> float:
         """p_Δ(token | context) of a token that spells the next bytes of the text."""
-        for child, mass in self.followed:
-            if child.tail is not None and child.tail[0] == token:
-                return mass
+        if token in self.children:
+            there = self.children[token]
+            return next((mass for child, mass in self.followed if child is there), 0.0)
         return next((mass for other, _, mass in self.edges if other == token), 0.0)
 
 
-class _Base(NamedTuple):
-    """What the frozen part of a lattice sends on to the rest."""
+#: A candidate, by the position where it ends: (parent, token, weight).
+Candidate = tuple[Vertex, int, float]
 
-    sums: list[float]  # [deepest + 1] prefix sums from the frozen position on
-    weights: dict[int, float]  # of vertices beyond it
-    pending: list[tuple[int, int, int, float]]  # candidates: parent, token, end, weight
-    log_scale: float
+
+class Wanted(NamedTuple):
+    """A candidate worth evaluating: the context of `parent`, and `token` up to `position`.
+
+    >>> parent = Vertex(node=0, position=0, tail=None, depth=0)
+    >>> Wanted(0.1, parent, token=3, position=2).tail
+    (3, None)
+    """
+
+    rho: float  # its share of the mass at `position`
+    parent: Vertex
+    token: int
+    position: int
+
+    @property
+    def tail(self) -> Tail:
+        """Its tokens, latest first."""
+        return (self.token, self.parent.tail)
+
+
+class _Front(NamedTuple):
+    """What the contexts before a position send on to it and beyond: all that a pass starts from."""
+
+    position: int
+    log_scale: float  # log of the unit of all that follows
+    sums: list[float]  # [deepest + 1] what they add to →p(text[:position + d])
+    weights: dict[Vertex, float]  # of evaluated contexts there and beyond
+    candidates: dict[int, list[Candidate]]
+
+
+class _Seen:
+    """The candidates that a pass came by, in the order of the text: a column each."""
+
+    def __init__(self) -> None:
+        self.positions: list[int] = []
+        self.shares: list[float] = []  # ρ
+        self.agreed: list[int] = []  # tokens in common with whom it was lent to; −1: not known
+        self.parents: list[Vertex] = []
+        self.tokens: list[int] = []
 
 
 class Lattice:
     """All evaluated contexts of one text, from a root.
 
     Attributes:
+        known: the text.
+        root: the context before the text.
         effort: when a candidate is worth an evaluation.
         through: whether contexts that spell the whole text matter too.
-        frozen: position before which all sums are final.
+        vertices: the evaluated contexts, in the order in which they were added.
+        at: `[len(text) + 1]` those that end at each position.
+        log_scale: `[len(text) + 1]` log of the unit of the vertices' weights.
         log_prefix: `[len(text) + 1]` log →p(text[:t]), nats, as of the last pass.
         missing: `[len(text) + 1]` share of the mass at t that was left out there.
         lent: `[len(text) + 1]` share of the mass at t that was lent to another context there.
@@ -110,38 +157,37 @@ class Lattice:
     >>> from charwise.tokens.index import SortedVocabulary
     >>> from charwise.tokens.vocabulary import Vocabulary
     >>> index = SortedVocabulary(Vocabulary.from_bytes([b"a", b"ab"]))
-    >>> Lattice(KnownText.of(b"ab", index), Effort(1e-3, 0.5), through=False).frozen
+    >>> root = Vertex(node=0, position=0, tail=None, depth=0)
+    >>> Lattice(KnownText.of(b"ab", index), root, Effort(1e-3, 0.5), through=False).frozen
     0
     """
 
-    def __init__(self, known: KnownText, effort: Effort, through: bool) -> None:
+    def __init__(self, known: KnownText, root: Vertex, effort: Effort, through: bool) -> None:
         self.known = known
+        self.root = root
         self.effort = effort
         self.through = through
-        self.vertices: list[Vertex] = []
-        self.children: dict[tuple[int, int], int] = {}
         size = len(known.text) + 1
-        self.at: list[list[int]] = [[] for _ in range(size)]
-        self.frozen = 0
-        self._base = _Base([1.0] + [0.0] * known.lo.shape[1], {0: 1.0}, [], 0.0)
+        self.vertices = [root]
+        self.at: list[list[Vertex]] = [[] for _ in range(size)]
+        self.at[0].append(root)
         self.log_scale = [0.0] * size
         self.log_prefix: NDArray[np.float64] = np.full(size, -np.inf)
         self.missing: NDArray[np.float64] = np.zeros(size)
         self.lent: NDArray[np.float64] = np.zeros(size)
+        # Where every pass starts, and where the last one stopped.
+        self._base = self._reached = _Front(0, 0.0, [1.0] + [0.0] * known.deepest, {root: 1.0}, {})
 
-    def add(self, vertex: Vertex, parent: int, token: int) -> int:
-        """A newly evaluated context, made by `token` after `parent`; returns its number."""
-        number = len(self.vertices)
+    @property
+    def frozen(self) -> int:
+        """The position before which all sums are final."""
+        return self._base.position
+
+    def add(self, vertex: Vertex, parent: Vertex, token: int) -> None:
+        """A newly evaluated context: `token` after `parent`."""
         self.vertices.append(vertex)
-        self.at[vertex.position].append(number)
-        self.children[parent, token] = number
-        if parent >= 0:
-            self.vertices[parent].follow(token, vertex)
-        return number
-
-    def tail(self, parent: int, token: int) -> Tail:
-        """The tokens of the context `parent · token`, latest first."""
-        return (token, self.vertices[parent].tail)
+        self.at[vertex.position].append(vertex)
+        parent.follow(token, vertex)
 
     def log_weight(self, vertex: Vertex) -> float:
         """log w of a context, nats, as of the last pass; −inf if it has none."""
@@ -155,45 +201,32 @@ class Lattice:
         >>> from charwise.tokens.index import SortedVocabulary
         >>> from charwise.tokens.vocabulary import Vocabulary
         >>> index = SortedVocabulary(Vocabulary.from_bytes([b"a", b"ab"]))
-        >>> lattice = Lattice(KnownText.of(b"ab", index), Effort(1e-3, 0.5), through=False)
-        >>> vertex = Vertex(node=0, position=0, depth=0, tail=None)
-        >>> vertex.starting, vertex.edges = [0.75, 0.25], [(0, 1, 0.5)]
-        >>> lattice.add(vertex, -1, -1), lattice.tail(0, 0)
-        (0, (0, None))
-        >>> [wanted.token for wanted in lattice.passage(stop=2)]  # [a], not evaluated yet
-        [0]
-        >>> np.exp(lattice.log_prefix[:2]).tolist(), lattice.log_weight(vertex)
+        >>> root = Vertex(0, 0, None, 0, starting=[0.75, 0.25], edges=[(0, 1, 0.5)])
+        >>> lattice = Lattice(KnownText.of(b"ab", index), root, Effort(1e-3, 0.5), through=False)
+        >>> [wanted.tail for wanted in lattice.passage(stop=2)]  # [a], not evaluated yet
+        [(0, None)]
+        >>> np.exp(lattice.log_prefix[:2]).tolist(), lattice.log_weight(root)
         ([1.0, 0.75], 0.0)
         >>> lattice.freeze(), lattice.frozen
         ([], 2)
         """
-        size, deepest = len(self.log_prefix), self.known.lo.shape[1]
-        vertices, at, start = self.vertices, self.at, self.frozen
-        reach = min(size, stop + deepest)
-        sums = [0.0] * (reach + deepest + 1)
-        sums[start : start + deepest + 1] = self._base.sums
-        for t in range(start, reach):
-            for v in at[t]:
-                vertices[v].weight = 0.0
-        pending = self._resumed()
-        seen: list[float] = []
-        self.missing[start:reach] = self.lent[start:reach] = 0.0
-        self.log_prefix[start:reach] = -np.inf
-        log_scale = self._base.log_scale
+        start, log_scale, ahead, _, _ = self._base
+        last, deepest = len(self.known.text), self.known.deepest
+        reach = min(last + 1, stop + deepest)
+        sums = [0.0] * (reach + deepest + 1)  # of the contexts before t, by the position that adds
+        sums[start : start + deepest + 1] = ahead
+        candidates = self._resume(reach)
+        seen = _Seen()
         for t in range(start, stop):
             if sums[t] <= 0.0:
                 continue
             if sums[t] < _SMALL:
-                for _ in range(2):  # the inverse of the least floats is infinite: in two steps
-                    factor = min(1.0 / sums[t], _LARGE)
-                    log_scale -= math.log(factor)
-                    self._rescale(t, factor, sums, pending)
+                log_scale = self._rescale(t, log_scale, sums, candidates)
             self.log_scale[t] = log_scale
             self.log_prefix[t] = log_scale + math.log(sums[t])
-            if t in pending and (t < size - 1 or self.through):
-                self._settle(t, sums[t], pending[t], seen)
-            for v in at[t]:
-                vertex = vertices[v]
+            if t in candidates and (t < last or self.through):
+                self._settle(t, sums[t], candidates[t], seen)
+            for vertex in self.at[t]:
                 weight, s = vertex.weight, t
                 for mass in vertex.starting:
                     s += 1
@@ -201,115 +234,130 @@ class Lattice:
                 for child, mass in vertex.followed:
                     child.weight += weight * mass
                 for token, end, mass in vertex.edges:
-                    pending[end] += (v, token, weight * mass)
-        self._last = (stop, sums, pending, log_scale)
+                    candidates[end].append((vertex, token, weight * mass))
+        weights = {v: v.weight for there in self.at[stop:] for v in there if v.weight > 0}
+        beyond = {end: there for end, there in candidates.items() if end >= stop}
+        self._reached = _Front(stop, log_scale, sums[stop : stop + deepest + 1], weights, beyond)
         return self._wanted(seen, stop)
 
-    def _resumed(self) -> _Pending:
-        """The candidates that contexts before `frozen` sent on; evaluated ones get their weight."""
-        pending: _Pending = defaultdict(list)
-        for v, weight in self._base.weights.items():
-            self.vertices[v].weight = weight
-        for v, token, end, weight in self._base.pending:
-            child = self.children.get((v, token))
-            if child is None:
-                pending[end] += (v, token, weight)
-            else:
-                self.vertices[child].weight += weight
-        return pending
-
-    def freeze(self) -> list[int]:
+    def freeze(self) -> list[Vertex]:
         """End all work on what the last pass covered; later passes start where it stopped.
 
         Nothing that comes later changes the sums before it. Returns the vertices that later
         passes still refer to: the nodes of all others, their ancestors apart, can be dropped.
         """
-        stop, sums, pending, log_scale = self._last
-        later = [v for t in range(stop, len(self.at)) for v in self.at[t]]
-        left = [
-            (int(v), int(token), end, weight)
-            for end, flat in pending.items()
-            if end >= stop
-            for v, token, weight in _threes(flat)
-        ]
-        weights = {v: self.vertices[v].weight for v in later if self.vertices[v].weight > 0}
-        deepest = self.known.lo.shape[1]
-        self._base = _Base(sums[stop : stop + deepest + 1], weights, left, log_scale)
-        self.frozen = stop
-        return [*later, *{v for v, *_ in left}]
+        self._base = self._reached
+        later = [vertex for there in self.at[self.frozen :] for vertex in there]
+        parents = (parent for there in self._base.candidates.values() for parent, _, _ in there)
+        return [*later, *dict.fromkeys(parents)]
 
-    def _rescale(self, t: int, factor: float, sums: list[float], pending: _Pending) -> None:
-        """Multiply everything that contexts before t have sent to t and beyond."""
-        for s in range(t, min(len(self.at), t + self.known.lo.shape[1] + 1)):
-            sums[s] *= factor
-            if s in pending:
-                pending[s][2::3] = [weight * factor for weight in pending[s][2::3]]
-            for v in self.at[s]:
-                self.vertices[v].weight *= factor
+    def _resume(self, reach: int) -> defaultdict[int, list[Candidate]]:
+        """Take all back to the frozen front; returns the candidates that are still that.
 
-    def _settle(self, t: int, total: float, pending: list[float], seen: list[float]) -> None:
+        Those that were evaluated since then are vertices, and get their weight.
+        """
+        base = self._base
+        for there in self.at[base.position : reach]:
+            for vertex in there:
+                vertex.weight = 0.0
+        for vertex, weight in base.weights.items():
+            vertex.weight = weight
+        candidates: defaultdict[int, list[Candidate]] = defaultdict(list)
+        for end, there_too in base.candidates.items():
+            for parent, token, weight in there_too:
+                child = parent.children.get(token)
+                if child is None:
+                    candidates[end].append((parent, token, weight))
+                else:
+                    child.weight += weight
+        self.missing[base.position : reach] = self.lent[base.position : reach] = 0.0
+        self.log_prefix[base.position : reach] = -np.inf
+        return candidates
+
+    def _rescale(
+        self,
+        t: int,
+        log_scale: float,
+        sums: list[float],
+        candidates: dict[int, list[Candidate]],
+    ) -> float:
+        """Bring the sum at t to 1, and with it all that contexts before t sent to t and beyond.
+
+        Returns the new log scale.
+        """
+        for _ in range(2):  # the inverse of the least floats is infinite: in two steps
+            factor = min(1.0 / sums[t], _LARGE)
+            log_scale -= math.log(factor)
+            for s in range(t, min(len(self.at), t + self.known.deepest + 1)):
+                sums[s] *= factor
+                if s in candidates:
+                    candidates[s] = [(v, token, w * factor) for v, token, w in candidates[s]]
+                for vertex in self.at[s]:
+                    vertex.weight *= factor
+        return log_scale
+
+    def _settle(self, t: int, total: float, candidates: list[Candidate], seen: _Seen) -> None:
         """Lend or leave out the candidates that end at t, and add them to those seen."""
         here = self.at[t]
         lend = bool(here) and self.effort.gamma < 1.0
         light = self.effort.theta * _LIGHT
         missing = lent = 0.0
-        for parent, token, weight in _threes(pending):
+        for parent, token, weight in candidates:
             rho, agreed = weight / total, -1
             if lend:
                 to = here[0]
                 if rho >= light:
-                    to, agreed = self._closest(t, int(parent), int(token))
-                self.vertices[to].weight += weight
+                    to, agreed = self._closest(t, (token, parent.tail))
+                to.weight += weight
                 lent += rho
             else:
                 missing += rho
-            seen += (t, rho, agreed, parent, token)
+            seen.positions.append(t)
+            seen.shares.append(rho)
+            seen.agreed.append(agreed)
+            seen.parents.append(parent)
+            seen.tokens.append(token)
         self.missing[t] = missing
         self.lent[t] = lent
 
-    def _wanted(self, seen: list[float], stop: int) -> list[Wanted]:
+    def _wanted(self, seen: _Seen, stop: int) -> list[Wanted]:
         """Of the candidates seen, those worth an evaluation, now that what follows is known."""
-        effort, wanted = self.effort, list[Wanted]()
-        if not seen:
-            return wanted
-        table = np.array(seen).reshape(-1, 5)
-        at, rho = table[:, 0].astype(np.int64), table[:, 1]
-        alone = np.array([not here for here in self.at[self.frozen : stop]])[at - self.frozen]
-        rise = hindsight(self.log_prefix[self.frozen : stop])[at - self.frozen]
+        if not seen.positions:
+            return []
+        effort, start = self.effort, self.frozen
+        position, rho = np.array(seen.positions), np.array(seen.shares)
+        rise = hindsight(self.log_prefix[start:stop])[position - start]
         share = np.minimum(1.0, rho * rise)
-        worth = (share >= effort.theta) | (alone & (rho >= effort.first))
-        for n in np.flatnonzero(worth & (rho > 0)).tolist():
-            t, agreed, parent, token = (int(x) for x in table[n, [0, 2, 3, 4]])
-            if alone[n] or effort.gamma >= 1.0:
-                agreed = 0
-            elif agreed < 0:
-                agreed = self._closest(t, parent, token)[1]
-            if alone[n] or effort.worth(float(share[n]), agreed):
-                wanted.append(Wanted(float(rho[n]), parent, token, t))
+        alone = np.array([not here for here in self.at[start:stop]])[position - start]
+        maybe = ((share >= effort.theta) | (alone & (rho >= effort.first))) & (rho > 0)
+        chosen = []
+        for n in np.flatnonzero(maybe).tolist():
+            if alone[n] or effort.worth(float(share[n]), self._agreed(seen, n)):
+                chosen.append(n)
         # Whatever θ is, the better part is never left out.
-        lost = np.setdiff1d(at[self.missing[at] > 0.5], [w.position for w in wanted])
-        for t in lost.tolist():
-            n = int(np.argmax(np.where(at == t, rho, -1.0)))
-            wanted.append(Wanted(float(rho[n]), int(table[n, 3]), int(table[n, 4]), t))
-        return wanted
+        for t in np.setdiff1d(position[self.missing[position] > 0.5], position[chosen]).tolist():
+            chosen.append(int(np.argmax(np.where(position == t, rho, -1.0))))
+        return [
+            Wanted(seen.shares[n], seen.parents[n], seen.tokens[n], seen.positions[n])
+            for n in chosen
+        ]
 
-    def _closest(self, t: int, parent: int, token: int) -> tuple[int, int]:
-        """The evaluated context at t that agrees longest with `parent · token`, and how long.
+    def _agreed(self, seen: _Seen, n: int) -> int:
+        """On how many tokens a candidate agrees with an evaluated context at its position."""
+        if self.effort.gamma >= 1.0:
+            return 0  # it counts for nothing
+        if seen.agreed[n] >= 0:
+            return seen.agreed[n]
+        return self._closest(seen.positions[n], (seen.tokens[n], seen.parents[n].tail))[1]
+
+    def _closest(self, t: int, tail: Tail) -> tuple[Vertex, int]:
+        """The evaluated context at t that agrees longest with these tokens, and how long.
 
         Of several, the heaviest.
         """
-        vertices, tail = self.vertices, self.tail(parent, token)
         best, longest = self.at[t][0], -1
-        for v in self.at[t]:
-            agreed = agreement(tail, vertices[v].tail)
-            if agreed > longest or (
-                agreed == longest and vertices[v].weight > vertices[best].weight
-            ):
-                best, longest = v, agreed
+        for vertex in self.at[t]:
+            agreed = agreement(tail, vertex.tail)
+            if agreed > longest or (agreed == longest and vertex.weight > best.weight):
+                best, longest = vertex, agreed
         return best, longest
-
-
-def _threes(flat: list[float]) -> Iterator[tuple[float, float, float]]:
-    """Three items at a time."""
-    items = iter(flat)
-    return zip(items, items, items, strict=True)

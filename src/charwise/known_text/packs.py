@@ -13,8 +13,8 @@ from charwise.coverings.rows import EvaluatedRows
 from charwise.cursor.shared_tree import Opening
 from charwise.known_text.effort import Effort
 from charwise.known_text.ranges import KnownText
-from charwise.known_text.rounds import PORTION, Rounds, Step, evaluate
-from charwise.known_text.windows import Part, Stretch, Text, gather, plan, score_text
+from charwise.known_text.rounds import PORTION, Rounds, work
+from charwise.known_text.windows import Stretch, Text, gather, plan, score_text
 from charwise.surprisal.score import Score
 from charwise.token_lm import TokenLM
 from charwise.tokens.index import SortedVocabulary
@@ -50,7 +50,7 @@ def score_texts(
     [(2,), (1,)]
     """
     scores: dict[int, Score] = {}
-    for pack in packs(engine, index, texts):
+    for pack in packs(engine, index, texts, end=end):
         if len(pack) == 1:
             [(number, _)] = pack.items()
             scores[number] = score_text(engine, index, texts[number], effort, end=end)
@@ -60,7 +60,7 @@ def score_texts(
 
 
 def packs(
-    engine: TokenLM, index: SortedVocabulary, texts: Sequence[Text]
+    engine: TokenLM, index: SortedVocabulary, texts: Sequence[Text], *, end: bool = False
 ) -> list[dict[int, Stretch]]:
     """Which texts go together: the number of each, with its only window.
 
@@ -76,7 +76,7 @@ def packs(
     done: list[dict[int, Stretch]] = []
     filling: dict[Opening, dict[int, Stretch]] = {}
     for number, text in enumerate(texts):
-        stretch = next(plan(engine, index, text.opening, text.whole))
+        stretch = next(plan(engine, index, text.opening, text.whole, through=end))
         size = len(stretch.canonical)
         if stretch.stop < len(text.whole) or size > min(most, PORTION):
             done.append({number: stretch})
@@ -102,33 +102,14 @@ def _score_pack(
     evaluated = EvaluatedRows(engine.tree(ids), index, retain=True)
     deepest = None if engine.window is None else engine.window - len(ids)
     works: dict[int, Rounds] = {}
-    for number in pack:
-        known = KnownText.of(texts[number].whole, index)
-        works[number] = Rounds(evaluated, 0, known, effort, through=end, deepest=deepest)
-    run_together([(works[number], stretch.canonical) for number, stretch in pack.items()])
-    scores = {}
     for number, stretch in pack.items():
-        lattice = works[number].lattice
-        part = Part(stretch, lattice, len(lattice.vertices), 1 + works[number].rounds)
-        scores[number] = gather(index, texts[number], [part], end=end)
-    return scores
-
-
-def run_together(works: Sequence[tuple[Rounds, Sequence[int]]]) -> None:
-    """`Rounds.run` of several texts over one tree, each with its canonical tokens.
-
-    The texts are short: a text of several portions would drop what the others need.
-
-    >>> run_together([])
-    """
-    waiting = [(rounds, rounds.work(canonical)) for rounds, canonical in works]
-    while waiting:
-        batch: list[tuple[Rounds, list[Step]]] = []
-        still = []
-        for rounds, work in waiting:
-            steps = next(work, None)
-            if steps is not None:
-                batch.append((rounds, steps))
-                still.append((rounds, work))
-        evaluate(batch)
-        waiting = still
+        known = KnownText.of(texts[number].whole, index)
+        works[number] = Rounds(
+            evaluated, 0, known, stretch.canonical, effort, through=end, deepest=deepest
+        )
+    # One portion holds each of them: a text of several would drop what the others need.
+    work([(rounds, rounds.portion(0, PORTION)) for rounds in works.values()])
+    return {
+        number: gather(index, texts[number], [(stretch, works[number])], end=end)
+        for number, stretch in pack.items()
+    }

@@ -82,6 +82,11 @@ class KnownText:
         columns = (np.ascontiguousarray(np.stack(rows, axis=1)) for rows in (los, his, exacts))
         return cls(text, index, depths, *columns)
 
+    @property
+    def deepest(self) -> int:
+        """Most prefixes of a rest of the text that some token starts with; in a window, a bound."""
+        return int(self.lo.shape[1])
+
     def window(self, begin: int, stop: int) -> KnownText:
         """The ranges of `text[begin:stop]`, as views."""
         part = slice(begin, stop)
@@ -105,7 +110,7 @@ class KnownText:
         """
         at = np.flatnonzero(positions < len(self.text))
         lo, exact = self.lo[positions[at]], self.exact[positions[at]]
-        sizes = np.where(np.arange(lo.shape[1]) < self.depths[positions[at], None], exact - lo, 0)
+        sizes = np.where(np.arange(self.deepest) < self.depths[positions[at], None], exact - lo, 0)
         row, depth = np.nonzero(sizes)
         sizes = sizes[row, depth]
         first = np.cumsum(sizes) - sizes
@@ -127,7 +132,7 @@ class KnownText:
             `text[j : j + d + 1]`; zero from `depths[j]` on. Shells between nested ranges are
             summed once and accumulated from the innermost outwards, so nothing cancels.
         """
-        deepest = self.lo.shape[1]
+        deepest = self.deepest
         depths = self.depths_at(positions)
         if not depths.any():  # nothing to sum, which torch's segment_reduce refuses
             return np.zeros((len(positions), deepest))

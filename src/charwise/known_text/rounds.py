@@ -1,8 +1,8 @@
 """Rounds: evaluate what a known text needs in a few batches.
 
-1. One teacher-forced pass over the canonical tokenization.
+1. One teacher-forced pass over the canonical tokenization (`Rounds.path`).
 2. Sum (`Lattice.passage`), collect the candidates that are worth an evaluation, and follow those
-   that end where a canonical token does along the canonical tokens from there.
+   that end where a canonical token does along the canonical tokens from there (`Rounds.plan`).
 3. Evaluate all of that in one batch; again from 2 until nothing is wanted.
 
 docs/scoring.md derives it and counts the cost.
@@ -11,7 +11,8 @@ docs/scoring.md derives it and counts the cost.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections import defaultdict, deque
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -31,18 +32,34 @@ PORTION, LEAST, CONTEXTS = 128, 16, 320
 _LOGITS = 2**25
 
 
-class Step(NamedTuple):
-    """A context to evaluate: `token` after the vertex `parent`, maybe one of an earlier step.
+class Branch(NamedTuple):
+    """Contexts to evaluate: those that tokens make one after the other, after a vertex.
 
-    >>> Step(parent=0, token=7, position=3, tail=(7, None), depth=1).position
-    3
+    >>> root = Vertex(node=0, position=0, tail=None, depth=0)
+    >>> Branch(root, [7, 8]).after(0) == Branch(root, [7, 8])
+    True
     """
 
-    parent: int
-    token: int
-    position: int
-    tail: Tail
-    depth: int  # tokens after the root
+    parent: Vertex
+    tokens: Sequence[int]
+
+    def after(self, done: int) -> Branch:
+        """What is left of it when the first of its contexts have been evaluated."""
+        parent = self.parent
+        for token in self.tokens[:done]:
+            parent = parent.children[token]
+        return Branch(parent, self.tokens[done:])
+
+
+class Portion(NamedTuple):
+    """A part of the text that is worked on at a time; all before it is finished.
+
+    >>> Portion(tokens=128, stop=500).stop
+    500
+    """
+
+    tokens: int  # canonical tokens up to its end
+    stop: int  # positions before this are summed over
 
 
 class Rounds:
@@ -52,13 +69,16 @@ class Rounds:
         evaluated: what has been evaluated before is used, and what is new is added.
         root: the node after which the text stands.
         known: the text σ, any bytes.
+        canonical: its canonical tokens.
         effort: how much to spend.
         through: also evaluate the contexts that spell the whole text, as the next byte needs.
         deepest: most tokens after the root that fit the window; longer contexts are left out.
 
     Attributes:
         lattice: the evaluated contexts and their sums.
-        rounds: batches evaluated so far.
+        calls: model calls that this text took part in: those that made the tree, which evaluated
+            its root, and each one since that evaluated a context of this text. Where an engine
+            splits a batch, its calls count for every text that had a part in the batch.
 
     >>> from charwise.tokens.index import SortedVocabulary
     >>> from charwise.engines.ngram import NgramLM
@@ -66,11 +86,12 @@ class Rounds:
     >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2], bos_ids=[2])
     >>> lm = NgramLM(vocabulary, 1, {(): [0.5, 0.25, 0.25]})
     >>> index = SortedVocabulary(vocabulary)
-    >>> rounds = Rounds(
-    ...     EvaluatedRows(lm.tree([2]), index), 0, KnownText.of(b"aa", index), Effort(0.0, 1.0)
-    ... )
-    >>> np.exp(rounds.run(vocabulary.encode(b"aa")).log_prefix).round(9).tolist()
+    >>> evaluated, known = EvaluatedRows(lm.tree([2]), index), KnownText.of(b"aa", index)
+    >>> rounds = Rounds(evaluated, 0, known, vocabulary.encode(b"aa"), Effort(0.0, 1.0))
+    >>> np.exp(rounds.run().log_prefix).round(9).tolist()
     [1.0, 0.75, 0.375]
+    >>> rounds.calls, rounds.contexts  # the root; and [a]
+    (2, 2)
     """
 
     def __init__(
@@ -78,22 +99,31 @@ class Rounds:
         evaluated: EvaluatedRows,
         root: int,
         known: KnownText,
+        canonical: Sequence[int],
         effort: Effort,
         *,
         through: bool = False,
         deepest: int | None = None,
     ) -> None:
         self.evaluated = evaluated
-        self.effort = effort
         self.known = known
-        self.lattice = Lattice(self.known, effort, through)
+        self.canonical = canonical
+        self.effort = effort
+        self.through = through
         self.deepest = deepest
-        self.rounds = 0
-        # The canonical tokens, and which of them begins where.
-        self._canonical: tuple[Sequence[int], dict[int, int]] = ([], {})
-        self.add([Step(-1, -1, 0, None, 0)], [root])
+        # Where each canonical token begins, and where the last ends; and which begins where.
+        self._starts = np.cumsum([0, *map(evaluated.index.length, canonical)]).tolist()
+        self._begins = {position: n for n, position in enumerate(self._starts)}
+        [vertex] = self._vertices([root], [0], [None], [0])
+        self.lattice = Lattice(known, vertex, effort, through)
+        self.calls = evaluated.tree.calls
 
-    def run(self, canonical: Sequence[int]) -> Lattice:
+    @property
+    def contexts(self) -> int:
+        """Contexts evaluated for this text, the root among them."""
+        return len(self.lattice.vertices)
+
+    def run(self) -> Lattice:
         """All rounds, from the canonical tokenization of the text to the last that is wanted.
 
         The text is taken in portions of `PORTION` canonical tokens, which bounds the contexts
@@ -101,84 +131,79 @@ class Rounds:
         change which contexts are evaluated: a candidate's share is taken when its portion is
         worked on, and what is to its left is final by then.
         """
-        for steps in self.work(canonical):
-            evaluate([(self, steps)])
-        return self.lattice
+        size = PORTION
+        portion = self.portion(0, size)
+        while True:
+            before = self.contexts
+            work([(self, portion)])
+            if portion.stop > len(self.known.text):
+                return self.lattice
+            kept = self.lattice.freeze()
+            if not self.evaluated.retain:
+                self.evaluated.keep([vertex.node for vertex in kept])
+            # Where a portion brings many contexts, the next one is shorter.
+            size = max(LEAST, min(PORTION, CONTEXTS * size // max(1, self.contexts - before)))
+            portion = self.portion(portion.tokens, size)
 
-    def work(self, canonical: Sequence[int]) -> Iterator[list[Step]]:
-        """What `run` evaluates, batch by batch: each is to be evaluated before the next."""
-        ends = np.cumsum([0, *map(self.evaluated.index.length, canonical)]).tolist()
-        self._canonical = canonical, {position: n for n, position in enumerate(ends)}
-        end, size = len(self.lattice.log_prefix), PORTION
-        last, position, at, stop = 0, 0, 0, 0
-        while stop < end:
-            before = len(self.lattice.vertices)
-            last, position, steps = self._follow(last, position, canonical[at : at + size])
-            at += size
-            yield steps
-            stop = end if at >= len(canonical) else position
-            limit = self.rounds + self.effort.rounds - 1
-            while True:
-                wanted = self.lattice.passage(stop)
-                steps = self._steps(wanted) if self.rounds < limit else []
-                if not steps:
-                    break
-                yield steps
-            if stop < end:
-                kept = self.lattice.freeze()
-                if not self.evaluated.retain:
-                    nodes = [self.lattice.vertices[v].node for v in kept]
-                    self.evaluated.keep(nodes)
-                density = (len(self.lattice.vertices) - before) / size
-                size = max(LEAST, min(PORTION, int(CONTEXTS / density)))
+    def portion(self, finished: int, size: int) -> Portion:
+        """The portion after `finished` canonical tokens: `size` more, or all that is left."""
+        tokens = finished + size
+        if tokens >= len(self.canonical):
+            return Portion(len(self.canonical), len(self.known.text) + 1)
+        return Portion(tokens, self._starts[tokens])
 
-    def _follow(
-        self, last: int, position: int, canonical: Sequence[int]
-    ) -> tuple[int, int, list[Step]]:
-        """Canonical tokens after the vertex `last`: the new last one, where it ends, the steps."""
-        lattice, steps = self.lattice, list[Step]()
-        first = len(lattice.vertices)
-        tail, depth = lattice.vertices[last].tail, lattice.vertices[last].depth
-        for token in canonical:
-            position += self.evaluated.index.length(token)
-            depth += 1
-            tail = (token, tail)
-            inside = position < len(self.known.text) + lattice.through
-            if not inside or self._too_deep(depth):
-                break
-            ahead = lattice.children.get((last, token))  # a lookahead may have been here
-            if ahead is None:
-                steps.append(Step(last, token, position, tail, depth))
-                ahead = first + len(steps) - 1
-            last = ahead
-        return last, position, steps
+    def path(self, portion: Portion) -> list[Branch]:
+        """The canonical tokens of a portion, from the first that is not evaluated."""
+        vertex, n = self.lattice.root, 0
+        while n < portion.tokens and self.canonical[n] in vertex.children:
+            vertex, n = vertex.children[self.canonical[n]], n + 1
+        tokens = self.canonical[n : portion.tokens]
+        while tokens and (
+            self._starts[n + len(tokens)] >= len(self.known.text) + self.through
+            or self._too_deep(vertex.depth + len(tokens))
+        ):
+            tokens = tokens[:-1]
+        return [Branch(vertex, tokens)] if tokens else []
 
-    def _steps(self, wanted: list[Wanted]) -> list[Step]:
+    def plan(self, wanted: Sequence[Wanted]) -> list[Branch]:
         """What to evaluate next: the wanted candidates, heaviest first, and their lookahead."""
-        lattice = self.lattice
-        chosen: dict[int, list[Tail]] = {}
-        steps: list[Step] = []
-        first = len(lattice.vertices)
-        for rho, parent, token, position in sorted(wanted, reverse=True):
-            tail, depth = lattice.tail(parent, token), lattice.vertices[parent].depth + 1
-            if self._rejoins(rho, tail, chosen.get(position, ())) or self._too_deep(depth):
+        chosen: defaultdict[int, list[Tail]] = defaultdict(list)
+        branches = []
+        for candidate in sorted(wanted, key=lambda wanted: wanted.rho, reverse=True):
+            rho, parent, token, position = candidate
+            if self._rejoins(rho, candidate.tail, chosen[position]):
                 continue
-            steps.append(Step(parent, token, position, tail, depth))
-            chosen.setdefault(position, []).append(tail)
-            # Shares only fall, so a light candidate is evaluated alone.
-            for following in self._canonical_rest(position) if self.effort.worth(rho, 0) else ():
-                rho, position = self._continued(rho, position, following)
-                tail, depth = (following, tail), depth + 1
-                if position >= len(self.known.text) or self._too_deep(depth):
-                    break
-                if not self.effort.worth(rho, 0):
-                    break
-                there = [lattice.vertices[v].tail for v in lattice.at[position]]
-                if self._rejoins(rho, tail, [*there, *chosen.get(position, ())]):
-                    break
-                steps.append(Step(first + len(steps) - 1, following, position, tail, depth))
-                chosen.setdefault(position, []).append(tail)
-        return steps
+            if self._too_deep(parent.depth + 1):
+                continue
+            tokens, tail = [token], candidate.tail
+            chosen[position].append(tail)
+            for following in self.lookahead(candidate, chosen):
+                tokens.append(following)
+                tail, position = (following, tail), position + self._length(following)
+                chosen[position].append(tail)
+            branches.append(Branch(parent, tokens))
+        return branches
+
+    def lookahead(self, candidate: Wanted, chosen: dict[int, list[Tail]]) -> list[int]:
+        """The canonical tokens that a candidate is followed along, as far as it is worth it.
+
+        Not where a context that is evaluated, or chosen for the same batch, serves as well.
+        """
+        rho, parent, _, position = candidate
+        tail, depth = candidate.tail, parent.depth + 1
+        tokens: list[int] = []
+        for token in self._canonical_rest(position):
+            rho, position = self._continued(rho, position, token)
+            tail, depth = (token, tail), depth + 1
+            if position >= len(self.known.text) or self._too_deep(depth):
+                break
+            if not self.effort.worth(rho, 0):
+                break
+            there = [vertex.tail for vertex in self.lattice.at[position]]
+            if self._rejoins(rho, tail, [*there, *chosen.get(position, ())]):
+                break
+            tokens.append(token)
+        return tokens
 
     def _continued(self, rho: float, position: int, token: int) -> tuple[float, int]:
         """What share an alternative should have one token on, and where that is.
@@ -186,14 +211,13 @@ class Rounds:
         As the model continues the heaviest context that is evaluated there. Where none is, nothing
         is known: the alternative is in the middle of what is canonically a token.
         """
-        lattice, end = self.lattice, position + self.evaluated.index.length(token)
-        here = [lattice.vertices[v] for v in lattice.at[position]]
+        lattice, end = self.lattice, position + self._length(token)
+        here = lattice.at[position]
         if not here or end >= len(lattice.log_prefix) or lattice.log_prefix[end] == -np.inf:
             return 0.0, end
         heaviest = max(here, key=lambda vertex: vertex.weight)
-        mass = heaviest.mass(token)
         rise = lattice.log_prefix[position] - lattice.log_prefix[end]
-        return min(rho, rho * mass * math.exp(rise)), end
+        return min(rho, rho * heaviest.mass(token) * math.exp(rise)), end
 
     def _rejoins(self, rho: float, tail: Tail, others: Sequence[Tail]) -> bool:
         """Whether one of the other contexts at a position serves as well."""
@@ -205,28 +229,58 @@ class Rounds:
         return self.deepest is not None and depth > self.deepest
 
     def _canonical_rest(self, position: int) -> Sequence[int]:
-        """The canonical tokens that follow, if one begins at this position."""
-        canonical, at = self._canonical
-        first = at.get(position, len(canonical))
-        return canonical[first : first + self.effort.lookahead]
+        """The canonical tokens to follow from a position, if one begins there."""
+        first = self._begins.get(position, len(self.canonical))
+        return self.canonical[first : first + self.effort.lookahead]
 
-    def add(self, steps: Sequence[Step], nodes: list[int]) -> None:
-        """New vertices at evaluated nodes, with the masses that the text asks of each."""
-        known, lattice = self.known, self.lattice
-        positions: Ints = np.array([step.position for step in steps], dtype=np.int64)
+    def _length(self, token: int) -> int:
+        return self.evaluated.index.length(token)
+
+    def add(self, branches: Sequence[Branch], found: Sequence[Sequence[int]]) -> None:
+        """New vertices along branches, at their evaluated nodes."""
+        nodes, positions, tails, depths = list[int](), list[int](), list[Tail](), list[int]()
+        for branch, along in zip(branches, found, strict=True):
+            position, tail, depth = branch.parent.position, branch.parent.tail, branch.parent.depth
+            for node, token in zip(along, branch.tokens, strict=True):
+                position, tail, depth = position + self._length(token), (token, tail), depth + 1
+                nodes.append(node)
+                positions.append(position)
+                tails.append(tail)
+                depths.append(depth)
+        vertices = iter(self._vertices(nodes, positions, tails, depths))
+        for parent, tokens in branches:
+            for token in tokens:
+                vertex = next(vertices)
+                self.lattice.add(vertex, parent, token)
+                parent = vertex
+
+    def _vertices(
+        self, nodes: list[int], positions: list[int], tails: list[Tail], depths: list[int]
+    ) -> list[Vertex]:
+        """Evaluated nodes with the masses that the text asks of each."""
+        known, at = self.known, np.array(positions, dtype=np.int64)
         logprobs = self.evaluated.tree.logprobs(nodes)
-        starting = known.starting(logprobs, positions).tolist()
-        edges = _edges(known, logprobs, positions)
-        depths = known.depths_at(positions).tolist()
-        ends = list(known.index.vocabulary.end_ids)
-        ending = logprobs[:, ends].double().exp().sum(dim=1).tolist() if lattice.through else None
+        starting = known.starting(logprobs, at).tolist()
+        valid = known.depths_at(at).tolist()
+        edges = _edges(known, logprobs, at)
+        ending = [0.0] * len(nodes)
+        if self.through:
+            ends = list(known.index.vocabulary.end_ids)
+            ending = logprobs[:, ends].double().exp().sum(dim=1).tolist()
         if not self.evaluated.retain:
             self.evaluated.tree.forget(nodes)
-        for n, step in enumerate(steps):
-            vertex = Vertex(nodes[n], step.position, step.depth, step.tail)
-            vertex.starting, vertex.edges = starting[n][: depths[n]], edges[n]
-            vertex.end = ending[n] if ending else 0.0
-            lattice.add(vertex, step.parent, step.token)
+        return [
+            Vertex(
+                node,
+                positions[n],
+                tails[n],
+                depths[n],
+                starting[n][: valid[n]],
+                edges[n],
+                ending[n],
+            )
+            for n, node in enumerate(nodes)
+        ]
 
 
 def first_path(canonical: Sequence[int], index: SortedVocabulary, through: bool) -> Sequence[int]:
@@ -236,40 +290,73 @@ def first_path(canonical: Sequence[int], index: SortedVocabulary, through: bool)
     >>> first_path([0, 1, 0], SortedVocabulary(Vocabulary.from_bytes([b"a", b"b"])), through=False)
     [0, 1]
     """
-    most = min(PORTION, _LOGITS // (4 * index.vocabulary.width))
+    most = min(PORTION, _batch(index))
     return canonical[: min(most, len(canonical) - (not through))]
 
 
-def evaluate(work: Sequence[tuple[Rounds, Sequence[Step]]]) -> None:
-    """Evaluate the steps of one or several rounds over one tree, in as few calls as memory allows.
+def work(portions: Sequence[tuple[Rounds, Portion]]) -> None:
+    """A portion of each of several texts over one tree: their rounds side by side.
+
+    The first round is the canonical path. Each later one is a pass of each text, and one batch of
+    what all of them want; a text is done when it wants nothing, or has had its rounds.
+
+    >>> work([])
+    """
+    evaluate([(rounds, rounds.path(portion)) for rounds, portion in portions])
+    taken = 1
+    while portions:
+        batch, busy = [], []
+        for rounds, portion in portions:
+            wanted = rounds.lattice.passage(portion.stop)
+            branches = rounds.plan(wanted) if taken < rounds.effort.rounds else []
+            if branches:
+                batch.append((rounds, branches))
+                busy.append((rounds, portion))
+        evaluate(batch)
+        portions, taken = busy, taken + 1
+
+
+def evaluate(wanted: Sequence[tuple[Rounds, Sequence[Branch]]]) -> None:
+    """Evaluate branches of one or several texts over one tree, in as few calls as memory allows.
 
     >>> evaluate([])
     """
-    flat = [(rounds, step) for rounds, steps in work for step in steps]
-    if not flat:
-        return
-    evaluated = flat[0][0].evaluated
-    size = max(1, _LOGITS // (4 * evaluated.index.vocabulary.width))
-    for start in range(0, len(flat), size):
-        edges: list[tuple[int, int]] = []
-        added: dict[Rounds, tuple[list[Step], list[int]]] = {}
-        for rounds, step in flat[start : start + size]:
-            mine, nodes = added.setdefault(rounds, ([], []))
-            vertices, parent = rounds.lattice.vertices, step.parent
-            first = len(vertices)
-            at = vertices[parent].node if parent < first else nodes[parent - first]
-            mine.append(step)
-            nodes.append(evaluated.node(at, step.token, edges))
-        try:
-            if edges:
-                evaluated.tree.extend(edges)
-        except BaseException:
-            evaluated.take_back(edges)
-            raise
-        for rounds, (mine, nodes) in added.items():
-            rounds.add(mine, nodes)
-    for rounds, steps in work:
-        rounds.rounds += bool(steps)
+    todo = deque((rounds, branch) for rounds, branches in wanted for branch in branches)
+    done = 0  # contexts of the first branch that earlier calls evaluated
+    while todo:
+        call, room = list[tuple[Rounds, Branch]](), _batch(todo[0][0].evaluated.index)
+        while todo and room:
+            rounds, branch = todo[0]
+            left = branch.after(done)
+            tokens = left.tokens[:room]
+            call.append((rounds, Branch(left.parent, tokens)))
+            room, done = room - len(tokens), done + len(tokens)
+            if done == len(branch.tokens):
+                todo.popleft()
+                done = 0
+        _call(call)
+
+
+def _call(call: Sequence[tuple[Rounds, Branch]]) -> None:
+    """One evaluation for several texts, each of which gets its vertices."""
+    evaluated = call[0][0].evaluated
+    size, calls = evaluated.tree.size, evaluated.tree.calls
+    found = evaluated.follow([(branch.parent.node, branch.tokens) for _, branch in call])
+    calls = evaluated.tree.calls - calls
+    shares: dict[Rounds, tuple[list[Branch], list[list[int]]]] = {}
+    for (rounds, branch), nodes in zip(call, found, strict=True):
+        branches, along = shares.setdefault(rounds, ([], []))
+        branches.append(branch)
+        along.append(nodes)
+    for rounds, (branches, along) in shares.items():
+        rounds.add(branches, along)
+        if any(node >= size for nodes in along for node in nodes):
+            rounds.calls += calls
+
+
+def _batch(index: SortedVocabulary) -> int:
+    """Most contexts of one call."""
+    return max(1, _LOGITS // (4 * index.vocabulary.width))
 
 
 def _edges(known: KnownText, logprobs: torch.Tensor, positions: Ints) -> list[list[Edge]]:

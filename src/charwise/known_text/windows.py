@@ -49,19 +49,6 @@ class Stretch(NamedTuple):
     stop: int
 
 
-class Part(NamedTuple):
-    """A finished window: its sums, and the contexts and model calls that they took.
-
-    >>> Part._fields
-    ('stretch', 'lattice', 'contexts', 'calls')
-    """
-
-    stretch: Stretch
-    lattice: Lattice
-    contexts: int
-    calls: int
-
-
 class Text(NamedTuple):
     """A text to score after an opening; its first `given` bytes are conditioned on only.
 
@@ -90,40 +77,47 @@ def score_text(
     """
     start = len(text.opening.lead) + text.given
     done = stretches(engine, index, text.opening, text.whole, effort, start=start, through=end)
-    # One window at a time: the lattices of a long text are millions of objects.
-    parts = (
-        Part(stretch, rounds.lattice, rounds.evaluated.tree.contexts, rounds.evaluated.tree.calls)
-        for stretch, rounds in done
-    )
-    return gather(index, text, parts, end=end)
+    return gather(index, text, done, end=end)
 
 
-def gather(index: SortedVocabulary, text: Text, parts: Iterable[Part], *, end: bool) -> Score:
+def gather(
+    index: SortedVocabulary, text: Text, done: Iterable[tuple[Stretch, Rounds]], *, end: bool
+) -> Score:
     """The score of a text from its finished windows.
+
+    They may be made as they are asked for, one at a time: the lattices of a long text are
+    millions of objects.
 
     Raises:
         ZeroProbabilityError: if nothing spells the text.
         EmptyBeamError: if what may spell it was left out.
     """
-    whole = text.whole
+    whole, skip = text.whole, len(text.opening.lead) + text.given
     logprobs, missing, lent = (np.zeros(len(whole)) for _ in range(3))
     end_logprob = None
     contexts = calls = 0
-    for stretch, lattice, evaluated, called in parts:
-        contexts, calls = contexts + evaluated, calls + called
-        part, ahead = slice(stretch.scored, stretch.stop), stretch.scored - stretch.begin
+    for stretch, rounds in done:
+        lattice, ahead = rounds.lattice, stretch.scored - stretch.begin
         if not np.isfinite(lattice.log_prefix[-1]):
             reached = int(np.isfinite(lattice.log_prefix).sum())
             raise impossible(whole[: stretch.begin + reached], float(lattice.missing.sum()))
+        part = slice(stretch.scored, stretch.stop)
         logprobs[part] = np.diff(lattice.log_prefix[ahead:])
         missing[part] = lattice.missing[ahead + 1 :]
         lent[part] = lattice.lent[ahead + 1 :]
         if end and stretch.stop == len(whole):
             end_logprob = _end_logprob(lattice)
-    skip = len(text.opening.lead) + text.given
-    arrays = logprobs[skip:], missing[skip:], lent[skip:]
-    ends = _token_ends(index, whole, skip)
-    return Score(whole[skip:], *arrays, contexts, calls, end_logprob, ends)
+        contexts, calls = contexts + rounds.contexts, calls + rounds.calls
+    return Score(
+        whole[skip:],
+        logprobs[skip:],
+        missing[skip:],
+        lent[skip:],
+        contexts,
+        calls,
+        end_logprob,
+        token_ends=_token_ends(index, whole, skip),
+    )
 
 
 def stretches(
@@ -146,11 +140,11 @@ def stretches(
     >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2], bos_ids=[2])
     >>> lm = NgramLM(vocabulary, 1, {(): [0.5, 0.25, 0.25]})
     >>> index, opening = SortedVocabulary(vocabulary), Opening((2,), b"")
-    >>> [rounds.rounds for _, rounds in stretches(lm, index, opening, b"aa", Effort(0.0, 1.0))]
-    [1]
+    >>> [rounds.calls for _, rounds in stretches(lm, index, opening, b"aa", Effort(0.0, 1.0))]
+    [2]
     """
     known = KnownText.of(whole, index)
-    for stretch in plan(engine, index, opening, whole):
+    for stretch in plan(engine, index, opening, whole, through=through):
         if stretch.stop <= start and stretch.stop < len(whole):
             continue
         whole_too = through and stretch.stop == len(whole)
@@ -159,15 +153,28 @@ def stretches(
         evaluated = EvaluatedRows(tree, index, edges=edges, retain=retain)
         deepest = None if engine.window is None else engine.window - len(stretch.prompt_ids)
         part = known.window(stretch.begin, stretch.stop)
-        rounds = Rounds(evaluated, 0, part, effort, through=whole_too, deepest=deepest)
-        rounds.run(stretch.canonical)
+        rounds = Rounds(
+            evaluated, 0, part, stretch.canonical, effort, through=whole_too, deepest=deepest
+        )
+        rounds.run()
         yield stretch, rounds
 
 
 def plan(
-    engine: TokenLM, index: SortedVocabulary, opening: Opening, whole: bytes
+    engine: TokenLM,
+    index: SortedVocabulary,
+    opening: Opening,
+    whole: bytes,
+    *,
+    through: bool = True,
 ) -> Iterator[Stretch]:
     """Cut a text into windows; the first covers as much as it can, the others half of that.
+
+    Args:
+        through: whether the context that spells the whole text is needed too.
+
+    Raises:
+        ContextLengthError: if the opening leaves no room to slide over the text.
 
     >>> from charwise.engines.ngram import NgramLM
     >>> from charwise.tokens.vocabulary import Vocabulary
@@ -179,19 +186,14 @@ def plan(
     """
     canonical = index.vocabulary.encode_beginning(whole)
     offsets = np.cumsum([0, *map(index.length, canonical)]).tolist()
-    size, window = len(canonical), engine.window
-    # Alternatives may need more tokens than the canonical tokenization: a fifth is left free.
-    room = WINDOW if window is None else min(WINDOW, (window - len(opening.ids)) * 4 // 5)
-    if room < 4 * WARM_UP and size > room:
-        raise ContextLengthError(
-            f"what is before the text ({len(opening.ids)} tokens) leaves room for {max(0, room)} "
-            f"tokens in the model's window of {window}: too few to slide over a text of {size}."
-        )
+    size = len(canonical)
+    room = _room(engine.window, len(opening.ids), size, through)
+    warm_up = min(WARM_UP, room // 4)
     scored = 0
     while True:
         stop = min(size, scored + (room if scored == 0 else room // 2))
         given = max(0, stop - room)
-        first = max(0, scored - WARM_UP)
+        first = max(0, scored - warm_up)
         yield Stretch(
             prompt_ids=[*opening.ids, *canonical[given:first]],
             canonical=canonical[first:stop],
@@ -204,12 +206,34 @@ def plan(
         scored = stop
 
 
+def _room(window: int | None, before: int, size: int, through: bool) -> int:
+    """Canonical tokens of a window, after `before` tokens, for a text of `size`.
+
+    Alternatives may need more tokens than the canonical tokenization: a fifth is left free. Where
+    that leaves little to slide over, a text that fits without is not cut.
+    """
+    if window is None:
+        return WINDOW
+    left = window - before
+    room = min(WINDOW, left * 4 // 5)
+    if size <= room or room >= 4 * WARM_UP:
+        return room
+    if size - (not through) <= left:
+        return size
+    if left < 2:
+        raise ContextLengthError(
+            f"what is before the text ({before} tokens) leaves room for {max(0, left)} tokens in "
+            f"the model's window of {window}: too few to slide over a text of {size}."
+        )
+    return max(2, room)
+
+
 def _end_logprob(lattice: Lattice) -> float:
     """log p(end of text | text): the contexts that spell the text, each with its end."""
     logs = [
-        lattice.log_weight(lattice.vertices[v]) + math.log(lattice.vertices[v].end)
-        for v in lattice.at[-1]
-        if lattice.vertices[v].end > 0
+        lattice.log_weight(vertex) + math.log(vertex.end)
+        for vertex in lattice.at[-1]
+        if vertex.end > 0
     ]
     return log_sum(logs) - float(lattice.log_prefix[-1])
 

@@ -31,8 +31,8 @@ class Score:
         logprobs: `[n_bytes]` float64, log p(byte | all before), nats.
         missing: `[n_bytes]` share of the probability that was left out after each byte.
         lent: `[n_bytes]` share that was approximated by a context with the same last tokens.
-        contexts: contexts evaluated.
-        calls: model calls, one after the other.
+        contexts: contexts evaluated for this text.
+        calls: model calls that this text took part in, one after the other.
         end_logprob: log p(end of text | text), nats, if that was asked for.
         token_ends: `[n_tokens]` byte offsets at which canonical tokens end; the last is the
             text's end. Where the text begins or ends inside a token, its part in the text counts.
