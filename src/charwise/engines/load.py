@@ -1,73 +1,74 @@
-"""`load`: a `CharLM` from the embedded model, a folder, a hub name, or a GGUF file."""
+"""`open_engine`: a `TokenLM` from the embedded model, a folder, a hub name, or a GGUF file."""
 
 from __future__ import annotations
 
+import copyreg
 import os
 from collections.abc import Callable
 from functools import lru_cache
+from typing import Any
 
 from charwise.engines.pretrained import DEFAULT_MODEL, read_pretrained
 from charwise.errors import SettingError
-from charwise.model import CharLM
 from charwise.models import EMBEDDED
 from charwise.token_lm import TokenLM
 
-__all__ = ["load", "read_pretrained"]
+__all__ = ["open_engine", "read_pretrained"]
 
 
-def load(
+def open_engine(
     model: str | os.PathLike[str] | None = None,
     *,
     device: str | None = None,
     dtype: str | None = None,
     engine: str | None = None,
-    preset: str = "default",
-) -> CharLM:
-    """Load a causal language model; with no argument the embedded one, offline.
-
-    The same arguments give the same object again.
-
-    Args:
-        model: "embedded", a folder, a name on the Hugging Face hub, or a `.gguf` file.
-        device: "cpu", "cuda", …; by default a GPU if there is one.
-        dtype: "float32", "bfloat16" or "float16"; by default float32 on a CPU, else the
-            model's own. A GGUF file has its own.
-        engine: "transformers", "vllm", or "llama.cpp" for `.gguf` files, whose default it is.
-        preset: the default effort, see `CharLM.score`.
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    device_map: Any = None,
+    quantization_config: Any = None,
+) -> TokenLM:
+    """The engine of a model; the same arguments give the same object again.
 
     Raises:
         ModelNotFoundError: what was looked for, and where.
         VocabularyError: a tokenizer that has no bytes.
+        SettingError: for an unknown engine.
 
-    >>> load().info()["engine"].split()[0]
-    'transformers'
-    >>> load("embedded") is load()
+    >>> open_engine("embedded") is open_engine()
     True
     """
     name = DEFAULT_MODEL if model is None else os.fspath(model)
     chosen = engine or ("llama.cpp" if name.endswith(".gguf") else "transformers")
     if chosen not in _ENGINES:
         raise SettingError(f"unknown engine {engine!r}: use {' or '.join(map(repr, _ENGINES))}.")
-    return _load(DEFAULT_MODEL if name == EMBEDDED else name, device, dtype, chosen, preset)
+    return _open(DEFAULT_MODEL if name == EMBEDDED else name, device, dtype, chosen)
 
 
 @lru_cache(maxsize=4)
-def _load(name: str, device: str | None, dtype: str | None, engine: str, preset: str) -> CharLM:
-    origin = (name, {"device": device, "dtype": dtype, "engine": engine, "preset": preset})
-    return CharLM(_ENGINES[engine](name, device, dtype), preset=preset, origin=origin)
+def _open(name: str, device: str | None, dtype: str | None, engine: str) -> TokenLM:
+    return _ENGINES[engine](name, device, dtype)
 
 
 def _transformers(name: str, device: str | None, dtype: str | None) -> TokenLM:
     from charwise.engines.transformers.lm import TransformersLM
     from charwise.tokens.vocabulary import Vocabulary
 
+    copyreg.pickle(TransformersLM, _as_opened)
     model, tokenizer = read_pretrained(name, device, dtype)
     vocabulary = Vocabulary.from_transformers(
         tokenizer,
         model.config.get_text_config().vocab_size,
         generation_config=model.generation_config,
     )
-    return TransformersLM(model, vocabulary)
+    lm = TransformersLM(model, vocabulary)
+    lm.opened = (name, device, dtype, "transformers")  # type: ignore[attr-defined]
+    return lm
+
+
+def _as_opened(lm: Any) -> Any:
+    """How an engine is pickled: by how it was opened, if it was opened here."""
+    opened = getattr(lm, "opened", None)
+    return (_open, opened) if opened else object.__reduce_ex__(lm, 2)
 
 
 def _llama_cpp(name: str, device: str | None, dtype: str | None) -> TokenLM:
