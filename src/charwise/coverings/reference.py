@@ -75,8 +75,8 @@ def prune_nothing(text: bytes, out: list[Weighted]) -> list[Weighted]:
 def prune_top_k_buckets(k: int) -> Prune:
     """Keep the `k` heaviest buckets: members that agree up to a partially matched last token.
 
-    >>> members = [Weighted(0.3, b"a", (0,)), Weighted(0.2, b"ab", (1,)), Weighted(0.2, b"ac", (2,))]
-    >>> [member.raw for member in prune_top_k_buckets(1)(b"a", members)]
+    >>> out = [Weighted(0.3, b"a", (0,)), Weighted(0.2, b"ab", (1,)), Weighted(0.2, b"ac", (2,))]
+    >>> [member.raw for member in prune_top_k_buckets(1)(b"a", out)]
     [b'ab', b'ac']
     """
 
