@@ -118,7 +118,7 @@ def main() -> None:
     typed, deleted = typing(lm, prompt, rest)
     ours, theirs = token_ms(lm, model, ids, prompt, 300, args.repeat)
     state = lm.state(prompt)
-    tree = state.session.evaluated.tree
+    tree = state.shared.evaluated.tree
     rows = [
         ("next() on the prompt", nxt, "one plain forward pass", prefill, 1.6),
         ("one more character, mean", statistics.mean(typed), "one decoding step", step, 3.0),

@@ -40,8 +40,8 @@ import charwise
 from charwise import CharLM, Effort, healing
 from charwise.coverings.beam import start
 from charwise.coverings.rows import EvaluatedRows
-from charwise.cursor.shared_tree import Opening
 from charwise.known_text import windows as scoring
+from charwise.tokens.prompts import Opening
 from texts import HELD_OUT
 
 #: For the whole text: nothing is lent, and less than a millionth is left out at a time.

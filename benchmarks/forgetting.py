@@ -26,6 +26,7 @@ from charwise.known_text.effort import Effort
 from charwise.known_text.lattice import Lattice, Vertex
 from charwise.known_text.rounds import Rounds
 from charwise.known_text.windows import stretches
+from charwise.tokens.prompts import split
 
 #: Agreements that are counted together.
 GROUPS = ((0, 0), (1, 1), (2, 2), (3, 4), (5, 8), (9, 16), (17, 32), (33, 64))
@@ -73,7 +74,7 @@ def main() -> None:
         print("The easy text is left out: no tinystories-3m in CHARWISE_DATA.")
     results = {}
     for name, (lm, text) in cases.items():
-        opening, whole = lm.split(text)
+        opening, whole = split(lm.vocabulary, text)
         table = Table("tokens agreed on", "pairs", "mean", "median", "90 % are below", title=name)
         rows: dict[tuple[int, int], list[float]] = defaultdict(list)
         for _, rounds in stretches(lm.engine, lm.index, opening, whole, EFFORTS[name], retain=True):

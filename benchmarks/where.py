@@ -118,7 +118,7 @@ def main() -> None:
         rows["easy, fast"] = scoring(stories, easy, PRESETS["fast"], args.repeat)
         rows["easy, at K=4"] = scoring(stories, easy, AT_K4, args.repeat)
     prompt = texts.hard_text(1500)
-    tree = lm.state(prompt).session.evaluated.tree
+    tree = lm.state(prompt).shared.evaluated.tree
     rows["next, 1,500 bytes"] = measure(lambda: lm.next(prompt), args.repeat) | {
         "contexts": tree.contexts,
         "calls": tree.calls,

@@ -33,6 +33,7 @@ from charwise.errors import (
     TokenizationError,
     ZeroProbabilityError,
 )
+from charwise.tokens.utf8 import pending
 from conftest import Data
 from models import (
     CLOSE,
@@ -138,7 +139,7 @@ def test_next_chars_are_marginals(case: Case):
     found = exact(model).next_chars(text, coverage=1.0)
     nxt = next_character_probability(text, model.p, model.vocabulary)
     assert found.eos == pytest.approx(nxt[256], **CLOSE)
-    begun = charwise.cursor.characters.pending(text)
+    begun = pending(text)
     for character, probability in found.items():
         encoded = character.encode()
         assert encoded.startswith(begun)
@@ -397,8 +398,8 @@ def test_special_tokens_inside_a_prompt_are_conditioned_on():
     assert lm.next(["ab", special])["b"] == pytest.approx(0.8)
     assert lm.prefix_logprob(["ab", special, "b"]) == pytest.approx(math.log(0.8))
     assert lm.state(["ab", special, "b"]).text == b"b"
-    assert lm.state([special]).session.opening.ids == (special,)
-    assert lm.state(["a", special]).session.opening.ids == (end, 0, special)
+    assert lm.state([special]).shared.opening.ids == (special,)
+    assert lm.state(["a", special]).shared.opening.ids == (end, 0, special)
     # Its spelling as ordinary text is ordinary text, which this vocabulary cannot spell.
     with pytest.raises(TokenizationError, match="'<'"):
         lm.next("<s>")
@@ -494,9 +495,9 @@ def test_coverings_and_encodings(case: Case):
         [math.log(m.p) for m in oracle if m.p > 0], rel=1e-9, abs=1e-9
     )
     encodings = lm.encodings(text)
-    assert encodings.size == sum(m.text == text for m in oracle)
+    assert encodings.size == sum(m.raw == text for m in oracle)
     assert [m.logprob for m in encodings.top(10**6)] == pytest.approx(
-        [math.log(m.p) for m in oracle if m.p > 0 and m.text == text], rel=1e-9, abs=1e-9
+        [math.log(m.p) for m in oracle if m.p > 0 and m.raw == text], rel=1e-9, abs=1e-9
     )
     assert (math.exp(lm.covering(text, tolerance=1e-3).prefix_logprob().lower)) == pytest.approx(
         sum(m.p for m in oracle), rel=2e-3, abs=1e-290

@@ -13,27 +13,43 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from charwise import errors, healing
-    from charwise.engines.load import load
+    from charwise.coverings.best_first import Covering
+    from charwise.cursor.distributions import NextBytes, NextChars
+    from charwise.cursor.generation import Completion
+    from charwise.cursor.state import State
     from charwise.known_text.effort import Effort
-    from charwise.model import CharLM
+    from charwise.model import CharLM, load
     from charwise.processors.transformers.generate import heal_generate
+    from charwise.surprisal.score import Score
     from charwise.tokens.index import SortedVocabulary
     from charwise.tokens.vocabulary import Vocabulary
 
 _HOME = {
     "CharLM": "charwise.model",
+    "Completion": "charwise.cursor.generation",
+    "Covering": "charwise.coverings.best_first",
     "Effort": "charwise.known_text.effort",
+    "NextBytes": "charwise.cursor.distributions",
+    "NextChars": "charwise.cursor.distributions",
+    "Score": "charwise.surprisal.score",
+    "State": "charwise.cursor.state",
     "SortedVocabulary": "charwise.tokens.index",
     "Vocabulary": "charwise.tokens.vocabulary",
     "heal_generate": "charwise.processors.transformers.generate",
-    "load": "charwise.engines.load",
+    "load": "charwise.model",
 }
 _MODULES = ("errors", "healing")
 
 __all__ = [
     "CharLM",
+    "Completion",
+    "Covering",
     "Effort",
+    "NextBytes",
+    "NextChars",
+    "Score",
     "SortedVocabulary",
+    "State",
     "Vocabulary",
     "errors",
     "heal_generate",

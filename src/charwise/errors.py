@@ -62,3 +62,31 @@ class EngineError(CharwiseError, RuntimeError):
 
 class ModelNotFoundError(CharwiseError, FileNotFoundError):
     """A model that is neither a folder here nor to be had from a hub."""
+
+
+def impossible(text: bytes, missing: float) -> ZeroProbabilityError | EmptyBeamError:
+    """The error for a text that nothing evaluated can spell, though `missing` was left out.
+
+    >>> type(impossible(b"ab", missing=0.0)).__name__, type(impossible(b"ab", 0.1)).__name__
+    ('ZeroProbabilityError', 'EmptyBeamError')
+    """
+    if missing <= 0.0:
+        return zero_probability(text)
+    return EmptyBeamError(
+        f"no context that was kept goes on to {text[-20:]!r} ({len(text)} bytes); up to "
+        f"{missing:.2g} of the probability was left out before. Use preset='accurate', or an "
+        "Effort with a smaller theta."
+    )
+
+
+def zero_probability(text: bytes) -> ZeroProbabilityError:
+    """The error for a text that cannot be conditioned on.
+
+    >>> str(zero_probability(b"ab"))[:42]
+    "the model gives the text ending in b'ab' ("
+    """
+    return ZeroProbabilityError(
+        f"the model gives the text ending in {text[-20:]!r} ({len(text)} bytes) probability zero, "
+        "so nothing can be conditioned on it. Check the text, or whether the vocabulary can "
+        "spell it; with a coarse preset, try preset='accurate'."
+    )

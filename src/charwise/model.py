@@ -1,34 +1,27 @@
-"""`CharLM`, the object users hold: a language model over characters."""
+"""`CharLM`, the object users hold: a language model over characters; and `load`."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from charwise.coverings.best_first import Covering, best_first
 from charwise.coverings.members import Encodings
 from charwise.coverings.rows import EvaluatedRows
-from charwise.cursor.characters import Drawn, characters
 from charwise.cursor.distributions import NextBytes, NextChars
-from charwise.cursor.generation import Completion, complete, stream
+from charwise.cursor.generation import Completion, Drawn, characters, complete, stream
 from charwise.cursor.sampling import Sampling
-from charwise.cursor.shared_tree import Opening, Session
-from charwise.cursor.state import EXACT_TOKENS, State, build
-from charwise.errors import ContextLengthError, SettingError
+from charwise.cursor.state import State, begin
+from charwise.errors import SettingError
 from charwise.known_text.effort import Effort, effort_of
 from charwise.known_text.packs import score_texts
 from charwise.known_text.windows import Text, score_text
 from charwise.surprisal.score import Score
 from charwise.token_lm import TokenLM
-from charwise.tokens.canonical import to_bytes
 from charwise.tokens.index import SortedVocabulary
+from charwise.tokens.prompts import last_text, split
 from charwise.tokens.vocabulary import Prompt, Vocabulary, parts_of
-
-#: Tokens left free in the window for what a state grows by.
-_ROOM = 64
-
-#: Bytes of log-probabilities that one session keeps at most.
-_RETAINED = 2**28
 
 
 class CharLM:
@@ -44,13 +37,10 @@ class CharLM:
     'o'
     """
 
-    def __init__(
-        self, engine: TokenLM, *, preset: str | Effort = "default", origin: Any = None
-    ) -> None:
+    def __init__(self, engine: TokenLM, *, preset: str | Effort = "default") -> None:
         self.engine = engine
-        self.index = SortedVocabulary(engine.vocabulary)
+        self.index = SortedVocabulary.of(engine.vocabulary)
         self.effort = effort_of(preset)
-        self._origin = origin
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -90,8 +80,8 @@ class CharLM:
         >>> (state + "mp").next().top(1)[0][0]
         'y'
         """
-        opening, text = self.split(prompt)
-        return self.begin(opening, text, self._chosen(preset))
+        opening, text = split(self.vocabulary, prompt)
+        return begin(self.engine, self.index, opening, text, self._chosen(preset))
 
     def prefix_logprob(self, prompt: Prompt, *, preset: str | Effort | None = None) -> float:
         """log →p(text): the log-probability that a text starts with this, nats.
@@ -194,7 +184,7 @@ class CharLM:
         >>> member.text
         b'import numpy'
         """
-        opening, text = self.split(prompt)
+        opening, text = split(self.vocabulary, prompt)
         evaluated = EvaluatedRows(self.engine.tree(opening.ids), self.index)
         return best_first(
             evaluated, 0, text, tolerance=tolerance, through=True, max_contexts=max_contexts
@@ -207,7 +197,7 @@ class CharLM:
         >>> charwise.load().encodings("import numpy").top(1)[0].text
         b'import numpy'
         """
-        opening, data = self.split(text)
+        opening, data = split(self.vocabulary, text)
         return Encodings(EvaluatedRows(self.engine.tree(opening.ids), self.index), 0, data)
 
     def complete(
@@ -307,97 +297,71 @@ class CharLM:
             "window": str(self.engine.window),
         }
 
-    def split(self, prompt: Prompt) -> tuple[Opening, bytes]:
-        """What a prompt conditions on, and its text, which the implied lead begins."""
-        vocabulary = self.vocabulary
-        before, text = _last_text(parts_of(prompt))
-        ids = vocabulary.encode_prompt(before)
-        if not ids or vocabulary.tokens[ids[0]] is not None:
-            ids = [*vocabulary.bos_ids, *ids]
-        if not ids:
-            raise SettingError(
-                "this model has no start token and no end token, so nothing to condition an "
-                "empty context on. Begin the prompt with a token id: [id, 'text']."
-            )
-        # The tokenizer implies its leading space at the start of a text only.
-        lead = vocabulary.lead if tuple(ids) == vocabulary.bos_ids else b""
-        return Opening(tuple(ids), lead), lead + text
-
     def _text(self, prompt: Prompt, context: Prompt) -> Text:
         """A prompt joined to its context, as characters."""
         parts = parts_of(prompt)
-        opening, whole = self.split([*parts_of(context), *parts])
-        return Text(opening, whole, len(whole) - len(opening.lead) - len(_last_text(parts)[1]))
+        opening, whole = split(self.vocabulary, [*parts_of(context), *parts])
+        return Text(opening, whole, len(whole) - len(opening.lead) - len(last_text(parts)[1]))
 
     def _chosen(self, preset: str | Effort | None) -> Effort:
         return self.effort if preset is None else effort_of(preset)
 
-    def begin(self, opening: Opening, whole: bytes, chosen: Effort) -> State:
-        """A new session: prefill all but the last tokens, then rounds over those."""
-        canonical = self.vocabulary.encode_beginning(whole)
-        given = canonical[:-EXACT_TOKENS] if len(canonical) > EXACT_TOKENS else []
-        rest = canonical[len(given) :]
-        start = len(self.vocabulary.decode(given))
-        window = self.engine.window
-        if window is not None:
-            room = window - len(opening.ids) - 2 * len(rest) - min(_ROOM, window // 8)
-            if room < 0:
-                raise ContextLengthError(
-                    f"what is before the text ({len(opening.ids)} tokens) leaves no room for it "
-                    f"in the model's window of {window}. Shorten it."
-                )
-            given = given[max(0, len(given) - room) :]
-        session = Session(self, opening, given, start, rest)
-        return build(session, whole, rest, chosen)
-
-    def outgrown(self, state: State) -> bool:
-        """Whether a state is near the end of the window, or its tree holds too much."""
-        window, session = self.engine.window, state.session
-        most = max(256, min(4096, _RETAINED // (4 * self.vocabulary.width)))
-        if session.evaluated.tree.size > most:
-            return True
-        longest = max(session.length(bundle.node) for bundle in state.bundles)
-        return window is not None and longest >= window - 1
-
-    def continue_state(self, state: State, more: bytes) -> State:
-        """A state after more text, in rounds: in the same session while that serves."""
-        session, whole = state.session, state.whole + more
-        canonical = self.vocabulary.encode_beginning(whole[session.start :])
-        window = self.engine.window
-        fits = window is None or session.length(0) + len(canonical) + EXACT_TOKENS < window
-        if len(canonical) > 4 * EXACT_TOKENS or not fits or self.outgrown(state):
-            return self.begin(session.opening, whole, state.effort)
-        return build(session, whole, canonical, state.effort, state)
-
-    def shorten_state(self, state: State, n: int) -> State:
-        """A state with n bytes of its prompt deleted, from what has been evaluated."""
-        session, whole = state.session, state.whole[: len(state.whole) - n]
-        if len(whole) <= session.start:
-            return self.begin(session.opening, whole, state.effort)
-        canonical = self.vocabulary.encode_beginning(whole[session.start :])
-        if session.given and len(canonical) < EXACT_TOKENS // 4:
-            # Too near the root: alternatives across it would be missed.
-            return self.begin(session.opening, whole, state.effort)
-        return build(session, whole, canonical, state.effort)
-
     def __reduce__(self) -> tuple[Any, ...]:
-        if self._origin is not None:
-            return (_load_again, self._origin)
+        # An engine says itself how it is opened elsewhere.
         return (_rebuild, (self.engine, self.effort))
 
 
-def _last_text(parts: list[str | bytes | int]) -> tuple[list[str | bytes | int], bytes]:
-    """What comes up to the last token id, and the text after it."""
-    last = max((n for n, p in enumerate(parts) if not isinstance(p, str | bytes)), default=-1)
-    text = b"".join(to_bytes(part) for part in parts[last + 1 :])  # type: ignore[arg-type]
-    return parts[: last + 1], text
+def load(
+    model: str | os.PathLike[str] | None = None,
+    *,
+    device: str | None = None,
+    dtype: str | None = None,
+    engine: str | None = None,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    device_map: Any = None,
+    quantization_config: Any = None,
+    preset: str | Effort = "default",
+) -> CharLM:
+    """Load a causal language model; with no argument the embedded one, offline.
+
+    The same arguments give the same engine again, while it is in use: weights are held once.
+
+    Args:
+        model: "embedded", a folder, a name on the Hugging Face hub, or a `.gguf` file.
+        device: "cpu", "cuda", …; by default a GPU if there is one.
+        dtype: "float32", "bfloat16" or "float16"; by default float32 on a CPU, else the
+            model's own. A GGUF file has its own.
+        engine: "transformers", "vllm", or "llama.cpp" for `.gguf` files, whose default it is.
+        revision: branch, tag or commit on the hub.
+        trust_remote_code: run the model's own code, as transformers' argument of that name.
+        device_map, quantization_config: handed to transformers' `from_pretrained`.
+        preset: the default effort, see `CharLM.score`.
+
+    Raises:
+        ModelNotFoundError: what was looked for, and where.
+        VocabularyError: a tokenizer that has no bytes.
+        SettingError: for an unknown engine, device, dtype or preset.
+
+    >>> load().info()["engine"].split()[0]
+    'transformers'
+    >>> load("embedded", preset="fast").engine is load().engine
+    True
+    """
+    from charwise.engines.load import open_engine
+
+    opened = open_engine(
+        model,
+        device=device,
+        dtype=dtype,
+        engine=engine,
+        revision=revision,
+        trust_remote_code=trust_remote_code,
+        device_map=device_map,
+        quantization_config=quantization_config,
+    )
+    return CharLM(opened, preset=preset)
 
 
 def _rebuild(engine: TokenLM, chosen: Effort) -> CharLM:
     return CharLM(engine, preset=chosen)
-
-
-def _load_again(model: str, arguments: dict[str, Any]) -> CharLM:
-    from charwise.engines.load import load
-
-    return load(model, **arguments)

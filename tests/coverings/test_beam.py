@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from charwise.coverings.beam import Beam, start, token_healing
+from charwise.coverings.bundles import extend
 from charwise.coverings.reference import (
-    Member,
     Prune,
+    Weighted,
     enum_cover,
     next_character_probability,
     prefix_probability,
@@ -177,8 +178,8 @@ def prune_top_k_contexts(k: int) -> Prune:
     its context until the next byte comes.
     """
 
-    def prune(text: bytes, out: list[Member]) -> list[Member]:
-        groups: dict[tuple[int, ...], list[Member]] = defaultdict(list)
+    def prune(text: bytes, out: list[Weighted]) -> list[Weighted]:
+        groups: dict[tuple[int, ...], list[Weighted]] = defaultdict(list)
         for member in out:
             groups[member.tokens[:-1]].append(member)
         heaviest = sorted(groups.values(), key=lambda group: -sum(m.p for m in group))
@@ -238,8 +239,8 @@ def test_buckets_lose_no_less_than_they_keep(case: Case, k: int):
     assert sum(m.p for m in pruned) <= truth * (1 + _ROUNDING)
     counts = []
 
-    def count(text: bytes, out: list[Member]) -> list[Member]:
-        counts.append(len({m.tokens if m.text == text else m.tokens[:-1] for m in out if m.p}))
+    def count(text: bytes, out: list[Weighted]) -> list[Weighted]:
+        counts.append(len({m.tokens if m.raw == text else m.tokens[:-1] for m in out if m.p}))
         return out
 
     everything = {m.tokens: m.p for m in enum_cover(text, model.p, model.vocabulary, count) if m.p}
@@ -340,7 +341,7 @@ def sum_skipped(beam: Beam) -> float:
         math.exp(extension.log_weight)
         for bundle in beam.bundles
         if bundle.log_p < floor
-        for extension in beam._extensions(bundle)
+        for extension in extend(beam.evaluated, bundle)
     )
 
 

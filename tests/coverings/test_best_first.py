@@ -203,12 +203,12 @@ def test_members_come_in_order(case: Case):
     model, text = case.model, case.text
     oracle = enum_cover(text, model.p, model.vocabulary)
     assert covering_size(model.index, text) == len(oracle)
-    assert encodings_size(model.index, text) == sum(m.text == text for m in oracle)
+    assert encodings_size(model.index, text) == sum(m.raw == text for m in oracle)
     for exactly in (False, True):
         expected = {
-            m.tokens: (m.text, math.log(m.p))
+            m.tokens: (m.raw, math.log(m.p))
             for m in oracle
-            if m.p > 0 and (m.text == text or not exactly)
+            if m.p > 0 and (m.raw == text or not exactly)
         }
         found = list(members_in_order(model.evaluated(), 0, text, exactly=exactly))
         assert len(found) == len(expected)
@@ -344,7 +344,7 @@ def test_the_covering_of_hello_world_one_by_one(data: Data):
     evaluated = EvaluatedRows(lm.tree(index.vocabulary.bos_ids), index)
     text = b"Hello, worl"
     covering = best_first(evaluated, 0, text, tolerance=0, through=True)
-    inside = [bundle for bundle in covering.bundles if bundle.position < len(text)]
+    inside = [bundle for bundle in covering.bundles if bundle.depth > 0]
     assert sum(bundle.hi - bundle.lo for bundle in inside) == 36_608
     assert len(covering.bundles) - len(inside) == 176
     members = list(members_in_order(evaluated, 0, text))

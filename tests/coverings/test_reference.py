@@ -55,8 +55,8 @@ def test_members_are_those_of_equation_12(case: Case):
     members = enum_cover(text, model.p, model.vocabulary)
     assert len({member.tokens for member in members}) == len(members)
     for member in members:
-        assert member.text == model.vocabulary.decode(member.tokens)
-        assert member.text.startswith(text)
+        assert member.raw == model.vocabulary.decode(member.tokens)
+        assert member.raw.startswith(text)
         weights = [model.p(member.tokens[:n])[id] for n, id in enumerate(member.tokens)]
         assert member.p == pytest.approx(math.prod(weights), **CLOSE)
         if text:
@@ -129,7 +129,7 @@ def test_pruning_only_loses(case: Case, k: int):
     pruned = enum_cover(text, model.p, model.vocabulary, prune_top_k_buckets(k))
     for member in pruned:
         assert member.p == everything[member.tokens]
-    buckets = {m.tokens[:-1] if len(m.text) > len(text) else m.tokens for m in pruned}
+    buckets = {m.tokens[:-1] if len(m.raw) > len(text) else m.tokens for m in pruned}
     assert len(buckets) <= k
     unpruned = enum_cover(text, model.p, model.vocabulary, prune_top_k_buckets(10_000))
     assert {m.tokens: m.p for m in unpruned} == everything

@@ -14,15 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import charwise
-import charwise.cursor.characters
 import charwise.cursor.sampling
 from charwise import CharLM, Vocabulary
 from charwise.coverings.reference import enum_cover, next_character_probability, prefix_probability
-from charwise.cursor.characters import pending
-from charwise.cursor.generation import Completion
-from charwise.cursor.state import EXACT_TOKENS
+from charwise.cursor.generation import Completion, draw_byte
+from charwise.cursor.shared_tree import EXACT_TOKENS
 from charwise.engines.ngram import NgramLM
 from charwise.errors import SettingError, TokenizationError, ZeroProbabilityError
+from charwise.tokens.utf8 import pending
 from models import Case, Model, cases, examples, model_of, table, two_ways
 
 #: Draws in a chi-square test.
@@ -108,7 +107,7 @@ def test_draws_of_characters_have_the_exact_distribution():
         ending = b""
         while len(ending) < 2:
             sampling = charwise.cursor.sampling.Sampling(temperature=1.0)
-            code = charwise.cursor.characters._draw_byte(next_of(known[ending]), sampling, rng)
+            code = draw_byte(next_of(known[ending]), sampling, rng)
             if code == 256:
                 break
             longer = ending + bytes([code])
@@ -149,7 +148,7 @@ def test_draws_from_random_models(case: Case, seed: int):
     if prefix_probability(prompt, model.p, model.vocabulary) == 0:
         return
     members = {
-        (m.tokens, m.text): m.p for m in enum_cover(prompt, model.p, model.vocabulary) if m.p > 0
+        (m.tokens, m.raw): m.p for m in enum_cover(prompt, model.p, model.vocabulary) if m.p > 0
     }
     total = sum(members.values())
     drawn = exact(model).complete(prompt, n=1000, max_new_bytes=0, temperature=1.0, seed=seed)

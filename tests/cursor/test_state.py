@@ -16,7 +16,8 @@ import charwise
 from charwise import CharLM, Effort
 from charwise.coverings.reference import next_character_probability, prefix_probability
 from charwise.cursor.distributions import NextBytes
-from charwise.cursor.state import EXACT_TOKENS, State
+from charwise.cursor.shared_tree import EXACT_TOKENS
+from charwise.cursor.state import State
 from charwise.engines.ngram import NgramLM
 from charwise.errors import EmptyBeamError, SettingError, TokenizationError, ZeroProbabilityError
 from models import CLOSE, Case, cases, close_logs, examples, log_of, table, two_ways
@@ -79,7 +80,7 @@ def test_stepping_is_building_at_once(case: Case, cut: int):
 def test_no_evaluation_for_deleting():
     lm = CharLM(two_ways().lm, preset="exact")
     state = lm.state("abab") + "a" + "b"
-    tree = state.session.evaluated.tree
+    tree = state.shared.evaluated.tree
     before = tree.contexts
     for n in range(7):
         (state - n).next()
@@ -89,12 +90,12 @@ def test_no_evaluation_for_deleting():
 def test_states_share_their_tree():
     lm = CharLM(two_ways().lm, preset="exact")
     state = lm.state("ab")
-    tree = state.session.evaluated.tree
-    assert (state + "a").session is state.session
+    tree = state.shared.evaluated.tree
+    assert (state + "a").shared is state.shared
     before = tree.contexts
     _ = state + "a"
     assert tree.contexts == before
-    assert (state + "ab" - 1 + "b").session is state.session
+    assert (state + "ab" - 1 + "b").shared is state.shared
 
 
 @pytest.mark.parametrize("n", [-1, 3, 100])
@@ -204,7 +205,7 @@ def test_a_pickled_state_is_small():
     sent = pickle.dumps(state)
     assert len(sent) < 2000
     back = pickle.loads(sent)
-    assert back.session.lm is lm  # loaded by name, once in a process
+    assert back.shared.engine is lm.engine  # opened by name, once in a process
     assert back.next().probs == pytest.approx(state.next().probs, abs=1e-4)
 
 
@@ -221,7 +222,7 @@ def test_two_threads(engine: str):
         for character in text:
             state = state + character
             out.append(state.next())
-            state.session.lm.complete(prompt, max_new_bytes=3)
+            lm.complete(prompt, max_new_bytes=3)
             charwise.cursor.generation.complete(state, max_new_bytes=4)
         return out
 

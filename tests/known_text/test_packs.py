@@ -19,6 +19,7 @@ from charwise.known_text.packs import packs
 from charwise.known_text.ranges import KnownText
 from charwise.known_text.rounds import PORTION, Rounds, work
 from charwise.known_text.windows import Text
+from charwise.tokens.prompts import split
 from models import Model, examples, models, texts
 
 
@@ -63,7 +64,7 @@ def test_real_texts_after_contexts_and_special_tokens():
 
 def test_what_texts_share_is_evaluated_once():
     lm = charwise.load()
-    opening = lm.split("")[0]
+    opening = split(lm.vocabulary, "")[0]
     found = [b"for index, value in enumerate(" + rest for rest in (b"values):", b"items):")]
 
     def contexts(company: list[bytes]) -> int:
@@ -87,7 +88,10 @@ def test_what_texts_share_is_evaluated_once():
 
 def test_packs_keep_openings_apart_and_long_texts_alone():
     lm = charwise.load()
-    openings = [lm.split("")[0], lm.split([lm.vocabulary.bos_ids[0], 5, 0, ""])[0]]
+    openings = [
+        split(lm.vocabulary, "")[0],
+        split(lm.vocabulary, [lm.vocabulary.bos_ids[0], 5, 0, ""])[0],
+    ]
     assert openings[0].ids != openings[1].ids
     made = [Text(openings[n % 2], b"x = 1\n" * (400 if n == 2 else 1)) for n in range(6)]
     assert [list(pack) for pack in packs(lm.engine, lm.index, made)] == [[2], [0, 4], [1, 3, 5]]

@@ -165,6 +165,6 @@ def load(name: str = DEFAULT_MODEL, device: str | None = None) -> Loaded:
         ModelNotFoundError: what was looked for, and where.
         VocabularyError: for a tokenizer that charwise cannot read.
     """
-    from charwise.engines.load import load
+    from charwise.model import load
 
     return Loaded(name, load(name, device=device))

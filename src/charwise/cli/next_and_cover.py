@@ -159,7 +159,7 @@ def lead_note(vocabulary: Vocabulary) -> str:
 
 def load(model: str) -> CharLM:
     """The model that `--model` names, without the notices of the libraries."""
-    from charwise.engines import load as loading
+    from charwise import model as loading
 
     quiet()
     return loading.load(model)

@@ -153,7 +153,7 @@ def _job(
 
 
 def _load(model: str) -> CharLM:
-    from charwise.engines.load import load
+    from charwise.model import load
 
     quiet()
     return load(model)

@@ -12,40 +12,25 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from charwise.coverings.bundles import (
+    Bundle,
+    Extension,
+    bundle_before,
+    extend,
+    narrow,
+    next_byte_masses,
+    open_bundles,
+)
 from charwise.coverings.log_sums import add_logs, log, log_sum
 from charwise.coverings.rows import EvaluatedRows
 from charwise.errors import EmptyBeamError, SettingError, ZeroProbabilityError
 
 #: Bytes back that a beam with `fallback` can return to.
 _MEMORY = 64
-
-
-class Bundle(NamedTuple):
-    """A context and the range of its next tokens that agree with the text so far.
-
-    >>> Bundle(0, 0.0, 1, 0, 2, math.log(0.75)).depth
-    1
-    """
-
-    node: int
-    log_weight: float  # log →p_Δ(context), nats
-    depth: int  # bytes of the next token that the text has fixed
-    lo: int
-    hi: int
-    log_p: float  # log_weight + log of the range's mass: the bundle's prefix probability
-
-
-class _Extension(NamedTuple):
-    """A context that ends where the text does, not evaluated yet; log_weight bounds its p."""
-
-    parent: int
-    token: int
-    log_weight: float
 
 
 @dataclass(frozen=True)
@@ -84,7 +69,7 @@ class Beam:
     text: bytes = b""
     bundles: tuple[Bundle, ...] = ()
     log_dropped: float = -math.inf
-    reserve: tuple[tuple[int, Bundle | _Extension], ...] = ()
+    reserve: tuple[tuple[int, Bundle | Extension], ...] = ()
 
     @property
     def prefix_logprob(self) -> float:
@@ -98,12 +83,13 @@ class Beam:
             EmptyBeamError: if no context survives; a larger k or a smaller theta may keep one.
             ZeroProbabilityError: the same, but nothing was ever dropped: no setting helps.
         """
-        kept = [b for b in (_filter(self.evaluated, b, byte) for b in self.bundles) if b]
+        kept = [b for b in (narrow(self.evaluated, b, byte) for b in self.bundles) if b]
         floor = log(self.theta) + log_sum([bundle.log_p for bundle in kept])
-        extensions: list[_Extension] = []
-        skipped: list[_Extension] = []
+        extensions: list[Extension] = []
+        skipped: list[Extension] = []
         for bundle in self.bundles:
-            (extensions if bundle.log_p >= floor else skipped).extend(self._extensions(bundle))
+            found = extend(self.evaluated, bundle)
+            (extensions if bundle.log_p >= floor else skipped).extend(found)
         top, late, unopened = self._top_k(kept, extensions, byte)
         unopened += skipped
         weights = [*(b.log_p for b in late), *(e.log_weight for e in unopened)]
@@ -117,8 +103,8 @@ class Beam:
         return beam if top else beam._revived()
 
     def _reserve(
-        self, late: list[Bundle], unopened: list[_Extension]
-    ) -> tuple[tuple[int, Bundle | _Extension], ...]:
+        self, late: list[Bundle], unopened: list[Extension]
+    ) -> tuple[tuple[int, Bundle | Extension], ...]:
         """The reserve with the heaviest of what one step dropped, without what is too old."""
         at = len(self.text)
         recent = [entry for entry in self.reserve if entry[0] > at - _MEMORY]
@@ -129,14 +115,12 @@ class Beam:
 
     def _revived(self) -> Beam:
         """An empty beam, filled from the reserve: its entries, heaviest first, walked to here."""
-        entries = sorted(
-            self.reserve,
-            key=lambda entry: -(entry[1].log_p if isinstance(entry[1], Bundle) else entry[1][2]),
-        )
+        entries = sorted(self.reserve, key=lambda entry: -_bound(entry[1]))
         found: list[Bundle] = []
         for at, dropped in entries:
-            opened = [dropped] if isinstance(dropped, Bundle) else _open(self.evaluated, [dropped])
-            beam = Beam(self.evaluated, self.k, 0.0, self.lazy, False, self.text[:at], (*opened,))
+            if isinstance(dropped, Extension):
+                [dropped] = open_bundles(self.evaluated, [dropped])
+            beam = Beam(self.evaluated, self.k, 0.0, self.lazy, False, self.text[:at], (dropped,))
             try:
                 found += beam.advance(self.text[at:]).bundles
             except (EmptyBeamError, ZeroProbabilityError):
@@ -190,37 +174,17 @@ class Beam:
         >>> chr(masses.argmax())
         'y'
         """
-        scale = max((bundle.log_p for bundle in self.bundles), default=-math.inf)
         floor = log(self.theta) + self.prefix_logprob
-        extensions: list[_Extension] = []
+        extensions: list[Extension] = []
         for bundle in self.bundles:
             if bundle.log_p >= floor:
-                extensions += self._extensions(bundle)
-        masses = np.zeros(257)
-        for bundle in (*self.bundles, *_open(self.evaluated, extensions)):
-            part, log_part = self.evaluated.next_bytes(
-                bundle.node, bundle.lo, bundle.hi, bundle.depth
-            )
-            if bundle.log_weight + log_part > -math.inf:
-                masses += math.exp(bundle.log_weight + log_part - scale) * part
-        return masses, scale
-
-    def _extensions(self, bundle: Bundle) -> list[_Extension]:
-        """Contexts that the tokens ending here make (`extend` of Appendix D, unevaluated)."""
-        index = self.evaluated.index
-        in_order = self.evaluated.row(bundle.node).in_order
-        found = []
-        at = bundle.lo
-        while bundle.depth and at < bundle.hi and len(index.sorted[at]) == bundle.depth:
-            if in_order[at] > 0:
-                weight = bundle.log_weight + math.log(in_order[at])
-                found.append(_Extension(bundle.node, int(index.ids[at]), weight))
-            at += 1
-        return found
+                extensions += extend(self.evaluated, bundle)
+        bundles = [*self.bundles, *open_bundles(self.evaluated, extensions)]
+        return next_byte_masses(self.evaluated, bundles)
 
     def _top_k(
-        self, kept: list[Bundle], extensions: list[_Extension], byte: int
-    ) -> tuple[list[Bundle], list[Bundle], list[_Extension]]:
+        self, kept: list[Bundle], extensions: list[Extension], byte: int
+    ) -> tuple[list[Bundle], list[Bundle], list[Extension]]:
         """The k heaviest candidates, the other candidates, and what was not opened."""
         extensions = sorted(extensions, key=lambda extension: -extension.log_weight)
         candidates = sorted(kept, key=lambda bundle: -bundle.log_p)
@@ -231,9 +195,9 @@ class Beam:
                 # Weights in falling order: once one is under the k-th, all the rest are.
                 if extensions[0].log_weight < kth:
                     break
-            opened = _open(self.evaluated, extensions[:size])
+            opened = open_bundles(self.evaluated, extensions[:size])
             extensions = extensions[size:]
-            candidates += [b for b in (_filter(self.evaluated, b, byte) for b in opened) if b]
+            candidates += [b for b in (narrow(self.evaluated, b, byte) for b in opened) if b]
             candidates.sort(key=lambda bundle: -bundle.log_p)
         return candidates[: self.k], candidates[self.k :], extensions
 
@@ -265,7 +229,7 @@ def start(
         raise SettingError(f"k is {k}: a beam keeps at least one bundle.")
     if not 0 <= theta <= 1:
         raise SettingError(f"theta is {theta}: it is a share of the beam's mass, in [0, 1].")
-    whole = Bundle(root, 0.0, 0, 0, len(evaluated.index.sorted), 0.0)
+    whole = bundle_before(evaluated, root, 0.0, b"")
     return Beam(evaluated, k, theta, lazy, fallback, bundles=(whole,))
 
 
@@ -293,26 +257,9 @@ def token_healing(evaluated: EvaluatedRows, root: int, text: bytes) -> Beam:
         weight += log(float(evaluated.row(node).in_order[evaluated.index.rank[id]]))
         node = evaluated.extend([(node, id)])[0]
     last = evaluated.index.vocabulary.tokens[ids[-1]] or b""
-    lo, hi = evaluated.index.range(last)
-    mass = weight + log(float(evaluated.row(node).in_order[lo:hi].sum()))
-    return replace(beam, text=text, bundles=(Bundle(node, weight, len(last), lo, hi, mass),))
+    return replace(beam, text=text, bundles=(bundle_before(evaluated, node, weight, last),))
 
 
-def _open(evaluated: EvaluatedRows, extensions: list[_Extension]) -> list[Bundle]:
-    """Evaluate extensions in one batch; each becomes the bundle of all its next tokens."""
-    nodes = evaluated.extend([(e.parent, e.token) for e in extensions])
-    size = len(evaluated.index.sorted)
-    return [
-        Bundle(node, e.log_weight, 0, 0, size, e.log_weight)
-        for node, e in zip(nodes, extensions, strict=True)
-    ]
-
-
-def _filter(evaluated: EvaluatedRows, bundle: Bundle, byte: int) -> Bundle | None:
-    """The part of a bundle whose next byte is `byte`; None if that has no mass."""
-    lo, hi = evaluated.index.narrow(bundle.lo, bundle.hi, bundle.depth, byte)
-    mass = float(evaluated.row(bundle.node).in_order[lo:hi].sum())
-    if mass <= 0:
-        return None
-    log_p = bundle.log_weight + math.log(mass)
-    return Bundle(bundle.node, bundle.log_weight, bundle.depth + 1, lo, hi, log_p)
+def _bound(dropped: Bundle | Extension) -> float:
+    """log of the most that what was dropped can add, nats."""
+    return dropped.log_p if isinstance(dropped, Bundle) else dropped.log_weight

@@ -1,6 +1,6 @@
 """Coverings, best first, with guaranteed bounds.
 
-    →p(σ) = Σ_{δ : κ(δ) ≺ σ} →p_Δ(δ) · m_δ(σ[|κ(δ)|:])
+    →p(σ) = Σ_{δ : κ(δ) ≺ σ} →p_Δ(δ) · m_δ(σ[|κ(δ)|:])                                        (*)
 
 where m_δ(s) is the mass of the tokens that start with s. Contexts δ are visited in falling order
 of their weight →p_Δ(δ). Everything below an unvisited context adds at most its weight, so at any
@@ -21,6 +21,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from charwise.coverings.bundles import Bundle, bundle_before, next_byte_masses
 from charwise.coverings.log_sums import add_logs, log, log_sum
 from charwise.coverings.members import Member, members_in_order
 from charwise.coverings.rows import EvaluatedRows
@@ -28,22 +29,6 @@ from charwise.errors import SettingError
 
 #: Contexts evaluated in one call while searching.
 _BATCH = 32
-
-
-class Bundle(NamedTuple):
-    """A visited context δ, and the tokens after it that reach or pass the end of the text.
-
-    Vieira et al. 2025, Appendix D: all members of a covering that differ in their last token.
-
-    >>> Bundle(node=0, log_weight=0.0, position=0, lo=1, hi=2).hi
-    2
-    """
-
-    node: int
-    log_weight: float  # log →p_Δ(δ), nats
-    position: int  # |κ(δ)|, bytes
-    lo: int  # the range, in sorted order, of the tokens that start with σ[position:]
-    hi: int
 
 
 @dataclass(frozen=True)
@@ -118,8 +103,7 @@ class Covering:
         """Bounds of log →p(σ | root), nats."""
         if not self.text:
             return Interval(0.0, 0.0)
-        inside = [b for b in self.bundles if b.position < len(self.text)]
-        lower = log_sum([log_mass(self._evaluated, bundle) for bundle in inside])
+        lower = log_sum([bundle.log_p for bundle in self.bundles if bundle.depth > 0])
         return _interval(lower, self.log_unvisited)
 
     def logprob(self) -> Interval:
@@ -130,7 +114,7 @@ class Covering:
         logs = [
             bundle.log_weight + log(self._evaluated.row(bundle.node).end)
             for bundle in self.bundles
-            if bundle.position == len(self.text)
+            if bundle.depth == 0
         ]
         return _interval(log_sum(logs), add_logs(self.log_unvisited, self.log_unvisited_end))
 
@@ -148,21 +132,7 @@ class Covering:
         >>> (masses[[ord("a"), ord("b"), 256]] * math.exp(scale)).round(9).tolist()
         [0.1875, 0.125, 0.0625]
         """
-        size = len(self.text)
-        # The heaviest share of →p(σ), not the heaviest context: that may spell none of it.
-        scale = max((self._log_share(bundle) for bundle in self.bundles), default=-math.inf)
-        masses = np.zeros(257)
-        for bundle in self.bundles:
-            depth = size - bundle.position
-            part, log_part = self._evaluated.next_bytes(bundle.node, bundle.lo, bundle.hi, depth)
-            if log_part > -math.inf:
-                masses += math.exp(bundle.log_weight + log_part - scale) * part
-        return masses, scale
-
-    def _log_share(self, bundle: Bundle) -> float:
-        """log of what a bundle adds to →p(σ), or, if it spells σ, of its own weight."""
-        ended = bundle.position == len(self.text)
-        return bundle.log_weight if ended else log_mass(self._evaluated, bundle)
+        return next_byte_masses(self._evaluated, self.bundles)
 
     def top(self, k: int) -> list[Member]:
         """The `k` most probable members of C(σ), in guaranteed order."""
@@ -229,12 +199,12 @@ def best_first(
         for item, node in zip(batch, _evaluate(evaluated, batch), strict=True):
             contexts += 1
             weight, position = -item.negative_log_weight, item.position
-            lo, hi = evaluated.index.range(text[position:])
-            bundle = Bundle(node, weight, position, lo, hi)
+            rest = text[position:]
+            bundle = bundle_before(evaluated, node, weight, rest)
             bundles.append(bundle)
-            if position < len(text):
-                log_visited = add_logs(log_visited, log_mass(evaluated, bundle))
-            for token, logp in evaluated.continuations(node, text[position:], through):
+            if rest:
+                log_visited = add_logs(log_visited, bundle.log_p)
+            for token, logp in evaluated.continuations(node, rest, through):
                 order += 1
                 end = position + evaluated.index.length(token)
                 heapq.heappush(heap, _Frontier(-weight - logp, order, end, node, token))
@@ -247,22 +217,6 @@ def _evaluate(evaluated: EvaluatedRows, batch: list[_Frontier]) -> list[int]:
     edges = [(item.parent, item.token) for item in batch if item.token >= 0]
     nodes = iter(evaluated.extend(edges))
     return [item.parent if item.token < 0 else next(nodes) for item in batch]
-
-
-def log_mass(evaluated: EvaluatedRows, bundle: Bundle) -> float:
-    """log of a bundle's share of →p(σ): its weight times the mass of its range, nats.
-
-    >>> from charwise.engines.ngram import NgramLM
-    >>> from charwise.tokens.index import SortedVocabulary
-    >>> from charwise.tokens.vocabulary import Vocabulary
-    >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2], bos_ids=[2])
-    >>> lm = NgramLM(vocabulary, 1, {(): [0.5, 0.25, 0.25]})
-    >>> evaluated = EvaluatedRows(lm.tree([2]), SortedVocabulary(vocabulary))
-    >>> round(math.exp(log_mass(evaluated, Bundle(0, math.log(0.5), 1, 0, 2))), 9)  # 1/2 · 3/4
-    0.375
-    """
-    mass = evaluated.row(bundle.node).in_order[bundle.lo : bundle.hi].sum()
-    return bundle.log_weight + log(float(mass))
 
 
 def _interval(lower: float, log_unvisited: float) -> Interval:

@@ -24,19 +24,19 @@ from charwise.tokens.vocabulary import Vocabulary
 Conditional = Callable[[tuple[int, ...]], NDArray[np.float64]]
 
 
-class Member(NamedTuple):
-    """A token string, its decoding, and its prefix probability →p_Δ.
+class Weighted(NamedTuple):
+    """A token string with its decoding and its prefix probability →p_Δ.
 
-    >>> Member(0.25, b"ab", (1,)).text
+    >>> Weighted(0.25, b"ab", (1,)).raw
     b'ab'
     """
 
     p: float
-    text: bytes
+    raw: bytes
     tokens: tuple[int, ...]
 
 
-Prune = Callable[[bytes, list[Member]], list[Member]]
+Prune = Callable[[bytes, list[Weighted]], list[Weighted]]
 
 
 def conditional(lm: TokenLM, prompt_ids: Sequence[int] | None = None) -> Conditional:
@@ -63,11 +63,11 @@ def conditional(lm: TokenLM, prompt_ids: Sequence[int] | None = None) -> Conditi
     return row
 
 
-def prune_nothing(text: bytes, out: list[Member]) -> list[Member]:
+def prune_nothing(text: bytes, out: list[Weighted]) -> list[Weighted]:
     """Keep all of the covering.
 
-    >>> prune_nothing(b"a", [Member(0.5, b"a", (0,))])
-    [Member(p=0.5, text=b'a', tokens=(0,))]
+    >>> prune_nothing(b"a", [Weighted(0.5, b"a", (0,))])
+    [Weighted(p=0.5, raw=b'a', tokens=(0,))]
     """
     return out
 
@@ -75,15 +75,15 @@ def prune_nothing(text: bytes, out: list[Member]) -> list[Member]:
 def prune_top_k_buckets(k: int) -> Prune:
     """Keep the `k` heaviest buckets: members that agree up to a partially matched last token.
 
-    >>> members = [Member(0.3, b"a", (0,)), Member(0.2, b"ab", (1,)), Member(0.2, b"ac", (2,))]
-    >>> [member.text for member in prune_top_k_buckets(1)(b"a", members)]
+    >>> out = [Weighted(0.3, b"a", (0,)), Weighted(0.2, b"ab", (1,)), Weighted(0.2, b"ac", (2,))]
+    >>> [member.raw for member in prune_top_k_buckets(1)(b"a", out)]
     [b'ab', b'ac']
     """
 
-    def prune(text: bytes, out: list[Member]) -> list[Member]:
-        buckets: dict[tuple[int, ...], list[Member]] = defaultdict(list)
+    def prune(text: bytes, out: list[Weighted]) -> list[Weighted]:
+        buckets: dict[tuple[int, ...], list[Weighted]] = defaultdict(list)
         for member in out:
-            partial = len(member.text) > len(text)
+            partial = len(member.raw) > len(text)
             buckets[member.tokens[:-1] if partial else member.tokens].append(member)
         heaviest = sorted(buckets.values(), key=lambda b: -sum(member.p for member in b))
         return [member for bucket in heaviest[:k] for member in bucket]
@@ -93,7 +93,7 @@ def prune_top_k_buckets(k: int) -> Prune:
 
 def enum_cover(
     text: bytes, p: Conditional, vocabulary: Vocabulary, prune: Prune = prune_nothing
-) -> list[Member]:
+) -> list[Weighted]:
     """The members of the covering C(text) that survive `prune` (Vieira et al. 2025, §3.2).
 
     >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2])
@@ -105,17 +105,19 @@ def enum_cover(
     """
     size = len(text)
     if size == 0:
-        return [Member(1.0, b"", ())]
+        return [Weighted(1.0, b"", ())]
     out = []
     for member in enum_cover(text[:-1], p, vocabulary, prune):
-        if len(member.text) < size:  # extend
+        if len(member.raw) < size:  # extend
             row = p(member.tokens)
             for id, token in enumerate(vocabulary.tokens):
                 if token is not None:
-                    longer = member.text + token
+                    longer = member.raw + token
                     if longer[size - 1] == text[-1]:  # filter
-                        out.append(Member(member.p * float(row[id]), longer, (*member.tokens, id)))
-        elif member.text[size - 1] == text[-1]:
+                        out.append(
+                            Weighted(member.p * float(row[id]), longer, (*member.tokens, id))
+                        )
+        elif member.raw[size - 1] == text[-1]:
             out.append(member)
     return prune(text, out)
 
@@ -142,7 +144,7 @@ def string_probability(text: bytes, p: Conditional, vocabulary: Vocabulary) -> f
     return sum(
         member.p * _end(p(member.tokens), vocabulary)
         for member in enum_cover(text, p, vocabulary)
-        if member.text == text
+        if member.raw == text
     )
 
 
@@ -164,8 +166,8 @@ def next_character_probability(
     total = 0.0
     for member in enum_cover(text, p, vocabulary, prune):
         total += member.p
-        if len(member.text) > size:
-            masses[member.text[size]] += member.p
+        if len(member.raw) > size:
+            masses[member.raw[size]] += member.p
             continue
         row = p(member.tokens)
         masses[256] += member.p * _end(row, vocabulary)

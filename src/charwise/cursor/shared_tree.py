@@ -4,73 +4,88 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
 
+from charwise.coverings.bundles import Bundle
 from charwise.coverings.rows import EvaluatedRows
-from charwise.errors import EmptyBeamError, ZeroProbabilityError
+from charwise.errors import ContextLengthError
+from charwise.token_lm import TokenLM
+from charwise.tokens.index import SortedVocabulary
+from charwise.tokens.prompts import Opening
 
-if TYPE_CHECKING:
-    from charwise.model import CharLM
+#: Canonical tokens before the cursor whose alternatives are summed over.
+EXACT_TOKENS = 12
 
+#: Tokens left free in the window for what a state grows by.
+_ROOM = 64
 
-class Opening(NamedTuple):
-    """What comes before a text: token ids, and the bytes that the tokenizer implies after them.
-
-    >>> Opening(ids=(0,), lead=b" ").lead
-    b' '
-    """
-
-    ids: tuple[int, ...]
-    lead: bytes
+#: Bytes of log-probabilities that one tree keeps at most.
+_RETAINED = 2**28
 
 
-class Session:
+class SharedTree:
     """One token tree, shared by all states that grew from the same prompt.
 
     Attributes:
-        lm: the model.
+        engine: the model.
+        index: its vocabulary, sorted.
         opening: what a text is conditioned on, start token and special tokens included.
         given: the text's first canonical tokens: with `opening`, what the root is conditioned on.
         start: bytes of the text before the root: after them, all alternatives count.
         path: tokens after the root that are evaluated with it, as are the shorter tokens that each
             of them starts with: the alternatives that can be told from the text alone.
+        evaluated: the tree, and the rows of the contexts asked about so far.
         lock: held while the tree or the evaluated rows change.
 
     >>> import charwise
     >>> lm = charwise.load()
     >>> opening = Opening(lm.vocabulary.bos_ids, b"")
-    >>> session = Session(lm, opening, lm.vocabulary.encode("import"), 6)
-    >>> node = session.evaluated.extend([(0, lm.vocabulary.encode(" os")[0])])[0]
-    >>> session.length(node) - session.length(0)
+    >>> shared = SharedTree(lm.engine, lm.index, opening, lm.vocabulary.encode("import"), 6)
+    >>> node = shared.evaluated.extend([(0, lm.vocabulary.encode(" os")[0])])[0]
+    >>> shared.length(node) - shared.length(0)
     1
-    >>> session.drop([node])
+    >>> shared.drop([node])
     """
 
     def __init__(
         self,
-        lm: CharLM,
+        engine: TokenLM,
+        index: SortedVocabulary,
         opening: Opening,
         given: Sequence[int],
         start: int,
         path: Sequence[int] = (),
     ) -> None:
-        self.lm = lm
+        self.engine = engine
+        self.index = index
         self.opening = opening
         self.given = list(given)
         self.start = start
         edges = list(enumerate(path))
         for node, token in enumerate(path):
-            edges += [
-                (node, prefix) for prefix in lm.index.prefixes(lm.vocabulary.tokens[token] or b"")
-            ]
-        tree = lm.engine.tree([*opening.ids, *self.given], edges)
-        self.evaluated = EvaluatedRows(tree, lm.index, edges=edges, retain=True)
+            shorter = index.prefixes(index.vocabulary.tokens[token] or b"")
+            edges += [(node, prefix) for prefix in shorter]
+        tree = engine.tree([*opening.ids, *self.given], edges)
+        self.evaluated = EvaluatedRows(tree, index, edges=edges, retain=True)
         self.lock = threading.RLock()
         self._dropped: set[int] = set()
 
     def length(self, node: int) -> int:
         """Tokens of a node's whole context, the opening included."""
         return len(self.opening.ids) + len(self.given) + self.evaluated.tree.depth(node)
+
+    @property
+    def room(self) -> int | None:
+        """Most tokens after the root that fit the window; None where there is no bound."""
+        window = self.engine.window
+        return None if window is None else window - self.length(0)
+
+    def outgrown(self, bundles: Sequence[Bundle]) -> bool:
+        """Whether these bundles are near the end of the window, or the tree holds too much."""
+        most = max(256, min(4096, _RETAINED // (4 * self.index.vocabulary.width)))
+        if self.evaluated.tree.size > most:
+            return True
+        longest = max(self.length(bundle.node) for bundle in bundles)
+        return self.engine.window is not None and longest >= self.engine.window - 1
 
     def drop(self, nodes: Sequence[int]) -> None:
         """Free contexts that no state refers to."""
@@ -81,29 +96,34 @@ class Session:
                 tree.keep([node for node in range(tree.size) if node not in self._dropped])
 
 
-def impossible(text: bytes, missing: float) -> ZeroProbabilityError | EmptyBeamError:
-    """The error for a text that nothing evaluated can spell, though `missing` was left out.
+def prefill(
+    engine: TokenLM, index: SortedVocabulary, opening: Opening, whole: bytes
+) -> tuple[SharedTree, list[int]]:
+    """A tree after all but the last tokens of a text, and those: the canonical tokens that count.
 
-    >>> type(impossible(b"ab", missing=0.0)).__name__, type(impossible(b"ab", 0.1)).__name__
-    ('ZeroProbabilityError', 'EmptyBeamError')
+    Of a text longer than the window, the beginning is left out.
+
+    Raises:
+        ContextLengthError: if what is before the text leaves no room for those tokens.
+
+    >>> import charwise
+    >>> lm = charwise.load()
+    >>> opening = Opening(lm.vocabulary.bos_ids, b"")
+    >>> shared, rest = prefill(lm.engine, lm.index, opening, b"import numpy as np\\n" * 20)
+    >>> len(rest), len(shared.given) > 60
+    (12, True)
     """
-    if missing <= 0.0:
-        return zero_probability(text)
-    return EmptyBeamError(
-        f"no context that was kept goes on to {text[-20:]!r} ({len(text)} bytes); up to "
-        f"{missing:.2g} of the probability was left out before. Use preset='accurate', or an "
-        "Effort with a smaller theta."
-    )
-
-
-def zero_probability(text: bytes) -> ZeroProbabilityError:
-    """The error for a text that cannot be conditioned on.
-
-    >>> str(zero_probability(b"ab"))[:42]
-    "the model gives the text ending in b'ab' ("
-    """
-    return ZeroProbabilityError(
-        f"the model gives the text ending in {text[-20:]!r} ({len(text)} bytes) probability zero, "
-        "so nothing can be conditioned on it. Check the text, or whether the vocabulary can "
-        "spell it; with a coarse preset, try preset='accurate'."
-    )
+    vocabulary, window = index.vocabulary, engine.window
+    canonical = vocabulary.encode_beginning(whole)
+    given = canonical[:-EXACT_TOKENS] if len(canonical) > EXACT_TOKENS else []
+    rest = canonical[len(given) :]
+    start = len(vocabulary.decode(given))
+    if window is not None:
+        room = window - len(opening.ids) - 2 * len(rest) - min(_ROOM, window // 8)
+        if room < 0:
+            raise ContextLengthError(
+                f"what is before the text ({len(opening.ids)} tokens) leaves no room for it "
+                f"in the model's window of {window}. Shorten it."
+            )
+        given = given[max(0, len(given) - room) :]
+    return SharedTree(engine, index, opening, given, start, rest), rest

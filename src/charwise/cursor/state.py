@@ -5,46 +5,35 @@ one prefill, then rounds over its last tokens only, because alternatives further
 what comes next. From there a state grows byte by byte: each bundle keeps the tokens that go on
 with the byte, and the contexts whose last token ends there are evaluated in one batch.
 
-States are immutable and share one `Session`: the token tree, and what has been evaluated in it.
+States are immutable and share one `SharedTree`: the token tree, and what has been evaluated in it.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+import heapq
+from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from charwise.coverings.beam import Bundle
-from charwise.coverings.log_sums import log, log_sum
-from charwise.cursor.distributions import NextBytes, NextChars
-from charwise.cursor.shared_tree import Opening, Session, impossible
-from charwise.errors import SettingError
+from charwise.coverings.bundles import next_byte_masses
+from charwise.cursor.cover import Cover, cover_after, cover_in_rounds
+from charwise.cursor.distributions import EOS, NextBytes, NextChars
+from charwise.cursor.shared_tree import EXACT_TOKENS, SharedTree, prefill
+from charwise.errors import SettingError, ZeroProbabilityError, impossible
 from charwise.known_text.effort import Effort
-from charwise.known_text.ranges import KnownText
-from charwise.known_text.rounds import Rounds
+from charwise.token_lm import TokenLM
+from charwise.tokens import utf8
 from charwise.tokens.canonical import to_bytes
-
-if TYPE_CHECKING:
-    from charwise.model import CharLM
-
-#: Canonical tokens before the cursor whose alternatives are summed over.
-EXACT_TOKENS = 12
+from charwise.tokens.index import SortedVocabulary
+from charwise.tokens.prompts import Opening
 
 #: Longer additions to a state are taken in rounds instead of byte by byte.
 _STEPPED = 4
-
-#: Bundles lighter than this share of the text's probability are dropped, and counted, unless
-#: the effort is to drop nothing (θ = 0).
-_LIGHT = 1e-12
 
 
 class State:
     """An immutable state: `state + "text"`, `state - n` bytes, `state.next()`.
 
     Attributes:
+        shared: the token tree, shared with the states that this one grew from and into.
         whole: the text, after the implied leading space of tokenizers that have one.
         bundles: the contexts that cover it.
         logprob: log →p(text | what is before `exact_from`), nats.
@@ -60,26 +49,22 @@ class State:
 
     def __init__(
         self,
-        session: Session,
+        shared: SharedTree,
         whole: bytes,
-        bundles: tuple[Bundle, ...],
-        logprob: float,
-        missing: float,
+        cover: Cover,
         effort: Effort,
         parent: State | None = None,
     ) -> None:
-        self.session = session
+        self.shared = shared
         self.whole = whole
-        self.bundles = bundles
-        self.logprob = logprob
-        self.missing = missing
+        self.bundles, self.logprob, self.missing = cover
         self.effort = effort
         self._parent = parent
 
     @property
     def text(self) -> bytes:
         """All of the prompt's text and what was added since."""
-        return self.whole[len(self.session.opening.lead) :]
+        return self.whole[len(self.shared.opening.lead) :]
 
     @property
     def exact_from(self) -> int:
@@ -87,12 +72,12 @@ class State:
 
         What is before it is conditioned on in its canonical tokenization.
         """
-        return max(0, self.session.start - len(self.session.opening.lead))
+        return max(0, self.shared.start - len(self.shared.opening.lead))
 
     @property
     def at_root(self) -> bool:
         """Whether nothing follows the root yet, so that the covering is the empty string."""
-        return len(self.whole) == self.session.start
+        return len(self.whole) == self.shared.start
 
     def next(self) -> NextBytes:
         """p(byte | text) for the 256 bytes and the end of text.
@@ -104,7 +89,8 @@ class State:
         >>> charwise.load().state("import nump").next().top(1)[0][0]
         'y'
         """
-        masses = self._next_masses()
+        with self.shared.lock:
+            masses, _ = next_byte_masses(self.shared.evaluated, self.bundles)
         total = masses.sum()
         if not total > 0:
             raise impossible(self.whole, self.missing)
@@ -119,10 +105,33 @@ class State:
 
         Raises:
             SettingError: for a coverage outside (0, 1].
-        """
-        from charwise.cursor.characters import next_chars
 
-        return next_chars(self, coverage)
+        >>> import charwise
+        >>> charwise.load().state("import nump").next_chars(0.5).top(1)[0][0]
+        'y'
+        """
+        if not 0 < coverage <= 1:
+            raise SettingError(f"coverage is {coverage}: it must lie in (0, 1].")
+        begun = utf8.pending(self.text)
+        nxt = self.next()
+        eos, listed = nxt.eos, dict[str, float]()
+        held = eos
+        states = {begun: self}
+        heap = _branches(begun, nxt, 1.0)
+        heapq.heapify(heap)
+        while heap and held < coverage:
+            negative, start = heapq.heappop(heap)
+            if utf8.needs(start) == 0:
+                listed[start.decode()] = -negative
+                held -= negative
+                continue
+            try:
+                states[start] = states[start[:-1]] + start[-1:]
+            except ZeroProbabilityError:
+                continue
+            for branch in _branches(start, states[start].next(), -negative):
+                heapq.heappush(heap, branch)
+        return NextChars(listed, eos, max(0.0, 1.0 - held * (1.0 - self.missing)))
 
     def __add__(self, more: str | bytes) -> State:
         """The state after more text.
@@ -133,7 +142,7 @@ class State:
         """
         data = to_bytes(more)
         if len(data) > _STEPPED:
-            return self.session.lm.continue_state(self, data)
+            return self._continued(data)
         state = self
         for byte in data:
             state = state._step(byte)
@@ -153,76 +162,47 @@ class State:
             if step > left:
                 break
             state, left = state._parent, left - step
-        if not left:
-            return state
-        return self.session.lm.shorten_state(state, left)
-
-    def _next_masses(self) -> NDArray[np.float64]:
-        """`[257]` masses relative to the text's probability; they sum to about 1."""
-        evaluated = self.session.evaluated
-        masses = np.zeros(257)
-        with self.session.lock:
-            for bundle in self.bundles:
-                shares, log_mass = evaluated.next_bytes(
-                    bundle.node, bundle.lo, bundle.hi, bundle.depth
-                )
-                if log_mass > -math.inf:
-                    masses += math.exp(bundle.log_weight + log_mass - self.logprob) * shares
-        return masses
+        return state._shortened(left) if left else state
 
     def _step(self, byte: int) -> State:
-        """The state after one byte: narrow every bundle, open the contexts that end here."""
-        session = self.session
-        if session.lm.outgrown(self):
-            return session.lm.continue_state(self, bytes([byte]))
-        with session.lock:
-            kept = [b for b in (self._narrow(bundle, byte) for bundle in self.bundles) if b]
-            logprob = log_sum([bundle.log_p for bundle in kept])
-            if logprob == -math.inf:
-                raise impossible(self.whole + bytes([byte]), self.missing)
-            kept, dropped = _without_light(kept, logprob, self.effort)
-            opened, left_out = self._open(kept, logprob)
-        missing = min(1.0, self.missing + dropped + left_out)
-        whole = self.whole + bytes([byte])
-        return State(session, whole, (*kept, *opened), logprob, missing, self.effort, parent=self)
+        """The state after one byte."""
+        shared, whole = self.shared, self.whole + bytes([byte])
+        if shared.outgrown(self.bundles):
+            return self._continued(bytes([byte]))
+        with shared.lock:
+            cover = Cover(self.bundles, self.logprob, self.missing)
+            longer = cover_after(shared.evaluated, cover, byte, self.effort)
+        if longer is None:
+            raise impossible(whole, self.missing)
+        return State(shared, whole, longer, self.effort, parent=self)
 
-    def _narrow(self, bundle: Bundle, byte: int) -> Bundle | None:
-        evaluated = self.session.evaluated
-        lo, hi = evaluated.index.narrow(bundle.lo, bundle.hi, bundle.depth, byte)
-        mass = float(evaluated.row(bundle.node).in_order[lo:hi].sum())
-        if mass <= 0:
-            return None
-        log_p = bundle.log_weight + math.log(mass)
-        return Bundle(bundle.node, bundle.log_weight, bundle.depth + 1, lo, hi, log_p)
+    def _continued(self, more: bytes) -> State:
+        """The state after more text, in rounds: on the same tree while that serves."""
+        shared, whole = self.shared, self.whole + more
+        canonical = shared.index.vocabulary.encode_beginning(whole[shared.start :])
+        fits = shared.room is None or len(canonical) + EXACT_TOKENS < shared.room
+        if len(canonical) > 4 * EXACT_TOKENS or not fits or shared.outgrown(self.bundles):
+            return self._anew(whole)
+        cover = cover_in_rounds(shared, whole, canonical, self.effort)
+        return State(shared, whole, cover, self.effort, parent=self)
 
-    def _open(self, bundles: Sequence[Bundle], logprob: float) -> tuple[list[Bundle], float]:
-        """Evaluate the contexts whose last token ends here and that weigh enough.
+    def _shortened(self, n: int) -> State:
+        """The state with n bytes of its prompt deleted, from what has been evaluated."""
+        shared, whole = self.shared, self.whole[: len(self.whole) - n]
+        if len(whole) <= shared.start:
+            return self._anew(whole)
+        canonical = shared.index.vocabulary.encode_beginning(whole[shared.start :])
+        if shared.given and len(canonical) < EXACT_TOKENS // 4:
+            # Too near the root: alternatives across it would be missed.
+            return self._anew(whole)
+        return State(
+            shared, whole, cover_in_rounds(shared, whole, canonical, self.effort), self.effort
+        )
 
-        Returns the new bundles, and the share of the probability that was left out.
-        """
-        evaluated, index = self.session.evaluated, self.session.evaluated.index
-        ended: list[tuple[float, int, int]] = []
-        for bundle in bundles:
-            in_order = evaluated.row(bundle.node).in_order
-            at = bundle.lo
-            while at < bundle.hi and len(index.sorted[at]) == bundle.depth:
-                weight = bundle.log_weight + log(float(in_order[at]))
-                if weight > -math.inf:
-                    ended.append((weight, bundle.node, int(index.ids[at])))
-                at += 1
-        ended.sort(reverse=True)
-        shares = [math.exp(weight - logprob) for weight, _, _ in ended]
-        least = min(self.effort.theta, self.effort.first)  # no context was evaluated here before
-        count = sum(share >= least for share in shares)
-        while math.fsum(shares[count:]) > 0.5:
-            count += 1  # whatever θ is, the better part is never left out
-        nodes = evaluated.extend([(node, token) for _, node, token in ended[:count]])
-        size = len(index.sorted)
-        opened = [
-            Bundle(node, weight, 0, 0, size, weight)
-            for node, (weight, _, _) in zip(nodes, ended, strict=False)
-        ]
-        return opened, math.fsum(shares[count:])
+    def _anew(self, whole: bytes) -> State:
+        """A state after a text, on a tree of its own."""
+        shared = self.shared
+        return begin(shared.engine, shared.index, shared.opening, whole, self.effort)
 
     def __copy__(self) -> State:
         return self  # immutable
@@ -232,8 +212,7 @@ class State:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A copy elsewhere evaluates again: the tree itself does not travel.
-        session = self.session
-        return (_restore, (session.lm, session.opening, self.whole, self.effort))
+        return (_restore, (self.shared.engine, self.shared.opening, self.whole, self.effort))
 
     def __repr__(self) -> str:
         return (
@@ -242,80 +221,41 @@ class State:
         )
 
 
-def build(
-    session: Session,
-    whole: bytes,
-    canonical: Sequence[int],
-    effort: Effort,
-    parent: State | None = None,
+def begin(
+    engine: TokenLM, index: SortedVocabulary, opening: Opening, whole: bytes, effort: Effort
 ) -> State:
-    """The state after a text that the session began, in rounds.
+    """The state after a text: prefill all but its last tokens, then rounds over those.
 
     Args:
-        session: its root is after `session.start` bytes of the text.
+        engine: the model.
+        index: its vocabulary, sorted.
+        opening: what the text is conditioned on.
         whole: the text, lead included.
-        canonical: the tokens of `whole[session.start:]`.
-        effort: how much to spend.
-        parent: the state that this one continues.
+        effort: how much to spend, on it and on what is added.
 
     Raises:
         ZeroProbabilityError: if the text has probability zero.
+        ContextLengthError: if what is before the text leaves no room for it in the window.
+
+    >>> import charwise
+    >>> lm = charwise.load()
+    >>> opening = Opening(lm.vocabulary.bos_ids, b"")
+    >>> begin(lm.engine, lm.index, opening, b"import nump", lm.effort).next().top(1)[0][0]
+    'y'
     """
-    rest = whole[session.start :]
-    with session.lock:
-        room = session.lm.engine.window
-        if room is not None:
-            room -= session.length(0)
-        rounds = Rounds(
-            session.evaluated,
-            0,
-            KnownText.of(rest, session.lm.index),
-            canonical,
-            effort,
-            through=True,
-            deepest=room,
-        )
-        lattice = rounds.run()
-        size, known = len(rest), rounds.known
-        logprob = float(lattice.log_prefix[size])
-        if logprob == -math.inf:
-            raise impossible(whole, float(lattice.missing.sum()))
-        bundles = []
-        for vertex in lattice.vertices:
-            weight, depth = lattice.log_weight(vertex), size - vertex.position
-            if weight == -math.inf or depth > len(vertex.starting):
-                continue
-            if depth == 0:
-                bundle = Bundle(vertex.node, weight, 0, 0, len(session.lm.index.sorted), weight)
-            else:
-                lo, hi = known.lo[vertex.position, depth - 1], known.hi[vertex.position, depth - 1]
-                mass = weight + log(vertex.starting[depth - 1])
-                bundle = Bundle(vertex.node, weight, depth, int(lo), int(hi), mass)
-            if bundle.log_p > -math.inf:
-                bundles.append(bundle)
-        bundles, dropped = _without_light(bundles, logprob, effort)
-        missing = min(1.0, float(lattice.missing.sum()) + dropped)
-    # An implied leading space is conditioned on: it is not part of the text.
-    lead = len(session.opening.lead) - session.start
-    given = float(lattice.log_prefix[lead]) if lead > 0 else 0.0
-    bundles = [
-        bundle._replace(log_weight=bundle.log_weight - given, log_p=bundle.log_p - given)
-        for bundle in bundles
+    shared, rest = prefill(engine, index, opening, whole)
+    return State(shared, whole, cover_in_rounds(shared, whole, rest, effort), effort)
+
+
+def _restore(engine: TokenLM, opening: Opening, whole: bytes, effort: Effort) -> State:
+    return begin(engine, SortedVocabulary.of(engine.vocabulary), opening, whole, effort)
+
+
+def _branches(start: bytes, nxt: NextBytes, weight: float) -> list[tuple[float, bytes]]:
+    """(−probability, bytes so far) of each way to go on with a character that has begun."""
+    longer = (start + bytes([byte]) for byte in range(EOS))
+    return [
+        (-float(p) * weight, more)
+        for more, p in zip(longer, nxt.probs, strict=False)
+        if p > 0 and utf8.needs(more) >= 0
     ]
-    return State(session, whole, tuple(bundles), logprob - given, missing, effort, parent)
-
-
-def _without_light(
-    bundles: list[Bundle], logprob: float, effort: Effort
-) -> tuple[list[Bundle], float]:
-    """The bundles that weigh something, and the share of the probability of the others."""
-    floor = logprob + log(min(_LIGHT, effort.theta))
-    light = [bundle for bundle in bundles if bundle.log_p < floor]
-    if not light:
-        return bundles, 0.0
-    dropped = math.fsum(math.exp(bundle.log_p - logprob) for bundle in light)
-    return [bundle for bundle in bundles if bundle.log_p >= floor], dropped
-
-
-def _restore(lm: CharLM, opening: Opening, whole: bytes, effort: Effort) -> State:
-    return lm.begin(opening, whole, effort)

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from charwise.engines.llama_cpp.lm import LlamaCppLM
     from charwise.engines.transformers.lm import TransformersLM
     from charwise.engines.vllm import VllmLM
-    from charwise.model import CharLM
     from charwise.token_lm import TokenLM
 
     Engine = TransformersLM | LlamaCppLM | VllmLM
@@ -191,16 +190,3 @@ _ENGINES: dict[str, Callable[[Asked], Engine]] = {
     "llama.cpp": _llama_cpp,
     "vllm": _vllm,
 }
-
-
-def load(
-    model: str | os.PathLike[str] | None = None, *, preset: str = "default", **how: Any
-) -> CharLM:
-    """A `CharLM` on the engine of a model; `how` is what `open_engine` takes.
-
-    >>> load().info()["engine"].split()[0]
-    'transformers'
-    """
-    from charwise.model import CharLM
-
-    return CharLM(open_engine(model, **how), preset=preset)

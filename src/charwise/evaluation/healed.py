@@ -8,12 +8,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from charwise.coverings.bundles import bundle_before, next_byte_masses
 from charwise.coverings.log_sums import log
 from charwise.coverings.rows import EvaluatedRows
-from charwise.cursor.shared_tree import zero_probability
+from charwise.errors import zero_probability
 from charwise.evaluation.methods import Floats, Walk, walked
 from charwise.known_text.windows import plan
 from charwise.model import CharLM
+from charwise.tokens.prompts import split
 from charwise.tokens.vocabulary import Prompt
 
 #: Bytes of the text whose contexts are evaluated in one call.
@@ -37,7 +39,7 @@ def walk_healed(lm: CharLM, prompt: Prompt, *, distributions: bool = False) -> W
     >>> walk_healed(charwise.load(), "import os").logprobs.shape
     (9,)
     """
-    opening, text = lm.split(prompt)
+    opening, text = split(lm.vocabulary, prompt)
     logprobs = np.zeros(len(text))
     rows = np.zeros((len(text), 257)) if distributions else None
     contexts = calls = 0
@@ -71,15 +73,13 @@ class _Healed:
 
     def next_byte_masses(self, evaluated: EvaluatedRows) -> Floats:
         """`[257]` masses of the next byte, at 256 of the end of text, up to a factor."""
-        index, node = evaluated.index, self.path[-1]
-        lo, hi = index.range(self.rest)
-        shares, log_mass = evaluated.next_bytes(node, lo, hi, len(self.rest))
-        masses = math.exp(log_mass) * shares
+        node, index = self.path[-1], evaluated.index
+        logs = evaluated.row(node).in_order
+        bundles = [bundle_before(evaluated, node, 0.0, self.rest)]
         for token, after in self.ended:
-            shares, log_mass = evaluated.next_bytes(after, 0, len(index.sorted), 0)
-            weight = log(float(evaluated.row(node).in_order[index.rank[token]]))
-            masses += math.exp(weight + log_mass) * shares
-        return np.asarray(masses)
+            weight = log(float(logs[index.rank[token]]))
+            bundles.append(bundle_before(evaluated, after, weight, b""))
+        return next_byte_masses(evaluated, bundles)[0]
 
 
 def _heal(evaluated: EvaluatedRows, prefixes: list[bytes]) -> list[_Healed]:

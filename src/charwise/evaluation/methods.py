@@ -15,13 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from charwise.coverings import beam as beams
+from charwise.coverings.bundles import next_byte_masses
 from charwise.coverings.rows import EvaluatedRows
-from charwise.cursor.shared_tree import Opening
+from charwise.cursor.cover import bundles_at
 from charwise.known_text.effort import Effort
 from charwise.known_text.rounds import Rounds
 from charwise.known_text.windows import plan, stretches
 from charwise.model import CharLM
-from charwise.tokens.index import END_OF_TOKEN
+from charwise.tokens.prompts import Opening, split
 from charwise.tokens.vocabulary import Prompt
 
 Floats = NDArray[np.float64]
@@ -89,7 +90,7 @@ def walk_rounds(lm: CharLM, prompt: Prompt, effort: Effort, *, distributions: bo
     >>> walk.logprobs.shape, walk.distributions.shape
     ((9,), (9, 257))
     """
-    opening, text = lm.split(prompt)
+    opening, text = split(lm.vocabulary, prompt)
     logprobs = np.zeros(len(text))
     rows = np.zeros((len(text), 257)) if distributions else None
     contexts = calls = 0
@@ -112,28 +113,17 @@ def next_bytes_along(rounds: Rounds) -> Floats:
 
     >>> import charwise
     >>> lm = charwise.load()
-    >>> text, opening = b"import os", lm.split("")[0]
+    >>> text, opening = b"import os", split(lm.vocabulary, "")[0]
     >>> _, rounds = next(stretches(lm.engine, lm.index, opening, text, lm.effort, retain=True))
     >>> next_bytes_along(rounds).shape
     (9, 257)
     """
-    lattice, known, evaluated = rounds.lattice, rounds.known, rounds.evaluated
-    index, size = evaluated.index, len(known.text)
-    masses = np.zeros((size + 1, 257))
-    for vertex in lattice.vertices:
-        weight = lattice.log_weight(vertex)
-        if weight == -math.inf:
-            continue
-        row, at = evaluated.row(vertex.node), vertex.position
-        for depth in range(min(len(vertex.starting), size - at) + 1):
-            if depth == 0:
-                lo, hi = 0, len(index.sorted)
-            else:
-                lo, hi = int(known.lo[at, depth - 1]), int(known.hi[at, depth - 1])
-            part = index.next_byte_masses(row.in_order, lo, hi, depth)
-            part[END_OF_TOKEN] = row.end if depth == 0 else 0.0
-            masses[at + depth] += part * math.exp(weight - lattice.log_prefix[at + depth])
-    return np.asarray(masses[:-1] / masses[:-1].sum(axis=1, keepdims=True))
+    out = np.zeros((len(rounds.known.text), 257))
+    for at, probs in enumerate(out):
+        bundles = bundles_at(rounds.lattice, rounds.known, at)
+        masses, _ = next_byte_masses(rounds.evaluated, bundles)
+        probs[:] = masses / masses.sum()
+    return out
 
 
 def walk_beam(
@@ -151,7 +141,7 @@ def walk_beam(
     >>> walk_beam(charwise.load(), "import os", k=4).logprobs.shape
     (9,)
     """
-    opening, text = lm.split(prompt)
+    opening, text = split(lm.vocabulary, prompt)
     logprobs = np.zeros(len(text))
     rows = np.zeros((len(text), 257)) if distributions else None
     contexts = calls = 0
@@ -184,7 +174,7 @@ def walk_canonical(lm: CharLM, prompt: Prompt) -> Walk:
     >>> walk_canonical(charwise.load(), "import os").contexts     # the start, and all but the last
     2
     """
-    opening, text = lm.split(prompt)
+    opening, text = split(lm.vocabulary, prompt)
     logprobs = np.zeros(len(text))
     contexts = calls = 0
     started = time.perf_counter()

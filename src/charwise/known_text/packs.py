@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from charwise.coverings.rows import EvaluatedRows
-from charwise.cursor.shared_tree import Opening
 from charwise.known_text.effort import Effort
 from charwise.known_text.ranges import KnownText
 from charwise.known_text.rounds import PORTION, Rounds, work
@@ -18,6 +17,7 @@ from charwise.known_text.windows import Stretch, Text, gather, plan, score_text
 from charwise.surprisal.score import Score
 from charwise.token_lm import TokenLM
 from charwise.tokens.index import SortedVocabulary
+from charwise.tokens.prompts import Opening
 
 #: Canonical tokens of a pack: with more, attention across the pack costs more than calls do.
 PACK = 128

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from charwise.coverings.log_sums import log_sum
 from charwise.coverings.rows import EvaluatedRows
-from charwise.cursor.shared_tree import Opening, impossible
-from charwise.errors import ContextLengthError
+from charwise.errors import ContextLengthError, impossible
 from charwise.known_text.effort import Effort
 from charwise.known_text.lattice import Lattice
 from charwise.known_text.ranges import KnownText
@@ -25,6 +24,7 @@ from charwise.known_text.rounds import Rounds, first_path
 from charwise.surprisal.score import Score
 from charwise.token_lm import TokenLM
 from charwise.tokens.index import SortedVocabulary
+from charwise.tokens.prompts import Opening
 
 #: Canonical tokens of a window for models whose own window is longer or unbounded.
 WINDOW = 1024

@@ -14,6 +14,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +30,9 @@ END_OF_TOKEN = 256
 
 #: −inf in float32, as the int32 with the same bits.
 _MINUS_INFINITY = np.float32(-np.inf).view(np.int32)
+
+#: id of a vocabulary → its index, while one is held: see `SortedVocabulary.of`.
+_indices: WeakValueDictionary[int, SortedVocabulary] = WeakValueDictionary()
 
 
 class SortedVocabulary:
@@ -70,6 +74,21 @@ class SortedVocabulary:
         # Token bytes end to end: byte d of sorted token i is _bytes[_start[i] + d].
         self.flat = np.frombuffer(b"".join(self.sorted), dtype=np.uint8)
         self.starts = np.concatenate(([0], np.cumsum(lengths)))
+
+    @classmethod
+    def of(cls, vocabulary: Vocabulary) -> SortedVocabulary:
+        """The index of a vocabulary; the same object while anyone holds it.
+
+        >>> vocabulary = Vocabulary.from_bytes([b"a"])
+        >>> index = SortedVocabulary.of(vocabulary)
+        >>> SortedVocabulary.of(vocabulary) is index
+        True
+        """
+        # An index holds its vocabulary, so while it lives the id belongs to no other.
+        index = _indices.get(id(vocabulary))
+        if index is None:
+            index = _indices[id(vocabulary)] = cls(vocabulary)
+        return index
 
     def length(self, id: int) -> int:
         """How many bytes a token has."""

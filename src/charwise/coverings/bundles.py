@@ -1,0 +1,165 @@
+"""Bundles: a context, and the tokens after it that agree with the text so far.
+
+    →p(σ) = Σ_{δ : κ(δ) ≺ σ} →p_Δ(δ) · m_δ(σ[|κ(δ)|:])                                        (*)
+
+A bundle is one term of (*): all members of a covering that differ in their last token (Vieira et
+al. 2025, Appendix D). Whoever has chosen which bundles to keep, by beam, best first or in rounds,
+asks the same of them: what follows (eq. 8), what is left after one more byte, and which contexts
+begin where the text ends.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from charwise.coverings.log_sums import log
+from charwise.coverings.rows import EvaluatedRows
+
+
+class Bundle(NamedTuple):
+    """A context δ, and the range of the tokens after it that agree with the text σ so far.
+
+    >>> Bundle(node=0, log_weight=0.0, depth=1, lo=0, hi=2, log_p=math.log(0.75)).depth
+    1
+    """
+
+    node: int
+    log_weight: float  # log →p_Δ(δ), nats
+    depth: int  # |σ| − |κ(δ)|: bytes of the next token that the text has fixed
+    lo: int  # the range, in sorted order, of the tokens that start with them
+    hi: int
+    log_p: float  # log_weight + log of the range's mass: the bundle's share of →p(σ)
+
+
+class Extension(NamedTuple):
+    """A context that ends where the text does, not evaluated yet; its weight bounds its share.
+
+    >>> max(Extension(-2.0, 0, 1), Extension(-1.0, 0, 2)).token
+    2
+    """
+
+    log_weight: float
+    parent: int
+    token: int
+
+
+def bundle_before(rows: EvaluatedRows, node: int, log_weight: float, rest: bytes) -> Bundle:
+    """The bundle of a context after which `rest` is left of the text.
+
+    Where nothing is left, the text is spelled: all tokens may follow, and the end of the text, so
+    its share is the context's weight.
+
+    >>> from charwise.engines.ngram import NgramLM
+    >>> from charwise.tokens.index import SortedVocabulary
+    >>> from charwise.tokens.vocabulary import Vocabulary
+    >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2], bos_ids=[2])
+    >>> lm = NgramLM(vocabulary, 1, {(): [0.5, 0.25, 0.25]})
+    >>> rows = EvaluatedRows(lm.tree([2]), SortedVocabulary(vocabulary))
+    >>> bundle = bundle_before(rows, 0, math.log(0.5), b"a")
+    >>> bundle.lo, bundle.hi, round(math.exp(bundle.log_p), 9)  # 1/2 · 3/4
+    (0, 2, 0.375)
+    """
+    lo, hi = rows.index.range(rest)
+    if not rest:
+        return Bundle(node, log_weight, 0, lo, hi, log_weight)
+    mass = float(rows.row(node).in_order[lo:hi].sum())
+    return Bundle(node, log_weight, len(rest), lo, hi, log_weight + log(mass))
+
+
+def narrow(rows: EvaluatedRows, bundle: Bundle, byte: int) -> Bundle | None:
+    """The part of a bundle that goes on with a byte (`filter`); None if that has no mass.
+
+    >>> from charwise.engines.ngram import NgramLM
+    >>> from charwise.tokens.index import SortedVocabulary
+    >>> from charwise.tokens.vocabulary import Vocabulary
+    >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2], bos_ids=[2])
+    >>> lm = NgramLM(vocabulary, 1, {(): [0.5, 0.25, 0.25]})
+    >>> rows = EvaluatedRows(lm.tree([2]), SortedVocabulary(vocabulary))
+    >>> bundle = narrow(rows, bundle_before(rows, 0, 0.0, b"a"), ord("b"))
+    >>> bundle.depth, round(math.exp(bundle.log_p), 9)
+    (2, 0.25)
+    """
+    lo, hi = rows.index.narrow(bundle.lo, bundle.hi, bundle.depth, byte)
+    mass = float(rows.row(bundle.node).in_order[lo:hi].sum())
+    if mass <= 0:
+        return None
+    log_p = bundle.log_weight + math.log(mass)
+    return Bundle(bundle.node, bundle.log_weight, bundle.depth + 1, lo, hi, log_p)
+
+
+def extend(rows: EvaluatedRows, bundle: Bundle) -> list[Extension]:
+    """The contexts that the tokens ending where the text does make (`extend`), not evaluated.
+
+    >>> from charwise.engines.ngram import NgramLM
+    >>> from charwise.tokens.index import SortedVocabulary
+    >>> from charwise.tokens.vocabulary import Vocabulary
+    >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2], bos_ids=[2])
+    >>> lm = NgramLM(vocabulary, 1, {(): [0.5, 0.25, 0.25]})
+    >>> rows = EvaluatedRows(lm.tree([2]), SortedVocabulary(vocabulary))
+    >>> [extension.token for extension in extend(rows, bundle_before(rows, 0, 0.0, b"a"))]
+    [0]
+    """
+    index, in_order = rows.index, rows.row(bundle.node).in_order
+    found = []
+    at = bundle.lo
+    while at < bundle.hi and len(index.sorted[at]) == bundle.depth:
+        if in_order[at] > 0:
+            weight = bundle.log_weight + math.log(in_order[at])
+            found.append(Extension(weight, bundle.node, int(index.ids[at])))
+        at += 1
+    return found
+
+
+def open_bundles(rows: EvaluatedRows, extensions: Sequence[Extension]) -> list[Bundle]:
+    """Evaluate contexts in one batch; each becomes the bundle of all its next tokens.
+
+    >>> from charwise.engines.ngram import NgramLM
+    >>> from charwise.tokens.index import SortedVocabulary
+    >>> from charwise.tokens.vocabulary import Vocabulary
+    >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2], bos_ids=[2])
+    >>> lm = NgramLM(vocabulary, 1, {(): [0.5, 0.25, 0.25]})
+    >>> rows = EvaluatedRows(lm.tree([2]), SortedVocabulary(vocabulary))
+    >>> open_bundles(rows, [Extension(-1.0, parent=0, token=0)])
+    [Bundle(node=1, log_weight=-1.0, depth=0, lo=0, hi=2, log_p=-1.0)]
+    """
+    nodes = rows.extend([(extension.parent, extension.token) for extension in extensions])
+    return [
+        bundle_before(rows, node, extension.log_weight, b"")
+        for node, extension in zip(nodes, extensions, strict=True)
+    ]
+
+
+def next_byte_masses(
+    rows: EvaluatedRows, bundles: Sequence[Bundle]
+) -> tuple[NDArray[np.float64], float]:
+    """`[257]`: →p(σ·byte) / s, at 256 p(σ) / s; and log s, the scale, nats (eq. 8, unnormalised).
+
+    The scale is the heaviest share of →p(σ), not the heaviest context: that may spell none of it.
+    Tokens that end where the text does add nothing: what follows them is a bundle of its own.
+
+    >>> from charwise.engines.ngram import NgramLM
+    >>> from charwise.tokens.index import SortedVocabulary
+    >>> from charwise.tokens.vocabulary import Vocabulary
+    >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2], bos_ids=[2])
+    >>> lm = NgramLM(vocabulary, 1, {(): [0.5, 0.25, 0.25]})
+    >>> rows = EvaluatedRows(lm.tree([2]), SortedVocabulary(vocabulary))
+    >>> bundle = bundle_before(rows, 0, 0.0, b"a")
+    >>> spelled = open_bundles(rows, extend(rows, bundle))
+    >>> masses, scale = next_byte_masses(rows, [bundle, *spelled])
+    >>> (masses[[ord("a"), ord("b"), 256]] * math.exp(scale)).round(9).tolist()
+    [0.375, 0.25, 0.125]
+    """
+    masses = np.zeros(257)
+    scale = max((bundle.log_p for bundle in bundles), default=-math.inf)
+    if scale == -math.inf:
+        return masses, scale
+    for bundle in bundles:
+        shares, log_mass = rows.next_bytes(bundle.node, bundle.lo, bundle.hi, bundle.depth)
+        if bundle.log_weight + log_mass > -math.inf:
+            masses += math.exp(bundle.log_weight + log_mass - scale) * shares
+    return masses, scale

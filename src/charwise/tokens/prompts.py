@@ -1,0 +1,59 @@
+"""How a prompt is read: what it conditions on, and its text."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from charwise.errors import SettingError
+from charwise.tokens.canonical import to_bytes
+from charwise.tokens.vocabulary import Prompt, Vocabulary, parts_of
+
+
+class Opening(NamedTuple):
+    """What comes before a text: token ids, and the bytes that the tokenizer implies after them.
+
+    >>> Opening(ids=(0,), lead=b" ").lead
+    b' '
+    """
+
+    ids: tuple[int, ...]
+    lead: bytes
+
+
+def split(vocabulary: Vocabulary, prompt: Prompt) -> tuple[Opening, bytes]:
+    """What a prompt conditions on, and its text, which the implied lead begins.
+
+    Everything up to the last token id is the opening; one that does not begin with a special
+    token follows the start token.
+
+    Raises:
+        TokenizationError: for what is no prompt, or what no token spells before the last id.
+        SettingError: for a model with neither a start nor an end token, and no id given.
+
+    >>> vocabulary = Vocabulary.from_bytes([b"a", b"b", None], end_ids=[2], bos_ids=[2])
+    >>> split(vocabulary, "ab"), split(vocabulary, [2, "a", 0, "b"])[0].ids
+    ((Opening(ids=(2,), lead=b''), b'ab'), (2, 0, 0))
+    """
+    before, text = last_text(parts_of(prompt))
+    ids = vocabulary.encode_prompt(before)
+    if not ids or vocabulary.tokens[ids[0]] is not None:
+        ids = [*vocabulary.bos_ids, *ids]
+    if not ids:
+        raise SettingError(
+            "this model has no start token and no end token, so nothing to condition an "
+            "empty context on. Begin the prompt with a token id: [id, 'text']."
+        )
+    # The tokenizer implies its leading space at the start of a text only.
+    lead = vocabulary.lead if tuple(ids) == vocabulary.bos_ids else b""
+    return Opening(tuple(ids), lead), lead + text
+
+
+def last_text(parts: list[str | bytes | int]) -> tuple[list[str | bytes | int], bytes]:
+    """What comes up to the last token id, and the text after it.
+
+    >>> last_text(["a", 0, "b", b"c"])
+    (['a', 0], b'bc')
+    """
+    last = max((n for n, p in enumerate(parts) if not isinstance(p, str | bytes)), default=-1)
+    text = b"".join(to_bytes(part) for part in parts[last + 1 :])  # type: ignore[arg-type]
+    return parts[: last + 1], text
