@@ -5,13 +5,11 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-import pytest
-
 _stays: list[Any] = []
 
 
-@pytest.fixture(autouse=True)
-def the_embedded_model_stays() -> None:
-    """Engines live as long as somebody uses them, so here somebody does."""
-    if not _stays and "charwise.engines.transformers.lm" in sys.modules:
+def pytest_runtest_setup() -> None:
+    """Engines live as long as somebody uses them, so here somebody does, once there was one."""
+    opened = {"charwise.engines.load", "charwise.engines.transformers.lm"}
+    if not _stays and opened <= sys.modules.keys():
         _stays.append(sys.modules["charwise.engines.load"].open_engine())

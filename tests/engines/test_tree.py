@@ -413,6 +413,19 @@ def test_context_length():
     assert difference(lm, [1] * 60, tree, [4]) < 1e-4
 
 
+@pytest.mark.parametrize("path", ["tree", "branches"])
+def test_a_window_that_the_models_positions_do_not_fill(path):
+    lm = make_lm("gpt2", window=200, path=path)
+    with pytest.raises(ContextLengthError, match=r"fails at a context of 65 tokens"):
+        lm.tree([1] * 65)
+    tree = lm.tree([1] * 62)
+    (node,) = tree.extend([(0, 1)])
+    with pytest.raises(ContextLengthError, match=r"fails at a context of 65 tokens.*window="):
+        tree.extend([(node, 1), (2, 1)])
+    assert tree.size == 2
+    assert difference(lm, [1] * 62, tree, [0, 1, *tree.extend([(node, 2)])]) < 1e-4
+
+
 def test_every_id_counted_and_none_beyond():
     model = make_model("llama")
     vocabulary = Vocabulary.from_bytes([bytes([i]) for i in range(WIDTH)])
@@ -424,19 +437,65 @@ def test_every_id_counted_and_none_beyond():
     assert tree.logprobs([0]).exp().sum().item() == pytest.approx(1)
 
 
-def test_logits_that_are_not_finite():
+def adjusted(fixed: dict[int, float], path="auto") -> TransformersLM:
+    """A Llama some of whose logits are fixed, as models do with columns that pad their output."""
     model = make_model("llama")
-    with torch.no_grad():
-        model.lm_head.weight.fill_(torch.nan)
-    lm = TransformersLM(model, make_vocabulary(), path="branches")
-    with pytest.raises(EngineError, match="cannot share prefixes"):
-        lm.tree([30])
-    lm = make_lm("llama")
-    tree = lm.tree([30])
-    with torch.no_grad():
-        lm.model.lm_head.weight.fill_(torch.nan)
+
+    def fix(model, inputs, output):
+        for id, value in fixed.items():
+            output.logits[..., id] = value
+
+    model.register_forward_hook(fix)
+    return TransformersLM(model, make_vocabulary(), path=path)
+
+
+@pytest.mark.parametrize("value", [-np.inf, np.inf, np.nan, -1e30])
+@pytest.mark.parametrize("path", ["tree", "branches"])
+def test_logits_of_columns_that_nobody_counts(value, path):
+    lm = adjusted(dict.fromkeys([*range(TEXT, 30), 31], value), path)
+    assert random_trees(lm, 5) < 1e-4
+
+
+@pytest.mark.parametrize("path", ["tree", "branches"])
+def test_tokens_that_a_model_rules_out(path):
+    lm = adjusted({3: -np.inf, 4: -np.inf}, path)
+    tree = lm.tree([30, 1])
+    nodes = [0, *tree.extend([(0, 1), (1, 2), (0, 5)])]
+    found, true = tree.logprobs(nodes), plain(lm, [[30, 1, *tree.tokens(node)] for node in nodes])
+    assert (found[:, 3:5] == -torch.inf).all()
+    assert torch.allclose(found.exp(), true.exp(), atol=1e-5)
+
+
+@pytest.mark.parametrize("path", ["auto", "tree", "branches"])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_logits_that_are_not_finite(value, path):
+    with pytest.raises(EngineError, match=r"not finite \(NaN or infinite\) in float32"):
+        adjusted({3: value}, path).tree([30])
+    fixed: dict[int, float] = {}
+    tree = adjusted(fixed, path).tree([30])
+    fixed[3] = value
     with pytest.raises(EngineError, match="not finite"):
         tree.logprobs(tree.extend([(0, 1)]))
+    assert tree.size == 2
+
+
+@pytest.mark.parametrize("path", ["tree", "branches"])
+def test_a_model_without_opinions(path):
+    """No logits differ from each other: nor do those of a tree from those of plain passes."""
+    lm = adjusted(dict.fromkeys(range(WIDTH), 0.0), path)
+    assert lm.tree([30]).logprobs([0])[0, 0].item() == pytest.approx(-np.log(TEXT + 1))
+
+
+def test_numbers_without_a_cache_and_none_with_it():
+    lm = make_lm("llama")
+
+    def broken(model, inputs, arguments, output):
+        if arguments["use_cache"]:
+            output.logits[:] = torch.nan
+
+    lm.model.register_forward_hook(broken, with_kwargs=True)
+    with pytest.raises(EngineError, match=r"with a cache than without one \(NaN"):
+        lm.tree([30])
 
 
 def test_a_model_that_ignores_the_mask_is_found_out(monkeypatch):

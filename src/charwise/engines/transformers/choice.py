@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from charwise.engines.transformers.branch_cache import BranchCache
-from charwise.engines.transformers.forward import Forward
+from charwise.engines.transformers.forward import Forward, not_numbers
 from charwise.engines.transformers.gpt_neo import GPTNeoForward
 from charwise.engines.transformers.tree_attention import FlatCache, MaskedForward, masks_of
 from charwise.errors import EngineError
@@ -53,19 +53,34 @@ class Choice:
     why: str
 
 
-def choose(forward: Forward, path: str, text_ids: Sequence[int], window: int | None) -> Choice:
+@dataclass(frozen=True)
+class Trial:
+    """What a model is tried with.
+
+    Attributes:
+        forward: the model.
+        text_ids: tokens that may stand in a text.
+        counted: the ids whose logits are compared; nobody looks at the others.
+        window: longest context.
+    """
+
+    forward: Forward
+    text_ids: Sequence[int]
+    counted: NDArray[np.int64]
+    window: int | None
+
+
+def choose(trial: Trial, path: str) -> Choice:
     """The first path that works of those asked for ("tree", "branches", or "auto" for both).
 
-    Args:
-        text_ids: tokens that may stand in a text, to try the model on.
-        window: longest context.
-
     Raises:
-        EngineError: for a model that gives other logits with its cache than without.
+        EngineError: for a model that gives other logits with its cache than without, or logits
+            that are not numbers.
     """
+    forward = trial.forward
     why = "asked for"
     if path != "branches":
-        found = _tree_attention(forward, text_ids, window)
+        found = _tree_attention(trial)
         if isinstance(found, Choice):
             return found
         if path == "tree":
@@ -73,7 +88,7 @@ def choose(forward: Forward, path: str, text_ids: Sequence[int], window: int | N
         why = f"no tree attention: {found}"
     name = type(forward.model).__name__
     try:
-        error = _discrepancy(lambda: BranchCache(forward), forward, text_ids, window)
+        error = _discrepancy(lambda: BranchCache(forward), trial)
     except (torch.OutOfMemoryError, EngineError):
         raise
     except Exception as failure:
@@ -83,14 +98,15 @@ def choose(forward: Forward, path: str, text_ids: Sequence[int], window: int | N
         ) from failure
     if not error <= 4 * TOLERANCE.get(forward.dtype, 0.1):
         raise EngineError(
-            f"{name} gives other logits with a cache than without one ({error:.1e} of their "
-            "spread): its contexts cannot share prefixes."
+            f"{name} gives other logits with a cache than without one ({_off(error)}): its "
+            "contexts cannot share prefixes."
         )
     return Choice(lambda: BranchCache(forward), "cache per branch", why)
 
 
-def _tree_attention(forward: Forward, text_ids: Sequence[int], window: int | None) -> Choice | str:
+def _tree_attention(trial: Trial) -> Choice | str:
     """Tree attention, or why it does not work for this model."""
+    forward = trial.forward
     if "flash" in forward.attention:
         return f'{forward.attention} takes no mask; load with attn_implementation="sdpa" for it'
     if forward.cache_name != "past_key_values":
@@ -101,12 +117,12 @@ def _tree_attention(forward: Forward, text_ids: Sequence[int], window: int | Non
         masked = _masked(forward)
         if isinstance(masked, str):
             return masked
-        error = _discrepancy(lambda: FlatCache(forward, masked), forward, text_ids, window)
+        error = _discrepancy(lambda: FlatCache(forward, masked), trial)
     except (torch.OutOfMemoryError, EngineError):
         raise
     except Exception as failure:
         return f"the model refused its mask ({failure!r})"
-    proof = f"{error:.1e} of the logits' spread from plain passes on a small tree"
+    proof = f"{_off(error)} from plain passes on a small tree"
     if not error <= TOLERANCE.get(forward.dtype, 0.1):
         return proof
     return Choice(lambda: FlatCache(forward, masked), "tree attention", proof)
@@ -120,14 +136,17 @@ def _masked(forward: Forward) -> MaskedForward | str:
     return masks if isinstance(masks, str) else MaskedForward(forward, masks)
 
 
+def _off(error: float) -> str:
+    return f"{error:.1e} of the logits' spread" if error == error else "NaN, and so any distance"
+
+
 @torch.inference_mode()
-def _discrepancy(
-    make: Callable[[], TreeCache], forward: Forward, text_ids: Sequence[int], window: int | None
-) -> float:
+def _discrepancy(make: Callable[[], TreeCache], trial: Trial) -> float:
     """Root mean square difference of a small tree's logits to plain passes, over their spread.
 
     Sliding windows that are longer than its longest path, 9 tokens, are not put to the test.
     """
+    text_ids, window = trial.text_ids, trial.window
     ids = [text_ids[i * len(text_ids) // 8] for i in range(8)]
     small = window is not None and window < 9
     parents = _PARENTS[:1] if small else _PARENTS
@@ -137,9 +156,19 @@ def _discrepancy(
     for parent, token in zip(parents.tolist(), tokens, strict=True):
         paths.append([*paths[parent], token])
     leaves = np.arange(len(parents))[-3:]
+    true = torch.cat([trial.forward([paths[i + 1]], keep=1)[0] for i in leaves])
+    counted = torch.from_numpy(trial.counted).to(true.device)
+    true = true[:, counted].double()
+    if true.isnan().any() or (true == torch.inf).any():
+        raise not_numbers(trial.forward)
     cache = make()
     cache.start(prompt, [], [])
-    found = cache.append(parents, tokens, leaves).double()
-    true = torch.cat([forward([paths[i + 1]], keep=1)[0] for i in leaves]).double()
-    spread = (true - true.mean(-1, keepdim=True)).square().mean().sqrt()
-    return float((found - true).square().mean().sqrt() / spread)
+    found = cache.append(parents, tokens, leaves)[:, counted].double()
+    # A model may rule a token out, by −inf: there, both must do so.
+    difference = torch.where(found == true, 0.0, found - true)
+    if not difference.any():
+        return 0.0
+    finite = true.isfinite()
+    centred = true - true.where(finite, torch.nan).nanmean(-1, keepdim=True)
+    spread = centred[finite].square().mean().sqrt()
+    return float(difference.square().mean().sqrt() / spread)

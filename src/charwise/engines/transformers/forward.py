@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from charwise.errors import EngineError
+from charwise.errors import ContextLengthError, EngineError
 
 
 class Forward:
@@ -68,6 +68,10 @@ class Forward:
             positions: `[n]`, the same for all rows.
             attention_mask: additive; by default the model's own causal mask.
             keep: of the n positions, how many at the end (0 for all of them), or which.
+
+        Raises:
+            ContextLengthError: the model has no embedding of such a position.
+            EngineError: logits of another width.
         """
         device = self.device
         arguments: dict[str, Any] = {
@@ -85,7 +89,15 @@ class Forward:
             keep = keep.to(device)
         if self._takes_keep:
             arguments["logits_to_keep"] = keep
-        logits: torch.Tensor = self.model(**arguments).logits
+        try:
+            logits: torch.Tensor = self.model(**arguments).logits
+        except IndexError as error:
+            length = len(ids[0]) if positions is None else int(positions.max()) + 1
+            raise ContextLengthError(
+                f"{type(self.model).__name__} fails at a context of {length} tokens, or at one of "
+                f"their ids ({error}): its embeddings end there. State how long a context it "
+                "takes, as TransformersLM(…, window=…)."
+            ) from error
         if logits.shape[-1] != self.width:
             raise EngineError(
                 f"the model's output layer has width {logits.shape[-1]}, the vocabulary "
@@ -95,3 +107,13 @@ class Forward:
             # Cloned, or the logits of every position would stay alive behind a few.
             logits = (logits[:, -keep:] if isinstance(keep, int) else logits[:, keep]).clone()
         return logits
+
+
+def not_numbers(forward: Forward) -> EngineError:
+    """The error of logits that are NaN or +∞ where a token counts, or −∞ for all that count."""
+    dtype = str(forward.dtype).removeprefix("torch.")
+    return EngineError(
+        f"{type(forward.model).__name__} gives logits that are not finite (NaN or infinite) in "
+        f"{dtype}: its weights are damaged, or too large for {dtype}. Load it in bfloat16 or "
+        "float32, or read the weights again."
+    )

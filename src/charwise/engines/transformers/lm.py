@@ -16,10 +16,9 @@ import torch
 import transformers
 from numpy.typing import NDArray
 
-from charwise.engines.transformers.choice import Choice, choose
-from charwise.engines.transformers.forward import Forward
+from charwise.engines.transformers.choice import Choice, Trial, choose
+from charwise.engines.transformers.forward import Forward, not_numbers
 from charwise.engines.tree_nodes import TreeNodes
-from charwise.errors import EngineError
 from charwise.tokens.vocabulary import Vocabulary
 
 #: Where configurations state the longest context.
@@ -114,7 +113,8 @@ class TransformersLM:
         with self._lock:
             if self._chosen is None:
                 text = [id for id, token in enumerate(self.vocabulary.tokens) if token is not None]
-                self._chosen = choose(self._forward, self._path, text, self.window)
+                counted = np.flatnonzero(self.vocabulary.counted)
+                self._chosen = choose(Trial(self._forward, text, counted, self.window), self._path)
             return self._chosen
 
 
@@ -184,10 +184,7 @@ class TransformersTree(TreeNodes):
         logs = logits.log_softmax(-1, dtype=torch.float32)
         # A logit that is infinite or not a number makes its whole row not a number.
         if logs[:, 0].isnan().any():
-            raise EngineError(
-                f"the model's logits are not finite in {lm.info()['dtype']}. Load it in bfloat16 "
-                "or float32."
-            )
+            raise not_numbers(lm._forward)
         return logs.to(lm.device)
 
     @torch.inference_mode()
