@@ -36,6 +36,10 @@ class OutputError(CharwiseError, OSError):
     """A file that cannot be written: it exists, belongs to another run, or the disk is full."""
 
 
+class MissingExtraError(CharwiseError, ImportError):
+    """An optional dependency that is not installed; the message says which extra brings it."""
+
+
 class SpanError(CharwiseError, ValueError):
     """Offsets that are no span of the text; `number` says which of them, counted from 0."""
 

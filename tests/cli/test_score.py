@@ -168,6 +168,63 @@ def test_too_many_rows_to_print(tmp_path: Path) -> None:
     assert str(result.exception) == "1,001 rows are too many to print: name a file with --out."
 
 
+KEPT = [
+    {"text": "ab a", "condition": "full", "subject": 3, "n": None},
+    {"text": "a", "condition": 'réduit, "x"', "subject": "s4", "n": 0.5},
+]
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv", "jsonl", "parquet"])
+def test_columns_that_are_kept(tmp_path: Path, ngram: None, ending: str) -> None:
+    pandas = pytest.importorskip("pandas", reason="this test reads with pandas")
+    path, out = table(tmp_path / "a.jsonl", KEPT), tmp_path / f"out.{ending}"
+    keep = [part for name in ("condition", "subject", "n") for part in ("--keep-column", name)]
+    assert run(path, *keep, "-o", out).exit_code == 0
+    read = {
+        "csv": pandas.read_csv,
+        "tsv": lambda file: pandas.read_csv(file, sep="\t"),
+        "jsonl": lambda file: pandas.read_json(file, lines=True, dtype=False),
+        "parquet": pandas.read_parquet,
+    }
+    found = read[ending](out)
+    assert found.columns.tolist()[-4:] == ["missing", "condition", "subject", "n"]
+    assert found.condition.tolist() == ["full", "full", 'réduit, "x"']
+    assert found.subject.tolist() == ["3", "3", "s4"]
+    assert [str(each) for each in found.n[found.n.notna()]] == ["0.5"]
+    printed = run_json(path, *keep)["rows"]
+    assert [row["subject"] for row in printed] == ["3", "3", "s4"]
+    assert "full" in run(path, *keep).stdout
+
+
+def test_a_plain_text_has_no_column_to_keep_but_a_table_beside_it_has(
+    tmp_path: Path, ngram: None
+) -> None:
+    (tmp_path / "a.txt").write_text("ab")
+    path = table(tmp_path / "a.jsonl", KEPT[:1])
+    assert run(tmp_path / "a.txt", "--keep-column", "condition").exit_code == 2
+    out = tmp_path / "out.jsonl"
+    assert run(tmp_path / "a.txt", path, "--keep-column", "condition", "-o", out).exit_code == 0
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [row["condition"] for row in rows] == [None, "full", "full"]
+
+
+@pytest.mark.parametrize(
+    ("names", "code", "sentence"),
+    [
+        (["subject", "subject"], 2, "'subject' cannot be kept: the output has one of that name"),
+        (["surprisal"], 2, "'surprisal' cannot be kept"),
+        (["color"], 1, "has no column 'color' to keep; it has 'text', 'condition', 'subject', 'n'"),
+    ],
+)
+def test_columns_that_cannot_be_kept(
+    tmp_path: Path, ngram: None, names: list[str], code: int, sentence: str
+) -> None:
+    path = table(tmp_path / "a.jsonl", KEPT)
+    result = run(path, *(part for name in names for part in ("--keep-column", name)))
+    assert result.exit_code == code
+    assert sentence in " ".join((result.output + str(result.exception)).split())
+
+
 # --- What is wrong ------------------------------------------------------------------------------
 
 
@@ -195,6 +252,25 @@ def test_bad_usage_is_2(texts: Path, arguments: list[str]) -> None:
     assert result.exit_code == 2
     assert result.stdout == ""
     assert "Error: " in result.stderr or "Usage: " in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("out", "sentence"),
+    [
+        ("nowhere/out.csv", "there is no folder"),
+        ("a.jsonl/out.csv", "there is no folder"),
+        ("results.csv", "is a folder: name a file in it"),
+    ],
+)
+def test_an_output_that_cannot_be_is_found_before_the_model_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, out: str, sentence: str
+) -> None:
+    monkeypatch.setattr("charwise.cli.score._load", lambda model: pytest.fail("was loaded"))
+    (tmp_path / "results.csv").mkdir()
+    result = run(table(tmp_path / "a.jsonl", [{"text": "a"}]), "-o", tmp_path / out)
+    assert result.exit_code != 0
+    assert sentence in " ".join((result.output + str(result.exception)).split())
+    assert not (tmp_path / "nowhere").exists()
 
 
 def test_a_bad_row_stops_before_anything_is_scored(tmp_path: Path) -> None:
@@ -362,12 +438,12 @@ def whole(many: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def kill_after(many: Path, out: Path, lines: int) -> None:
-    """Start the command in a process of its own, and kill it when its journal has so many lines."""
+def kill_after(many: Path, out: Path, parts: int) -> None:
+    """Start the command in a process of its own, and kill it when so many parts are there."""
     command = [sys.executable, "-m", "charwise", "score", *arguments(many, out)]
-    journal = Path(f"{out}.journal")
+    folder = Path(f"{out}.parts")
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
-        while not journal.exists() or journal.read_bytes().count(b"\n") < lines:
+        while not (folder / "run.json").exists() or len(list(folder.glob("0*"))) < parts:
             assert process.poll() is None, process.communicate()
             time.sleep(0.002)
         process.send_signal(signal.SIGKILL)
@@ -376,7 +452,7 @@ def kill_after(many: Path, out: Path, lines: int) -> None:
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="this system has no kill -9")
-@pytest.mark.parametrize(("ending", "kills"), [("csv", (1, 5)), ("jsonl", (2,)), ("parquet", (4,))])
+@pytest.mark.parametrize(("ending", "kills"), [("csv", (0, 4)), ("jsonl", (1,)), ("parquet", (3,))])
 def test_killed_and_started_again(
     many: Path, whole: Path, tmp_path: Path, ending: str, kills: tuple[int, ...]
 ) -> None:
@@ -385,12 +461,12 @@ def test_killed_and_started_again(
     out, expected = tmp_path / f"out.{ending}", whole.with_name(f"out.{ending}")
     if ending != "csv":
         assert run(*arguments(many, expected)).exit_code == 3
-    for lines in kills:
-        kill_after(many, out, lines)
+    for parts in kills:
+        kill_after(many, out, parts)
     result = run(*arguments(many, out), "--json")
     assert result.exit_code == 3, result.output
     answer = json.loads(result.stdout)
-    assert answer["continued_after"] >= 32 * (kills[-1] - 1)
+    assert answer["continued_after"] >= 32 * kills[-1]
     assert answer["continued_after"] < ROWS
     assert answer["left_out"] == 2
     assert out.read_bytes() == expected.read_bytes()

@@ -21,7 +21,7 @@ from charwise import CharLM, Vocabulary
 from charwise.cli import bench as cli_bench
 from charwise.cli.app import app
 from charwise.coverings.reference import prefix_probability
-from charwise.errors import SettingError, TokenizationError, ZeroProbabilityError
+from charwise.errors import MissingExtraError, SettingError, TokenizationError, ZeroProbabilityError
 from charwise.evaluation import bench as benches
 from charwise.evaluation import tables
 from charwise.evaluation.distance import js_distance
@@ -347,7 +347,7 @@ def test_without_matplotlib(file: Path, tmp_path: Path, monkeypatch: pytest.Monk
     """Said before anything is walked; without figures it is not needed."""
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     result = run("--text", str(file), "--out", str(tmp_path / "results"))
-    assert isinstance(result.exception, SettingError)
+    assert isinstance(result.exception, MissingExtraError)
     assert "pip install 'charwise[plots]'" in str(result.exception)
     assert not (tmp_path / "results").exists()
 

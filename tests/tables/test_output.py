@@ -15,17 +15,17 @@ from hypothesis import strategies as st
 
 from charwise import CharLM, Vocabulary
 from charwise.errors import OutputError
-from charwise.tables import output as resume
 from charwise.tables import writers
-from charwise.tables.chunks import CHUNK_ROWS, Record, Request
+from charwise.tables.chunks import CHUNK_ROWS, Measure, Record, fields
 from charwise.tables.jobs import Job, Scored
-from charwise.tables.output import Identity, Output
+from charwise.tables.output import Identity, Output, refuse_finished
 from charwise.tables.rows import BadRow
 from charwise.tables.sources import find
 from models import examples, random_lm
 
 ENDINGS = (".csv", ".tsv", ".jsonl", ".parquet")
 ROWS = 5 * CHUNK_ROWS + 3
+FIELDS = fields(Measure(per="char"))
 IDENTITY: Identity = {"--per": "char", "what the model says": [1.25, 0.5]}
 
 
@@ -38,7 +38,7 @@ def scored(tmp_path_factory: pytest.TempPathFactory) -> list[Scored]:
     texts = [("ab " * (n % 4 + 1)) for n in range(ROWS)]
     texts[40], texts[100] = "abc", ""  # c has no token
     path.write_text("text,item\n" + "".join(f'"{text}",{n}\n' for n, text in enumerate(texts)))
-    job = Job((find(str(path)),), request=Request(per="char", preset="fast"))
+    job = Job((find(str(path)),), measure=Measure(per="char", preset="fast"))
     chunks = list(job.scored(lm))
     bad = [o for chunk in chunks for o in chunk.outcomes if isinstance(o, BadRow)]
     assert [row.place.number for row in bad] == [41, 101]
@@ -47,14 +47,18 @@ def scored(tmp_path_factory: pytest.TempPathFactory) -> list[Scored]:
 
 def run(out: Path, scored: list[Scored], identity: Identity = IDENTITY, **options: bool) -> None:
     """What the command does with an output."""
-    with Output(out, identity, ROWS, **options) as output:
+    with Output(out, FIELDS, identity, ROWS, **options) as output:
         for chunk in scored[output.done.chunks :]:
             output.append(chunk.outcomes, chunk.size)
         output.finish()
 
 
 def found(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
+    """All that is in a folder, and in folders in it; those without anything in them too."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else b""
+        for path in folder.rglob("*")
+    }
 
 
 @pytest.fixture(params=ENDINGS)
@@ -94,16 +98,20 @@ def stop_at(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
 
         return stoppable
 
-    for owner, name in [
-        (os, "fsync"),
-        (os, "truncate"),
-        (Path, "replace"),
-        (Path, "unlink"),
-        (resume, "append"),
-    ]:
-        monkeypatch.setattr(owner, name, stopping(getattr(owner, name)))
+    for name in ("fsync", "mkdir", "replace", "rename", "rmdir", "unlink"):
+        monkeypatch.setattr(os, name, stopping(getattr(os, name)))
     yield left
     left[0] = 10**9
+
+
+def run_again(out: Path, scored: list[Scored]) -> None:
+    """The command once more, in a process that nothing stops; what it may say to that."""
+    finished = out.exists() and not Path(f"{out}.parts", "run.json").exists()
+    if finished:  # it was stopped while it cleared up, after its last step
+        with pytest.raises(OutputError, match="is there, and finished"):
+            run(out, scored)
+    else:
+        run(out, scored)
 
 
 def test_stopped_at_every_operation(
@@ -119,7 +127,7 @@ def test_stopped_at_every_operation(
             finished = found(out.parent).get(out.name)
             assert finished is None or finished == whole[out.name]
             stop_at[0] = 10**9
-            run(out, scored)
+            run_again(out, scored)
             assert found(out.parent) == whole
             for path in list(out.parent.iterdir()):
                 path.unlink()
@@ -131,13 +139,15 @@ def test_stopped_at_every_operation(
 def test_stopped_again_and_again(
     out: Path, whole: dict[str, bytes], scored: list[Scored], stop_at: list[int]
 ) -> None:
+    stopped = 0
     for _ in range(100):
-        stop_at[0] = 5
+        stop_at[0] = 9
         try:
-            run(out, scored)
+            run_again(out, scored)
             break
         except Stopped:
-            continue
+            stopped += 1
+    assert stopped > 2
     assert found(out.parent) == whole
 
 
@@ -146,28 +156,27 @@ def test_stopped_again_and_again(
 def test_what_was_not_yet_on_the_disk_is_lost(
     tmp_path_factory: pytest.TempPathFactory, scored: list[Scored], data: st.DataObject
 ) -> None:
-    """Each file cut anywhere, but not before what a line of the journal vouches for."""
+    """Any of the parts gone, or cut anywhere, and one that did not get its name."""
     folder = tmp_path_factory.mktemp("lost")
     run(folder / "whole.csv", scored)
     out = folder / "out.csv"
-    with Output(out, IDENTITY, ROWS) as output:
+    with Output(out, FIELDS, IDENTITY, ROWS) as output:
         for chunk in scored[: data.draw(st.integers(0, len(scored)))]:
             output.append(chunk.outcomes, chunk.size)
-    journal, part, errors = (Path(f"{out}.{end}") for end in ("journal", "part", "errors.jsonl"))
-    lines = journal.read_bytes()
-    kept = lines[: data.draw(st.integers(0, len(lines)))]
-    journal.write_bytes(kept + data.draw(st.sampled_from([b"", b"\0\0\0", b'{"chunks": 1'])))
-    safe = [json.loads(line) for line in kept.splitlines(keepends=True) if line[-1:] == b"\n"]
-    done = safe[-1] if len(safe) > 1 else {"part": len(writers.FORMATS[".csv"].begin())}
-    for path, least in ((part, done["part"]), (errors, done.get("errors", 0))):
-        if path.exists():
-            size = path.stat().st_size
-            os.truncate(path, data.draw(st.integers(min(least, size), size)))
+    parts = sorted(Path(f"{out}.parts").glob("0*"))
+    assert len(parts) == output.done.chunks
+    kept = st.none() | st.floats(0, 1, exclude_max=True)  # None: gone; else this much of it
+    for number, share in data.draw(st.dictionaries(st.sampled_from(range(6)), kept)).items():
+        if share is None:
+            Path(f"{out}.parts", f"{number:08}").unlink(missing_ok=True)
+        elif number < len(parts):
+            os.truncate(parts[number], int(share * parts[number].stat().st_size))
+    Path(f"{out}.parts", "new").write_bytes(data.draw(st.sampled_from([b"", b"\0", b'{"row'])))
     run(out, scored)
     assert out.read_bytes() == (folder / "whole.csv").read_bytes()
-    assert errors.read_bytes() == (folder / "whole.csv.errors.jsonl").read_bytes()
-    assert not part.exists()
-    assert not journal.exists()
+    errors = [folder / f"{name}.csv.errors.jsonl" for name in ("out", "whole")]
+    assert errors[0].read_bytes() == errors[1].read_bytes()
+    assert len(list(folder.iterdir())) == 4
 
 
 def test_an_input_that_lost_rows(tmp_path: Path, scored: list[Scored]) -> None:
@@ -176,33 +185,42 @@ def test_an_input_that_lost_rows(tmp_path: Path, scored: list[Scored]) -> None:
     assert not (tmp_path / "out.csv").exists()
 
 
-def test_a_part_that_was_changed(tmp_path: Path, scored: list[Scored]) -> None:
+def test_a_part_that_is_gone_is_made_again(tmp_path: Path, scored: list[Scored]) -> None:
     out = tmp_path / "out.csv"
-    with Output(out, IDENTITY, ROWS) as output:
-        output.append(scored[0].outcomes, scored[0].size)
-    os.truncate(f"{out}.part", 100)
-    with pytest.raises(OutputError, match=r"has 100 bytes, and had .* Delete the journal"):
-        Output(out, IDENTITY, ROWS)
+    with Output(out, FIELDS, IDENTITY, ROWS) as output:
+        for chunk in scored[:4]:
+            output.append(chunk.outcomes, chunk.size)
+    (tmp_path / "out.csv.parts" / "00000002").unlink()
+    with Output(out, FIELDS, IDENTITY, ROWS) as output:
+        assert (output.done.chunks, output.done.rows, output.done.bad) == (2, 64, 1)
+
+
+def test_what_is_not_finished_is_there_under_no_name(tmp_path: Path, scored: list[Scored]) -> None:
+    out = tmp_path / "out.csv"
+    with Output(out, FIELDS, IDENTITY, ROWS) as output:
+        for chunk in scored:
+            output.append(chunk.outcomes, chunk.size)
+    assert [path.name for path in tmp_path.iterdir()] == ["out.csv.parts"]
 
 
 def test_what_is_being_made_of_something_else(tmp_path: Path, scored: list[Scored]) -> None:
     out = tmp_path / "out.csv"
-    with Output(out, IDENTITY, ROWS) as output:
+    with Output(out, FIELDS, IDENTITY, ROWS) as output:
         output.append(scored[0].outcomes, scored[0].size)
     before = found(tmp_path)
     other: Identity = {**IDENTITY, "--per": "word"}
     with pytest.raises(OutputError, match="--per was char, and is now word"):
-        Output(out, other, ROWS)
+        Output(out, FIELDS, other, ROWS)
     another: Identity = {**IDENTITY, "what the model says": [1.25, 0.75]}
     with pytest.raises(OutputError, match="what the model says is no longer the same"):
-        Output(out, another, ROWS)
+        Output(out, FIELDS, another, ROWS)
     with pytest.raises(OutputError, match="charwise was None, and is now 7"):
-        Output(out, {**IDENTITY, "charwise": "7"}, ROWS)
+        Output(out, FIELDS, {**IDENTITY, "charwise": "7"}, ROWS)
     assert found(tmp_path) == before
     near: Identity = {**IDENTITY, "what the model says": [1.25, 0.5004]}
-    with Output(out, near, ROWS) as output:
+    with Output(out, FIELDS, near, ROWS) as output:
         assert output.done.chunks == 1
-    with Output(out, other, ROWS, overwrite=True) as output:
+    with Output(out, FIELDS, other, ROWS, overwrite=True) as output:
         assert output.done.chunks == 0
     assert not Path(f"{out}.errors.jsonl").exists()
 
@@ -213,7 +231,11 @@ def test_a_finished_file_is_replaced_in_one_step(tmp_path: Path, scored: list[Sc
     with pytest.raises(OutputError, match=r"is there, and finished\. --overwrite makes it anew"):
         run(out, scored)
     assert found(tmp_path) == {"out.jsonl": b"old\n"}
-    with Output(out, IDENTITY, ROWS, overwrite=True) as output:
+    (tmp_path / "out.jsonl.parts").mkdir()  # as left by a run that was killed when all was done
+    with pytest.raises(OutputError, match=r"is there, and finished"):
+        refuse_finished(out)
+    assert found(tmp_path) == {"out.jsonl": b"old\n"}
+    with Output(out, FIELDS, IDENTITY, ROWS, overwrite=True) as output:
         output.append(scored[0].outcomes, scored[0].size)
     assert out.read_text() == "old\n"
     run(out, scored)  # what was begun is continued, with or without --overwrite
@@ -226,7 +248,8 @@ def test_two_at_once(tmp_path: Path) -> None:
     out = tmp_path / "out.csv"
     code = (
         "import sys; from pathlib import Path; from charwise.tables.output import Output\n"
-        f"with Output(Path(sys.argv[1]), {IDENTITY!r}, {ROWS}): print('open'), sys.stdin.read()"
+        f"with Output(Path(sys.argv[1]), {{}}, {IDENTITY!r}, {ROWS}):\n"
+        "    print('open'), sys.stdin.read()"
     )
     with subprocess.Popen(
         [sys.executable, "-uc", code, str(out)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -234,17 +257,17 @@ def test_two_at_once(tmp_path: Path) -> None:
         assert other.stdout is not None
         assert other.stdout.readline() == b"open\n"
         with pytest.raises(OutputError, match="is being written by another process"):
-            Output(out, IDENTITY, ROWS)
+            Output(out, FIELDS, IDENTITY, ROWS)
         other.kill()
-    with Output(out, IDENTITY, ROWS) as output:
+    with Output(out, FIELDS, IDENTITY, ROWS) as output:
         assert output.done.chunks == 0
 
 
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match=r"out\.csv cannot be written: No such file"):
-        Output(tmp_path / "nowhere" / "out.csv", IDENTITY, ROWS)
+        Output(tmp_path / "nowhere" / "out.csv", FIELDS, IDENTITY, ROWS)
     with pytest.raises(OutputError, match=r"has none of the endings \.csv, \.tsv, \.jsonl"):
-        Output(tmp_path / "out.xlsx", IDENTITY, ROWS)
+        Output(tmp_path / "out.xlsx", FIELDS, IDENTITY, ROWS)
 
 
 def test_row_groups_are_put_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,16 +275,19 @@ def test_row_groups_are_put_together(tmp_path: Path, monkeypatch: pytest.MonkeyP
     from pyarrow import parquet
 
     monkeypatch.setattr(writers, "_ROW_GROUP", 4)
-    records = [Record("a.csv", n, None, 1, "é", 0, 1, 0.1 + n, 0.1 + n, 0.0) for n in range(11)]
+    cells = ("a.csv", 0, None, 1, "é", 0, 1, 0.1, 0.1, 0.0)
+    records: list[Record] = [
+        dict(zip(FIELDS, cells, strict=True)) | {"row": n, "surprisal": 0.1 + n} for n in range(11)
+    ]
     out = tmp_path / "out.parquet"
-    with Output(out, IDENTITY, 11) as output:
+    with Output(out, FIELDS, IDENTITY, 11) as output:
         for begin in range(0, 11, 3):
             output.append([[record] for record in records[begin : begin + 3]], size=2)
         output.finish()
     with parquet.ParquetFile(out) as file:
         sizes = [file.metadata.row_group(n).num_rows for n in range(file.num_row_groups)]
         assert sizes == [6, 5]
-        assert file.read().to_pylist() == [record._asdict() for record in records]
+        assert file.read().to_pylist() == records
 
 
 def test_all_formats_hold_the_same(tmp_path: Path, scored: list[Scored]) -> None:
@@ -279,8 +305,8 @@ def test_all_formats_hold_the_same(tmp_path: Path, scored: list[Scored]) -> None
     ]
     expected = [r for c in scored for o in c.outcomes if not isinstance(o, BadRow) for r in o]
     for table in tables:
-        assert table.columns.tolist() == list(Record._fields)
+        assert table.columns.tolist() == list(FIELDS)
         rows = table.astype(object).where(table.notna(), None).values.tolist()
         assert [[cell or None for cell in row] for row in rows] == [
-            [cell or None for cell in record] for record in expected
+            [cell or None for cell in record.values()] for record in expected
         ]

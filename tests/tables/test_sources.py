@@ -16,10 +16,9 @@ from hypothesis import strategies as st
 
 from charwise.errors import InputError
 from charwise.tables import readers
-from charwise.tables.cells import LONGEST_CELL
-from charwise.tables.chunks import Request
+from charwise.tables.chunks import Measure
 from charwise.tables.jobs import Job
-from charwise.tables.rows import BadRow, Columns, Row
+from charwise.tables.rows import LONGEST_CELL, BadRow, Columns, Stimulus
 from charwise.tables.sources import Source, find
 from models import examples
 
@@ -42,13 +41,13 @@ def write(path: Path, rows: Sequence[dict[str, Any]]) -> Path:
     return path
 
 
-def read(path: Path, per_region: bool = False, **columns: str) -> list[Row | BadRow]:
+def read(path: Path, per_region: bool = False, **columns: str) -> list[Stimulus | BadRow]:
     return list(find(str(path)).rows(Columns(**columns), regions=per_region))
 
 
-def the_row(path: Path, per_region: bool = False, **columns: str) -> Row:
+def the_row(path: Path, per_region: bool = False, **columns: str) -> Stimulus:
     (row,) = read(path, per_region, **columns)
-    assert isinstance(row, Row), row
+    assert isinstance(row, Stimulus), row
     return row
 
 
@@ -68,8 +67,8 @@ def test_a_table(tmp_path: Path, kind: str) -> None:
     first, second = read(
         path, True, text="sentence", item="item", context="before", regions="marked"
     )
-    assert isinstance(first, Row)
-    assert isinstance(second, Row)
+    assert isinstance(first, Stimulus)
+    assert isinstance(second, Stimulus)
     assert (first.text, first.context, first.item) == (b"To be", b"", "1a")
     assert first.regions == ((0, 3), (3, 5))
     assert second.text.decode() == "naïve, “yes”\tor no"
@@ -85,7 +84,7 @@ def test_any_text_is_read_as_it_was_written(
 ) -> None:
     path = tmp_path_factory.mktemp("texts") / f"texts.{kind}"
     write(path, [{"n": n, "text": text} for n, text in enumerate(texts)])
-    rows = [row for row in read(path) if isinstance(row, Row)]
+    rows = [row for row in read(path) if isinstance(row, Stimulus)]
     assert [row.text.decode() for row in rows] == texts
 
 
@@ -107,8 +106,8 @@ def test_a_byte_order_mark_and_crlf(tmp_path: Path) -> None:
     path = tmp_path / "excel.csv"
     path.write_bytes(b'\xef\xbb\xbftext,item\r\n"two\r\nlines",1\r\n\r\nTo be,2\r\n')
     first, second = read(path, item="item")
-    assert isinstance(first, Row)
-    assert isinstance(second, Row)
+    assert isinstance(first, Stimulus)
+    assert isinstance(second, Stimulus)
     assert (first.text, first.place.number, first.place.line) == (b"two\r\nlines", 1, 2)
     assert (second.text, second.place.number, second.place.line) == (b"To be", 2, 5)
     (tmp_path / "b.jsonl").write_bytes(b'\xef\xbb\xbf{"text": "To be"}\r\n\r\n')
@@ -129,7 +128,7 @@ def test_parquet_strings_of_every_type(tmp_path: Path) -> None:
     for kind in (pa.string(), pa.large_string(), pa.string_view(), pa.binary(), None):
         column = texts.dictionary_encode() if kind is None else texts.cast(kind)
         parquet.write_table(pa.table({"text": column}), tmp_path / "a.parquet")
-        rows = [row for row in read(tmp_path / "a.parquet") if isinstance(row, Row)]
+        rows = [row for row in read(tmp_path / "a.parquet") if isinstance(row, Stimulus)]
         assert [row.text for row in rows] == ["é".encode(), b"b", "é".encode()]
 
 
@@ -266,7 +265,7 @@ def test_a_name_that_is_missing_in_one_object(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(b'{"text": "a", "ctx": null}\n{"text": "b"}\n')
     good, bad = read(path, context="ctx")
-    assert isinstance(good, Row)
+    assert isinstance(good, Stimulus)
     assert str(bad).endswith("row 2 (line 2), column 'ctx': it is not there; there are 'text'.")
 
 
@@ -277,7 +276,7 @@ def test_a_parquet_string_that_is_no_utf8(tmp_path: Path) -> None:
     stray = pa.Array.from_buffers(pa.string(), 2, pa.array([b"ab", b"\xe9"], pa.binary()).buffers())
     parquet.write_table(pa.table({"text": stray}), tmp_path / "a.parquet")
     good, bad = read(tmp_path / "a.parquet")
-    assert isinstance(good, Row)
+    assert isinstance(good, Stimulus)
     assert "row 2, column 'text': byte 0xE9, after 0 characters" in str(bad)
 
 
@@ -286,7 +285,7 @@ def test_a_line_of_ten_megabytes(tmp_path: Path, kind: str) -> None:
     path = write(tmp_path / f"a.{kind}", [{"text": "x" * 10_000_000}, {"text": "To be"}])
     bad, good = read(path)
     assert "column 'text': the cell has 10,000,000 bytes, and may have 1,048,576." in str(bad)
-    assert isinstance(good, Row)
+    assert isinstance(good, Stimulus)
     assert good.text == b"To be"
 
 
@@ -381,7 +380,7 @@ def test_chunks_are_the_same_wherever_one_begins(
 ) -> None:
     path = tmp_path_factory.mktemp("chunks") / "a.jsonl"
     write(path, [{"text": "x" * length} for length in lengths])
-    job = Job((find(str(path)), Source("-", b"To be")), request=Request(per="byte"))
+    job = Job((find(str(path)), Source("-", b"To be")), measure=Measure(per="byte"))
     chunks = list(job.chunks())
     assert [row for chunk in chunks for row in chunk] == list(job.rows())
     assert all(list(job.chunks(skip)) == chunks[skip:] for skip in range(len(chunks) + 1))

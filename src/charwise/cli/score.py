@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -16,9 +17,9 @@ from rich.table import Table
 from rich.text import Text
 
 from charwise.cli.terminal import JsonOption, ModelOption, console, print_json, quiet
-from charwise.errors import InputError, SettingError
+from charwise.errors import InputError, OutputError, SettingError
 from charwise.surprisal.spans import Convention
-from charwise.tables.chunks import Per, Record, Request
+from charwise.tables.chunks import Measure, Per, Record, fields
 from charwise.tables.rows import BadRow, Columns
 
 if TYPE_CHECKING:
@@ -57,6 +58,9 @@ def score(
     regions_column: Annotated[
         str | None, typer.Option(help="Has the text with | between regions, or [[start, end], …].")
     ] = None,
+    keep_column: Annotated[
+        list[str] | None, typer.Option(help="Is copied to the output; may be given several times.")
+    ] = None,
     model: ModelOption = "embedded",
     preset: Annotated[
         str, typer.Option(help="How much to spend: fast, default, accurate or exact.")
@@ -79,9 +83,12 @@ def score(
     """Surprisal of every word, character, byte or region of texts, as a table."""
     if convention is not None and per != "word":
         raise typer.BadParameter("--convention is about words: use it with --per word.")
-    request = Request(per, convention or "leading", preset)
+    measure = Measure(per, convention or "leading", preset)
     _check_output(files, out, overwrite, ray, workers)
-    job = _job(files, (text_column, item_column, context_column, regions_column), request)
+    columns = Columns(
+        text_column or "text", item_column, context_column, regions_column, tuple(keep_column or ())
+    )
+    job = _job(files, columns, measure, named=text_column is not None)
     skip = on_error == "skip"
     with _busy("reading the input"):
         extent = job.survey(stop=not skip)
@@ -94,7 +101,8 @@ def score(
     else:
         from charwise.tables.output import Output
 
-        with Output(out, job.identity(lm, model), extent.rows, overwrite=overwrite) as output:
+        identity = job.identity(lm, model)
+        with Output(out, job.fields(), identity, extent.rows, overwrite=overwrite) as output:
             begun = output.done
             scored = _scored(job, lm, begun.chunks, ray, workers)
             with _progress(extent, begun) as advance:
@@ -120,6 +128,12 @@ def _check_output(
         return
     if any(name != "-" and Path(name).resolve() == out.resolve() for name in files):
         raise typer.BadParameter(f"{out} is one of the input files.")
+    if out.is_dir():
+        raise typer.BadParameter(f"--out {out} is a folder: name a file in it.")
+    if not out.parent.is_dir():
+        raise OutputError(f"{out} cannot be written: there is no folder {out.parent}. Make it.")
+    if not os.access(out.parent, os.W_OK):
+        raise OutputError(f"{out} cannot be written: {out.parent} is not yours to write in.")
 
     from charwise.tables.output import refuse_finished
     from charwise.tables.writers import format_of
@@ -129,27 +143,25 @@ def _check_output(
         refuse_finished(out)
 
 
-def _job(
-    files: list[str], names: tuple[str | None, str | None, str | None, str | None], request: Request
-) -> Job:
-    """The job that the options describe; `names` are those of the columns."""
+def _job(files: list[str], columns: Columns, measure: Measure, *, named: bool) -> Job:
+    """The job that the options describe; `named` if they name the column of texts."""
     from charwise.known_text.effort import effort_of
     from charwise.tables.jobs import Job
     from charwise.tables.sources import find
 
-    text, item, context, regions = names
-    if regions is not None and request.per != "region":
+    if columns.regions is not None and measure.per != "region":
         raise typer.BadParameter("--regions-column needs --per region.")
     if files.count("-") > 1:
         raise typer.BadParameter("stdin ('-') is one text, and can be given once.")
     try:
-        effort_of(request.preset)
+        effort_of(measure.preset)
+        fields(measure, columns.kept)
     except SettingError as error:
         raise typer.BadParameter(str(error)) from error
     sources = tuple(find(name) for name in files)
-    if any(names) and not any(source.is_table for source in sources):
+    if (named or len(columns.wanted()) > 1) and not any(source.is_table for source in sources):
         raise typer.BadParameter("a plain text has no columns: give a table.")
-    return Job(sources, Columns(text or "text", item, context, regions), request)
+    return Job(sources, columns, measure)
 
 
 def _load(model: str) -> CharLM:
@@ -199,47 +211,51 @@ def _print(
     if as_json:
         print_json(
             model=model,
-            per=job.request.per,
-            convention=job.request.convention if job.request.per == "word" else None,
-            preset=job.request.preset,
-            rows=[record._asdict() for record in records],
+            per=job.measure.per,
+            convention=job.measure.convention if job.measure.per == "word" else None,
+            preset=job.measure.preset,
+            rows=records,
             left_out=[str(row) for row in bad],
         )
         return bad
     screen = console()
-    screen.print(_table(records[:_MOST_SHOWN]))
+    screen.print(_table(records[:_MOST_SHOWN], job.fields()))
     if len(records) > _MOST_SHOWN:
         more = len(records) - _MOST_SHOWN
         screen.print(f"… and {more:,} more; --out FILE writes all, --json prints all.")
     return bad
 
 
-def _table(records: list[Record]) -> Table:
+def _table(records: list[Record], kinds: dict[str, type]) -> Table:
     """The records, without the names and numbers of files and rows that all have in common."""
     from charwise.cli.display import VISIBLE
 
     names = [
         name
-        for name in Record._fields
-        if name not in ("file", "row", "item") or len({getattr(r, name) for r in records}) > 1
+        for name in kinds
+        if name not in ("file", "row", "item") or len({record[name] for record in records}) > 1
     ]
+    bits = "{:.3f}".format
     shown: dict[str, Callable[[Any], str]] = {
-        "item": lambda item: item or "",
         "text": lambda text: text.translate(VISIBLE),
-        "surprisal": "{:.3f}".format,
-        "cumulative": "{:.3f}".format,
+        "surprisal": bits,
+        "cumulative": bits,
         "missing": "{:.2g}".format,
     }
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
     for name in names:
-        if name in ("file", "item", "text"):
-            table.add_column(name, overflow="fold")
-        else:
+        if kinds[name] is not str:
             table.add_column(name, justify="right", no_wrap=True)
+        else:
+            table.add_column(name, overflow="fold")
     for record in records:
-        cells = [shown.get(name, str)(getattr(record, name)) for name in names]
+        cells = [_shown(record.get(name), shown.get(name, str)) for name in names]
         table.add_row(*map(Text, cells))
     return table
+
+
+def _shown(value: Any, form: Callable[[Any], str]) -> str:
+    return "" if value is None else form(value)
 
 
 def _summarise(output: Output, begun: int, as_json: bool) -> None:

@@ -10,7 +10,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from charwise.errors import SettingError
+from charwise.errors import MissingExtraError
 from charwise.evaluation.bench import Report, Result
 from charwise.evaluation.distance import Mean
 
@@ -85,7 +85,7 @@ def save(report: Report, folder: Path) -> list[Path]:
     """Both figures as SVG and PNG; returns the files, and overwrites them if they exist.
 
     Raises:
-        SettingError: if matplotlib is not installed.
+        MissingExtraError: if matplotlib is not installed.
 
     >>> import tempfile
     >>> speed, bits = Mean(100.0, 90.0, 110.0), Mean(2.0, 1.5, 2.5)
@@ -107,16 +107,15 @@ def save(report: Report, folder: Path) -> list[Path]:
 
 
 def need_matplotlib() -> None:
-    """Raise `SettingError` if figures cannot be drawn.
+    """Raise `MissingExtraError` if figures cannot be drawn.
 
     >>> need_matplotlib()
     """
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:
-        raise SettingError(
-            "the figures need matplotlib, which is not installed: "
-            "pip install 'charwise[plots]', or leave the figures out."
+        raise MissingExtraError(
+            "the figures need matplotlib: pip install 'charwise[plots]', or leave the figures out."
         ) from error
 
 

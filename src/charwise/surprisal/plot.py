@@ -5,17 +5,17 @@ from __future__ import annotations
 import html
 import math
 import unicodedata
+import warnings
+from collections.abc import Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
-from charwise.errors import SettingError
-from charwise.surprisal.spans import Convention, Spans, matches
+from charwise.errors import MissingExtraError, SettingError
+from charwise.surprisal.spans import Spans, matches
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-    from charwise.surprisal.score import Score
 
 #: The colour, red, green and blue, of a character of `HOT` bits or more; less is in proportion.
 #: The same for all texts, so that they can be compared.
@@ -26,9 +26,12 @@ HOT = 10.0
 COLUMNS, LINES = 80, 200
 WRITTEN = 5_000
 
-# Inches: a column, the strip of text, the room for the words' curve, and what is around them.
-CELL, STRIP, CURVE, GAP = 0.09, 0.2, 0.5, 0.17
-LEFT, RIGHT, HEAD, FOOT = 0.4, 0.1, 0.42, 0.5
+#: Stands for a character that no installed font has.
+NO_GLYPH = "▯"
+
+# Inches: a column, the strip of text, the room for the words' bars, and what is around them.
+COLUMN, STRIP, BARS, GAP = 0.09, 0.2, 0.5, 0.17
+LEFT, RIGHT, HEAD, FOOT = 0.5, 0.1, 0.42, 0.5
 
 #: Fonts for what the first does not have, tried in this order where they are installed.
 FONTS = (
@@ -45,10 +48,10 @@ FONTS = (
 )
 
 
-class Cell(NamedTuple):
+class Box(NamedTuple):
     """Where a character stands: line, first column, and how many columns it takes.
 
-    >>> Cell(0, 2, 1).column
+    >>> Box(0, 2, 1).column
     2
     """
 
@@ -67,15 +70,15 @@ def glyph(character: str) -> str:
     return shown if shown.isprintable() else "�"
 
 
-def wrap(string: str, columns: int = COLUMNS) -> list[Cell]:
+def wrap(string: str, columns: int = COLUMNS) -> list[Box]:
     """A place for each character, in lines that break after newlines and between words.
 
     A space may hang over the end of a line; characters of East Asian scripts take two columns.
 
-    >>> [cell.line for cell in wrap("to be or", 5)]
+    >>> [box.line for box in wrap("to be or", 5)]
     [0, 0, 0, 0, 0, 0, 1, 1]
     """
-    cells: list[Cell] = []
+    boxes: list[Box] = []
     line = column = 0
     for start, end in matches(string, r"\S+|\s"):
         widths = [2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in string[start:end]]
@@ -85,27 +88,46 @@ def wrap(string: str, columns: int = COLUMNS) -> list[Cell]:
         for width in widths:
             if column + width > room:
                 line, column = line + 1, 0
-            cells.append(Cell(line, column, width))
+            boxes.append(Box(line, column, width))
             column += width
         if string[start] == "\n":
             line, column = line + 1, 0
-    return cells
+    return boxes
 
 
-def figure(score: Score, convention: Convention) -> Figure:
-    """The body of `Score.plot`."""
-    from matplotlib.figure import Figure
+def figure(chars: Spans, words: Spans, title: str) -> Figure:
+    """A text on the colours of its characters, with a bar for each word that has letters.
 
-    chars = score.chars()
-    cells = wrap(_string(chars))
-    points = _points(score.words(convention), _string(chars), cells)
-    floors = _floors(cells, {point.line for point in points})
+    Args:
+        chars: a row for each character.
+        words: rows of the same text, in characters.
+        title: a line above it.
+
+    Raises:
+        SettingError: a text of more than `LINES` lines.
+        MissingExtraError: matplotlib is not installed.
+
+    >>> import charwise
+    >>> score = charwise.load().score("import os")
+    >>> [text.get_text() for text in figure(score.chars(), score.words(), "two words").texts]
+    ['two words']
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingExtraError(
+            "a plot needs matplotlib: pip install 'charwise[plots]'."
+        ) from error
+
+    boxes = wrap(_string(chars))
+    bars = _bars(words, _string(chars), boxes)
+    floors = _floors(boxes, {bar.line for bar in bars})
     if len(floors) > LINES:
         raise SettingError(
             f"a figure of {len(floors):,} lines of text cannot be read. Draw at most {LINES}: "
             "score a part of the text, with what is before it as context."
         )
-    width = CELL * max(50, *(cell.column + cell.width for cell in cells), 0)
+    width = COLUMN * max(50, *(box.column + box.width for box in boxes), 0)
     height = STRIP - floors[-1]
     page = Figure(figsize=(LEFT + width + RIGHT, HEAD + height + FOOT))
     across, up = page.get_size_inches()
@@ -113,19 +135,11 @@ def figure(score: Score, convention: Convention) -> Figure:
     axes.set(xlim=(0, width), ylim=(-height, 0))  # inches
     axes.spines[:].set_visible(False)
     axes.tick_params(length=0, labelsize=7, labelcolor="0.4", bottom=False, labelbottom=False)
-    _draw_characters(axes, chars, cells, floors)
-    _draw_words(axes, points, floors)
-    title = f"{_summary(score)}; {_CHOICE[convention]}"
+    _draw_characters(axes, chars, boxes, floors)
+    _draw_words(axes, bars, floors)
     page.text(LEFT / across, 1 - 0.14 / up, title, size=9, va="center")
     _draw_scale(page.add_axes((LEFT / across, 0.24 / up, 1.6 / across, 0.09 / up)))
     return page
-
-
-_CHOICE = {
-    "leading": "words with the whitespace before them",
-    "trailing": "words with the whitespace after them",
-    "none": "words without whitespace",
-}
 
 
 def _string(chars: Spans) -> str:
@@ -133,81 +147,111 @@ def _string(chars: Spans) -> str:
     return "".join(row.text if len(row.text) == 1 else "�" for row in chars)
 
 
-def _summary(score: Score) -> str:
-    return f"{score.bits:.1f} bits, {score.bits_per_char:.2f} a character"
-
-
-class Point(NamedTuple):
-    """A word in the figure: its line of text, the middle of its letters (inches), its bits."""
+class Bar(NamedTuple):
+    """A word in the figure: its line of text, where its letters are (inches), its bits."""
 
     line: int
-    x: float
+    left: float
+    right: float
     bits: float
 
+    @property
+    def middle(self) -> float:
+        """Where its value stands."""
+        return (self.left + self.right) / 2
 
-def _points(words: Spans, string: str, cells: list[Cell]) -> list[Point]:
+
+def _bars(words: Spans, string: str, boxes: list[Box]) -> list[Bar]:
     """The words that have letters; one that goes over several lines stands in its last."""
-    points = []
+    bars = []
     for word in words:
-        letters = [cells[k] for k in range(word.start, word.end) if not string[k].isspace()]
+        letters = [boxes[k] for k in range(word.start, word.end) if not string[k].isspace()]
         if letters:
             line = letters[-1].line
-            first = next(cell for cell in letters if cell.line == line)
+            first = next(box for box in letters if box.line == line)
             right = letters[-1].column + letters[-1].width
-            points.append(Point(line, (first.column + right) / 2 * CELL, word.surprisal))
-    return points
+            bars.append(Bar(line, first.column * COLUMN, right * COLUMN, word.surprisal))
+    return bars
 
 
-def _floors(cells: list[Cell], with_words: set[int]) -> list[float]:
-    """The top of each line's strip, downwards from 0; a curve stands on it if there are words."""
+def peaks(bars: Sequence[Bar], apart: float = 0.3) -> list[Bar]:
+    """The bars of a line that are higher than both neighbours; of near ones, the higher.
+
+    >>> [bar.bits for bar in peaks([Bar(0, n, n + 1, bits) for n, bits in enumerate([3, 9, 1, 2])])]
+    [9, 2]
+    """
+    heights = [-math.inf, *(bar.bits for bar in bars), -math.inf]
+    high = [bar for n, bar in enumerate(bars) if heights[n] < bar.bits >= heights[n + 2]]
+    found: list[Bar] = []
+    for bar in sorted(high, key=lambda bar: -bar.bits):
+        if all(abs(bar.middle - other.middle) >= apart for other in found):
+            found.append(bar)
+    return sorted(found, key=lambda bar: bar.left)
+
+
+def _floors(boxes: list[Box], with_words: set[int]) -> list[float]:
+    """The top of each line's strip, downwards from 0; bars stand on it if there are words."""
     floors = [0.0]
-    for line in range(1 + max((cell.line for cell in cells), default=0)):
-        above = GAP + CURVE if line in with_words else GAP
+    for line in range(1 + max((box.line for box in boxes), default=0)):
+        above = GAP + BARS if line in with_words else GAP
         floors.append(floors[-1] - above - (STRIP if line else 0.0))
     return floors[1:]
 
 
-def _draw_characters(axes: Axes, chars: Spans, cells: list[Cell], floors: list[float]) -> None:
+def _draw_characters(axes: Axes, chars: Spans, boxes: list[Box], floors: list[float]) -> None:
     from matplotlib.collections import PatchCollection
     from matplotlib.patches import Rectangle
 
     family = _families()
-    boxes = []
-    for char, cell in zip(_string(chars), cells, strict=True):
-        left, width, top = cell.column * CELL, cell.width * CELL, floors[cell.line]
-        boxes.append(Rectangle((left, top - STRIP), width, STRIP))
+    string = _string(chars)
+    missing = _without_glyph({glyph(char) for char in string}, family)
+    strips = []
+    for char, box in zip(string, boxes, strict=True):
+        left, width, top = box.column * COLUMN, box.width * COLUMN, floors[box.line]
+        strips.append(Rectangle((left, top - STRIP), width, STRIP))
         if char == " ":
             continue
+        shown = NO_GLYPH if glyph(char) in missing else glyph(char)
         axes.text(
             left + width / 2,
             top - 0.72 * STRIP,
-            glyph(char),
+            shown,
             family=family,
             size=9.5,
-            color="black" if glyph(char) == char else "0.45",
+            color="black" if shown == char else "0.45",
             ha="center",
             va="baseline",
             parse_math=False,
             usetex=False,
         )
     heat = [_shade(row.surprisal) for row in chars]
-    axes.add_collection(PatchCollection(boxes, facecolors=heat, edgecolors="none"))
+    axes.add_collection(PatchCollection(strips, facecolors=heat, edgecolors="none"))
 
 
-def _draw_words(axes: Axes, points: list[Point], floors: list[float]) -> None:
-    """A line through the points of each line of text."""
-    top = _round_up(max((point.bits for point in points), default=0.0))
-    for line, row in groupby(points, key=lambda point: point.line):
-        bottom = floors[line] + 0.03
-        curve = [(x, bottom + max(0.0, bits) / top * CURVE) for _, x, bits in row]
-        axes.plot(*zip(*curve, strict=True), color="0.25", linewidth=1, marker="o", markersize=2.6)
-    lines = sorted({point.line for point in points})
-    ticks = [(floors[line] + 0.03 + part * CURVE, part * top) for line in lines for part in (0, 1)]
+def _draw_words(axes: Axes, bars: list[Bar], floors: list[float]) -> None:
+    """A bar over each word, all on one scale; the values of the highest in each neighbourhood."""
+    top = _round_up(max((bar.bits for bar in bars), default=0.0))
+    ticks = []
+    for line, group in groupby(bars, key=lambda bar: bar.line):
+        row, bottom = list(group), floors[line] + 0.03
+        heights = [max(0.0, bar.bits) / top * BARS for bar in row]
+        axes.bar(
+            [bar.left for bar in row],
+            heights,
+            [bar.right - bar.left for bar in row],
+            bottom,
+            align="edge",
+            color="0.72",
+        )
+        for bar in peaks(row):
+            at = bottom + max(0.0, bar.bits) / top * BARS + 0.02
+            axes.text(bar.middle, at, f"{bar.bits:.1f}", size=6.5, color="0.25", ha="center")
+        ticks += [(bottom + part * BARS, part * top) for part in (0.0, 0.5, 1.0)]
     for at, _ in ticks:
         axes.axhline(at, color="0.9", linewidth=0.6, zorder=0)
     axes.set_yticks([at for at, _ in ticks], [f"{bits:g}" for _, bits in ticks])
-    if points:
-        axes.text(0, 0, "word (bits)", size=7, color="0.4", va="bottom")
+    if bars:
+        axes.set_ylabel("word (bits)", size=7, color="0.4")
 
 
 def _draw_scale(axes: Axes) -> None:
@@ -235,6 +279,23 @@ def _families() -> list[str]:
     return [*(font for font in FONTS if font in installed), *matplotlib.rcParams["font.family"]]
 
 
+def _without_glyph(characters: set[str], families: list[str]) -> set[str]:
+    """The characters that no font has; warns of them, once."""
+    from matplotlib.font_manager import FontProperties, findfont, get_font
+
+    fonts = [get_font(findfont(FontProperties(family=[name]))) for name in families]
+    missing = {c for c in characters if not any(font.get_char_index(ord(c)) for font in fonts)}
+    if missing:
+        some = " ".join(sorted(missing)[:10]) + (" …" if len(missing) > 10 else "")
+        warnings.warn(
+            f"no installed font has {len(missing)} of the characters, which are drawn as "
+            f"{NO_GLYPH}: {some} Install one that has them, such as Noto Sans CJK for Chinese, "
+            "or name it in matplotlib.rcParams['font.family'].",
+            stacklevel=5,
+        )
+    return missing
+
+
 def _strength(bits: float) -> float:
     return min(1.0, max(0.0, bits / HOT))
 
@@ -257,14 +318,13 @@ def _round_up(bits: float) -> float:
     )
 
 
-def to_html(score: Score) -> str:
-    """The body of `Score._repr_html_`: every character on its colour, its bits where one points.
+def to_html(chars: Spans, summary: str) -> str:
+    """Every character on its colour, its bits where one points; and a line below.
 
     >>> import charwise
-    >>> '>&lt;</span>' in to_html(charwise.load().score("a < b"))
+    >>> '>&lt;</span>' in to_html(charwise.load().score("a < b").chars(), "three")
     True
     """
-    chars = score.chars()
     red, green, blue = COLOUR
     spans = []
     for char, row in zip(_string(chars[:WRITTEN]), chars, strict=False):
@@ -274,4 +334,4 @@ def to_html(score: Score) -> str:
         spans.append(f'<span style="background:{colour}" title="{title}">{shown}</span>')
     more = f" … {len(chars) - WRITTEN:,} more" if len(chars) > WRITTEN else ""
     text = f'<div style="white-space:pre-wrap;font-family:monospace">{"".join(spans)}{more}</div>'
-    return f'{text}<div style="opacity:0.6;font-size:smaller">{_summary(score)}</div>'
+    return f'{text}<div style="opacity:0.6;font-size:smaller">{html.escape(summary)}</div>'

@@ -21,6 +21,13 @@ if TYPE_CHECKING:
     import pandas
     from matplotlib.figure import Figure
 
+#: How a figure says which words its bars are of.
+_CHOICE = {
+    "leading": "words with the whitespace before them",
+    "trailing": "words with the whitespace after them",
+    "none": "words without whitespace",
+}
+
 
 @dataclass(frozen=True)
 class Score:
@@ -208,18 +215,20 @@ class Score:
         return self.bytes().to_pandas().assign(lent=self.lent)
 
     def plot(self, convention: Convention = "leading") -> Figure:
-        """The text on the colours of its characters' surprisal, under a line over its words.
+        """The text on the colours of its characters' surprisal, under a bar for each word.
 
-        Long texts take several lines. Colours mean the same bits in all plots; characters stand
-        in the order of the text, from left to right in every script. Needs matplotlib
-        (`charwise[plots]`). Save the figure with its `savefig`; notebooks show it after
-        `%matplotlib inline`.
+        Long texts take several lines. Colours mean the same bits in all plots, and bars the same
+        in all lines; words that cost more than their neighbours have their bits above them.
+        Characters stand in the order of the text, from left to right in every script; those that
+        no installed font has are named in a warning. Needs matplotlib (`charwise[plots]`). Save
+        the figure with its `savefig`; notebooks show it after `%matplotlib inline`.
 
         Args:
             convention: of the words, as in `words`.
 
         Raises:
             SettingError: a text of more than 200 lines, or an unknown convention.
+            MissingExtraError: matplotlib is not installed.
 
         >>> import charwise
         >>> type(charwise.load().score("import os").plot()).__name__
@@ -227,12 +236,17 @@ class Score:
         """
         from charwise.surprisal.plot import figure
 
-        return figure(self, convention)
+        words = self.words(convention)
+        return figure(self.chars(), words, f"{self._summary}; {_CHOICE[convention]}")
 
     def _repr_html_(self) -> str:
         from charwise.surprisal.plot import to_html
 
-        return to_html(self)
+        return to_html(self.chars(), self._summary)
+
+    @property
+    def _summary(self) -> str:
+        return f"{self.bits:.1f} bits, {self.bits_per_char:.2f} a character"
 
     def _byte_spans(self, offsets: list[tuple[int, int]]) -> Spans:
         return spans.spans_of(self.text, self._cumulative, self.missing, offsets)

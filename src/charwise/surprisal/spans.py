@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from charwise.errors import SettingError, SpanError, ZeroProbabilityError
+from charwise.errors import MissingExtraError, SettingError, SpanError, ZeroProbabilityError
 
 if TYPE_CHECKING:
     import pandas
@@ -100,10 +100,18 @@ class Spans(Sequence[Span]):
     def to_pandas(self) -> pandas.DataFrame:
         """A table with the columns of `Span`; needs pandas (`charwise[tables]`).
 
+        Raises:
+            MissingExtraError: pandas is not installed.
+
         >>> Spans((Span("a", 0, 1, 3.0, 3.0, 0.0),)).to_pandas().surprisal.tolist()
         [3.0]
         """
-        import pandas
+        try:
+            import pandas
+        except ImportError as error:
+            raise MissingExtraError(
+                "a data frame needs pandas: pip install 'charwise[tables]'."
+            ) from error
 
         return pandas.DataFrame(self.rows, columns=list(Span._fields))
 
@@ -279,7 +287,7 @@ def spans_of(
     places = pairs if edges is None else edges[pairs]
     costs = cumulative[places[:, 1]] - cumulative[places[:, 0]]
     # Every second sum is over a span, the others over what lies between two.
-    left_out = np.add.reduceat(np.append(missing, 0.0), places.ravel())[::2]
+    left_out = np.add.reduceat(np.append(missing, 0.0), places.ravel())[::2] + 0.0  # no −0.0
     rows = zip(
         (text[start:end].decode("utf-8", "backslashreplace") for start, end in places.tolist()),
         *pairs.T.tolist(),

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from charwise.errors import CharwiseError, EngineError, SettingError, ZeroProbabilityError
 from charwise.surprisal.spans import Convention, Span, characters_of
-from charwise.tables.rows import BadRow, Row
+from charwise.tables.rows import BadRow, Stimulus
 
 if TYPE_CHECKING:
     from charwise.model import CharLM
@@ -29,48 +29,62 @@ CHUNK_ROWS = 32
 CHUNK_BYTES = 2**18
 
 
-class Record(NamedTuple):
-    """A row of the output: one unit of one text, and what it costs.
-
-    Attributes:
-        file: the file that the text is from, as it was named.
-        row: the number of the text's row in it, from 1.
-        item: the name of the item, if a column had it.
-        unit: the number of the unit in its text, from 1.
-        text, start, end, surprisal, cumulative, missing: as in `spans.Span`; offsets are in
-            bytes where units are bytes, and else in characters.
-    """
-
-    file: str
-    row: int
-    item: str | None
-    unit: int
-    text: str
-    start: int
-    end: int
-    surprisal: float
-    cumulative: float
-    missing: float
+#: A row of the output: one unit of one text. `fields` says what there is, and of which type.
+Record = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Request:
-    """What is asked of every text: the unit, which whitespace belongs to words, the preset."""
+class Measure:
+    """What is measured of every text.
+
+    Attributes:
+        per: the unit.
+        convention: which whitespace belongs to words.
+        preset: how much to spend.
+    """
 
     per: Per = "word"
     convention: Convention = "leading"
     preset: str = "default"
 
 
-def chunks(rows: Iterable[Row | BadRow]) -> Iterator[list[Row | BadRow]]:
+def fields(measure: Measure, kept: Sequence[str] = ()) -> dict[str, type]:
+    """The columns of the output, in their order.
+
+    - file, row, item: where the text is from: the file as it was named, the number of its row
+      from 1, the name of the item.
+    - unit: the number of the unit in its text, from 1.
+    - text, start, end, surprisal, cumulative, missing: as in `Span`; offsets are in bytes where
+      units are bytes, and else in characters.
+    - the columns of the input that are kept.
+
+    Raises:
+        SettingError: a column to keep has a name that the output has already.
+
+    >>> list(fields(Measure(), kept=["condition"]))[-2:]
+    ['missing', 'condition']
+    """
+    own: dict[str, type] = {"file": str, "row": int, "item": str, "unit": int}
+    own |= {"text": str, "start": int, "end": int}
+    own |= dict.fromkeys(("surprisal", "cumulative", "missing"), float)
+    for n, name in enumerate(kept):
+        if name in own or name in kept[:n]:
+            raise SettingError(
+                f"the column {name!r} cannot be kept: the output has one of that name already. "
+                "Rename it in the input."
+            )
+    return own | dict.fromkeys(kept, str)
+
+
+def chunks(rows: Iterable[Stimulus | BadRow]) -> Iterator[list[Stimulus | BadRow]]:
     """The rows, some consecutive ones at a time.
 
     >>> from charwise.tables.rows import Place
-    >>> rows = [Row(Place("a.csv", n), b"To be") for n in range(1, 71)]
+    >>> rows = [Stimulus(Place("a.csv", n), b"To be") for n in range(1, 71)]
     >>> [len(chunk) for chunk in chunks(rows)]
     [32, 32, 6]
     """
-    chunk: list[Row | BadRow] = []
+    chunk: list[Stimulus | BadRow] = []
     size = 0
     for row in rows:
         chunk.append(row)
@@ -82,18 +96,18 @@ def chunks(rows: Iterable[Row | BadRow]) -> Iterator[list[Row | BadRow]]:
         yield chunk
 
 
-def size_of(row: Row | BadRow) -> int:
+def size_of(row: Stimulus | BadRow) -> int:
     """The bytes of a row that a model reads.
 
     >>> from charwise.tables.rows import Place
-    >>> size_of(Row(Place("a.csv", 1), b"or not", context=b"To be "))
+    >>> size_of(Stimulus(Place("a.csv", 1), b"or not", context=b"To be "))
     12
     """
-    return len(row.text) + len(row.context) if isinstance(row, Row) else 0
+    return len(row.text) + len(row.context) if isinstance(row, Stimulus) else 0
 
 
 def score_chunk(
-    lm: CharLM, chunk: Sequence[Row | BadRow], request: Request
+    lm: CharLM, chunk: Sequence[Stimulus | BadRow], measure: Measure
 ) -> Iterator[list[Record] | BadRow]:
     """What comes out for every row of a chunk: its records, or what is wrong with it.
 
@@ -102,37 +116,40 @@ def score_chunk(
 
     >>> import charwise
     >>> from charwise.tables.rows import Place
-    >>> chunk = [Row(Place("a.csv", 1), b"import numpy")]
-    >>> [record.text for record in next(score_chunk(charwise.load(), chunk, Request()))]
+    >>> chunk = [Stimulus(Place("a.csv", 1), b"import numpy")]
+    >>> [record["text"] for record in next(score_chunk(charwise.load(), chunk, Measure()))]
     ['import', ' numpy']
     """
-    good = [row for row in chunk if isinstance(row, Row)]
+    good = [row for row in chunk if isinstance(row, Stimulus)]
     try:
         scores: list[Score | None] = list(
             lm.scores(
                 [row.text for row in good],
                 contexts=[row.context for row in good],
-                preset=request.preset,
+                preset=measure.preset,
             )
         )
     except CharwiseError:  # one of them is to blame: each by itself
         scores = [None] * len(good)
     found = iter(scores)
     for row in chunk:
-        yield row if isinstance(row, BadRow) else _outcome(lm, row, next(found), request)
+        yield row if isinstance(row, BadRow) else _outcome(lm, row, next(found), measure)
 
 
-def _outcome(lm: CharLM, row: Row, score: Score | None, request: Request) -> list[Record] | BadRow:
+def _outcome(
+    lm: CharLM, row: Stimulus, score: Score | None, measure: Measure
+) -> list[Record] | BadRow:
     try:
         if score is None:
-            score = lm.score(row.text, context=row.context, preset=request.preset)
+            score = lm.score(row.text, context=row.context, preset=measure.preset)
         if not np.isfinite(score.missing).all():
             raise ZeroProbabilityError("what was left out of the sums is not a number.")
         # A name of a file may be any bytes, which arrive as surrogate escapes.
         file = row.place.file.encode("utf-8", "backslashreplace").decode()
+        place = {"file": file, "row": row.place.number, "item": row.item}
         return [
-            Record(file, row.place.number, row.item, number, *span)
-            for number, span in enumerate(_units(score, row, request), 1)
+            {**place, "unit": number, **span._asdict(), **dict(row.kept)}
+            for number, span in enumerate(_units(score, row, measure), 1)
         ]
     except (EngineError, SettingError):
         raise
@@ -140,13 +157,13 @@ def _outcome(lm: CharLM, row: Row, score: Score | None, request: Request) -> lis
         return BadRow(row.place, row.column, str(error))
 
 
-def _units(score: Score, row: Row, request: Request) -> Sequence[Span]:
-    if request.per == "byte":
+def _units(score: Score, row: Stimulus, measure: Measure) -> Sequence[Span]:
+    if measure.per == "byte":
         return score.bytes()
-    if request.per == "char":
+    if measure.per == "char":
         return score.chars()
-    if request.per == "word":
-        return score.words(request.convention)
-    if request.per == "region":
+    if measure.per == "word":
+        return score.words(measure.convention)
+    if measure.per == "region":
         return score.spans(row.regions)
     return score.spans([(0, len(characters_of(score.text)[0]))])

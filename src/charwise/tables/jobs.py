@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
-import charwise
 from charwise.errors import CharwiseError, InputError
-from charwise.tables.chunks import Record, Request, chunks, score_chunk, size_of
+from charwise.tables.chunks import Measure, Record, chunks, fields, score_chunk, size_of
 from charwise.tables.output import Identity
-from charwise.tables.rows import BadRow, Columns, Row
+from charwise.tables.rows import BadRow, Columns, Stimulus
 from charwise.tables.sources import Source
 
 if TYPE_CHECKING:
@@ -39,25 +39,29 @@ class Scored(NamedTuple):
 class Job:
     """Files, what their columns hold, and what is asked of their texts.
 
-    >>> job = Job((Source("-", b"To |be"),), request=Request(per="region"))
+    >>> job = Job((Source("-", b"To |be"),), measure=Measure(per="region"))
     >>> job.survey(), [row.regions for row in job.rows()]
     (Extent(rows=1, size=5), [((0, 3), (3, 5))])
     """
 
     sources: tuple[Source, ...]
     columns: Columns = field(default_factory=Columns)
-    request: Request = field(default_factory=Request)
+    measure: Measure = field(default_factory=Measure)
 
-    def rows(self) -> Iterator[Row | BadRow]:
+    def fields(self) -> dict[str, type]:
+        """The columns of the output; see `chunks.fields`."""
+        return fields(self.measure, self.columns.kept)
+
+    def rows(self) -> Iterator[Stimulus | BadRow]:
         """The rows of all files, in order.
 
         Raises:
             InputError: a file that cannot be used.
         """
         for source in self.sources:
-            yield from source.rows(self.columns, regions=self.request.per == "region")
+            yield from source.rows(self.columns, regions=self.measure.per == "region")
 
-    def chunks(self, skip: int = 0) -> Iterator[list[Row | BadRow]]:
+    def chunks(self, skip: int = 0) -> Iterator[list[Stimulus | BadRow]]:
         """The rows in chunks, without the first `skip` of those."""
         return islice(chunks(self.rows()), skip, None)
 
@@ -93,16 +97,17 @@ class Job:
         }
         for part in ("text", "item", "context", "regions"):
             facts[f"--{part}-column"] = getattr(self.columns, part)
+        facts["--keep-column"] = ", ".join(self.columns.kept) or None
         info = lm.info()
         return {
             **facts,
-            "--per": self.request.per,
-            "--convention": self.request.convention,
-            "--preset": self.request.preset,
+            "--per": self.measure.per,
+            "--convention": self.measure.convention,
+            "--preset": self.measure.preset,
             "--model": model,
             **{key: info[key] for key in ("engine", "device", "dtype", "path") if key in info},
             "what the model says": _probe(lm),
-            "charwise": charwise.__version__,
+            "charwise": version("charwise"),
         }
 
     def scored(self, lm: CharLM, skip: int = 0) -> Iterator[Scored]:
@@ -113,12 +118,12 @@ class Job:
             EngineError: the model failed.
         """
         for chunk in self.chunks(skip):
-            yield score_one(lm, chunk, self.request)
+            yield score_one(lm, chunk, self.measure)
 
 
-def score_one(lm: CharLM, chunk: list[Row | BadRow], request: Request) -> Scored:
+def score_one(lm: CharLM, chunk: list[Stimulus | BadRow], measure: Measure) -> Scored:
     """Score one chunk."""
-    return Scored(list(score_chunk(lm, chunk, request)), sum(map(size_of, chunk)))
+    return Scored(list(score_chunk(lm, chunk, measure)), sum(map(size_of, chunk)))
 
 
 def _probe(lm: CharLM) -> list[float]:

@@ -1,32 +1,35 @@
 """An output that survives its writer: stopped at any moment, the next run continues it.
 
-Beside the file OUT that is being made lie
+Beside the file OUT that is being made lies the folder OUT.parts, with
 
-- OUT.part: the records so far, appended to;
-- OUT.errors.jsonl: the bad rows so far, appended to;
-- OUT.journal: a line that says what is made, then a line for each chunk that is complete in both,
-  with their lengths.
+- run.json: what the run makes;
+- 00000000, 00000001, …: a part for each chunk that is complete: a line of JSON with what it
+  counts and the rows that are left out, then its records;
+- lock: who holds it is the only writer. The system lets go of it when a process ends in any way.
 
-A chunk counts from the moment when its line is in the journal, and the line is written after the
-files are on the disk. What is in them beyond the last line was not finished, and is cut off. OUT
-itself appears in one step, when all is there; then the journal goes. Who holds the lock on the
-journal is the only writer, and the system lets go of a lock when a process ends in any way.
-(On Windows nothing is locked.)
+A part is written under another name, and gets its own once it is on the disk. So a chunk is either
+all there or not at all. At the end the parts are put together to OUT, which appears in one step;
+then run.json goes, and the rest of the folder.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any, Self
 
+from filelock import FileLock, Timeout
+
 from charwise.errors import OutputError
 from charwise.tables.chunks import Record
-from charwise.tables.durable import append, cut, disk, lock, sync, sync_folder
 from charwise.tables.rows import BadRow
-from charwise.tables.writers import format_of
+from charwise.tables.writers import Fields, format_of
 
 #: What a run makes, by the names of what it depends on: two runs with equal ones make the same.
 #: Lists of numbers are equal within `TOLERANCE`.
@@ -38,13 +41,15 @@ TOLERANCE = 1e-3
 
 @dataclass(frozen=True)
 class Done:
-    """How far an output is: what a line of the journal holds.
+    """How far an output is.
 
     Attributes:
         chunks, rows, bad: chunks, rows of the input in them, and bad ones among those.
         records: rows of the output.
         size: bytes of text that were read.
-        part, errors: bytes of the two files.
+
+    >>> Done().after({"rows": 32, "bad": [], "records": 64, "size": 100}).chunks
+    1
     """
 
     chunks: int = 0
@@ -52,8 +57,16 @@ class Done:
     bad: int = 0
     records: int = 0
     size: int = 0
-    part: int = 0
-    errors: int = 0
+
+    def after(self, part: Mapping[str, Any]) -> Done:
+        """With one more chunk: the first line of its part."""
+        return Done(
+            chunks=self.chunks + 1,
+            rows=self.rows + part["rows"],
+            bad=self.bad + len(part["bad"]),
+            records=self.records + part["records"],
+            size=self.size + part["size"],
+        )
 
 
 class Output:
@@ -61,6 +74,7 @@ class Output:
 
     Args:
         out: the file to make; its ending says in which format.
+        fields: its columns, with their types; see `chunks.fields`.
         identity: what the run makes.
         total: rows of the input.
         overwrite: replace a file of that name, and an unfinished one of another identity.
@@ -71,37 +85,36 @@ class Output:
     >>> import tempfile
     >>> folder = tempfile.TemporaryDirectory()
     >>> out = Path(folder.name) / "out.csv"
-    >>> record = Record("a.csv", 1, None, 1, "To", 0, 2, 3.5, 3.5, 0.0)
-    >>> with Output(out, {"--per": "word"}, total=1) as output:
-    ...     output.append([[record]], size=2)
+    >>> with Output(out, {"text": str, "end": int}, {"--per": "word"}, total=1) as output:
+    ...     output.append([[{"text": "To", "end": 2}]], size=2)
     ...     output.finish()
-    >>> out.read_text().splitlines()[1]
-    'a.csv,1,,1,To,0,2,3.5,3.5,0.0'
+    >>> out.read_text().splitlines()
+    ['text,end', 'To,2']
     >>> folder.cleanup()
     """
 
     def __init__(
-        self, out: Path, identity: Identity, total: int, *, overwrite: bool = False
+        self, out: Path, fields: Fields, identity: Identity, total: int, *, overwrite: bool = False
     ) -> None:
         self.out = out
-        self.total = total
         self.errors = out.with_name(out.name + ".errors.jsonl")
+        self._fields, self._total = fields, total
         self._format = format_of(out)
-        self._part = out.with_name(out.name + ".part")
-        self._journal_path = _journal_of(out)
+        self._folder = _folder_of(out)
         with disk(out):
-            self._journal = lock(self._journal_path, out)
+            self._folder.mkdir(exist_ok=True)
+            self._lock = _lock(out)
             try:
                 self.done = self._resume(identity, overwrite)
             except BaseException:
-                self._journal.close()
+                self._lock.release()
                 raise
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._journal.close()
+        self._lock.release()
 
     def append(self, outcomes: Sequence[Sequence[Record] | BadRow], size: int) -> None:
         """Add the rows of a chunk. Once this returns they are on the disk, and count.
@@ -113,110 +126,185 @@ class Output:
         Raises:
             OutputError: the disk is full, or broken.
         """
-        bad = [row for row in outcomes if isinstance(row, BadRow)]
         records = [r for rows in outcomes if not isinstance(rows, BadRow) for r in rows]
-        part = self._format.encode(records) if records else b""
-        errors = b"".join(map(_error_line, bad))
+        body = self._format.encode(records, self._fields) if records else b""
+        head = {
+            "rows": len(outcomes),
+            "records": len(records),
+            "size": size,
+            "bytes": len(body),
+            "bad": [_error(row) for row in outcomes if isinstance(row, BadRow)],
+        }
         with disk(self.out):
-            for path, lines in ((self._part, part), (self.errors, errors)):
-                if lines:
-                    append(path, lines)
-            self.done = Done(
-                chunks=self.done.chunks + 1,
-                rows=self.done.rows + len(outcomes),
-                bad=self.done.bad + len(bad),
-                records=self.done.records + len(records),
-                size=self.done.size + size,
-                part=self.done.part + len(part),
-                errors=self.done.errors + len(errors),
-            )
-            self._note(asdict(self.done))
+            self._write(self._part(self.done.chunks), json.dumps(head).encode() + b"\n" + body)
+        self.done = self.done.after(head)
 
     def finish(self) -> None:
-        """Give the complete output its name.
+        """Put the complete output together, and give it its name.
 
         Raises:
             OutputError: there were not as many rows as there should be; a full or broken disk.
         """
-        if self.done.rows != self.total:
+        if self.done.rows != self._total:
             raise OutputError(
-                f"the input of {self.out} changed while it was read: it had {self.total:,} rows, "
+                f"the input of {self.out} changed while it was read: it had {self._total:,} rows, "
                 f"and {self.done.rows:,} came."
             )
         with disk(self.out):
-            if self._part.exists():  # else a run before this one was stopped in these lines
-                self._format.finish(self._part, self.out)
-            if not self.done.errors:
+            bad = [error for head in self._heads() for error in head["bad"]]
+            if bad:
+                lines = "".join(json.dumps(error, ensure_ascii=False) + "\n" for error in bad)
+                self._write(self.errors, lines.encode("utf-8", "backslashreplace"))
+            else:
                 self.errors.unlink(missing_ok=True)
-            sync_folder(self.out)
-            self._part.unlink(missing_ok=True)
-            self._journal.close()
-            self._journal_path.unlink(missing_ok=True)
+            whole = self._folder / "whole"
+            self._format.join(self._bodies(), self._fields, whole)
+            _sync(whole)
+            whole.replace(self.out)
+            _sync_folder(self.out.parent)
+            (self._folder / "run.json").unlink()  # from here on it is finished
+            _remove(self._folder, self._lock)
 
     def _resume(self, identity: Identity, overwrite: bool) -> Done:
-        """Read the journal and cut the files back to it, or begin new ones."""
-        begun, last = self._read_journal()
+        """Count the parts that are there, or begin anew."""
+        begun = self._begun()
         difference = "" if begun is None else _difference(begun, identity)
         if begun is not None and not difference:
-            done = Done(part=len(self._format.begin())) if last is None else Done(**last)
-            renamed = done.rows == self.total and self.out.exists() and not self._part.exists()
-            if not renamed:
-                cut(self._part, done.part)
-                cut(self.errors, done.errors)
+            done = Done()
+            for head in self._heads():
+                done = done.after(head)
             return done
         if begun is not None and not overwrite:
             raise OutputError(
                 f"{self.out} was begun by a run that makes something else, and is not finished: "
                 f"{difference}. Run that again to finish it, or take --overwrite to begin anew."
             )
-        if self.out.exists() and not overwrite:
-            self._journal.close()
-            self._journal_path.unlink()
+        if begun is None and self.out.exists() and not overwrite:
+            _remove(self._folder, self._lock)
             raise _finished(self.out)
-        return self._begin(identity)
+        _clear(self._folder)
+        _sync_folder(self._folder)  # before there is another run that they could be taken for
+        self._write(self._folder / "run.json", json.dumps(identity).encode())
+        _sync_folder(self._folder)
+        return Done()
 
-    def _begin(self, identity: Identity) -> Done:
-        self._journal.truncate(0)
-        for path in (self._part, self.errors):
-            path.unlink(missing_ok=True)
-        begin = self._format.begin()
-        append(self._part, begin)
-        sync_folder(self.out)
-        self._note(identity)
-        return Done(part=len(begin))
+    def _begun(self) -> Any:
+        """The identity of the run that has begun; None if none has."""
+        try:
+            return json.loads((self._folder / "run.json").read_bytes())
+        except FileNotFoundError:
+            return None
 
-    def _read_journal(self) -> tuple[Any, Any]:
-        """Its first line, and its last if there are more. One that was cut off is removed."""
-        first = last = None
-        length = 0
-        self._journal.seek(0)
-        for line in self._journal:
+    def _heads(self) -> Iterator[dict[str, Any]]:
+        """What the parts count, up to the first that is not there as it was written."""
+        for number in count():
             try:
-                found = json.loads(line[: line.index(b"\n")])
-            except ValueError:
-                break
-            first, last = (found, None) if first is None else (first, found)
-            length += len(line)
-        self._journal.truncate(length)
-        return first, last
+                with self._part(number).open("rb") as file:
+                    line = file.readline()
+                    head = json.loads(line)
+                    if os.fstat(file.fileno()).st_size != len(line) + head["bytes"]:
+                        return
+            except (FileNotFoundError, ValueError):
+                return
+            yield head
 
-    def _note(self, line: Mapping[str, Any]) -> None:
-        self._journal.write(json.dumps(line).encode() + b"\n")
-        sync(self._journal)
+    def _bodies(self) -> Iterator[bytes]:
+        """The records of the parts that have some, encoded."""
+        for number in range(self.done.chunks):
+            body = self._part(number).read_bytes().partition(b"\n")[2]
+            if body:
+                yield body
+
+    def _part(self, number: int) -> Path:
+        return self._folder / f"{number:08}"
+
+    def _write(self, path: Path, content: bytes) -> None:
+        """A file that is there as a whole, and on the disk, or not at all."""
+        new = self._folder / "new"
+        new.write_bytes(content)
+        _sync(new)
+        new.replace(path)
 
 
 def refuse_finished(out: Path) -> None:
     """Raise `OutputError` if a file is there and no run is about to make it anew."""
-    if out.exists() and not _journal_of(out).exists():
-        raise _finished(out)
+    folder = _folder_of(out)
+    if not out.exists() or (folder / "run.json").exists():
+        return
+    if folder.exists():  # a run was stopped while it cleared up
+        with disk(out):
+            _remove(folder, _lock(out))
+    raise _finished(out)
 
 
 def _finished(out: Path) -> OutputError:
     return OutputError(f"{out} is there, and finished. --overwrite makes it anew.")
 
 
-def _journal_of(out: Path) -> Path:
-    return out.with_name(out.name + ".journal")
+def _folder_of(out: Path) -> Path:
+    return out.with_name(out.name + ".parts")
+
+
+def _lock(out: Path) -> FileLock:
+    """The lock of an output, held.
+
+    Raises:
+        OutputError: another process has it.
+    """
+    lock = FileLock(_folder_of(out) / "lock", timeout=0)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise OutputError(f"{out} is being written by another process.") from None
+    return lock
+
+
+def _clear(folder: Path) -> None:
+    """Remove all that is in the folder of an output, but its lock."""
+    for path in folder.iterdir():
+        if path.name != "lock":
+            path.unlink()
+
+
+def _remove(folder: Path, lock: FileLock) -> None:
+    """Remove the folder of an output that is finished, and let go of its lock."""
+    _clear(folder)
+    if sys.platform == "win32":  # where no open file can be removed
+        lock.release()
+    with suppress(OSError):  # someone else has it by now
+        # Elsewhere while it is held: who waits for it finds that its file is gone.
+        (folder / "lock").unlink()
+        folder.rmdir()
+    lock.release()
+
+
+def _sync(path: Path) -> None:
+    """Wait until what was written to a file is on the disk."""
+    with path.open("rb+") as file:
+        os.fsync(file.fileno())
+
+
+def _sync_folder(path: Path) -> None:
+    """Let what was made, renamed or removed in a folder survive a power failure."""
+    if sys.platform != "win32":
+        folder = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+@contextmanager
+def disk(out: Path) -> Iterator[None]:
+    """Turn what the system says about files into an `OutputError`, while `out` is written."""
+    try:
+        yield
+    except OutputError:
+        raise
+    except OSError as error:
+        raise OutputError(
+            f"{out} cannot be written: {error.strerror or error}. What was complete is kept."
+        ) from error
 
 
 def _difference(old: Mapping[str, Any], new: Identity) -> str:
@@ -232,12 +320,11 @@ def _difference(old: Mapping[str, Any], new: Identity) -> str:
     return ""
 
 
-def _error_line(bad: BadRow) -> bytes:
-    line = {
+def _error(bad: BadRow) -> dict[str, Any]:
+    return {
         "file": bad.place.file,
         "row": bad.place.number,
         "line": bad.place.line,
         "column": bad.column,
         "error": bad.reason,
     }
-    return json.dumps(line, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"

@@ -21,7 +21,7 @@ from charwise.errors import CharwiseError, EngineError, SettingError
 from charwise.tables.jobs import Job, Scored, score_one
 
 if TYPE_CHECKING:
-    from charwise.tables.chunks import Request
+    from charwise.tables.chunks import Measure
 
 
 class Order(NamedTuple):
@@ -93,7 +93,7 @@ def _scored(order: Order) -> Iterator[Scored]:
     )
     results = chunks.map(
         _Worker,
-        fn_constructor_args=(order.lm, order.job.request),
+        fn_constructor_args=(order.lm, order.job.measure),
         compute=ray.data.ActorPoolStrategy(size=workers),
         num_cpus=1,
         num_gpus=int(_processor() == "GPU"),
@@ -138,16 +138,16 @@ def _processor() -> str:
 class _Worker:
     """What runs in a process of its own: the model, which is loaded there again."""
 
-    def __init__(self, lm: bytes, request: Request) -> None:
+    def __init__(self, lm: bytes, measure: Measure) -> None:
         import torch
 
         torch.set_num_threads(1)
-        self.lm, self.request = pickle.loads(lm), request
+        self.lm, self.measure = pickle.loads(lm), measure
 
     def __call__(self, block: dict[str, Any]) -> dict[str, bytes]:
         try:
             outcome: Scored | CharwiseError
-            outcome = score_one(self.lm, pickle.loads(block["chunk"]), self.request)
+            outcome = score_one(self.lm, pickle.loads(block["chunk"]), self.measure)
         except CharwiseError as error:
             outcome = type(error)(str(error))  # without its causes, which may not travel
         return {"outcome": pickle.dumps(outcome)}

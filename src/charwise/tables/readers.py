@@ -14,9 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
-from charwise.errors import InputError
-from charwise.tables.cells import CellError
-from charwise.tables.rows import Columns, Place
+from charwise.errors import InputError, MissingExtraError
+from charwise.tables.rows import CellError, Columns, Place
 
 #: Characters that a line of a table has at most, so that no file is ever read as a whole.
 LONGEST_LINE = 2**26
@@ -24,11 +23,11 @@ LONGEST_LINE = 2**26
 #: Rows of a Parquet file that are decoded at a time.
 _BATCH = 256
 
-#: The cells of a row by what they hold, or what is wrong with the row as a whole.
-Cells = dict[str, Any] | CellError
+#: A row: its place, and its cells by what they hold, or what is wrong with it as a whole.
+Found = tuple[Place, dict[str, Any] | CellError]
 
 
-def read_csv(name: str, columns: Columns, delimiter: str = ",") -> Iterator[tuple[Place, Cells]]:
+def read_csv(name: str, columns: Columns, delimiter: str = ",") -> Iterator[Found]:
     """The rows of a CSV file.
 
     Raises:
@@ -57,7 +56,7 @@ def read_csv(name: str, columns: Columns, delimiter: str = ",") -> Iterator[tupl
             if not cells:  # a blank line
                 continue
             number += 1
-            found: Cells
+            found: dict[str, Any] | CellError
             if len(cells) == len(header):
                 found = {part: cells[at] for part, at in places.items()}
             else:
@@ -65,7 +64,7 @@ def read_csv(name: str, columns: Columns, delimiter: str = ",") -> Iterator[tupl
             yield Place(name, number, line), found
 
 
-def read_jsonl(name: str, columns: Columns) -> Iterator[tuple[Place, Cells]]:
+def read_jsonl(name: str, columns: Columns) -> Iterator[Found]:
     """The rows of a file of JSON objects, one a line.
 
     Raises:
@@ -78,7 +77,7 @@ def read_jsonl(name: str, columns: Columns) -> Iterator[tuple[Place, Cells]]:
             if line.isspace():
                 continue
             number += 1
-            found: Cells
+            found: dict[str, Any] | CellError
             try:
                 members = _object(line)
                 if number == 1:
@@ -116,11 +115,12 @@ def _object(line: str) -> dict[str, Any]:
     return value
 
 
-def read_parquet(name: str, columns: Columns) -> Iterator[tuple[Place, Cells]]:
+def read_parquet(name: str, columns: Columns) -> Iterator[Found]:
     """The rows of a Parquet file; needs pyarrow.
 
     Raises:
-        InputError: no Parquet file, no such column, a type that is no text, no pyarrow.
+        InputError: no Parquet file, no such column, a type that is no text.
+        MissingExtraError: no pyarrow.
     """
     pyarrow, parquet = import_pyarrow(f"reading {name}")
     number = 0
@@ -180,13 +180,15 @@ def import_pyarrow(purpose: str) -> tuple[Any, Any]:
     """The modules pyarrow and pyarrow.parquet.
 
     Raises:
-        InputError: pyarrow is not installed.
+        MissingExtraError: pyarrow is not installed.
     """
     try:
         import pyarrow
         from pyarrow import parquet
     except ImportError as error:
-        raise InputError(f"{purpose} needs pyarrow: pip install 'charwise[tables]'") from error
+        raise MissingExtraError(
+            f"{purpose} needs pyarrow: pip install 'charwise[tables]'."
+        ) from error
     return pyarrow, parquet
 
 
@@ -217,11 +219,15 @@ def _find(name: str, header: Sequence[str], columns: Columns) -> dict[str, int]:
             joined = len(header) == 1 and any(mark in header[0] for mark in ";\t,")
             hint = " Are they divided by another character?" if joined else ""
             raise InputError(
-                f"{name} has no column {column!r} for the {part}; it has {_listed(header)}. "
-                f"Name another with --{part}-column.{hint}"
+                f"{name} has no column {column!r} {_purpose(part)}; it has {_listed(header)}. "
+                f"Name another with --{part.split()[0]}-column.{hint}"
             )
         places[part] = list(header).index(column)
     return places
+
+
+def _purpose(part: str) -> str:
+    return "to keep" if part.startswith("keep ") else f"for the {part}"
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -1,27 +1,54 @@
-"""The rows of a table: where each is, what it holds, or what is wrong with it."""
+"""The rows of a table: where each is, what its cells mean, or what is wrong with it.
+
+A row becomes a `Stimulus`: a text, a context, an item, regions. Regions are written in one of two
+ways:
+
+- bars: `The horse |raced past the barn |fell.` is a text in three regions. A bar is no part of
+  the text, and what is before it, a space too, belongs to the region before.
+- offsets: `[[0, 10], [10, 30]]`, pairs of (start, end) in characters, end exclusive, in the order
+  of the text. What is between two regions is scored, and belongs to none.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+import json
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Any
+
+from charwise.errors import SpanError
+from charwise.surprisal.spans import in_order
+
+#: Bytes that a cell of a table has at most. More is a quote that was never closed, or a book, which
+#: belongs into a file of its own.
+LONGEST_CELL = 2**20
+
+BAR = "|"
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
     """Which column of a table holds what; None for what no column holds.
 
-    >>> Columns(regions="text").wanted()
-    {'text': 'text', 'regions': 'text'}
+    Attributes:
+        text, item, context, regions: the names of the columns that hold these.
+        kept: names of columns that are copied to the output.
+
+    >>> Columns(regions="text", kept=("condition",)).wanted()
+    {'text': 'text', 'regions': 'text', 'keep condition': 'condition'}
     """
 
     text: str = "text"
     item: str | None = None
     context: str | None = None
     regions: str | None = None
+    kept: tuple[str, ...] = ()
 
     def wanted(self) -> dict[str, str]:
         """The names that are given, by what they hold."""
-        found = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {part: name for part, name in found.items() if name is not None}
+        parts = {part: getattr(self, part) for part in ("text", "item", "context", "regions")}
+        found = {part: name for part, name in parts.items() if name is not None}
+        return found | {f"keep {name}": name for name in self.kept}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +72,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class Stimulus:
     """A text to score.
 
     Attributes:
@@ -55,6 +82,7 @@ class Row:
         item: the name of the item, if a column has it.
         regions: offsets in characters, if regions were asked for.
         column: the column that the text is from.
+        kept: name and cell, as text, of each column that is copied.
     """
 
     place: Place
@@ -63,6 +91,7 @@ class Row:
     item: str | None = None
     regions: tuple[tuple[int, int], ...] = ()
     column: str | None = None
+    kept: tuple[tuple[str, str | None], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,3 +109,144 @@ class BadRow:
     def __str__(self) -> str:
         column = "" if self.column is None else f", column {self.column!r}"
         return f"{self.place}{column}: {self.reason}"
+
+
+class CellError(ValueError):
+    """What is wrong with a row, and in which column if it is in one."""
+
+    def __init__(self, reason: str, column: str | None = None) -> None:
+        super().__init__(reason)
+        self.column = column
+
+
+def stimulus_of(
+    place: Place, cells: dict[str, Any], columns: Columns, regions: bool
+) -> Stimulus | BadRow:
+    """The row that cells make, or what is wrong with them.
+
+    Args:
+        cells: by what they hold, the names of `Columns.wanted`.
+        columns: the names that they have in the table.
+        regions: whether regions are asked for; without a column for them, bars in the text.
+
+    >>> row = stimulus_of(Place("a.csv", 1), {"text": "To |be"}, Columns(), regions=True)
+    >>> row.text, row.regions
+    (b'To be', ((0, 3), (3, 5)))
+    >>> print(stimulus_of(Place("a.csv", 1), {"text": ""}, Columns(), regions=False))
+    a.csv, row 1, column 'text': there is no text, so nothing to score.
+    """
+    names = columns.wanted() if place.table else {}
+    part = "text"
+    try:
+        text = to_bytes(cells["text"], LONGEST_CELL if place.table else None)
+        pairs: list[tuple[int, int]] = []
+        elsewhere = place.table and columns.regions not in (None, columns.text)
+        if regions and not elsewhere:
+            text, pairs = read_bars(text)
+        if not text:
+            raise CellError("there is no text, so nothing to score.")
+        if regions and elsewhere:
+            part = "regions"
+            pairs = _pairs(text, cells["regions"])
+        part = "context"
+        context = to_bytes(cells.get("context"))
+        part = "item"
+        item = _copied(cells.get("item"))
+        kept = []
+        for name in columns.kept if place.table else ():
+            part = f"keep {name}"
+            kept.append((name, _copied(cells.get(part))))
+    except (CellError, SpanError) as error:
+        return BadRow(place, names.get(part), str(error))
+    return Stimulus(place, text, context, item, tuple(pairs), names.get("text"), tuple(kept))
+
+
+def to_bytes(value: Any, limit: int | None = LONGEST_CELL) -> bytes:
+    """The bytes of a cell, which is a text, bytes, or nothing.
+
+    Raises:
+        CellError: another type, what is not UTF-8, or too much.
+
+    >>> to_bytes("é"), to_bytes(None)
+    (b'\\xc3\\xa9', b'')
+    """
+    if value is None:
+        return b""
+    if not isinstance(value, str | bytes):
+        raise CellError(f"it holds {value!r:.40}, which is no text.")
+    try:
+        text = value if isinstance(value, bytes) else value.encode()
+    except UnicodeEncodeError as error:
+        # The readers let stray bytes through as surrogate escapes.
+        code, at = ord(value[error.start]), error.start  # type: ignore[arg-type]
+        what = f"byte 0x{code - 0xDC00:02X}" if 0xDC80 <= code <= 0xDCFF else f"U+{code:04X}"
+        raise CellError(f"{what}, after {at} characters, is no UTF-8. Save it as UTF-8.") from None
+    if limit is not None and len(text) > limit:
+        raise CellError(
+            f"the cell has {len(text):,} bytes, and may have {limit:,}. Is a quote left "
+            "open? A long text can be scored as a plain text file of its own."
+        )
+    return text
+
+
+def read_bars(marked: bytes) -> tuple[bytes, list[tuple[int, int]]]:
+    """A text without its bars, and the regions between them, in characters.
+
+    Raises:
+        CellError: bytes that are no UTF-8.
+        SpanError: an empty region.
+
+    >>> read_bars(b"The horse |fell.")
+    (b'The horse fell.', [(0, 10), (10, 15)])
+    """
+    pieces = _characters(marked).split(BAR)
+    edges = [0, *accumulate(map(len, pieces))]
+    text = "".join(pieces)
+    return text.encode(), in_order(pairwise(edges), len(text), "character") if text else []
+
+
+def _pairs(text: bytes, cell: Any) -> list[tuple[int, int]]:
+    """The regions of a text that a cell marks, with bars or with offsets."""
+    string = _characters(text)
+    if not isinstance(cell, str | bytes | None):
+        return _offsets(cell, len(string))
+    marked = _characters(to_bytes(cell))
+    if not marked.strip():
+        raise CellError("there are no regions.")
+    if marked.lstrip().startswith("["):
+        try:
+            offsets = json.loads(marked)
+        except (ValueError, RecursionError) as error:
+            if BAR not in marked:
+                raise CellError(f"these are no offsets, [[start, end], …]: {error}.") from None
+        else:
+            return _offsets(offsets, len(string))
+    unmarked, pairs = read_bars(marked.encode())
+    if unmarked != text:
+        at = next(
+            (n for n, (a, b) in enumerate(zip(unmarked.decode(), string, strict=False)) if a != b),
+            min(len(unmarked.decode()), len(string)),
+        )
+        raise CellError(f"without its bars it differs from the text after {at} characters.")
+    return pairs
+
+
+def _offsets(value: Any, size: int) -> list[tuple[int, int]]:
+    """Offsets as JSON or Parquet has them, checked."""
+    if not isinstance(value, list) or not value:
+        raise CellError(f"it holds {value!r:.40}: write offsets as [[start, end], …].")
+    return in_order(value, size, "character")
+
+
+def _characters(text: bytes) -> str:
+    try:
+        return text.decode()
+    except UnicodeDecodeError as error:
+        raise CellError(f"regions are in characters, and byte {error.start} is no UTF-8.") from None
+
+
+def _copied(value: Any) -> str | None:
+    """A cell that is copied, of whatever type it is, as text."""
+    if isinstance(value, str | bytes):
+        return to_bytes(value).decode("utf-8", "backslashreplace")
+    return None if value is None else str(value)

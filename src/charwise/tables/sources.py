@@ -15,11 +15,10 @@ from functools import partial
 from pathlib import Path
 
 from charwise.errors import InputError
-from charwise.tables.cells import CellError, row_of
-from charwise.tables.readers import Cells, read_csv, read_jsonl, read_parquet
-from charwise.tables.rows import BadRow, Columns, Place, Row
+from charwise.tables.readers import Found, read_csv, read_jsonl, read_parquet
+from charwise.tables.rows import BadRow, CellError, Columns, Place, Stimulus, stimulus_of
 
-_READERS: dict[str, Callable[[str, Columns], Iterator[tuple[Place, Cells]]]] = {
+_READERS: dict[str, Callable[[str, Columns], Iterator[Found]]] = {
     ".csv": read_csv,
     ".tsv": partial(read_csv, delimiter="\t"),
     ".jsonl": read_jsonl,
@@ -57,7 +56,7 @@ class Source:
     def _ending(self) -> str:
         return Path(self.name).suffix.lower()
 
-    def rows(self, columns: Columns, *, regions: bool = False) -> Iterator[Row | BadRow]:
+    def rows(self, columns: Columns, *, regions: bool = False) -> Iterator[Stimulus | BadRow]:
         """Its rows, in order; with `regions`, where those begin and end.
 
         Raises:
@@ -68,11 +67,11 @@ class Source:
                 if isinstance(cells, CellError):
                     yield BadRow(place, cells.column, str(cells))
                 else:
-                    yield row_of(place, cells, columns, regions)
+                    yield stimulus_of(place, cells, columns, regions)
         except OSError as error:
             raise InputError(f"{self.name} cannot be read: {error.strerror or error}.") from error
 
-    def _cells(self, columns: Columns) -> Iterator[tuple[Place, Cells]]:
+    def _cells(self, columns: Columns) -> Iterator[Found]:
         if self.is_table:
             yield from _READERS[self._ending](self.name, columns)
         else:

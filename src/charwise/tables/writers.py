@@ -1,16 +1,11 @@
-"""CSV, TSV, JSONL and Parquet, written so that a file grows by appending and can be cut back.
-
-A text format is written as it will be. Parquet cannot be appended to: its records are kept as an
-Arrow stream, which can, until all are there.
-"""
+"""CSV, TSV, JSONL and Parquet, written a part at a time, and put together at the end."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
-import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,31 +18,32 @@ from charwise.tables.readers import import_pyarrow
 #: Records of a row group of a Parquet file, at least.
 _ROW_GROUP = 2**16
 
+#: The columns and their types, as `chunks.fields` has them.
+Fields = Mapping[str, type]
+
 
 @dataclass(frozen=True)
 class Format:
-    """How records become bytes.
+    """How records become a file.
 
     Attributes:
-        begin: what a file begins with.
-        encode: records, to append.
-        finish: makes the file `out` of the complete `part`, in one step that cannot be seen half
-            done. Where `part` is still there afterwards, doing it again gives the same bytes.
+        encode: records → a part.
+        join: parts, in order → the file, which depends on nothing but them.
 
-    >>> FORMATS[".csv"].begin()[:8]
-    b'file,row'
+    >>> FORMATS[".csv"].encode([{"unit": 1, "text": "a,b"}], {"unit": int, "text": str})
+    b'1,"a,b"\\n'
     """
 
-    begin: Callable[[], bytes]
-    encode: Callable[[Sequence[Record]], bytes]
-    finish: Callable[[Path, Path], None]
+    encode: Callable[[Sequence[Record], Fields], bytes]
+    join: Callable[[Iterable[bytes], Fields, Path], None]
 
 
 def format_of(out: Path) -> Format:
     """The format that the ending of a file's name means.
 
     Raises:
-        OutputError: it means none, or it needs pyarrow and there is none.
+        OutputError: it means none.
+        MissingExtraError: it needs pyarrow, and there is none.
 
     >>> format_of(Path("a.CSV")) is FORMATS[".csv"]
     True
@@ -60,56 +56,60 @@ def format_of(out: Path) -> Format:
     return FORMATS[ending]
 
 
-def _encode_csv(records: Sequence[Sequence[Any]], delimiter: str) -> bytes:
+def _encode_csv(records: Sequence[Record], fields: Fields, delimiter: str) -> bytes:
+    return _lines([[record.get(name) for name in fields] for record in records], delimiter)
+
+
+def _header_csv(fields: Fields, delimiter: str) -> bytes:
+    return _lines([list(fields)], delimiter)
+
+
+def _lines(rows: Sequence[Sequence[Any]], delimiter: str) -> bytes:
     text = io.StringIO()
-    csv.writer(text, delimiter=delimiter, lineterminator="\n").writerows(records)
+    csv.writer(text, delimiter=delimiter, lineterminator="\n").writerows(rows)
     return text.getvalue().encode()
 
 
-def _encode_jsonl(records: Sequence[Record]) -> bytes:
+def _encode_jsonl(records: Sequence[Record], fields: Fields) -> bytes:
     lines = (
-        json.dumps(record._asdict(), ensure_ascii=False, allow_nan=False) for record in records
+        json.dumps({name: r.get(name) for name in fields}, ensure_ascii=False, allow_nan=False)
+        for r in records
     )
     return "".join(f"{line}\n" for line in lines).encode()
 
 
-def _schema() -> Any:
+def _join_text(
+    parts: Iterable[bytes], fields: Fields, path: Path, header: Callable[[Fields], bytes]
+) -> None:
+    with path.open("wb") as file:
+        file.write(header(fields))
+        file.writelines(parts)
+
+
+def _schema(fields: Fields) -> Any:
     import pyarrow as pa
 
-    types = {
-        **dict.fromkeys(Record._fields, pa.float64()),
-        **dict.fromkeys(("file", "item", "text"), pa.string()),
-        **dict.fromkeys(("row", "unit", "start", "end"), pa.int64()),
-    }
-    return pa.schema(list(types.items()))
+    types = {str: pa.string(), int: pa.int64(), float: pa.float64()}
+    return pa.schema([(name, types[kind]) for name, kind in fields.items()])
 
 
-def _begin_arrow() -> bytes:
-    return bytes(_schema().serialize().to_pybytes())
-
-
-def _encode_arrow(records: Sequence[Record]) -> bytes:
+def _encode_arrow(records: Sequence[Record], fields: Fields) -> bytes:
     import pyarrow as pa
 
-    schema = _schema()
-    columns = [
-        pa.array(values, type=field.type)
-        for values, field in zip(zip(*records, strict=True), schema, strict=True)
-    ]
+    schema = _schema(fields)
+    columns = [pa.array([r.get(each.name) for r in records], type=each.type) for each in schema]
     return bytes(pa.record_batch(columns, schema=schema).serialize().to_pybytes())
 
 
-def _finish_parquet(part: Path, out: Path) -> None:
+def _join_arrow(parts: Iterable[bytes], fields: Fields, path: Path) -> None:
     import pyarrow as pa
     from pyarrow import parquet
 
-    new = out.with_name(out.name + ".new")
-    with pa.OSFile(str(part)) as file, parquet.ParquetWriter(new, _schema()) as writer:
-        for table in _row_groups(pa.ipc.open_stream(file)):
+    schema = _schema(fields)
+    batches = (pa.ipc.read_record_batch(pa.py_buffer(part), schema) for part in parts)
+    with parquet.ParquetWriter(path, schema) as writer:
+        for table in _row_groups(batches):
             writer.write_table(table, row_group_size=table.num_rows)
-    with new.open("rb+") as written:
-        os.fsync(written.fileno())
-    new.replace(out)
 
 
 def _row_groups(batches: Iterable[Any]) -> Iterator[Any]:
@@ -128,22 +128,14 @@ def _row_groups(batches: Iterable[Any]) -> Iterator[Any]:
         yield pa.Table.from_batches(group)
 
 
-def _rename(part: Path, out: Path) -> None:
-    part.replace(out)
-
-
-def _text_format(begin: bytes, encode: Callable[[Sequence[Record]], bytes]) -> Format:
-    return Format(lambda: begin, encode, _rename)
-
-
 def _csv_format(delimiter: str) -> Format:
-    encode = partial(_encode_csv, delimiter=delimiter)
-    return _text_format(encode([Record._fields]), encode)
+    header = partial(_header_csv, delimiter=delimiter)
+    return Format(partial(_encode_csv, delimiter=delimiter), partial(_join_text, header=header))
 
 
 FORMATS = {
     ".csv": _csv_format(","),
     ".tsv": _csv_format("\t"),
-    ".jsonl": _text_format(b"", _encode_jsonl),
-    ".parquet": Format(_begin_arrow, _encode_arrow, _finish_parquet),
+    ".jsonl": Format(_encode_jsonl, partial(_join_text, header=lambda fields: b"")),
+    ".parquet": Format(_encode_arrow, _join_arrow),
 }
