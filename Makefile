@@ -1,5 +1,7 @@
 # make demo   complete eight partial identifiers with the embedded model
 # make test   tests, doctests, ruff and mypy --strict; PYTEST_ARGS="-k cut" adds pytest options
+# make docs   the site, in build/docs; whatever is wrong with a page or a docstring ends it
+# make dist   wheel and source in dist/, checked; the wheel's `charwise demo` in an empty environment
 # make test-vllm  the tests with vLLM (its CPU build), in .venv-vllm
 # make test-llama-cpp  the tests with llama.cpp, in .venv-llama-cpp (builds llama-cpp-python: minutes)
 #
@@ -13,7 +15,7 @@ READY := $(VENV)/.ready
 LLAMA_CPP := .venv-llama-cpp
 VLLM := .venv-vllm
 
-.PHONY: demo test clean test-llama-cpp test-vllm
+.PHONY: demo test docs dist clean test-llama-cpp test-vllm
 .DELETE_ON_ERROR:
 
 demo: $(READY)
@@ -25,6 +27,19 @@ test: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+
+docs: $(READY)
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/docs
+
+dist: $(READY)
+	rm -rf dist build/wheel-venv
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/python -m twine check --strict dist/*
+	$(PYTHON) -m venv build/wheel-venv
+	build/wheel-venv/bin/python -m pip install --quiet --disable-pip-version-check -r constraints.txt
+	build/wheel-venv/bin/python -m pip install --quiet --disable-pip-version-check dist/*.whl -c constraints.txt
+	cd build && wheel-venv/bin/charwise demo
+	rm -rf build/wheel-venv
 
 test-llama-cpp: $(LLAMA_CPP)/.ready
 	$(LLAMA_CPP)/bin/python -m pytest tests_llama_cpp $(PYTEST_ARGS)
@@ -57,4 +72,4 @@ $(VLLM)/.ready: pyproject.toml constraints-vllm.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(LLAMA_CPP) $(VLLM)
+	rm -rf $(VENV) $(LLAMA_CPP) $(VLLM) build dist

@@ -1,0 +1,61 @@
+"""The pages for one reader each: their Python runs from top to bottom, and their commands too."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import pytest
+from typer.testing import CliRunner
+
+from charwise.cli.app import app
+from charwise.cursor.state import State
+
+ROOT = Path(__file__).parents[1]
+PAGES = [
+    pytest.param(
+        "for-editors",
+        marks=pytest.mark.skipif(not hasattr(State, "complete"), reason="needs State.complete"),
+    ),
+    "for-serving",
+    "for-psycholinguists",
+    "for-researchers",
+]
+
+
+def text_of(page: str) -> str:
+    return (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkout's folder, as far as the pages know it."""
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    monkeypatch.chdir(tmp_path)
+    matplotlib.use("agg")
+    return tmp_path
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_python_of_a_page_runs(
+    page: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names: dict[str, Any] = {}
+    blocks = re.findall(r"^```python\n(.*?)^```", text_of(page), re.M | re.S)
+    assert blocks
+    for block in blocks:
+        exec(block, names)
+        for line in re.findall(r"^print\(.*# (b?'.*?')", block, re.M):
+            assert line in capsys.readouterr().out
+
+
+def test_the_command_for_psycholinguists_runs(folder: Path) -> None:
+    page = text_of("for-psycholinguists")
+    [(command, shown)] = re.findall(r"^\$ charwise (.*)\n(.*)\n", page, re.M)
+    result = CliRunner().invoke(app, shlex.split(command), env={"COLUMNS": "100"})
+    assert result.exit_code == 0, result.output
+    assert result.stdout.strip() == shown
