@@ -29,8 +29,8 @@ WRITTEN = {
 }
 LANGUAGES = ("ar", "de", "en", "hi", "ja", "th", "zh")
 CODE = "".join(
-    Path(charwise.__file__).with_name(name).read_text(encoding="utf-8")
-    for name in ("healing.py", "beam.py")
+    (Path(charwise.__file__).parent / name).read_text(encoding="utf-8")
+    for name in ("healing.py", "coverings/beam.py")
 )
 
 

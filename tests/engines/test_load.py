@@ -284,7 +284,6 @@ def test_a_folder_has_no_revision(folder: Path) -> None:
     ],
 )
 def test_what_a_gguf_file_does_not_take(option: dict[str, Any], tmp_path: Path) -> None:
-    pytest.importorskip("llama_cpp")
     with pytest.raises(SettingError, match=rf"{next(iter(option))} is .*, but "):
         open_engine(tmp_path / "model.gguf", **option)
 
