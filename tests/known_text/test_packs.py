@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,16 +13,16 @@ from hypothesis import strategies as st
 
 import charwise
 import charwise.known_text.packs
-from charwise import CharLM
+from charwise import CharLM, Effort
 from charwise.coverings.reference import prefix_probability
 from charwise.coverings.rows import EvaluatedRows
 from charwise.errors import SettingError, ZeroProbabilityError
 from charwise.known_text.packs import packs
 from charwise.known_text.ranges import KnownText
-from charwise.known_text.rounds import PORTION, Rounds, work
+from charwise.known_text.rounds import PORTION, Rounds, run_together
 from charwise.known_text.windows import Text
 from charwise.tokens.prompts import split
-from models import Model, examples, models, texts
+from models import Model, examples, models, table, texts
 
 
 @st.composite
@@ -46,6 +48,72 @@ def test_a_pack_gives_the_oracles_numbers(company: tuple[Model, list[bytes]], si
         alone = lm.score(text, end=True)
         assert score.end_logprob == pytest.approx(alone.end_logprob, rel=1e-9, abs=1e-9)
         assert (score.contexts, score.text) == (alone.contexts, alone.text)
+
+
+class Watched:
+    """A `TokenLM` that writes down the contexts of every model call; the root is one of its own."""
+
+    def __init__(self, lm: Any) -> None:
+        self._lm = lm
+        self.calls: list[list[tuple[int, ...]]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._lm, name)
+
+    def tree(self, ids: Sequence[int], edges: Sequence[tuple[int, int]] = ()) -> Any:
+        tree = WatchedTree(self, self._lm.tree(ids))
+        self.calls.append([()])
+        if edges:
+            tree.extend(edges)
+        return tree
+
+
+class WatchedTree:
+    def __init__(self, lm: Watched, tree: Any) -> None:
+        self._lm, self._tree = lm, tree
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tree, name)
+
+    def extend(self, edges: Sequence[tuple[int, int]]) -> list[int]:
+        nodes: list[int] = self._tree.extend(edges)
+        self._lm.calls.append([self._tree.tokens(node) for node in nodes])
+        return nodes
+
+
+@given(companies(), st.sampled_from((Effort(0.0, 1.0, 0), Effort(1e-2, 0.5), Effort(1e-3, 1.0))))
+@examples(200)
+def test_contexts_and_calls_are_those_that_a_text_had_a_part_in(
+    company: tuple[Model, list[bytes]], effort: Effort
+):
+    model, found = company
+    watched = Watched(model.lm)
+    lm = CharLM(watched, preset=effort)
+    for text in found:
+        watched.calls.clear()
+        score = lm.score(text)
+        assert score.calls == len(watched.calls)
+        assert score.contexts == sum(map(len, watched.calls))
+    # What a context spells says whose it is, if no two texts begin alike.
+    apart = list({text[:1]: text for text in found if text}.values())
+    watched.calls.clear()
+    for text, score in zip(apart, lm.scores(apart), strict=True):
+        mine = [
+            [tokens for tokens in call if text.startswith(model.vocabulary.decode(tokens))]
+            for call in watched.calls
+        ]
+        assert score.calls == sum(map(bool, mine))
+        assert score.contexts == sum(map(len, mine))
+
+
+def test_a_text_has_no_part_in_calls_after_it_is_done():
+    model = table([b"a", b"b", b"aa"], {(): [0.4, 0.2, 0.3, 0.1]})
+    lm = CharLM(model.lm, preset="exact")
+    short, long = lm.scores([b"b", b"aaaaa"])
+    assert (short.calls, short.contexts) == (1, 1)  # the root says all
+    assert long.calls > 3
+    twins = lm.scores([b"aaaaa", b"aaaaa"])
+    assert {(score.calls, score.contexts) for score in twins} == {(long.calls, long.contexts)}
 
 
 def test_real_texts_after_contexts_and_special_tokens():
@@ -79,7 +147,7 @@ def test_what_texts_share_is_evaluated_once():
             )
             for text in company
         ]
-        work([(rounds, rounds.portion(0, PORTION)) for rounds in all_rounds])
+        run_together([(rounds, rounds.portion(0, PORTION)) for rounds in all_rounds])
         return evaluated.tree.contexts
 
     apart = [contexts([text]) for text in found]

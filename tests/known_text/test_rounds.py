@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -10,11 +12,15 @@ from hypothesis import strategies as st
 import charwise.known_text.rounds
 from charwise import CharLM
 from charwise.coverings.reference import next_character_probability, prefix_probability
-from charwise.errors import SettingError
+from charwise.coverings.rows import EvaluatedRows
+from charwise.errors import EngineError, SettingError
 from charwise.evaluation.distance import bootstrap, js_distance
 from charwise.evaluation.methods import walk_beam, walk_canonical, walk_rounds
-from charwise.known_text.effort import PRESETS
-from models import Case, cases, examples
+from charwise.known_text.effort import PRESETS, Effort
+from charwise.known_text.lattice import Vertex, Wanted
+from charwise.known_text.ranges import KnownText
+from charwise.known_text.rounds import Branch, Rounds, evaluate
+from models import Case, cases, examples, table
 
 
 @given(cases(), st.sampled_from((1, 2, 3)))
@@ -51,6 +57,161 @@ def test_a_wide_beam_and_exact_rounds_walk_alike(case: Case):
     assert beam.distributions is not None
     assert rounds.distributions is not None
     assert js_distance(beam.distributions, rounds.distributions) == pytest.approx(0, abs=1e-6)
+
+
+# ---- what a round evaluates ---------------------------------------------------------------------
+
+
+def started(effort: Effort, text: bytes = b"ababab") -> Rounds:
+    """Rounds over unigrams in which the canonical tokens, [ab] again and again, are evaluated."""
+    model = table([b"a", b"b", b"ab"], {(): [0.4, 0.2, 0.3, 0.1]})
+    known = KnownText.of(text, model.index)
+    rounds = Rounds(model.evaluated(), 0, known, model.vocabulary.encode(text), effort)
+    evaluate([(rounds, rounds.path(rounds.portion(0, 100)))])
+    rounds.lattice.passage(len(text) + 1)
+    return rounds
+
+
+def candidate(rounds: Rounds, rho: float) -> Wanted:
+    """[ab] after the first [ab], as if after tokens of another context: it ends at 4."""
+    parent = Vertex(node=0, position=2, tail=(1, (0, None)), depth=2)
+    return Wanted(rho, parent, token=2, position=4)
+
+
+def test_a_share_goes_on_as_that_of_the_heaviest_context():
+    rounds = started(Effort(1e-3, 0.5))
+    at = np.exp(rounds.lattice.log_prefix)
+    # Over the canonical contexts only: what starts with "a", and then [ab].
+    assert at == pytest.approx([1, 0.7, 0.3, 0.21, 0.09, 0.063, 0.027])
+    # After "ab" the text goes on with all of 0.3, of which [ab] is all: nothing is lost.
+    assert rounds._continued(0.5, 2, 2) == (pytest.approx(0.5), 4)
+    # [a] leads into the middle of a canonical token: 0.4 of the mass, where 0.7 is.
+    assert rounds._continued(0.5, 2, 0) == (pytest.approx(0.5 * 0.4 / 0.7), 3)
+    assert rounds._continued(0.5, 3, 1) == (0.0, 4)  # no context ends at 3
+    assert rounds._continued(0.5, 6, 2) == (0.0, 8)  # beyond the text
+
+
+def test_lookahead_goes_along_the_canonical_tokens():
+    text = b"ab" * 6
+    far = started(Effort(1e-3, 0.99), text)
+    one = candidate(far, 0.5)
+    assert far.lookahead(one, {}) == [2, 2, 2]  # to 10; the text ends at 12
+    assert [branch.tokens for branch in far.plan([one])] == [[2, 2, 2, 2]]
+    assert started(Effort(1e-3, 0.99, lookahead=2), text).lookahead(one, {}) == [2, 2]
+    # Not deeper than the window, nor what is not worth it, nor what is like what is there.
+    far.deepest = 5
+    assert far.lookahead(one, {}) == [2, 2]
+    assert far.lookahead(candidate(far, 1e-4), {}) == []
+    assert started(Effort(0.1, 0.7), text).lookahead(one, {}) == []
+    # From the middle of a canonical token nothing is followed.
+    assert far.lookahead(one._replace(position=3), {}) == []
+
+
+def test_of_two_candidates_that_agree_the_heavier_is_evaluated():
+    rounds = started(Effort(0.1, 0.5, lookahead=0))
+    heavy, light = candidate(rounds, 0.3), candidate(rounds, 0.15)
+    # They agree on all three tokens: 0.15 / 8 is not worth it. On one: 0.3 / 2 is, 0.15 / 2 is not.
+    assert rounds.plan([light, heavy]) == [Branch(heavy.parent, [2])]
+    other = Vertex(node=0, position=2, tail=(9, None), depth=1)
+    both = [light._replace(parent=other, rho=0.25), heavy]
+    assert [branch.parent for branch in rounds.plan(both)] == [heavy.parent, other]
+    both = [light._replace(parent=other), heavy]
+    assert [branch.parent for branch in rounds.plan(both)] == [heavy.parent]
+    # Where nothing is lent, nothing stands for anything else.
+    assert len(started(Effort(0.1, 1.0, lookahead=0)).plan([light, heavy])) == 2
+
+
+def test_lookahead_saves_calls_and_changes_no_number():
+    lm, text = charwise.load(), "def get_node(self, value):\n    return self.nodes"
+    effort = Effort(1e-2, 0.7)
+    few = lm.score(text, preset=effort)
+    many = lm.score(text, preset=effort._replace(lookahead=0))
+    assert few.calls < many.calls
+    assert few.logprobs == pytest.approx(many.logprobs, abs=0.05)
+
+
+# ---- what is lent -------------------------------------------------------------------------------
+
+
+def test_what_is_lent_by_hand():
+    """[a b] weighs 0.08 where [ab] weighs 0.3, and lends it; [a] is the better part at 1."""
+    model = table([b"a", b"b", b"ab"], {(): [0.4, 0.2, 0.3, 0.1]})
+    score = CharLM(model.lm).score(b"aba", preset=Effort(0.5, 0.5))
+    assert score.lent == pytest.approx([0, 0.08 / 0.38, 0])
+    assert not score.missing.any()
+    assert np.exp(score.logprobs) == pytest.approx([0.7, 0.38 / 0.7, 0.7])
+    assert score.contexts == 3
+    assert not CharLM(model.lm).score(b"aba", preset=Effort(0.1, 0.5)).lent.any()
+
+
+@given(cases(order=st.just(1)), st.sampled_from((0.5, 0.1, 1e-2)))
+@examples(200)
+def test_lending_between_contexts_that_go_on_alike_is_exact(case: Case, theta: float):
+    """After every context a unigram model goes on in the same way."""
+    model, text = case.model, case.text
+    truth = prefix_probability(text, model.p, model.vocabulary)
+    if truth == 0:
+        return
+    lm = CharLM(model.lm)
+    every = lm.score(text, preset="exact")
+    some = lm.score(text, preset=Effort(theta, 0.5, 0, first=0.0))
+    assert some.logprobs == pytest.approx(every.logprobs, rel=1e-9, abs=1e-9)
+    assert not some.missing.any()
+    assert some.lent.any() or some.contexts >= every.contexts
+    assert (some.lent <= 1).all()
+    assert not lm.score(text, preset=Effort(0.0, 0.5, 0)).lent.any()
+
+
+# ---- what evaluates it --------------------------------------------------------------------------
+
+
+class Renumbered:
+    """A tree that numbers its new nodes from the end, against the contract of `TokenTree`."""
+
+    def __init__(self, tree: Any) -> None:
+        self._tree = tree
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tree, name)
+
+    def extend(self, edges: Any) -> list[int]:
+        return list(self._tree.extend(edges))[::-1]
+
+
+def test_a_tree_with_other_numbers_is_noticed():
+    model = table([b"a", b"b", b"ab"], {(): [0.4, 0.2, 0.3, 0.1]})
+    evaluated = EvaluatedRows(Renumbered(model.evaluated().tree), model.index)
+    with pytest.raises(EngineError, match="numbered"):
+        evaluated.follow([(0, [0, 1])])
+
+
+def test_nothing_is_known_of_a_call_that_failed():
+    model = table([b"a", b"b", b"ab"], {(): [0.4, 0.2, 0.3, 0.1]})
+    evaluated = model.evaluated()
+    with pytest.raises(EngineError):
+        evaluated.follow([(0, [0]), (0, [1, 99])])
+    assert (evaluated.tree.size, evaluated.extend([(0, 1)])) == (1, [1])
+    assert evaluated.follow([(0, [1, 0]), (0, [0]), (1, [0])]) == [[1, 2], [3], [2]]
+    assert [evaluated.tree.tokens(node) for node in range(4)] == [(), (1,), (1, 0), (0,)]
+
+
+@given(cases(), st.sampled_from((1, 2, 5)))
+@examples(100)
+def test_the_size_of_calls_changes_no_number(case: Case, contexts: int):
+    model, text = case.model, case.text
+    if prefix_probability(text, model.p, model.vocabulary) == 0:
+        return
+    lm = CharLM(model.lm, preset="exact")
+    whole = lm.score(text, end=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(charwise.known_text.rounds, "_LOGITS", 4 * model.vocabulary.width * contexts)
+        cut = lm.score(text, end=True)
+    assert cut.logprobs == pytest.approx(whole.logprobs, rel=1e-9, abs=1e-9)
+    assert cut.contexts == whole.contexts
+    assert cut.calls >= (whole.contexts - 1) / contexts
+
+
+# ---- whole texts --------------------------------------------------------------------------------
 
 
 def test_plain_perplexity_is_that_of_the_canonical_tokens():

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from charwise.coverings.rows import EvaluatedRows
 from charwise.known_text.effort import Effort
 from charwise.known_text.ranges import KnownText
-from charwise.known_text.rounds import PORTION, Rounds, work
+from charwise.known_text.rounds import PORTION, Rounds, run_together
 from charwise.known_text.windows import Stretch, Text, gather, plan, score_text
 from charwise.surprisal.score import Score
 from charwise.token_lm import TokenLM
@@ -108,7 +108,7 @@ def _score_pack(
             evaluated, 0, known, stretch.canonical, effort, through=end, deepest=deepest
         )
     # One portion holds each of them: a text of several would drop what the others need.
-    work([(rounds, rounds.portion(0, PORTION)) for rounds in works.values()])
+    run_together([(rounds, rounds.portion(0, PORTION)) for rounds in works.values()])
     return {
         number: gather(index, texts[number], [(stretch, works[number])], end=end)
         for number, stretch in pack.items()

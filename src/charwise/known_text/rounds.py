@@ -62,6 +62,15 @@ class Portion(NamedTuple):
     stop: int  # positions before this are summed over
 
 
+class _Context(NamedTuple):
+    """An evaluated context: the beginning of a `Vertex`."""
+
+    node: int
+    position: int
+    tail: Tail
+    depth: int
+
+
 class Rounds:
     """The rounds over one text after one context.
 
@@ -114,7 +123,7 @@ class Rounds:
         # Where each canonical token begins, and where the last ends; and which begins where.
         self._starts = np.cumsum([0, *map(evaluated.index.length, canonical)]).tolist()
         self._begins = {position: n for n, position in enumerate(self._starts)}
-        [vertex] = self._vertices([root], [0], [None], [0])
+        [vertex] = self._vertices([_Context(root, 0, None, 0)])
         self.lattice = Lattice(known, vertex, effort, through)
         self.calls = evaluated.tree.calls
 
@@ -135,7 +144,7 @@ class Rounds:
         portion = self.portion(0, size)
         while True:
             before = self.contexts
-            work([(self, portion)])
+            run_together([(self, portion)])
             if portion.stop > len(self.known.text):
                 return self.lattice
             kept = self.lattice.freeze()
@@ -238,27 +247,23 @@ class Rounds:
 
     def add(self, branches: Sequence[Branch], found: Sequence[Sequence[int]]) -> None:
         """New vertices along branches, at their evaluated nodes."""
-        nodes, positions, tails, depths = list[int](), list[int](), list[Tail](), list[int]()
-        for branch, along in zip(branches, found, strict=True):
-            position, tail, depth = branch.parent.position, branch.parent.tail, branch.parent.depth
-            for node, token in zip(along, branch.tokens, strict=True):
+        contexts = []
+        for (parent, tokens), nodes in zip(branches, found, strict=True):
+            position, tail, depth = parent.position, parent.tail, parent.depth
+            for token, node in zip(tokens, nodes, strict=True):
                 position, tail, depth = position + self._length(token), (token, tail), depth + 1
-                nodes.append(node)
-                positions.append(position)
-                tails.append(tail)
-                depths.append(depth)
-        vertices = iter(self._vertices(nodes, positions, tails, depths))
+                contexts.append(_Context(node, position, tail, depth))
+        vertices = iter(self._vertices(contexts))
         for parent, tokens in branches:
             for token in tokens:
                 vertex = next(vertices)
                 self.lattice.add(vertex, parent, token)
                 parent = vertex
 
-    def _vertices(
-        self, nodes: list[int], positions: list[int], tails: list[Tail], depths: list[int]
-    ) -> list[Vertex]:
-        """Evaluated nodes with the masses that the text asks of each."""
-        known, at = self.known, np.array(positions, dtype=np.int64)
+    def _vertices(self, contexts: Sequence[_Context]) -> list[Vertex]:
+        """Evaluated contexts, with the masses that the text asks of each."""
+        known, nodes = self.known, [context.node for context in contexts]
+        at: Ints = np.array([context.position for context in contexts], dtype=np.int64)
         logprobs = self.evaluated.tree.logprobs(nodes)
         starting = known.starting(logprobs, at).tolist()
         valid = known.depths_at(at).tolist()
@@ -270,16 +275,8 @@ class Rounds:
         if not self.evaluated.retain:
             self.evaluated.tree.forget(nodes)
         return [
-            Vertex(
-                node,
-                positions[n],
-                tails[n],
-                depths[n],
-                starting[n][: valid[n]],
-                edges[n],
-                ending[n],
-            )
-            for n, node in enumerate(nodes)
+            Vertex(*context, starting[n][: valid[n]], edges[n], ending[n])
+            for n, context in enumerate(contexts)
         ]
 
 
@@ -294,13 +291,13 @@ def first_path(canonical: Sequence[int], index: SortedVocabulary, through: bool)
     return canonical[: min(most, len(canonical) - (not through))]
 
 
-def work(portions: Sequence[tuple[Rounds, Portion]]) -> None:
+def run_together(portions: Sequence[tuple[Rounds, Portion]]) -> None:
     """A portion of each of several texts over one tree: their rounds side by side.
 
     The first round is the canonical path. Each later one is a pass of each text, and one batch of
     what all of them want; a text is done when it wants nothing, or has had its rounds.
 
-    >>> work([])
+    >>> run_together([])
     """
     evaluate([(rounds, rounds.path(portion)) for rounds, portion in portions])
     taken = 1
