@@ -202,7 +202,7 @@ def models(draw: st.DrawFn, order: st.SearchStrategy[int] | None = None) -> Mode
         tokens.append(alphabet[-1:])
     return model_of(
         tokens,
-        draw(order or st.sampled_from((2, 1, 3))),
+        draw(st.sampled_from((2, 1, 3)) if order is None else order),
         seed,
         zeros=(0.0, 0.1, 0.3, 0.6)[traits % 4],
         dead=(0.0, 0.0, 0.0, 0.3)[traits // 4 % 4],

@@ -25,6 +25,11 @@ def loaded_after(statement: str) -> set[str]:
         "import charwise; charwise.Vocabulary; charwise.SortedVocabulary; charwise.healing",
         "import charwise; dir(charwise)",
         """
+from charwise import Effort
+from charwise.known_text.effort import effort_of
+assert effort_of(Effort(1e-2, 0.5)) != effort_of("fast")
+""",
+        """
 from charwise import SortedVocabulary, Vocabulary, healing
 index = SortedVocabulary(Vocabulary.from_bytes([b"s", b"weep", b"sw", None], end_ids=[3]))
 assert healing.cut("sw", index) == ([], b"sw")
@@ -33,7 +38,7 @@ assert healing.allowed_next(b"w", index).tolist() == [1]
 assert index.bitmask(b"s").tolist() == [0b101]
 """,
     ],
-    ids=["charwise", "names", "dir", "healing"],
+    ids=["charwise", "names", "dir", "effort", "healing"],
 )
 def test_nothing_heavy_is_imported(statement: str) -> None:
     assert loaded_after(statement) == set()

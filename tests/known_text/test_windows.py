@@ -18,6 +18,7 @@ from charwise.engines.ngram import NgramLM
 from charwise.errors import ContextLengthError
 from charwise.known_text.effort import PRESETS
 from charwise.known_text.windows import Stretch, Text, plan, score_text
+from charwise.tokens.prompts import split
 from models import Case, Model, cases, close_logs, examples, model_of, table
 
 
@@ -77,7 +78,7 @@ def test_sliding_over_a_tiny_window(window: int, order: int):
     model = model_of([b"a", b"b", b"ab", b"ba", b"bb"], order, 3)
     text = b"abbaababbbabaababbaabbbab"
     engine = with_window(model, window)
-    opening, _ = CharLM(engine).split("")
+    opening, _ = split(model.vocabulary, "")
     index, vocabulary = model.index, model.vocabulary
     canonical = vocabulary.encode(text)
     parts = list(plan(engine, index, opening, text))
@@ -135,7 +136,7 @@ def test_a_transformer_with_a_tiny_window(window: int):
     whole = string_probability(text, p, vocabulary)
     assert lm.logprob(text) == pytest.approx(math.log(whole), abs=1e-4)
     # Longer than the window: slid over, window by window.
-    opening, long = lm.split("abb" * window)
+    opening, long = split(vocabulary, "abb" * window)
     found = score_text(engine, SortedVocabulary(vocabulary), Text(opening, long), PRESETS["fast"])
     assert len(found.logprobs) == 3 * window
     assert np.isfinite(found.logprobs).all()
