@@ -79,7 +79,7 @@ def test_cover_says_where_a_tokenizer_begins_with_a_space(monkeypatch: pytest.Mo
     vocabulary = Vocabulary([b" ", b"a", b" a", None], end_ids=[3], bos_ids=[3], lead=b" ")
     lm = CharLM(random_lm(vocabulary, 2, 0))
     assert "puts before a text" not in run("cover", "a").stdout
-    monkeypatch.setattr("charwise.cli.next_and_cover.load", lambda model: lm)
+    monkeypatch.setattr("charwise.cli.options.ModelOptions.load", lambda *_: lm)
     result = run("cover", "a")
     assert result.exit_code == 0, result.output
     assert "each starts with the ' ' that this tokenizer puts before a text" in result.stdout

@@ -58,7 +58,7 @@ def ngram(monkeypatch: pytest.MonkeyPatch) -> None:
         (2,): [0.4, 0.4, 0.1, 0.1],
     }
     lm = CharLM(NgramLM(vocabulary, 2, rows))
-    monkeypatch.setattr("charwise.cli.score._load", lambda model: lm)
+    monkeypatch.setattr("charwise.cli.options.ModelOptions.load", lambda *_: lm)
 
 
 # --- What is printed ----------------------------------------------------------------------------
@@ -357,7 +357,7 @@ def test_no_number_is_infinite_or_none(tmp_path: Path, ngram: None) -> None:
 def test_a_model_that_fails_is_no_bad_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     vocabulary = Vocabulary([b"a", b"b", None], end_ids=[2], bos_ids=[2])
     lm = CharLM(NgramLM(vocabulary, 2, {(2,): [0.5, 0.5, 0.0]}))  # and no row after "a"
-    monkeypatch.setattr("charwise.cli.score._load", lambda model: lm)
+    monkeypatch.setattr("charwise.cli.options.ModelOptions.load", lambda *_: lm)
     path, out = table(tmp_path / "a.jsonl", [{"text": "ab"}]), tmp_path / "out.csv"
     result = run(path, "--on-error", "skip", "-o", out)
     assert result.exit_code == 1

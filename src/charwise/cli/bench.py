@@ -14,7 +14,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from typer.core import TyperCommand
 
-from charwise.cli.terminal import JsonOption, ModelOption, console, print_json
+from charwise.cli.options import JsonOption, ModelOptions, takes_model
+from charwise.cli.terminal import console, print_json
 from charwise.errors import SettingError
 
 if TYPE_CHECKING:
@@ -56,11 +57,12 @@ def joined(arguments: list[str]) -> list[str]:
     return out
 
 
+@takes_model
 def bench(
+    options: ModelOptions,
     text: Annotated[
         Path, typer.Option("--text", help="The file to walk, any bytes.", metavar="FILE")
     ],
-    model: ModelOption = "embedded",
     k: Annotated[
         list[str], typer.Option("--K", help="Widths of beams: 2,4,8 or 2 4 8.", metavar="N,…")
     ] = ["2,4,8,16"],  # noqa: B006 - typer copies it
@@ -85,7 +87,7 @@ def bench(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Compare beams, rounds, token healing and the canonical tokens on a text."""
+    """Compare all methods on a text: error and speed."""
     ks = numbers("--K", k, int, least=1)
     thetas = numbers("--theta", theta, float, least=0.0, most=1.0)
     if max(ks) > reference_k:
@@ -96,14 +98,13 @@ def bench(
     data = read_text(text, size)
     if out is not None:
         check_folder(out)
-    from charwise.cli.next_and_cover import load
     from charwise.evaluation import bench as benches
 
     try:
         candidates = benches.methods(ks, thetas, names(preset))
     except SettingError as error:
         raise typer.BadParameter(str(error)) from error
-    lm, reference = load(model), benches.beam(reference_k)
+    lm, reference = options.load(), benches.beam(reference_k)
     candidates = [method for method in candidates if method.name != reference.name]
     walks = Walks((1 + repeat) * (1 + len(candidates)))
     try:
@@ -113,7 +114,7 @@ def bench(
                 data,
                 candidates,
                 reference,
-                model=Path(model).name or model,
+                model=Path(options.model).name or options.model,
                 source=text.name,
                 repeat=repeat,
                 seed=seed,

@@ -1,4 +1,4 @@
-"""What `charwise complete` runs: a loaded model, a request, and the methods that answer it.
+"""What `charwise complete` and `demo` run: a model, a request, and the methods that answer it.
 
 A method turns a request into texts. To add one, write the function and name it in `METHODS`: the
 command line, its table and its JSON show whatever is there, in that order.
@@ -10,13 +10,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from charwise.engines.pretrained import DEFAULT_MODEL
 from charwise.errors import SettingError
 from charwise.healing import Rule, allowed_next, cut
 
 if TYPE_CHECKING:
     from charwise.model import CharLM
     from charwise.tokens.index import SortedVocabulary
+
+#: torch's generators take seeds below this.
+SEEDS = 2**64
+
+#: Hotter, or colder than its inverse, and float32 scores overflow where tokens are drawn.
+HOTTEST = 1e6
 
 
 @dataclass(frozen=True)
@@ -41,7 +46,7 @@ class Loaded:
 class Request:
     """What to complete, and how. At temperature 0 the likeliest token is always taken."""
 
-    prompt: str | bytes
+    prompt: bytes
     rule: Rule = "auto"
     n: int = 1
     max_new_bytes: int = 64
@@ -50,8 +55,15 @@ class Request:
 
     def __post_init__(self) -> None:
         for name, least in (("n", 1), ("max_new_bytes", 1), ("temperature", 0), ("seed", 0)):
-            if getattr(self, name) < least:
+            if not getattr(self, name) >= least:
                 raise SettingError(f"{name} is {getattr(self, name)}: it must be {least} or more.")
+        if self.temperature and not 1 / HOTTEST <= self.temperature <= HOTTEST:
+            raise SettingError(
+                f"temperature is {self.temperature}: it must be 0, or lie in "
+                f"[{1 / HOTTEST:g}, {HOTTEST:g}]."
+            )
+        if self.seed >= SEEDS:
+            raise SettingError(f"seed is {self.seed}: it must have 64 bits at most.")
         if self.n > 1 and self.temperature == 0:
             raise SettingError(
                 f"n is {self.n}, but at temperature 0 there is one completion: set a temperature."
@@ -74,6 +86,15 @@ class PromptCut:
 
 
 Method = Callable[[Loaded, Request], list[str]]
+
+
+def distinct(texts: list[str]) -> list[str]:
+    """Each text once, in the order of their first appearance.
+
+    >>> distinct(["e", "o", "e"])
+    ['e', 'o']
+    """
+    return list(dict.fromkeys(texts))
 
 
 def plain(loaded: Loaded, request: Request) -> list[str]:
@@ -105,7 +126,8 @@ METHODS: dict[str, Method] = {"plain": plain, "healed": healed, "exact": exact}
 def methods(loaded: Loaded) -> dict[str, Method]:
     """The methods that a model's engine has: those that call `generate` need transformers.
 
-    >>> list(methods(load()))
+    >>> import charwise
+    >>> list(methods(Loaded("embedded", charwise.load())))
     ['plain', 'healed', 'exact']
     """
     if hasattr(loaded.model, "generate"):
@@ -116,6 +138,7 @@ def methods(loaded: Loaded) -> dict[str, Method]:
 def _generate(loaded: Loaded, request: Request, rule: Rule) -> list[str]:
     import torch
 
+    from charwise.engines.pretrained import quietly
     from charwise.processors.transformers.generate import heal_generate
 
     settings: dict[str, Any] = {"do_sample": False}
@@ -124,14 +147,15 @@ def _generate(loaded: Loaded, request: Request, rule: Rule) -> list[str]:
         settings["num_return_sequences"] = request.n
     torch.manual_seed(request.seed)
     ids, _ = prompt_ids(loaded, request)
-    return heal_generate(
-        loaded.model,
-        loaded.index,
-        [ids],
-        rule=rule,
-        max_new_bytes=request.max_new_bytes,
-        **settings,
-    )
+    with quietly():
+        return heal_generate(
+            loaded.model,
+            loaded.index,
+            [ids],
+            rule=rule,
+            max_new_bytes=request.max_new_bytes,
+            **settings,
+        )
 
 
 def prompt_ids(loaded: Loaded, request: Request) -> tuple[list[int], int]:
@@ -140,8 +164,7 @@ def prompt_ids(loaded: Loaded, request: Request) -> tuple[list[int], int]:
     A completion of n bytes takes at most n tokens; half of the window always stays for the prompt.
     """
     vocabulary = loaded.index.vocabulary
-    prompt = request.prompt.encode() if isinstance(request.prompt, str) else request.prompt
-    ids = vocabulary.encode(vocabulary.lead + prompt)
+    ids = vocabulary.encode(vocabulary.lead + request.prompt)
     window = loaded.lm.engine.window
     dropped = 0
     if window is not None:
@@ -156,15 +179,3 @@ def prompt_cut(loaded: Loaded, request: Request) -> PromptCut:
     kept, forced = cut(ids, loaded.index, request.rule)
     allowed = len(allowed_next(forced, loaded.index))
     return PromptCut(ids, len(kept), forced, dropped, allowed)
-
-
-def load(name: str = DEFAULT_MODEL, device: str | None = None) -> Loaded:
-    """Load a model by its name, as `charwise.load` does, for `complete` and `demo`.
-
-    Raises:
-        ModelNotFoundError: what was looked for, and where.
-        VocabularyError: for a tokenizer that charwise cannot read.
-    """
-    from charwise.model import load
-
-    return Loaded(name, load(name, device=device))

@@ -1,12 +1,19 @@
-"""The prompts of `charwise demo`: Python that stops inside an identifier or a word.
+"""The command `charwise demo`: Python that stops inside an identifier or a word, completed.
 
-Each has the context that settles how the word goes on, as a file in an editor has.
+Each prompt has the context that settles how the word goes on, as a file in an editor has.
 """
 
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from charwise.cli.options import JsonOption, ModelOptions, PresetOption, takes_model
+from charwise.cli.terminal import console, print_json, steps
 
 
 class Example(NamedTuple):
@@ -105,3 +112,46 @@ EXAMPLES = [
     Example(INSTANCE, "ce"),
     Example(JOIN, "n"),
 ]
+
+
+@takes_model
+def demo(
+    options: ModelOptions, preset: PresetOption = "default", as_json: JsonOption = False
+) -> None:
+    """Complete eight partial words: plain, healed and exact."""
+    from charwise.cli import completion
+
+    loaded = completion.Loaded(options.model, options.load(preset))
+    methods = completion.methods(loaded)
+    results: list[dict[str, Any]] = []
+    for example in steps(EXAMPLES, len(EXAMPLES), "completing"):
+        request = completion.Request(example.prompt.encode(), max_new_bytes=12)
+        texts = {name: run(loaded, request)[0] for name, run in methods.items()}
+        right = {name: example.is_right(text) for name, text in texts.items()}
+        results.append({**example._asdict(), "completions": texts, "right": right})
+    if as_json:
+        print_json(model=loaded.name, results=results)
+        return
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1))
+    for column in ("the prompt ends", "meant", *methods):
+        table.add_column(column)
+    for result in results:
+        last_line = result["prompt"].splitlines()[-1].strip()
+        cells = [_judged(result, name) for name in methods]
+        table.add_row(Text(last_line), Text(result["meant"]), *cells)
+    screen = console()
+    screen.print(table)
+    scores = [f"{name} {sum(r['right'][name] for r in results)}" for name in methods]
+    screen.print(f"right, of {len(results)}: {', '.join(scores)}")
+
+
+def _judged(result: dict[str, Any], name: str) -> Text:
+    right = result["right"][name]
+    line = Text("✓ " if right else "✗ ", style="green" if right else "red")
+    return line.append(_first_line(result["completions"][name]), style="bold")
+
+
+def _first_line(text: str) -> str:
+    """Up to the end of the line, which is shown."""
+    line, newline, _ = text.partition("\n")
+    return line + ("⏎" if newline else "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 
 from rich import box
 from rich.table import Table
@@ -92,19 +93,21 @@ def _count(n: int, noun: str) -> str:
 
 
 def completion_table(prompt: str, completions: Mapping[str, Sequence[str]]) -> Table:
-    """One column for each method, one row for each completion after the prompt's last line."""
+    """One column for each method; below, its completions after the prompt's last line.
+
+    Methods may have found different numbers of completions.
+    """
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_lines=False)
     for name in completions:
         table.add_column(name, overflow="fold", ratio=1)
     last_line = prompt[prompt.rfind("\n") + 1 :].lstrip()[-32:]
-    for row in zip(*completions.values(), strict=True):
-        table.add_row(
-            *(
-                Text().append(last_line, "dim").append(text.rstrip("\n"), "bold green")
-                for text in row
-            )
-        )
+    for row in zip_longest(*completions.values()):
+        table.add_row(*("" if text is None else _continued(last_line, text) for text in row))
     return table
+
+
+def _continued(line: str, completion: str) -> Text:
+    return Text().append(line, "dim").append(completion.rstrip("\n"), "bold green")
 
 
 def counts_table(title: str, rows: Sequence[tuple[str, int, float]]) -> Table:

@@ -13,7 +13,10 @@ SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True, "help_opti
 
 
 def lm_eval(context: typer.Context) -> None:
-    """Run lm-evaluation-harness with the model `charwise`; takes the options of `lm_eval`."""
+    """Run lm-evaluation-harness with the model `charwise`.
+
+    Every option is the harness's own: `charwise lm-eval --help` shows those of `lm_eval`.
+    """
     try:
         from lm_eval.__main__ import cli_evaluate
 

@@ -10,58 +10,48 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from charwise.cli.terminal import (
+from charwise.cli.display import VISIBLE, spelling, token_spelling
+from charwise.cli.options import (
     JsonOption,
-    ModelOption,
+    ModelOptions,
+    PresetOption,
     StdinOption,
-    console,
-    print_json,
-    quiet,
+    TopOption,
     read_prompt,
+    takes_model,
 )
-from charwise.errors import SettingError
+from charwise.cli.terminal import busy, console, print_json
 
 if TYPE_CHECKING:
-    from charwise.model import CharLM
     from charwise.tokens.vocabulary import Vocabulary
 
 PromptArgument = Annotated[str | None, typer.Argument(help="The text so far.")]
-TopOption = Annotated[int, typer.Option("--top", "-k", min=1, help="Rows to print.")]
 
 
+@takes_model
 def next_bytes(
+    options: ModelOptions,
     prompt: PromptArgument = None,
-    model: ModelOption = "embedded",
     stdin: StdinOption = False,
     chars: Annotated[bool, typer.Option("--chars", help="Characters instead of bytes.")] = False,
     top: TopOption = 10,
-    preset: Annotated[
-        str, typer.Option(help="How much to spend: fast, default, accurate or exact.")
-    ] = "default",
+    preset: PresetOption = "default",
     as_json: JsonOption = False,
 ) -> None:
     """Print the probabilities of the next byte or character."""
     text = read_prompt(prompt, stdin)
-    from charwise.known_text.effort import effort_of
-
-    try:
-        effort_of(preset)
-    except SettingError as error:
-        raise typer.BadParameter(str(error)) from error
-    state = load(model).state(text, preset=preset)
-    rows: list[tuple[str, float]]
-    if chars:
-        characters = state.next_chars()
-        rows, missing = characters.top(top), characters.missing
-    else:
-        bytes_ = state.next()
-        rows, missing = bytes_.top(top), bytes_.missing
+    lm = options.load(preset)
+    with busy("summing over tokenizations"):
+        state = lm.state(text)
+        nxt = state.next_chars() if chars else state.next()
+        rows, missing = nxt.top(top), nxt.missing + 0.0
+        entropy = state.next().entropy + 0.0  # never −0.0
     if as_json:
         print_json(
-            model=model,
-            prompt=_spelled(text),
+            model=options.model,
+            prompt=spelling(text),
             exact_from=state.exact_from,
-            entropy_bits=state.next().entropy,
+            entropy_bits=entropy,
             missing=missing,
             next=[{"text": name, "probability": p} for name, p in rows],
         )
@@ -71,15 +61,18 @@ def next_bytes(
         table.add_row(Text(_shown(name)), f"{p:.4f}", Text("█" * round(40 * p), style="green"))
     out = console()
     out.print(table)
-    entropy = f"entropy of the next byte {state.next().entropy:.3f} bits"
     left = "not listed" if chars else "left out"
-    line = f"{entropy}; {left} {missing:.2g}; exact from byte {state.exact_from}"
-    out.print(line, soft_wrap=True)
+    out.print(
+        f"entropy of the next byte {entropy:.3f} bits; {left} {missing:.2g}; "
+        f"exact from byte {state.exact_from}",
+        soft_wrap=True,
+    )
 
 
+@takes_model
 def cover(
+    options: ModelOptions,
     prompt: PromptArgument = None,
-    model: ModelOption = "embedded",
     stdin: StdinOption = False,
     encodings: Annotated[
         bool, typer.Option("--encodings", help="Only token strings that spell exactly the text.")
@@ -92,21 +85,22 @@ def cover(
 ) -> None:
     """Print the likeliest token strings that cover a text."""
     text = read_prompt(prompt, stdin)
-    from charwise.cli import display
+    if math.isnan(tolerance):
+        raise typer.BadParameter("--tolerance nan: it must be a share, in [0, 1].")
+    lm = options.load()
     from charwise.coverings.members import covering_size
-    from charwise.tokens.canonical import to_bytes
 
-    lm = load(model)
-    covering = lm.covering(text, tolerance=tolerance)
-    bounds, tokens = covering.prefix_logprob(), lm.vocabulary.tokens
-    if encodings:
-        found = lm.encodings(text)
-        members, size = found.top(top), found.size
-    else:
-        members, size = covering.top(top), covering_size(lm.index, covering.text)
+    with busy("visiting token strings"):
+        covering = lm.covering(text, tolerance=tolerance)
+        bounds, tokens = covering.prefix_logprob(), lm.vocabulary.tokens
+        if encodings:
+            found = lm.encodings(text)
+            members, size = found.top(top), found.size
+        else:
+            members, size = covering.top(top), covering_size(lm.index, covering.text)
     rows = [
         {
-            "tokens": [display.spelling(tokens[id] or b"") for id in member.token_ids],
+            "tokens": [spelling(tokens[id] or b"") for id in member.token_ids],
             "ids": list(member.token_ids),
             "logprob": member.logprob,
             "share": math.exp(min(0.0, member.logprob - bounds.lower)),
@@ -115,19 +109,19 @@ def cover(
     ]
     if as_json:
         print_json(
-            model=model,
-            prompt=_spelled(to_bytes(text)),
+            model=options.model,
+            prompt=spelling(text),
             size=size,
             contexts=covering.contexts,
-            lower=bounds.lower if math.isfinite(bounds.lower) else None,
-            upper=bounds.upper if math.isfinite(bounds.upper) else None,
+            lower=bounds.lower,
+            upper=bounds.upper,
             missing=bounds.missing,
             members=rows,
         )
         return
     table = _table("tokens", "share", "log p", "ids")
     for row, member in zip(rows, members, strict=True):
-        line = "|".join(display.token_spelling(lm.vocabulary, id) for id in member.token_ids)
+        line = "|".join(token_spelling(lm.vocabulary, id) for id in member.token_ids)
         ids = " ".join(map(str, member.token_ids))
         table.add_row(Text(line), f"{row['share']:.4f}", f"{member.logprob:.3f}", ids)
     out = console()
@@ -137,7 +131,7 @@ def cover(
     out.print(line + lead_note(lm.vocabulary), soft_wrap=True)
     out.print(
         f"log p of the prefix in [{bounds.lower:.6f}, {bounds.upper:.6f}] nats: "
-        f"at most {bounds.missing:.2g} of it left out",
+        f"at most {bounds.missing + 0.0:.2g} of it left out",
         soft_wrap=True,
     )
 
@@ -157,14 +151,6 @@ def lead_note(vocabulary: Vocabulary) -> str:
     return f"; each starts with the {lead!r} that this tokenizer puts before a text"
 
 
-def load(model: str) -> CharLM:
-    """The model that `--model` names, without the notices of the libraries."""
-    from charwise import model as loading
-
-    quiet()
-    return loading.load(model)
-
-
 def _table(*columns: str) -> Table:
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1))
     for column in columns:
@@ -175,13 +161,5 @@ def _table(*columns: str) -> Table:
 
 def _shown(name: str) -> str:
     """A byte or a character with the invisible ones made visible."""
-    from charwise.cli.display import VISIBLE
-
     shown = name.translate(VISIBLE)
     return shown if shown.isprintable() else repr(name)[1:-1]
-
-
-def _spelled(text: str | bytes) -> str:
-    from charwise.cli.display import spelling
-
-    return spelling(text if isinstance(text, bytes) else text.encode())

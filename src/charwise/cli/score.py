@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -16,7 +16,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn, 
 from rich.table import Table
 from rich.text import Text
 
-from charwise.cli.terminal import JsonOption, ModelOption, console, print_json, quiet
+from charwise.cli.options import JsonOption, ModelOptions, PresetOption, check_preset, takes_model
+from charwise.cli.terminal import busy, console, print_json
 from charwise.errors import InputError, OutputError, SettingError
 from charwise.surprisal.spans import Convention
 from charwise.tables.chunks import Measure, Per, Record, fields
@@ -35,7 +36,9 @@ _MOST_ROWS = 1_000
 _MOST_SHOWN = 200
 
 
+@takes_model
 def score(
+    options: ModelOptions,
     files: Annotated[
         list[str],
         typer.Argument(
@@ -61,10 +64,7 @@ def score(
     keep_column: Annotated[
         list[str] | None, typer.Option(help="Is copied to the output; may be given several times.")
     ] = None,
-    model: ModelOption = "embedded",
-    preset: Annotated[
-        str, typer.Option(help="How much to spend: fast, default, accurate or exact.")
-    ] = "default",
+    preset: PresetOption = "default",
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="A .csv, .tsv, .jsonl or .parquet file.")
     ] = None,
@@ -80,7 +80,7 @@ def score(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Surprisal of every word, character, byte or region of texts, as a table."""
+    """Surprisal of the words or regions of texts, as a table."""
     if convention is not None and per != "word":
         raise typer.BadParameter("--convention is about words: use it with --per word.")
     measure = Measure(per, convention or "leading", preset)
@@ -90,18 +90,17 @@ def score(
     )
     job = _job(files, columns, measure, named=text_column is not None)
     skip = on_error == "skip"
-    with _busy("reading the input"):
+    with busy("reading the input"):
         extent = job.survey(stop=not skip)
     if out is None and extent.rows > _MOST_ROWS:
         raise SettingError(f"{extent.rows:,} rows are too many to print: name a file with --out.")
-    with _busy("loading the model"):
-        lm = _load(model)
+    lm = options.load()
     if out is None:
-        bad = len(_print(job, lm, extent, skip, model, as_json))
+        bad = len(_print(job, lm, extent, skip, options.model, as_json))
     else:
         from charwise.tables.output import Output
 
-        identity = job.identity(lm, model)
+        identity = job.identity(lm, options.model)
         with Output(out, job.fields(), identity, extent.rows, overwrite=overwrite) as output:
             begun = output.done
             scored = _scored(job, lm, begun.chunks, ray, workers)
@@ -145,7 +144,6 @@ def _check_output(
 
 def _job(files: list[str], columns: Columns, measure: Measure, *, named: bool) -> Job:
     """The job that the options describe; `named` if they name the column of texts."""
-    from charwise.known_text.effort import effort_of
     from charwise.tables.jobs import Job
     from charwise.tables.sources import find
 
@@ -153,8 +151,8 @@ def _job(files: list[str], columns: Columns, measure: Measure, *, named: bool) -
         raise typer.BadParameter("--regions-column needs --per region.")
     if files.count("-") > 1:
         raise typer.BadParameter("stdin ('-') is one text, and can be given once.")
+    check_preset(measure.preset)
     try:
-        effort_of(measure.preset)
         fields(measure, columns.kept)
     except SettingError as error:
         raise typer.BadParameter(str(error)) from error
@@ -162,13 +160,6 @@ def _job(files: list[str], columns: Columns, measure: Measure, *, named: bool) -
     if (named or len(columns.wanted()) > 1) and not any(source.is_table for source in sources):
         raise typer.BadParameter("a plain text has no columns: give a table.")
     return Job(sources, columns, measure)
-
-
-def _load(model: str) -> CharLM:
-    from charwise.model import load
-
-    quiet()
-    return load(model)
 
 
 def _scored(job: Job, lm: CharLM, skip: int, ray: bool, workers: int | None) -> Iterator[Scored]:
@@ -277,12 +268,6 @@ def _summarise(output: Output, begun: int, as_json: bool) -> None:
     line += f", continued after {begun:,}" if begun else ""
     line += f"; the {done.bad:,} left out are in {errors}" if errors else ""
     print(line)
-
-
-def _busy(what: str) -> AbstractContextManager[Any]:
-    """Say on a terminal what takes a while."""
-    screen = Console(stderr=True)
-    return screen.status(what) if screen.is_terminal else nullcontext()
 
 
 @contextmanager

@@ -1,29 +1,62 @@
-"""What the commands share: options, reading the prompt, printing."""
+"""What every command prints with: any text on any stream, JSON, and what takes a while."""
 
 from __future__ import annotations
 
+import codecs
+import contextlib
+import io
 import json
+import math
+import os
 import sys
-from typing import Annotated, Any
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeVar
 
-import typer
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-ModelOption = Annotated[
-    str, typer.Option("--model", "-m", help="A folder, a name on the hub, or 'embedded'.")
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")]
-StdinOption = Annotated[bool, typer.Option("--stdin", help="Read the prompt from stdin.")]
+Item = TypeVar("Item")
+
+#: What stands for the marks of our tables where a stream cannot write them.
+_PLAIN = {
+    "␣": "\\s",
+    "⏎": "\\n",
+    "⇥": "\\t",
+    "␍": "\\r",
+    "…": "...",
+    "█": "#",
+    "✂": "8<",
+    "✓": "+",
+    "✗": "x",
+    "θ": "theta",
+    "—": "-",
+    "−": "-",
+    "×": "x",
+    "±": "+-",
+}
 
 
-def read_prompt(prompt: str | None, stdin: bool) -> str | bytes:
-    """The prompt from the argument or from stdin, where it may be any bytes."""
-    if (prompt is not None) == stdin:
-        raise typer.BadParameter("give a prompt, or --stdin, and not both.")
-    if prompt is None:
-        return sys.stdin.buffer.read()
-    # Arguments that are not UTF-8 arrive with surrogate escapes.
-    return prompt.encode("utf-8", "surrogateescape")
+def accept_any_text() -> None:
+    """Let stdout and stderr take every string, whatever their encoding.
+
+    What a stream cannot encode becomes an ASCII mark or an escape (`\\u4e2d`): the locale of a
+    pipe is no reason to lose the output.
+    """
+    codecs.register_error("charwise", _stand_in)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="charwise")
+
+
+def _stand_in(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    characters = error.object[error.start : error.end]
+    return "".join(_PLAIN.get(c) or _escaped(c) for c in characters), error.end
+
+
+def _escaped(character: str) -> str:
+    return character.encode("ascii", "backslashreplace").decode()
 
 
 def console() -> Console:
@@ -32,16 +65,56 @@ def console() -> Console:
 
 
 def print_json(**fields: Any) -> None:
-    """One JSON object on stdout."""
-    print(json.dumps(fields, ensure_ascii=False, indent=2))
+    """One JSON object on stdout: in UTF-8, or in ASCII where stdout has another encoding.
+
+    What JSON has no number for (infinities, NaN) is null; −0.0, which sums leave, is 0.0.
+    """
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    plain = not encoding.lower().startswith("utf")
+    print(json.dumps(_plain_numbers(fields), ensure_ascii=plain, indent=2))
 
 
-def quiet() -> None:
-    """Switch off, for this process, the notices and progress bars of the models' libraries."""
-    import logging
+def _plain_numbers(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _plain_numbers(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain_numbers(part) for part in value]
+    if isinstance(value, float):
+        return value + 0.0 if math.isfinite(value) else None
+    return value
 
-    import transformers
 
-    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
-    transformers.utils.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
+def flush() -> None:
+    """Write out what is buffered: a full disk is then an error here, and not after the end."""
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
+
+
+def discard() -> None:
+    """Drop what stdout still holds and all that follows, after a write to it has failed."""
+    with contextlib.suppress(OSError, AttributeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@contextlib.contextmanager
+def busy(what: str) -> Iterator[None]:
+    """Say on a terminal's stderr what takes a while."""
+    screen = Console(stderr=True)
+    with screen.status(what) if screen.is_terminal else contextlib.nullcontext():
+        yield
+
+
+def steps(items: Iterable[Item], total: int, what: str) -> Iterator[Item]:
+    """The items, with a bar on a terminal's stderr that advances after each."""
+    screen = Console(stderr=True)
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
+    bar = Progress(
+        *columns,
+        TimeRemainingColumn(),
+        console=screen,
+        transient=True,
+        disable=not screen.is_terminal,
+    )
+    with bar:
+        yield from bar.track(items, total=total, description=what)

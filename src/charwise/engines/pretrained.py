@@ -148,7 +148,7 @@ def _read(
                 f"revision is {revision!r}, but {name!r} is a folder, which has none: leave it out."
             )
         options["revision"] = revision
-    with _quietly():
+    with quietly():
         try:
             return from_pretrained(source, local_files_only=True, **options)
         except Exception as error:
@@ -265,7 +265,7 @@ def _in_a_line(error: Exception) -> str:
 
 
 @contextmanager
-def _quietly() -> Iterator[None]:
+def quietly() -> Iterator[None]:
     """Without the progress bars and the notices of the libraries that load models."""
     from transformers.utils import logging as notices
 

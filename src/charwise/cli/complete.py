@@ -1,0 +1,97 @@
+"""The command `charwise complete`: a prompt's cut, and its completions by every method."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.text import Text
+
+from charwise.cli.options import (
+    JsonOption,
+    ModelOptions,
+    PresetOption,
+    StdinOption,
+    read_prompt,
+    takes_model,
+)
+from charwise.cli.terminal import console, print_json, steps
+from charwise.errors import SettingError
+
+if TYPE_CHECKING:
+    from charwise.healing import Rule
+
+
+@takes_model
+def complete(
+    options: ModelOptions,
+    prompt: Annotated[str | None, typer.Argument(help="The text to complete.")] = None,
+    stdin: StdinOption = False,
+    preset: PresetOption = "default",
+    max_new_bytes: Annotated[
+        int, typer.Option(min=1, max=1_000_000, help="Length of a completion.")
+    ] = 64,
+    n: Annotated[
+        int, typer.Option("--n", "-n", min=1, max=1000, help="Draw so many; equal ones once.")
+    ] = 1,
+    temperature: Annotated[
+        float | None,
+        typer.Option(min=0.0, help="0 takes the likeliest token; default 0, or 1 if n > 1."),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the samples.")] = 0,
+    heal: Annotated[
+        str, typer.Option(help="Where to cut: auto, word, off, or a number of tokens.")
+    ] = "auto",
+    as_json: JsonOption = False,
+) -> None:
+    """Complete a prompt: plain, healed and exact, side by side."""
+    rule = parse_rule(heal)
+    text = read_prompt(prompt, stdin)
+    if temperature is None:
+        temperature = 0.0 if n == 1 else 1.0
+
+    from charwise.cli import completion, display
+
+    try:
+        request = completion.Request(text, rule, n, max_new_bytes, temperature, seed)
+    except SettingError as error:
+        raise typer.BadParameter(str(error)) from error
+    loaded = completion.Loaded(options.model, options.load(preset))
+    methods = completion.methods(loaded)
+    cut = completion.prompt_cut(loaded, request)
+    texts = {
+        name: completion.distinct(method(loaded, request))
+        for name, method in steps(methods.items(), len(methods), "completing")
+    }
+    vocabulary = loaded.index.vocabulary
+    if as_json:
+        print_json(
+            model=loaded.name,
+            prompt=display.spelling(text),
+            ids=cut.ids,
+            tokens=[display.spelling(vocabulary.tokens[id] or b"") for id in cut.ids],
+            kept=cut.kept,
+            forced=display.spelling(cut.forced),
+            allowed=cut.allowed,
+            dropped=cut.dropped,
+            completions=texts,
+        )
+        return
+    screen = console()
+    screen.print(display.cut_line(vocabulary, cut))
+    screen.print(Text(display.cut_sentence(cut, rule), style="dim"))
+    screen.print(display.completion_table(text.decode("utf-8", "replace"), texts))
+
+
+def parse_rule(value: str) -> Rule:
+    """`--heal`'s value: a name, or a number of tokens.
+
+    >>> parse_rule("auto"), parse_rule("2")
+    ('auto', 2)
+    """
+    if value in ("auto", "word", "off"):
+        return value  # type: ignore[return-value]
+    # No prompt has a billion tokens, and `int` refuses numbers of thousands of digits.
+    if value.isascii() and value.isdecimal() and len(value) < 10:
+        return int(value)
+    raise typer.BadParameter(f"{value!r} is not auto, word, off or a number of tokens.")

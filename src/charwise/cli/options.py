@@ -1,0 +1,147 @@
+"""What the commands share on their command lines: the options of a model, and the prompt."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
+
+import typer
+
+from charwise.cli.terminal import busy
+from charwise.errors import InputError, SettingError
+
+if TYPE_CHECKING:
+    from charwise.model import CharLM
+
+
+def _presets() -> list[str]:
+    from charwise.known_text.effort import PRESETS
+
+    return list(PRESETS)
+
+
+ModelOption = Annotated[
+    str, typer.Option("--model", "-m", help="A folder, a name on the hub, or 'embedded'.")
+]
+DeviceOption = Annotated[
+    str | None, typer.Option("--device", help="cpu, cuda, …; if not given, a GPU if there is one.")
+]
+DtypeOption = Annotated[
+    Literal["float32", "bfloat16", "float16"] | None,
+    typer.Option("--dtype", help="Of the weights; if not given, float32 on a CPU, else theirs."),
+]
+RevisionOption = Annotated[
+    str | None, typer.Option("--revision", help="A branch, tag or commit of a model on the hub.")
+]
+TrustOption = Annotated[
+    bool, typer.Option("--trust-remote-code", help="Run the code that comes with the model.")
+]
+PresetOption = Annotated[
+    str,
+    typer.Option(
+        "--preset",
+        help="How much to spend: fast, default, accurate or exact.",
+        autocompletion=_presets,
+    ),
+]
+TopOption = Annotated[int, typer.Option("--top", "-k", min=1, max=1_000_000, help="Rows to print.")]
+StdinOption = Annotated[bool, typer.Option("--stdin", help="Read the prompt from stdin.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")]
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """Which model, and how it is loaded: a command that `takes_model` has all of these options."""
+
+    model: ModelOption = "embedded"
+    device: DeviceOption = None
+    dtype: DtypeOption = None
+    revision: RevisionOption = None
+    trust_remote_code: TrustOption = False
+
+    def load(self, preset: str = "default") -> CharLM:
+        """The model; a terminal says meanwhile what takes so long.
+
+        Raises:
+            ModelNotFoundError: what was looked for, and where.
+        """
+        check_preset(preset)
+        with busy("loading the model"):
+            from charwise.model import load
+
+            options = given(**asdict(self))
+            return load(options.pop("model", ""), preset=preset, **options)
+
+
+def given(**options: Any) -> dict[str, Any]:
+    """The options that have a value: the others are for the library to choose.
+
+    >>> given(device=None, dtype="float16", trust_remote_code=False)
+    {'dtype': 'float16'}
+    """
+    return {name: value for name, value in options.items() if value}
+
+
+def takes_model(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of a model in the place of its parameter `options`.
+
+    >>> @takes_model
+    ... def show(prompt: str, options: ModelOptions, top: int = 3) -> None:
+    ...     print(prompt, options.model, options.dtype, top)
+    >>> list(inspect.signature(show).parameters)[:4]
+    ['prompt', 'model', 'device', 'dtype']
+    >>> show(prompt="a", model="gpt2", dtype="float16", top=1)
+    a gpt2 float16 1
+    """
+    own = inspect.signature(command, eval_str=True)
+    kind = inspect.Parameter.KEYWORD_ONLY
+    options = inspect.signature(ModelOptions).parameters
+    hints = get_type_hints(ModelOptions, include_extras=True)
+    parameters: list[inspect.Parameter] = []
+    for name, parameter in own.parameters.items():
+        if name == "options":
+            parameters += [p.replace(annotation=hints[o], kind=kind) for o, p in options.items()]
+        else:
+            parameters.append(parameter.replace(kind=kind))
+
+    @functools.wraps(command)
+    def run(**values: Any) -> None:
+        chosen = {name: values.pop(name) for name in options if name in values}
+        command(options=ModelOptions(**chosen), **values)
+
+    run.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run
+
+
+def check_preset(name: str) -> None:
+    """Refuse an unknown preset, before anything is loaded."""
+    from charwise.known_text.effort import effort_of
+
+    try:
+        effort_of(name)
+    except SettingError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
+def read_prompt(prompt: str | None, stdin: bool) -> bytes:
+    """The prompt from the argument or from stdin, where it may be any bytes.
+
+    Raises:
+        InputError: stdin is closed, or cannot be read.
+    """
+    if (prompt is not None) == stdin:
+        raise typer.BadParameter("give a prompt, or --stdin, and not both.")
+    if prompt is not None:
+        # Arguments that are not UTF-8 arrive with surrogate escapes.
+        return prompt.encode("utf-8", "surrogateescape")
+    if sys.stdin is None:
+        raise InputError("stdin is closed, and --stdin reads the prompt from it.")
+    try:
+        return sys.stdin.buffer.read()
+    except OSError as error:
+        raise InputError(f"stdin cannot be read: {error.strerror}.") from error

@@ -1,0 +1,120 @@
+"""The command `charwise vocab`: what is in a vocabulary, and what a prefix allows next."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from charwise.cli.options import (
+    JsonOption,
+    ModelOption,
+    RevisionOption,
+    TopOption,
+    TrustOption,
+    given,
+)
+from charwise.cli.terminal import busy, console, print_json
+
+if TYPE_CHECKING:
+    from charwise.tokens.index import SortedVocabulary
+
+
+def vocab(
+    model: ModelOption = "embedded",
+    revision: RevisionOption = None,
+    trust_remote_code: TrustOption = False,
+    prefix: Annotated[
+        str | None, typer.Option("--prefix", "-p", help="Show what this text allows next.")
+    ] = None,
+    top: TopOption = 15,
+    as_json: JsonOption = False,
+) -> None:
+    """Describe a vocabulary, and what a prefix allows.
+
+    It takes a tokenizer, and no model.
+    """
+    with busy("reading the vocabulary"):
+        from charwise.cli import display
+        from charwise.engines.pretrained import read_vocabulary
+        from charwise.tokens.index import SortedVocabulary
+
+        options = given(revision=revision, trust_remote_code=trust_remote_code)
+        vocabulary = read_vocabulary(model, **options)
+        index = SortedVocabulary(vocabulary)
+    firsts = first_characters(index)
+    facts: dict[str, Any] = {
+        "model": model,
+        "tokens": len(vocabulary),
+        "width": vocabulary.width,
+        "special": {vocabulary.special[id]: id for id in sorted(vocabulary.special)},
+        "end_ids": list(vocabulary.end_ids),
+        "bos_ids": list(vocabulary.bos_ids),
+        "bos_rule": vocabulary.bos_rule,
+        "lead": display.spelling(vocabulary.lead),
+        "munch": vocabulary.munch,
+        "fertility": vocabulary.fertility,
+        "byte_complete": vocabulary.byte_complete,
+    }
+    if prefix is not None:
+        facts["prefix"] = _prefix_facts(index, prefix.encode("utf-8", "surrogateescape"))
+    if as_json:
+        print_json(**facts, first_characters=firsts)
+        return
+    screen = console()
+    for name in ("tokens", "width", "munch", "fertility"):
+        screen.print(f"{name:10} {facts[name]:>9,}")
+    screen.print(f"end tokens {facts['end_ids']}; every byte: {vocabulary.byte_complete}")
+    screen.print(f"start      {facts['bos_ids']}: {vocabulary.bos_rule}", markup=False)
+    if prefix is not None:
+        _print_prefix(screen, facts["prefix"], top)
+        return
+    rows = [
+        (name.translate(display.VISIBLE), count, count / len(vocabulary))
+        for name, count in list(firsts.items())[:top]
+    ]
+    screen.print(display.counts_table("starts with", rows))
+
+
+def first_characters(index: SortedVocabulary) -> dict[str, int]:
+    r"""How many tokens start with each character, most frequent first.
+
+    Tokens that start inside a character count under its escaped byte.
+
+    >>> from charwise import SortedVocabulary, Vocabulary
+    >>> first_characters(SortedVocabulary(Vocabulary.from_bytes([b" a", b" b", b"\xc3"])))
+    {' ': 2, '\\xc3': 1}
+    """
+    counts: Counter[str] = Counter()
+    for token in index.sorted:
+        text = token.decode("utf-8", "backslashreplace")
+        counts[text[:4] if text[0] == "\\" and token[0] >= 0x80 else text[0]] += 1
+    return dict(counts.most_common())
+
+
+def _prefix_facts(index: SortedVocabulary, prefix: bytes) -> dict[str, Any]:
+    from charwise.cli.display import spelling
+
+    lo, hi = index.range(prefix)
+    shorter = [index.vocabulary.tokens[id] or b"" for id in index.prefixes(prefix)]
+    return {
+        "text": spelling(prefix),
+        "spellable": index.spellable(prefix),
+        "allowed": len(index.allowed(prefix)),
+        "starting_with_it": [spelling(token) for token in index.sorted[lo:hi]],
+        "prefixes_of_it": [spelling(token) for token in shorter],
+    }
+
+
+def _print_prefix(screen: Console, facts: dict[str, Any], top: int) -> None:
+    from charwise.cli.display import VISIBLE
+
+    for name, words in (("starting_with_it", "start with"), ("prefixes_of_it", "are prefixes of")):
+        tokens = facts[name]
+        shown = " ".join(token.translate(VISIBLE) for token in tokens[:top])
+        more = " …" if len(tokens) > top else ""
+        line = f"{len(tokens):,} tokens {words} {facts['text']!r}: {shown}{more}"
+        screen.print(Text(line), soft_wrap=True)
