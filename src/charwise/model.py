@@ -310,8 +310,11 @@ class CharLM:
 
     def split(self, prompt: Prompt) -> tuple[Opening, bytes]:
         """What a prompt conditions on, and its text, which the implied lead begins."""
+        return self._split(parts_of(prompt))
+
+    def _split(self, parts: list[str | bytes | int]) -> tuple[Opening, bytes]:
         vocabulary = self.vocabulary
-        before, text = _last_text(parts_of(prompt))
+        before, text = _last_text(parts)
         ids = vocabulary.encode_prompt(before)
         if not ids or vocabulary.tokens[ids[0]] is not None:
             ids = [*vocabulary.bos_ids, *ids]
@@ -327,7 +330,7 @@ class CharLM:
     def _text(self, prompt: Prompt, context: Prompt) -> Text:
         """A prompt joined to its context, as characters."""
         parts = parts_of(prompt)
-        opening, whole = self.split([*parts_of(context), *parts])
+        opening, whole = self._split([*parts_of(context), *parts])
         return Text(opening, whole, len(whole) - len(opening.lead) - len(_last_text(parts)[1]))
 
     def _chosen(self, preset: str | Effort | None) -> Effort:
