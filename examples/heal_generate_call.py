@@ -25,10 +25,7 @@ vocabulary = Vocabulary.from_transformers(
 index = SortedVocabulary(vocabulary)
 
 # Cut every prompt; pad what is kept on the left.
-cuts = [
-    healing.cut([*vocabulary.bos_ids, vocabulary.lead + prompt.encode()], index)
-    for prompt in PROMPTS
-]
+cuts = [healing.cut(prompt, index) for prompt in PROMPTS]
 batch = tokenizer.pad(
     {"input_ids": [kept for kept, _ in cuts]}, padding_side="left", return_tensors="pt"
 )

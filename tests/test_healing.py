@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from charwise import SortedVocabulary, Vocabulary
 from charwise.errors import HealingError, SettingError, TokenizationError
-from charwise.healing import allowed_next, cut, remaining
+from charwise.healing import allowed_next, cut, prompt_ids, remaining
 from conftest import Data
 
 Tokens = Sequence[bytes | None]
@@ -54,6 +54,8 @@ def naive_cut(ids: Sequence[int], tokens: Tokens) -> tuple[list[int], bytes]:
         return list(ids), b""
     boundaries = [0, *itertools.accumulate(map(len, tail))]
     at = max(boundary for boundary in boundaries if boundary <= min(overruns))
+    if not first + boundaries.index(at):  # the first token of all is kept
+        at = boundaries[1]
     return list(ids[: first + boundaries.index(at)]), text[at:]
 
 
@@ -81,8 +83,9 @@ def naive_allowed(left: bytes, tokens: Tokens, end_ids: Sequence[int]) -> set[in
 @pytest.mark.parametrize(
     ("ids", "kept", "forced"),
     [
-        pytest.param([], 0, b"", id="empty"),
-        pytest.param([N_], 0, b" N", id="one token"),
+        pytest.param([N_], 1, b"", id="one token, which a model needs to start from"),
+        pytest.param([START, N_], 1, b" N", id="one token after the start token"),
+        pytest.param([S, W], 1, b"w", id="two tokens"),
         pytest.param([SALAD], 1, b"", id="one token that none continues"),
         pytest.param([ARROW, NO, D], 1, b" Nod", id="inside a word"),
         pytest.param([ARROW, SPACE], 1, b" ", id="a space"),
@@ -107,14 +110,67 @@ def test_automatic_cut(ids: list[int], kept: int, forced: bytes) -> None:
 
 
 def test_cut_of_text_and_bytes() -> None:
-    assert cut("-> Nod", INDEX) == ([ARROW], b" Nod")
-    assert cut(b"->n\xc3", INDEX) == ([ARROW], b"n\xc3")
-    assert cut([START, "->", " Nod"], INDEX) == ([START, ARROW], b" Nod")
-    assert cut("", INDEX) == cut([], INDEX) == ([], b"")
+    assert cut("-> Nod", INDEX) == ([START, ARROW], b" Nod")
+    assert cut(b"->n\xc3", INDEX) == ([START, ARROW], b"n\xc3")
+    for buffer in (bytearray(b"-> Nod"), memoryview(b"-> Nod")):
+        assert cut(buffer, INDEX) == ([START, ARROW], b" Nod")
+    assert cut([START, "->", bytearray(b" Nod")], INDEX) == ([START, ARROW], b" Nod")
+    assert cut(["-> Nod"], INDEX) == ([ARROW], b" Nod")  # a list is taken as it is
+    assert cut("", INDEX) == ([START], b"")
     result = cut("sw", INDEX)
-    assert (result.kept, result.forced) == ([S], b"w")
+    assert (result.kept, result.forced) == ([START, S], b"w")
     with pytest.raises(TokenizationError, match="LATIN SMALL LETTER X"):
         cut("->x", INDEX)
+
+
+def test_a_text_gets_the_leading_space_that_the_tokenizer_implies() -> None:
+    vocabulary = Vocabulary(TOKENS, end_ids=[END], bos_ids=[START], lead=b" ")
+    index = SortedVocabulary(vocabulary)
+    assert cut("No", index) == ([START], b" No")
+    assert cut([START, "weep"], index).kept == [START, WEEP]
+    assert prompt_ids("No", vocabulary) == [START, NO]
+
+
+def test_an_empty_prompt_without_a_start_token() -> None:
+    index = SortedVocabulary(Vocabulary.from_bytes([b"a", b"ab"]))
+    assert cut("a", index) == ([0], b"")
+    for empty in ("", b"", []):
+        with pytest.raises(HealingError, match="no start token"):
+            cut(empty, index)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        None,
+        5,
+        1.5,
+        {"a": 1},
+        {1, 2},
+        ["a", "b"],
+        [b"a", "b"],
+        [1.5],
+        [None],
+        [True],
+        [[0]],
+        object(),
+    ],
+)
+def test_what_is_no_prompt(wrong: Any) -> None:
+    for index in (INDEX, SortedVocabulary(Vocabulary.from_bytes([b"a", b"b"]))):
+        with pytest.raises(TokenizationError, match=r"prompt|token id"):
+            cut(wrong, index)
+
+
+def test_other_things_than_they_should_be() -> None:
+    with pytest.raises(SettingError, match="SortedVocabulary"):
+        cut("s", VOCABULARY)  # type: ignore[arg-type]
+    for forced in ("sw", None, 5, bytearray(b"sw")):
+        with pytest.raises(SettingError, match="forced text is bytes"):
+            allowed_next(forced, INDEX)  # type: ignore[arg-type]
+    for forced, generated in ((b"sw", 5), (b"sw", ["s"]), ("sw", [S]), (None, [])):
+        with pytest.raises(SettingError, match=r"forced text is bytes|list of ids"):
+            remaining(forced, generated, VOCABULARY)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -234,8 +290,8 @@ def test_when_nothing_is_left_everything_goes_and_the_text_may_end() -> None:
 
 def test_several_tokens_deep() -> None:
     """`sw` is continued by no token, but `s` + `weep` is the way to write *sweep*."""
-    kept, forced = cut([S, W], INDEX, rule=2)
-    assert (kept, forced) == ([], b"sw")
+    kept, forced = cut([START, S, W], INDEX, rule=2)
+    assert (kept, forced) == ([START], b"sw")
     assert allowed_next(remaining(forced, [], VOCABULARY) or b"", INDEX).tolist() == [S]
     assert set(allowed_next(b"w", INDEX).tolist()) == {W, WEEP}
     assert remaining(forced, [S, WEEP], VOCABULARY) == b""
@@ -333,11 +389,12 @@ def test_remaining_is_a_pure_function(
 def test_cut_loses_nothing(tokens: list[bytes | None], numbers: list[int], back: int) -> None:
     index = indexed(tokens)
     vocabulary = index.vocabulary
-    ids = [number % vocabulary.width for number in numbers]
+    ids = [number % vocabulary.width for number in numbers] or [vocabulary.width - 1]
     for rule in ("auto", "word", "off", back):
         kept, forced = cut(ids, index, rule)  # type: ignore[arg-type]
         assert vocabulary.decode(kept) + forced == vocabulary.decode(ids)
         assert kept == ids[: len(kept)]
+        assert kept
         assert all(vocabulary.tokens[id] is not None for id in ids[len(kept) :])
         if forced:
             assert len(allowed_next(forced, index)) > 0  # the tokens given back, at least
@@ -360,8 +417,11 @@ CODE = ["gpt2", "cl100k", "llama3", "qwen2", "llama2"]
 )
 def test_real_prompts(name: str, text: str, forced: bytes, data: Data) -> None:
     index = data.index(name)
-    assert cut(text, index).forced == forced
-    assert index.vocabulary.decode(cut(text, index).kept) + forced == text.encode()
+    vocabulary = index.vocabulary
+    kept, found = cut(text, index)
+    assert found == forced
+    assert vocabulary.decode(kept) + forced == vocabulary.lead + text.encode()
+    assert tuple(kept[: len(vocabulary.bos_ids)]) == vocabulary.bos_ids
 
 
 @pytest.mark.parametrize(

@@ -31,8 +31,8 @@ assert effort_of(Effort(1e-2, 0.5)) != effort_of("fast")
 """,
         """
 from charwise import SortedVocabulary, Vocabulary, healing
-index = SortedVocabulary(Vocabulary.from_bytes([b"s", b"weep", b"sw", None], end_ids=[3]))
-assert healing.cut("sw", index) == ([], b"sw")
+index = SortedVocabulary(Vocabulary.from_bytes([b"s", b"weep", b"sw", None], bos_ids=[3]))
+assert healing.cut("sw", index) == ([3], b"sw")
 assert healing.remaining(b"sw", [0], index.vocabulary) == b"w"
 assert healing.allowed_next(b"w", index).tolist() == [1]
 assert index.bitmask(b"s").tolist() == [0b101]

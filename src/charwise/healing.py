@@ -4,7 +4,7 @@ A prompt that stops inside a token of the text it is about to become puts the mo
 boundary it never saw in training. Healing gives the last tokens back, as *forced* bytes, and lets
 generation reproduce them by whatever tokens the model prefers:
 
-    kept, forced = cut(ids, index)                    # "-> Nod"  →  "->" and b" Nod"
+    kept, forced = cut("-> Nod", index)               # ids of "->", and b" Nod"
     left = remaining(forced, generated, vocabulary)   # after every step, from all tokens so far
     ids = allowed_next(left, index)                   # start with `left`, or are a prefix of it
 
@@ -25,8 +25,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from charwise.errors import HealingError, SettingError
+from charwise.tokens.canonical import to_bytes
 from charwise.tokens.index import SortedVocabulary
-from charwise.tokens.vocabulary import Prompt, Vocabulary
+from charwise.tokens.prompt_parts import Prompt, is_text
+from charwise.tokens.vocabulary import Vocabulary
 
 #: "auto" | "word" | "off", or how many tokens to give back.
 Rule = Literal["auto", "word", "off"] | int
@@ -47,30 +49,60 @@ def cut(prompt: Prompt, index: SortedVocabulary, rule: Rule = "auto") -> Cut:
     """Cut a prompt where healing should start.
 
     Args:
-        prompt: token ids, or text, bytes, or a list of texts and special token ids.
+        prompt: text and bytes get the start token and the leading space that the tokenizer would
+            give them; a list of token ids and texts is taken as it is.
         index: of the model's vocabulary.
         rule: "auto" finds the earliest position, within the munch, from which some token would
             run past the end of the prompt, and cuts at the token boundary at or before it (so
             nothing is cut if no token does). A number gives back that many tokens. "word" gives
             back the last word with the space before it. "off" cuts nothing.
 
-    Special tokens, and ids without bytes, are never given back, nor anything before them.
+    Special tokens, and ids without bytes, are never given back, nor anything before them, nor
+    the very first token: a model needs one to start from.
 
     Raises:
         SettingError: for an unknown rule.
-        TokenizationError: if the prompt's text has no tokens.
+        TokenizationError: for what is no prompt, or has no tokens.
+        HealingError: for an empty prompt, where there is no start token.
 
-    >>> vocabulary = Vocabulary.from_bytes([b"->", b" ", b"No", b"d", b" Node", b"N"])
-    >>> cut([0, 1, 2, 3], SortedVocabulary(vocabulary))
-    Cut(kept=[0], forced=b' Nod')
-    >>> cut([0, 1, 2, 3], SortedVocabulary(vocabulary), rule=1)
+    >>> tokens = [b"->", b" ", b"No", b"d", b" Node", b"N", None]
+    >>> index = SortedVocabulary(Vocabulary.from_bytes(tokens, bos_ids=[6]))
+    >>> cut("-> Nod", index)
+    Cut(kept=[6, 0], forced=b' Nod')
+    >>> cut([0, 1, 2, 3], index, rule=1)
     Cut(kept=[0, 1, 2], forced=b'd')
     """
-    ids = index.vocabulary.encode_prompt(prompt)
+    if not isinstance(index, SortedVocabulary):
+        raise SettingError(
+            f"index is a {type(index).__name__}: make one with SortedVocabulary(vocabulary)."
+        )
+    ids = prompt_ids(prompt, index.vocabulary)
     tail = _tail(ids, index.vocabulary)
-    back = _tokens_back(tail, index, rule)
+    back = min(_tokens_back(tail, index, rule), len(ids) - 1)
     keep = len(ids) - back
     return Cut(ids[:keep], b"".join(tail[len(tail) - back :]))
+
+
+def prompt_ids(prompt: Prompt, vocabulary: Vocabulary) -> list[int]:
+    """The ids of a prompt before it is cut; text and bytes with the start token and the lead.
+
+    Raises:
+        TokenizationError: for what is no prompt, or has no tokens.
+        HealingError: for an empty prompt, where there is no start token.
+
+    >>> vocabulary = Vocabulary.from_bytes([b"a", b"b", None], bos_ids=[2])
+    >>> prompt_ids("ab", vocabulary), prompt_ids([0], vocabulary)
+    ([2, 0, 1], [0])
+    """
+    if is_text(prompt):
+        prompt = [*vocabulary.bos_ids, vocabulary.lead + to_bytes(prompt)]
+    ids = vocabulary.encode_prompt(prompt)
+    if not ids:
+        raise HealingError(
+            "the prompt is empty and the tokenizer has no start token: there is nothing to "
+            "continue. Give it at least one token."
+        )
+    return ids
 
 
 def remaining(forced: bytes, generated: Iterable[int], vocabulary: Vocabulary) -> bytes | None:
@@ -80,18 +112,26 @@ def remaining(forced: bytes, generated: Iterable[int], vocabulary: Vocabulary) -
         The rest of `forced`; empty once it is reproduced; None if the tokens left the forced
         text (a rejected draft may; a healed generation cannot).
 
+    Raises:
+        SettingError: a `forced` that is not bytes, or tokens that are no ids.
+
     >>> vocabulary = Vocabulary.from_bytes([b"s", b"weep", b"sw"])
     >>> remaining(b"sw", [0], vocabulary), remaining(b"sw", [0, 1], vocabulary)
     (b'w', b'')
     """
+    if not isinstance(forced, bytes):
+        raise _no_forced_text(forced, generated)
     at = 0
-    for id in generated:
-        if at >= len(forced):
-            break
-        token = vocabulary.tokens[id] if 0 <= id < vocabulary.width else None
-        if not token or not (forced.startswith(token, at) or token.startswith(forced[at:])):
-            return None
-        at += len(token)
+    try:
+        for id in generated:
+            if at >= len(forced):
+                break
+            token = vocabulary.tokens[id] if 0 <= id < vocabulary.width else None
+            if not token or not (forced.startswith(token, at) or token.startswith(forced[at:])):
+                return None
+            at += len(token)
+    except TypeError:
+        raise _no_forced_text(forced, generated) from None
     return forced[at:]
 
 
@@ -103,6 +143,7 @@ def allowed_next(left: bytes, index: SortedVocabulary) -> NDArray[np.int64]:
 
     Raises:
         HealingError: if the vocabulary cannot spell `left`.
+        SettingError: if it is not bytes, such as None for tokens that left the forced text.
 
     >>> vocabulary = Vocabulary.from_bytes([b"s", b"weep", b"sw", None], end_ids=[3])
     >>> allowed_next(b"sw", SortedVocabulary(vocabulary)).tolist()
@@ -110,6 +151,8 @@ def allowed_next(left: bytes, index: SortedVocabulary) -> NDArray[np.int64]:
     >>> allowed_next(b"", SortedVocabulary(vocabulary)).tolist()
     [0, 2, 1, 3]
     """
+    if not isinstance(left, bytes):
+        raise _no_forced_text(left, ())
     if not left:
         ends = np.array(index.vocabulary.end_ids, dtype=np.int64)
         return np.concatenate((index.ids, ends))
@@ -125,6 +168,12 @@ def allowed_next(left: bytes, index: SortedVocabulary) -> NDArray[np.int64]:
             "Shorten the prompt, or check that the vocabulary belongs to the model."
         )
     return np.concatenate((np.array(shorter, dtype=np.int64), index.ids[lo:hi]))
+
+
+def _no_forced_text(forced: object, generated: object) -> SettingError:
+    if isinstance(forced, bytes):
+        return SettingError(f"generated tokens are a list of ids, not {generated!r}.")
+    return SettingError(f"a forced text is bytes, as healing.cut returns, not {forced!r}.")
 
 
 def _tail(ids: Sequence[int], vocabulary: Vocabulary) -> list[bytes]:

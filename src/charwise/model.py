@@ -20,7 +20,7 @@ from charwise.known_text.windows import Text, score_text
 from charwise.surprisal.score import Score
 from charwise.token_lm import TokenLM
 from charwise.tokens.index import SortedVocabulary
-from charwise.tokens.prompts import last_text, split
+from charwise.tokens.prompts import last_text, split, split_parts
 from charwise.tokens.vocabulary import Prompt, Vocabulary, parts_of
 
 
@@ -300,7 +300,7 @@ class CharLM:
     def _text(self, prompt: Prompt, context: Prompt) -> Text:
         """A prompt joined to its context, as characters."""
         parts = parts_of(prompt)
-        opening, whole = split(self.vocabulary, [*parts_of(context), *parts])
+        opening, whole = split_parts(self.vocabulary, [*parts_of(context), *parts])
         return Text(opening, whole, len(whole) - len(opening.lead) - len(last_text(parts)[1]))
 
     def _chosen(self, preset: str | Effort | None) -> Effort:

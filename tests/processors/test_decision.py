@@ -24,7 +24,7 @@ from charwise import SortedVocabulary, Vocabulary
 from charwise.errors import HealingError, SettingError
 from charwise.healing import allowed_next
 from charwise.models import EMBEDDED
-from charwise.processors.decision import Decisions, TensorCache, cut_prompt
+from charwise.processors.decision import Decisions, TensorCache
 from conftest import Data
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float64]
@@ -243,16 +243,6 @@ def test_threads_share_the_core() -> None:
     with ThreadPoolExecutor(4) as pool:
         assert all(pool.map(work, range(4)))
     assert decisions.cache.bytes <= 200_000
-
-
-def test_prompts_are_cut_with_something_to_start_from() -> None:
-    vocabulary = Vocabulary.from_bytes([b"a", b"b", b"ab", b"abc", None], bos_ids=[4])
-    assert cut_prompt(b"ab", SortedVocabulary(vocabulary)) == ([4], b"ab")
-    assert cut_prompt([2], SortedVocabulary(vocabulary)) == ([2], b"")
-    assert cut_prompt([0, 1], SortedVocabulary(vocabulary)) == ([0], b"b")
-    bare = SortedVocabulary(Vocabulary.from_bytes([b"a", b"ab"]))
-    with pytest.raises(HealingError, match="no start token"):
-        cut_prompt("", bare)
 
 
 def test_the_page_of_all_engines() -> None:

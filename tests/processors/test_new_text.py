@@ -1,12 +1,14 @@
 """What a healed completion adds to its prompt, against the plain way to say it."""
 
+import codecs
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from charwise import Vocabulary
-from charwise.errors import HealingError
-from charwise.processors.new_text import Continuation, may_match_in
+from charwise import SortedVocabulary, Vocabulary
+from charwise.errors import HealingError, SettingError
+from charwise.processors.new_text import Continuation, Reader, heal_prompt
 from models import examples
 
 TOKENS = [b"a", b"b", b"ab", b"\n", b"ba\n", b"\xc3", b"\xa9", b"\xc3\xa9", b"a\xc3", None]
@@ -16,13 +18,28 @@ STOPS = st.lists(st.sampled_from(["\n", "ab", "ba", "b\n", "é", "aé", "bab"]),
 
 
 @examples(500)
-@given(TEXT_IDS, st.integers(0, 8), STOPS, st.booleans(), st.integers(0, 4), st.data())
-def test_however_the_tokens_arrive(ids, cut, stops, include, minimum, data):
+@given(
+    TEXT_IDS,
+    st.integers(0, 8),
+    STOPS,
+    st.booleans(),
+    st.integers(0, 4),
+    st.one_of(st.none(), st.integers(1, 5)),
+    st.data(),
+)
+def test_however_the_tokens_arrive(ids, cut, stops, include, minimum, most, data):
     """One token at a time, stop strings end the new text where they are first complete."""
     every = VOCABULARY.decode(ids)
     forced = every[: min(cut, len(every))]
-    expected, stopped, tokens = plainly(ids, forced, stops, include, minimum)
-    new = Continuation(VOCABULARY, forced, stop=stops, include_stop=include, min_tokens=minimum)
+    expected, stopped, tokens = plainly(ids, forced, stops, include, minimum, most)
+    new = Continuation(
+        VOCABULARY,
+        forced,
+        stop=stops,
+        include_stop=include,
+        min_tokens=minimum,
+        max_tokens=most,
+    )
     told = ""
     at = 0
     while at < len(ids):
@@ -31,37 +48,44 @@ def test_however_the_tokens_arrive(ids, cut, stops, include, minimum, data):
         at += step
         told += new.take()
         assert expected.startswith(told)
-    assert told + new.take(final=True) == expected
+        assert new.text.startswith(told)
+    assert told + new.take(final=True) == expected == new.text
     assert (new.stopped, new.tokens) == (stopped, tokens)
+    assert new.counted == beyond(ids[:tokens], forced)
+    assert new.ended == (stopped is not None or new.counted == most)
 
 
-def plainly(ids, forced, stops, include, minimum):
-    """(text, stop string, tokens): the text is decoded anew after every token."""
-    before = ""
+def beyond(ids, forced):
+    """How many of the tokens go beyond the forced text."""
+    return sum(len(VOCABULARY.decode(ids[: n + 1])) > len(forced) for n in range(len(ids)))
+
+
+def plainly(ids, forced, stops, include, minimum, most):
+    """(text, stop string, tokens): the new bytes are searched anew after every token."""
+    before = b""
     for count in range(1, len(ids) + 1):
-        text = decoded(VOCABULARY.decode(ids[:count]), forced)
+        new = VOCABULARY.decode(ids[:count])[len(forced) :]
         # Of the stop strings that are complete now and were not before, the first to be so.
         ends = [
-            (at + len(stop), number)
-            for number, stop in enumerate(stops)
-            for at in range(len(text))
-            if text.startswith(stop, at) and at + len(stop) > len(before)
+            (begin + len(stop.encode()), begin, stop)
+            for stop in stops
+            for begin in range(len(new))
+            if new.startswith(stop.encode(), begin) and begin + len(stop.encode()) > len(before)
         ]
-        if ends and count > minimum:
-            end, number = min(ends)
-            stop = stops[number]
-            return text[: end if include else end - len(stop)], stop, count
-        before = text
-    return before, None, len(ids)
+        if ends and beyond(ids[:count], forced) > minimum:
+            end, begin, stop = min(ends)
+            return decoded(forced, new[: end if include else begin]), stop, count
+        before = new
+        if beyond(ids[:count], forced) == most:
+            return decoded(forced, new), None, count
+    return decoded(forced, before), None, len(ids)
 
 
-def decoded(data: bytes, forced: bytes) -> str:
+def decoded(forced: bytes, new: bytes) -> str:
     """The characters that begin or end beyond the forced text, complete ones only."""
-    import codecs
-
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    decoder.decode(data[: len(forced)])
-    return decoder.decode(data[len(forced) :])
+    decoder.decode(forced)
+    return decoder.decode(new)
 
 
 def test_a_token_that_leaves_the_forced_text():
@@ -77,10 +101,32 @@ def test_special_tokens():
     assert (hidden.take(), shown.take()) == ("b", "b<end>")
 
 
-@examples(300)
-@given(st.text("ab\n", max_size=6), st.text("ab\n", min_size=1, max_size=3), st.text("ab\n"))
-def test_stop_strings_that_cannot_match_in_the_forced_text(forced, stop, new):
-    """Then the engine's own search, in forced and new text, finds the same place."""
-    if not may_match_in(forced.encode(), stop):
-        found = (forced + new).find(stop)
-        assert found == (new.find(stop) + len(forced) if stop in new else -1)
+def test_a_token_without_text_that_ends_the_completion_counts():
+    new = Continuation(VOCABULARY, b"a", max_tokens=2)
+    new.add([0])
+    assert (new.tokens, new.counted) == (1, 0)  # all of it is the prompt's
+    new.add([1])
+    new.add_silent()
+    assert (new.tokens, new.counted, new.ended) == (3, 2, True)
+    new.add_silent()
+    assert new.tokens == 3
+
+
+def test_a_character_that_begins_before_the_forced_text():
+    vocabulary = Vocabulary.from_bytes([bytes([byte]) for byte in "日".encode()])
+    new = Continuation(vocabulary, b"\x97", before=b"x\xe6")
+    new.add([1, 2])
+    assert new.take(final=True) == "日"
+
+
+def test_every_completion_of_a_prompt_is_read_for_itself():
+    reader = Reader(VOCABULARY, b"ab", stop=("\n",), max_tokens=2)
+    assert [reader.text(ids) for ids in ([2, 0, 1], [0, 4], [0, 1, 1, 1, 1])] == ["ab", "a", "bb"]
+    assert reader.continuation() is not reader.continuation()
+
+
+def test_a_healed_prompt_knows_how_much_it_gave_back():
+    index = SortedVocabulary(VOCABULARY)
+    assert heal_prompt("aba", index, 2) == ([2], b"a", 1)  # the first token stays
+    with pytest.raises(SettingError, match="SortedVocabulary"):
+        heal_prompt("aba", VOCABULARY)  # type: ignore[arg-type]

@@ -25,7 +25,6 @@ from adapters import Served, bits, sglang_request
 from charwise.errors import CharwiseError, EngineError, SettingError
 from charwise.models import EMBEDDED
 from charwise.processors import sglang as adapter
-from charwise.processors.new_text import Continuation
 from charwise.processors.sglang import FORCED, HealingLogitProcessor, heal_request
 
 PROMPTS = ["    raise ValueErr", "import nump", "x = [", "for i in rang"]
@@ -121,7 +120,8 @@ class Engine:
 
 
 def requests_for(prompts: list[str], rule: Any = 2) -> list[Request]:
-    bodies = [json.loads(json.dumps(heal_request(p, embedded().index, rule=rule))) for p in prompts]
+    asked = [heal_request(prompt, embedded().index, rule=rule) for prompt in prompts]
+    bodies = [json.loads(json.dumps(request.body)) for request in asked]
     return [Request(body, embedded().tokenizer) for body in bodies]
 
 
@@ -140,9 +140,9 @@ def test_completions_start_with_the_exact_prompt(rule: Any, chunks: int) -> None
         whole = vocabulary.decode([*request.origin_input_ids, *request.output_ids])
         assert whole.startswith(prompt.encode())
         assert len(request.output_ids) == 30
-        new = Continuation(vocabulary, bytes.fromhex(request.params[FORCED]))  # type: ignore[index]
-        new.add(request.output_ids)
-        assert new.take(final=True)
+        reader = heal_request(prompt, embedded().index, rule=rule).reader
+        assert reader.forced == bytes.fromhex(request.params[FORCED])  # type: ignore[index]
+        assert reader.text(request.output_ids)
 
 
 def test_the_overlap_schedule_is_refused_and_others_go_on(abort: None) -> None:
@@ -222,17 +222,25 @@ def test_no_parameters_change_nothing(dtype: torch.dtype) -> None:
 
 def test_the_request() -> None:
     index = embedded().index
-    given = {"max_new_tokens": 5, "custom_params": {"theirs": 1}}
-    body = heal_request("    raise ValueErr", index, sampling_params=given)
+    given = {"max_new_tokens": 5, "custom_params": {"theirs": 1}, "stop": ["V", "\n"]}
+    body, reader = heal_request("    raise ValueErr", index, sampling_params=given)
     assert json.loads(json.dumps(body)) == body
     assert given["custom_params"] == {"theirs": 1}
-    assert body["sampling_params"]["max_new_tokens"] == 5
+    length = len(index.vocabulary.encode("    raise ValueErr")) + len(index.vocabulary.bos_ids)
+    assert body["sampling_params"]["max_new_tokens"] == 5 + length - len(body["input_ids"]) > 5
+    assert (reader.max_tokens, reader.stop) == (5, (b"V", b"\n"))
+    assert body["sampling_params"]["stop"] == ["\n"]  # the server would find "V" in " ValueErr"
     assert body["sampling_params"]["custom_params"]["theirs"] == 1
     forced = bytes.fromhex(body["sampling_params"]["custom_params"][FORCED])
     text = index.vocabulary.decode(body["input_ids"]) + forced
     assert text == b"    raise ValueErr"
     with pytest.raises(SettingError, match=FORCED):
         heal_request("a", index, sampling_params={"custom_params": {FORCED: ""}})
+    for wrong in ({"max_new_tokens": "5"}, {"max_new_tokens": 0}, {"stop": [""]}, {"stop": 5}):
+        with pytest.raises(SettingError, match=r"max_new_tokens|stop"):
+            heal_request("a", index, sampling_params=wrong)
+    with pytest.raises(SettingError, match="SortedVocabulary"):
+        heal_request("a", index.vocabulary)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("library", ["pickle", "dill"])

@@ -23,12 +23,11 @@ from transformers import AutoTokenizer
 from adapters import Served, bits
 from charwise.errors import EngineError, HealingError, SettingError
 from charwise.models import EMBEDDED
-from charwise.processors.new_text import Continuation
 from charwise.processors.tensorrt_llm import (
     HealingBatchedLogitsProcessor,
     HealingLogitsProcessor,
     decisions_of,
-    heal,
+    heal_request,
 )
 
 NAME = str(EMBEDDED)
@@ -41,14 +40,14 @@ def embedded() -> Served:
 
 
 def llm(**settings: Any) -> SimpleNamespace:
-    """What `heal` reads of a tensorrt_llm.LLM."""
+    """What `heal_request` reads of a tensorrt_llm.LLM."""
     tokenizer = SimpleNamespace(tokenizer=embedded().tokenizer)
     known = {"disable_overlap_scheduler": True, "speculative_config": None} | settings
     return SimpleNamespace(args=SimpleNamespace(**known), tokenizer=tokenizer)
 
 
 def params(**settings: Any) -> SimpleNamespace:
-    """What `heal` reads and writes of SamplingParams."""
+    """What `heal_request` reads and writes of SamplingParams."""
     return SimpleNamespace(**({"logits_processor": None, "max_tokens": 9} | settings))
 
 
@@ -105,34 +104,47 @@ class Engine:
 def test_completions_start_with_the_exact_prompt(beams: int, chunks: int, rule: Any) -> None:
     vocabulary = embedded().vocabulary
     for seed, prompt in enumerate(PROMPTS):
-        ids, given, forced = heal(llm(), prompt, params(), rule=rule)
-        assert len(forced) or rule != 3
+        ids, given, reader = heal_request(llm(), prompt, params(), rule=rule)
+        assert len(reader.forced) or rule != 3
         sent = pickle.loads(pickle.dumps(given.logits_processor))
         engine = Engine(chunks=chunks, beams=beams, seed=seed)
-        for generated in engine.generate(ids, [sent], steps=len(forced) + 3):
+        for generated in engine.generate(ids, [sent], steps=len(reader.forced) + 3):
             assert vocabulary.decode([*ids, *generated]).startswith(prompt.encode())
-            new = Continuation(vocabulary, forced)
-            new.add(generated)
-            assert new.take(final=True)
+            assert reader.text(generated)
 
 
 def test_a_prompt_may_be_processed_again_with_its_own_tokens() -> None:
     """A request that was paused comes back with what it had generated as part of its prompt."""
-    ids, given, forced = heal(llm(), "    raise ValueErr", params(), rule=2)
+    ids, given, reader = heal_request(llm(), "    raise ValueErr", params(), rule=2)
     engine = Engine()
     [first] = engine.generate(ids, [given.logits_processor], steps=1)
-    [rest] = engine.generate([*ids, *first], [given.logits_processor], steps=len(forced))
-    assert embedded().vocabulary.decode([*first, *rest]).startswith(forced)
+    [rest] = engine.generate([*ids, *first], [given.logits_processor], steps=len(reader.forced))
+    assert embedded().vocabulary.decode([*first, *rest]).startswith(reader.forced)
+
+
+def test_tokens_and_stop_strings_count_beyond_the_prompt() -> None:
+    """The engine is asked for more tokens, and for no stop string that is in the prompt's end."""
+    given = params(stop="V", max_tokens=3)
+    ids, sent, reader = heal_request(llm(), "    raise ValueErr", given, rule=2)
+    assert (given.max_tokens, given.stop) == (3, "V")
+    assert (sent.max_tokens, sent.stop) == (5, None)
+    [generated] = Engine(seed=1).generate(ids, [sent.logits_processor], steps=12)
+    new = reader.continuation()
+    new.add(generated)
+    assert new.counted <= 3 < len(generated)
+    for wrong in ({"max_tokens": "3"}, {"max_tokens": 0}, {"stop": ""}, {"stop": 3}):
+        with pytest.raises(SettingError, match=r"max_tokens|stop"):
+            heal_request(llm(), "    raise ValueErr", params(**wrong))
 
 
 def test_lagging_ids_are_refused_before_the_request() -> None:
     """The overlap scheduler is on unless it was turned off; other backends have no such setting."""
     with pytest.raises(EngineError, match="disable_overlap_scheduler=True"):
-        heal(llm(disable_overlap_scheduler=False), "import nump", params())
+        heal_request(llm(disable_overlap_scheduler=False), "import nump", params())
     without = SimpleNamespace(args=SimpleNamespace(), tokenizer=llm().tokenizer)
-    assert heal(without, "import nump", params()).ids
+    assert heal_request(without, "import nump", params()).ids
     with pytest.raises(EngineError, match="speculative_config"):
-        heal(llm(speculative_config=object()), "import nump", params())
+        heal_request(llm(speculative_config=object()), "import nump", params())
 
 
 def test_why_lagging_ids_cannot_be_told_in_the_call() -> None:
@@ -140,19 +152,19 @@ def test_why_lagging_ids_cannot_be_told_in_the_call() -> None:
 
     What a lagging engine writes is seen at the latest when it is read.
     """
-    ids, given, forced = heal(llm(), "    raise ValueErr", params(), rule=3)
+    ids, given, reader = heal_request(llm(), "    raise ValueErr", params(), rule=3)
     refused = 0
     for seed in range(12):
         [generated] = Engine(overlap=True, seed=seed).generate(
-            ids, [given.logits_processor], steps=len(forced) + 2
+            ids, [given.logits_processor], steps=len(reader.forced) + 2
         )
         vocabulary = embedded().vocabulary
         try:
-            Continuation(vocabulary, forced).add(generated)
+            reader.continuation().add(generated)
         except HealingError:
             refused += 1
         else:  # the first token completed the text, or the second happened to fit
-            assert vocabulary.decode(generated).startswith(forced)
+            assert vocabulary.decode(generated).startswith(reader.forced)
     assert refused > 6
 
 
@@ -161,12 +173,12 @@ def test_other_processors_run_first_and_the_parameters_are_copied() -> None:
         logits.fill_(1.0)
 
     given = params(logits_processor=other)
-    sent = heal(llm(), "import nump", given).sampling_params
+    sent = heal_request(llm(), "import nump", given).sampling_params
     assert given.logits_processor is other
     assert sent.logits_processor[0] is other
-    assert sent.max_tokens == 9
-    more = heal(llm(), "import nump", params(logits_processor=[other, other])).sampling_params
-    assert len(more.logits_processor) == 3
+    assert given.max_tokens == 9
+    two = params(logits_processor=[other, other])
+    assert len(heal_request(llm(), "import nump", two).sampling_params.logits_processor) == 3
     rows = torch.zeros(1, 1, embedded().vocabulary.width)
     for processor in sent.logits_processor:
         processor(1, rows, [[0]], None, None)
@@ -198,12 +210,12 @@ def test_the_batched_form(dtype: torch.dtype) -> None:
     batched = HealingBatchedLogitsProcessor()
     width = embedded().vocabulary.width
     for client, prompt in enumerate(PROMPTS[:2]):
-        _, sent, forced = heal(llm(), prompt, params(), rule=2)
-        assert forced
+        _, sent, reader = heal_request(llm(), prompt, params(), rule=2)
+        assert reader.forced
         batched.add(client, sent.logits_processor)
     logits = [torch.randn(beams, 1, width).to(dtype) for beams in (1, 2, 3)]
     before = [tensor.clone() for tensor in logits]
-    length = len(heal(llm(), PROMPTS[0], params(), rule=2).ids)
+    length = len(heal_request(llm(), PROMPTS[0], params(), rule=2).ids)
     ids = [[[0] * length] * beams for beams in (1, 2, 3)]
     assert batched([7, 8, 9], logits, ids, None, [0, 1, None]) is None
     assert logits[0].isneginf().any()
@@ -222,7 +234,7 @@ def test_bad_requests_fail_before_they_are_sent() -> None:
     with pytest.raises(SettingError, match="-1"):
         HealingLogitsProcessor(NAME, b"text", -1)
     with pytest.raises(SettingError, match="truncate_prompt_tokens"):
-        heal(llm(), "import nump", params(truncate_prompt_tokens=5))
+        heal_request(llm(), "import nump", params(truncate_prompt_tokens=5))
 
 
 def test_what_goes_wrong_in_the_worker_hurts_no_other_request(

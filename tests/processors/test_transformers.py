@@ -36,8 +36,15 @@ from transformers import (
 from transformers.generation.continuous_batching.requests import FutureRequestState, RequestState
 
 from charwise import SortedVocabulary, Vocabulary, heal_generate
-from charwise.errors import ContextLengthError, EngineError, HealingError, SettingError
-from charwise.healing import cut
+from charwise.errors import (
+    ContextLengthError,
+    EngineError,
+    HealingError,
+    SettingError,
+    TokenizationError,
+    VocabularyError,
+)
+from charwise.healing import cut, prompt_ids
 from charwise.models import EMBEDDED
 from charwise.processors.transformers import HealingLogitsProcessor
 from charwise.processors.transformers.continuous_batching import ContinuousHealing
@@ -342,10 +349,11 @@ def serve(
     try:
         asked = {}
         for prompt in prompts:
-            kept, forced = healing.cut(prompt, rule)
+            _, forced = small.cut(prompt, rule)
             enough = max(8, len(forced))  # no text of n bytes takes more than n tokens
-            name = healing.add_request(manager, kept, forced, max_new_tokens=enough)
-            asked[name] = (prompt, forced)
+            request = healing.heal_request(manager, prompt, rule=rule, max_new_tokens=enough)
+            assert request.reader.forced == forced
+            asked[request.id] = (prompt, forced)
         found: dict[Any, list[tuple[list[int], list[int], bytes]]] = {}
         for _ in range(len(prompts) * (generation.get("num_return_sequences") or 1)):
             result = manager.get_result(timeout=60)
@@ -451,8 +459,10 @@ def test_what_continuous_batching_cannot_serve() -> None:
     )
     with pytest.raises(EngineError, match="started already"):
         healing.attach(started)
-    with pytest.raises(SettingError, match="is bytes"):
-        healing.add_request(started, [0], "text")  # type: ignore[arg-type]
+    started.generation_config = GenerationConfig()
+    for wrong in ("8", 0, 1.5):
+        with pytest.raises(SettingError, match="max_new_tokens is"):
+            healing.heal_request(started, "text", max_new_tokens=wrong)  # type: ignore[arg-type]
     # A batch that was prepared before the last token was known.
     state = RequestState("a", [0, 1], position_offset=3, logit_processor_kwargs={"forced": b"def"})
     with pytest.raises(EngineError, match="use_async_batching=False"):
@@ -463,14 +473,14 @@ def test_what_continuous_batching_cannot_serve() -> None:
 
 
 def test_what_is_given_back_does_not_eat_the_budget(llama: Small) -> None:
-    """Every rule leaves the same number of tokens after the one that completes the prompt."""
+    """Every rule leaves the same number of tokens that go beyond the prompt."""
     vocabulary = llama.index.vocabulary
     for rule in ("auto", "word", 5, 99):
         kept, forced = llama.cut("import tor", rule)
         ids = naive(llama, kept, forced, 60)
-        done = next(n for n in range(61) if len(vocabulary.decode(ids[:n])) >= len(forced))
+        within = [n for n in range(61) if len(vocabulary.decode(ids[:n])) <= len(forced)]
         for budget in (1, 4):
-            text = vocabulary.decode(ids[: done + budget])[len(forced) :]
+            text = vocabulary.decode(ids[: max(within) + budget])[len(forced) :]
             [got] = heal_generate(
                 llama.model,
                 llama.tokenizer,
@@ -493,8 +503,7 @@ def test_bytes_and_stop_strings(small: Small) -> None:
     [stopped] = heal_generate(
         small.model, small.tokenizer, prompt, stop_strings=[stop], max_new_bytes=40, **ask
     )
-    assert long.startswith(stopped)
-    assert stop in stopped
+    assert stopped == long[: long.index(stop)]
     # A stop string inside the forced text stops nothing.
     [text] = heal_generate(
         small.model,
@@ -546,6 +555,46 @@ def test_prompts_of_bytes_and_of_special_tokens(llama: Small) -> None:
     assert from_text == heal_generate(llama.model, llama.tokenizer, b"import tor", **ask)
     assert from_text == heal_generate(llama.model, llama.tokenizer, [end, "import tor"], **ask)
     assert from_text == heal_generate(llama.model, llama.tokenizer, [[end, "import tor"]], **ask)
+
+
+def test_bytes_in_any_wrapping_are_bytes(llama: Small) -> None:
+    """Not the ids that their numbers would be."""
+    ask: dict[str, Any] = {"do_sample": False, "max_new_tokens": 5}
+    expected = heal_generate(llama.model, llama.tokenizer, "import tor", **ask)
+    for buffer in (bytearray(b"import tor"), memoryview(b"import tor")):
+        assert heal_generate(llama.model, llama.tokenizer, buffer, **ask) == expected
+        assert heal_generate(llama.model, llama.tokenizer, [buffer], **ask) == expected
+        assert heal_generate(llama.model, llama.tokenizer, [[0, buffer]], **ask) == expected
+
+
+def test_a_list_of_texts_is_a_batch_and_ids_are_a_prompt(llama: Small) -> None:
+    ask: dict[str, Any] = {"do_sample": False, "max_new_tokens": 3}
+    pair = heal_generate(llama.model, llama.tokenizer, ["import tor", b"class Nod"], **ask)
+    assert len(pair) == 2
+    ids = torch.tensor([[0, *llama.tokenizer("import tor").input_ids]] * 2)
+    assert heal_generate(llama.model, llama.tokenizer, ids, **ask) == [pair[0]] * 2
+    assert heal_generate(llama.model, llama.tokenizer, ids[0], **ask) == [pair[0]]
+    assert heal_generate(llama.model, llama.tokenizer, ids[0].numpy(), **ask) == [pair[0]]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        None,
+        5,
+        {"prompt": "a"},
+        {1, 2},
+        [None],
+        [{"a": 1}],
+        [["a", "b"]],
+        [1.5],
+        [["a", 1.5]],
+        object(),
+    ],
+)
+def test_what_is_no_prompt(llama: Small, wrong: Any) -> None:
+    with pytest.raises(TokenizationError, match=r"prompt|token id"):
+        heal_generate(llama.model, llama.tokenizer, wrong)
 
 
 def test_a_prompt_that_ends_inside_a_character() -> None:
@@ -648,6 +697,15 @@ def test_arguments_that_make_no_sense(llama: Small) -> None:
         {"token_healing": True},
         {"max_new_bytes": 0},
         {"max_new_tokens": 0},
+        {"max_new_tokens": "5"},
+        {"max_new_tokens": True},
+        {"max_new_bytes": 2.5},
+        {"max_length": "20"},
+        {"stop_strings": [""]},
+        {"stop_strings": ""},
+        {"stop_strings": 5},
+        {"stop_strings": [5]},
+        {"rule": None},
         {"rule": "sometimes"},
         {"rule": -1},
     ):
@@ -655,9 +713,93 @@ def test_arguments_that_make_no_sense(llama: Small) -> None:
             heal_generate(llama.model, llama.tokenizer, "a", **wrong)  # type: ignore[arg-type]
     with pytest.raises(ContextLengthError, match="window is 128"):
         heal_generate(llama.model, llama.tokenizer, "a b " * 100)
+    for nothing in (None, 5, "llama", llama.index.vocabulary):
+        with pytest.raises(VocabularyError, match="fast tokenizer"):
+            heal_generate(llama.model, nothing, "a")
+        with pytest.raises(SettingError, match="no model of transformers"):
+            heal_generate(nothing, llama.tokenizer, "a")
     config = T5Config(vocab_size=20, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2)
     with pytest.raises(SettingError, match="encoder-decoder"):
         heal_generate(T5ForConditionalGeneration(config), llama.tokenizer, "a")
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"max_new_tokens": 60},
+        {"max_new_bytes": 200},
+        {"max_length": 300},
+        {"generation_config": GenerationConfig(max_new_tokens=60)},
+        {"max_new_tokens": 60, "num_beams": 2},
+    ],
+)
+def test_near_the_end_of_the_window_it_stops(kind: str, asked: dict[str, Any]) -> None:
+    """With learned positions the next one would be an error, with rotary ones nonsense."""
+    small, seen = trained(kind), list[int]()
+    handle = small.model.register_forward_pre_hook(
+        lambda _, args, kwargs: seen.append(int(kwargs["position_ids"].max())), with_kwargs=True
+    )
+    vocabulary = small.index.vocabulary
+    long = b"def test_pro" * 100
+    prompt = vocabulary.decode(vocabulary.encode(long)[:100])
+    length = len(healing_ids(small, prompt))
+    assert 95 < length < 110 < 128
+    settings = {"do_sample": False, "eos_token_id": None, **asked}
+    try:
+        one = heal_generate(small.model, small.tokenizer, prompt, **settings)
+        two = heal_generate(small.model, small.tokenizer, [prompt, "import tor"], **settings)
+    finally:
+        handle.remove()
+    assert 110 < max(seen) < 128
+    assert two[0] == one[0]
+    assert one[0]
+    assert two[1]
+
+
+def healing_ids(small: Small, prompt: bytes) -> list[int]:
+    return prompt_ids(prompt, small.index.vocabulary)
+
+
+def test_a_prompt_that_fills_the_window_is_refused() -> None:
+    small = trained("gpt2")
+    vocabulary = small.index.vocabulary
+    ids = [0, *vocabulary.encode(b"x = 1\n" * 200)]
+    [text] = heal_generate(small.model, small.tokenizer, ids[:127], do_sample=False)
+    assert len(text) <= max(map(len, small.index.sorted))
+    for length in (128, 129, 200):
+        with pytest.raises(ContextLengthError, match=f"{length} tokens.*window is 128"):
+            heal_generate(small.model, small.tokenizer, ids[:length], rule=5)
+
+
+@cache
+def other_tokenizer() -> PreTrainedTokenizerFast:
+    """As `trained_tokenizer`, with fewer tokens and a start token of its own."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=400,
+        special_tokens=["<begin>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(TEXT.splitlines(keepends=True), trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token="<begin>", eos_token="<begin>"
+    )
+
+
+@pytest.mark.parametrize("prompt", ["def test_pro", "x = 1\nimport tor", "import tor"])
+def test_an_assistant_with_another_vocabulary(llama: Small, prompt: str) -> None:
+    tokenizer = other_tokenizer()
+    draft = random_model("llama", len(tokenizer), seed=5, size=8)
+    ask: dict[str, Any] = {"max_new_tokens": 8, "do_sample": False}
+    expected = heal_generate(llama.model, llama.tokenizer, prompt, **ask)
+    ask |= {"assistant_model": draft, "assistant_tokenizer": tokenizer}
+    assert heal_generate(llama.model, llama.tokenizer, prompt, **ask) == expected
+    with pytest.raises(SettingError, match="give heal_generate the tokenizer"):
+        heal_generate(llama.model, llama.index, prompt, **ask)
 
 
 def test_the_page_of_this_engine() -> None:
@@ -666,8 +808,7 @@ def test_the_page_of_this_engine() -> None:
     for block in re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL):
         exec(block, names)
     assert len(names["texts"]) == 2
-    assert names["generated"] == names["forced"] + names["completion"]
-    assert names["texts"][0].encode().startswith(names["completion"][:2])
+    assert names["completion"] == names["texts"][0]
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/healing.md"])

@@ -19,7 +19,7 @@ import torch
 from charwise.cursor.distributions import EOS, NextBytes
 from charwise.cursor.sampling import Sampling, draw_tokens
 from charwise.errors import SettingError
-from charwise.tokens.canonical import to_bytes
+from charwise.tokens.stops import Stops
 from charwise.tokens.utf8 import decoder_after, pending
 
 if TYPE_CHECKING:
@@ -184,9 +184,7 @@ class _Generator:
             raise SettingError(f"n is {n}: at least one completion must be asked for.")
         if max_new_bytes < 0:
             raise SettingError(f"max_new_bytes is {max_new_bytes}: it must be 0 or more.")
-        self.stops = [to_bytes(s) for s in ([stop] if isinstance(stop, str | bytes) else stop)]
-        if b"" in self.stops:
-            raise SettingError("a stop string is empty: it would stop before anything is drawn.")
+        self.stops = Stops(stop)
         self.state, self.sampling, self.limit = state, sampling, max_new_bytes
         self.shared = state.shared
         self.tree = self.shared.evaluated.tree
@@ -236,11 +234,9 @@ class _Generator:
 
     def _check(self, draft: _Draft) -> None:
         """Finish a draft that holds a stop string, or enough bytes."""
-        found = [(draft.raw.find(stop), len(stop)) for stop in self.stops]
-        # The stop string that is complete first, however the tokens fall.
-        cut = min(((at + size, at) for at, size in found if at >= 0), default=(0, -1))[1]
-        if 0 <= cut <= self.limit:
-            draft.cut, draft.finish = cut, "stop"
+        match = self.stops.first(draft.raw)
+        if match is not None and match[0] <= self.limit:
+            draft.cut, draft.finish = match[0], "stop"
         elif len(draft.raw) >= self.limit:
             draft.finish = "length"
 
@@ -255,13 +251,7 @@ class _Generator:
 
     def safe(self, draft: _Draft) -> int:
         """How many bytes of a draft can be sent: no stop string can still begin before."""
-        held = 0
-        for stop in self.stops:
-            for size in range(min(len(stop) - 1, len(draft.raw)), 0, -1):
-                if draft.raw.endswith(stop[:size]):
-                    held = max(held, size)
-                    break
-        return min(len(draft.raw) - held, len(self.kept(draft)))
+        return min(len(draft.raw) - self.stops.held(draft.raw), len(self.kept(draft)))
 
     def completion(self, draft: _Draft) -> Completion:
         raw = self.kept(draft)

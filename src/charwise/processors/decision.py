@@ -19,16 +19,15 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from numbers import Integral
 from threading import Lock
 from weakref import WeakKeyDictionary
 
 import torch
 
 from charwise.errors import HealingError, SettingError
-from charwise.healing import Cut, Rule, allowed_next, cut, remaining
-from charwise.tokens.canonical import to_bytes
+from charwise.healing import allowed_next, remaining
 from charwise.tokens.index import SortedVocabulary
-from charwise.tokens.vocabulary import Prompt
 
 #: Bytes of tensors that are kept for one vocabulary, over all devices.
 MAX_BYTES = 2**26
@@ -45,33 +44,20 @@ _BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 Tensors = tuple[torch.Tensor, ...]
 
 
-def cut_prompt(prompt: Prompt, index: SortedVocabulary, rule: Rule = "auto") -> Cut:
-    """The cut of a prompt for an engine: `healing.cut`, with a token kept for the model to start.
-
-    Text and bytes get the start token and the leading space that the tokenizer would give them;
-    a list of texts and token ids is taken as it is.
+def check_count(name: str, value: object, least: int) -> None:
+    """Refuse what is no whole number, or too small; None is fine.
 
     Raises:
-        HealingError: an empty prompt, for a tokenizer without a start token.
+        SettingError: what was given, and what is wanted.
 
-    >>> from charwise import Vocabulary
-    >>> vocabulary = Vocabulary.from_bytes([b"->", b" ", b"No", b" Node", None], bos_ids=[4])
-    >>> cut_prompt("-> No", SortedVocabulary(vocabulary))
-    Cut(kept=[4, 0], forced=b' No')
+    >>> check_count("max_tokens", 16, 1)
     """
-    vocabulary = index.vocabulary
-    if isinstance(prompt, str | bytes):
-        prompt = [*vocabulary.bos_ids, vocabulary.lead + to_bytes(prompt)]
-    ids = vocabulary.encode_prompt(prompt)
-    if not ids:
-        raise HealingError(
-            "the prompt is empty and the tokenizer has no start token: there is nothing to "
-            "continue. Give it at least one token."
-        )
-    kept, forced = cut(ids, index, rule)
-    if kept:
-        return Cut(kept, forced)
-    return Cut(ids[:1], forced[len(vocabulary.tokens[ids[0]] or b"") :])
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise SettingError(f"{name} is {value!r}: it must be a whole number.")
+    if value < least:
+        raise SettingError(f"{name} is {value}: it must be {least} or more.")
 
 
 class Decisions:
@@ -94,6 +80,10 @@ class Decisions:
     """
 
     def __init__(self, index: SortedVocabulary, *, max_bytes: int | None = None) -> None:
+        if not isinstance(index, SortedVocabulary):
+            raise SettingError(
+                f"index is a {type(index).__name__}: make one with SortedVocabulary(vocabulary)."
+            )
         self.index = index
         self.cache = _cache_of(index) if max_bytes is None else TensorCache(max_bytes)
         self._columns = 1 + int(index.ids.max())
@@ -242,8 +232,7 @@ class TensorCache:
     """
 
     def __init__(self, max_bytes: int) -> None:
-        if max_bytes < 0:
-            raise SettingError(f"max_bytes is {max_bytes}: it must be 0 or more.")
+        check_count("max_bytes", max_bytes, 0)
         self.max_bytes = max_bytes
         self.bytes = 0
         self._entries: OrderedDict[Hashable, Tensors] = OrderedDict()

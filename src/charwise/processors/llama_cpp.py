@@ -5,7 +5,7 @@
 or, in calls of your own:
 
     index = index_of(llama)
-    kept, forced = cut_prompt("for i in rang", index)
+    kept, forced = healing.cut("for i in rang", index)
     processor = HealingLogitsProcessor(index, forced, prompt_length=len(kept))
     llama.create_completion(kept, logits_processor=Processors([processor]))
 
@@ -30,12 +30,12 @@ from numpy.typing import NDArray
 
 from charwise.errors import ContextLengthError, HealingError, SettingError
 from charwise.healing import Rule
-from charwise.processors.decision import Decisions, cut_prompt
-from charwise.processors.new_text import Continuation
+from charwise.processors.decision import Decisions, check_count
+from charwise.processors.new_text import Continuation, heal_prompt
 from charwise.tokens.canonical import to_bytes
 from charwise.tokens.gguf import read_gguf
 from charwise.tokens.index import SortedVocabulary
-from charwise.tokens.vocabulary import Prompt
+from charwise.tokens.prompt_parts import Prompt, is_text
 
 Ids = NDArray[np.int32]
 Scores = NDArray[np.float32]
@@ -72,8 +72,7 @@ class HealingLogitsProcessor:
     def __init__(self, index: SortedVocabulary, forced: bytes, prompt_length: int) -> None:
         self.decisions = Decisions(index)
         self.decisions.check(forced)
-        if prompt_length < 0:
-            raise SettingError(f"prompt_length is {prompt_length}: it must be 0 or more.")
+        check_count("prompt_length", prompt_length, 0)
         self.forced = forced
         self.prompt_length = prompt_length
 
@@ -126,10 +125,10 @@ def heal_completion(
 
     Args:
         llama: a `llama_cpp.Llama`, whose vocabulary is read once from its file.
-        prompt: text and bytes get the start token and the leading space of the vocabulary; a list
-            of texts and token ids is taken as it is.
+        prompt: text, bytes, or a list of texts and token ids, as for `healing.cut`.
         rule: where to cut, as for `healing.cut`; "off" does not heal.
-        max_tokens: beyond those that were given back; None or 0 for all that the context holds.
+        max_tokens: from where the prompt is reproduced: a token that goes beyond the prompt's end
+            is the first. None or 0 for all that the context holds.
         stop: strings that end the new text. Matches in what was forced do not count.
         echo: begin the text with the prompt.
         stream: return an iterator of chunks; what was forced is in none of them.
@@ -140,7 +139,8 @@ def heal_completion(
     Returns:
         What `create_completion` returns: a dict in OpenAI's form, or an iterator of them. Bytes
         that are not UTF-8 become U+FFFD, and a last character that is not complete is dropped.
-        `prompt_tokens` are those of the whole prompt, and those given back are not counted again.
+        `prompt_tokens` are those of the whole prompt, `completion_tokens` those that `max_tokens`
+        counts.
 
     Raises:
         HealingError: nothing can reproduce the prompt's end, since something else forbids it.
@@ -195,7 +195,7 @@ class _Request(NamedTuple):
     kept: list[int]
     new: Continuation
     given_back: int  # tokens
-    most: int  # tokens to generate, those given back included
+    room: int  # tokens that the context still holds
     ends: frozenset[int]
     echo: str
 
@@ -231,8 +231,7 @@ def _check_arguments(llama: Any, sampling: Mapping[str, Any], max_tokens: int | 
                 f"heal_completion does not know {name!r}. Besides its own arguments it takes "
                 f"those of Llama.generate: {', '.join(sorted(known))}."
             )
-    if max_tokens is not None and max_tokens < 0:
-        raise SettingError(f"max_tokens is {max_tokens}: it must be 0 or more, or None.")
+    check_count("max_tokens", max_tokens, 0)
     if llama.draft_model is not None:
         raise SettingError(
             "this Llama has a draft_model. With one, logits processors see guesses as if they had "
@@ -256,30 +255,23 @@ def _request(
             f"the index has {vocabulary.width} ids, and the model {llama.n_vocab()}: it belongs to "
             "another model."
         )
-    text = prompt if isinstance(prompt, str | bytes) else None
-    if text is not None:
-        prompt = [*vocabulary.bos_ids, vocabulary.lead + to_bytes(text)]
-    ids = vocabulary.encode_prompt(prompt)
-    kept, forced = cut_prompt(ids, index, rule)
-    room = llama.n_ctx() - len(kept)
-    if len(ids) >= llama.n_ctx():
+    kept, forced, given_back = heal_prompt(prompt, index, rule)
+    length = len(kept) + given_back
+    if length >= llama.n_ctx():
         raise ContextLengthError(
-            f"the prompt has {len(ids)} tokens, and the context {llama.n_ctx()}: there is no room "
+            f"the prompt has {length} tokens, and the context {llama.n_ctx()}: there is no room "
             "for another. Make the Llama with a larger n_ctx, or shorten the prompt."
         )
-    given_back = len(ids) - len(kept)
+    before = vocabulary.decode(kept[-3:])
+    whole = to_bytes(prompt) if is_text(prompt) else vocabulary.decode(kept) + forced
     return _Request(
         kept,
-        Continuation(vocabulary, forced, stop=[stop] if isinstance(stop, str) else stop or ()),
+        Continuation(vocabulary, forced, before=before, stop=stop, max_tokens=max_tokens or None),
         given_back,
-        min(room, given_back + max_tokens) if max_tokens else room,
+        llama.n_ctx() - len(kept),
         frozenset(vocabulary.end_ids),
-        _shown(vocabulary.decode(ids) if text is None else to_bytes(text)) if echo else "",
+        whole.decode("utf-8", "replace") if echo else "",
     )
-
-
-def _shown(raw: bytes) -> str:
-    return raw.decode("utf-8", "replace")
 
 
 def _bias(biases: Mapping[int, float], width: int) -> Processor:
@@ -326,8 +318,7 @@ def _chunks(
             yield chunk(text, None)
         if new.stopped is not None:
             reason = "stop"
-            break
-        if new.tokens >= request.most:
+        if new.ended or new.tokens >= request.room:
             break
     else:  # a stopping criterion
         reason = "stop"
@@ -340,7 +331,7 @@ def _whole(chunks: Iterator[dict[str, Any]], request: _Request) -> dict[str, Any
     choice = parts[-1]["choices"][0]
     choice["text"] = "".join(part["choices"][0]["text"] for part in parts)
     prompt = len(request.kept) + request.given_back
-    completion = max(0, request.new.tokens - request.given_back)
+    completion = request.new.counted
     usage = {
         "prompt_tokens": prompt,
         "completion_tokens": completion,

@@ -1,26 +1,94 @@
 """What a healed completion adds to its prompt, read off its token ids as they arrive.
 
 A healed completion writes the end of the prompt again before it goes on. The client has that
-text already: only the bytes beyond it are new. Engines that search their whole output for stop
-strings would find them in the old text too, so the search is here as well.
+text already: only the bytes beyond it are new, and only tokens with bytes beyond it count. An
+engine counts, and searches stop strings in, all that it wrote; so both are done here as well.
 """
 
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
-from charwise.errors import HealingError
+from charwise.errors import HealingError, SettingError
+from charwise.healing import Rule, cut, prompt_ids
+from charwise.tokens.index import SortedVocabulary
+from charwise.tokens.prompt_parts import Prompt
+from charwise.tokens.stops import Stops, StopStrings
 from charwise.tokens.vocabulary import Vocabulary
 
 
 class HealedPrompt(NamedTuple):
-    """A prompt cut in two, and how many of its tokens were given back."""
+    """A prompt cut in two, and how many of its tokens were given back.
+
+    An engine that counts tokens for itself is asked for `given_back` more than the caller wants,
+    so that prompt and completion have the room they would have had; `Continuation` cuts off what
+    is too much.
+
+    >>> HealedPrompt(kept=[0], forced=b" Nod", given_back=2).forced
+    b' Nod'
+    """
 
     kept: list[int]
     forced: bytes
     given_back: int
+
+
+class Reader(NamedTuple):
+    """Reads the completions of one healed prompt, as many as there are.
+
+    Attributes:
+        vocabulary: of the model.
+        forced, before, stop, max_tokens: as for `Continuation`.
+
+    >>> vocabulary = Vocabulary.from_bytes([b"rang", b"e", b"range", b"("])
+    >>> reader = Reader(vocabulary, b"rang", max_tokens=1)
+    >>> reader.text([2, 3]), reader.text([0, 1, 3])
+    ('e', 'e')
+    """
+
+    vocabulary: Vocabulary
+    forced: bytes
+    before: bytes = b""
+    stop: tuple[str | bytes, ...] = ()
+    max_tokens: int | None = None
+
+    def continuation(self) -> Continuation:
+        """The new text of a completion whose tokens are still to come."""
+        return Continuation(
+            self.vocabulary,
+            self.forced,
+            before=self.before,
+            stop=self.stop,
+            max_tokens=self.max_tokens,
+        )
+
+    def text(self, ids: Iterable[int]) -> str:
+        """What a whole completion adds to the prompt.
+
+        Raises:
+            HealingError: the tokens do not reproduce the forced text: nothing masked them.
+        """
+        new = self.continuation()
+        new.add(ids)
+        return new.take(final=True)
+
+
+def heal_prompt(prompt: Prompt, index: SortedVocabulary, rule: Rule = "auto") -> HealedPrompt:
+    """`healing.cut`, and how many tokens it gave back; raises what that raises.
+
+    >>> index = SortedVocabulary(Vocabulary.from_bytes([b"->", b" ", b"No", b"d", b" Node"]))
+    >>> heal_prompt("-> Nod", index)
+    HealedPrompt(kept=[0], forced=b' Nod', given_back=3)
+    """
+    if not isinstance(index, SortedVocabulary):
+        raise SettingError(
+            f"index is a {type(index).__name__}: make one with SortedVocabulary(vocabulary)."
+        )
+    ids = prompt_ids(prompt, index.vocabulary)
+    kept, forced = cut(ids, index, rule)
+    return HealedPrompt(kept, forced, len(ids) - len(kept))
 
 
 class Continuation:
@@ -29,15 +97,17 @@ class Continuation:
     Args:
         vocabulary: of the model.
         forced: the bytes that the completion starts with.
+        before: the end of what comes before them, for a character that begins there.
         stop: strings that end the new text; matches that begin in the forced text do not count.
         include_stop: whether the text keeps the stop string that ended it.
-        min_tokens: stop strings that are complete after so many tokens do not count.
+        min_tokens: stop strings that are complete within so many counted tokens do not count.
+        max_tokens: end after so many counted tokens; None for no bound.
         specials: whether special tokens appear in the text, by their spelling.
 
     Attributes:
-        text: the new text so far. Bytes that are not UTF-8 are U+FFFD in it, and a last
-            character that is not complete is missing.
+        left: what is still forced.
         tokens: how many tokens were generated, up to the one that ended the text.
+        counted: how many of them go beyond the forced text.
         stopped: the stop string that was found.
 
     >>> vocabulary = Vocabulary.from_bytes([b"rang", b"e", b"range", b"(", b"):\\n"])
@@ -53,48 +123,85 @@ class Continuation:
         vocabulary: Vocabulary,
         forced: bytes,
         *,
-        stop: Sequence[str] = (),
+        before: bytes = b"",
+        stop: StopStrings = None,
         include_stop: bool = False,
         min_tokens: int = 0,
+        max_tokens: int | None = None,
         specials: bool = False,
     ) -> None:
-        self.text = ""
-        self.tokens = 0
-        self.stopped: str | None = None
         self.left = forced
+        self.tokens = 0
+        self.counted = 0
+        self.stopped: str | None = None
         self._vocabulary = vocabulary
-        self._stop = [string for string in stop if string]
+        self._stops = Stops(stop)
         self._include_stop = include_stop
         self._min_tokens = min_tokens
+        self._max_tokens = max_tokens
         self._specials = specials
-        self._held = 0 if include_stop else max(map(len, self._stop), default=1) - 1
+        self._new = bytearray()
         self._taken = 0
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._decoder.decode(forced)  # a character that the prompt began ends in the new text
+        self._begun = (before + forced)[-3:]  # a character that it begins ends in the new text
+        self._decoder = self._fresh_decoder()
+
+    @property
+    def ended(self) -> bool:
+        """Whether a stop string was found, or as many tokens counted as may be."""
+        return self.stopped is not None or self.counted == self._max_tokens
+
+    @property
+    def text(self) -> str:
+        """The new text so far, also what `take` holds back.
+
+        Bytes that are not UTF-8 are U+FFFD in it, and a last character that is not complete is
+        missing.
+        """
+        return self._fresh_decoder().decode(self._new)
 
     def add(self, ids: Iterable[int]) -> None:
-        """Append generated tokens; those after a stop string are ignored.
+        """Append generated tokens; those after the end are ignored.
 
         Raises:
             HealingError: the tokens do not reproduce the forced text: nothing masked them.
         """
         for id in ids:
-            if self.stopped is not None:
+            if self.ended:
                 return
-            self.tokens += 1
-            before = len(self.text)
-            self.text += self._decoder.decode(self._beyond(id))
-            if self._stop and self.tokens > self._min_tokens:
-                self._cut_at_stop(before)
+            begun = not self.left
+            more = self._beyond(id)
+            self._count(begun or bool(more))
+            before = len(self._new)
+            self._new += more
+            if self._stops and self.counted > self._min_tokens:
+                match = self._stops.first(self._new, before)
+                if match is not None:
+                    begin, end = match
+                    self.stopped = self._new[begin:end].decode("utf-8", "replace")
+                    del self._new[end if self._include_stop else begin :]
+
+    def add_silent(self) -> None:
+        """Count a token that ended the text and has no text of its own."""
+        if not self.ended:
+            self._count(not self.left)
 
     def take(self, final: bool = False) -> str:
         """New text not handed out yet, without what may be the start of a stop string."""
-        end = len(self.text)
-        if not final and self.stopped is None:
-            end = max(self._taken, end - self._held)
-        text = self.text[self._taken : end]
-        self._taken = end
-        return text
+        end = len(self._new)
+        if not (final or self.ended or self._include_stop):
+            end -= self._stops.held(self._new)
+        part = self._new[self._taken : end]
+        self._taken += len(part)
+        return self._decoder.decode(part)
+
+    def _count(self, beyond: bool) -> None:
+        self.tokens += 1
+        self.counted += beyond
+
+    def _fresh_decoder(self) -> codecs.IncrementalDecoder:
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        decoder.decode(self._begun)
+        return decoder
 
     def _beyond(self, id: int) -> bytes:
         """The bytes of a token that lie beyond the forced text."""
@@ -109,27 +216,6 @@ class Continuation:
             raise _left_the_text(self.left, repr(token))
         new, self.left = token[len(self.left) :], self.left[len(token) :]
         return new
-
-    def _cut_at_stop(self, before: int) -> None:
-        """End the text at the stop string that is complete first, of those that just became so."""
-        found = []
-        for string in self._stop:
-            at = self.text.find(string, max(0, before - len(string) + 1))
-            if at >= 0:
-                found.append((at + len(string), -len(string), string))
-        if found:
-            end, _, self.stopped = min(found, key=lambda match: match[0])
-            self.text = self.text[: end if self._include_stop else end - len(self.stopped)]
-
-
-def may_match_in(forced: bytes, stop: str) -> bool:
-    """Whether a match of a stop string could begin inside the forced text.
-
-    >>> may_match_in(b"x:\\n    ret", "\\n"), may_match_in(b"ab", "bc"), may_match_in(b"ab", "c")
-    (True, True, False)
-    """
-    wanted = stop.encode()
-    return any(wanted.startswith(forced[at : at + len(wanted)]) for at in range(len(forced)))
 
 
 def _left_the_text(left: bytes, token: str) -> HealingError:

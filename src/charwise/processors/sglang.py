@@ -1,7 +1,8 @@
 """Token healing in SGLang: a custom logit processor and the request that goes with it.
 
-    request = heal_request("raise ValueErr", index, sampling_params={"max_new_tokens": 20})
-    requests.post(f"{server}/generate", json=request)
+    body, reader = heal_request("raise ValueErr", index, sampling_params={"max_new_tokens": 20})
+    answer = requests.post(f"{server}/generate", json=body).json()
+    text = reader.text(answer["output_ids"])
 
 The server needs `--enable-custom-logit-processor --disable-overlap-schedule` and charwise in its
 environment. What is forced travels in the request; the tokenizer is the server's own, found at the
@@ -11,7 +12,7 @@ An exception inside a processor would end SGLang's scheduler, and with it the se
 that cannot be healed is therefore aborted, with a sentence for its client, and the others go on.
 Refused in this way: the overlap schedule, in which a step is masked before the token of the last
 one is known, and the rows of speculative drafts, whose ids SGLang does not show. (EAGLE calls no
-processor at all, so nobody can refuse there: `Continuation.add` raises when the text comes back.)
+processor at all, so nobody can refuse there: the reader raises when the text comes back.)
 """
 
 from __future__ import annotations
@@ -19,15 +20,17 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
 
 from charwise.errors import CharwiseError, EngineError, SettingError
 from charwise.healing import Rule
-from charwise.processors.decision import Decisions, cut_prompt
+from charwise.processors.decision import Decisions, check_count
+from charwise.processors.new_text import Reader, heal_prompt
 from charwise.tokens.index import SortedVocabulary
+from charwise.tokens.stops import Stops
 from charwise.tokens.vocabulary import Prompt, Vocabulary
 
 #: The custom parameter that holds the forced bytes, in hex.
@@ -36,43 +39,67 @@ FORCED = "charwise_forced"
 _decisions: WeakKeyDictionary[Any, Decisions] = WeakKeyDictionary()  # by the server's tokenizer
 
 
+class HealedRequest(NamedTuple):
+    """A request for a healed completion, and how to read what comes back.
+
+    >>> HealedRequest({}, Reader(Vocabulary.from_bytes([b"a", b"ab"]), b"a")).reader.text([1])
+    'b'
+    """
+
+    body: dict[str, Any]
+    reader: Reader
+
+
 def heal_request(
     prompt: Prompt,
     index: SortedVocabulary,
     *,
     rule: Rule = "auto",
     sampling_params: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
+) -> HealedRequest:
     """The body of a `/generate` request, or the keyword arguments of `Engine.generate`.
 
     Args:
-        prompt: as for `healing.cut`; text and bytes get the tokenizer's start token.
+        prompt: text, bytes, or a list of texts and token ids, as for `healing.cut`.
         index: of the model's vocabulary.
         rule: where to cut.
-        sampling_params: SGLang's own; `max_new_tokens` counts the forced tokens too.
+        sampling_params: SGLang's own. `max_new_tokens` counts from where the prompt is
+            reproduced: the server is asked for as many more as the prompt gave back. `stop`
+            strings of which a match could begin in the forced text are left to the reader.
 
-    The completion starts with the forced text, which is `bytes.fromhex` of
-    `sampling_params["custom_params"]["charwise_forced"]`.
+    The completion starts with the forced text, which `reader.text(output_ids)` takes off.
 
     Raises:
-        SettingError: `sampling_params` has custom parameters of that name already.
+        HealingError, TokenizationError: as `healing.cut`.
+        SettingError: `sampling_params` that make no sense here.
 
     >>> vocabulary = Vocabulary.from_bytes([b"->", b" ", b"No", b" Node", b"N"])
-    >>> request = heal_request("-> No", SortedVocabulary(vocabulary))
-    >>> request["input_ids"], request["sampling_params"]
+    >>> body, reader = heal_request("-> No", SortedVocabulary(vocabulary))
+    >>> body["input_ids"], body["sampling_params"]
     ([0], {'custom_params': {'charwise_forced': '204e6f'}})
+    >>> reader.text([3])
+    'de'
     """
-    kept, forced = cut_prompt(prompt, index, rule)
+    kept, forced, given_back = heal_prompt(prompt, index, rule)
     sampling = dict(sampling_params or {})
     custom = dict(sampling.get("custom_params") or {})
     if FORCED in custom:
         raise SettingError(f"custom_params has a {FORCED} already: leave it to heal_request.")
     sampling["custom_params"] = {**custom, FORCED: forced.hex()}
-    return {
+    asked = sampling.get("max_new_tokens")
+    check_count("max_new_tokens", asked, 1)
+    if asked is not None:
+        sampling["max_new_tokens"] = asked + given_back
+    stops = Stops(sampling.get("stop"))
+    if stops:
+        sampling["stop"] = stops.apart_from(forced)
+    body = {
         "input_ids": kept,
         "sampling_params": sampling,
         "custom_logit_processor": HealingLogitProcessor.to_str(),
     }
+    before = index.vocabulary.decode(kept[-3:])
+    return HealedRequest(body, Reader(index.vocabulary, forced, before, stops.strings, asked))
 
 
 class HealingLogitProcessor:

@@ -1,8 +1,8 @@
 """Token healing in TensorRT-LLM: a logits processor for each request of the LLM API.
 
     llm = LLM(model=…, disable_overlap_scheduler=True)
-    ids, params, forced = heal(llm, "raise ValueErr", SamplingParams(max_tokens=20))
-    output = llm.generate(ids, params)
+    ids, params, reader = heal_request(llm, "raise ValueErr", SamplingParams(max_tokens=20))
+    text = reader.text(llm.generate(ids, params).outputs[0].token_ids)
 
 TensorRT-LLM shows a processor the tokens of the prompt and those it has generated, and wants the
 logits changed in place. It pickles the processor into its worker, so this one holds the *name* of
@@ -10,9 +10,9 @@ the tokenizer, a few hundred bytes in all; the worker loads it once.
 
 The overlap scheduler asks for a mask before the last token is known. Nothing in the call says so
 (a prompt that is prefilled in chunks repeats its ids just the same), so no processor can tell, and
-`heal` looks at the settings of the `LLM` instead. An exception inside a processor would fail every
-request in the batch: what goes wrong in the worker is logged, that row is left alone, and
-`Continuation.add` refuses the completion when it comes back without its forced text.
+`heal_request` looks at the settings of the `LLM` instead. An exception inside a processor would
+fail every request in the batch: what goes wrong in the worker is logged, that row is left alone,
+and the reader refuses the completion when it comes back without its forced text.
 """
 
 from __future__ import annotations
@@ -28,46 +28,52 @@ import torch
 
 from charwise.errors import CharwiseError, EngineError, SettingError
 from charwise.healing import Rule
-from charwise.processors.decision import Decisions, cut_prompt
+from charwise.processors.decision import Decisions, check_count
+from charwise.processors.new_text import Reader, heal_prompt
 from charwise.tokens.index import SortedVocabulary
+from charwise.tokens.stops import Stops
 from charwise.tokens.vocabulary import Prompt, Vocabulary
 
 logger = logging.getLogger(__name__)
 
 
-class Healed(NamedTuple):
-    """What to give `LLM.generate`, and the bytes that the completion starts with.
+class HealedRequest(NamedTuple):
+    """What to give `LLM.generate`, and how to read what comes back.
 
-    >>> Healed(ids=[0], sampling_params=None, forced=b" No").forced
-    b' No'
+    >>> reader = Reader(Vocabulary.from_bytes([b"a", b"ab"]), b"a")
+    >>> HealedRequest(ids=[0], sampling_params=None, reader=reader).reader.text([1])
+    'b'
     """
 
     ids: list[int]
     sampling_params: Any
-    forced: bytes
+    reader: Reader
 
 
-def heal(
+def heal_request(
     llm: Any,
     prompt: Prompt,
     sampling_params: Any,
     *,
     rule: Rule = "auto",
     tokenizer: str | None = None,
-) -> Healed:
+) -> HealedRequest:
     """Token ids and sampling parameters for one request whose prompt is healed.
 
     Args:
         llm: the `tensorrt_llm.LLM` that will get the request.
-        prompt: as for `healing.cut`; text and bytes get the tokenizer's start token.
-        sampling_params: is copied; its own processors run before the mask, and its `max_tokens`
-            counts the forced tokens too.
+        prompt: text, bytes, or a list of texts and token ids, as for `healing.cut`.
+        sampling_params: is copied; its own processors run before the mask. `max_tokens` counts
+            from where the prompt is reproduced: the engine is asked for as many more as the
+            prompt gave back. `stop` strings of which a match could begin in the forced text are
+            left to the reader.
         rule: where to cut.
         tokenizer: folder or name, by default that of the `llm`; its workers must find it too.
 
     Raises:
         EngineError: an `llm` whose settings keep processors from seeing every token.
-        SettingError: `sampling_params` that would cut the prompt once more.
+        SettingError: `sampling_params` that would cut the prompt once more, or make no sense.
+        HealingError, TokenizationError: as `healing.cut`.
     """
     settings = llm.args
     if getattr(settings, "disable_overlap_scheduler", True) is False:
@@ -84,7 +90,8 @@ def heal(
         raise SettingError("truncate_prompt_tokens would cut the prompt once more: leave it out.")
     if tokenizer is None:
         tokenizer = str(getattr(llm.tokenizer, "tokenizer", llm.tokenizer).name_or_path)
-    kept, forced = cut_prompt(prompt, decisions_of(tokenizer).index, rule)
+    index = decisions_of(tokenizer).index
+    kept, forced, given_back = heal_prompt(prompt, index, rule)
     processor = HealingLogitsProcessor(tokenizer, forced, len(kept))
     params = copy.copy(sampling_params)
     others = params.logits_processor
@@ -92,7 +99,17 @@ def heal(
         params.logits_processor = [*(others if isinstance(others, list) else [others]), processor]
     else:
         params.logits_processor = processor
-    return Healed(kept, params, forced)
+    asked = getattr(params, "max_tokens", None)
+    check_count("max_tokens", asked, 1)
+    if asked is not None:
+        params.max_tokens = asked + given_back
+    stops = Stops(getattr(params, "stop", None))
+    if stops:
+        params.stop = stops.apart_from(forced) or None
+    before = index.vocabulary.decode(kept[-3:])
+    return HealedRequest(
+        kept, params, Reader(index.vocabulary, forced, before, stops.strings, asked)
+    )
 
 
 @lru_cache(maxsize=8)
@@ -130,10 +147,7 @@ class HealingLogitsProcessor:
     """
 
     def __init__(self, tokenizer: str, forced: bytes, prompt_length: int) -> None:
-        if prompt_length < 0:
-            raise SettingError(
-                f"prompt_length is {prompt_length}: it is the number of the prompt's ids."
-            )
+        check_count("prompt_length", prompt_length, 0)
         decisions_of(tokenizer).check(forced)
         self.tokenizer = tokenizer
         self.forced = forced

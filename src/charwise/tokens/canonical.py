@@ -139,7 +139,7 @@ def _uncovered(data: bytes, position: int, spelled: dict[bytes, int], munch: int
     )
 
 
-def to_bytes(text: str | bytes) -> bytes:
+def to_bytes(text: str | bytes | bytearray | memoryview) -> bytes:
     """UTF-8 bytes of a text; bytes stay as they are.
 
     Raises `TokenizationError` for a string with a lone surrogate, which has no UTF-8 form.
@@ -149,6 +149,8 @@ def to_bytes(text: str | bytes) -> bytes:
     """
     if isinstance(text, bytes):
         return text
+    if isinstance(text, bytearray | memoryview):
+        return bytes(text)
     if not isinstance(text, str):
         raise TokenizationError(f"a text must be str or bytes, not {type(text).__name__}.")
     try:

@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 from charwise.errors import SettingError
 from charwise.tokens.canonical import to_bytes
-from charwise.tokens.vocabulary import Prompt, Vocabulary, parts_of
+from charwise.tokens.prompt_parts import Prompt, parts_of
+from charwise.tokens.vocabulary import Vocabulary
 
 
 class Opening(NamedTuple):
@@ -34,7 +35,17 @@ def split(vocabulary: Vocabulary, prompt: Prompt) -> tuple[Opening, bytes]:
     >>> split(vocabulary, "ab"), split(vocabulary, [2, "a", 0, "b"])[0].ids
     ((Opening(ids=(2,), lead=b''), b'ab'), (2, 0, 0))
     """
-    before, text = last_text(parts_of(prompt))
+    return split_parts(vocabulary, parts_of(prompt))
+
+
+def split_parts(vocabulary: Vocabulary, parts: list[str | bytes | int]) -> tuple[Opening, bytes]:
+    """`split` of a prompt's parts, such as those of a context and of the text after it.
+
+    >>> vocabulary = Vocabulary.from_bytes([b"a", b"b", None], end_ids=[2], bos_ids=[2])
+    >>> split_parts(vocabulary, ["a", b"b"])
+    (Opening(ids=(2,), lead=b''), b'ab')
+    """
+    before, text = last_text(parts)
     ids = vocabulary.encode_prompt(before)
     if not ids or vocabulary.tokens[ids[0]] is not None:
         ids = [*vocabulary.bos_ids, *ids]

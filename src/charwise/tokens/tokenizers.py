@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     import tiktoken
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+_END_INSTEAD = "no start token exists: conditioned on the end-of-text token instead."
+_NOTHING = "neither a start token nor an end-of-text token exists."
 _INSTEAD = (
     "Use a model with byte-level BPE or SentencePiece tokens, or list the bytes of every token "
     "yourself with Vocabulary.from_bytes."
@@ -234,10 +236,8 @@ def _start(tokenizer: Any, bos_ids: Sequence[int] | None) -> tuple[tuple[int, ..
     if tokenizer.bos_token_id is not None:
         return (tokenizer.bos_token_id,), "the tokenizer's start token, which it does not add."
     if tokenizer.eos_token_id is not None:
-        return (tokenizer.eos_token_id,), (
-            "no start token exists: conditioned on the end-of-text token instead."
-        )
-    return (), "neither a start token nor an end-of-text token exists."
+        return (tokenizer.eos_token_id,), _END_INSTEAD
+    return (), _NOTHING
 
 
 def _as_ids(value: int | Iterable[int] | None) -> list[int]:
@@ -253,6 +253,8 @@ def read_tiktoken(
     bos_ids: Sequence[int] | None,
 ) -> dict[str, Any]:
     """Arguments of `Vocabulary` for a tiktoken encoding."""
+    if not hasattr(encoding, "mergeable_ranks") and not hasattr(encoding, "special_tokens_set"):
+        raise VocabularyError(f"{type(encoding).__name__} is not a tiktoken Encoding.")
     special = {encoding.encode_single_token(text): text for text in encoding.special_tokens_set}
     tokens: list[bytes | None] = [None] * encoding.n_vocab
     for id in range(encoding.n_vocab):
@@ -264,14 +266,18 @@ def read_tiktoken(
             continue
     end = next((id for id, text in special.items() if text == "<|endoftext|>"), None)
     ends = _as_ids(end) if end_ids is None else list(end_ids)
+    if bos_ids is not None:
+        rule = "as given."
+    elif ends:
+        rule = _END_INSTEAD
+    else:
+        rule = _NOTHING
     return {
         "tokens": tokens,
         "canonical": Canonical(tokens, encoding.encode_ordinary),
         "special": special,
         "end_ids": ends,
         "bos_ids": ends[:1] if bos_ids is None else bos_ids,
-        "bos_rule": "as given."
-        if bos_ids is not None
-        else ("no start token exists: conditioned on the end-of-text token instead."),
+        "bos_rule": rule,
         "width": width,
     }

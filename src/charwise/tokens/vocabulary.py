@@ -10,9 +10,11 @@ has empty bytes), which makes every covering finite (Vieira et al. 2025, §2.4 a
 
 from __future__ import annotations
 
+import operator
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,12 +22,12 @@ from numpy.typing import NDArray
 
 from charwise.errors import TokenizationError, VocabularyError
 from charwise.tokens.canonical import Canonical, to_bytes
+from charwise.tokens.prompt_parts import Prompt as Prompt
+from charwise.tokens.prompt_parts import is_text
+from charwise.tokens.prompt_parts import parts_of as parts_of
 
 if TYPE_CHECKING:
     import tiktoken
-
-#: What may stand for a prompt: text, bytes, or a list of those and of special token ids.
-Prompt = str | bytes | Sequence["str | bytes | int"]
 
 
 class Vocabulary:
@@ -55,16 +57,22 @@ class Vocabulary:
         special: Mapping[int, str] | None = None,
         end_ids: Iterable[int] = (),
         bos_ids: Sequence[int] = (),
-        bos_rule: str = "no start token: none was given.",
+        bos_rule: str | None = None,
         lead: bytes = b"",
         width: int | None = None,
     ) -> None:
-        ends = tuple(sorted({int(id) for id in end_ids}))
+        ends = tuple(sorted(set(_ids("end_ids", end_ids))))
+        if special is not None and not isinstance(special, Mapping):
+            raise VocabularyError(f"special is {special!r}: give a dict, id → spelling.")
         self.special = dict(special or {})
         self.tokens = _checked(tokens, ends, self.special, width)
         self.end_ids = ends
-        self.bos_ids = tuple(int(id) for id in bos_ids)
+        self.bos_ids = tuple(_ids("bos_ids", bos_ids))
+        if bos_rule is None:
+            bos_rule = "as given." if self.bos_ids else "no start token: none was given."
         self.bos_rule = bos_rule
+        if not isinstance(lead, bytes):
+            raise VocabularyError(f"lead is {lead!r}: it is bytes.")
         self.lead = lead
         for id in (*self.end_ids, *self.bos_ids):
             if not 0 <= id < self.width:
@@ -123,7 +131,8 @@ class Vocabulary:
         """
         from charwise.tokens.tokenizers import read_transformers
 
-        return cls(**read_transformers(tokenizer, width, generation_config, bos_ids))
+        given = None if bos_ids is None else _ids("bos_ids", bos_ids)
+        return cls(**read_transformers(tokenizer, width, generation_config, given))
 
     @classmethod
     def from_tiktoken(
@@ -136,6 +145,9 @@ class Vocabulary:
     ) -> Vocabulary:
         """The vocabulary of a tiktoken `Encoding`; the end token is its `<|endoftext|>`.
 
+        Raises:
+            VocabularyError: for what is no Encoding.
+
         >>> import tiktoken
         >>> ranks = {bytes([n]): n for n in range(256)}
         >>> encoding = tiktoken.Encoding(
@@ -146,7 +158,9 @@ class Vocabulary:
         """
         from charwise.tokens.tokenizers import read_tiktoken
 
-        return cls(**read_tiktoken(encoding, width, end_ids, bos_ids))
+        ends = None if end_ids is None else _ids("end_ids", end_ids)
+        given = None if bos_ids is None else _ids("bos_ids", bos_ids)
+        return cls(**read_tiktoken(encoding, width, ends, given))
 
     @property
     def width(self) -> int:
@@ -227,7 +241,10 @@ class Vocabulary:
                 end = error.position
 
     def encode_prompt(self, prompt: Prompt) -> list[int]:
-        """Ids of a prompt: text, bytes, or a list of texts and token ids.
+        """Ids of a prompt: text, bytes, or a list of texts and token ids; no start token is added.
+
+        Raises:
+            TokenizationError: for what is no prompt (`parts_of`), or what no token spells.
 
         >>> Vocabulary.from_bytes([b"a", None], end_ids=[1]).encode_prompt([1, "aa"])
         [1, 0, 0]
@@ -236,30 +253,31 @@ class Vocabulary:
         for part in parts_of(prompt):
             if isinstance(part, str | bytes):
                 ids += self.encode(part)
-                continue
-            if isinstance(part, bool) or not hasattr(part, "__index__"):
-                raise TokenizationError(
-                    f"a part of a prompt is text, bytes or a token id, not {part!r}."
-                )
-            if not 0 <= int(part) < self.width:
+            elif 0 <= part < self.width:
+                ids.append(part)
+            else:
                 raise TokenizationError(f"{part} is not a token id: the width is {self.width}.")
-            ids.append(int(part))
         return ids
 
     def decode(self, ids: Iterable[int]) -> bytes:
         """κ: the bytes of a token string; special tokens and unused ids add none.
 
         Raises:
-            TokenizationError: for an id outside the output layer.
+            TokenizationError: for what is no id of the output layer.
 
         >>> Vocabulary.from_bytes([b"a", b"b", None], end_ids=[2]).decode([0, 1, 2])
         b'ab'
         """
         out = []
-        for id in ids:
-            if not 0 <= id < len(self.tokens):
-                raise TokenizationError(f"{id} is not a token id: the width is {self.width}.")
-            out.append(self.tokens[id] or b"")
+        try:
+            for id in ids:
+                if not 0 <= id < len(self.tokens):
+                    raise TokenizationError(f"{id} is not a token id: the width is {self.width}.")
+                out.append(self.tokens[id] or b"")
+        except (TypeError, ValueError) as error:
+            if isinstance(error, TokenizationError):
+                raise
+            raise TokenizationError(f"token ids are a list of integers, not {ids!r}.") from None
         return b"".join(out)
 
     def __len__(self) -> int:
@@ -273,24 +291,14 @@ class Vocabulary:
         )
 
 
-def parts_of(prompt: Prompt) -> list[str | bytes | int]:
-    """A prompt as a list of texts and token ids.
-
-    Raises:
-        TokenizationError: for what is no prompt.
-
-    >>> parts_of("ab"), parts_of([0, b"ab"])
-    (['ab'], [0, b'ab'])
-    """
-    if isinstance(prompt, str | bytes):
-        return [prompt]
-    if isinstance(prompt, bytearray | memoryview):
-        return [bytes(prompt)]
-    if not isinstance(prompt, Iterable):
-        raise TokenizationError(
-            f"a prompt is text, bytes, or a list of texts and token ids, not {prompt!r}."
-        )
-    return list(prompt)
+def _ids(name: str, ids: object) -> list[int]:
+    """Ids as integers, or a `VocabularyError`."""
+    try:
+        if is_text(ids):
+            raise TypeError
+        return [operator.index(id) for id in ids]  # type: ignore[attr-defined]
+    except (TypeError, ValueError):
+        raise VocabularyError(f"{name} is {ids!r}: give a list of token ids.") from None
 
 
 def _checked(
@@ -300,6 +308,12 @@ def _checked(
     width: int | None,
 ) -> tuple[bytes | None, ...]:
     """Token bytes as a tuple as long as the output layer is wide, or a `VocabularyError`."""
+    if is_text(tokens) or isinstance(tokens, Mapping) or not isinstance(tokens, Iterable):
+        raise VocabularyError(
+            f"tokens is of type {type(tokens).__name__}: give a list of bytes, by id."
+        )
+    if width is not None and (isinstance(width, bool) or not isinstance(width, Integral)):
+        raise VocabularyError(f"width is {width!r}: it is how many logits the model has.")
     checked: list[bytes | None] = []
     for id, token in enumerate(tokens):
         if token is not None and not isinstance(token, bytes):

@@ -4,8 +4,8 @@
     healing = ContinuousHealing(index)
     healing.attach(manager)
     manager.start()
-    kept, forced = healing.cut("raise ValueErr")
-    healing.add_request(manager, kept, forced, max_new_tokens=20)
+    request = healing.heal_request(manager, "raise ValueErr", max_new_tokens=20)
+    text = request.reader.text(manager.get_result().generated_tokens)
 
 Requests come and go there, and a batch shows a processor the last token of each at most. What is
 forced is therefore an argument of the request, and its tokens are read off the engine's own record
@@ -16,7 +16,7 @@ decision instead of asking for it. `attach` refuses them.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from transformers.generation.continuous_batching.cb_logits_processors import (
@@ -24,10 +24,25 @@ from transformers.generation.continuous_batching.cb_logits_processors import (
 )
 
 from charwise.errors import EngineError
-from charwise.healing import Cut, Rule
-from charwise.processors.decision import Decisions, cut_prompt
+from charwise.healing import Rule
+from charwise.processors.decision import Decisions, check_count
+from charwise.processors.new_text import Reader, heal_prompt
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.vocabulary import Prompt
+
+
+class HealedRequest(NamedTuple):
+    """A request that is under way: its id, and how to read what comes back.
+
+    `reader.text(result.generated_tokens)` is what a result adds to the prompt.
+
+    >>> from charwise import Vocabulary
+    >>> HealedRequest("req_0", Reader(Vocabulary.from_bytes([b"a", b"ab"]), b"a")).reader.text([1])
+    'b'
+    """
+
+    id: str
+    reader: Reader
 
 
 class ContinuousHealing(ContinuousBatchingLogitsProcessor):  # type: ignore[misc]
@@ -41,8 +56,8 @@ class ContinuousHealing(ContinuousBatchingLogitsProcessor):  # type: ignore[misc
 
     >>> from charwise import Vocabulary
     >>> healing = ContinuousHealing(SortedVocabulary(Vocabulary.from_bytes([b"->", b" N", b"o"])))
-    >>> healing.cut("-> N", rule=1)
-    Cut(kept=[0], forced=b' N')
+    >>> healing.decisions.left(b" No", [1])
+    b'o'
     """
 
     supported_kwargs: ClassVar[dict[str, type]] = {"forced": bytes}
@@ -51,10 +66,6 @@ class ContinuousHealing(ContinuousBatchingLogitsProcessor):  # type: ignore[misc
     def __init__(self, index: SortedVocabulary) -> None:
         self.decisions = Decisions(index)
         self._left: list[bytes | None] = []
-
-    def cut(self, prompt: Prompt, rule: Rule = "auto") -> Cut:
-        """The ids to send and the bytes to force, as `decision.cut_prompt`."""
-        return cut_prompt(prompt, self.decisions.index, rule)
 
     def attach(self, manager: Any) -> None:
         """Put the mask before all other processors of a manager that has not started.
@@ -83,14 +94,39 @@ class ContinuousHealing(ContinuousBatchingLogitsProcessor):  # type: ignore[misc
         processors.supported_keys.update(self.supported_kwargs)
         processors.do_processing = True
 
-    def add_request(self, manager: Any, kept: list[int], forced: bytes, **kwargs: Any) -> Any:
-        """`manager.add_request` for a prompt that was cut; further arguments are passed along.
+    def heal_request(
+        self,
+        manager: Any,
+        prompt: Prompt,
+        *,
+        rule: Rule = "auto",
+        max_new_tokens: int | None = None,
+        **kwargs: Any,
+    ) -> HealedRequest:
+        """`manager.add_request` for a prompt whose end is healed.
+
+        Args:
+            manager: the one that this object was attached to.
+            prompt: text, bytes, or a list of texts and token ids, as for `healing.cut`.
+            rule: where to cut.
+            max_new_tokens: from where the prompt is reproduced; by default the manager's. The
+                engine is asked for as many more as the prompt gave back.
+            **kwargs: passed along.
 
         Raises:
-            HealingError: a forced text that the vocabulary cannot spell.
+            HealingError, TokenizationError, SettingError: as `healing.cut`.
         """
-        self.decisions.check(forced)
-        return manager.add_request(kept, forced=forced, **kwargs)
+        index = self.decisions.index
+        kept, forced, given_back = heal_prompt(prompt, index, rule)
+        if max_new_tokens is None:
+            max_new_tokens = manager.generation_config.max_new_tokens
+        check_count("max_new_tokens", max_new_tokens, 1)
+        asked = None if max_new_tokens is None else max_new_tokens + given_back
+        name = manager.add_request(kept, forced=forced, max_new_tokens=asked, **kwargs)
+        before = index.vocabulary.decode(kept[-3:])
+        return HealedRequest(
+            name, Reader(index.vocabulary, forced, before, max_tokens=max_new_tokens)
+        )
 
     def fill_defaults(self, int32_tensor: torch.Tensor) -> None:
         """Nothing: what a row needs is no number."""

@@ -9,21 +9,27 @@ from __future__ import annotations
 
 import codecs
 import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-from transformers import LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
+from transformers import (
+    LogitsProcessor,
+    LogitsProcessorList,
+    StoppingCriteria,
+    StoppingCriteriaList,
+)
 
 from charwise.errors import ContextLengthError, HealingError, SettingError
-from charwise.healing import Cut, Rule
-from charwise.processors.decision import cut_prompt
+from charwise.healing import Cut, Rule, cut, prompt_ids
+from charwise.processors.decision import check_count
 from charwise.processors.transformers.logits_processor import HealingLogitsProcessor
-from charwise.tokens.canonical import to_bytes
 from charwise.tokens.index import SortedVocabulary
-from charwise.tokens.vocabulary import Prompt, Vocabulary
+from charwise.tokens.prompt_parts import Prompt, is_text, parts_of
+from charwise.tokens.stops import Stops
+from charwise.tokens.vocabulary import Vocabulary
 
 #: How many tokens `generate` writes when nobody says how many.
 DEFAULT_NEW_TOKENS = 20
@@ -43,15 +49,20 @@ def heal_generate(
     Args:
         model: any causal language model of transformers.
         tokenizer: its fast tokenizer, whose index is made once, or a `SortedVocabulary`.
-        prompts: one prompt or several. Text and bytes get the start token and the leading space
-            that the tokenizer would give them; a list of texts and token ids is taken as it is.
+        prompts: one prompt, or a list of them: "a", b"a" and [id, "a"] are one, ["a", "b"] is
+            two. Text and bytes get the start token and the leading space that the tokenizer would
+            give them; a list of texts and token ids is taken as it is.
         rule: where to cut, as for `healing.cut`; "off" does not heal.
         max_new_bytes: stop after so many bytes beyond the prompt.
-        **generate_kwargs: for `model.generate`. `max_new_tokens` counts from the token after the
-            one that completes the prompt, however many it took to reproduce what was cut off.
-            Your `logits_processor`s run before the mask, so that it has the last word; except
+        **generate_kwargs: for `model.generate`. `max_new_tokens` counts tokens from where the
+            prompt is reproduced: one that goes beyond the prompt's end is the first. A text ends
+            before a match of `stop_strings` that begins beyond the prompt. Your
+            `logits_processor`s run before the mask, so that it has the last word; except
             `…Warper`s, which truncate: like those that `generate` makes of top_k, top_p and so
-            on they run after it, and choose among the tokens that are allowed.
+            on they run after it, and choose among the tokens that are allowed. With an
+            `assistant_model` of another vocabulary give its `assistant_tokenizer`.
+
+    A batch ends where its longest row fills the model's window (`max_position_embeddings`).
 
     Returns:
         `num_return_sequences` texts for each prompt. Nothing of a prompt is repeated or lost;
@@ -61,7 +72,9 @@ def heal_generate(
 
     Raises:
         HealingError: nothing can reproduce a prompt's end, since other processors forbid it.
+        TokenizationError: what is no prompt, or has no tokens.
         SettingError: an argument that makes no sense here.
+        VocabularyError: a tokenizer that charwise cannot read.
         ContextLengthError: a prompt that fills the model's window.
 
     >>> from charwise.models import EMBEDDED
@@ -76,18 +89,23 @@ def heal_generate(
     batch = _as_batch(prompts)
     if not batch:
         return []
-    cuts = [cut_prompt(prompt, index, rule) for prompt in batch]
+    window = _window(model)
+    cuts = [_cut(prompt, index, rule, window) for prompt in batch]
     length = max(len(kept) for kept, _ in cuts)
-    _check_window(model, length)
     limits = _Limits(
         index.vocabulary,
         [forced for _, forced in cuts],
         length,
         _new_tokens(model, generate_kwargs, max_new_bytes),
         max_new_bytes,
-        [to_bytes(stop) for stop in _as_list(generate_kwargs.pop("stop_strings", None))],
+        Stops(generate_kwargs.pop("stop_strings", None)),
+        window,
     )
-    settings, ends, filler = _settings(model, generate_kwargs, limits, index)
+    mask: LogitsProcessor = HealingLogitsProcessor(index, limits.forced, length)
+    if generate_kwargs.get("assistant_tokenizer") is not None:
+        generate_kwargs["tokenizer"] = _own_tokenizer(tokenizer)
+        mask = _OwnRows(mask, cuts[0].kept, model.config.get_text_config().vocab_size)
+    settings, ends, filler = _settings(model, generate_kwargs, limits, mask)
     ids = [[filler] * (length - len(kept)) + kept for kept, _ in cuts]
     seen = [[0] * (length - len(kept)) + [1] * len(kept) for kept, _ in cuts]
     output = model.generate(
@@ -109,6 +127,9 @@ _indices: WeakKeyDictionary[Any, dict[tuple[Any, ...], SortedVocabulary]] = Weak
 def index_of(tokenizer: Any, model: Any = None) -> SortedVocabulary:
     """The index of a tokenizer for a model; kept as long as the tokenizer lives.
 
+    Raises:
+        VocabularyError: a tokenizer that charwise cannot read.
+
     >>> from charwise.models import EMBEDDED
     >>> from transformers import AutoTokenizer
     >>> tokenizer = AutoTokenizer.from_pretrained(EMBEDDED)
@@ -117,6 +138,8 @@ def index_of(tokenizer: Any, model: Any = None) -> SortedVocabulary:
     """
     if isinstance(tokenizer, SortedVocabulary):
         return tokenizer
+    if not hasattr(tokenizer, "backend_tokenizer"):
+        return SortedVocabulary(Vocabulary.from_transformers(tokenizer))  # which says what it is
     generation = getattr(model, "generation_config", None)
     width = model.config.get_text_config().vocab_size if model is not None else None
     key = (len(tokenizer), width, tuple(_as_list(getattr(generation, "eos_token_id", None))))
@@ -136,16 +159,18 @@ class _Limits:
     prompt_length: int
     max_new_tokens: int | None
     max_new_bytes: int | None
-    stops: list[bytes]
+    stops: Stops
+    window: int | None
 
     def spent(self, ids: Sequence[int], forced: bytes) -> int | None:
-        """How many tokens reproduced the forced text; None if it is not complete."""
+        """How many tokens lie within the forced text, and do not count; None until it is whole."""
         at = 0
         for n, id in enumerate(ids):
-            if at >= len(forced):
+            end = at + len(self.vocabulary.tokens[id] or b"")
+            if at == len(forced) or end > len(forced):
                 return n
-            at += len(self.vocabulary.tokens[id] or b"")
-        return len(ids) if at >= len(forced) else None
+            at = end
+        return len(ids) if at == len(forced) else None
 
     def ended(self, ids: Sequence[int], prompt: int) -> bool:
         """Whether the tokens generated for a prompt are enough."""
@@ -159,7 +184,7 @@ class _Limits:
             return False
         new = self.vocabulary.decode(ids)[len(forced) :]
         enough = self.max_new_bytes is not None and len(new) >= self.max_new_bytes
-        return enough or any(stop in new for stop in self.stops)
+        return enough or self.stops.first(new) is not None
 
     def new_bytes(self, ids: Sequence[int], prompt: int) -> bytes:
         """The bytes that these tokens add to the prompt, within the limits."""
@@ -174,7 +199,9 @@ class _Limits:
                 "it was not masked, or there are fewer ways to go on than beams to return. "
                 "Lower num_return_sequences."
             )
-        return text[len(forced) :][: self.max_new_bytes]
+        new = text[len(forced) :]
+        match = self.stops.first(new)
+        return new[: None if match is None else match[0]][: self.max_new_bytes]
 
 
 class _Stop(StoppingCriteria):  # type: ignore[misc]
@@ -196,14 +223,33 @@ class _Stop(StoppingCriteria):  # type: ignore[misc]
         return torch.tensor(ended, device=input_ids.device)
 
 
+class _OwnRows(LogitsProcessor):  # type: ignore[misc]
+    """Masks the model's own rows, and leaves those of an assistant with other tokens alone.
+
+    `generate` gives both the same processors, and does not say for whom it calls them.
+    """
+
+    def __init__(self, mask: LogitsProcessor, prompt_ids: list[int], width: int) -> None:
+        self.mask = mask
+        self.prompt_ids = prompt_ids
+        self.width = width
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        own = input_ids[0, : len(self.prompt_ids)].tolist() == self.prompt_ids
+        return self.mask(input_ids, scores) if own and scores.shape[1] == self.width else scores
+
+
 def _check_arguments(model: Any, kwargs: dict[str, Any], max_new_bytes: int | None) -> None:
+    if not hasattr(model, "generate") or not hasattr(model, "config"):
+        raise SettingError(
+            f"{type(model).__name__} is no model of transformers: give a causal language model."
+        )
     for name in ("inputs", "input_ids", "attention_mask", "inputs_embeds", "position_ids"):
         if name in kwargs:
             raise SettingError(f"{name} is made from the prompts here: leave it out.")
     if kwargs.get("token_healing"):
         raise SettingError("token_healing=True would heal a second time: leave it out.")
-    if max_new_bytes is not None and max_new_bytes < 1:
-        raise SettingError(f"max_new_bytes is {max_new_bytes}: it must be 1 or more.")
+    check_count("max_new_bytes", max_new_bytes, 1)
     if getattr(model.config, "is_encoder_decoder", False):
         raise SettingError(
             f"{type(model).__name__} is an encoder-decoder model: it does not continue its prompt, "
@@ -211,21 +257,31 @@ def _check_arguments(model: Any, kwargs: dict[str, Any], max_new_bytes: int | No
         )
 
 
-def _check_window(model: Any, length: int) -> None:
+def _window(model: Any) -> int | None:
+    """How many tokens the model's positions reach; None if it does not say."""
     window = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    if window is not None and length >= window:
+    return None if window is None or window < 1 else int(window)
+
+
+def _cut(prompt: Prompt, index: SortedVocabulary, rule: Rule, window: int | None) -> Cut:
+    """The cut of a prompt that leaves room in the window."""
+    ids = prompt_ids(prompt, index.vocabulary)
+    if window is not None and len(ids) >= window:
         raise ContextLengthError(
-            f"the prompt has {length} tokens, and the model's window is {window}: there is no "
+            f"a prompt has {len(ids)} tokens, and the model's window is {window}: there is no "
             "room for another. Shorten the prompt from its start."
         )
+    return cut(ids, index, rule)
 
 
-def _as_batch(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+def _as_batch(prompts: Prompt | Sequence[Prompt]) -> list[Any]:
     """One prompt or many → a list of prompts. A list with a token id in it is one prompt."""
-    if isinstance(prompts, str | bytes):
+    if is_text(prompts):
         return [prompts]
+    if isinstance(prompts, Mapping | Set) or not isinstance(prompts, Iterable):
+        return parts_of(prompts)  # which says that it is none
     parts: list[Any] = list(prompts)
-    if any(hasattr(part, "__index__") for part in parts):
+    if any(hasattr(part, "__index__") and not getattr(part, "ndim", 0) for part in parts):
         return [parts]
     return parts
 
@@ -233,24 +289,39 @@ def _as_batch(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
 def _new_tokens(model: Any, kwargs: dict[str, Any], max_new_bytes: int | None) -> int | None:
     """The caller's max_new_tokens, or else the default; None if something else sets the end."""
     sources = [kwargs.pop("max_new_tokens", None)]
-    lengths = [kwargs.get("max_length")]
     for config in (kwargs.get("generation_config"), model.generation_config):
         sources.append(getattr(config, "max_new_tokens", None))
-        lengths.append(getattr(config, "max_length", None))
     tokens = next((value for value in sources if value is not None), None)
-    if tokens is not None and tokens < 1:
-        raise SettingError(f"max_new_tokens is {tokens}: it must be 1 or more.")
-    if tokens is None and max_new_bytes is None and all(value is None for value in lengths):
+    check_count("max_new_tokens", tokens, 1)
+    if tokens is None and max_new_bytes is None and _max_length(model, kwargs) is None:
         return DEFAULT_NEW_TOKENS
     return tokens
 
 
+def _max_length(model: Any, kwargs: dict[str, Any]) -> int | None:
+    """The caller's bound on prompt and completion together."""
+    lengths = [kwargs.get("max_length")]
+    for config in (kwargs.get("generation_config"), model.generation_config):
+        lengths.append(getattr(config, "max_length", None))
+    length = next((value for value in lengths if value is not None), None)
+    check_count("max_length", length, 1)
+    return length
+
+
+def _own_tokenizer(tokenizer: Any) -> Any:
+    if isinstance(tokenizer, SortedVocabulary):
+        raise SettingError(
+            "an assistant_tokenizer needs the model's own beside it: give heal_generate the "
+            "tokenizer instead of its index."
+        )
+    return tokenizer
+
+
 def _settings(
-    model: Any, given: dict[str, Any], limits: _Limits, index: SortedVocabulary
+    model: Any, given: dict[str, Any], limits: _Limits, mask: LogitsProcessor
 ) -> tuple[dict[str, Any], set[int], int]:
     """The keyword arguments of `generate`, the end tokens and the id to pad with."""
     settings = dict(given)
-    mask = HealingLogitsProcessor(index, limits.forced, limits.prompt_length)
     processors = list(settings.get("logits_processor") or ())
     names = [type(processor).__name__ for processor in processors]
     first_warper = next((at for at, n in enumerate(names) if n.endswith("Warper")), len(names))
@@ -259,7 +330,7 @@ def _settings(
     settings["stopping_criteria"] = StoppingCriteriaList(
         [*(settings.get("stopping_criteria") or ()), _Stop(limits)]
     )
-    own = _generation_settings(model, settings, limits, index.vocabulary)
+    own = _generation_settings(model, settings, limits)
     if given.get("generation_config") is None:
         settings |= own
     else:  # generate wants either such an object or the arguments
@@ -269,23 +340,26 @@ def _settings(
     return settings, set(_as_list(own["eos_token_id"])), 0 if filler is None else filler
 
 
-def _generation_settings(
-    model: Any, given: dict[str, Any], limits: _Limits, vocabulary: Vocabulary
-) -> dict[str, Any]:
+def _generation_settings(model: Any, given: dict[str, Any], limits: _Limits) -> dict[str, Any]:
     """What `heal_generate` itself says about the length, the end tokens and the padding."""
     own: dict[str, Any] = {}
     bounds = [limits.max_new_tokens, limits.max_new_bytes]
     new = min((bound for bound in bounds if bound is not None), default=None)
+    lengths = [limits.window]
     if new is not None:
         # A byte takes at most one token, so this never ends a row before its own limit does.
-        new += max(map(len, limits.forced))
+        lengths.append(limits.prompt_length + new + max(map(len, limits.forced)))
+    if limits.max_new_tokens is None:
+        lengths.append(_max_length(model, given))
+    length = min((bound for bound in lengths if bound is not None), default=None)
+    if length is not None:
         if getattr(model.generation_config, "max_new_tokens", None) is not None:
-            own["max_new_tokens"] = new
+            own["max_new_tokens"] = length - limits.prompt_length
         else:  # quiet even if the model's own generation config has a max_length
-            own["max_length"] = limits.prompt_length + new
+            own["max_length"] = length
     for name, value in (
-        ("eos_token_id", list(vocabulary.end_ids) or None),
-        ("pad_token_id", _filler(vocabulary, model)),
+        ("eos_token_id", list(limits.vocabulary.end_ids) or None),
+        ("pad_token_id", _filler(limits.vocabulary, model)),
     ):
         config = getattr(given.get("generation_config"), name, None)
         own[name] = given.get(name, value if config is None else config)

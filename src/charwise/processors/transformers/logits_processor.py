@@ -1,22 +1,23 @@
 """Token healing in transformers: a logits processor for any `model.generate`.
 
-    kept, forced = healing.cut([*vocabulary.bos_ids, prompt], index)
+    kept, forced = healing.cut("raise ValueErr", index)
     processor = HealingLogitsProcessor(index, [forced], prompt_length=len(kept))
     model.generate(torch.tensor([kept]), logits_processor=LogitsProcessorList([processor]))
 
 The processor has no state: what remains to be forced is read off the token ids at every call, so
-beams may XX`charwise.heal_generate` does all of this, and the decoding, in one call.
+beams may change places and drafts be rejected. `charwise.heal_generate` does all of this, and the
+decoding, in one call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from transformers import LogitsProcessor
 
 from charwise.errors import HealingError, SettingError
-from charwise.processors.decision import Decisions
+from charwise.processors.decision import Decisions, check_count
 from charwise.tokens.index import SortedVocabulary
 
 
@@ -36,7 +37,7 @@ class HealingLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
 
     Raises:
         HealingError: a forced text that the vocabulary cannot spell.
-        SettingError: a `forced` that is not bytes, or a negative `prompt_length`.
+        SettingError: a `forced` that is not bytes, or a `prompt_length` that is no length.
 
     >>> from charwise import Vocabulary
     >>> vocabulary = Vocabulary.from_bytes([b"s", b"weep", b"sw", b"a"])
@@ -53,12 +54,16 @@ class HealingLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
         self, index: SortedVocabulary, forced: bytes | Sequence[bytes], prompt_length: int
     ) -> None:
         self.decisions = Decisions(index)
-        self.forced = (forced,) if isinstance(forced, bytes) else tuple(forced)
+        check_count("prompt_length", prompt_length, 0)
+        if isinstance(forced, bytes):
+            forced = (forced,)
+        if isinstance(forced, str) or not isinstance(forced, Iterable):
+            raise SettingError(f"forced is {forced!r}: give a list of bytes, one for each row.")
+        self.forced = tuple(forced)
         self.prompt_length = prompt_length
-        if prompt_length < 0 or not self.forced:
+        if not self.forced:
             raise SettingError(
-                f"a prompt_length of {prompt_length} and {len(self.forced)} forced texts: give the "
-                "length of the padded prompt ids and one forced text for each row of them."
+                "there are 0 forced texts: give one for each row, b'' for those not healed."
             )
         for text in self.forced:
             self.decisions.check(text)

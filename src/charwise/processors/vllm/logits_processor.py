@@ -8,7 +8,7 @@ in `SamplingParams.extra_args` or over HTTP in `vllm_xargs`. `heal_generate` and
 (`charwise.processors.vllm.middleware`) cut the prompts and add it.
 
 The V1 model runner shows a processor each request's live list of output ids; there the shared
-decision core masks row by row. The V2 runner keeps ids on the device: `vllm_slots` answers there.
+decision core masks row by row. The V2 runner keeps ids on the device: `device_table` answers there.
 Not handled: beam search, which vLLM runs as many requests that do not know of each other.
 """
 

@@ -1,8 +1,8 @@
 """The answer to one prompt of a completion request, in the form of OpenAI's API.
 
-The engine's choices start with the forced text; the client's start after its prompt. Tokens are
-counted so that the bill is that of the request as it was sent: the prompt has all its tokens, and
-those that were given back are not counted again as completion.
+The engine's choices start with the forced text; the client's start after its prompt. The prompt
+has all the tokens that it has unhealed; of the completion those count that go beyond it, and the
+one that ends it. There are never more of them than the client asked for.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ class Answer:
         request: as the client sent it.
         prompt: its text.
         healed: how it was cut.
+        max_tokens: that the client asked for.
         first_index: of its choices in the answer to the client.
         body: what the engine is asked.
 
@@ -50,6 +51,7 @@ class Answer:
         prompt: str,
         healed: HealedPrompt,
         *,
+        max_tokens: int,
         first_index: int,
         body: Message,
     ) -> None:
@@ -58,21 +60,21 @@ class Answer:
         self.streams = bool(request.get("stream"))
         self.tells_usage = bool((request.get("stream_options") or {}).get("include_usage"))
         self.prompt_tokens = len(healed.kept) + healed.given_back
-        self._given_back = healed.given_back
         self._prompt = prompt if request.get("echo") else ""
         self._shows_ids = bool(request.get("return_token_ids"))
         self._include_stop = bool(request.get("include_stop_str_in_output"))
-        stop = request.get("stop") or []
-        minimum = request.get("min_tokens") or 0
+        before = vocabulary.decode(healed.kept[-3:])
         self._choices = [
             _Choice(
                 first_index + number,
                 Continuation(
                     vocabulary,
                     healed.forced,
-                    stop=[stop] if isinstance(stop, str) else stop,
+                    before=before,
+                    stop=request.get("stop") or None,
                     include_stop=self._include_stop,
-                    min_tokens=minimum and minimum + healed.given_back,
+                    min_tokens=request.get("min_tokens") or 0,
+                    max_tokens=max_tokens,
                     specials=request.get("skip_special_tokens") is False,
                 ),
             )
@@ -86,8 +88,8 @@ class Answer:
 
     @property
     def completion_tokens(self) -> int:
-        """Generated tokens, without as many for each choice as its prompt gave back."""
-        return sum(self._counted(choice) for choice in self._choices)
+        """Generated tokens that go beyond the prompt, and those that ended a choice."""
+        return sum(choice.new.counted for choice in self._choices)
 
     def add(self, chunk: Message) -> list[Message]:
         """Take a chunk of the engine; returns the choices to tell the client, if any.
@@ -112,15 +114,12 @@ class Answer:
             else:
                 choice.hold_logprobs(delta)
             if self.streams and chunk.get("usage"):
-                chunk["usage"] = _usage(self.prompt_tokens, self._counted(choice))
+                chunk["usage"] = _usage(self.prompt_tokens, choice.new.counted)
         return told
 
     def choices(self) -> list[Message]:
         """The whole choices, once the engine has ended."""
         return [choice.whole for choice in self._choices]
-
-    def _counted(self, choice: _Choice) -> int:
-        return max(0, choice.new.tokens - self._given_back)
 
     def _delta(self, choice: _Choice, given: Message) -> Message:
         """One choice of a chunk, as the client sees it."""
@@ -129,25 +128,32 @@ class Answer:
         finish, reason = given.get("finish_reason"), given.get("stop_reason")
         ended_by_token = finish == "stop" and not isinstance(reason, str)
         silent = len(ids) - 1 if ended_by_token and not self._include_stop else len(ids)
+        wants_offsets = bool(given.get("logprobs"))
         shown, offsets = [], []
+        taken = 0
         for at, id in enumerate(ids):
-            if new.stopped is not None:
+            if new.ended:
                 break
-            left, offset = len(new.left), len(new.text)
+            taken += 1
+            counted = new.counted
+            offset = len(new.text) if wants_offsets else 0
             if at < silent:
                 new.add([id])
             else:
-                new.tokens += 1
-            if not new.left and (not left or len(new.text) > offset):
+                new.add_silent()
+            if new.counted > counted:
                 shown.append(at)
                 offsets.append(offset)
         if new.stopped is not None:
             finish, reason = "stop", new.stopped
+        elif new.ended and (finish is None or taken < len(ids)):
+            finish, reason = "length", None
         choice.ended = finish is not None
         delta = {
             **given,
             "index": choice.index,
             "text": new.take(final=choice.ended),
+            "token_ids": ids[:taken],
             "finish_reason": finish,
             "stop_reason": reason,
         }

@@ -7,9 +7,10 @@ from contextlib import suppress
 from typing import Any
 
 from charwise.errors import SettingError
-from charwise.processors.new_text import HealedPrompt, may_match_in
+from charwise.processors.new_text import HealedPrompt
 from charwise.processors.vllm.openai_answer import Answer
 from charwise.processors.vllm.prompts import FORCED, served
+from charwise.tokens.stops import Stops
 from charwise.tokens.vocabulary import Vocabulary
 
 Message = dict[str, Any]
@@ -83,6 +84,7 @@ def plan(config: Any, request: Message) -> list[Answer]:
             request,
             _text_of(prompt, model.vocabulary),
             each,
+            max_tokens=_asked(request),
             first_index=number * (request.get("n") or 1),
             body=_upstream_body(request, each, number),
         )
@@ -138,8 +140,9 @@ def _upstream_body(request: Message, healed: HealedPrompt, number: int) -> Messa
     """What vLLM is asked for one prompt.
 
     The tokens that were given back are added to the bounds on tokens: prompt and completion
-    together have the room they would have had. Stop strings of which a match could begin in the
-    forced text are searched here alone, on a stream, so that vLLM can be told to end.
+    together have the room they would have had; what is too much is cut off. Stop strings of which
+    a match could begin in the forced text are searched here alone, on a stream, so that vLLM can
+    be told to end; likewise all, where they do not count for the first tokens.
     """
     body = without_heal(request) | {"prompt": healed.kept, "return_token_ids": True}
     if request.get("logprobs") is None:
@@ -149,16 +152,19 @@ def _upstream_body(request: Message, healed: HealedPrompt, number: int) -> Messa
     if not healed.forced:
         return body
     body["vllm_xargs"] = {**body.get("vllm_xargs", {}), FORCED: healed.forced.hex()}
-    asked = request.get("max_tokens")
-    body["max_tokens"] = (DEFAULT_MAX_TOKENS if asked is None else asked) + healed.given_back
+    body["max_tokens"] = _asked(request) + healed.given_back
     if request.get("min_tokens"):
         body["min_tokens"] = request["min_tokens"] + healed.given_back
-    stop = request.get("stop") or []
-    stop = [stop] if isinstance(stop, str) else stop
-    safe = [string for string in stop if not may_match_in(healed.forced, string)]
-    if len(safe) < len(stop):
+    stops = Stops(request.get("stop") or None)
+    safe = [] if request.get("min_tokens") else stops.apart_from(healed.forced)
+    if len(safe) < len(stops.strings):
         body |= {"stop": safe, "stream": True}
     return body
+
+
+def _asked(request: Message) -> int:
+    asked = request.get("max_tokens")
+    return DEFAULT_MAX_TOKENS if asked is None else asked
 
 
 def without_heal(request: Message) -> Message:

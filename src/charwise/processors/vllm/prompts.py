@@ -10,9 +10,12 @@ from types import SimpleNamespace
 from typing import Any
 
 from charwise.errors import HealingError, SettingError
-from charwise.healing import Rule, cut
-from charwise.processors.new_text import Continuation, HealedPrompt, may_match_in
+from charwise.healing import Rule
+from charwise.processors.new_text import Continuation, HealedPrompt, heal_prompt
+from charwise.tokens.canonical import to_bytes
 from charwise.tokens.index import SortedVocabulary
+from charwise.tokens.prompt_parts import is_text
+from charwise.tokens.stops import Stops
 from charwise.tokens.vocabulary import Vocabulary
 
 #: The request argument that holds the forced bytes, in hexadecimal.
@@ -40,22 +43,19 @@ class Served:
 
         Raises:
             TokenizationError: ids outside the vocabulary.
-            HealingError: ids whose last one stops inside a character.
+            HealingError: an empty prompt, or ids whose last one stops inside a character.
             SettingError: an unknown rule.
         """
         encode = self.tokenizer.backend_tokenizer.encode
         if isinstance(prompt, str):
             ids = list(encode(prompt, add_special_tokens=specials).ids)
-        elif isinstance(prompt, bytes):
+        elif is_text(prompt):
             before = encode("", add_special_tokens=specials).ids
-            ids = self.vocabulary.encode_prompt([*before, self.vocabulary.lead + prompt])
+            ids = self.vocabulary.encode_prompt([*before, self.vocabulary.lead + to_bytes(prompt)])
         else:
-            ids = self.vocabulary.encode_prompt(list(prompt))
+            ids = self.vocabulary.encode_prompt(prompt)
             self._check_whole_characters(ids)
-        kept, forced = cut(ids, self.index, rule)
-        if not kept and ids:
-            kept, forced = ids[:1], forced[len(self.vocabulary.tokens[ids[0]] or b"") :]
-        return HealedPrompt(kept, forced, len(ids) - len(kept))
+        return heal_prompt(ids, self.index, rule)
 
     def _check_whole_characters(self, ids: list[int]) -> None:
         decoder = codecs.getincrementaldecoder("utf-8")("ignore")
@@ -109,9 +109,10 @@ def heal_generate(
     Args:
         llm: a `vllm.LLM`.
         prompts: texts, or bytes.
-        sampling_params: one `SamplingParams` for all. The tokens that a prompt gives back are
-            added to its `max_tokens`, so that prompt and completion have the room they would
-            have had. Stop strings count in the new text only.
+        sampling_params: one `SamplingParams` for all. `max_tokens` counts from where the prompt
+            is reproduced: the engine is asked for as many more as a prompt gave back, so that
+            prompt and completion have the room they would have had. Stop strings count in the
+            new text only.
         rule: where to cut, as for `healing.cut`.
 
     Returns:
@@ -141,7 +142,7 @@ def _with_forced(params: Any, healed: HealedPrompt) -> Any:
             params.max_tokens += healed.given_back
         if params.min_tokens:
             params.min_tokens += healed.given_back
-        params.stop = [s for s in _as_list(params.stop) if not may_match_in(healed.forced, s)]
+        params.stop = [] if params.min_tokens else Stops(params.stop).apart_from(healed.forced)
     return params
 
 
@@ -149,14 +150,12 @@ def _new_text(model: Served, healed: HealedPrompt, params: Any, completion: Any)
     new = Continuation(
         model.vocabulary,
         healed.forced,
-        stop=_as_list(params.stop),
+        before=model.vocabulary.decode(healed.kept[-3:]),
+        stop=params.stop,
         include_stop=params.include_stop_str_in_output,
-        min_tokens=params.min_tokens and params.min_tokens + healed.given_back,
+        min_tokens=params.min_tokens,
+        max_tokens=params.max_tokens,
         specials=not params.skip_special_tokens,
     )
     new.add(completion.token_ids)
     return new.take(final=True)
-
-
-def _as_list(stop: str | Sequence[str] | None) -> list[str]:
-    return [stop] if isinstance(stop, str) else list(stop or ())

@@ -1,0 +1,101 @@
+"""Stop strings: which one a text completes first, and what may still turn out to begin one.
+
+Every way to generate asks here, so that a stop string means the same everywhere: it is searched
+byte by byte, in the new text only, across tokens; the one that is complete first ends the text,
+and of two that are complete at the same byte the longer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+
+from charwise.errors import SettingError
+from charwise.tokens.canonical import to_bytes
+
+#: One stop string, or several.
+StopStrings = str | bytes | Iterable[str | bytes] | None
+
+
+class Stops:
+    """The stop strings of one request.
+
+    Args:
+        stop: a string, several, or None; text counts as its UTF-8 bytes.
+
+    Raises:
+        SettingError: an empty string, or what is no string.
+
+    >>> stops = Stops(["):", "\\n"])
+    >>> stops.first(b"(x):\\n"), stops.first(b"(x)")
+    ((2, 4), None)
+    """
+
+    def __init__(self, stop: StopStrings = None) -> None:
+        if stop is None:
+            stop = ()
+        given = [stop] if isinstance(stop, str | bytes) else stop
+        if isinstance(given, Mapping) or not isinstance(given, Iterable):
+            raise SettingError(f"stop is {stop!r}: give a string, or a list of strings.")
+        strings = []
+        for string in given:
+            if not isinstance(string, str | bytes):
+                raise SettingError(f"a stop string is text or bytes, not {string!r}.")
+            if not string:
+                raise SettingError("a stop string is empty: it would stop before anything is new.")
+            strings.append(to_bytes(string))
+        self.strings: tuple[bytes, ...] = tuple(strings)
+
+    def __bool__(self) -> bool:
+        """Whether there is any."""
+        return bool(self.strings)
+
+    def first(self, text: bytes | bytearray, since: int = 0) -> tuple[int, int] | None:
+        """Begin and end of the stop string that is complete first; None if there is none.
+
+        Args:
+            text: the new text.
+            since: only stop strings that end after so many bytes of it count.
+
+        >>> Stops(["ab", "b"]).first(b"xab"), Stops("ab").first(b"abxab", since=2)
+        ((1, 3), (3, 5))
+        """
+        found = []
+        for string in self.strings:
+            begin = text.find(string, max(0, since - len(string) + 1))
+            if begin >= 0:
+                found.append((begin + len(string), begin))
+        if not found:
+            return None
+        end, begin = min(found)
+        return begin, end
+
+    def held(self, text: bytes | bytearray) -> int:
+        """How many bytes at the end of a text may be the beginning of a stop string.
+
+        >>> Stops(["\\n\\nclass", "\\n#"]).held(b"pass\\n\\n"), Stops("x").held(b"x = ")
+        (2, 0)
+        """
+        sizes = (
+            size
+            for string in self.strings
+            for size in range(min(len(string) - 1, len(text)), 0, -1)
+            if text.endswith(string[:size])
+        )
+        return max(sizes, default=0)
+
+    def apart_from(self, forced: bytes) -> list[str]:
+        """Those of which no match can begin inside a forced text: the engine may search them.
+
+        The others would be found in the end of the prompt, which the engine writes again.
+
+        >>> Stops(["\\n", "bc", "c"]).apart_from(b"x:\\n ab")
+        ['c']
+        """
+        ends = [forced[at:] for at in range(len(forced))]
+        apart = []
+        for string in self.strings:
+            if not any(string.startswith(end[: len(string)]) for end in ends):
+                with suppress(UnicodeDecodeError):  # no engine searches such bytes
+                    apart.append(string.decode())
+        return apart
