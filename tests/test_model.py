@@ -430,8 +430,11 @@ def test_prompts_mean_the_same_however_they_are_given():
     lm = exact(two_ways())
     bos = lm.vocabulary.bos_ids[0]
     expected = lm.next("ab").probs
-    for prompt in (b"ab", ["ab"], ["a", b"b"], [bos, "ab"], [bos, "a", "b"], ("ab",), [b"", "ab"]):
+    for prompt in (b"ab", bytearray(b"ab"), ["ab"], [bos, "ab"], [bos, "a", "b"], ("ab",)):
         assert (lm.next(prompt).probs == expected).all()
+    for several in (["a", b"b"], [b"", "ab"]):  # one prompt, or two? Whoever means one joins them
+        with pytest.raises(TokenizationError, match="join them"):
+            lm.next(several)
     for empty in ("", b"", [], [""], [bos], ()):
         nxt = lm.next(empty)
         assert nxt.probs[[ord("a"), ord("b"), 256]] == pytest.approx([0.7, 0.2, 0.1])

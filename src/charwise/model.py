@@ -20,8 +20,9 @@ from charwise.known_text.windows import Text, score_text
 from charwise.surprisal.score import Score
 from charwise.token_lm import TokenLM
 from charwise.tokens.index import SortedVocabulary
+from charwise.tokens.prompt_parts import Prompt, parts_of
 from charwise.tokens.prompts import last_text, split, split_parts
-from charwise.tokens.vocabulary import Prompt, Vocabulary, parts_of
+from charwise.tokens.vocabulary import Vocabulary
 
 
 class CharLM:

@@ -15,8 +15,8 @@ from charwise.errors import zero_probability
 from charwise.evaluation.methods import Floats, Walk, walked
 from charwise.known_text.windows import plan
 from charwise.model import CharLM
+from charwise.tokens.prompt_parts import Prompt
 from charwise.tokens.prompts import split
-from charwise.tokens.vocabulary import Prompt
 
 #: Bytes of the text whose contexts are evaluated in one call.
 _TOGETHER = 64

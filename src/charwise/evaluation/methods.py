@@ -22,8 +22,8 @@ from charwise.known_text.effort import Effort
 from charwise.known_text.rounds import Rounds
 from charwise.known_text.windows import plan, stretches
 from charwise.model import CharLM
+from charwise.tokens.prompt_parts import Prompt
 from charwise.tokens.prompts import Opening, split
-from charwise.tokens.vocabulary import Prompt
 
 Floats = NDArray[np.float64]
 

@@ -30,8 +30,9 @@ from charwise.healing import Rule
 from charwise.processors.decision import Decisions, check_count
 from charwise.processors.new_text import Reader, heal_prompt
 from charwise.tokens.index import SortedVocabulary
+from charwise.tokens.prompt_parts import Prompt
 from charwise.tokens.stops import Stops
-from charwise.tokens.vocabulary import Prompt, Vocabulary
+from charwise.tokens.vocabulary import Vocabulary
 
 #: The custom parameter that holds the forced bytes, in hex.
 FORCED = "charwise_forced"

@@ -22,9 +22,7 @@ from numpy.typing import NDArray
 
 from charwise.errors import TokenizationError, VocabularyError
 from charwise.tokens.canonical import Canonical, to_bytes
-from charwise.tokens.prompt_parts import Prompt as Prompt
-from charwise.tokens.prompt_parts import is_text
-from charwise.tokens.prompt_parts import parts_of as parts_of
+from charwise.tokens.prompt_parts import Prompt, is_text, parts_of
 
 if TYPE_CHECKING:
     import tiktoken

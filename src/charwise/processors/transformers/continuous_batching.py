@@ -28,7 +28,7 @@ from charwise.healing import Rule
 from charwise.processors.decision import Decisions, check_count
 from charwise.processors.new_text import Reader, heal_prompt
 from charwise.tokens.index import SortedVocabulary
-from charwise.tokens.vocabulary import Prompt
+from charwise.tokens.prompt_parts import Prompt
 
 
 class HealedRequest(NamedTuple):
