@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 
 import numpy as np
 import pytest
@@ -225,3 +226,9 @@ def test_what_load_refuses():
         charwise.load("embedded", engine="vllm", device="cuda")
     with pytest.raises(charwise.errors.ModelNotFoundError):
         charwise.load("./nowhere", engine="vllm")
+
+
+def test_copies_open_the_model_again_if_charwise_opened_it(lm, exact):
+    assert pickle.loads(pickle.dumps(exact)).engine is exact.engine
+    with pytest.raises(EngineError, match="open it by name"):
+        pickle.dumps(lm)
