@@ -224,6 +224,8 @@ class _Guard:
 
 
 def _check_arguments(llama: Any, sampling: Mapping[str, Any], max_tokens: int | None) -> None:
+    if not hasattr(llama, "generate") or not hasattr(llama, "n_ctx"):
+        raise SettingError(f"{type(llama).__name__} is no llama_cpp.Llama.")
     known = set(inspect.signature(llama.generate).parameters) - _OURS
     for name in sampling:
         if name not in known:
