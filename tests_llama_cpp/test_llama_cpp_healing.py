@@ -53,7 +53,7 @@ def text_of(response):
 
 def goes_on(llama):
     """Whether a simple request is answered as ever."""
-    text = text_of(heal_completion(llama, "for i in rang", temperature=0, max_tokens=1))
+    text = text_of(heal_completion(llama, "for i in rang", temperature=0, max_tokens=2))
     return text.startswith("e(")
 
 
@@ -149,6 +149,25 @@ def test_greedy_texts_are_those_of_heal_generate(llama, model):
     found = [text_of(heal_completion(llama, prompt, temperature=0)) for prompt in prompts]
     for one, other in zip(found, expected, strict=True):
         assert one.encode()[:20] == other.encode()
+
+
+def test_tokens_count_from_where_the_prompt_is_reproduced(llama, model):
+    """One token is one piece of new text, however many were given back; as in heal_generate."""
+    from charwise import heal_generate
+
+    tokenizer = AutoTokenizer.from_pretrained(EMBEDDED)
+    for prompt in ("for i in rang", "import sy", "    raise ValueErr", "x = "):
+        for rule in ("auto", 1, 4):
+            for most in (1, 3):
+                found = heal_completion(
+                    llama, bytearray(prompt.encode()), rule=rule, temperature=0, max_tokens=most
+                )
+                expected = heal_generate(
+                    model, tokenizer, prompt, rule=rule, max_new_tokens=most, do_sample=False
+                )
+                assert [text_of(found)] == expected
+                assert found["usage"]["completion_tokens"] <= most
+                assert text_of(found)
 
 
 def test_off_does_not_heal(llama):
@@ -249,10 +268,19 @@ def test_what_a_processor_raises_is_raised(llama):
 
 
 def test_bad_requests(llama, stories):
+    with pytest.raises(SettingError, match=r"no llama_cpp\.Llama"):
+        heal_completion(None, "a")
     with pytest.raises(SettingError, match="'logprobs'"):
         heal_completion(llama, "a", logprobs=3)
-    with pytest.raises(SettingError, match="max_tokens is -1"):
-        heal_completion(llama, "a", max_tokens=-1)
+    for wrong in (-1, "5", 1.5, True):
+        with pytest.raises(SettingError, match="max_tokens is"):
+            heal_completion(llama, "a", max_tokens=wrong)
+    for wrong in ("", [""], 5, [5]):
+        with pytest.raises(SettingError, match="stop"):
+            heal_completion(llama, "a", stop=wrong)
+    for wrong in (None, {"a": 1}, ["a", "b"], 5):
+        with pytest.raises(TokenizationError, match="prompt"):
+            heal_completion(llama, wrong)
     with pytest.raises(SettingError, match="logit_bias has ids beyond"):
         heal_completion(llama, "a", logit_bias={"8192": 1.0})
     with pytest.raises(SettingError, match="unknown healing rule"):

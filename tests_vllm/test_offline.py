@@ -14,7 +14,7 @@ from charwise import heal_generate as transformers_heal_generate
 from charwise.models import EMBEDDED
 from charwise.processors.new_text import HealedPrompt
 from charwise.processors.transformers import HealingLogitsProcessor
-from charwise.processors.vllm import FORCED, heal_generate, served, why_not
+from charwise.processors.vllm import FORCED, heal_generate, logits_processor, served, why_not
 from conftest import ENGINE, TIE
 
 
@@ -145,6 +145,32 @@ def test_nothing_changes_without_our_arguments(llm, prompts):
         use_tqdm=False,
     )
     assert mixed[0].outputs[0].token_ids == alone[0].outputs[0].token_ids
+
+
+def test_the_configuration_is_found_where_a_request_is_admitted(llm, monkeypatch):
+    """vLLM does not hand it over: it is in the frames. Else requests would not be checked."""
+    found = []
+
+    def note():
+        found.append(config_of_caller())
+        return found[-1]
+
+    config_of_caller = logits_processor._config_of_caller
+    monkeypatch.setattr(logits_processor, "_config_of_caller", note)
+    heal_generate(llm, ["import sy"], SamplingParams(temperature=0, max_tokens=1))
+    assert found
+    assert all(config is llm.llm_engine.vllm_config for config in found)
+
+
+@pytest.mark.parametrize("most", [1, 3])
+def test_tokens_count_from_where_the_prompt_is_reproduced(llm, reference, most):
+    for prompt in ("for i in rang", "import sy", "    raise ValueErr"):
+        params = SamplingParams(temperature=0, max_tokens=most)
+        [[found]] = heal_generate(llm, [prompt], params)
+        [expected] = transformers_heal_generate(
+            reference.model, reference.tokenizer, [[prompt]], max_new_tokens=most, do_sample=False
+        )
+        assert found == expected != ""
 
 
 BAD = {

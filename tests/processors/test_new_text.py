@@ -125,6 +125,12 @@ def test_every_completion_of_a_prompt_is_read_for_itself():
     assert reader.continuation() is not reader.continuation()
 
 
+def test_what_is_no_forced_text():
+    for wrong in ("ab", None, 5, bytearray(b"ab")):
+        with pytest.raises(SettingError, match="forced text is bytes"):
+            Continuation(VOCABULARY, wrong)
+
+
 def test_a_healed_prompt_knows_how_much_it_gave_back():
     index = SortedVocabulary(VOCABULARY)
     assert heal_prompt("aba", index, 2) == ([2], b"a", 1)  # the first token stays

@@ -239,6 +239,8 @@ def test_the_request() -> None:
     for wrong in ({"max_new_tokens": "5"}, {"max_new_tokens": 0}, {"stop": [""]}, {"stop": 5}):
         with pytest.raises(SettingError, match=r"max_new_tokens|stop"):
             heal_request("a", index, sampling_params=wrong)
+    with pytest.raises(SettingError, match="give a dict"):
+        heal_request("a", index, sampling_params="greedy")  # type: ignore[arg-type]
     with pytest.raises(SettingError, match="SortedVocabulary"):
         heal_request("a", index.vocabulary)  # type: ignore[arg-type]
 

@@ -446,6 +446,8 @@ def test_prompts_cut_at_random_bytes_of_code_and_seven_languages(data: Data) -> 
 def test_what_continuous_batching_cannot_serve() -> None:
     small = float_llama()
     healing = ContinuousHealing(small.index)
+    with pytest.raises(EngineError, match="init_continuous_batching"):
+        healing.attach(None)
     for settings in (
         {"use_cuda_graph": True},
         {"varlen_compile_config": CompileConfig()},

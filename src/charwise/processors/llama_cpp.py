@@ -224,6 +224,8 @@ class _Guard:
 
 
 def _check_arguments(llama: Any, sampling: Mapping[str, Any], max_tokens: int | None) -> None:
+    if not hasattr(llama, "generate") or not hasattr(llama, "n_ctx"):
+        raise SettingError(f"{type(llama).__name__} is no llama_cpp.Llama.")
     known = set(inspect.signature(llama.generate).parameters) - _OURS
     for name in sampling:
         if name not in known:
@@ -262,11 +264,13 @@ def _request(
             f"the prompt has {length} tokens, and the context {llama.n_ctx()}: there is no room "
             "for another. Make the Llama with a larger n_ctx, or shorten the prompt."
         )
+    left = llama.n_ctx() - length
+    most = min(max_tokens, left) if max_tokens else left
     before = vocabulary.decode(kept[-3:])
     whole = to_bytes(prompt) if is_text(prompt) else vocabulary.decode(kept) + forced
     return _Request(
         kept,
-        Continuation(vocabulary, forced, before=before, stop=stop, max_tokens=max_tokens or None),
+        Continuation(vocabulary, forced, before=before, stop=stop, max_tokens=most),
         given_back,
         llama.n_ctx() - len(kept),
         frozenset(vocabulary.end_ids),

@@ -104,6 +104,9 @@ class Continuation:
         max_tokens: end after so many counted tokens; None for no bound.
         specials: whether special tokens appear in the text, by their spelling.
 
+    Raises:
+        SettingError: a `forced` that is not bytes, or stop strings that are none.
+
     Attributes:
         left: what is still forced.
         tokens: how many tokens were generated, up to the one that ended the text.
@@ -130,6 +133,8 @@ class Continuation:
         max_tokens: int | None = None,
         specials: bool = False,
     ) -> None:
+        if not isinstance(forced, bytes):
+            raise SettingError(f"a forced text is bytes, as healing.cut returns, not {forced!r}.")
         self.left = forced
         self.tokens = 0
         self.counted = 0

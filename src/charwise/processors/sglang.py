@@ -82,6 +82,8 @@ def heal_request(
     'de'
     """
     kept, forced, given_back = heal_prompt(prompt, index, rule)
+    if not isinstance(sampling_params or {}, Mapping):
+        raise SettingError(f"sampling_params is {sampling_params!r}: give a dict.")
     sampling = dict(sampling_params or {})
     custom = dict(sampling.get("custom_params") or {})
     if FORCED in custom:

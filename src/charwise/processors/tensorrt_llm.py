@@ -76,6 +76,8 @@ def heal_request(
         SettingError: `sampling_params` that would cut the prompt once more, or make no sense.
         HealingError, TokenizationError: as `healing.cut`.
     """
+    if not hasattr(llm, "args"):
+        raise EngineError(f"{type(llm).__name__} is no tensorrt_llm.LLM.")
     settings = llm.args
     if getattr(settings, "disable_overlap_scheduler", True) is False:
         raise EngineError(

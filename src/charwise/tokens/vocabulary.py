@@ -272,7 +272,7 @@ class Vocabulary:
                 if not 0 <= id < len(self.tokens):
                     raise TokenizationError(f"{id} is not a token id: the width is {self.width}.")
                 out.append(self.tokens[id] or b"")
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, RuntimeError) as error:  # the last is torch's
             if isinstance(error, TokenizationError):
                 raise
             raise TokenizationError(f"token ids are a list of integers, not {ids!r}.") from None
@@ -310,7 +310,9 @@ def _checked(
         raise VocabularyError(
             f"tokens is of type {type(tokens).__name__}: give a list of bytes, by id."
         )
-    if width is not None and (isinstance(width, bool) or not isinstance(width, Integral)):
+    if width is not None and (
+        isinstance(width, bool) or not isinstance(width, Integral) or width < 1
+    ):
         raise VocabularyError(f"width is {width!r}: it is how many logits the model has.")
     checked: list[bytes | None] = []
     for id, token in enumerate(tokens):

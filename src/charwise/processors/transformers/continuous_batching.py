@@ -73,6 +73,10 @@ class ContinuousHealing(ContinuousBatchingLogitsProcessor):  # type: ignore[misc
         Raises:
             EngineError: a manager that runs already, or with settings that cannot be served.
         """
+        if not hasattr(manager, "continuous_batching_config"):
+            raise EngineError(
+                f"{type(manager).__name__} is no manager: model.init_continuous_batching makes one."
+            )
         config = manager.continuous_batching_config
         refused = {
             "use_async_batching": config.use_async_batching,

@@ -164,9 +164,12 @@ def why_not(vllm_config: Any) -> str | None:
 def _config_of_caller() -> Any:
     """The VllmConfig of the engine that is admitting a request; None if it cannot be found.
 
-    vLLM hands `validate_params` the sampling parameters alone, in a process where the V1 runner
-    with speculation, or another process, means that no instance of the class exists. But it
-    calls it from a method of its InputProcessor, which has the configuration.
+    vLLM hands `validate_params` the sampling parameters alone, and may do so in a process where
+    no instance of the class exists (the engine is in another), or will (V1 never makes one when
+    it speculates): there is nowhere that the class could have been told. But it calls it from a
+    method of its InputProcessor, which has the configuration, so the frames of the call are
+    looked through. Where that changes, requests are admitted unchecked, and
+    tests_vllm/test_offline.py fails.
     """
     frame = sys._getframe(1)
     while frame is not None:
