@@ -21,8 +21,9 @@ VLLM := .venv-vllm
 demo: $(READY)
 	$(BIN)/charwise demo
 
+# A process for each core, each with one thread: small models gain nothing from more.
 test: $(READY)
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal $(PYTEST_ARGS)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
