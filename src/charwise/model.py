@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from charwise.coverings.best_first import Covering, best_first
 from charwise.coverings.members import Encodings
 from charwise.coverings.rows import EvaluatedRows
+from charwise.cursor.char_entropy import char_entropies
 from charwise.cursor.distributions import NextBytes, NextChars
 from charwise.cursor.generation import Completion, Drawn, characters, complete, stream
 from charwise.cursor.sampling import Sampling
@@ -16,8 +18,8 @@ from charwise.cursor.state import State, begin
 from charwise.errors import SettingError
 from charwise.known_text.effort import Effort, effort_of
 from charwise.known_text.packs import score_texts
-from charwise.known_text.windows import Text, score_text
-from charwise.surprisal.score import Score
+from charwise.known_text.windows import Text
+from charwise.surprisal.score import Entropy, Score
 from charwise.token_lm import TokenLM
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.prompt_parts import Prompt, parts_of
@@ -122,6 +124,7 @@ class CharLM:
         context: Prompt = "",
         preset: str | Effort | None = None,
         end: bool = False,
+        entropy: Entropy | None = None,
     ) -> Score:
         """Log-probability of every byte of a text, given all bytes before it.
 
@@ -131,6 +134,8 @@ class CharLM:
                 the text as characters: where the one ends and the other begins changes no number.
             preset: "fast", "default", "accurate" or "exact", or an `Effort`.
             end: also score the end of text.
+            entropy: also the entropy before each byte and the rank of the byte that came
+                ("byte"), and the entropy of characters ("char").
 
         >>> import charwise
         >>> lm = charwise.load()
@@ -140,8 +145,7 @@ class CharLM:
         >>> bool((lm.score("py", context="import num").logprobs == score.logprobs[-2:]).all())
         True
         """
-        text = self._text(prompt, context)
-        return score_text(self.engine, self.index, text, self._chosen(preset), end=end)
+        return self.scores([prompt], contexts=[context], preset=preset, end=end, entropy=entropy)[0]
 
     def scores(
         self,
@@ -150,13 +154,14 @@ class CharLM:
         contexts: Sequence[Prompt] | None = None,
         preset: str | Effort | None = None,
         end: bool = False,
+        entropy: Entropy | None = None,
     ) -> list[Score]:
         """`score` of many texts, packed into common batches.
 
         Args:
             prompts: the texts.
             contexts: what comes before each, conditioned on and not scored; by default nothing.
-            preset, end: as in `score`.
+            preset, end, entropy: as in `score`.
 
         Raises:
             SettingError: not as many contexts as texts.
@@ -169,7 +174,14 @@ class CharLM:
         if len(contexts) != len(prompts):
             raise SettingError(f"{len(contexts)} contexts for {len(prompts)} texts.")
         texts = [self._text(*pair) for pair in zip(prompts, contexts, strict=True)]
-        return score_texts(self.engine, self.index, texts, self._chosen(preset), end=end)
+        if entropy not in (None, "byte", "char"):
+            raise SettingError(f"entropy is {entropy!r}: choose 'byte', 'char' or None.")
+        chosen = self._chosen(preset)
+        scores = score_texts(self.engine, self.index, texts, chosen, end=end, entropy=entropy)
+        if entropy != "char":
+            return scores
+        pairs = zip(texts, scores, strict=True)
+        return [self._with_char_entropies(text, score, chosen) for text, score in pairs]
 
     def covering(
         self, prompt: Prompt, *, tolerance: float = 1e-6, max_contexts: int = 10_000
@@ -303,6 +315,14 @@ class CharLM:
         parts = parts_of(prompt)
         opening, whole = split_parts(self.vocabulary, [*parts_of(context), *parts])
         return Text(opening, whole, len(whole) - len(opening.lead) - len(last_text(parts)[1]))
+
+    def _with_char_entropies(self, text: Text, score: Score, chosen: Effort) -> Score:
+        given = text.whole[: len(text.whole) - len(score.raw)]
+
+        def state(begun: bytes) -> State:
+            return begin(self.engine, self.index, text.opening, given + begun, chosen)
+
+        return replace(score, char_entropies=char_entropies(score, state))
 
     def _chosen(self, preset: str | Effort | None) -> Effort:
         return self.effort if preset is None else effort_of(preset)

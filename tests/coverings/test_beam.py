@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from charwise.coverings.beam import Beam, start, token_healing
+from charwise.coverings.beam import Beam, start
 from charwise.coverings.bundles import extend
 from charwise.coverings.reference import (
     Prune,
@@ -24,7 +24,6 @@ from charwise.coverings.reference import (
 from charwise.errors import (
     EmptyBeamError,
     SettingError,
-    TokenizationError,
     ZeroProbabilityError,
 )
 from models import (
@@ -395,76 +394,6 @@ def test_no_threshold_is_a_threshold_of_zero(case: Case):
 def test_settings(k: int, theta: float, complaint: str):
     with pytest.raises(SettingError, match=complaint):
         begin(two_ways(), k, theta)
-
-
-# --- the token-healing baseline ----------------------------------------------------------------
-
-
-@given(cases())
-@examples(400)
-def test_token_healing_is_equation_43(case: Case):
-    model, text = case.model, case.text
-    tokens = model.vocabulary.tokens
-    try:
-        canonical = tuple(model.vocabulary.encode(text))
-    except TokenizationError:
-        with pytest.raises(TokenizationError):
-            token_healing(model.evaluated(), 0, text)
-        return
-    beam = token_healing(model.evaluated(), 0, text)
-    assert beam.text == text
-    truth = prefix_probability(text, model.p, model.vocabulary)
-    masses, scale = beam.next_byte_masses()
-    assert np.isfinite(masses).all()
-    assert not math.isnan(scale)
-    if not text:
-        assert beam.prefix_logprob == 0
-        assert masses / masses.sum() == pytest.approx(
-            next_character_probability(b"", model.p, model.vocabulary), **CLOSE
-        )
-        return
-    stem, last = canonical[:-1], tokens[canonical[-1]]
-    weight = math.prod(float(model.p(stem[:n])[id]) for n, id in enumerate(stem))
-    heal = {
-        (*stem, id): weight * float(model.p(stem)[id])
-        for id, token in enumerate(tokens)
-        if token is not None and token.startswith(last)
-    }
-    covering = {m.tokens: m.p for m in enum_cover(text, model.p, model.vocabulary)}
-    assert heal.keys() <= covering.keys()
-    assert heal == pytest.approx({tokens: covering[tokens] for tokens in heal}, **CLOSE)
-    value = math.fsum(heal.values())
-    assert close_logs(beam.prefix_logprob, log_of(value))
-    assert value <= truth * (1 + _ROUNDING)
-    # Its next bytes: those of its members, and for members that end here those of their context.
-    expected = np.zeros(257)
-    for member, p in heal.items():
-        decoded = model.vocabulary.decode(member)
-        if len(decoded) > len(text):
-            expected[decoded[len(text)]] += p
-        elif p > 0:
-            row = model.p(member)
-            expected[256] += p * row[list(model.vocabulary.end_ids)].sum()
-            for id, token in enumerate(tokens):
-                if token is not None:
-                    expected[token[0]] += p * row[id]
-    assert masses * math.exp(scale) == pytest.approx(expected, **CLOSE)
-
-
-def test_token_healing_misses_the_other_spellings():
-    model = two_ways()
-    beam = token_healing(model.evaluated(), 0, b"ab")
-    assert math.exp(beam.prefix_logprob) == pytest.approx(0.3)
-    assert math.exp(begin(model, 5).advance(b"ab").prefix_logprob) == pytest.approx(0.3 + 0.08)
-
-
-def test_token_healing_of_an_impossible_tokenization():
-    rows = {(3,): [0.5, 0.5, 0, 0], (0,): [0, 0, 0, 1], (1,): [0.5, 0, 0, 0.5], (2,): [0, 0, 0, 1]}
-    model = table([b"a", b"b", b"ba"], rows, order=2)
-    beam = token_healing(model.evaluated(), 0, b"bab")  # canonical: [ba, b]
-    masses, scale = beam.next_byte_masses()
-    assert beam.prefix_logprob == scale == -math.inf
-    assert not masses.any()
 
 
 # --- numbers -----------------------------------------------------------------------------------

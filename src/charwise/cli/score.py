@@ -65,6 +65,10 @@ def score(
         list[str] | None, typer.Option(help="Is copied to the output; may be given several times.")
     ] = None,
     preset: PresetOption = "default",
+    entropy: Annotated[
+        Literal["byte", "char"] | None,
+        typer.Option(help="Add the entropy of what may come, and the rank of what came."),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="A .csv, .tsv, .jsonl or .parquet file.")
     ] = None,
@@ -83,7 +87,7 @@ def score(
     """Surprisal of the words or regions of texts, as a table."""
     if convention is not None and per != "word":
         raise typer.BadParameter("--convention is about words: use it with --per word.")
-    measure = Measure(per, convention or "leading", preset)
+    measure = Measure(per, convention or "leading", preset, entropy)
     _check_output(files, out, overwrite, ray, workers)
     columns = Columns(
         text_column or "text", item_column, context_column, regions_column, tuple(keep_column or ())
@@ -229,8 +233,7 @@ def _table(records: list[Record], kinds: dict[str, type]) -> Table:
     bits = "{:.3f}".format
     shown: dict[str, Callable[[Any], str]] = {
         "text": lambda text: text.translate(VISIBLE),
-        "surprisal": bits,
-        "cumulative": bits,
+        **dict.fromkeys(("surprisal", "cumulative", "entropy", "reduction"), bits),
         "missing": "{:.2g}".format,
     }
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)

@@ -4,8 +4,7 @@ Vieira et al. 2025, Appendix D (the beam of bundles, width K) and Appendix G (th
 saves extensions), over bytes, with two differences that change no result: bundles are ranges of
 the sorted vocabulary instead of tries, and the top K is found lazily (a bundle's weight only
 falls as bytes are consumed, so its weight before evaluation is an upper bound, and extensions
-bounded below the K-th known weight need not be evaluated). `token_healing` is the baseline of
-Appendix F.
+bounded below the K-th known weight need not be evaluated).
 """
 
 from __future__ import annotations
@@ -231,33 +230,6 @@ def start(
         raise SettingError(f"theta is {theta}: it is a share of the beam's mass, in [0, 1].")
     whole = bundle_before(evaluated, root, 0.0, b"")
     return Beam(evaluated, k, theta, lazy, fallback, bundles=(whole,))
-
-
-def token_healing(evaluated: EvaluatedRows, root: int, text: bytes) -> Beam:
-    """One bundle: all canonical tokens but the last, then whatever starts with the last.
-
-    The approximate covering of Vieira et al. 2025, eq. 43, as a beam for `next_byte_masses`.
-
-    >>> from charwise.engines.ngram import NgramLM
-    >>> from charwise.tokens.index import SortedVocabulary
-    >>> from charwise.tokens.vocabulary import Vocabulary
-    >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2], bos_ids=[2])
-    >>> lm = NgramLM(vocabulary, 1, {(): [0.5, 0.25, 0.25]})
-    >>> evaluated = EvaluatedRows(lm.tree([2]), SortedVocabulary(vocabulary))
-    >>> beam = token_healing(evaluated, 0, b"aa")             # after [a], all that starts with "a"
-    >>> round(math.exp(beam.prefix_logprob), 9)
-    0.375
-    """
-    beam = start(evaluated, root, k=1)
-    ids = evaluated.index.vocabulary.encode(text)
-    if not ids:
-        return beam
-    node, weight = root, 0.0
-    for id in ids[:-1]:
-        weight += log(float(evaluated.row(node).in_order[evaluated.index.rank[id]]))
-        node = evaluated.extend([(node, id)])[0]
-    last = evaluated.index.vocabulary.tokens[ids[-1]] or b""
-    return replace(beam, text=text, bundles=(bundle_before(evaluated, node, weight, last),))
 
 
 def _bound(dropped: Bundle | Extension) -> float:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from charwise.coverings.bundles import bundle_before, next_byte_masses
+from charwise.coverings.bundles import Bundle, bundle_before, next_byte_masses
 from charwise.coverings.log_sums import log
 from charwise.coverings.rows import EvaluatedRows
 from charwise.errors import zero_probability
-from charwise.evaluation.methods import Floats, Walk, walked
+from charwise.evaluation.methods import Walk, walked
 from charwise.known_text.windows import plan
 from charwise.model import CharLM
 from charwise.tokens.prompt_parts import Prompt
@@ -41,50 +42,58 @@ def walk_healed(lm: CharLM, prompt: Prompt, *, distributions: bool = False) -> W
     """
     opening, text = split(lm.vocabulary, prompt)
     logprobs = np.zeros(len(text))
-    rows = np.zeros((len(text), 257)) if distributions else None
+    found = np.zeros((len(text), 257)) if distributions else None
     contexts = calls = 0
     started = time.perf_counter()
     for stretch in plan(lm.engine, lm.index, opening, text):
-        evaluated = EvaluatedRows(lm.engine.tree(stretch.prompt_ids), lm.index)
+        rows = EvaluatedRows(lm.engine.tree(stretch.prompt_ids), lm.index)
         for start in range(stretch.scored, stretch.stop, _TOGETHER):
             positions = range(start, min(start + _TOGETHER, stretch.stop))
-            healed = _heal(evaluated, [text[stretch.begin : at] for at in positions])
+            healed = heal(rows, [text[stretch.begin : at] for at in positions])
             for at, cover in zip(positions, healed, strict=True):
-                masses = cover.next_byte_masses(evaluated)
+                masses, _ = next_byte_masses(rows, cover.bundles)
                 if not masses[text[at]] > 0:
                     raise zero_probability(text[: at + 1])
                 probs = masses / masses.sum()
                 logprobs[at] = math.log(probs[text[at]])
-                if rows is not None:
-                    rows[at] = probs
-            evaluated.keep(healed[-1].path)
-        contexts += evaluated.tree.contexts
-        calls += evaluated.tree.calls
-    return walked(opening, logprobs, rows, contexts, calls, started)
+                if found is not None:
+                    found[at] = probs
+            rows.keep(healed[-1].path)
+        contexts += rows.tree.contexts
+        calls += rows.tree.calls
+    return walked(opening, logprobs, found, contexts, calls, started)
 
 
-@dataclass(frozen=True)
-class _Healed:
-    """The covering of eq. 43: one context, and the bytes that the next token must start with."""
+class Healed(NamedTuple):
+    """The covering of eq. 43.
 
-    path: list[int]  # the nodes of δ₁, δ₁δ₂, …, δ₁…δ_{N−1}
-    rest: bytes  # κ(δ_N)
-    ended: list[tuple[int, int]]  # (token, node) of each context that a token equal to `rest` makes
+    >>> Healed([0], []).path
+    [0]
+    """
 
-    def next_byte_masses(self, evaluated: EvaluatedRows) -> Floats:
-        """`[257]` masses of the next byte, at 256 of the end of text, up to a factor."""
-        node, index = self.path[-1], evaluated.index
-        logs = evaluated.row(node).in_order
-        bundles = [bundle_before(evaluated, node, 0.0, self.rest)]
-        for token, after in self.ended:
-            weight = log(float(logs[index.rank[token]]))
-            bundles.append(bundle_before(evaluated, after, weight, b""))
-        return next_byte_masses(evaluated, bundles)[0]
+    path: list[int]  # the nodes of the empty string, δ₁, δ₁δ₂, …, δ₁…δ_{N−1}
+    bundles: list[Bundle]  # after the last of them, and, if that is spelled, after κ(δ_N)
 
 
-def _heal(evaluated: EvaluatedRows, prefixes: list[bytes]) -> list[_Healed]:
-    """The healed coverings of several prefixes; all new contexts in one call."""
-    index = evaluated.index
+def heal(rows: EvaluatedRows, prefixes: Sequence[bytes]) -> list[Healed]:
+    """The healed coverings of several texts; all new contexts are evaluated in one call.
+
+    The weights of the bundles are given δ₁…δ_{N−1}, which may itself be impossible.
+
+    Raises:
+        TokenizationError: a text that cannot be spelled.
+
+    >>> from charwise.engines.ngram import NgramLM
+    >>> from charwise.tokens.index import SortedVocabulary
+    >>> from charwise.tokens.vocabulary import Vocabulary
+    >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2], bos_ids=[2])
+    >>> lm = NgramLM(vocabulary, 1, {(): [0.5, 0.25, 0.25]})
+    >>> rows = EvaluatedRows(lm.tree([2]), SortedVocabulary(vocabulary))
+    >>> [healed] = heal(rows, [b"aa"])
+    >>> len(healed.path), round(math.exp(healed.bundles[0].log_p), 9)  # what starts with a
+    (2, 0.75)
+    """
+    index = rows.index
     wanted, branches = list[tuple[bytes, list[int]]](), list[tuple[int, list[int]]]()
     for prefix in prefixes:
         tokens = index.vocabulary.encode_beginning(prefix)
@@ -95,9 +104,14 @@ def _heal(evaluated: EvaluatedRows, prefixes: list[bytes]) -> list[_Healed]:
         twins = index.ids[lo:hi].tolist()
         wanted.append((rest, twins))
         branches += [(0, tokens), *((0, [*tokens, twin]) for twin in twins)]
-    found = iter(evaluated.follow(branches))
+    found = iter(rows.follow(branches))
     healed = []
     for rest, twins in wanted:
         path = [0, *next(found)]
-        healed.append(_Healed(path, rest, [(twin, next(found)[-1]) for twin in twins]))
+        in_order = rows.row(path[-1]).in_order
+        bundles = [bundle_before(rows, path[-1], 0.0, rest)]
+        for twin in twins:
+            weight = log(float(in_order[index.rank[twin]]))
+            bundles.append(bundle_before(rows, next(found)[-1], weight, b""))
+        healed.append(Healed(path, bundles))
     return healed

@@ -188,8 +188,8 @@ class CharwiseLM(LM):  # type: ignore[misc]
         doubtful = [at for at, logprob in enumerate(score.logprobs) if logprob <= np.log(0.5)]
         before = context.encode()
         for at in sorted(doubtful, key=lambda at: score.logprobs[at]):
-            rivals = self.lm.next(before + score.text[:at], preset=self.effort).probs
-            if rivals.argmax() != score.text[at]:
+            rivals = self.lm.next(before + score.raw[:at], preset=self.effort).probs
+            if rivals.argmax() != score.raw[at]:
                 return False
         return True
 

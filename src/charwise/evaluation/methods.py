@@ -15,11 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from charwise.coverings import beam as beams
-from charwise.coverings.bundles import next_byte_masses
 from charwise.coverings.rows import EvaluatedRows
-from charwise.cursor.cover import bundles_at
+from charwise.known_text import next_bytes
 from charwise.known_text.effort import Effort
-from charwise.known_text.rounds import Rounds
 from charwise.known_text.windows import plan, stretches
 from charwise.model import CharLM
 from charwise.tokens.prompt_parts import Prompt
@@ -96,34 +94,16 @@ def walk_rounds(lm: CharLM, prompt: Prompt, effort: Effort, *, distributions: bo
     contexts = calls = 0
     started = time.perf_counter()
     for stretch, rounds in stretches(
-        lm.engine, lm.index, opening, text, effort, retain=distributions
+        lm.engine, lm.index, opening, text, effort, distributions=distributions
     ):
         part = slice(stretch.scored, stretch.stop)
         ahead = stretch.scored - stretch.begin
         logprobs[part] = np.diff(rounds.lattice.log_prefix[ahead:])
         if rows is not None:
-            rows[part] = next_bytes_along(rounds)[ahead:]
+            rows[part] = next_bytes.distributions(rounds.lattice)[ahead:]
         contexts += rounds.evaluated.tree.contexts
         calls += rounds.evaluated.tree.calls
     return walked(opening, logprobs, rows, contexts, calls, started)
-
-
-def next_bytes_along(rounds: Rounds) -> Floats:
-    """`[n, 257]` p(byte | text[:t]) at every position but the end, from a finished lattice.
-
-    >>> import charwise
-    >>> lm = charwise.load()
-    >>> text, opening = b"import os", split(lm.vocabulary, "")[0]
-    >>> _, rounds = next(stretches(lm.engine, lm.index, opening, text, lm.effort, retain=True))
-    >>> next_bytes_along(rounds).shape
-    (9, 257)
-    """
-    out = np.zeros((len(rounds.known.text), 257))
-    for at, probs in enumerate(out):
-        bundles = bundles_at(rounds.lattice, rounds.known, at)
-        masses, _ = next_byte_masses(rounds.evaluated, bundles)
-        probs[:] = masses / masses.sum()
-    return out
 
 
 def walk_beam(

@@ -46,6 +46,7 @@ class Vertex:
         followed: the evaluated contexts that such tokens make, with their mass.
         children: all evaluated contexts that are one token longer, by that token.
         end: mass of the end tokens.
+        next_bytes: what `next_bytes.rows_of` says of it, if that was asked for.
         weight: →p_Δ, and what was lent to it, as of the last pass, in units of its scale there.
 
     >>> Vertex(node=0, position=3, tail=(7, None), depth=1).weight
@@ -53,8 +54,8 @@ class Vertex:
     """
 
     __slots__ = (
-        "children", "depth", "edges", "end", "followed", "node", "position", "starting", "tail",
-        "weight",
+        "children", "depth", "edges", "end", "followed", "next_bytes", "node", "position",
+        "starting", "tail", "weight",
     )  # fmt: skip
 
     def __init__(
@@ -76,6 +77,7 @@ class Vertex:
         self.followed: list[tuple[Vertex, float]] = []
         self.children: dict[int, Vertex] = {}
         self.end = end
+        self.next_bytes: NDArray[np.float64] | None = None
         self.weight = 0.0
 
     def follow(self, token: int, child: Vertex) -> None:

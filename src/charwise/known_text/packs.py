@@ -14,7 +14,7 @@ from charwise.known_text.effort import Effort
 from charwise.known_text.ranges import KnownText
 from charwise.known_text.rounds import PORTION, Rounds, run_together
 from charwise.known_text.windows import Stretch, Text, gather, plan, score_text
-from charwise.surprisal.score import Score
+from charwise.surprisal.score import Entropy, Score
 from charwise.token_lm import TokenLM
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.prompts import Opening
@@ -34,6 +34,7 @@ def score_texts(
     effort: Effort,
     *,
     end: bool = False,
+    entropy: Entropy | None = None,
 ) -> list[Score]:
     """`score_text` of several texts; the short ones share model calls.
 
@@ -53,9 +54,10 @@ def score_texts(
     for pack in packs(engine, index, texts, end=end):
         if len(pack) == 1:
             [(number, _)] = pack.items()
-            scores[number] = score_text(engine, index, texts[number], effort, end=end)
+            text = texts[number]
+            scores[number] = score_text(engine, index, text, effort, end=end, entropy=entropy)
         else:
-            scores |= _score_pack(engine, index, texts, pack, effort, end=end)
+            scores |= _score_pack(engine, index, texts, pack, effort, end=end, entropy=entropy)
     return [scores[number] for number in range(len(texts))]
 
 
@@ -97,6 +99,7 @@ def _score_pack(
     effort: Effort,
     *,
     end: bool,
+    entropy: Entropy | None,
 ) -> dict[int, Score]:
     ids = texts[min(pack)].opening.ids
     evaluated = EvaluatedRows(engine.tree(ids), index, retain=True)
@@ -105,11 +108,18 @@ def _score_pack(
     for number, stretch in pack.items():
         known = KnownText.of(texts[number].whole, index)
         works[number] = Rounds(
-            evaluated, 0, known, stretch.canonical, effort, through=end, deepest=deepest
+            evaluated,
+            0,
+            known,
+            stretch.canonical,
+            effort,
+            through=end,
+            deepest=deepest,
+            distributions=entropy is not None,
         )
     # One portion holds each of them: a text of several would drop what the others need.
     run_together([(rounds, rounds.portion(0, PORTION)) for rounds in works.values()])
     return {
-        number: gather(index, texts[number], [(stretch, works[number])], end=end)
+        number: gather(index, texts[number], [(stretch, works[number])], end=end, entropy=entropy)
         for number, stretch in pack.items()
     }

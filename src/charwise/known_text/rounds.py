@@ -21,6 +21,7 @@ import torch
 from charwise.coverings.rows import EvaluatedRows
 from charwise.known_text.effort import Effort, Tail, agreement
 from charwise.known_text.lattice import Edge, Lattice, Vertex, Wanted
+from charwise.known_text.next_bytes import rows_of
 from charwise.known_text.ranges import Ints, KnownText
 from charwise.tokens.index import SortedVocabulary
 
@@ -82,6 +83,7 @@ class Rounds:
         effort: how much to spend.
         through: also evaluate the contexts that spell the whole text, as the next byte needs.
         deepest: most tokens after the root that fit the window; longer contexts are left out.
+        distributions: keep of each context what `next_bytes.distributions` needs.
 
     Attributes:
         lattice: the evaluated contexts and their sums.
@@ -113,6 +115,7 @@ class Rounds:
         *,
         through: bool = False,
         deepest: int | None = None,
+        distributions: bool = False,
     ) -> None:
         self.evaluated = evaluated
         self.known = known
@@ -120,6 +123,7 @@ class Rounds:
         self.effort = effort
         self.through = through
         self.deepest = deepest
+        self.distributions = distributions
         # Where each canonical token begins, and where the last ends; and which begins where.
         self._starts = np.cumsum([0, *map(evaluated.index.length, canonical)]).tolist()
         self._begins = {position: n for n, position in enumerate(self._starts)}
@@ -272,12 +276,16 @@ class Rounds:
         if self.through:
             ends = list(known.index.vocabulary.end_ids)
             ending = logprobs[:, ends].double().exp().sum(dim=1).tolist()
+        rows = rows_of(known, logprobs, at) if self.distributions else []
         if not self.evaluated.retain:
             self.evaluated.tree.forget(nodes)
-        return [
+        vertices = [
             Vertex(*context, starting[n][: valid[n]], edges[n], ending[n])
             for n, context in enumerate(contexts)
         ]
+        for vertex, row in zip(vertices, rows, strict=False):
+            vertex.next_bytes = row
+        return vertices
 
 
 def first_path(canonical: Sequence[int], index: SortedVocabulary, through: bool) -> Sequence[int]:

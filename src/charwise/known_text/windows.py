@@ -19,9 +19,12 @@ from charwise.coverings.rows import EvaluatedRows
 from charwise.errors import ContextLengthError, impossible
 from charwise.known_text.effort import Effort
 from charwise.known_text.lattice import Lattice
+from charwise.known_text.next_bytes import Floats, distributions
+from charwise.known_text.next_bytes import entropies as entropies_of
+from charwise.known_text.next_bytes import ranks as ranks_of
 from charwise.known_text.ranges import KnownText
 from charwise.known_text.rounds import Rounds, first_path
-from charwise.surprisal.score import Score
+from charwise.surprisal.score import Entropy, Score
 from charwise.token_lm import TokenLM
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.prompts import Opening
@@ -62,9 +65,15 @@ class Text(NamedTuple):
 
 
 def score_text(
-    engine: TokenLM, index: SortedVocabulary, text: Text, effort: Effort, *, end: bool = False
+    engine: TokenLM,
+    index: SortedVocabulary,
+    text: Text,
+    effort: Effort,
+    *,
+    end: bool = False,
+    entropy: Entropy | None = None,
 ) -> Score:
-    """Score a text; see `CharLM.score`.
+    """Score a text; see `CharLM.score`. Of the entropies, those of characters are not filled in.
 
     >>> from charwise.engines.ngram import NgramLM
     >>> from charwise.tokens.vocabulary import Vocabulary
@@ -76,12 +85,26 @@ def score_text(
     [0.75, 0.5]
     """
     start = len(text.opening.lead) + text.given
-    done = stretches(engine, index, text.opening, text.whole, effort, start=start, through=end)
-    return gather(index, text, done, end=end)
+    done = stretches(
+        engine,
+        index,
+        text.opening,
+        text.whole,
+        effort,
+        start=start,
+        through=end,
+        distributions=entropy is not None,
+    )
+    return gather(index, text, done, end=end, entropy=entropy)
 
 
 def gather(
-    index: SortedVocabulary, text: Text, done: Iterable[tuple[Stretch, Rounds]], *, end: bool
+    index: SortedVocabulary,
+    text: Text,
+    done: Iterable[tuple[Stretch, Rounds]],
+    *,
+    end: bool,
+    entropy: Entropy | None = None,
 ) -> Score:
     """The score of a text from its finished windows.
 
@@ -96,6 +119,7 @@ def gather(
     logprobs, missing, lent = (np.zeros(len(whole)) for _ in range(3))
     end_logprob = None
     contexts = calls = 0
+    rows, entropies, ranks = list[Floats](), list[Floats](), list[NDArray[np.int64]]()
     for stretch, rounds in done:
         lattice, ahead = rounds.lattice, stretch.scored - stretch.begin
         if not np.isfinite(lattice.log_prefix[-1]):
@@ -107,6 +131,13 @@ def gather(
         lent[part] = lattice.lent[ahead + 1 :]
         if end and stretch.stop == len(whole):
             end_logprob = _end_logprob(lattice)
+        if entropy is not None:
+            first = max(skip, stretch.scored)
+            rows.append(distributions(lattice)[first - stretch.begin :])
+            entropies.append(entropies_of(rows[-1]))
+            ranks.append(ranks_of(rows[-1], whole[first : stretch.stop]))
+            if entropy == "byte":  # of a long text, they would be many
+                rows.clear()
         contexts, calls = contexts + rounds.contexts, calls + rounds.calls
     return Score(
         whole[skip:],
@@ -117,6 +148,9 @@ def gather(
         calls,
         end_logprob,
         token_ends=_token_ends(index, whole, skip),
+        entropies=np.concatenate(entropies) if entropies else None,
+        ranks=np.concatenate(ranks) if ranks else None,
+        distributions=np.concatenate(rows) if rows else None,
     )
 
 
@@ -130,10 +164,12 @@ def stretches(
     start: int = 0,
     through: bool = False,
     retain: bool = False,
+    distributions: bool = False,
 ) -> Iterator[tuple[Stretch, Rounds]]:
     """The finished rounds of each window of a text that reaches beyond `start`, in order.
 
-    `through` also evaluates what spells the whole text; `retain` keeps all probabilities.
+    `through` also evaluates what spells the whole text; `retain` keeps all probabilities;
+    `distributions` keeps of each context what `next_bytes.distributions` needs.
 
     >>> from charwise.engines.ngram import NgramLM
     >>> from charwise.tokens.vocabulary import Vocabulary
@@ -154,7 +190,14 @@ def stretches(
         deepest = None if engine.window is None else engine.window - len(stretch.prompt_ids)
         part = known.window(stretch.begin, stretch.stop)
         rounds = Rounds(
-            evaluated, 0, part, stretch.canonical, effort, through=whole_too, deepest=deepest
+            evaluated,
+            0,
+            part,
+            stretch.canonical,
+            effort,
+            through=whole_too,
+            deepest=deepest,
+            distributions=distributions,
         )
         rounds.run()
         yield stretch, rounds

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,9 @@ from charwise.surprisal.spans import Convention, Spans, Unit
 if TYPE_CHECKING:
     import pandas
     from matplotlib.figure import Figure
+
+#: Whose entropy is wanted: of the next byte, or of the next character too.
+Entropy = Literal["byte", "char"]
 
 #: How a figure says which words its bars are of.
 _CHOICE = {
@@ -34,7 +37,7 @@ class Score:
     """The log-probabilities of a text's bytes, and the surprisal of any part of it.
 
     Attributes:
-        text: the text.
+        raw: the bytes of the text.
         logprobs: `[n_bytes]` float64, log p(byte | all before), nats.
         missing: `[n_bytes]` share of the probability that was left out after each byte.
         lent: `[n_bytes]` share that was approximated by a context with the same last tokens.
@@ -43,16 +46,23 @@ class Score:
         end_logprob: log p(end of text | text), nats, if that was asked for.
         token_ends: `[n_tokens]` byte offsets at which canonical tokens end; the last is the
             text's end. Where the text begins or ends inside a token, its part in the text counts.
+        entropies: `[n_bytes]` entropy of the next byte (or the end of text) given all before each
+            byte, bits, if that was asked for.
+        ranks: `[n_bytes]` rank of the byte that came among those 257, from 1.
+        distributions: `[n_bytes, 257]` those distributions, the end of text last; only with the
+            entropies of characters.
+        char_entropies: `[n_chars]` entropy of the next character (or the end of text) given all
+            before each character, bits, if that was asked for.
 
     >>> import charwise
     >>> score = charwise.load().score("import os")
     >>> score.text, score.logprobs.shape, bool((score.missing < 0.01).all())
-    (b'import os', (9,), True)
+    ('import os', (9,), True)
     >>> [word.text for word in score.words("leading")]
     ['import', ' os']
     """
 
-    text: builtins.bytes  # `bytes` is a method here
+    raw: builtins.bytes  # `bytes` is a method here
     logprobs: NDArray[np.float64]
     missing: NDArray[np.float64]
     lent: NDArray[np.float64]
@@ -60,6 +70,20 @@ class Score:
     calls: int
     end_logprob: float | None = None
     token_ends: NDArray[np.int64] | None = None
+    entropies: NDArray[np.float64] | None = None
+    ranks: NDArray[np.int64] | None = None
+    distributions: NDArray[np.float64] | None = None
+    char_entropies: NDArray[np.float64] | None = None
+
+    @property
+    def text(self) -> str:
+        """The text; bytes that are no part of a character as `\\xNN`.
+
+        >>> zeros = np.zeros(1)
+        >>> Score(b"a", zeros, zeros, zeros, contexts=1, calls=1).text
+        'a'
+        """
+        return self.raw.decode("utf-8", "backslashreplace")
 
     @cached_property
     def surprisals(self) -> NDArray[np.float64]:
@@ -79,7 +103,7 @@ class Score:
 
     @cached_property
     def _characters(self) -> tuple[str, NDArray[np.int64]]:
-        return spans.characters_of(self.text)
+        return spans.characters_of(self.raw)
 
     @property
     def bits(self) -> float:
@@ -99,7 +123,7 @@ class Score:
         >>> Score(b"ab", np.log([0.5, 0.125]), zeros, zeros, contexts=1, calls=1).bits_per_byte
         2.0
         """
-        return self.bits / max(1, len(self.text))
+        return self.bits / max(1, len(self.raw))
 
     @property
     def bits_per_char(self) -> float:
@@ -119,7 +143,7 @@ class Score:
         >>> [row.text for row in charwise.load().score("é!").bytes()]
         ['\\\\xc3', '\\\\xa9', '!']
         """
-        return self._byte_spans(list(pairwise(range(len(self.text) + 1))))
+        return self._byte_spans(list(pairwise(range(len(self.raw) + 1))), letters=False)
 
     def chars(self) -> Spans:
         """A row for each character, that is, each Unicode code point.
@@ -131,7 +155,7 @@ class Score:
         >>> score.chars()[0].surprisal == sum(row.surprisal for row in score.bytes()[:2])
         True
         """
-        return self._char_spans(list(pairwise(range(len(self._characters[0]) + 1))))
+        return self._char_spans(list(pairwise(range(len(self._characters[0]) + 1))), letters=False)
 
     def words(self, convention: Convention = "leading") -> Spans:
         """A row for each word, and for whitespace that belongs to none: together, all of the text.
@@ -181,7 +205,7 @@ class Score:
         >>> [row.text for row in score.spans([(0, 6), (10, 12)])]
         ['import', 'py']
         """
-        size = len(self._characters[0] if unit == "character" else self.text)
+        size = len(self._characters[0] if unit == "character" else self.raw)
         good = spans.in_order(offsets, size, unit)
         return self._char_spans(good) if unit == "character" else self._byte_spans(good)
 
@@ -248,9 +272,20 @@ class Score:
     def _summary(self) -> str:
         return f"{self.bits:.1f} bits, {self.bits_per_char:.2f} a character"
 
-    def _byte_spans(self, offsets: list[tuple[int, int]]) -> Spans:
-        return spans.spans_of(self.text, self._cumulative, self.missing, offsets)
+    def _byte_spans(self, offsets: list[tuple[int, int]], letters: bool = True) -> Spans:
+        found = spans.spans_of(self.raw, self._cumulative, self.missing, offsets)
+        if self.entropies is None or self.ranks is None:
+            return found
+        return spans.with_entropies(
+            found, self._characters, self.entropies, self.ranks, letters=letters
+        )
 
-    def _char_spans(self, offsets: list[tuple[int, int]]) -> Spans:
+    def _char_spans(self, offsets: list[tuple[int, int]], letters: bool = True) -> Spans:
         edges = self._characters[1]
-        return spans.spans_of(self.text, self._cumulative, self.missing, offsets, edges)
+        found = spans.spans_of(self.raw, self._cumulative, self.missing, offsets, edges)
+        if self.entropies is None or self.ranks is None:
+            return found
+        of = self.entropies[edges[:-1]] if self.char_entropies is None else self.char_entropies
+        return spans.with_entropies(
+            found, self._characters, of, self.ranks[edges[:-1]], letters=letters
+        )

@@ -49,6 +49,13 @@ class Span(NamedTuple):
         surprisal: −log₂ p(span | all before), bits.
         cumulative: −log₂ p(the text up to the span's end), bits.
         missing: share of the probability that was left out at the span's bytes; see `Score`.
+        entropy: of what may come at the span's first letter, given all before it, bits.
+        reduction: that entropy, less the entropy at the first letter after the span, bits.
+        rank: of the byte that did come there, among the 256 and the end of text, from 1.
+
+    The last three are None if the score has no entropies; the reduction is None too where no letter
+    follows. A span of whitespace alone counts from its beginning, as do single bytes and
+    characters, whatever they are.
 
     >>> Span("py", 10, 12, surprisal=0.25, cumulative=8.5, missing=0.0).text
     'py'
@@ -60,6 +67,9 @@ class Span(NamedTuple):
     surprisal: float
     cumulative: float
     missing: float
+    entropy: float | None = None
+    reduction: float | None = None
+    rank: int | None = None
 
 
 @dataclass(frozen=True, repr=False)
@@ -97,8 +107,18 @@ class Spans(Sequence[Span]):
     def __getitem__(self, at: int | slice) -> Span | Spans:
         return Spans(self.rows[at], self.unit) if isinstance(at, slice) else self.rows[at]
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of what the spans have: those of `Span`, with the entropies if there are any.
+
+        >>> Spans((Span("a", 0, 1, 3.0, 3.0, 0.0),)).columns
+        ('text', 'start', 'end', 'surprisal', 'cumulative', 'missing')
+        """
+        found = any(row.entropy is not None for row in self.rows)
+        return Span._fields if found else Span._fields[:6]
+
     def to_pandas(self) -> pandas.DataFrame:
-        """A table with the columns of `Span`; needs pandas (`charwise[tables]`).
+        """A table with these columns; needs pandas (`charwise[tables]`).
 
         Raises:
             MissingExtraError: pandas is not installed.
@@ -113,13 +133,15 @@ class Spans(Sequence[Span]):
                 "a data frame needs pandas: pip install 'charwise[tables]'."
             ) from error
 
-        return pandas.DataFrame(self.rows, columns=list(Span._fields))
+        table = pandas.DataFrame(self.rows, columns=list(Span._fields))
+        return table[list(self.columns)]
 
     def __repr__(self) -> str:
         rows = list(self.rows)
         cut = len(rows) > 2 * _SHOWN
-        lines = [_line(row) for row in (rows[:_SHOWN] + rows[-_SHOWN:] if cut else rows)]
-        lines.insert(0, Span._fields)
+        names = self.columns
+        shown_rows = rows[:_SHOWN] + rows[-_SHOWN:] if cut else rows
+        lines = [names, *(_line(row)[: len(names)] for row in shown_rows)]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         shown = [
             "  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])])
@@ -132,7 +154,9 @@ class Spans(Sequence[Span]):
 
 def _line(row: Span) -> tuple[str, ...]:
     bits = (f"{row.surprisal:.3f}", f"{row.cumulative:.3f}")
-    return (repr(row.text), str(row.start), str(row.end), *bits, f"{row.missing:.2g}")
+    more = ("" if x is None else f"{x:.3f}" for x in (row.entropy, row.reduction))
+    left = (f"{row.missing:.2g}", *more, str(row.rank))
+    return (repr(row.text), str(row.start), str(row.end), *bits, *left)
 
 
 def characters_of(text: bytes) -> tuple[str, NDArray[np.int64]]:
@@ -296,4 +320,46 @@ def spans_of(
         left_out.tolist(),
         strict=True,
     )
-    return Spans(tuple(map(Span._make, rows)), "byte" if edges is None else "character")
+    return Spans(tuple(Span(*row) for row in rows), "byte" if edges is None else "character")
+
+
+def with_entropies(
+    spans: Spans,
+    characters: tuple[str, NDArray[np.int64]],
+    entropies: NDArray[np.float64],
+    ranks: NDArray[np.int64],
+    *,
+    letters: bool,
+) -> Spans:
+    """The spans with entropy, reduction and rank; see `Span`.
+
+    Args:
+        spans: in bytes or characters.
+        characters: of the whole text, as `characters_of` gives them.
+        entropies, ranks: `[n]` before each byte, or each character: what the spans count.
+        letters: whether to look at the first letter of each span, not at its beginning.
+
+    >>> spans = Spans((Span(" a", 0, 2, 3.0, 3.0, 0.0), Span(" b", 2, 4, 1.5, 4.5, 0.0)))
+    >>> bits, ranks = np.array([0.5, 2.0, 0.25, 1.0]), np.array([1, 3, 1, 2])
+    >>> found = with_entropies(spans, characters_of(b" a b"), bits, ranks, letters=True)
+    >>> [(span.entropy, span.reduction, span.rank) for span in found]
+    [(2.0, 1.0, 3), (1.0, None, 2)]
+    """
+    string, edges = characters
+    size = len(entropies)
+    ahead = np.arange(size + 1)  # where to look for what comes at each place
+    if letters:
+        spaces = [match.span() for match in re.finditer(r"\s+", string)]
+        for start, end in spaces:
+            if spans.unit == "byte":
+                start, end = int(edges[start]), int(edges[end])
+            ahead[start:end] = end
+    rows = []
+    for row in spans:
+        at = min(int(ahead[row.start]), size)
+        at = at if at < row.end else row.start
+        then = int(ahead[row.end])
+        entropy = float(entropies[at])
+        reduction = entropy - float(entropies[then]) if then < size else None
+        rows.append(row._replace(entropy=entropy, reduction=reduction, rank=int(ranks[at])))
+    return Spans(tuple(rows), spans.unit)

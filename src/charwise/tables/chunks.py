@@ -18,7 +18,7 @@ from charwise.tables.rows import BadRow, Stimulus
 
 if TYPE_CHECKING:
     from charwise.model import CharLM
-    from charwise.surprisal.score import Score
+    from charwise.surprisal.score import Entropy, Score
 
 Per = Literal["byte", "char", "word", "region", "text"]
 
@@ -41,11 +41,13 @@ class Measure:
         per: the unit.
         convention: which whitespace belongs to words.
         preset: how much to spend.
+        entropy: whose entropy is added, of the next byte or of the next character; None for none.
     """
 
     per: Per = "word"
     convention: Convention = "leading"
     preset: str = "default"
+    entropy: Entropy | None = None
 
 
 def fields(measure: Measure, kept: Sequence[str] = ()) -> dict[str, type]:
@@ -56,6 +58,7 @@ def fields(measure: Measure, kept: Sequence[str] = ()) -> dict[str, type]:
     - unit: the number of the unit in its text, from 1.
     - text, start, end, surprisal, cumulative, missing: as in `Span`; offsets are in bytes where
       units are bytes, and else in characters.
+    - entropy, reduction, rank, if entropies are asked for: as in `Span`.
     - the columns of the input that are kept.
 
     Raises:
@@ -67,6 +70,8 @@ def fields(measure: Measure, kept: Sequence[str] = ()) -> dict[str, type]:
     own: dict[str, type] = {"file": str, "row": int, "item": str, "unit": int}
     own |= {"text": str, "start": int, "end": int}
     own |= dict.fromkeys(("surprisal", "cumulative", "missing"), float)
+    if measure.entropy is not None:
+        own |= {"entropy": float, "reduction": float, "rank": int}
     for n, name in enumerate(kept):
         if name in own or name in kept[:n]:
             raise SettingError(
@@ -127,6 +132,7 @@ def score_chunk(
                 [row.text for row in good],
                 contexts=[row.context for row in good],
                 preset=measure.preset,
+                entropy=measure.entropy,
             )
         )
     except CharwiseError:  # one of them is to blame: each by itself
@@ -141,15 +147,19 @@ def _outcome(
 ) -> list[Record] | BadRow:
     try:
         if score is None:
-            score = lm.score(row.text, context=row.context, preset=measure.preset)
+            score = lm.score(
+                row.text, context=row.context, preset=measure.preset, entropy=measure.entropy
+            )
         if not np.isfinite(score.missing).all():
             raise ZeroProbabilityError("what was left out of the sums is not a number.")
         # A name of a file may be any bytes, which arrive as surrogate escapes.
         file = row.place.file.encode("utf-8", "backslashreplace").decode()
         place = {"file": file, "row": row.place.number, "item": row.item}
+        units = _units(score, row, measure)
+        names = Span._fields[: 6 if measure.entropy is None else None]
         return [
-            {**place, "unit": number, **span._asdict(), **dict(row.kept)}
-            for number, span in enumerate(_units(score, row, measure), 1)
+            {**place, "unit": n, **dict(zip(names, span, strict=False)), **dict(row.kept)}
+            for n, span in enumerate(units, 1)
         ]
     except (EngineError, SettingError):
         raise
@@ -166,4 +176,4 @@ def _units(score: Score, row: Stimulus, measure: Measure) -> Sequence[Span]:
         return score.words(measure.convention)
     if measure.per == "region":
         return score.spans(row.regions)
-    return score.spans([(0, len(characters_of(score.text)[0]))])
+    return score.spans([(0, len(characters_of(score.raw)[0]))])
