@@ -108,6 +108,12 @@ def test_only_where_nothing_fits_it_is_refused():
     with pytest.raises(ContextLengthError, match=r"6 tokens.* leaves room for 0 tokens.* of 6"):
         lm.score([*[end] * 6, "a"], end=True)
     assert lm.score([*[end] * 5, "a"], end=True).end_logprob == pytest.approx(math.log(0.1 * 4 / 7))
+    # A text that ends inside a token needs the context of all its canonical tokens.
+    partial = table([b"a", b"bc"], {(): [0.5, 0.3, 0.2]})
+    exact = CharLM(with_window(partial, 3), preset="exact").score("aab")
+    assert np.exp(exact.logprobs) == pytest.approx([0.5, 0.5, 0.3])
+    with pytest.raises(ContextLengthError, match=r"leaves room for 1 tokens"):
+        CharLM(with_window(partial, 2)).score("aab")
     # Two tokens slide with one of them to condition on; one does not.
     assert np.isfinite(lm.score([*[end] * 4, "ab" * 9]).logprobs).all()
     with pytest.raises(ContextLengthError, match=r"leaves room for 1 tokens"):

@@ -230,7 +230,8 @@ def plan(
     canonical = index.vocabulary.encode_beginning(whole)
     offsets = np.cumsum([0, *map(index.length, canonical)]).tolist()
     size = len(canonical)
-    room = _room(engine.window, len(opening.ids), size, through)
+    last = through or offsets[-1] < len(whole)  # whether the last token makes a context to evaluate
+    room = _room(engine.window, len(opening.ids), size, size if last else size - 1)
     warm_up = min(WARM_UP, room // 4)
     scored = 0
     while True:
@@ -249,8 +250,10 @@ def plan(
         scored = stop
 
 
-def _room(window: int | None, before: int, size: int, through: bool) -> int:
+def _room(window: int | None, before: int, size: int, deepest: int) -> int:
     """Canonical tokens of a window, after `before` tokens, for a text of `size`.
+
+    `deepest` is how many of them the longest context needs.
 
     Alternatives may need more tokens than the canonical tokenization: a fifth is left free. Where
     that leaves little to slide over, a text that fits without is not cut.
@@ -261,7 +264,7 @@ def _room(window: int | None, before: int, size: int, through: bool) -> int:
     room = min(WINDOW, left * 4 // 5)
     if size <= room or room >= 4 * WARM_UP:
         return room
-    if size - (not through) <= left:
+    if deepest <= left:
         return size
     if left < 2:
         raise ContextLengthError(
