@@ -139,7 +139,7 @@ def test_tokens_and_stop_strings_count_beyond_the_prompt() -> None:
 
 def test_lagging_ids_are_refused_before_the_request() -> None:
     """The overlap scheduler is on unless it was turned off; other backends have no such setting."""
-    with pytest.raises(EngineError, match="is no tensorrt_llm.LLM"):
+    with pytest.raises(EngineError, match=r"is no tensorrt_llm\.LLM"):
         heal_request(None, "import nump", params())
     with pytest.raises(EngineError, match="disable_overlap_scheduler=True"):
         heal_request(llm(disable_overlap_scheduler=False), "import nump", params())
