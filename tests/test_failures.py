@@ -157,7 +157,7 @@ def test_the_spelling_of_an_end_token_is_ordinary_text():
     lm = small()
     prompt = f"a{END}b"
     score = lm.score(prompt)
-    assert score.text == prompt.encode()
+    assert score.raw == prompt.encode()
     assert 0 not in lm.vocabulary.encode(prompt)
     assert lm.state(prompt).text == prompt.encode()
     assert lm.complete(prompt, max_new_bytes=4)[0].exact_from == 0
@@ -167,7 +167,7 @@ def test_the_spelling_of_an_end_token_is_ordinary_text():
     assert all(0 not in member.token_ids for member in lm.covering(f"a{END[:5]}").top(5))
     embedded = charwise.load()
     ends = embedded.vocabulary.special[embedded.vocabulary.end_ids[0]]
-    assert embedded.score(ends + "x").text == (ends + "x").encode()
+    assert embedded.score(ends + "x").raw == (ends + "x").encode()
 
 
 def test_a_byte_that_no_token_spells():
@@ -189,7 +189,7 @@ def test_all_256_bytes_in_one_text(kind: str):
     lm = small(kind, window=512)
     text = bytes(range(256))
     score = lm.score(text, preset="fast")
-    assert score.text == text
+    assert score.raw == text
     assert np.isfinite(score.logprobs).all()
     nxt = lm.next(text, preset="fast")
     assert nxt.probs.sum() == pytest.approx(1)

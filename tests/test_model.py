@@ -99,7 +99,7 @@ def test_scores_are_differences(case: Case):
     if truth[-1] == 0:
         return
     score = lm.score(case.text, end=True)
-    assert score.text == case.text
+    assert score.raw == case.text
     assert score.logprobs == pytest.approx(np.diff(np.log(truth)), rel=1e-9, abs=1e-9)
     assert not score.missing.any()
     assert not score.lent.any()
@@ -504,7 +504,7 @@ def test_all_256_bytes_in_one_text():
     text = bytes(range(256))
     lm = CharLM(model.lm, preset=SAME_TAIL)
     score = lm.score(text)
-    assert score.text == text
+    assert score.raw == text
     assert score.logprobs == pytest.approx(np.diff(bigram_truth(model, text)), abs=1e-6)
     nxt = lm.next(text)
     assert nxt.probs.sum() == pytest.approx(1, rel=1e-12)

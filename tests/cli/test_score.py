@@ -11,12 +11,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from typer.testing import CliRunner, Result
 
 import charwise
+import charwise.cli.options
 from charwise import CharLM, Vocabulary
 from charwise.cli.app import app
 from charwise.engines.ngram import NgramLM
@@ -193,7 +194,8 @@ def test_columns_that_are_kept(tmp_path: Path, ngram: None, ending: str) -> None
     assert [str(each) for each in found.n[found.n.notna()]] == ["0.5"]
     printed = run_json(path, *keep)["rows"]
     assert [row["subject"] for row in printed] == ["3", "3", "s4"]
-    assert "full" in run(path, *keep).stdout
+    shown = run(path, *keep).stdout
+    assert all(cell in shown for cell in ("full", "réduit", "s4", "0.5"))
 
 
 def test_a_plain_text_has_no_column_to_keep_but_a_table_beside_it_has(
@@ -223,6 +225,43 @@ def test_columns_that_cannot_be_kept(
     result = run(path, *(part for name in names for part in ("--keep-column", name)))
     assert result.exit_code == code
     assert sentence in " ".join((result.output + str(result.exception)).split())
+
+
+@pytest.mark.parametrize("entropy", ["byte", "char"])
+def test_entropies_are_columns(
+    tmp_path: Path, ngram: None, entropy: Literal["byte", "char"]
+) -> None:
+    lm = charwise.cli.options.ModelOptions().load()
+    path = table(tmp_path / "a.jsonl", [{"text": "ab a", "condition": "x"}, {"text": "a"}])
+    path.write_text(path.read_text().replace('{"text": "a"}', '{"text": "a", "condition": "y"}'))
+    names = ["entropy", "reduction", "rank"]
+    more = ["--entropy", entropy, "--keep-column", "condition"]
+    rows = run_json(path, *more)["rows"]
+    assert list(rows[0])[-4:] == [*names, "condition"]
+    spans = [span for score in lm.scores(["ab a", "a"], entropy=entropy) for span in score.words()]
+    assert [tuple(row[name] for name in names) for row in rows] == [span[6:] for span in spans]
+    assert [row["reduction"] is None for row in rows] == [False, True, True]
+    plain = run_json(path)["rows"]
+    assert not {*names} & {*plain[0]}
+    assert [row["surprisal"] for row in plain] == [row["surprisal"] for row in rows]
+    assert run(path, *more, "-o", tmp_path / "out.csv").exit_code == 0
+    [first, last, alone] = csv.DictReader((tmp_path / "out.csv").open())
+    assert float(first["entropy"]) == rows[0]["entropy"]
+    assert (last["reduction"], alone["reduction"]) == ("", "")
+    printed = run(path, *more).stdout.splitlines()
+    assert printed[0].split() == [
+        *("row", "unit", "text", "start", "end", "surprisal", "cumulative", "missing"),
+        *(*names, "condition"),
+    ]
+    assert printed[-1].split()[-1] == "y"
+
+
+def test_another_entropy_is_another_output(tmp_path: Path, ngram: None) -> None:
+    path, out = tmp_path / "a.jsonl", tmp_path / "out.csv"
+    table(path, [{"text": "abb" if n == 40 else "ab a"} for n in range(50)])
+    assert run(path, "-o", out).exit_code == 1  # after a chunk
+    result = run(path, "-o", out, "--entropy", "byte")
+    assert "--entropy was None, and is now byte" in str(result.exception)
 
 
 # --- What is wrong ------------------------------------------------------------------------------

@@ -142,7 +142,7 @@ def test_special_tokens_are_no_text(model: CharwiseLM):
     (name,) = lm.vocabulary.special.values()
     ((logprob, _),) = ask(model, "loglikelihood", ("x = 1\n", name))
     score = lm.score(name, context="x = 1\n", preset="fast", end=True)
-    assert score.text == name.encode()
+    assert score.raw == name.encode()
     assert logprob == pytest.approx(score.logprobs.sum(), rel=1e-5)
 
 
@@ -265,7 +265,7 @@ def test_other_kinds_of_task(model: CharwiseLM):
     items = [json.loads(line)["before"] for line in (FOLDER / "items.jsonl").open(encoding="utf-8")]
     scores = [charwise.load().score(item, preset="fast") for item in items]
     bits = -sum(score.logprobs.sum() for score in scores) / math.log(2)
-    size = sum(len(score.text) for score in scores)
+    size = sum(len(score.raw) for score in scores)
     assert results["rolling"]["bits_per_byte,none"] == pytest.approx(bits / size, rel=1e-5)
     assert results["written"]["exact_match,none"] > 0
 

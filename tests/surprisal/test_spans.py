@@ -6,6 +6,7 @@ import dataclasses
 import math
 import pickle
 import re
+import sys
 from fractions import Fraction
 from itertools import pairwise
 from typing import Any
@@ -19,7 +20,13 @@ import charwise
 from charwise import CharLM, Vocabulary
 from charwise.coverings.reference import prefix_probability
 from charwise.engines.ngram import NgramLM
-from charwise.errors import CharwiseError, SettingError, SpanError, ZeroProbabilityError
+from charwise.errors import (
+    CharwiseError,
+    MissingExtraError,
+    SettingError,
+    SpanError,
+    ZeroProbabilityError,
+)
 from charwise.surprisal.score import Score
 from charwise.surprisal.spans import WORDS, Convention, Span, Spans, characters_of, exact_bits
 from conftest import Data
@@ -313,11 +320,34 @@ def test_tables_have_the_rows_and_their_columns() -> None:
     score = score_of("naïve café".encode())
     words = score.words().to_pandas()
     assert words.columns.tolist() == list(Span._fields[:6])
-    assert [tuple(row) for row in words.itertuples(index=False)] == list(score.words())
+    found = [tuple(row) for row in words.itertuples(index=False)]
+    assert found == [row[:6] for row in score.words()]
     every = score.to_pandas()
-    assert len(every) == len(score.text)
+    assert len(every) == len(score.raw)
     assert every.lent.tolist() == score.lent.tolist()
-    assert score_of(b"").words().to_pandas().columns.tolist() == list(Span._fields)
+    assert score_of(b"").words().to_pandas().columns.tolist() == list(Span._fields[:6])
+
+
+def test_text_is_a_string_and_raw_are_its_bytes() -> None:
+    score = score_of("é".encode() + b"\xff")
+    assert (score.text, score.raw) == ("é\\xff", "é".encode() + b"\xff")
+    assert [row.text for row in score.chars()] == ["é", "\\xff"]
+
+
+def test_nothing_left_out_is_no_negative_zero() -> None:
+    zeros = np.zeros(2)
+    score = Score(b"ab", -np.ones(2), -zeros, zeros, contexts=0, calls=0)
+    views = [*score.words(), *score.bytes()]
+    assert [math.copysign(1.0, row.missing) for row in views] == [1.0] * 3
+
+
+def test_without_pandas_a_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    for frame in (score_of(b"a").to_pandas, score_of(b"a").words().to_pandas):
+        with pytest.raises(MissingExtraError, match=r"pip install 'charwise\[tables\]'") as caught:
+            frame()
+        assert isinstance(caught.value, ImportError)
+        assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
 
 
 def test_a_printed_table_leaves_out_the_middle() -> None:

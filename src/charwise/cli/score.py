@@ -35,6 +35,9 @@ LEFT_OUT = 3
 _MOST_ROWS = 1_000
 _MOST_SHOWN = 200
 
+#: Columns of characters that a table in a pipe has for each column of its own beyond the usual.
+_WIDER = 12
+
 
 @takes_model
 def score(
@@ -214,6 +217,8 @@ def _print(
         )
         return bad
     screen = console()
+    if not screen.is_terminal:  # which has a width of its own
+        screen.width += _WIDER * (len(job.fields()) - len(fields(Measure())))
     screen.print(_table(records[:_MOST_SHOWN], job.fields()))
     if len(records) > _MOST_SHOWN:
         more = len(records) - _MOST_SHOWN
@@ -241,7 +246,7 @@ def _table(records: list[Record], kinds: dict[str, type]) -> Table:
         if kinds[name] is not str:
             table.add_column(name, justify="right", no_wrap=True)
         else:
-            table.add_column(name, overflow="fold")
+            table.add_column(name, overflow="fold", min_width=8)
     for record in records:
         cells = [_shown(record.get(name), shown.get(name, str)) for name in names]
         table.add_row(*map(Text, cells))
