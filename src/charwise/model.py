@@ -13,6 +13,7 @@ from charwise.coverings.rows import EvaluatedRows
 from charwise.cursor.char_entropy import char_entropies
 from charwise.cursor.distributions import NextBytes, NextChars
 from charwise.cursor.generation import Completion, Drawn, characters, complete, stream
+from charwise.cursor.limit import Cancel, Limit
 from charwise.cursor.sampling import Sampling
 from charwise.cursor.state import State, begin
 from charwise.errors import SettingError
@@ -24,6 +25,7 @@ from charwise.token_lm import TokenLM
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.prompt_parts import Prompt, parts_of
 from charwise.tokens.prompts import last_text, split, split_parts
+from charwise.tokens.stops import StopStrings
 from charwise.tokens.vocabulary import Vocabulary
 
 
@@ -44,6 +46,32 @@ class CharLM:
         self.engine = engine
         self.index = SortedVocabulary.of(engine.vocabulary)
         self.effort = effort_of(preset)
+
+    @classmethod
+    def from_transformers(
+        cls, model: Any, tokenizer: Any, *, preset: str | Effort = "default"
+    ) -> CharLM:
+        """The character interface of a causal language model that one has already.
+
+        Args:
+            model: of transformers, on whatever device; it is used as it is, not copied.
+            tokenizer: its fast tokenizer.
+            preset: the default effort, see `score`.
+
+        Raises:
+            EngineError: a model whose contexts cannot be evaluated, and why.
+            VocabularyError: a tokenizer that has no bytes.
+
+        >>> from charwise.models import EMBEDDED
+        >>> from transformers import AutoModelForCausalLM, AutoTokenizer
+        >>> model = AutoModelForCausalLM.from_pretrained(EMBEDDED)
+        >>> lm = CharLM.from_transformers(model, AutoTokenizer.from_pretrained(EMBEDDED))
+        >>> lm.next("import nump").top(1)[0][0]
+        'y'
+        """
+        from charwise.engines.load import engine_around
+
+        return cls(engine_around(model, tokenizer), preset=preset)
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -223,7 +251,9 @@ class CharLM:
         top_p: float = 1.0,
         top_k: int = 0,
         seed: int | None = None,
-        stop: Sequence[str | bytes] = (),
+        stop: StopStrings = (),
+        seconds: float | None = None,
+        cancel: Cancel | None = None,
         preset: str | Effort | None = None,
     ) -> list[Completion]:
         """Completions drawn from p(completion | prompt characters).
@@ -234,18 +264,29 @@ class CharLM:
         apply to those.
 
         Args:
+            n: how many; at temperature 0 those of equal bytes are one, and the most probable comes
+                first, by `Completion.bits_per_byte`. Draws stay as they were drawn.
             max_new_bytes: completions end before a character that would exceed this.
             stop: strings at which to stop, byte-exact, also across tokens; not returned.
             seed: for the same draws again.
+            seconds: a time budget, the prompt included. Looked at, as `cancel` is, between two
+                model calls: what was drawn until then is returned.
+            cancel: a `threading.Event` that stops when it is set.
+
+        Raises:
+            SettingError: for a number, a stop string or a budget that is none.
+            ZeroProbabilityError: if the model gives the prompt probability zero.
 
         >>> import charwise
         >>> lm = charwise.load()
         >>> lm.complete("import nump", max_new_bytes=1)[0].text
         'y'
         """
-        sampling = Sampling(temperature, top_p, top_k, seed)
+        limit, sampling = Limit(seconds, cancel), Sampling(temperature, top_p, top_k, seed)
         state = self.state(prompt, preset=preset)
-        return complete(state, n=n, max_new_bytes=max_new_bytes, stop=stop, sampling=sampling)
+        return complete(
+            state, n=n, max_new_bytes=max_new_bytes, stop=stop, sampling=sampling, limit=limit
+        )
 
     def stream(
         self,
@@ -256,19 +297,23 @@ class CharLM:
         top_p: float = 1.0,
         top_k: int = 0,
         seed: int | None = None,
-        stop: Sequence[str | bytes] = (),
+        stop: StopStrings = (),
+        seconds: float | None = None,
+        cancel: Cancel | None = None,
         preset: str | Effort | None = None,
     ) -> Iterator[str]:
         """One completion in pieces, as it is drawn; never ends a piece inside a character.
+
+        Arguments and errors are those of `complete`.
 
         >>> import charwise
         >>> lm = charwise.load()
         >>> "".join(lm.stream("import nump", max_new_bytes=1))
         'y'
         """
-        sampling = Sampling(temperature, top_p, top_k, seed)
+        limit, sampling = Limit(seconds, cancel), Sampling(temperature, top_p, top_k, seed)
         state = self.state(prompt, preset=preset)
-        return stream(state, max_new_bytes=max_new_bytes, stop=stop, sampling=sampling)
+        return stream(state, max_new_bytes=max_new_bytes, stop=stop, sampling=sampling, limit=limit)
 
     def characters(
         self,

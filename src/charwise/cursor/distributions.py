@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from html import escape
 
 import numpy as np
 from numpy.typing import NDArray
 
 from charwise.errors import SettingError
+from charwise.tokens.canonical import to_bytes
 
 #: Index of the end of text in `NextBytes.probs`.
 EOS = 256
@@ -49,12 +51,18 @@ class NextBytes:
         """Probability that the text ends here."""
         return float(self.probs[EOS])
 
-    def __getitem__(self, byte: str | bytes | int) -> float:
-        """Probability of one byte: `nxt["d"]`, `nxt[b"d"]`, `nxt[100]`; `nxt[256]` is EOS."""
-        if isinstance(byte, int):
-            code = byte
+    def __getitem__(self, byte: str | bytes | int | np.integer) -> float:
+        """Probability of one byte: `nxt["d"]`, `nxt[b"d"]`, `nxt[100]`; `nxt[256]` is EOS.
+
+        Raises:
+            SettingError: for what is not one byte.
+        """
+        if isinstance(byte, int | np.integer) and not isinstance(byte, bool):
+            code = int(byte)
+        elif not isinstance(byte, str | bytes):
+            raise SettingError(f"{byte!r} is no byte: ask for a character, a byte, or 0 to 256.")
         else:
-            raw = byte.encode() if isinstance(byte, str) else byte
+            raw = to_bytes(byte)
             if len(raw) != 1:
                 raise SettingError(
                     f"{byte!r} is {len(raw)} bytes long: ask next_chars for characters, or "
@@ -120,12 +128,8 @@ def show_byte(code: int) -> str:
 
 def _bars(rows: list[tuple[str, float]], title: str) -> str:
     cells = "".join(
-        f"<tr><td><code>{_escape(repr(text)[1:-1])}</code></td><td>{p:.4f}</td><td><div style="
+        f"<tr><td><code>{escape(repr(text)[1:-1])}</code></td><td>{p:.4f}</td><td><div style="
         f"'background:#4c78a8;height:0.8em;width:{max(1, round(200 * p))}px'></div></td></tr>"
         for text, p in rows
     )
     return f"<table><caption>{title}</caption>{cells}</table>"
-
-
-def _escape(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

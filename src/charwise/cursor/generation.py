@@ -8,22 +8,42 @@ shows how masking (token healing) differs.
 
 from __future__ import annotations
 
+import math
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Protocol, Self
 
 import numpy as np
 import torch
 
+from charwise.coverings.bundles import Bundle
 from charwise.cursor.distributions import EOS, NextBytes
+from charwise.cursor.limit import Limit
 from charwise.cursor.sampling import Sampling, draw_tokens
+from charwise.cursor.shared_tree import SharedTree
 from charwise.errors import SettingError
-from charwise.tokens.stops import Stops
+from charwise.tokens.stops import Stops, StopStrings
 from charwise.tokens.utf8 import decoder_after, pending
 
-if TYPE_CHECKING:
-    from charwise.cursor.state import State
+
+class Cursor(Protocol):
+    """A `State`, as far as drawing from it goes."""
+
+    shared: SharedTree
+
+    @property
+    def text(self) -> bytes: ...
+    @property
+    def bundles(self) -> tuple[Bundle, ...]: ...
+    @property
+    def logprob(self) -> float: ...
+    @property
+    def exact_from(self) -> int: ...
+    @property
+    def at_root(self) -> bool: ...
+    def next(self) -> NextBytes: ...
+    def __add__(self, more: bytes, /) -> Self: ...
 
 
 @dataclass(frozen=True)
@@ -39,7 +59,10 @@ class Completion:
         token_ids: the tokens drawn, from `exact_from` on: the covering's member, then the rest.
         exact_from: offset in the prompt, in bytes, before which only its canonical tokenization
             is conditioned on.
-        finish: "end" (end of text), "stop" (a stop string), "length", or "window".
+        finish: "end" (end of text), "stop" (a stop string), "length", "window", "time" or
+            "cancelled".
+        drawn: bytes that the tokens drawn add to the prompt, what `text` leaves off included; the
+            end of text counts as one.
 
     >>> import charwise
     >>> completion = charwise.load().complete("import nump", max_new_bytes=1)[0]
@@ -53,6 +76,15 @@ class Completion:
     token_ids: list[int]
     exact_from: int
     finish: str
+    drawn: int
+
+    @property
+    def bits_per_byte(self) -> float:
+        """Surprisal of what was drawn, for each byte of it: comparable across lengths.
+
+        0 if nothing was drawn.
+        """
+        return -self.logprob / math.log(2) / self.drawn if self.drawn else 0.0
 
 
 @dataclass
@@ -69,35 +101,47 @@ class _Draft:
 
 
 def complete(
-    state: State,
+    state: Cursor,
     *,
     n: int = 1,
     max_new_bytes: int = 64,
-    stop: Sequence[str | bytes] = (),
+    stop: StopStrings = (),
     sampling: Sampling | None = None,
+    limit: Limit | None = None,
 ) -> list[Completion]:
     """n completions of a state's text; see `CharLM.complete`."""
-    generator = _Generator(state, n, max_new_bytes, stop, sampling or Sampling())
+    sampling = sampling or Sampling()
+    generator = _Generator(state, n, max_new_bytes, stop, sampling, limit or Limit())
     try:
         while generator.active():
             generator.advance()
-        return [generator.completion(draft) for draft in generator.drafts]
+        completions = [generator.completion(draft) for draft in generator.drafts]
     finally:
         generator.close()
+    return completions if sampling.temperature else _most_probable(completions)
+
+
+def _most_probable(completions: list[Completion]) -> list[Completion]:
+    """Completions without those of equal bytes, the most probable for its length first."""
+    best: dict[bytes, Completion] = {}
+    for completion in sorted(completions, key=lambda one: one.bits_per_byte):
+        best.setdefault(completion.raw, completion)
+    return list(best.values())
 
 
 def stream(
-    state: State,
+    state: Cursor,
     *,
     max_new_bytes: int = 64,
-    stop: Sequence[str | bytes] = (),
+    stop: StopStrings = (),
     sampling: Sampling | None = None,
+    limit: Limit | None = None,
 ) -> Iterator[str]:
     """The pieces of one completion as they are drawn; no piece ends inside a character.
 
     Text that may turn out to begin a stop string is held back until that is known.
     """
-    generator = _Generator(state, 1, max_new_bytes, stop, sampling or Sampling())
+    generator = _Generator(state, 1, max_new_bytes, stop, sampling or Sampling(), limit or Limit())
     draft = generator.drafts[0]
     decoder = decoder_after(state.text)
     sent = 0
@@ -128,7 +172,7 @@ class Drawn:
 
 
 def characters(
-    state: State, *, max_new_bytes: int = 64, sampling: Sampling | None = None
+    state: Cursor, *, max_new_bytes: int = 64, sampling: Sampling | None = None
 ) -> Iterator[Drawn]:
     """A completion a character at a time, each with the distributions it was drawn from.
 
@@ -174,18 +218,20 @@ class _Generator:
 
     def __init__(
         self,
-        state: State,
+        state: Cursor,
         n: int,
         max_new_bytes: int,
-        stop: Sequence[str | bytes],
+        stop: StopStrings,
         sampling: Sampling,
+        limit: Limit,
     ) -> None:
         if n < 1:
             raise SettingError(f"n is {n}: at least one completion must be asked for.")
         if max_new_bytes < 0:
             raise SettingError(f"max_new_bytes is {max_new_bytes}: it must be 0 or more.")
         self.stops = Stops(stop)
-        self.state, self.sampling, self.limit = state, sampling, max_new_bytes
+        self.state, self.sampling, self.most = state, sampling, max_new_bytes
+        self.limit = limit
         self.shared = state.shared
         self.tree = self.shared.evaluated.tree
         self.mine: list[int] = []
@@ -205,11 +251,14 @@ class _Generator:
         vocabulary = self.shared.index.vocabulary
         window = self.shared.engine.window
         drafts = self.active()
+        reached = self.limit.reached()
+        for draft in drafts:
+            draft.finish = reached
         if window is not None:
             for draft in drafts:
                 if self.shared.length(draft.node) + (draft.token >= 0) > window:
                     draft.finish = "window"
-            drafts = self.active()
+        drafts = self.active()
         if not drafts:
             return
         with self.shared.lock:
@@ -235,19 +284,19 @@ class _Generator:
     def _check(self, draft: _Draft) -> None:
         """Finish a draft that holds a stop string, or enough bytes."""
         match = self.stops.first(draft.raw)
-        if match is not None and match[0] <= self.limit:
+        if match is not None and match[0] <= self.most:
             draft.cut, draft.finish = match[0], "stop"
-        elif len(draft.raw) >= self.limit:
+        elif len(draft.raw) >= self.most:
             draft.finish = "length"
 
     def kept(self, draft: _Draft) -> bytes:
         """The bytes of a draft up to the stop string or the limit, whole characters only."""
         if draft.cut >= 0:
             return draft.raw[: draft.cut]
-        if len(draft.raw) < self.limit:
+        if len(draft.raw) < self.most:
             return draft.raw
-        text = self.state.text[-3:] + draft.raw[: self.limit]
-        return draft.raw[: max(0, self.limit - len(pending(text)))]
+        text = self.state.text[-3:] + draft.raw[: self.most]
+        return draft.raw[: max(0, self.most - len(pending(text)))]
 
     def safe(self, draft: _Draft) -> int:
         """How many bytes of a draft can be sent: no stop string can still begin before."""
@@ -262,6 +311,7 @@ class _Generator:
             draft.token_ids,
             self.state.exact_from,
             draft.finish,
+            len(draft.raw) + (draft.finish == "end"),
         )
 
     def close(self) -> None:
@@ -271,7 +321,7 @@ class _Generator:
 
 
 def _draw_members(
-    state: State, n: int, sampling: Sampling, rng: np.random.Generator
+    state: Cursor, n: int, sampling: Sampling, rng: np.random.Generator
 ) -> list[_Draft]:
     """n members of the covering: drawn by prefix probability, or the n most probable."""
     shared = state.shared

@@ -11,11 +11,15 @@ States are immutable and share one `SharedTree`: the token tree, and what has be
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterator
 from typing import Any
 
 from charwise.coverings.bundles import next_byte_masses
 from charwise.cursor.cover import Cover, cover_after, cover_in_rounds
 from charwise.cursor.distributions import EOS, NextBytes, NextChars
+from charwise.cursor.generation import Completion, complete, stream
+from charwise.cursor.limit import Cancel, Limit
+from charwise.cursor.sampling import Sampling
 from charwise.cursor.shared_tree import EXACT_TOKENS, SharedTree, prefill
 from charwise.errors import SettingError, ZeroProbabilityError, impossible
 from charwise.known_text.effort import Effort
@@ -24,6 +28,7 @@ from charwise.tokens import utf8
 from charwise.tokens.canonical import to_bytes
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.prompts import Opening
+from charwise.tokens.stops import StopStrings
 
 #: Longer additions to a state are taken in rounds instead of byte by byte.
 _STEPPED = 4
@@ -203,6 +208,56 @@ class State:
         """A state after a text, on a tree of its own."""
         shared = self.shared
         return begin(shared.engine, shared.index, shared.opening, whole, self.effort)
+
+    def complete(
+        self,
+        *,
+        n: int = 1,
+        max_new_bytes: int = 64,
+        temperature: float = 0.0,
+        top_p: float = 1.0,
+        top_k: int = 0,
+        seed: int | None = None,
+        stop: StopStrings = (),
+        seconds: float | None = None,
+        cancel: Cancel | None = None,
+    ) -> list[Completion]:
+        """Completions of the text, from what is known of it: no second prefill.
+
+        Arguments, order and errors are those of `CharLM.complete`.
+
+        >>> import charwise
+        >>> state = charwise.load().state("import nu")
+        >>> (state + "mp").complete(max_new_bytes=1)[0].text
+        'y'
+        """
+        limit, sampling = Limit(seconds, cancel), Sampling(temperature, top_p, top_k, seed)
+        return complete(
+            self, n=n, max_new_bytes=max_new_bytes, stop=stop, sampling=sampling, limit=limit
+        )
+
+    def stream(
+        self,
+        *,
+        max_new_bytes: int = 64,
+        temperature: float = 0.0,
+        top_p: float = 1.0,
+        top_k: int = 0,
+        seed: int | None = None,
+        stop: StopStrings = (),
+        seconds: float | None = None,
+        cancel: Cancel | None = None,
+    ) -> Iterator[str]:
+        """One completion in pieces, as it is drawn; never ends a piece inside a character.
+
+        Arguments and errors are those of `CharLM.complete`.
+
+        >>> import charwise
+        >>> "".join(charwise.load().state("import nump").stream(max_new_bytes=1))
+        'y'
+        """
+        limit, sampling = Limit(seconds, cancel), Sampling(temperature, top_p, top_k, seed)
+        return stream(self, max_new_bytes=max_new_bytes, stop=stop, sampling=sampling, limit=limit)
 
     def __copy__(self) -> State:
         return self  # immutable

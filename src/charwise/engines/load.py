@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from charwise.engines.pretrained import DEFAULT_MODEL, LOADING, read_pretrained
-from charwise.errors import SettingError
+from charwise.errors import EngineError, SettingError
 from charwise.models import EMBEDDED
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def open_engine(
     if not isinstance(name, str | os.PathLike):
         raise SettingError(
             f"a model is a name, a folder or a file, not {type(name).__name__}. A model that you "
-            "have already goes into an engine: TransformersLM(model, vocabulary)."
+            "have already: CharLM.from_transformers(model, tokenizer)."
         )
     place = _place(os.fspath(name))
     chosen = engine or ("llama.cpp" if place.endswith(".gguf") else "transformers")
@@ -128,9 +128,6 @@ def _place(name: str) -> str:
 
 
 def _transformers(asked: Asked) -> TransformersLM:
-    from charwise.engines.transformers.lm import TransformersLM
-    from charwise.tokens.vocabulary import Vocabulary
-
     model, tokenizer = read_pretrained(
         asked.model,
         asked.device,
@@ -140,6 +137,28 @@ def _transformers(asked: Asked) -> TransformersLM:
         device_map=asked.device_map,
         quantization_config=asked.quantization_config,
     )
+    return engine_around(model, tokenizer)
+
+
+def engine_around(model: Any, tokenizer: Any) -> TransformersLM:
+    """The engine of a transformers model and its tokenizer that are loaded already.
+
+    Raises:
+        EngineError: a model whose contexts cannot be evaluated.
+        VocabularyError: a tokenizer that has no bytes.
+
+    >>> model, tokenizer = read_pretrained(EMBEDDED, None, None)
+    >>> engine_around(model, tokenizer).vocabulary.width
+    8192
+    """
+    from charwise.engines.transformers.lm import TransformersLM
+    from charwise.tokens.vocabulary import Vocabulary
+
+    if not hasattr(model, "config") or not hasattr(model, "generate"):
+        raise EngineError(
+            f"{type(model).__name__} is no causal language model of transformers: load one with "
+            "AutoModelForCausalLM.from_pretrained."
+        )
     vocabulary = Vocabulary.from_transformers(
         tokenizer,
         model.config.get_text_config().vocab_size,
