@@ -1,5 +1,6 @@
 # make demo   complete eight partial identifiers with the embedded model
 # make test   tests, doctests, ruff and mypy --strict; PYTEST_ARGS="-k cut" adds pytest options
+# make fuzz SECONDS=600  odd arguments for every public function; what comes out and should not
 # make docs   the site, in build/docs; whatever is wrong with a page or a docstring ends it
 # make dist   wheel and source in dist/, checked; the wheel's `charwise demo` in an empty environment
 # make test-vllm  the tests with vLLM (its CPU build), in .venv-vllm
@@ -9,13 +10,14 @@
 
 PYTHON ?= python3
 PYTEST_ARGS ?=
+SECONDS ?= 600
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 LLAMA_CPP := .venv-llama-cpp
 VLLM := .venv-vllm
 
-.PHONY: demo test docs dist clean test-llama-cpp test-vllm
+.PHONY: demo test fuzz docs dist clean test-llama-cpp test-vllm
 .DELETE_ON_ERROR:
 
 demo: $(READY)
@@ -28,6 +30,9 @@ test: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+
+fuzz: $(READY)
+	PYTHONPATH=tests $(BIN)/python tests/fuzz.py --seconds $(SECONDS)
 
 docs: $(READY)
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/docs

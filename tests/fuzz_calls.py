@@ -1,0 +1,347 @@
+"""What the fuzzer calls: every public function, with what its arguments are drawn from."""
+
+from __future__ import annotations
+
+import itertools
+import traceback
+from collections.abc import Callable, Iterable
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+import charwise
+from charwise import CharLM, SortedVocabulary, Vocabulary, healing
+from charwise.cli.app import app
+from charwise.errors import CharwiseError
+from fuzz_values import (
+    BYTES,
+    COMMAND_LINES,
+    COVERAGE,
+    FLAG,
+    FORCED,
+    IDS,
+    ODD,
+    OFFSETS,
+    PRESET,
+    PROMPT,
+    SAMPLING,
+    SHARE,
+    SIZE,
+    STOP,
+    TEXT,
+    WORDS,
+    Values,
+    some,
+)
+from models import random_lm
+
+
+class Call(NamedTuple):
+    """A function, what its arguments are drawn from, which of them may be odd, what else it raises.
+
+    Functions that stand in a processor's inner loop take what their types say, and check nothing.
+    """
+
+    run: Callable[..., Any]
+    arguments: dict[str, Values]
+    odd: Iterable[str] = ()
+    may: tuple[type[Exception], ...] = ()
+
+
+class Drawn(NamedTuple):
+    """A call as it is made; its `repr` shows how to make it again."""
+
+    name: str
+    given: dict[str, Any]
+
+
+# ---- on whom ------------------------------------------------------------------------------------
+
+
+@cache
+def models() -> list[CharLM]:
+    """The embedded model, and two tiny ones: without every byte, and with an implied space."""
+    lead = Vocabulary([b" ", b"a", b" a", b"b", None], end_ids=[4], bos_ids=[4], lead=b" ")
+    some_bytes = Vocabulary.from_bytes(
+        [b"a", b"ab", b"b", b"\xc3", b"\xa9", b" ", None], end_ids=[6], bos_ids=[6], width=8
+    )
+    tiny = [CharLM(random_lm(vocabulary, 2, 0)) for vocabulary in (some_bytes, lead)]
+    return [charwise.load(), *tiny]
+
+
+@cache
+def indices() -> list[SortedVocabulary]:
+    """Of the models."""
+    return [lm.index for lm in models()]
+
+
+WHICH = st.integers(0, 2)
+
+
+def on_model(method: str) -> Callable[..., Any]:
+    """A method of one of the models; a generator is drawn to its end, or for a few items."""
+
+    def run(which: int, **given: Any) -> Any:
+        result = getattr(models()[which], method)(**given)
+        return list(itertools.islice(result, 8)) if hasattr(result, "send") else result
+
+    return run
+
+
+def on_state(which: int, text: str, steps: list[tuple[str, Any]]) -> None:
+    """Steps of a state from a text; one that raises a typed error leaves the state as it was."""
+    state = models()[which].state(text if which == 0 else "ab")
+    for step, value in steps:
+        try:
+            if step == "+":
+                state = state + value
+            elif step == "-":
+                state = state - value
+            elif step == "chars":
+                chars = state.next_chars(value)
+                assert 0 <= chars.missing <= 1 + 1e-9
+                chars.top(3)
+            else:
+                assert abs(state.next().probs.sum() - 1) < 1e-6
+        except CharwiseError:
+            continue
+        except TypeError as error:
+            if ours(error):
+                raise
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("+"), st.one_of(TEXT, BYTES, ODD)),
+        st.tuples(st.just("-"), st.one_of(some(0, 1, 2, 3, 100, np.int64(1)), ODD)),
+        st.tuples(st.just("chars"), st.one_of(SHARE, ODD)),
+        st.tuples(st.just("next"), st.none()),
+    ),
+    max_size=5,
+)
+
+
+def on_score(which: int, text: str, reading: tuple[str, Any]) -> None:
+    """One reading of a score."""
+    read, value = reading
+    score = models()[which].score(text if which == 0 else "abab", preset="fast")
+    spans = {
+        "words": score.words,
+        "regex": score.regex,
+        "spans": score.spans,
+        "bytes": lambda v: score.spans(v, unit="byte"),
+        "unit": lambda v: score.spans([(0, 1)], unit=v),
+    }[read](value)
+    assert len(list(spans)) == len(spans)
+    repr(spans)
+
+
+READINGS = st.one_of(
+    st.tuples(st.just("words"), st.one_of(some("leading", "trailing", "exclude", "none"), ODD)),
+    st.tuples(
+        st.just("regex"), st.one_of(some(r"\w+", "(", "", "(?=a)", "a*"), st.text(max_size=4), ODD)
+    ),
+    st.tuples(some("spans", "bytes"), st.one_of(OFFSETS, ODD)),
+    st.tuples(st.just("unit"), st.one_of(some("byte", "character", "word"), ODD)),
+)
+
+
+def healed(**given: Any) -> Any:
+    """`heal_generate` with the embedded model."""
+    engine = models()[0].engine
+    return charwise.heal_generate(engine.model, models()[0].index, **given)  # type: ignore[attr-defined]
+
+
+def command_line(arguments: list[str]) -> None:
+    """The command line; what it ends with is an exit code or a typed error."""
+    models()  # held, so that the command finds it open
+    result = CliRunner().invoke(app, arguments, input=b"ab\xff")
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code in (0, 1, 2, 3), result.output
+    assert "Traceback" not in result.output
+
+
+# ---- what is called -----------------------------------------------------------------------------
+
+CALLS: dict[str, Call] = {
+    **{
+        f"CharLM.{method}": Call(
+            on_model(method),
+            {"which": WHICH, **arguments},
+            odd=[name for name in arguments if name != "coverage"],
+        )
+        for method, arguments in {
+            "next": {"prompt": PROMPT, "preset": PRESET},
+            "next_chars": {"prompt": PROMPT, "coverage": COVERAGE, "preset": PRESET},
+            "state": {"prompt": PROMPT, "preset": PRESET},
+            "prefix_logprob": {"prompt": PROMPT, "preset": PRESET},
+            "logprob": {"prompt": PROMPT, "preset": PRESET},
+            "score": {"prompt": PROMPT, "context": PROMPT, "preset": PRESET, "end": FLAG},
+            "scores": {
+                "prompts": st.one_of(st.lists(PROMPT, max_size=3), PROMPT),
+                "contexts": st.one_of(st.none(), st.lists(PROMPT, max_size=3)),
+                "preset": PRESET,
+                "end": FLAG,
+            },
+            "covering": {
+                "prompt": PROMPT,
+                "tolerance": SHARE,
+                "max_contexts": some(1, 5, 100),
+            },
+            "encodings": {"text": PROMPT},
+            "complete": {"prompt": PROMPT, "n": SIZE, "stop": STOP, "preset": PRESET, **SAMPLING},
+            "stream": {"prompt": PROMPT, "stop": STOP, "preset": PRESET, **SAMPLING},
+            "characters": {"prompt": PROMPT, "preset": PRESET, **SAMPLING},
+        }.items()
+    },
+    "CharLM": Call(
+        lambda preset: CharLM(models()[1].engine, preset=preset), {"preset": PRESET}, odd=["preset"]
+    ),
+    "State": Call(on_state, {"which": WHICH, "text": WORDS, "steps": STEPS}),
+    "NextBytes[]": Call(
+        lambda which, byte: models()[which].next("ab")[byte],
+        {"which": WHICH, "byte": st.one_of(st.integers(-2, 258), BYTES, TEXT)},
+        odd=["byte"],
+    ),
+    "NextBytes.top": Call(
+        lambda which, k: models()[which].next("ab").top(k),
+        {
+            "which": WHICH,
+            "k": some(-1, 0, 1, 300, 2**70, np.int64(3)),
+        },
+        odd=["k"],
+    ),
+    "NextChars[]": Call(
+        lambda which, character: models()[which].next_chars("ab")[character],
+        {"which": WHICH, "character": st.one_of(TEXT, BYTES)},
+        may=(KeyError,),  # as of every Mapping
+    ),
+    "Covering.top": Call(
+        lambda which, k: models()[which].covering("ab").top(k),
+        {
+            "which": WHICH,
+            "k": some(-1, 0, 1, 50, 2**70, np.int64(3)),
+        },
+        odd=["k"],
+    ),
+    "Encodings.top": Call(
+        lambda which, k: models()[which].encodings("ab").top(k),
+        {
+            "which": WHICH,
+            "k": some(-1, 0, 1, 50, 2**70, np.int64(3)),
+        },
+        odd=["k"],
+    ),
+    "Score": Call(on_score, {"which": WHICH, "text": WORDS, "reading": READINGS}),
+    "Spans[]": Call(
+        lambda which, at: models()[which].score("ab").bytes()[at],
+        {"which": WHICH, "at": st.integers(-5, 5)},
+        may=(IndexError,),  # as of every sequence
+    ),
+    "healing.cut": Call(
+        lambda which, **given: healing.cut(index=indices()[which], **given),
+        {"which": WHICH, "prompt": PROMPT, "rule": some("auto", "word", "off", 0, 1, 99)},
+        odd=["prompt", "rule"],
+    ),
+    "healing.remaining": Call(
+        lambda which, **given: healing.remaining(vocabulary=indices()[which].vocabulary, **given),
+        {"which": WHICH, "forced": FORCED, "generated": st.lists(IDS, max_size=4)},
+    ),
+    "healing.allowed_next": Call(
+        lambda which, left: healing.allowed_next(left, indices()[which]),
+        {"which": WHICH, "left": FORCED},
+    ),
+    **{
+        f"SortedVocabulary.{method}": Call(
+            lambda which, forced, method=method: getattr(indices()[which], method)(forced),
+            {"which": WHICH, "forced": FORCED},
+        )
+        for method in ("range", "twins", "prefixes", "allowed", "spellable", "mask", "bitmask")
+    },
+    **{
+        f"Vocabulary.{method}": Call(
+            lambda which, value, method=method: getattr(indices()[which].vocabulary, method)(value),
+            {"which": WHICH, "value": values},
+        )
+        for method, values in {
+            "encode": st.one_of(TEXT, BYTES),
+            "encode_beginning": BYTES,
+            "encode_prompt": PROMPT,
+            "decode": st.lists(IDS, max_size=4),
+        }.items()
+    },
+    "Vocabulary.from_bytes": Call(
+        Vocabulary.from_bytes,
+        {
+            "tokens": st.lists(st.one_of(BYTES, some(None, "a", 1)), max_size=4),
+            "end_ids": st.lists(IDS, max_size=2),
+            "bos_ids": st.lists(IDS, max_size=2),
+            "width": some(None, 0, 2, 9),
+        },
+    ),
+    "heal_generate": Call(
+        healed,
+        {
+            "prompts": st.one_of(PROMPT, st.lists(PROMPT, max_size=2)),
+            "rule": some("auto", "word", "off", 0, 1, 99),
+            "max_new_tokens": some(1, 2),
+            "max_new_bytes": some(None, 1, 3),
+            "stop_strings": st.one_of(st.none(), STOP),
+        },
+        odd=["prompts", "rule", "max_new_tokens", "max_new_bytes", "stop_strings"],
+    ),
+    "charwise.load": Call(
+        charwise.load,
+        {
+            "model": some(
+                "embedded", "", "/no/such", "\udcff", "a\0b", None, 5, [], b"x", "x" * 300
+            ),
+            "device": some(None, "cpu", "nonsense", "", 3, "\udcff", "cpu:-3"),
+            "dtype": some(None, "float32", "int8", "nonsense", "", 3, "Tensor"),
+            "engine": some(None, "transformers", "nonsense", "", 3),
+            "preset": PRESET,
+        },
+        odd=["model", "device", "dtype", "engine", "preset"],
+    ),
+    "charwise": Call(command_line, {"arguments": COMMAND_LINES}),
+}
+
+
+@st.composite
+def drawn_calls(draw: st.DrawFn, names: Iterable[str] = tuple(CALLS)) -> Drawn:
+    """Any call of these names; in half of those that may have one, an argument is odd."""
+    name = draw(some(*names))
+    call = CALLS[name]
+    arguments = dict(call.arguments)
+    if call.odd and draw(st.booleans()):
+        arguments[draw(some(*call.odd))] = ODD
+    return Drawn(name, draw(st.fixed_dictionaries(arguments)))
+
+
+# ---- what may come out --------------------------------------------------------------------------
+
+
+def ours(error: BaseException) -> traceback.FrameSummary | None:
+    """The innermost frame in charwise that an error passed through; None if there is none."""
+    package = str(Path(charwise.__file__).parent)
+    frames = traceback.extract_tb(error.__traceback__)
+    return next((f for f in reversed(frames) if f.filename.startswith(package)), None)
+
+
+def make(call: Drawn) -> None:
+    """Make the call; what may not come out of it goes on."""
+    target = CALLS[call.name]
+    try:
+        target.run(**call.given)
+    except CharwiseError:
+        pass
+    except target.may:
+        pass
+    except TypeError as error:
+        if ours(error):
+            raise
