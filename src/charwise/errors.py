@@ -1,5 +1,10 @@
 """Every error charwise raises on purpose: what was wrong, where, and what to do."""
 
+from __future__ import annotations
+
+import math
+from numbers import Integral, Real
+
 
 class CharwiseError(Exception):
     """The base of all errors below; catch it to catch them all."""
@@ -94,3 +99,32 @@ def zero_probability(text: bytes) -> ZeroProbabilityError:
         "so nothing can be conditioned on it. Check the text, or whether the vocabulary can "
         "spell it; with a coarse preset, try preset='accurate'."
     )
+
+
+def check_count(name: str, value: object, least: int) -> None:
+    """Refuse what is no whole number, or too small.
+
+    Raises:
+        SettingError: what was given, and what is wanted.
+
+    >>> check_count("max_tokens", 16, 1)
+    """
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise SettingError(f"{name} is {value!r}: it must be a whole number.")
+    if value < least:
+        raise SettingError(f"{name} is {value}: it must be {least} or more.")
+
+
+def check_number(name: str, value: object, low: float, high: float) -> None:
+    """Refuse what is no number, or outside [low, high].
+
+    Raises:
+        SettingError: what was given, and what is wanted.
+
+    >>> check_number("coverage", 0.5, 0.0, 1.0)
+    """
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise SettingError(f"{name} is {value!r}: it must be a number.")
+    if not low <= float(value) <= high:
+        most = f"lie in [{low:g}, {high:g}]" if math.isfinite(high) else f"be {low:g} or more"
+        raise SettingError(f"{name} is {value}: it must {most}.")

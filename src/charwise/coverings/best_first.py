@@ -25,7 +25,7 @@ from charwise.coverings.bundles import Bundle, bundle_before, next_byte_masses
 from charwise.coverings.log_sums import add_logs, log, log_sum
 from charwise.coverings.members import Member, members_in_order
 from charwise.coverings.rows import EvaluatedRows
-from charwise.errors import SettingError
+from charwise.errors import check_count, check_number
 
 #: Contexts evaluated in one call while searching.
 _BATCH = 32
@@ -136,6 +136,7 @@ class Covering:
 
     def top(self, k: int) -> list[Member]:
         """The `k` most probable members of C(σ), in guaranteed order."""
+        check_count("k", k, 0)
         return list(islice(members_in_order(self._evaluated, self._root, self.text), k))
 
 
@@ -181,10 +182,8 @@ def best_first(
     >>> round(math.exp(covering.prefix_logprob().lower), 9), covering.contexts
     (0.375, 2)
     """
-    if not 0 <= tolerance <= 1:
-        raise SettingError(f"tolerance is {tolerance}: it must lie in [0, 1].")
-    if max_contexts < 1:
-        raise SettingError(f"max_contexts is {max_contexts}: at least one must be visited.")
+    check_number("tolerance", tolerance, 0.0, 1.0)
+    check_count("max_contexts", max_contexts, 1)
     limit = len(text) + 1 if through else len(text)
     heap = [_Frontier(0.0, 0, 0, root, -1)] if limit else []
     bundles: list[Bundle] = []

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from charwise.coverings.log_sums import log
 from charwise.coverings.rows import EvaluatedRows
+from charwise.errors import check_count
 from charwise.tokens.index import SortedVocabulary
 
 #: Contexts evaluated ahead in one call: the heaviest that are known but not evaluated.
@@ -153,5 +154,6 @@ class Encodings:
 
     def top(self, k: int) -> list[Member]:
         """The k most probable, in guaranteed order; `logprob` is that of the tokens, log →p_Δ."""
+        check_count("k", k, 0)
         members = members_in_order(self._evaluated, self._root, self.text, exactly=True)
         return list(islice(members, k))

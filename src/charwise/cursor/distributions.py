@@ -9,7 +9,7 @@ from html import escape
 import numpy as np
 from numpy.typing import NDArray
 
-from charwise.errors import SettingError
+from charwise.errors import SettingError, check_count
 from charwise.tokens.canonical import to_bytes
 
 #: Index of the end of text in `NextBytes.probs`.
@@ -75,6 +75,7 @@ class NextBytes:
 
     def top(self, k: int) -> list[tuple[str, float]]:
         """The k most probable, as (text, probability); bytes that are not ASCII as `\\xNN`."""
+        check_count("k", k, 0)
         order = np.argsort(-self.probs, kind="stable")[:k]
         return [(show_byte(int(code)), float(self.probs[code])) for code in order]
 
@@ -108,6 +109,7 @@ class NextChars(Mapping[str, float]):
 
     def top(self, k: int) -> list[tuple[str, float]]:
         """The k most probable, the end of text (`<eos>`) among them."""
+        check_count("k", k, 0)
         both = [*self.probs.items(), ("<eos>", self.eos)]
         return sorted(both, key=lambda pair: -pair[1])[:k]
 

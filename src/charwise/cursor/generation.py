@@ -22,7 +22,7 @@ from charwise.cursor.distributions import EOS, NextBytes
 from charwise.cursor.limit import Limit
 from charwise.cursor.sampling import Sampling, draw_tokens
 from charwise.cursor.shared_tree import SharedTree
-from charwise.errors import SettingError
+from charwise.errors import check_count
 from charwise.tokens.stops import Stops, StopStrings
 from charwise.tokens.utf8 import decoder_after, pending
 
@@ -180,8 +180,7 @@ def characters(
     callers who look at every distribution. `top_k` and `top_p` apply to bytes.
     """
     sampling = sampling or Sampling()
-    if max_new_bytes < 0:
-        raise SettingError(f"max_new_bytes is {max_new_bytes}: it must be 0 or more.")
+    check_count("max_new_bytes", max_new_bytes, 0)
     rng = np.random.default_rng(sampling.seed)
     decoder = decoder_after(state.text)
     seen: list[NextBytes] = []
@@ -225,10 +224,8 @@ class _Generator:
         sampling: Sampling,
         limit: Limit,
     ) -> None:
-        if n < 1:
-            raise SettingError(f"n is {n}: at least one completion must be asked for.")
-        if max_new_bytes < 0:
-            raise SettingError(f"max_new_bytes is {max_new_bytes}: it must be 0 or more.")
+        check_count("n", n, 1)
+        check_count("max_new_bytes", max_new_bytes, 0)
         self.stops = Stops(stop)
         self.state, self.sampling, self.most = state, sampling, max_new_bytes
         self.limit = limit
@@ -239,7 +236,7 @@ class _Generator:
         self.rng = np.random.default_rng(seed)
         device = self.shared.engine.device
         self.torch_rng = torch.Generator(device).manual_seed(seed % 2**63)
-        self.drafts = _draw_members(state, n, sampling, self.rng)
+        self.drafts = draw_members(state, n, sampling, self.rng)
         for draft in self.drafts:
             self._check(draft)
 
@@ -320,7 +317,7 @@ class _Generator:
         self.mine = []
 
 
-def _draw_members(
+def draw_members(
     state: Cursor, n: int, sampling: Sampling, rng: np.random.Generator
 ) -> list[_Draft]:
     """n members of the covering: drawn by prefix probability, or the n most probable."""

@@ -6,7 +6,7 @@ import math
 import time
 from typing import Protocol
 
-from charwise.errors import SettingError
+from charwise.errors import SettingError, check_number
 
 
 class Cancel(Protocol):
@@ -35,13 +35,8 @@ class Limit:
     """
 
     def __init__(self, seconds: float | None = None, cancel: Cancel | None = None) -> None:
-        if seconds is not None and (
-            isinstance(seconds, bool)
-            or not isinstance(seconds, int | float)
-            or math.isnan(seconds)
-            or seconds < 0
-        ):
-            raise SettingError(f"seconds is {seconds!r}: give a number, 0 or more, or None.")
+        if seconds is not None:
+            check_number("seconds", seconds, 0.0, math.inf)
         if cancel is not None and not callable(getattr(cancel, "is_set", None)):
             raise SettingError(f"cancel is {cancel!r}: give a threading.Event.")
         self._end = math.inf if seconds is None else time.monotonic() + seconds

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from charwise.errors import SettingError
+from charwise.errors import SettingError, check_count, check_number
 
 
 @dataclass(frozen=True)
@@ -24,14 +24,15 @@ class Sampling:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        if not (self.temperature >= 0 and math.isfinite(self.temperature)):
-            raise SettingError(f"temperature is {self.temperature}: it must be 0 or more.")
-        if not 0 < self.top_p <= 1:
+        check_number("temperature", self.temperature, 0.0, math.inf)
+        if math.isinf(self.temperature):
+            raise SettingError("temperature is infinite: it must be a number.")
+        check_number("top_p", self.top_p, 0.0, 1.0)
+        if not self.top_p > 0:
             raise SettingError(f"top_p is {self.top_p}: it must lie in (0, 1].")
-        if self.top_k < 0:
-            raise SettingError(f"top_k is {self.top_k}: it must be 0 (all) or more.")
-        if self.seed is not None and self.seed < 0:
-            raise SettingError(f"seed is {self.seed}: it must be 0 or more.")
+        check_count("top_k", self.top_k, 0)
+        if self.seed is not None:
+            check_count("seed", self.seed, 0)
 
 
 def draw_tokens(

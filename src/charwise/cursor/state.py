@@ -21,7 +21,7 @@ from charwise.cursor.generation import Completion, complete, stream
 from charwise.cursor.limit import Cancel, Limit
 from charwise.cursor.sampling import Sampling
 from charwise.cursor.shared_tree import EXACT_TOKENS, SharedTree, prefill
-from charwise.errors import SettingError, ZeroProbabilityError, impossible
+from charwise.errors import SettingError, ZeroProbabilityError, check_number, impossible
 from charwise.known_text.effort import Effort
 from charwise.token_lm import TokenLM
 from charwise.tokens import utf8
@@ -115,7 +115,8 @@ class State:
         >>> charwise.load().state("import nump").next_chars(0.5).top(1)[0][0]
         'y'
         """
-        if not 0 < coverage <= 1:
+        check_number("coverage", coverage, 0.0, 1.0)
+        if not coverage > 0:
             raise SettingError(f"coverage is {coverage}: it must lie in (0, 1].")
         begun = utf8.pending(self.text)
         nxt = self.next()

@@ -19,13 +19,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from numbers import Integral
 from threading import Lock
 from weakref import WeakKeyDictionary
 
 import torch
 
-from charwise.errors import HealingError, SettingError
+from charwise.errors import HealingError, SettingError, check_count
 from charwise.healing import allowed_next, remaining
 from charwise.tokens.index import SortedVocabulary
 
@@ -42,22 +41,6 @@ _ENTRY = 1024
 _BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 Tensors = tuple[torch.Tensor, ...]
-
-
-def check_count(name: str, value: object, least: int) -> None:
-    """Refuse what is no whole number, or too small; None is fine.
-
-    Raises:
-        SettingError: what was given, and what is wanted.
-
-    >>> check_count("max_tokens", 16, 1)
-    """
-    if value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, Integral):
-        raise SettingError(f"{name} is {value!r}: it must be a whole number.")
-    if value < least:
-        raise SettingError(f"{name} is {value}: it must be {least} or more.")
 
 
 class Decisions:
@@ -232,7 +215,8 @@ class TensorCache:
     """
 
     def __init__(self, max_bytes: int) -> None:
-        check_count("max_bytes", max_bytes, 0)
+        if max_bytes is not None:
+            check_count("max_bytes", max_bytes, 0)
         self.max_bytes = max_bytes
         self.bytes = 0
         self._entries: OrderedDict[Hashable, Tensors] = OrderedDict()

@@ -28,9 +28,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from charwise.errors import ContextLengthError, HealingError, SettingError
+from charwise.errors import ContextLengthError, HealingError, SettingError, check_count
 from charwise.healing import Rule
-from charwise.processors.decision import Decisions, check_count
+from charwise.processors.decision import Decisions
 from charwise.processors.new_text import Continuation, heal_prompt
 from charwise.tokens.canonical import to_bytes
 from charwise.tokens.gguf import read_gguf
@@ -72,7 +72,8 @@ class HealingLogitsProcessor:
     def __init__(self, index: SortedVocabulary, forced: bytes, prompt_length: int) -> None:
         self.decisions = Decisions(index)
         self.decisions.check(forced)
-        check_count("prompt_length", prompt_length, 0)
+        if prompt_length is not None:
+            check_count("prompt_length", prompt_length, 0)
         self.forced = forced
         self.prompt_length = prompt_length
 
@@ -233,7 +234,8 @@ def _check_arguments(llama: Any, sampling: Mapping[str, Any], max_tokens: int | 
                 f"heal_completion does not know {name!r}. Besides its own arguments it takes "
                 f"those of Llama.generate: {', '.join(sorted(known))}."
             )
-    check_count("max_tokens", max_tokens, 0)
+    if max_tokens is not None:
+        check_count("max_tokens", max_tokens, 0)
     if llama.draft_model is not None:
         raise SettingError(
             "this Llama has a draft_model. With one, logits processors see guesses as if they had "

@@ -25,9 +25,9 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from charwise.errors import CharwiseError, EngineError, SettingError
+from charwise.errors import CharwiseError, EngineError, SettingError, check_count
 from charwise.healing import Rule
-from charwise.processors.decision import Decisions, check_count
+from charwise.processors.decision import Decisions
 from charwise.processors.new_text import Reader, heal_prompt
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.prompt_parts import Prompt
@@ -90,7 +90,8 @@ def heal_request(
         raise SettingError(f"custom_params has a {FORCED} already: leave it to heal_request.")
     sampling["custom_params"] = {**custom, FORCED: forced.hex()}
     asked = sampling.get("max_new_tokens")
-    check_count("max_new_tokens", asked, 1)
+    if asked is not None:
+        check_count("max_new_tokens", asked, 1)
     if asked is not None:
         sampling["max_new_tokens"] = asked + given_back
     stops = Stops(sampling.get("stop"))

@@ -26,9 +26,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from charwise.errors import CharwiseError, EngineError, SettingError
+from charwise.errors import CharwiseError, EngineError, SettingError, check_count
 from charwise.healing import Rule
-from charwise.processors.decision import Decisions, check_count
+from charwise.processors.decision import Decisions
 from charwise.processors.new_text import Reader, heal_prompt
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.prompt_parts import Prompt
@@ -103,7 +103,8 @@ def heal_request(
     else:
         params.logits_processor = processor
     asked = getattr(params, "max_tokens", None)
-    check_count("max_tokens", asked, 1)
+    if asked is not None:
+        check_count("max_tokens", asked, 1)
     if asked is not None:
         params.max_tokens = asked + given_back
     stops = Stops(getattr(params, "stop", None))
@@ -150,7 +151,8 @@ class HealingLogitsProcessor:
     """
 
     def __init__(self, tokenizer: str, forced: bytes, prompt_length: int) -> None:
-        check_count("prompt_length", prompt_length, 0)
+        if prompt_length is not None:
+            check_count("prompt_length", prompt_length, 0)
         decisions_of(tokenizer).check(forced)
         self.tokenizer = tokenizer
         self.forced = forced

@@ -23,9 +23,9 @@ from transformers.generation.continuous_batching.cb_logits_processors import (
     ContinuousBatchingLogitsProcessor,
 )
 
-from charwise.errors import EngineError
+from charwise.errors import EngineError, check_count
 from charwise.healing import Rule
-from charwise.processors.decision import Decisions, check_count
+from charwise.processors.decision import Decisions
 from charwise.processors.new_text import Reader, heal_prompt
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.prompt_parts import Prompt
@@ -124,7 +124,8 @@ class ContinuousHealing(ContinuousBatchingLogitsProcessor):  # type: ignore[misc
         kept, forced, given_back = heal_prompt(prompt, index, rule)
         if max_new_tokens is None:
             max_new_tokens = manager.generation_config.max_new_tokens
-        check_count("max_new_tokens", max_new_tokens, 1)
+        if max_new_tokens is not None:
+            check_count("max_new_tokens", max_new_tokens, 1)
         asked = None if max_new_tokens is None else max_new_tokens + given_back
         name = manager.add_request(kept, forced=forced, max_new_tokens=asked, **kwargs)
         before = index.vocabulary.decode(kept[-3:])

@@ -22,9 +22,8 @@ from transformers import (
     StoppingCriteriaList,
 )
 
-from charwise.errors import ContextLengthError, HealingError, SettingError
+from charwise.errors import ContextLengthError, HealingError, SettingError, check_count
 from charwise.healing import Cut, Rule, cut, prompt_ids
-from charwise.processors.decision import check_count
 from charwise.processors.transformers.logits_processor import HealingLogitsProcessor
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.prompt_parts import Prompt, is_text, parts_of
@@ -249,7 +248,8 @@ def _check_arguments(model: Any, kwargs: dict[str, Any], max_new_bytes: int | No
             raise SettingError(f"{name} is made from the prompts here: leave it out.")
     if kwargs.get("token_healing"):
         raise SettingError("token_healing=True would heal a second time: leave it out.")
-    check_count("max_new_bytes", max_new_bytes, 1)
+    if max_new_bytes is not None:
+        check_count("max_new_bytes", max_new_bytes, 1)
     if getattr(model.config, "is_encoder_decoder", False):
         raise SettingError(
             f"{type(model).__name__} is an encoder-decoder model: it does not continue its prompt, "
@@ -292,7 +292,8 @@ def _new_tokens(model: Any, kwargs: dict[str, Any], max_new_bytes: int | None) -
     for config in (kwargs.get("generation_config"), model.generation_config):
         sources.append(getattr(config, "max_new_tokens", None))
     tokens = next((value for value in sources if value is not None), None)
-    check_count("max_new_tokens", tokens, 1)
+    if tokens is not None:
+        check_count("max_new_tokens", tokens, 1)
     if tokens is None and max_new_bytes is None and _max_length(model, kwargs) is None:
         return DEFAULT_NEW_TOKENS
     return tokens
@@ -304,7 +305,8 @@ def _max_length(model: Any, kwargs: dict[str, Any]) -> int | None:
     for config in (kwargs.get("generation_config"), model.generation_config):
         lengths.append(getattr(config, "max_length", None))
     length = next((value for value in lengths if value is not None), None)
-    check_count("max_length", length, 1)
+    if length is not None:
+        check_count("max_length", length, 1)
     return length
 
 

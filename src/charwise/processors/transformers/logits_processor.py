@@ -16,8 +16,8 @@ from collections.abc import Iterable, Sequence
 import torch
 from transformers import LogitsProcessor
 
-from charwise.errors import HealingError, SettingError
-from charwise.processors.decision import Decisions, check_count
+from charwise.errors import HealingError, SettingError, check_count
+from charwise.processors.decision import Decisions
 from charwise.tokens.index import SortedVocabulary
 
 
@@ -54,7 +54,8 @@ class HealingLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
         self, index: SortedVocabulary, forced: bytes | Sequence[bytes], prompt_length: int
     ) -> None:
         self.decisions = Decisions(index)
-        check_count("prompt_length", prompt_length, 0)
+        if prompt_length is not None:
+            check_count("prompt_length", prompt_length, 0)
         if isinstance(forced, bytes):
             forced = (forced,)
         if isinstance(forced, str) or not isinstance(forced, Iterable):
