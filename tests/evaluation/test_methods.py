@@ -52,7 +52,7 @@ def test_the_page_runs_from_top_to_bottom(
             found, said = (list(map(float, NUMBER.findall(part))) for part in (printed, block))
             assert found == pytest.approx(said, abs=CLOSE, rel=0)
             printed, compared = "", compared + 1
-    assert compared == 4
+    assert compared == 6
     for name in ("sentence.png", "regions.png"):
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
     assert len((tmp_path / "words.csv").read_text().splitlines()) == 77
