@@ -154,6 +154,7 @@ def test_a_prompt_longer_than_the_window() -> None:
         ["cover", "a", "--top", "1" + "0" * 30],
         ["complete", "a", "--max-new-bytes", "0"],
         ["complete", "a", "--nonsense"],
+        ["bench", "--text", "README.md", "--bytes", "1" + "0" * 30],
         ["vocab", "surplus"],
         ["nonsense"],
     ],
@@ -348,3 +349,9 @@ def test_a_folder_without_a_model(tmp_path: Path) -> None:
     assert "has no model that loads: Error no file named model.safetensors" in done.stderr
     assert "tokenizer.json" not in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_what_the_system_refuses_is_a_sentence() -> None:
+    done = other_process("score", __file__, "--out", "x" * 300 + ".csv")
+    assert done.returncode == 1
+    assert done.stderr == f"charwise: {'x' * 300}.csv: File name too long.\n"

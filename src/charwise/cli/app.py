@@ -34,7 +34,7 @@ EXAMPLES = {
     "vocab": "charwise vocab --prefix ' ret'",
     "score": "charwise score stimuli.csv --item-column item --out words.csv",
     "bench": "charwise bench --text README.md --bytes 200 --K 2,4 --reference-K 16",
-    "lm-eval": "charwise lm-eval run --model charwise --model_args pretrained=gpt2 --tasks piqa",
+    "lm-eval": "charwise lm-eval --model charwise --model_args pretrained=gpt2 --tasks piqa",
 }
 
 
@@ -66,7 +66,8 @@ def main() -> int:
         return 1
     except OSError as error:
         terminal.discard()
-        return _failed(f"the output cannot be written: {error.strerror}.")
+        what = error.filename or "the output cannot be written"
+        return _failed(f"{what}: {error.strerror}.")
     return code
 
 

@@ -77,7 +77,7 @@ def bench(
         int, typer.Option("--reference-K", min=1, help="Width of the reference beam.")
     ] = 128,
     size: Annotated[
-        int, typer.Option("--bytes", min=1, help="Walk no more than so many bytes.")
+        int, typer.Option("--bytes", min=1, max=2**40, help="Walk no more than so many bytes.")
     ] = 1000,
     repeat: Annotated[int, typer.Option(min=1, help="Timed walks of each method.")] = 3,
     seed: Annotated[int, typer.Option(min=0, help="Of the bootstrap.")] = 0,

@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from charwise.errors import SettingError
+from charwise.errors import MissingExtraError
 
 #: How the command is registered: every option is the harness's, `--help` too.
 SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
@@ -22,7 +22,7 @@ def lm_eval(context: typer.Context) -> None:
 
         import charwise.evaluation.lm_eval  # noqa: F401 - registers the model
     except ImportError as error:
-        raise SettingError(
+        raise MissingExtraError(
             "lm-evaluation-harness is not installed, or not completely: "
             f"pip install 'charwise[lm-eval]'. ({error})"
         ) from error
