@@ -159,11 +159,11 @@ def test_the_spelling_of_an_end_token_is_ordinary_text():
     score = lm.score(prompt)
     assert score.raw == prompt.encode()
     assert 0 not in lm.vocabulary.encode(prompt)
-    assert lm.state(prompt).text == prompt.encode()
+    assert lm.state(prompt).raw == prompt.encode()
     assert lm.complete(prompt, max_new_bytes=4)[0].exact_from == 0
     special = lm.next(["a", 0, "b"]).probs
     assert np.abs(special - lm.next(prompt).probs).max() > 1e-6
-    assert lm.state(["a", 0, "b"]).text == b"b"
+    assert lm.state(["a", 0, "b"]).raw == b"b"
     assert all(0 not in member.token_ids for member in lm.covering(f"a{END[:5]}").top(5))
     embedded = charwise.load()
     ends = embedded.vocabulary.special[embedded.vocabulary.end_ids[0]]

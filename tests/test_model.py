@@ -407,7 +407,7 @@ def test_long_prompts_slide_too():
     text = long_text(model, 1000)
     lm = CharLM(model.lm, preset=SAME_TAIL)
     state = lm.state(text)
-    assert state.text == text
+    assert state.raw == text
     assert 900 < state.exact_from < 1000
     truth = CharLM(small_bigram(2, None).lm, preset=SAME_TAIL).next(text)
     assert state.next().probs == pytest.approx(truth.probs, abs=1e-6)
@@ -441,7 +441,7 @@ def test_prompts_mean_the_same_however_they_are_given():
         assert lm.prefix_logprob(empty) == 0
         assert lm.logprob(empty) == pytest.approx(math.log(0.1))
         assert lm.score(empty).bits_per_byte == 0
-        assert lm.state(empty).text == b""
+        assert lm.state(empty).raw == b""
         assert lm.covering(empty).prefix_logprob().lower == 0
 
 
@@ -458,7 +458,7 @@ def test_special_tokens_inside_a_prompt_are_conditioned_on():
     assert lm.next([special])["b"] == pytest.approx(0.8)
     assert lm.next(["ab", special])["b"] == pytest.approx(0.8)
     assert lm.prefix_logprob(["ab", special, "b"]) == pytest.approx(math.log(0.8))
-    assert lm.state(["ab", special, "b"]).text == b"b"
+    assert lm.state(["ab", special, "b"]).raw == b"b"
     assert lm.state([special]).shared.opening.ids == (special,)
     assert lm.state(["a", special]).shared.opening.ids == (end, 0, special)
     # Its spelling as ordinary text is ordinary text, which this vocabulary cannot spell.
@@ -528,12 +528,12 @@ def test_an_implied_leading_space_is_conditioned_on():
     assert (lm.state("a") + "b").logprob == pytest.approx(given_lead, rel=1e-12)
     assert (lm.state("") + "ab").logprob == pytest.approx(given_lead, rel=1e-12)
     assert lm.state("").logprob == pytest.approx(0, abs=1e-12)
-    assert lm.state("ab").text == b"ab"
+    assert lm.state("ab").raw == b"ab"
     assert lm.state("ab").exact_from == 0
     truth = next_character_probability(b" ab", plain.p, plain.vocabulary)
     for state in (lm.state("ab"), lm.state("a") + "b", lm.state("abb") - 1):
         assert state.next().probs == pytest.approx(truth, rel=1e-12)
-        assert state.text == b"ab"
+        assert state.raw == b"ab"
     whole = string_probability(b" ab", plain.p, plain.vocabulary) / p(b" ")
     assert lm.logprob("ab") == pytest.approx(math.log(whole), rel=1e-12)
     member = lm.complete("ab", max_new_bytes=0)[0]

@@ -103,7 +103,7 @@ def test_states_grow_and_shrink(lm, reference):
     states = [which.state("import nu") for which in (lm, reference)]
     for change in ("mpy", " as n", "p\n"):
         states = [state + change for state in states]
-    states = [state - 4 for state in states]
+    states = [state.without_bytes(4) for state in states]
     found, expected = (state.next() for state in states)
     assert np.abs(found.probs - expected.probs).max() < CLOSE
 

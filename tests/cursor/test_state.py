@@ -37,9 +37,9 @@ def same(one: State, other: State) -> None:
 def is_true(state: State, case: Case) -> None:
     """A state against the oracle."""
     p, vocabulary = case.model.p, case.model.vocabulary
-    expected = log_of(prefix_probability(state.text, p, vocabulary))
+    expected = log_of(prefix_probability(state.raw, p, vocabulary))
     assert close_logs(state.logprob, expected)
-    truth = next_character_probability(state.text, p, vocabulary)
+    truth = next_character_probability(state.raw, p, vocabulary)
     assert state.next().probs == pytest.approx(truth, **CLOSE)
     assert state.missing == 0
 
@@ -69,12 +69,12 @@ def test_stepping_is_building_at_once(case: Case, cut: int):
     same(state + rest, states[-1])  # in rounds, if it is long
     same(lm.state(text), states[-1])
     for n in range(len(text) + 1):  # back inside what was stepped, then into the prompt
-        shorter = states[-1] - n
+        shorter = states[-1].without_bytes(n)
         is_true(shorter, case)
         same(shorter, lm.state(text[: len(text) - n]))
         if n <= len(rest):
             assert shorter is states[len(rest) - n]
-    same(states[-1] - len(text) + text, states[-1])
+    same(states[-1].without_bytes(len(text)) + text, states[-1])
 
 
 def test_no_evaluation_for_deleting():
@@ -83,7 +83,7 @@ def test_no_evaluation_for_deleting():
     tree = state.shared.evaluated.tree
     before = tree.contexts
     for n in range(7):
-        (state - n).next()
+        state.without_bytes(n).next()
     assert tree.contexts == before
 
 
@@ -100,8 +100,28 @@ def test_states_share_their_tree():
 
 @pytest.mark.parametrize("n", [-1, 3, 100])
 def test_too_much_deleted(n: int):
-    with pytest.raises(SettingError, match=f"cannot delete {n} bytes"):
-        _ = CharLM(two_ways().lm).state("ab") - n
+    state = CharLM(two_ways().lm).state("ab")
+    with pytest.raises(SettingError, match=f"cannot delete {n}"):
+        _ = state - n
+    with pytest.raises(SettingError, match=f"cannot delete {n}"):
+        state.without_bytes(n)
+
+
+@pytest.mark.parametrize("wrong", [1.5, "1", None, True])
+def test_no_number_of_characters(wrong: object):
+    state = CharLM(two_ways().lm).state("ab")
+    for delete in (state.__sub__, state.without_bytes):
+        with pytest.raises(SettingError, match="whole number"):
+            delete(wrong)
+
+
+@pytest.mark.parametrize("text", ["naïve", "日本語", "🙂é", "e\u0301"])
+def test_a_character_is_deleted_whole(text: str):
+    state = charwise.load().state("# ") + text
+    for kept in range(len(text), -1, -1):
+        assert (state - (len(text) - kept)).text == "# " + text[:kept]
+    half = state.without_bytes(1)
+    assert (half - 1).raw == (state - 1).raw if len(text[-1].encode()) > 1 else half.raw
 
 
 def test_what_cannot_be_added():
@@ -113,8 +133,8 @@ def test_what_cannot_be_added():
         _ = state + "\ud800"
     with pytest.raises(TokenizationError, match="int"):
         _ = state + 3  # type: ignore[operator]
-    assert state.text == b"ab"
-    assert (state + "").text == (state - 0).text == b"ab"
+    assert state.raw == b"ab"
+    assert (state + "").raw == (state - 0).raw == b"ab"
 
 
 def test_light_bundles_count_when_nothing_else_goes_on():
@@ -141,7 +161,7 @@ def test_stepping_with_a_threshold_is_a_lower_bound(case: Case, effort: Effort):
             return
         state, before = longer, state
         left_out += (state.missing - before.missing) * math.exp(state.logprob)
-        truth = prefix_probability(state.text, case.model.p, case.model.vocabulary)
+        truth = prefix_probability(state.raw, case.model.p, case.model.vocabulary)
         assert math.exp(state.logprob) <= truth * (1 + 1e-11)
         if state.missing < 1:
             assert truth <= (math.exp(state.logprob) + left_out) * (1 + 1e-11)
@@ -157,7 +177,7 @@ def test_canonical_before_the_last_tokens():
     state = lm.state(text)
     assert tokens == 20
     assert state.exact_from == 2 * (tokens - EXACT_TOKENS)
-    assert state.text == text
+    assert state.raw == text
     # What is before it is conditioned on: only what comes after counts for logprob.
     after = lm.state(text[state.exact_from :])
     assert state.logprob == pytest.approx(after.logprob, rel=1e-12)
@@ -176,12 +196,12 @@ def test_growing_for_long():
     state = lm.state("")
     for byte in text:
         state = state + bytes([byte])
-    assert state.text == text
+    assert state.raw == text
     assert state.exact_from > 0
     expected = CharLM(model.lm, preset="exact").next(text[-8:]).probs
     assert state.next().probs == pytest.approx(expected, abs=5e-3)
     back = state - 100
-    assert back.text == text[:-100]
+    assert back.raw == text[:-100]
     assert back.next().probs.sum() == pytest.approx(1)
 
 
@@ -195,7 +215,7 @@ def test_copies():
     for other in (copy.copy(state), copy.deepcopy(state), pickle.loads(pickle.dumps(state))):
         same(other, state)
         assert (other + "b").next().probs == pytest.approx(expected, rel=1e-12)
-        assert (other - 1).text == b"ab"
+        assert (other - 1).raw == b"ab"
     assert copy.copy(state) is state
 
 
@@ -245,11 +265,11 @@ def test_completing_leaves_a_state_as_it_was():
     charwise.cursor.generation.complete(state, n=3, max_new_bytes=20)
     "".join(charwise.cursor.generation.stream(state, max_new_bytes=20))
     assert (state + "y").next().probs == pytest.approx(expected, abs=1e-5)
-    assert (state + "y" - 3 + "u").text == b"import num"[:-1] + b"u"
+    assert (state + "y" - 3 + "u").text == "import nuu"
 
 
 def test_repr():
-    assert repr(CharLM(two_ways().lm, preset="exact").state("ab")).startswith("State(b'ab', ")
+    assert repr(CharLM(two_ways().lm, preset="exact").state("ab")).startswith("State('ab', ")
 
 
 # ---- distributions ------------------------------------------------------------------------------

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
+
+import numpy as np
 
 from charwise.coverings.bundles import Bundle, Extension, extend, narrow, open_bundles
 from charwise.coverings.log_sums import log, log_sum
 from charwise.coverings.rows import EvaluatedRows
-from charwise.cursor.shared_tree import SharedTree
+from charwise.cursor.shared_tree import EXACT_TOKENS, SharedTree
 from charwise.errors import impossible
-from charwise.known_text.effort import Effort
+from charwise.known_text.effort import PRESETS, Effort
 from charwise.known_text.lattice import Lattice
 from charwise.known_text.ranges import KnownText
 from charwise.known_text.rounds import Rounds
@@ -20,23 +22,35 @@ from charwise.known_text.rounds import Rounds
 #: the effort is to drop nothing (θ = 0).
 _LIGHT = 1e-12
 
+#: θ falls by this factor when nothing that was kept spells the text, until so many contexts were
+#: evaluated in vain.
+_FINER, _MOST = 1e-2, 4096
+
 
 class Cover(NamedTuple):
     """The bundles kept of a text's covering.
 
-    >>> Cover((), -1.5, missing=0.0).logprob
-    -1.5
+    >>> Cover((), -1.5, left_out=((3, 0.25), (7, 0.125))).missing
+    0.375
     """
 
     bundles: tuple[Bundle, ...]
     logprob: float  # log →p(text | what is before the root), nats
-    missing: float  # share of the probability that was left out
+    left_out: tuple[tuple[int, float], ...] = ()  # where in the text, and what share there
+
+    @property
+    def missing(self) -> float:
+        """Share of the probability that was left out."""
+        return min(1.0, math.fsum(share for _, share in self.left_out))
 
 
-def cover_in_rounds(
+def covers_in_rounds(
     shared: SharedTree, whole: bytes, canonical: Sequence[int], effort: Effort
-) -> Cover:
-    """The cover of a text from the tree's root on, in rounds.
+) -> Iterator[Cover]:
+    """Covers of a text from the tree's root on, in rounds: as asked, then with ever more effort.
+
+    The first is what was asked for. The others are for when too much was left out of it: nearly
+    always none of them is needed.
 
     Args:
         shared: the tree; its root is after `shared.start` bytes of the text.
@@ -45,7 +59,8 @@ def cover_in_rounds(
         effort: how much to spend.
 
     Raises:
-        ZeroProbabilityError, EmptyBeamError: if nothing spells the text, or nothing that was kept.
+        ZeroProbabilityError: if nothing spells the text.
+        EmptyBeamError: if nothing was found that does, after `_MOST` contexts.
 
     >>> import charwise
     >>> from charwise.cursor.shared_tree import prefill
@@ -53,20 +68,37 @@ def cover_in_rounds(
     >>> lm = charwise.load()
     >>> opening, text = split(lm.vocabulary, "import nump")
     >>> shared, rest = prefill(lm.engine, lm.index, opening, text)
-    >>> cover_in_rounds(shared, text, rest, lm.effort).logprob < -5
+    >>> next(covers_in_rounds(shared, text, rest, lm.effort)).logprob < -5
     True
     """
     known = KnownText.of(whole[shared.start :], shared.index)
-    with shared.lock:
-        rounds = Rounds(
-            shared.evaluated, 0, known, canonical, effort, through=True, deepest=shared.room
-        )
-        lattice = rounds.run()
-    size, missing = len(known.text), float(lattice.missing.sum())
-    logprob = float(lattice.log_prefix[size])
-    if logprob == -math.inf:
-        raise impossible(whole, missing)
-    cover = _without_light(bundles_at(lattice, known, size), logprob, missing, effort)
+    before = shared.evaluated.tree.size
+    while True:
+        with shared.lock:
+            rounds = Rounds(
+                shared.evaluated, 0, known, canonical, effort, through=True, deepest=shared.room
+            )
+            lattice = rounds.run()
+        if np.isfinite(lattice.log_prefix[-1]):
+            yield _cover_of(lattice, known, shared, effort)
+        most = shared.evaluated.tree.size - before > _MOST
+        if effort == PRESETS["exact"] or most:
+            raise impossible(whole, float(most))
+        theta = effort.theta * _FINER
+        effort = Effort(theta, 1.0, lookahead=0) if theta > _LIGHT else PRESETS["exact"]
+
+
+def _cover_of(lattice: Lattice, known: KnownText, shared: SharedTree, effort: Effort) -> Cover:
+    """The cover of a whole known text, from its finished lattice."""
+    size = len(known.text)
+    left_out = tuple(
+        (shared.start + at, float(lattice.missing[at]))
+        for at in np.flatnonzero(lattice.missing).tolist()
+    )
+    whole = Cover(
+        tuple(bundles_at(lattice, known, size)), float(lattice.log_prefix[size]), left_out
+    )
+    cover = _without_light(whole, shared.start + size, effort)
     # An implied leading space is conditioned on: it is not part of the text.
     lead = len(shared.opening.lead) - shared.start
     return _given(cover, float(lattice.log_prefix[lead])) if lead > 0 else cover
@@ -84,9 +116,8 @@ def bundles_at(lattice: Lattice, known: KnownText, position: int) -> list[Bundle
     >>> {bundle.depth for bundle in bundles_at(rounds.lattice, rounds.known, 2)} <= {0, 1, 2}
     True
     """
-    deepest = known.lo.shape[1]
     found = []
-    for start in range(max(0, position - deepest), position + 1):
+    for start in range(max(0, position - known.deepest), position + 1):
         depth = position - start
         for vertex in lattice.at[start]:
             weight = lattice.log_weight(vertex)
@@ -102,20 +133,34 @@ def bundles_at(lattice: Lattice, known: KnownText, position: int) -> list[Bundle
     return found
 
 
-def cover_after(rows: EvaluatedRows, cover: Cover, byte: int, effort: Effort) -> Cover | None:
+def cover_after(
+    rows: EvaluatedRows, cover: Cover, size: int, byte: int, effort: Effort
+) -> Cover | None:
     """A cover after one more byte: every bundle narrowed, the contexts that end here opened.
 
-    None if no bundle goes on with the byte.
+    None if what is left of the probability may be the lesser part: less than what was left out.
+    To start over, in rounds, may then find more. A byte that no bundle goes on with is such a
+    case.
+
+    Args:
+        rows: the evaluated contexts.
+        cover: of a text.
+        size: bytes of the text with the new one.
+        byte: the new one.
+        effort: which contexts are worth an evaluation.
     """
     kept = [b for b in (narrow(rows, bundle, byte) for bundle in cover.bundles) if b]
     logprob = log_sum([bundle.log_p for bundle in kept])
-    if logprob == -math.inf:
+    if logprob == -math.inf or math.exp(logprob - cover.logprob) < cover.missing:
         return None
-    longer = _without_light(kept, logprob, cover.missing, effort)
+    longer = _without_light(Cover(tuple(kept), logprob, cover.left_out), size, effort)
     ended = [extension for bundle in longer.bundles for extension in extend(rows, bundle)]
-    heavy, left_out = _worth_opening(ended, logprob, effort)
-    bundles = (*longer.bundles, *open_bundles(rows, heavy))
-    return Cover(bundles, logprob, min(1.0, longer.missing + left_out))
+    heavy, share = _worth_opening(ended, logprob, effort)
+    left_out = (*longer.left_out, (size, share)) if share > 0 else longer.left_out
+    if left_out:
+        since = _horizon(rows, longer.bundles, size)
+        left_out = tuple((at, share) for at, share in left_out if at > since)
+    return Cover((*longer.bundles, *open_bundles(rows, heavy)), logprob, left_out)
 
 
 def _worth_opening(
@@ -131,14 +176,25 @@ def _worth_opening(
     return ended[:count], math.fsum(shares[count:])
 
 
-def _without_light(
-    bundles: Sequence[Bundle], logprob: float, missing: float, effort: Effort
-) -> Cover:
-    """The cover of the bundles that weigh something; the others count as left out."""
-    floor = logprob + log(min(_LIGHT, effort.theta))
-    dropped = [math.exp(b.log_p - logprob) for b in bundles if b.log_p < floor]
-    kept = tuple(bundle for bundle in bundles if bundle.log_p >= floor)
-    return Cover(kept, logprob, min(1.0, missing + math.fsum(dropped)))
+def _horizon(rows: EvaluatedRows, bundles: Sequence[Bundle], size: int) -> int:
+    """Where in a text the last tokens begin that a new state would sum over.
+
+    What is left out before them goes on like the rest, as all that a new state conditions on in
+    its canonical tokenization is taken to do: it no longer tells how far off the next byte is.
+    """
+    heaviest = max(bundles, key=lambda bundle: bundle.log_p)
+    last = rows.tree.tokens(heaviest.node)[-EXACT_TOKENS:]
+    return size - heaviest.depth - sum(map(rows.index.length, last))
+
+
+def _without_light(cover: Cover, size: int, effort: Effort) -> Cover:
+    """The cover with the bundles that weigh something; the others count as left out."""
+    floor = cover.logprob + log(min(_LIGHT, effort.theta))
+    light = [math.exp(b.log_p - cover.logprob) for b in cover.bundles if b.log_p < floor]
+    if not light:
+        return cover
+    kept = tuple(bundle for bundle in cover.bundles if bundle.log_p >= floor)
+    return Cover(kept, cover.logprob, (*cover.left_out, (size, math.fsum(light))))
 
 
 def _given(cover: Cover, condition: float) -> Cover:
@@ -147,4 +203,4 @@ def _given(cover: Cover, condition: float) -> Cover:
         bundle._replace(log_weight=bundle.log_weight - condition, log_p=bundle.log_p - condition)
         for bundle in cover.bundles
     )
-    return Cover(bundles, cover.logprob - condition, cover.missing)
+    return Cover(bundles, cover.logprob - condition, cover.left_out)

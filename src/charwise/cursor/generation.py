@@ -33,7 +33,7 @@ class Cursor(Protocol):
     shared: SharedTree
 
     @property
-    def text(self) -> bytes: ...
+    def raw(self) -> bytes: ...
     @property
     def bundles(self) -> tuple[Bundle, ...]: ...
     @property
@@ -143,7 +143,7 @@ def stream(
     """
     generator = _Generator(state, 1, max_new_bytes, stop, sampling or Sampling(), limit or Limit())
     draft = generator.drafts[0]
-    decoder = decoder_after(state.text)
+    decoder = decoder_after(state.raw)
     sent = 0
     try:
         while True:
@@ -182,7 +182,7 @@ def characters(
     sampling = sampling or Sampling()
     check_count("max_new_bytes", max_new_bytes, 0)
     rng = np.random.default_rng(sampling.seed)
-    decoder = decoder_after(state.text)
+    decoder = decoder_after(state.raw)
     seen: list[NextBytes] = []
     for _ in range(max_new_bytes):
         distribution = state.next()
@@ -292,7 +292,7 @@ class _Generator:
             return draft.raw[: draft.cut]
         if len(draft.raw) < self.most:
             return draft.raw
-        text = self.state.text[-3:] + draft.raw[: self.most]
+        text = self.state.raw[-3:] + draft.raw[: self.most]
         return draft.raw[: max(0, self.most - len(pending(text)))]
 
     def safe(self, draft: _Draft) -> int:
@@ -302,7 +302,7 @@ class _Generator:
     def completion(self, draft: _Draft) -> Completion:
         raw = self.kept(draft)
         return Completion(
-            decoder_after(self.state.text).decode(raw),
+            decoder_after(self.state.raw).decode(raw),
             raw,
             draft.logprob,
             draft.token_ids,

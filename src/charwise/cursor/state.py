@@ -11,17 +11,21 @@ States are immutable and share one `SharedTree`: the token tree, and what has be
 from __future__ import annotations
 
 import heapq
+import operator
 from collections.abc import Iterator
 from typing import Any
 
-from charwise.coverings.bundles import next_byte_masses
-from charwise.cursor.cover import Cover, cover_after, cover_in_rounds
+import numpy as np
+from numpy.typing import NDArray
+
+from charwise.coverings.bundles import Bundle, next_byte_masses
+from charwise.cursor.cover import Cover, cover_after, covers_in_rounds
 from charwise.cursor.distributions import EOS, NextBytes, NextChars
 from charwise.cursor.generation import Completion, complete, stream
 from charwise.cursor.limit import Cancel, Limit
 from charwise.cursor.sampling import Sampling
 from charwise.cursor.shared_tree import EXACT_TOKENS, SharedTree, prefill
-from charwise.errors import SettingError, ZeroProbabilityError, check_number, impossible
+from charwise.errors import SettingError, ZeroProbabilityError, check_number
 from charwise.known_text.effort import Effort
 from charwise.token_lm import TokenLM
 from charwise.tokens import utf8
@@ -35,21 +39,19 @@ _STEPPED = 4
 
 
 class State:
-    """An immutable state: `state + "text"`, `state - n` bytes, `state.next()`.
+    """An immutable state: `state + "text"`, `state - n` characters, `state.next()`.
 
     Attributes:
         shared: the token tree, shared with the states that this one grew from and into.
         whole: the text, after the implied leading space of tokenizers that have one.
-        bundles: the contexts that cover it.
-        logprob: log →p(text | what is before `exact_from`), nats.
-        missing: share of the probability that was left out, added up over the bytes where it was;
-            what was lent to similar contexts is not in it.
+        cover: the contexts kept of its covering.
+        effort: how much is spent on what is added.
 
     >>> import charwise
     >>> lm = charwise.load()
     >>> state = lm.state("import nump")
-    >>> (state + "y").text, (state + "yz" - 2).text == state.text
-    (b'import numpy', True)
+    >>> (state + "y").text, (state + "yz" - 2).text, (state + "ï").without_bytes(1).raw[-2:]
+    ('import numpy', 'import nump', b'p\\xc3')
     """
 
     def __init__(
@@ -62,14 +64,38 @@ class State:
     ) -> None:
         self.shared = shared
         self.whole = whole
-        self.bundles, self.logprob, self.missing = cover
+        self.cover = cover
         self.effort = effort
         self._parent = parent
 
     @property
-    def text(self) -> bytes:
-        """All of the prompt's text and what was added since."""
+    def raw(self) -> bytes:
+        """All of the prompt's text and what was added since, as bytes."""
         return self.whole[len(self.shared.opening.lead) :]
+
+    @property
+    def text(self) -> str:
+        """`raw` as text; bytes that are no character, or not yet one, as U+FFFD."""
+        return self.raw.decode("utf-8", "replace")
+
+    @property
+    def bundles(self) -> tuple[Bundle, ...]:
+        """The contexts that cover the text."""
+        return self.cover.bundles
+
+    @property
+    def logprob(self) -> float:
+        """log →p(text | what is before `exact_from`), nats."""
+        return self.cover.logprob
+
+    @property
+    def missing(self) -> float:
+        """Share of the probability that was left out over the last tokens.
+
+        Added up over the bytes where it was, as far back as a new state would sum over all
+        tokenizations; what was lent to similar contexts is not in it.
+        """
+        return self.cover.missing
 
     @property
     def exact_from(self) -> int:
@@ -88,18 +114,25 @@ class State:
         """p(byte | text) for the 256 bytes and the end of text.
 
         Raises:
-            ZeroProbabilityError, EmptyBeamError: if nothing can follow, or nothing that was kept.
+            ZeroProbabilityError: if nothing can follow.
 
         >>> import charwise
         >>> charwise.load().state("import nump").next().top(1)[0][0]
         'y'
         """
+        cover, masses = self.cover, self._masses(self.cover)
+        if not masses.sum() > 0:  # all that was kept ends here
+            rest = self.whole[self.shared.start :]
+            canonical = self.shared.index.vocabulary.encode_beginning(rest)
+            for cover in covers_in_rounds(self.shared, self.whole, canonical, self.effort):
+                masses = self._masses(cover)
+                if masses.sum() > 0:
+                    break
+        return NextBytes(masses / masses.sum(), cover.missing)
+
+    def _masses(self, cover: Cover) -> NDArray[np.float64]:
         with self.shared.lock:
-            masses, _ = next_byte_masses(self.shared.evaluated, self.bundles)
-        total = masses.sum()
-        if not total > 0:
-            raise impossible(self.whole, self.missing)
-        return NextBytes(masses / total, self.missing)
+            return next_byte_masses(self.shared.evaluated, cover.bundles)[0]
 
     def next_chars(self, coverage: float = 0.99) -> NextChars:
         """p(character | text), listing characters until they hold `coverage` of the probability.
@@ -118,7 +151,7 @@ class State:
         check_number("coverage", coverage, 0.0, 1.0)
         if not coverage > 0:
             raise SettingError(f"coverage is {coverage}: it must lie in (0, 1].")
-        begun = utf8.pending(self.text)
+        begun = utf8.pending(self.raw)
         nxt = self.next()
         eos, listed = nxt.eos, dict[str, float]()
         held = eos
@@ -134,7 +167,7 @@ class State:
             try:
                 states[start] = states[start[:-1]] + start[-1:]
             except ZeroProbabilityError:
-                continue
+                continue  # lighter than the least float
             for branch in _branches(start, states[start].next(), -negative):
                 heapq.heappush(heap, branch)
         return NextChars(listed, eos, max(0.0, 1.0 - held * (1.0 - self.missing)))
@@ -155,16 +188,43 @@ class State:
         return state
 
     def __sub__(self, n: int) -> State:
+        """The state with the last `n` characters deleted; nothing known is evaluated again.
+
+        A character that the text ends inside of counts as one, and so does a byte that belongs
+        to none: what `text` shows as one.
+
+        Raises:
+            SettingError: for what is no whole number, or if there are fewer characters than that.
+
+        >>> import charwise
+        >>> (charwise.load().state("naï") - 1).raw
+        b'na'
+        """
+        count, raw, size = _whole_number(n), self.raw, 0
+        for _ in range(count):
+            if size == len(raw):
+                raise SettingError(
+                    f"cannot delete {count} characters of a text of {len(self.text)}."
+                )
+            size += utf8.last_character(raw[: len(raw) - size])
+        return self.without_bytes(size)
+
+    def without_bytes(self, n: int) -> State:
         """The state with the last `n` bytes deleted; nothing known is evaluated again.
 
         Raises:
-            SettingError: if there are fewer bytes than that.
+            SettingError: for what is no whole number, or if there are fewer bytes than that.
+
+        >>> import charwise
+        >>> charwise.load().state("naï").without_bytes(1).raw
+        b'na\\xc3'
         """
-        if not 0 <= n <= len(self.text):
-            raise SettingError(f"cannot delete {n} bytes of a text of {len(self.text)}.")
-        state, left = self, n
+        left = _whole_number(n)
+        if left > len(self.raw):
+            raise SettingError(f"cannot delete {n} bytes of a text of {len(self.raw)}.")
+        state = self
         while left and state._parent is not None:
-            step = len(state.text) - len(state._parent.text)
+            step = len(state.whole) - len(state._parent.whole)
             if step > left:
                 break
             state, left = state._parent, left - step
@@ -176,11 +236,10 @@ class State:
         if shared.outgrown(self.bundles):
             return self._continued(bytes([byte]))
         with shared.lock:
-            cover = Cover(self.bundles, self.logprob, self.missing)
-            longer = cover_after(shared.evaluated, cover, byte, self.effort)
-        if longer is None:
-            raise impossible(whole, self.missing)
-        return State(shared, whole, longer, self.effort, parent=self)
+            cover = cover_after(shared.evaluated, self.cover, len(whole), byte, self.effort)
+        if cover is None:
+            return self._continued(bytes([byte]))
+        return State(shared, whole, cover, self.effort, parent=self)
 
     def _continued(self, more: bytes) -> State:
         """The state after more text, in rounds: on the same tree while that serves."""
@@ -189,7 +248,7 @@ class State:
         fits = shared.room is None or len(canonical) + EXACT_TOKENS < shared.room
         if len(canonical) > 4 * EXACT_TOKENS or not fits or shared.outgrown(self.bundles):
             return self._anew(whole)
-        cover = cover_in_rounds(shared, whole, canonical, self.effort)
+        cover = next(covers_in_rounds(shared, whole, canonical, self.effort))
         return State(shared, whole, cover, self.effort, parent=self)
 
     def _shortened(self, n: int) -> State:
@@ -201,9 +260,8 @@ class State:
         if shared.given and len(canonical) < EXACT_TOKENS // 4:
             # Too near the root: alternatives across it would be missed.
             return self._anew(whole)
-        return State(
-            shared, whole, cover_in_rounds(shared, whole, canonical, self.effort), self.effort
-        )
+        cover = next(covers_in_rounds(shared, whole, canonical, self.effort))
+        return State(shared, whole, cover, self.effort)
 
     def _anew(self, whole: bytes) -> State:
         """A state after a text, on a tree of its own."""
@@ -300,11 +358,18 @@ def begin(
     'y'
     """
     shared, rest = prefill(engine, index, opening, whole)
-    return State(shared, whole, cover_in_rounds(shared, whole, rest, effort), effort)
+    return State(shared, whole, next(covers_in_rounds(shared, whole, rest, effort)), effort)
 
 
 def _restore(engine: TokenLM, opening: Opening, whole: bytes, effort: Effort) -> State:
     return begin(engine, SortedVocabulary.of(engine.vocabulary), opening, whole, effort)
+
+
+def _whole_number(n: object) -> int:
+    """How many to delete."""
+    if not hasattr(n, "__index__") or isinstance(n, bool) or operator.index(n) < 0:
+        raise SettingError(f"cannot delete {n!r} of a text: give a whole number, 0 or more.")
+    return operator.index(n)
 
 
 def _branches(start: bytes, nxt: NextBytes, weight: float) -> list[tuple[float, bytes]]:

@@ -38,6 +38,25 @@ def needs(start: bytes) -> int:
     return length - len(start)
 
 
+def last_character(text: bytes) -> int:
+    """How many bytes the last character of a text has: what `errors="replace"` shows as one.
+
+    A character that the text ends inside of counts as one, a byte that belongs to none as well.
+
+    >>> last_character("naï".encode()), last_character(b"na\\xc3"), last_character(b"na\\x82")
+    (2, 1, 1)
+    >>> last_character("€".encode()[:-1]), last_character(b"")
+    (2, 0)
+    """
+    for size in range(1, min(4, len(text)) + 1):
+        end = text[len(text) - size :]
+        if needs(end) >= 0:
+            return size
+        if end[0] & 0xC0 != 0x80:
+            break
+    return min(1, len(text))
+
+
 def decoder_after(text: bytes) -> codecs.IncrementalDecoder:
     """A decoder for what follows a text: a character that the text began comes out whole.
 

@@ -1,0 +1,239 @@
+"""Typing, deleting, pasting, completing and forking: what an editor does, against new states."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import shlex
+from functools import cache
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+import charwise
+from charwise import CharLM, Effort, State
+from charwise.coverings.reference import (
+    next_character_probability,
+    prefix_probability,
+)
+from charwise.cursor.shared_tree import EXACT_TOKENS
+from charwise.errors import TokenizationError, ZeroProbabilityError
+from models import CLOSE, Case, Model, cases, examples, models, table
+
+FRAGMENTS = (
+    "def push(self, tok):\n    ",
+    "for i in rnage(10):\n    pritn(i)",
+    "self.lexer = shlex()\n",
+    "import nunpy as np",
+    "# Die Größe überprüfen, falls nötig: ",
+    "# 这是一个测试。",
+    "🙂 ß プ é́",
+    'raise ValueErorr("x")\n\n',
+    "\t\t}{;\r\n",
+)
+
+#: Most that a typed state's next byte may be off that of a new state, as a share of probability.
+#: Both leave out alternatives; typing five hundred keys of code with typos comes to 0.06.
+OFF = 0.15
+
+
+@cache
+def lm() -> CharLM:
+    return charwise.load()
+
+
+def distance(one: State, other: State) -> float:
+    """Total variation of their next bytes."""
+    return float(np.abs(one.next().probs - other.next().probs).sum() / 2)
+
+
+# ---- keys that were refused ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("preset", ["default", "fast"])
+@pytest.mark.parametrize(
+    "text",
+    ["# 这是一个测试。🙂 プ", "for i in rnage(10):\n    pritn(i)\n"],
+    ids=["Chinese", "typos"],
+)
+def test_every_key_that_a_model_allows_is_taken(preset: str, text: str):
+    state = lm().state("", preset=preset)
+    for character in text:
+        state = state + character
+    assert state.text == text
+    assert distance(state, lm().state(text, preset=preset)) < OFF
+
+
+def test_a_key_in_code():
+    source = inspect.getsource(shlex)
+    at = source.index("def push_token(self, tok")
+    state = lm().state(source[:at])
+    for character in "def push_token(self, tok)":
+        state = state + character
+    assert distance(state, lm().state(state.text)) < OFF
+
+
+def test_what_is_left_out_is_counted_over_the_last_tokens_only():
+    """300 keys: a state's `missing` stays what it is over a dozen tokens, and does not add up."""
+    state = lm().state("", preset="fast")
+    shares = []
+    for character in inspect.getsource(shlex)[2000:2400]:
+        state = state + character
+        shares.append(state.missing)
+    assert len(shares) == 400
+    assert 0 < max(shares[-100:]) <= max(0.15, 2 * max(shares[:100]))
+
+
+# ---- an editor ----------------------------------------------------------------------------------
+
+
+class Editor(RuleBasedStateMachine):
+    """Whatever was done before, the state is that of its text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept: list[tuple[State, str]] = []
+        self.checked: State | None = None
+
+    @initialize(prompt=st.sampled_from(("", "import numpy as np\n\n\nclass Node:\n", "# Übung\n")))
+    def open(self, prompt: str) -> None:
+        self.state, self.text = lm().state(prompt), prompt
+
+    @rule(fragment=st.sampled_from(FRAGMENTS), size=st.integers(1, 12))
+    def type(self, fragment: str, size: int) -> None:
+        for character in fragment[:size]:
+            self.state, self.text = self.state + character, self.text + character
+
+    @rule(fragment=st.sampled_from(FRAGMENTS), swap=st.integers(1, 8))
+    def type_with_a_typo(self, fragment: str, swap: int) -> None:
+        self.type(fragment[: swap - 1] + fragment[swap : swap + 1] + fragment[swap - 1], 12)
+
+    @rule(n=st.integers(1, 9))
+    def delete(self, n: int) -> None:
+        n = min(n, len(self.text))
+        self.state, self.text = self.state - n, self.text[: len(self.text) - n]
+
+    @rule(first=st.sampled_from(FRAGMENTS), second=st.sampled_from(FRAGMENTS))
+    def paste(self, first: str, second: str) -> None:
+        self.state, self.text = self.state + (first + second), self.text + first + second
+
+    @rule(size=st.integers(1, 12))
+    def accept_a_completion(self, size: int) -> None:
+        new = charwise.cursor.generation.complete(self.state, max_new_bytes=size)[0].text
+        self.state, self.text = self.state + new, self.text + new
+
+    @rule()
+    def fork(self) -> None:
+        self.kept.append((self.state, self.text))
+
+    @precondition(lambda self: self.kept)
+    @rule(which=st.integers(0, 99))
+    def go_back(self, which: int) -> None:
+        self.state, self.text = self.kept[which % len(self.kept)]
+
+    @invariant()
+    def is_a_new_state(self) -> None:
+        if self.state is self.checked:
+            return
+        self.checked = self.state
+        assert self.state.text == self.text
+        assert self.state.raw == self.text.encode()
+        new = lm().state(self.text)
+        assert distance(self.state, new) < OFF
+        assert self.state.missing < 0.2
+
+
+class TinyEditor(RuleBasedStateMachine):
+    """The same with random models and coarse efforts: refused is only what is impossible."""
+
+    @initialize(
+        model=models(),
+        effort=st.sampled_from(
+            (Effort(1.0, 1.0), Effort(0.5, 0.5, 0), Effort(0.1, 0.7, 1, rounds=1, first=0.01))
+        ),
+    )
+    def open(self, model: Model, effort: Effort) -> None:
+        self.model = model
+        self.state = CharLM(model.lm, preset=effort).state("")
+
+    @rule(which=st.integers(0, 99), size=st.integers(1, 4))
+    def type(self, which: int, size: int) -> None:
+        for byte in self.model.index.sorted[which % len(self.model.index.sorted)][:size]:
+            self._add(bytes([byte]))
+
+    @rule(which=st.integers(0, 99), also=st.integers(0, 99))
+    def paste(self, which: int, also: int) -> None:
+        tokens = self.model.index.sorted
+        self._add(tokens[which % len(tokens)] + tokens[also % len(tokens)])
+
+    @rule(n=st.integers(1, 4))
+    def delete(self, n: int) -> None:
+        self.state = self.state.without_bytes(min(n, len(self.state.raw)))
+
+    def _add(self, more: bytes) -> None:
+        longer = self.state.raw + more
+        if len(self.model.vocabulary.tokens) ** len(longer) > 1e7 or len(longer) > EXACT_TOKENS:
+            return
+        truth = prefix_probability(longer, self.model.p, self.model.vocabulary)
+        if truth == 0:
+            with pytest.raises((ZeroProbabilityError, TokenizationError)):
+                _ = self.state + more
+            return
+        self.state = self.state + more
+        assert self.state.raw == longer
+
+    @invariant()
+    def goes_on_as_the_model_may(self) -> None:
+        nxt = self.state.next()
+        truth = next_character_probability(self.state.raw, self.model.p, self.model.vocabulary)
+        assert nxt.probs.sum() == pytest.approx(1)
+        assert (truth[nxt.probs > 0] > 0).all()
+
+
+Editor.TestCase.settings = examples(12)
+TinyEditor.TestCase.settings = examples(150)
+TestEditor = Editor.TestCase
+TestTinyEditor = TinyEditor.TestCase
+
+
+# ---- every preset, every tiny model -------------------------------------------------------------
+
+
+@given(cases(largest=200), st.sampled_from(("fast", "default", Effort(1.0, 1.0), Effort(0.3, 0.3))))
+@examples(300)
+def test_no_possible_byte_is_refused(case: Case, preset: str | Effort):
+    state = CharLM(case.model.lm, preset=preset).state("")
+    for at in range(len(case.text)):
+        longer = case.text[: at + 1]
+        if prefix_probability(longer, case.model.p, case.model.vocabulary) == 0:
+            with pytest.raises((ZeroProbabilityError, TokenizationError)):
+                _ = state + longer[-1:]
+            return
+        state = state + longer[-1:]
+        assert state.next().probs.sum() == pytest.approx(1)
+        again = CharLM(case.model.lm, preset=preset).state(longer)
+        assert again.next().probs.sum() == pytest.approx(1)
+
+
+def test_all_that_was_kept_ends_here():
+    """`ab` was kept and nothing follows it; what follows `a`, a hundredth of it, was left out."""
+    rows = {
+        (): [0.01, 0.0, 0.98, 0.01],
+        (0,): [0.0, 1.0, 0.0, 0.0],
+        (1,): [0.0, 0.0, 0.0, 1.0],
+        (2,): [1.0, 0.0, 0.0, 0.0],
+    }
+    model = table(
+        [b"a", b"b", b"abc"],
+        lambda context: rows[context[-1:] if context[-1:] != (3,) else ()],
+        order=2,
+    )
+    state = CharLM(model.lm, preset=Effort(0.5, 1.0)).state("") + "a" + "b"
+    truth = next_character_probability(b"ab", model.p, model.vocabulary)
+    assert state.next().probs == pytest.approx(truth, abs=0.02)
+    assert math.isfinite(state.logprob)
+    exact = CharLM(model.lm, preset="exact").state("ab")
+    assert exact.next().probs == pytest.approx(truth, **CLOSE)
