@@ -229,6 +229,13 @@ def texts(draw: st.DrawFn, model: Model, longest: int = 8) -> bytes:
     return text
 
 
+def spelled(text: bytes, tokens: list[bytes]) -> bool:
+    """Whether some of the tokens, one after the other, are exactly the text."""
+    return not text or any(
+        spelled(text[len(token) :], tokens) for token in tokens if text.startswith(token)
+    )
+
+
 @st.composite
 def cases(
     draw: st.DrawFn,

@@ -20,7 +20,7 @@ import charwise
 from charwise import CharLM, Vocabulary
 from charwise.cli import bench as cli_bench
 from charwise.cli.app import app
-from charwise.coverings.reference import prefix_probability
+from charwise.coverings.reference import next_character_probability, prefix_probability
 from charwise.errors import MissingExtraError, SettingError, TokenizationError, ZeroProbabilityError
 from charwise.evaluation import bench as benches
 from charwise.evaluation import tables
@@ -28,7 +28,7 @@ from charwise.evaluation.distance import js_distance
 from charwise.evaluation.healed import walk_healed
 from charwise.evaluation.methods import walk_beam, walk_canonical, walk_rounds
 from charwise.known_text.effort import PRESETS
-from models import Case, Model, by_hand, cases, examples, random_lm, table
+from models import Case, Model, by_hand, cases, examples, random_lm, spelled, table
 
 TEXT = b'def main():\n    raise ValueError("na\xc3\xafve")\n'
 
@@ -55,9 +55,9 @@ def healed_next_bytes(model: Model, prefix: bytes) -> NDArray[np.float64]:
             continue
         after = model.p((*stem, id))
         masses[256] += p * sum(after[list(vocabulary.end_ids)])
-        for following, spelled in enumerate(vocabulary.tokens):
-            if spelled is not None:
-                masses[spelled[0]] += p * after[following]
+        for following, token_after in enumerate(vocabulary.tokens):
+            if token_after is not None:
+                masses[token_after[0]] += p * after[following]
     return masses / masses.sum() if masses.sum() else masses
 
 
@@ -69,6 +69,7 @@ def test_token_healing_is_appendix_f_at_every_byte(case: Case):
         model.vocabulary.encode_beginning(text)
         expected = [healed_next_bytes(model, text[:t]) for t in range(len(text))]
     except TokenizationError:
+        assert not spelled(text, model.index.sorted)
         with pytest.raises(TokenizationError):
             walk_healed(lm, text)
         return
@@ -107,6 +108,7 @@ def test_the_canonical_baseline_books_tokens_on_their_first_bytes(case: Case):
     try:
         ids = model.vocabulary.encode(text)
     except TokenizationError:
+        assert not spelled(text, model.index.sorted)
         return
     expected = np.zeros(len(text))
     at = 0
@@ -116,6 +118,19 @@ def test_the_canonical_baseline_books_tokens_on_their_first_bytes(case: Case):
         at += model.index.length(id)
     walk = walk_canonical(CharLM(model.lm), text)
     assert walk.logprobs == pytest.approx(expected, rel=1e-9, abs=1e-9)
+
+
+@given(cases())
+@examples(100)
+def test_the_distributions_of_rounds_are_those_of_the_definition(case: Case):
+    model, text = case.model, case.text
+    if not prefix_probability(text, model.p, model.vocabulary):
+        return
+    walk = walk_rounds(CharLM(model.lm), text, PRESETS["exact"], distributions=True)
+    assert walk.distributions is not None
+    for t, row in enumerate(walk.distributions):
+        truth = next_character_probability(text[:t], model.p, model.vocabulary)
+        assert row == pytest.approx(truth, rel=1e-9, abs=1e-12)
 
 
 def test_an_implied_space_is_no_byte_of_the_text():

@@ -11,14 +11,7 @@ from charwise.coverings.bundles import next_byte_masses
 from charwise.coverings.reference import enum_cover, prefix_probability
 from charwise.errors import TokenizationError
 from charwise.evaluation.healed import heal
-from models import CLOSE, Case, cases, close_logs, examples, log_of, table, two_ways
-
-
-def spelled(text: bytes, tokens: list[bytes]) -> bool:
-    """Whether some of the tokens, one after the other, are exactly the text."""
-    return not text or any(
-        spelled(text[len(token) :], tokens) for token in tokens if text.startswith(token)
-    )
+from models import CLOSE, Case, cases, close_logs, examples, log_of, spelled, table, two_ways
 
 
 @given(cases())
