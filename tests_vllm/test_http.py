@@ -157,6 +157,8 @@ def test_usage_is_that_of_the_request_as_it_was_sent(client, reference):
     assert usage["prompt_tokens"] == len(ids)
     assert usage["completion_tokens"] == 8
     assert usage["total_tokens"] == len(ids) + 8
+    logprobs = post(client, max_tokens=8, logprobs=0)["choices"][0]["logprobs"]
+    assert len(logprobs["tokens"]) == 8
     events = stream(client, stream_options={"include_usage": True})
     assert events[-1]["choices"] == []
     assert events[-1]["usage"] == usage
@@ -259,6 +261,61 @@ def test_ids_are_healed_if_asked(client, reference):
     ids = reference.tokenizer(PROMPT).input_ids
     asked = {"vllm_xargs": {"charwise_heal": "auto"}}
     assert text_of(post(client, ids, **asked)) == text_of(post(client))
+
+
+@pytest.mark.parametrize("most", [1, 2, 5])
+def test_one_token_is_one_piece_of_new_text(client, most):
+    whole = text_of(post(client, max_tokens=12, return_token_ids=True))
+    for streamed in (False, True):
+        if streamed:
+            events = stream(client, max_tokens=most, stream_options={"include_usage": True})
+            text, usage = told(events)[0], events[-1]["usage"]
+            reason = events[-2]["choices"][0]["finish_reason"]
+        else:
+            answer = post(client, max_tokens=most)
+            text, usage = text_of(answer), answer["usage"]
+            reason = answer["choices"][0]["finish_reason"]
+        assert text
+        assert whole.startswith(text)
+        assert usage["completion_tokens"] == most
+        assert reason == "length"
+    assert text_of(post(client, max_tokens=1)) == "or"
+
+
+def test_numbers_that_vllm_takes_for_numbers_heal_too(client):
+    assert text_of(post(client, max_tokens="8")) == text_of(post(client, max_tokens=8))
+    assert text_of(post(client, max_tokens=8.0)) == text_of(post(client, max_tokens=8))
+
+
+def test_what_vllm_refuses_it_refuses_with_its_own_numbers(client, reference):
+    """Before anything is done for it, however much it asks for."""
+    ids = reference.tokenizer("x = 1\n" * 127 + "for i in rang").input_ids
+    assert 508 <= len(ids) < 520
+    long = {"prompt": "x = 1\n" * 127 + "for i in rang"}
+    for body in (
+        long,
+        {"max_tokens": -1},
+        {"max_tokens": 0.5},
+        {"n": 300_000},
+        {"n": 0},
+        {"prompt": "a b " * 500_000},
+        {"prompt": "a\ud800"},
+        {"stop": [""]},
+        {"vllm_xargs": {"charwise_heal": 400}, "prompt": "x = 1\n" * 100},
+    ):
+        request = {"model": "tiny", "prompt": PROMPT, "max_tokens": 8, **body}
+        response = client.post("/v1/completions", content=json.dumps(request).encode())
+        assert 400 <= response.status_code < 500, (body, response.text)
+    response = client.post("/v1/completions", json={"model": "tiny", "max_tokens": 8, **long})
+    assert str(len(ids)) in response.json()["error"]["message"]
+    assert text_of(post(client)).startswith("or(")  # the server goes on
+
+
+def test_nested_json_is_left_to_vllm(client):
+    plain = client.post("/v1/chat/completions", content=b"[" * 100_000)
+    response = client.post("/v1/completions", content=b"[" * 100_000)
+    assert response.status_code == plain.status_code
+    assert text_of(post(client)).startswith("or(")
 
 
 BAD = {

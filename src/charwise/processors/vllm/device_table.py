@@ -15,13 +15,17 @@ whatever the rows after it say is thrown away with it.
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import numpy as np
 import torch
 from vllm.utils.torch_utils import async_tensor_h2d
 
+from charwise.processors.vllm.prompts import most_forced
 from charwise.tokens.index import SortedVocabulary
+
+logger = logging.getLogger(__name__)
 
 #: A range that holds every id, also those that are not in sorted order (rank −1).
 _EVERY_ID = (-1, 2**31 - 1)
@@ -36,13 +40,15 @@ class ForcedSlots:
         drafts: most draft tokens in one step.
 
     Memory: 4 bytes × slots × (longest forced text + 1) × (2 + most tokens that are a proper
-    prefix of what is left). The table grows with the requests that come.
+    prefix of what is left). The table grows with the requests that come, to texts of
+    `most_forced` bytes.
     """
 
     def __init__(self, index: SortedVocabulary, states: Any, drafts: int) -> None:
         self._index = index
         self._states = states
         self._drafts = drafts
+        self._most = most_forced(index.vocabulary)
         device = states.device
         rank = np.full(states.vocab_size, -1, np.int32)
         rank[: len(index.rank)] = index.rank[: states.vocab_size]
@@ -60,6 +66,9 @@ class ForcedSlots:
 
     def set(self, slot: int, forced: bytes) -> bool:
         """Note the forced text of a slot's new request; True if there is any."""
+        if len(forced) > self._most:  # refused on admission: the table would grow for good
+            logger.error("%d bytes are not forced: at most %d may be.", len(forced), self._most)
+            forced = b""
         self._length[slot] = len(forced)
         if forced or self._written[slot]:
             self._staged[slot] = forced

@@ -14,46 +14,65 @@ Not handled: beam search, which vLLM runs as many requests that do not know of e
 
 from __future__ import annotations
 
+import logging
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from vllm.v1.sample.logits_processor import LogitsProcessor as V1LogitsProcessor
 from vllm.v1.sample.logits_processor.builtin import process_dict_updates
-from vllm.v1.worker.gpu.sample.logits_processor import LogitsProcessor as V2LogitsProcessor
 
-from charwise.errors import SettingError, VocabularyError
+from charwise.errors import CharwiseError, SettingError
 from charwise.processors.decision import Decisions
-from charwise.processors.vllm.device_table import ForcedSlots
-from charwise.processors.vllm.prompts import FORCED, heal_generate, served
+from charwise.processors.vllm.prompts import FORCED, Served, heal_generate, served
+
+try:
+    from vllm.v1.worker.gpu.sample.logits_processor import LogitsProcessor as V2LogitsProcessor
+except ImportError:  # up to vLLM 0.30 the V2 runner calls no processors but its own
+    V2LogitsProcessor = None
+
+if TYPE_CHECKING:
+    from charwise.processors.vllm.device_table import ForcedSlots
 
 __all__ = ["FORCED", "HealingLogitsProcessor", "heal_generate", "served", "why_not"]
+
+logger = logging.getLogger(__name__)
+
+_BASES = (
+    (V1LogitsProcessor,) if V2LogitsProcessor is None else (V1LogitsProcessor, V2LogitsProcessor)
+)
 
 #: How the names of all arguments that are meant for charwise begin.
 PREFIX = "charwise_"
 
 
-class HealingLogitsProcessor(V1LogitsProcessor, V2LogitsProcessor):  # type: ignore[misc]
+class HealingLogitsProcessor(*_BASES):  # type: ignore[misc]
     """Lets a request write only what reproduces its `charwise_forced` bytes first.
 
     vLLM makes one for each worker: with (vllm_config, device, is_pin_memory) in the V1 model
     runner, with (vllm_config, req_states) in V2. Requests without the argument cost nothing but
     one look at their arguments; a batch without any costs one comparison.
+
+    An exception here would end an engine that serves others too, so what goes wrong is logged, and
+    that request, or every one, is left alone.
     """
 
     def __init__(self, vllm_config: Any, *runner: Any) -> None:
-        model_config = vllm_config.model_config
         self._rows: dict[int, tuple[bytes, list[int]]] = {}  # V1: row → forced, generated ids
         self._slots: ForcedSlots | None = None  # V2
+        self._decisions: Decisions | None = None  # V1
         try:
-            index = served(model_config).index
-        except (VocabularyError, SettingError):
-            return  # vLLM may serve this model all the same: validate_params refuses healing
-        self._decisions = Decisions(index)
-        if len(runner) == 1:
-            speculation = vllm_config.speculative_config
-            drafts = speculation.num_speculative_tokens if speculation else 0
-            self._slots = ForcedSlots(index, runner[0], drafts)
+            index = served(vllm_config.model_config).index
+            if len(runner) == 1:
+                from charwise.processors.vllm.device_table import ForcedSlots
+
+                speculation = vllm_config.speculative_config
+                drafts = speculation.num_speculative_tokens if speculation else 0
+                self._slots = ForcedSlots(index, runner[0], drafts)
+            else:
+                self._decisions = Decisions(index)
+        except Exception as error:  # vLLM serves this model all the same; validate_params refuses
+            logger.warning("charwise cannot heal here: %s: %s", type(error).__name__, error)
 
     @classmethod
     def validate_params(cls, sampling_params: Any) -> None:
@@ -62,7 +81,7 @@ class HealingLogitsProcessor(V1LogitsProcessor, V2LogitsProcessor):  # type: ign
         Raises:
             SettingError: an unknown `charwise_…` argument, bytes that are not hexadecimal, a
                 constraint that forbids the forced text, a server that cannot heal.
-            HealingError: a forced text that the vocabulary cannot spell.
+            HealingError: a forced text that the vocabulary cannot spell, or a very long one.
         """
         forced = forced_of(sampling_params)
         if not forced:
@@ -75,7 +94,9 @@ class HealingLogitsProcessor(V1LogitsProcessor, V2LogitsProcessor):  # type: ign
             reason = why_not(config)
             if reason:
                 raise SettingError(reason)
-            Decisions(served(config.model_config).index).check(forced)
+            model = _served(config.model_config)
+            model.check_length(forced)
+            Decisions(model.index).check(forced)
 
     def is_argmax_invariant(self) -> bool:
         """False: the mask changes which token is the most probable."""
@@ -83,11 +104,12 @@ class HealingLogitsProcessor(V1LogitsProcessor, V2LogitsProcessor):  # type: ign
 
     def update_state(self, batch_update: Any) -> None:
         """V1: requests came, went or moved to other rows."""
-        process_dict_updates(self._rows, batch_update, _forced_row)
+        if self._decisions is not None:
+            process_dict_updates(self._rows, batch_update, _forced_row)
 
     def add_request(self, req_idx: int, sampling_params: Any) -> bool:
         """V2: a request takes a slot; True if its logits will be masked."""
-        return self._slots is not None and self._slots.set(req_idx, forced_of(sampling_params))
+        return self._slots is not None and self._slots.set(req_idx, _admitted(sampling_params))
 
     def apply_staged_writes(self) -> None:
         """V2: what `add_request` noted goes to the device."""
@@ -100,14 +122,42 @@ class HealingLogitsProcessor(V1LogitsProcessor, V2LogitsProcessor):  # type: ign
             self._slots.mask_(logits, ctx)
             return logits
         for row, (forced, ids) in list(self._rows.items()):
-            if not self._decisions.mask_(logits[row], forced, ids):
-                del self._rows[row]  # all of it is reproduced
+            if not self._masks(logits[row], forced, ids):
+                del self._rows[row]
         return logits
+
+    def _masks(self, row: torch.Tensor, forced: bytes, ids: list[int]) -> bool:
+        """Mask a row; False if all of the text is reproduced, or never will be."""
+        assert self._decisions is not None
+        try:
+            return self._decisions.mask_(row, forced, ids)
+        except CharwiseError as error:
+            logger.error("a request is not healed: %s", error)
+            return False
 
 
 def _forced_row(params: Any, _: Any, output_ids: list[int]) -> tuple[bytes, list[int]] | None:
-    forced = forced_of(params)
+    forced = _admitted(params)
     return (forced, output_ids) if forced else None
+
+
+def _admitted(sampling_params: Any) -> bytes:
+    """The forced bytes of a request that vLLM admitted; what it should not have is not healed."""
+    try:
+        return forced_of(sampling_params)
+    except SettingError as error:
+        logger.error("a request is not healed: %s", error)
+        return b""
+
+
+def _served(model_config: Any) -> Served:
+    """What the engine serves, or the reason why it cannot be had as a refusal of this request."""
+    try:
+        return served(model_config)
+    except CharwiseError:
+        raise
+    except Exception as error:
+        raise SettingError(f"this vLLM cannot heal: {type(error).__name__}: {error}.") from error
 
 
 def forced_of(sampling_params: Any) -> bytes:
@@ -143,7 +193,12 @@ def why_not(vllm_config: Any) -> str | None:
     The V1 model runner leaves out processors that come from entry points when it speculates, and
     with asynchronous scheduling shows them placeholders instead of the last token.
     """
-    if vllm_config.use_v2_model_runner:
+    if getattr(vllm_config, "use_v2_model_runner", False):
+        if V2LogitsProcessor is None:
+            return (
+                "this vLLM cannot heal: its V2 model runner calls no logits processors but its "
+                "own. Serve with VLLM_USE_V2_MODEL_RUNNER=0, or use vLLM 0.31 or newer."
+            )
         return None
     if vllm_config.speculative_config is not None:
         return (

@@ -8,9 +8,11 @@ one that ends it. There are never more of them than the client asked for.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 from charwise.processors.new_text import Continuation, HealedPrompt
+from charwise.tokens.stops import Stops
 from charwise.tokens.vocabulary import Vocabulary
 
 Message = dict[str, Any]
@@ -63,33 +65,33 @@ class Answer:
         self._prompt = prompt if request.get("echo") else ""
         self._shows_ids = bool(request.get("return_token_ids"))
         self._include_stop = bool(request.get("include_stop_str_in_output"))
-        before = vocabulary.decode(healed.kept[-3:])
-        self._choices = [
-            _Choice(
-                first_index + number,
-                Continuation(
-                    vocabulary,
-                    healed.forced,
-                    before=before,
-                    stop=request.get("stop") or None,
-                    include_stop=self._include_stop,
-                    min_tokens=request.get("min_tokens") or 0,
-                    max_tokens=max_tokens,
-                    specials=request.get("skip_special_tokens") is False,
-                ),
-            )
-            for number in range(request.get("n") or 1)
-        ]
+        self._n = request.get("n") or 1
+        self._first_index = first_index
+        stops = Stops(request.get("stop") or None).strings  # refused here, not when text comes
+        self._new_text = partial(
+            Continuation,
+            vocabulary,
+            healed.forced,
+            before=vocabulary.decode(healed.kept[-3:]),
+            stop=stops,
+            include_stop=self._include_stop,
+            min_tokens=request.get("min_tokens") or 0,
+            max_tokens=max_tokens,
+            specials=request.get("skip_special_tokens") is False,
+        )
+        # Made as the engine tells of them: it may refuse a request for very many.
+        self._choices: dict[int, _Choice] = {}
 
     @property
     def ended(self) -> bool:
         """Whether every choice has ended, whatever the engine still writes."""
-        return all(choice.ended for choice in self._choices)
+        choices = self._choices.values()
+        return len(choices) == self._n and all(choice.ended for choice in choices)
 
     @property
     def completion_tokens(self) -> int:
         """Generated tokens that go beyond the prompt, and those that ended a choice."""
-        return sum(choice.new.counted for choice in self._choices)
+        return sum(choice.new.counted for choice in self._choices.values())
 
     def add(self, chunk: Message) -> list[Message]:
         """Take a chunk of the engine; returns the choices to tell the client, if any.
@@ -104,7 +106,7 @@ class Answer:
             return []
         told = []
         for given in chunk["choices"]:
-            choice = self._choices[given["index"]]
+            choice = self._choice(given["index"])
             if choice.ended:
                 continue
             delta = self._delta(choice, given)
@@ -119,7 +121,12 @@ class Answer:
 
     def choices(self) -> list[Message]:
         """The whole choices, once the engine has ended."""
-        return [choice.whole for choice in self._choices]
+        return [self._choice(number).whole for number in range(self._n)]
+
+    def _choice(self, number: int) -> _Choice:
+        if number not in self._choices:
+            self._choices[number] = _Choice(self._first_index + number, self._new_text())
+        return self._choices[number]
 
     def _delta(self, choice: _Choice, given: Message) -> Message:
         """One choice of a chunk, as the client sees it."""

@@ -33,6 +33,9 @@ _UNFIT = {
     "allowed_token_ids": "they may forbid the text to reproduce",
 }
 
+#: Fields that are numbers, and at least so much.
+_NUMBERS = {"max_tokens": 0, "min_tokens": 0, "n": 1}
+
 #: The types of the fields that are computed with; vLLM itself answers requests with others.
 _TYPES: dict[str, type | tuple[type, ...]] = {
     "max_tokens": int,
@@ -47,12 +50,26 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
 
 
 def parsed(body: bytes) -> Message:
-    """A request that can be read; empty if it cannot, and vLLM itself will say so."""
-    with suppress(ValueError):
+    """A request that can be read; empty if it cannot, and vLLM itself will say so.
+
+    >>> parsed(b'{"max_tokens": "8"}'), parsed(b'{"max_tokens": -1}'), parsed(b"[" * 9000)
+    ({'max_tokens': 8}, {}, {})
+    """
+    with suppress(ValueError, RecursionError):
         request = json.loads(body)
-        if isinstance(request, dict) and _well_formed(request):
-            return request
+        if isinstance(request, dict):
+            for name in _NUMBERS:
+                if isinstance(request.get(name), str | float):  # vLLM takes these for numbers
+                    request[name] = _number(request[name])
+            if _well_formed(request):
+                return request
     return {}
+
+
+def _number(value: str | float) -> int:
+    if isinstance(value, float) and not value.is_integer():
+        raise ValueError
+    return int(value)
 
 
 def plan(config: Any, request: Message) -> list[Answer]:
@@ -61,8 +78,9 @@ def plan(config: Any, request: Message) -> list[Answer]:
     Raises:
         CharwiseError: healing was asked for, and cannot be had.
     """
-    from vllm.envs import VLLM_MAX_COMPLETION_PROMPTS
+    from vllm import envs
 
+    most = getattr(envs, "VLLM_MAX_COMPLETION_PROMPTS", None)  # older versions have no bound
     arguments = request.get("vllm_xargs") or {}
     rule = arguments.get(HEAL)
     if rule == "off" or FORCED in arguments:
@@ -71,13 +89,18 @@ def plan(config: Any, request: Message) -> list[Answer]:
     unfit = _unfit(request)
     if rule is not None and (unfit or not prompts):
         raise SettingError(f"this request cannot be healed: {unfit or 'it has no prompt'}.")
-    if unfit or not prompts or len(prompts) > VLLM_MAX_COMPLETION_PROMPTS:
+    if unfit or not prompts or (most is not None and len(prompts) > most):
         return []
     model = served(config.model_config)
+    window = config.model_config.max_model_len
+    if any(len(prompt) > window * model.vocabulary.munch for prompt in prompts):
+        return []  # vLLM has no room for it either, and says so without reading all of it
     special = request.get("add_special_tokens", True) is not False
     healed = [model.heal(prompt, "auto" if rule is None else rule, special) for prompt in prompts]
     if not any(each.forced for each in healed):
         return []
+    if any(len(each.kept) + each.given_back + _asked(request) > window for each in healed):
+        return []  # too long also unhealed: vLLM says so, with the numbers that the client knows
     return [
         Answer(
             model.vocabulary,
@@ -97,8 +120,11 @@ def _well_formed(request: Message) -> bool:
         value = request.get(name)
         if value is not None and not isinstance(value, kind):
             return False
+    for name, least in _NUMBERS.items():
+        if request.get(name) is not None and request[name] < least:
+            return False
     stop = request.get("stop") or []
-    return all(isinstance(string, str) for string in stop) and (request.get("n") or 1) >= 1
+    return all(isinstance(string, str) for string in stop)
 
 
 def _prompts(prompt: Any, *, with_ids: bool) -> list[Any]:

@@ -22,6 +22,17 @@ from charwise.tokens.vocabulary import Vocabulary
 FORCED = "charwise_forced"
 
 
+def most_forced(vocabulary: Vocabulary) -> int:
+    """Most bytes that a request may force: the V2 runner keeps a table as long as they are.
+
+    The automatic rule never forces two munches.
+
+    >>> most_forced(Vocabulary.from_bytes([b"a" * 100])), most_forced(Vocabulary.from_bytes([b"a"]))
+    (400, 256)
+    """
+    return max(256, 4 * vocabulary.munch)
+
+
 @dataclass(frozen=True)
 class Served:
     """The tokenizer of a served model, a copy of our own, and its index."""
@@ -43,11 +54,13 @@ class Served:
 
         Raises:
             TokenizationError: ids outside the vocabulary.
-            HealingError: an empty prompt, or ids whose last one stops inside a character.
+            HealingError: an empty prompt, ids whose last one stops inside a character, or a rule
+                that gives back more than `most_forced`.
             SettingError: an unknown rule.
         """
         encode = self.tokenizer.backend_tokenizer.encode
         if isinstance(prompt, str):
+            to_bytes(prompt)  # refuses what has no UTF-8 form
             ids = list(encode(prompt, add_special_tokens=specials).ids)
         elif is_text(prompt):
             before = encode("", add_special_tokens=specials).ids
@@ -55,7 +68,22 @@ class Served:
         else:
             ids = self.vocabulary.encode_prompt(prompt)
             self._check_whole_characters(ids)
-        return heal_prompt(ids, self.index, rule)
+        healed = heal_prompt(ids, self.index, rule)
+        self.check_length(healed.forced)
+        return healed
+
+    def check_length(self, forced: bytes) -> None:
+        """Refuse a forced text that is too long; the automatic rule's never is.
+
+        Raises:
+            HealingError: how long it is, and may be.
+        """
+        most = most_forced(self.vocabulary)
+        if len(forced) > most:
+            raise HealingError(
+                f"{len(forced)} bytes would be forced; at most {most} may be in this server. Give "
+                "back fewer tokens, or leave it to the rule 'auto'."
+            )
 
     def _check_whole_characters(self, ids: list[int]) -> None:
         decoder = codecs.getincrementaldecoder("utf-8")("ignore")
@@ -92,7 +120,10 @@ def served(model_config: Any) -> Served:
 def _served(
     name: str, mode: str, revision: str | None, trust: bool, width: int, ends: Any
 ) -> Served:
-    from vllm.tokenizers import get_tokenizer
+    try:
+        from vllm.tokenizers import get_tokenizer
+    except ImportError:  # its place in older versions
+        from vllm.transformers_utils.tokenizer import get_tokenizer
 
     tokenizer = get_tokenizer(name, tokenizer_mode=mode, revision=revision, trust_remote_code=trust)
     vocabulary = Vocabulary.from_transformers(
