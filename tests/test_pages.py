@@ -13,18 +13,9 @@ import pytest
 from typer.testing import CliRunner
 
 from charwise.cli.app import app
-from charwise.cursor.state import State
 
 ROOT = Path(__file__).parents[1]
-PAGES = [
-    pytest.param(
-        "for-editors",
-        marks=pytest.mark.skipif(not hasattr(State, "complete"), reason="needs State.complete"),
-    ),
-    "for-serving",
-    "for-psycholinguists",
-    "for-researchers",
-]
+PAGES = ("for-editors", "for-serving", "for-psycholinguists", "for-researchers")
 
 
 def text_of(page: str) -> str:
