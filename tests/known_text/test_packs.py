@@ -112,6 +112,11 @@ def test_a_text_has_no_part_in_calls_after_it_is_done():
     short, long = lm.scores([b"b", b"aaaaa"])
     assert (short.calls, short.contexts) == (1, 1)  # the root says all
     assert long.calls > 3
+    # [a], which "ab" asks for in the second round, was evaluated for "acc" in the first.
+    other = CharLM(table([b"a", b"ab", b"c", b"cc"], {(): [0.3, 0.2, 0.2, 0.2, 0.1]}).lm)
+    first, second = other.scores([b"accc", b"ab"], preset="exact")
+    assert first.calls > 2
+    assert (second.calls, second.contexts) == (1, 2)
     twins = lm.scores([b"aaaaa", b"aaaaa"])
     assert {(score.calls, score.contexts) for score in twins} == {(long.calls, long.contexts)}
 

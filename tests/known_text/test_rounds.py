@@ -91,6 +91,9 @@ def test_a_share_goes_on_as_that_of_the_heaviest_context():
     assert rounds._continued(0.5, 2, 0) == (pytest.approx(0.5 * 0.4 / 0.7), 3)
     assert rounds._continued(0.5, 3, 1) == (0.0, 4)  # no context ends at 3
     assert rounds._continued(0.5, 6, 2) == (0.0, 8)  # beyond the text
+    # A lighter context beside it, after which nothing follows, has no say.
+    rounds.lattice.at[2].insert(0, Vertex(node=0, position=2, tail=None, depth=1))
+    assert rounds._continued(0.5, 2, 2) == (pytest.approx(0.5), 4)
 
 
 def test_lookahead_goes_along_the_canonical_tokens():
@@ -104,6 +107,11 @@ def test_lookahead_goes_along_the_canonical_tokens():
     far.deepest = 5
     assert far.lookahead(one, {}) == [2, 2]
     assert far.lookahead(candidate(far, 1e-4), {}) == []
+    far.deepest = 3
+    assert [branch.tokens for branch in far.plan([one])] == [[2]]
+    far.deepest = 2
+    assert far.plan([one]) == []
+    far.deepest = 5
     assert started(Effort(0.1, 0.5), text).lookahead(one, {}) == [2]
     assert started(Effort(0.1, 0.4), text).lookahead(one, {}) == []
     # Nor what is like what was chosen before, though the model has evaluated nothing like it.
@@ -137,6 +145,24 @@ def test_lookahead_saves_calls_and_changes_no_number():
     many = lm.score(text, preset=effort._replace(lookahead=0))
     assert few.calls < many.calls / 2
     assert few.logprobs == pytest.approx(many.logprobs, abs=1e-3)
+
+
+def test_weight_is_lent_to_who_agrees_longest_and_of_those_to_the_heaviest():
+    rounds = started(Effort(1e-3, 0.5))
+    none, two, three, heavier = (
+        Vertex(node=0, position=4, tail=tail, depth=3)
+        for tail in (
+            (9, (1, (0, None))),
+            (2, (1, (9, None))),
+            (2, (1, (0, (9, None)))),
+            (2, (1, (0, (8, None)))),
+        )
+    )
+    none.weight, two.weight, three.weight, heavier.weight = 0.9, 0.8, 0.1, 0.2
+    rounds.lattice.at[4][:] = [none, two, heavier, three]
+    asked = (2, (1, (0, (7, None))))
+    assert rounds.lattice._closest(4, asked) == (heavier, 3)
+    assert rounds.lattice._closest(4, (2, (1, (5, None)))) == (two, 2)
 
 
 # ---- what is lent -------------------------------------------------------------------------------
