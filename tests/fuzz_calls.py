@@ -18,6 +18,7 @@ from charwise import CharLM, SortedVocabulary, Vocabulary, healing
 from charwise.cli.app import app
 from charwise.errors import CharwiseError
 from fuzz_values import (
+    BUDGET,
     BYTES,
     COMMAND_LINES,
     COVERAGE,
@@ -92,6 +93,16 @@ def on_model(method: str) -> Callable[..., Any]:
     return run
 
 
+def on_state_method(method: str) -> Callable[..., Any]:
+    """A method of a state; of a generator, a few items."""
+
+    def run(which: int, **given: Any) -> Any:
+        result = getattr(models()[which].state("ab"), method)(**given)
+        return list(itertools.islice(result, 8)) if hasattr(result, "send") else result
+
+    return run
+
+
 def on_state(which: int, text: str, steps: list[tuple[str, Any]]) -> None:
     """Steps of a state from a text; one that raises a typed error leaves the state as it was."""
     state = models()[which].state(text if which == 0 else "ab")
@@ -118,7 +129,7 @@ STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("+"), st.one_of(TEXT, BYTES, ODD)),
         st.tuples(st.just("-"), st.one_of(some(0, 1, 2, 3, 100, np.int64(1)), ODD)),
-        st.tuples(st.just("chars"), st.one_of(SHARE, ODD)),
+        st.tuples(st.just("chars"), COVERAGE),
         st.tuples(st.just("next"), st.none()),
     ),
     max_size=5,
@@ -181,7 +192,13 @@ CALLS: dict[str, Call] = {
             "state": {"prompt": PROMPT, "preset": PRESET},
             "prefix_logprob": {"prompt": PROMPT, "preset": PRESET},
             "logprob": {"prompt": PROMPT, "preset": PRESET},
-            "score": {"prompt": PROMPT, "context": PROMPT, "preset": PRESET, "end": FLAG},
+            "score": {
+                "prompt": PROMPT,
+                "context": PROMPT,
+                "preset": PRESET,
+                "end": FLAG,
+                "entropy": some(None, "byte"),
+            },
             "scores": {
                 "prompts": st.one_of(st.lists(PROMPT, max_size=3), PROMPT),
                 "contexts": st.one_of(st.none(), st.lists(PROMPT, max_size=3)),
@@ -194,14 +211,32 @@ CALLS: dict[str, Call] = {
                 "max_contexts": some(1, 5, 100),
             },
             "encodings": {"text": PROMPT},
-            "complete": {"prompt": PROMPT, "n": SIZE, "stop": STOP, "preset": PRESET, **SAMPLING},
-            "stream": {"prompt": PROMPT, "stop": STOP, "preset": PRESET, **SAMPLING},
+            "complete": {
+                "prompt": PROMPT,
+                "n": SIZE,
+                "stop": STOP,
+                "preset": PRESET,
+                **SAMPLING,
+                **BUDGET,
+            },
+            "stream": {"prompt": PROMPT, "stop": STOP, "preset": PRESET, **SAMPLING, **BUDGET},
             "characters": {"prompt": PROMPT, "preset": PRESET, **SAMPLING},
         }.items()
     },
     "CharLM": Call(
         lambda preset: CharLM(models()[1].engine, preset=preset), {"preset": PRESET}, odd=["preset"]
     ),
+    **{
+        f"State.{method}": Call(
+            on_state_method(method),
+            {"which": WHICH, **arguments},
+            odd=list(arguments),
+        )
+        for method, arguments in {
+            "complete": {"n": SIZE, "stop": STOP, **SAMPLING, **BUDGET},
+            "stream": {"stop": STOP, **SAMPLING, **BUDGET},
+        }.items()
+    },
     "State": Call(on_state, {"which": WHICH, "text": WORDS, "steps": STEPS}),
     "NextBytes[]": Call(
         lambda which, byte: models()[which].next("ab")[byte],

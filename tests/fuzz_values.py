@@ -63,6 +63,7 @@ SAMPLING = {
     "top_k": some(0, 1, 5),
     "seed": SEED,
 }
+BUDGET = {"seconds": some(None, 0, 0.01, 5.0, math.nan, math.inf, -1), "cancel": st.none()}
 OFFSETS = st.one_of(
     st.lists(st.tuples(st.integers(-2, 8), st.integers(-2, 8)), max_size=3),
     some([(0, 1)], [(0, 1), (1, 2)], [("0", "1")], [(0,)], [(0.0, 1.0)], [(0, 2**70)]),

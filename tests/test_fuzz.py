@@ -15,15 +15,9 @@ SLOW = ("charwise", "charwise.load", "heal_generate")
 #: is held from then on.
 OPEN = {
     *(f"CharLM.{name}" for name in ("complete", "stream", "characters", "score", "scores")),
-    *(
-        "CharLM.covering",
-        "CharLM.next_chars",
-        "State",
-        "NextBytes[]",
-        "NextBytes.top",
-        "Covering.top",
-    ),
-    *("Encodings.top", "Score", "heal_generate", "charwise.load", "Vocabulary.from_bytes"),
+    *("CharLM.covering", "CharLM.next_chars", "State", "State.complete", "State.stream"),
+    *("NextBytes.top", "Covering.top", "Encodings.top", "Score", "heal_generate"),
+    *("charwise.load", "Vocabulary.from_bytes"),
 }
 
 

@@ -23,7 +23,7 @@ import charwise
 from charwise import CharLM
 from charwise.cli.app import app
 from charwise.coverings.reference import next_character_probability, prefix_probability
-from charwise.errors import CharwiseError, SettingError, ZeroProbabilityError
+from charwise.errors import CharwiseError, MissingExtraError, SettingError, ZeroProbabilityError
 from models import Case, cases, examples
 
 REASON = "needs lm-evaluation-harness: pip install 'charwise[lm-eval]' accelerate"
@@ -318,5 +318,5 @@ def test_the_command():
 def test_without_the_harness(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "lm_eval.__main__", None)
     result = CliRunner().invoke(app, ["lm-eval", "ls", "tasks"])
-    assert isinstance(result.exception, SettingError)
+    assert isinstance(result.exception, MissingExtraError)
     assert "pip install 'charwise[lm-eval]'" in str(result.exception)
