@@ -36,6 +36,9 @@ class CharLM:
     inside a character, or hold any byte. Everything up to the last special token is conditioned
     on as it is; a prompt that does not begin with a special token follows the start token.
 
+    `CharLM.from_transformers(model, tokenizer)` takes a model that one has already, and
+    `charwise.load(name)` finds one. Keep the object: a model that nobody holds is let go.
+
     >>> import charwise
     >>> lm = charwise.load()
     >>> lm.next("raise ValueErr").top(1)[0][0]
