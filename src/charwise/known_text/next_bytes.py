@@ -40,7 +40,7 @@ def rows_of(known: KnownText, logprobs: torch.Tensor, positions: Ints) -> list[F
     >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2], bos_ids=[2])
     >>> known = KnownText.of(b"aa", SortedVocabulary(vocabulary))
     >>> [rows] = rows_of(known, torch.tensor([[0.5, 0.25, 0.25]]).log(), np.array([0]))
-    >>> rows[:, [ord("a"), ord("b"), 256]].tolist()
+    >>> rows[:, [ord("a"), ord("b"), 256]].round(6).tolist()
     [[0.75, 0.0, 0.25], [0.0, 0.25, 0.0]]
     """
     index, ends = known.index, list(known.index.vocabulary.end_ids)
