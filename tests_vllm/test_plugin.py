@@ -45,8 +45,12 @@ print("FOUND" + json.dumps(found))
 
 #: vLLM itself needs its own modules: they are missing only while charwise loads.
 WITHOUT = """
-import vllm.v1.sample.logits_processor, vllm.v1.worker.gpu.sample.logits_processor
+import contextlib
+import vllm.v1.sample.logits_processor
 import charwise.processors.vllm as face
+
+with contextlib.suppress(ImportError):  # not in vLLM 0.30 and older
+    import vllm.v1.worker.gpu.sample.logits_processor
 
 kept = sys.modules.get({missing!r})
 sys.modules[{missing!r}] = None
