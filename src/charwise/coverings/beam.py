@@ -1,10 +1,12 @@
 """Bundled beam summing, as its authors define it: for comparison and reproduction.
 
 Vieira et al. 2025, Appendix D (the beam of bundles, width K) and Appendix G (the threshold θ that
-saves extensions), over bytes, with two differences that change no result: bundles are ranges of
-the sorted vocabulary instead of tries, and the top K is found lazily (a bundle's weight only
-falls as bytes are consumed, so its weight before evaluation is an upper bound, and extensions
-bounded below the K-th known weight need not be evaluated).
+saves extensions), over bytes. Two differences change no result: bundles are ranges of the sorted
+vocabulary instead of tries, and the top K is found lazily (a bundle's weight only falls as bytes
+are consumed, so its weight before evaluation is an upper bound, and extensions bounded below the
+K-th known weight need not be evaluated). A third does: a member that ends where the text does
+stays in its context's bundle until the next byte, where the paper's buckets count it apart, so
+that at equal K other bundles may be kept (docs/coverings.md has an example).
 """
 
 from __future__ import annotations
