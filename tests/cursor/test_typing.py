@@ -109,7 +109,8 @@ class Editor(RuleBasedStateMachine):
 
     @rule(fragment=st.sampled_from(FRAGMENTS), swap=st.integers(1, 8))
     def type_with_a_typo(self, fragment: str, swap: int) -> None:
-        self.type(fragment[: swap - 1] + fragment[swap : swap + 1] + fragment[swap - 1], 12)
+        at = min(swap, len(fragment) - 1)
+        self.type(fragment[: at - 1] + fragment[at] + fragment[at - 1], 12)
 
     @rule(n=st.integers(1, 9))
     def delete(self, n: int) -> None:

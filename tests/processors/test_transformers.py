@@ -505,7 +505,8 @@ def test_bytes_and_stop_strings(small: Small) -> None:
     [stopped] = heal_generate(
         small.model, small.tokenizer, prompt, stop_strings=[stop], max_new_bytes=40, **ask
     )
-    assert stopped == long[: long.index(stop)]
+    # A character that the stop string cuts off is left out; before other bytes it is shown.
+    assert stopped.rstrip("�") == long[: long.index(stop)].rstrip("�")
     # A stop string inside the forced text stops nothing.
     [text] = heal_generate(
         small.model,
