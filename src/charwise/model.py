@@ -24,7 +24,7 @@ from charwise.cursor.generation import (
 from charwise.cursor.limit import Cancel, Limit
 from charwise.cursor.sampling import Sampling
 from charwise.cursor.state import State, begin
-from charwise.errors import SettingError
+from charwise.errors import EngineError, SettingError
 from charwise.known_text.effort import Effort, effort_of
 from charwise.known_text.packs import packs, score_texts
 from charwise.known_text.windows import Text
@@ -54,6 +54,11 @@ class CharLM:
     """
 
     def __init__(self, engine: TokenLM, *, preset: str | Effort = "default") -> None:
+        if not (hasattr(engine, "vocabulary") and hasattr(engine, "tree")):
+            raise EngineError(
+                f"{type(engine).__name__} is no engine: charwise.load(name) opens one, and "
+                "CharLM.from_transformers(model, tokenizer) takes a model that one has already."
+            )
         self.engine = engine
         self.index = SortedVocabulary.of(engine.vocabulary)
         self.effort = effort_of(preset)
@@ -233,8 +238,8 @@ class CharLM:
         """The covering of a prompt, visited best first until `tolerance` is left.
 
         It may be exponentially large in the length of the prompt: after `max_contexts` the search
-        stops, as does that of `Covering.top`, and the bounds say what is missing. Where the
-        tokenizer implies a leading space, members begin with it.
+        stops, and the bounds say what is missing. Where the tokenizer implies a leading space,
+        members begin with it.
 
         >>> import charwise
         >>> member = charwise.load().covering("import nump").top(1)[0]
@@ -247,17 +252,15 @@ class CharLM:
             evaluated, 0, text, tolerance=tolerance, through=True, max_contexts=max_contexts
         )
 
-    def encodings(self, text: Prompt, *, max_contexts: int = 10_000) -> Encodings:
+    def encodings(self, text: Prompt) -> Encodings:
         """The token strings that decode to exactly this text, the most probable first.
-
-        They may be very many: the search of `Encodings.top` stops after `max_contexts`.
 
         >>> import charwise
         >>> charwise.load().encodings("import numpy").top(1)[0].text
         'import numpy'
         """
         opening, data = split(self.vocabulary, text)
-        return Encodings(EvaluatedRows.of(self.engine, opening.ids), 0, data, max_contexts)
+        return Encodings(EvaluatedRows.of(self.engine, opening.ids), 0, data)
 
     def complete(
         self,

@@ -97,10 +97,11 @@ def cover(
     with busy("visiting token strings"):
         covering = lm.covering(text, tolerance=tolerance)
         bounds, tokens = covering.prefix_logprob(), lm.vocabulary.tokens
-        found = lm.encodings(text) if encodings else covering
-        size = found.size if encodings else covering_size(lm.index, covering.raw)
+        exactly = lm.encodings(text)
+        size = exactly.size if encodings else covering_size(lm.index, covering.raw)
+        settled = True
         try:
-            members, settled = found.top(top), True
+            members = exactly.top(top) if encodings else covering.top(top)
         except SearchLimitError as error:
             members, settled = list(error.found), False
     rows = [

@@ -51,7 +51,7 @@ class NextBytes:
         """Probability that the text ends here."""
         return float(self.probs[EOS])
 
-    def __getitem__(self, byte: str | bytes | int | np.integer) -> float:
+    def __getitem__(self, byte: str | bytes | bytearray | memoryview | int | np.integer) -> float:
         """Probability of one byte: `nxt["d"]`, `nxt[b"d"]`, `nxt[100]`; `nxt[256]` is EOS.
 
         Raises:
@@ -59,7 +59,7 @@ class NextBytes:
         """
         if isinstance(byte, int | np.integer) and not isinstance(byte, bool):
             code = int(byte)
-        elif not isinstance(byte, str | bytes):
+        elif not isinstance(byte, str | bytes | bytearray | memoryview):
             raise SettingError(f"{byte!r} is no byte: ask for a character, a byte, or 0 to 256.")
         else:
             raw = to_bytes(byte)

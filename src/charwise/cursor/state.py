@@ -39,7 +39,7 @@ from charwise.tokens.stops import StopStrings
 _STEPPED = 4
 
 #: Beginnings of characters that are taken apart for one list of next characters.
-_BEGINNINGS = 256
+_BEGINNINGS = 128
 
 #: What float64 cannot tell from the whole need not be listed.
 _NOTHING = 1e-15
@@ -142,13 +142,14 @@ class State:
             return next_byte_masses(self.shared.evaluated, cover.bundles)[0]
 
     def next_chars(self, coverage: float = 0.99) -> NextChars:
-        """p(character | text), until the characters not listed hold no more than 1 - `coverage`.
+        """p(character | text), listing characters until they hold `coverage` of the probability.
 
         The bytes of one character are summed out along the UTF-8 tree, the heaviest branch
         first. If the text ends inside a character, the characters that complete it are listed.
         The last hundredth of the probability may be spread over many thousands of characters, so
-        the list also ends when 256 beginnings of longer characters have been taken apart;
-        `NextChars.missing` has the share of those not listed, and of bytes that are none.
+        the list also ends when 128 beginnings of longer characters have been taken apart; where
+        bytes that are no character hold more than 1 - `coverage`, when characters not listed hold
+        less. `NextChars.missing` has the share of all that is not listed.
 
         Raises:
             SettingError: for a coverage outside (0, 1].
@@ -168,7 +169,10 @@ class State:
         heap = _branches(begun, nxt, 1.0)
         heapq.heapify(heap)
         left = -math.fsum(branch[0] for branch in heap)  # what may still be listed
-        while heap and left > max(1.0 - coverage, _NOTHING):
+        while heap and held < coverage:
+            # Bytes that are no character may hold too much for it to be reached.
+            if held + left < coverage and left <= max(1.0 - coverage, _NOTHING):
+                break
             negative, start = heapq.heappop(heap)
             left += negative
             if utf8.needs(start) == 0:
