@@ -168,9 +168,7 @@ class Limits(NamedTuple):
     max_contexts: int = 100_000
 
 
-def _covering_after(
-    engine: TokenLM, ids: Sequence[int], raw: bytes, limits: Limits
-) -> Covering:
+def _covering_after(engine: TokenLM, ids: Sequence[int], raw: bytes, limits: Limits) -> Covering:
     return best_first(EvaluatedRows.of(engine, ids), 0, raw, **limits._asdict())
 
 

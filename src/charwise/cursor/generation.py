@@ -26,7 +26,6 @@ from charwise.errors import SettingError, check_count
 from charwise.tokens.stops import Stops, StopStrings
 from charwise.tokens.utf8 import decoder_after, pending
 
-
 #: Told how much is done, and of how much.
 Report = Callable[[int, int], object]
 
