@@ -42,6 +42,7 @@ class Answer:
         body: what the engine is asked.
 
     Attributes:
+        healed: how the prompt was cut.
         top: fields of the response besides the choices.
         tells_usage: whether a stream ends with the usage.
     """
@@ -53,11 +54,12 @@ class Answer:
         prompt: str,
         healed: HealedPrompt,
         *,
-        max_tokens: int,
+        max_tokens: int | None,
         first_index: int,
         body: Message,
     ) -> None:
         self.body = body
+        self.healed = healed
         self.top: Message = {}
         self.streams = bool(request.get("stream"))
         self.tells_usage = bool((request.get("stream_options") or {}).get("include_usage"))
