@@ -9,6 +9,10 @@ from charwise.processors.openai.answer import Answer
 Message = dict[str, Any]
 
 
+#: Fields of a choice besides its message and log-probabilities.
+_FIELDS = ("index", "finish_reason", "stop_reason", "token_ids")
+
+
 class ChatAnswer(Answer):
     """An `Answer` whose choices have messages (deltas in a stream) in the place of text.
 
@@ -24,13 +28,12 @@ class ChatAnswer(Answer):
         """
         chunk["prompt_token_ids"] = chunk.get("prompt_token_ids") if self._shows_ids else None
         opening = [
-            {**given, "index": given["index"]}
+            given
             for given in chunk["choices"]
             if not given.get("token_ids") and not given.get("finish_reason")
         ]
         if opening:
-            if not self.top:
-                self.top = {name: chunk[name] for name in chunk if name not in ("choices", "usage")}
+            self._note(chunk)
             return opening
         given = {**chunk, "choices": [_as_completion(each) for each in chunk["choices"]]}
         told = [self._as_chat(each) for each in super().add(given)]
@@ -38,12 +41,17 @@ class ChatAnswer(Answer):
             chunk["usage"] = given["usage"]
         return told
 
+    def _note(self, chunk: Message) -> None:
+        super()._note(chunk)
+        if not self.streams:  # it may be read as a stream all the same
+            self.top["object"] = "chat.completion"
+
     def choices(self) -> list[Message]:
         """The whole choices, once the engine has ended."""
         return [self._as_chat(each) for each in super().choices()]
 
     def _as_chat(self, choice: Message) -> Message:
-        chat = {name: value for name, value in choice.items() if name not in ("text", "message")}
+        chat = {name: choice[name] for name in _FIELDS if name in choice}
         message = {**(choice.get("message") or {}), "content": choice["text"]}
         logprobs = choice.get("logprobs")
         chat["logprobs"] = {"content": logprobs["content"]} if logprobs else None
