@@ -97,8 +97,9 @@ def cover(
     with busy("visiting token strings"):
         covering = lm.covering(text, tolerance=tolerance)
         bounds, tokens = covering.prefix_logprob(), lm.vocabulary.tokens
-        found = lm.encodings(text) if encodings else covering
-        size = found.size if encodings else covering_size(lm.index, covering.raw)
+        every = lm.encodings(text) if encodings else None
+        size = covering_size(lm.index, covering.raw) if every is None else every.size
+        found = covering if every is None else every
         try:
             members, settled = found.top(top), True
         except SearchLimitError as error:
