@@ -30,6 +30,10 @@ class HealingError(CharwiseError, ValueError):
     """A prompt that cannot be healed as asked, or a forced text that nothing can spell."""
 
 
+class TemplateError(CharwiseError, ValueError):
+    """A model that is not known to fill in the middle, or not in the order asked for."""
+
+
 class SettingError(CharwiseError, ValueError):
     """A parameter outside its range."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any
@@ -22,14 +23,18 @@ from charwise.cursor.generation import (
     stream,
 )
 from charwise.cursor.limit import Cancel, Limit
+from charwise.cursor.middle import Infilling, infill, opening_of, score_middles
 from charwise.cursor.sampling import Sampling
 from charwise.cursor.state import State, begin
-from charwise.errors import EngineError, SettingError
+from charwise.errors import EngineError, SettingError, check_count
+from charwise.infill import Order, Request, Template, request
+from charwise.known_text.auditor import Auditor
 from charwise.known_text.effort import Effort, effort_of
 from charwise.known_text.packs import packs, score_texts
 from charwise.known_text.windows import Text
 from charwise.surprisal.score import Entropy, Score
 from charwise.token_lm import TokenLM
+from charwise.tokens.canonical import to_bytes
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.prompt_parts import Prompt, is_text, parts_of
 from charwise.tokens.prompts import last_text, split, split_parts
@@ -227,6 +232,10 @@ class CharLM:
         check_report(progress)
         chosen = self._chosen(preset)
         scores = self._score_texts(texts, chosen, bool(end), entropy, progress)
+        scores = [
+            replace(score, auditor=Auditor(weakref.ref(self.engine), self.index, text))
+            for text, score in zip(texts, scores, strict=True)
+        ]
         if entropy != "char":
             return scores
         pairs = zip(texts, scores, strict=True)
@@ -369,6 +378,96 @@ class CharLM:
         sampling = Sampling(temperature, top_p, top_k, seed)
         state = self.state(prompt, preset=preset)
         return characters(state, max_new_bytes=max_new_bytes, sampling=sampling)
+
+    def infill(
+        self,
+        prefix: str | bytes,
+        suffix: str | bytes = "",
+        *,
+        n: int = 1,
+        max_new_bytes: int = 64,
+        temperature: float = 0.0,
+        top_p: float = 1.0,
+        top_k: int = 0,
+        seed: int | None = None,
+        order: Order | None = None,
+        template: Template | None = None,
+        seconds: float | None = None,
+        cancel: Cancel | None = None,
+        preset: str | Effort | None = None,
+    ) -> list[Infilling]:
+        """What may stand between two texts, either of which may end or begin inside a token.
+
+        The end of the prefix is conditioned on as characters; what a token of the middle could
+        have reached into is taken from the suffix, and every middle ends with it. Candidates are
+        drawn as `complete` draws them, and ranked by their exact probability given both sides.
+
+        Args:
+            prefix, suffix: text or bytes, which may be empty. What is longer than the window is
+                cut at the far ends: see `prefix_cut` and `suffix_cut` of the result.
+            n: candidates to draw; those of equal bytes are one.
+            max_new_bytes: of the middle.
+            order: "psm" (prefix, suffix, middle) or "spm" (suffix first).
+            template: the model's sentinels, where its special tokens do not show them.
+            temperature, top_p, top_k, seed, seconds, cancel, preset: as for `complete`.
+
+        Raises:
+            TemplateError: a model without sentinels, or that does not know the order.
+            SettingError, ZeroProbabilityError: as `complete`.
+        """
+        check_count("max_new_bytes", max_new_bytes, 0)
+        limit, sampling = Limit(seconds, cancel), Sampling(temperature, top_p, top_k, seed)
+        asked, chosen = self._request(prefix, suffix, order, template), self._chosen(preset)
+        state = begin(self.engine, self.index, *opening_of(asked, self.index), chosen)
+        return infill(
+            state,
+            asked,
+            chosen,
+            n=n,
+            max_new_bytes=max_new_bytes,
+            sampling=sampling,
+            limit=limit,
+        )
+
+    def score_infill(
+        self,
+        prefix: str | bytes,
+        middle: str | bytes,
+        suffix: str | bytes = "",
+        *,
+        order: Order | None = None,
+        template: Template | None = None,
+        preset: str | Effort | None = None,
+    ) -> float:
+        """log p(middle | prefix, suffix), nats, as `Infilling.logprob` counts it.
+
+        −inf for a middle that the model never writes there.
+
+        Raises:
+            TemplateError: as `infill`.
+            TokenizationError: a text that no token string spells.
+        """
+        asked = self._request(prefix, suffix, order, template)
+        found = [to_bytes(middle)]
+        return score_middles(self.engine, self.index, asked, found, self._chosen(preset))[0]
+
+    def _request(
+        self,
+        prefix: str | bytes,
+        suffix: str | bytes,
+        order: Order | None,
+        template: Template | None,
+    ) -> Request:
+        """A request that leaves a quarter of the window to the middle."""
+        window = self.engine.window
+        return request(
+            prefix,
+            suffix,
+            template or Template.of(self.vocabulary),
+            self.index,
+            order=order,
+            most=None if window is None else window - window // 4,
+        )
 
     def info(self) -> dict[str, str]:
         """What runs here: engine, device, how contexts share prefixes, vocabulary, start token.

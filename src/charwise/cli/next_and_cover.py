@@ -97,11 +97,12 @@ def cover(
     with busy("visiting token strings"):
         covering = lm.covering(text, tolerance=tolerance)
         bounds, tokens = covering.prefix_logprob(), lm.vocabulary.tokens
-        exactly = lm.encodings(text)
-        size = exactly.size if encodings else covering_size(lm.index, covering.raw)
+        every = lm.encodings(text) if encodings else None
+        size = covering_size(lm.index, covering.raw) if every is None else every.size
+        found = covering if every is None else every
         settled = True
         try:
-            members = exactly.top(top) if encodings else covering.top(top)
+            members = found.top(top)
         except SearchLimitError as error:
             members, settled = list(error.found), False
     rows = [
