@@ -65,7 +65,7 @@ class Effort(NamedTuple):
         >>> effort.worth(0.01, agreed=3), effort.worth(0.01, agreed=4)
         (True, False)
         """
-        return rho * self.gamma**agreed >= self.theta and rho > 0
+        return rho * (self.gamma if agreed else 1.0) >= self.theta and rho > 0
 
 
 #: The presets, cheapest first. What each buys is measured in docs/benchmarks.md. Their rounds are

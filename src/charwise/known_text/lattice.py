@@ -25,6 +25,7 @@ from charwise.known_text.ranges import KnownText
 _SMALL = 1e-120
 
 _LARGE = 1e300
+LEND = True
 
 #: A candidate lighter than this share of θ is lent without a search for who agrees most.
 _LIGHT = 1e-2
@@ -95,6 +96,25 @@ class Vertex:
             there = self.children[token]
             return next((mass for child, mass in self.followed if child is there), 0.0)
         return next((mass for other, _, mass in self.edges if other == token), 0.0)
+
+
+class Branch(NamedTuple):
+    """Contexts to evaluate: those that tokens make one after the other, after a vertex.
+
+    >>> root = Vertex(node=0, position=0, tail=None, depth=0)
+    >>> Branch(root, [7, 8]).after(0) == Branch(root, [7, 8])
+    True
+    """
+
+    parent: Vertex
+    tokens: Sequence[int]
+
+    def after(self, done: int) -> Branch:
+        """What is left of it when the first of its contexts have been evaluated."""
+        parent = self.parent
+        for token in self.tokens[:done]:
+            parent = parent.children[token]
+        return Branch(parent, self.tokens[done:])
 
 
 #: A candidate, by the position where it ends: (parent, token, weight).
@@ -309,7 +329,7 @@ class Lattice:
             if lend:
                 to = here[0]
                 if rho >= light:
-                    to, agreed = self._closest(t, (token, parent.tail))
+                    to, agreed = self._closest(t, (token, parent.tail), weight)
                 to.weight += weight
                 lent += rho
             else:
@@ -352,7 +372,7 @@ class Lattice:
             return seen.agreed[n]
         return self._closest(seen.positions[n], (seen.tokens[n], seen.parents[n].tail))[1]
 
-    def _closest(self, t: int, tail: Tail) -> tuple[Vertex, int]:
+    def _closest(self, t: int, tail: Tail, weight: float = 0.0) -> tuple[Vertex, int]:
         """The evaluated context at t that agrees longest with these tokens, and how long.
 
         Of several, the heaviest.
@@ -360,6 +380,7 @@ class Lattice:
         best, longest = self.at[t][0], -1
         for vertex in self.at[t]:
             agreed = agreement(tail, vertex.tail)
+            if LEND and vertex.weight < weight: agreed=-1
             if agreed > longest or (agreed == longest and vertex.weight > best.weight):
                 best, longest = vertex, agreed
         return best, longest

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -20,9 +20,10 @@ import torch
 
 from charwise.coverings.rows import EvaluatedRows
 from charwise.known_text.effort import Effort, Tail, agreement
-from charwise.known_text.lattice import Edge, Lattice, Vertex, Wanted
+from charwise.known_text.lattice import Branch, Edge, Lattice, Vertex, Wanted
 from charwise.known_text.next_bytes import rows_of
 from charwise.known_text.ranges import Ints, KnownText
+from charwise.known_text.repeats import Repeats, Respelling, respellings
 from charwise.tokens.index import SortedVocabulary
 
 #: Most and fewest canonical tokens that are worked on at a time, and the contexts to aim for:
@@ -31,25 +32,6 @@ PORTION, LEAST, CONTEXTS = 128, 16, 320
 
 #: Bytes of logits of one model call, at most: they are turned into masses, and forgotten.
 _LOGITS = 2**25
-
-
-class Branch(NamedTuple):
-    """Contexts to evaluate: those that tokens make one after the other, after a vertex.
-
-    >>> root = Vertex(node=0, position=0, tail=None, depth=0)
-    >>> Branch(root, [7, 8]).after(0) == Branch(root, [7, 8])
-    True
-    """
-
-    parent: Vertex
-    tokens: Sequence[int]
-
-    def after(self, done: int) -> Branch:
-        """What is left of it when the first of its contexts have been evaluated."""
-        parent = self.parent
-        for token in self.tokens[:done]:
-            parent = parent.children[token]
-        return Branch(parent, self.tokens[done:])
 
 
 class Portion(NamedTuple):
@@ -125,11 +107,38 @@ class Rounds:
         self.deepest = deepest
         self.distributions = distributions
         # Where each canonical token begins, and where the last ends; and which begins where.
-        self._starts = np.cumsum([0, *map(evaluated.index.length, canonical)]).tolist()
-        self._begins = {position: n for n, position in enumerate(self._starts)}
+        self._set_path(canonical)
+        self._respellings: list[Respelling] | None = None
+        self.repeats: Repeats | None = None
         [vertex] = self._vertices([_Context(root, 0, None, 0)])
         self.lattice = Lattice(known, vertex, effort, through)
         self.calls = evaluated.tree.calls
+
+    def _set_path(self, tokens: Sequence[int]) -> None:
+        self.canonical = tokens
+        self._starts = np.cumsum([0, *map(self.evaluated.index.length, tokens)]).tolist()
+        self._begins = {position: n for n, position in enumerate(self._starts)}
+
+    def respell(self, portion: Portion) -> list[Branch]:
+        """Respellings of what the portion repeats."""
+        if self.effort.gamma >= 1.0:
+            return []
+        if self._respellings is None:
+            self._respellings = respellings(
+                self.known.text, self.canonical, self.evaluated.index
+            )
+        if self.repeats is None:
+            begin = self.lattice.frozen
+            size = sum(begin <= start < portion.stop for start in self._starts)
+            self.repeats = Repeats(
+                self._respellings, list(self.canonical), self.evaluated.index, begin,
+                min(portion.stop, len(self.known.text) - (not self.through)),
+                self.effort.theta, max(512, size), self.deepest,
+            )
+        found = self.repeats.branches(self.lattice)
+        if self.repeats.tokens != self.canonical:
+            self._set_path(self.repeats.tokens)
+        return found
 
     @property
     def contexts(self) -> int:
@@ -156,7 +165,9 @@ class Rounds:
                 self.evaluated.keep([vertex.node for vertex in kept])
             # Where a portion brings many contexts, the next one is shorter.
             size = max(LEAST, min(PORTION, CONTEXTS * size // max(1, self.contexts - before)))
-            portion = self.portion(portion.tokens, size)
+            self.repeats = None
+            done = self._starts.index(portion.stop)
+            portion = self.portion(done, size)
 
     def portion(self, finished: int, size: int) -> Portion:
         """The portion after `finished` canonical tokens: `size` more, or all that is left."""
@@ -250,19 +261,34 @@ class Rounds:
         return self.evaluated.index.length(token)
 
     def add(self, branches: Sequence[Branch], found: Sequence[Sequence[int]]) -> None:
-        """New vertices along branches, at their evaluated nodes."""
-        contexts = []
+        """New vertices along branches, at their evaluated nodes; branches may share contexts."""
+        new: dict[int, _Context] = {}
         for (parent, tokens), nodes in zip(branches, found, strict=True):
             position, tail, depth = parent.position, parent.tail, parent.depth
             for token, node in zip(tokens, nodes, strict=True):
                 position, tail, depth = position + self._length(token), (token, tail), depth + 1
-                contexts.append(_Context(node, position, tail, depth))
-        vertices = iter(self._vertices(contexts))
-        for parent, tokens in branches:
-            for token in tokens:
-                vertex = next(vertices)
-                self.lattice.add(vertex, parent, token)
-                parent = vertex
+                new.setdefault(node, _Context(node, position, tail, depth))
+        for vertex in self._vertices_of(branches, found):
+            new.pop(vertex, None)
+        made = dict(zip(new, self._vertices(list(new.values())), strict=True)) if new else {}
+        for (parent, tokens), nodes in zip(branches, found, strict=True):
+            for token, node in zip(tokens, nodes, strict=True):
+                if token not in parent.children:
+                    self.lattice.add(made[node], parent, token)
+                parent = parent.children[token]
+
+    @staticmethod
+    def _vertices_of(
+        branches: Sequence[Branch], found: Sequence[Sequence[int]]
+    ) -> Iterator[int]:
+        """The nodes along branches that are vertices already."""
+        for (parent, tokens), nodes in zip(branches, found, strict=True):
+            vertex: Vertex | None = parent
+            for token, node in zip(tokens, nodes, strict=True):
+                vertex = vertex.children.get(token)
+                if vertex is None:
+                    break
+                yield node
 
     def _vertices(self, contexts: Sequence[_Context]) -> list[Vertex]:
         """Evaluated contexts, with the masses that the text asks of each."""
@@ -313,7 +339,9 @@ def run_together(portions: Sequence[tuple[Rounds, Portion]]) -> None:
         batch, busy = [], []
         for rounds, portion in portions:
             wanted = rounds.lattice.passage(portion.stop)
-            branches = rounds.plan(wanted) if taken < rounds.effort.rounds else []
+            branches = []
+            if taken < rounds.effort.rounds:
+                branches = [*rounds.respell(portion), *rounds.plan(wanted)]
             if branches:
                 batch.append((rounds, branches))
                 busy.append((rounds, portion))
