@@ -15,15 +15,26 @@ from dataclasses import dataclass
 from itertools import combinations, pairwise
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
+from charwise.errors import TokenizationError
 from charwise.known_text.lattice import Branch, Lattice, Vertex
 from charwise.tokens.index import SortedVocabulary
 
 #: Longest word that is taken as a whole, in bytes.
 _LONGEST = 24
 _OFTEN = 4
-import os
-GAIN,GAIN2=[float(x) for x in os.environ.get("GAIN","4,4").split(",")]
-DEBUG=os.environ.get('DBG')
+
+#: Most nats that a split gains on another at one occurrence.
+_GAIN = 4.0
+
+#: Where a respelling proved better, others that were not tried may, too: what was lent errs by
+#: so much more.
+RESPELLED = 3.0
+
+#: Share of the surprisal of what repeats that another split, which was not tried, may save.
+_DOUBT = 0.1
 
 
 class Place(NamedTuple):
@@ -91,7 +102,7 @@ class Repeats:
         self._least = math.log(max(theta, 1e-300))
         self.left = self._most = most
         self.deepest = deepest
-        self.untried = 0.0
+        self.untried: list[Respelling] = []
         self._found = [
             Respelling(one.stretch, places)
             for one in found
@@ -100,6 +111,7 @@ class Repeats:
         ]
         self._trials: list[_Trial] = []
         self._sweeps = 4
+        self.adopted = False
         self._phase = "begin"
         self.set_base(tokens)
 
@@ -133,6 +145,15 @@ class Repeats:
             self._phase = "two places"
         return out
 
+    def doubts(self, start: int, log_prefix: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Error to expect at each byte from `start` on for what there was no room to try."""
+        errors = np.zeros(len(log_prefix) - 1)
+        for one in self.untried:
+            for place in one.places[1:]:
+                part = slice(place.start - start, place.stop - start)
+                errors[part] = np.maximum(errors[part], -_DOUBT * np.diff(log_prefix)[part])
+        return errors
+
     def _begin(self, lattice: Lattice) -> list[Branch]:
         """The first two places of each respelling that may come to weigh something."""
         log_prefix, rated = lattice.log_prefix, []
@@ -143,21 +164,19 @@ class Repeats:
                 continue
             parent = path[places[0].start]
             log_rho = self._log_share(parent, places[0].tokens, lattice)
-            room = log_prefix[places[0].stop] - log_prefix[places[-1].stop]
-            reach = log_rho + min(0.8 * room, GAIN * (len(places) - 1))
+            room = _fall(log_prefix, places[0].stop, places[-1].stop)
+            reach = log_rho + min(0.8 * room, _GAIN * (len(places) - 1))
             if reach > self._least:
                 rated.append((reach, log_rho, one, places, parent))
         rated.sort(key=lambda row: row[0], reverse=True)
         out, self._trials = [], []
-        if DEBUG:
-            print("BEGIN",len(rated),"left",self.left)
-            for r in rated: print("   %.2f %.2f"%r[:2],r[2].stretch,[self.index.vocabulary.tokens[t] for t in r[3][0].tokens],len(r[3]))
-        for reach, log_rho, one, places, parent in rated:
+        for _, log_rho, one, places, parent in rated:
             tokens = self._respelled(places[:2])
             if len(tokens) > self.left or (
                 self.deepest is not None and parent.depth + len(tokens) > self.deepest
             ):
-                self.untried = max(self.untried, reach)
+                if len(places) >= _OFTEN:
+                    self.untried.append(one)
                 continue
             self.left -= len(tokens)
             self._trials.append(_Trial(one, log_rho, parent, places, tokens))
@@ -168,17 +187,17 @@ class Repeats:
         """Twice as many places of a respelling that may still come to weigh something."""
         places, done = trial.places, trial.reached
         share = self._log_share_at(trial, done, lattice)
-        if DEBUG: print(trial.respelling.stretch,places[0].tokens,"share %.2f at %d of %d"%(share,done,len(places)))
         if done == len(places):
             return None
         room = lattice.log_prefix[places[done - 1].stop] - lattice.log_prefix[places[-1].stop]
-        reach = share + min(0.8 * room, GAIN2 * (len(places) - done))
+        reach = share + min(0.8 * room, _GAIN * (len(places) - done))
         if reach < self._least:
             return None
         trial.reached = min(len(places), 2 * done)
         tokens = self._respelled(places[: trial.reached])[len(trial.tokens) :]
         if len(tokens) > self.left:
-            self.untried = max(self.untried, reach)
+            if len(places) >= _OFTEN:
+                self.untried.append(trial.respelling)
             trial.reached = done
             return None
         self.left -= len(tokens)
@@ -203,7 +222,7 @@ class Repeats:
 
     def _adopt(self, trial: _Trial) -> None:
         """Make a respelled path the base."""
-        if DEBUG: print("ADOPT",trial.respelling.stretch,[self.index.vocabulary.tokens[t] for t in trial.places[0].tokens])
+        self.adopted = True
         first = bisect_left(self.starts, trial.places[0].start)
         last = bisect_left(self.starts, trial.places[-1].stop)
         self.set_base([*self.tokens[:first], *trial.tokens, *self.tokens[last:]])
@@ -255,6 +274,12 @@ class Repeats:
         size = len(self._respelled(trial.places[:places]))
         vertex = Branch(trial.parent, trial.tokens).after(size).parent
         return lattice.log_weight(vertex) - float(lattice.log_prefix[vertex.position])
+
+
+def _fall(log_prefix: NDArray[np.float64], start: int, stop: int) -> float:
+    """By how much the prefix probability falls between two positions; inf to what is not known."""
+    before, after = float(log_prefix[start]), float(log_prefix[stop])
+    return before - after if math.isfinite(after) else math.inf
 
 
 def respellings(text: bytes, canonical: Sequence[int], index: SortedVocabulary) -> list[Respelling]:
@@ -338,33 +363,33 @@ def _other_cuts(
 ) -> Iterator[tuple[int, ...]]:
     """One token of a split made shorter or longer, and what follows split canonically."""
     for cuts in splits:
-        edges = [0, *cuts, len(stretch)]
-        for n, (begin, end) in enumerate(pairwise(edges)):
+        for n, (begin, end) in enumerate(pairwise([0, *cuts, len(stretch)])):
             for token in index.prefixes(stretch[begin:]):
                 size = index.length(token)
-                if begin + size == end:
+                first, at = stretch[begin : begin + size], begin + size
+                if at == end:
                     continue
-                head, rest = cuts[:n], stretch[begin + size :]
-                yield _joined(head, begin + size, rest, index)
-                first = stretch[begin : begin + size]
-                again = 0
-                while rest.startswith(first):
-                    rest, again = rest[size:], again + 1
-                if again:
-                    tiles = tuple(begin + size * k for k in range(1, again + 1))
-                    if rest:
-                        yield _joined((*head, *tiles), begin + size * (again + 1), rest, index)
-                    else:
-                        yield (*head, *tiles)
+                yield from _joined((*cuts[:n], at), stretch, index)
+                tiled = [*cuts[:n], at]
+                while stretch.startswith(first, at) and at + size < len(stretch):
+                    at += size
+                    tiled.append(at)
+                if len(tiled) > n + 1:
+                    yield from _joined(tuple(tiled), stretch, index)
 
 
 def _joined(
-    head: tuple[int, ...], at: int, rest: bytes, index: SortedVocabulary
-) -> tuple[int, ...]:
-    cuts = [*head, at]
-    for token in index.vocabulary.encode(rest)[:-1]:
-        cuts.append(cuts[-1] + index.length(token))
-    return tuple(cuts)
+    cuts: tuple[int, ...], stretch: bytes, index: SortedVocabulary
+) -> Iterator[tuple[int, ...]]:
+    """A split that goes on canonically after its last cut, if what is left has tokens."""
+    try:
+        rest = index.vocabulary.encode(stretch[cuts[-1] :])
+    except TokenizationError:
+        return
+    at = list(cuts)
+    for token in rest[:-1]:
+        at.append(at[-1] + index.length(token))
+    yield tuple(at)
 
 
 def _tokens(
