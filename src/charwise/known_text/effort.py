@@ -99,6 +99,13 @@ class Effort(NamedTuple):
             return max(self.theta, min(0.25, self.theta * FINER)), self.theta
         return self.theta, _LEAST
 
+    @property
+    def stepping(self) -> Effort:
+        """The effort for a byte that is typed, which is decided at once and not in steps of θ."""
+        if self.tolerance is None:
+            return self
+        return self.at(min(self.theta, max(_LEAST, self.tolerance / 5)))
+
     def at(self, theta: float) -> Effort:
         """The effort with θ at a step; φ falls with it."""
         if theta == self.theta:

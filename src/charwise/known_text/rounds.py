@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import defaultdict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -71,6 +71,7 @@ class Rounds:
         through: also evaluate the contexts that spell the whole text, as the next byte needs.
         deepest: most tokens after the root that fit the window; longer contexts are left out.
         distributions: keep of each context what `next_bytes.distributions` needs.
+        watch: another error that must fall below the tolerance, asked for after each step.
 
     Attributes:
         lattice: the evaluated contexts and their sums.
@@ -104,6 +105,7 @@ class Rounds:
         through: bool = False,
         deepest: int | None = None,
         distributions: bool = False,
+        watch: Callable[[Lattice], float] | None = None,
     ) -> None:
         self.evaluated = evaluated
         self.known = known
@@ -112,6 +114,7 @@ class Rounds:
         self.through = through
         self.deepest = deepest
         self.distributions = distributions
+        self._watch = watch
         # Where each canonical token begins, and where the last ends; and which begins where.
         self._set_path(canonical)
         self._respellings: list[Respelling] | None = None
@@ -174,6 +177,9 @@ class Rounds:
         enough = self._before is not None
         if wanted is not None and enough:
             enough = float(errors.mean()) <= wanted * math.log(2) if len(errors) else True
+        if self._watch is not None and portion.stop > len(self.known.text):
+            off = self._watch(lattice)
+            enough &= wanted is None or off <= wanted
         self._before = after
         self.limited |= not enough and not (more and theta > last)
         if enough or not more or theta <= last:
