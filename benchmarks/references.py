@@ -23,6 +23,8 @@ from charwise.model import CharLM
 #: Counts up when the beam itself changes what it says.
 _VERSION = "1"
 
+KINDS = ("passages", "provocations")
+
 
 @cache
 def name_of(model: str) -> str:
@@ -63,12 +65,14 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, required=True, help="folder of the walks")
     parser.add_argument("--widths", type=int, nargs="+", default=[128, 16])
     parser.add_argument("--models", nargs="+", default=held_out.MODELS, choices=held_out.MODELS)
+    parser.add_argument("--bytes", type=int, default=held_out.SIZE, help="of each passage")
+    parser.add_argument("--of", nargs="+", default=KINDS, choices=KINDS)
     args = parser.parse_args()
     lms = held_out.models(args.models)
-    passages = held_out.held_out(lms)
+    passages = held_out.held_out(lms, args.bytes) if "passages" in args.of else []
     if "embedded" in lms:
         lms[held_out.PEAKED] = held_out.peaked(lms["embedded"])
-    passages += held_out.provocations(lms)
+    passages += held_out.provocations(lms) if "provocations" in args.of else []
     for k in args.widths:
         for passage in track(passages, f"K={k}"):
             kept_beam(lms[passage.model], name_of(passage.model), passage.text, k, args.cache)

@@ -48,7 +48,9 @@ Row = dict[str, dict[str, float]]  # of a passage: method -> figures
 def measure(lm: charwise.CharLM, passage: Passage, args: argparse.Namespace) -> Row:
     """All methods on one passage."""
     text, size, model = passage.text, len(passage.text), references.name_of(passage.model)
-    reference = references.kept_beam(lm, model, text, args.reference, args.cache)
+    reference = references.kept_beam(
+        lm, model, text[: args.error_bytes], args.reference, args.cache
+    )
     runs: dict[str, Callable[[], Any]] = {"plain": partial(walk_canonical, lm, text)}
     row: Row = {"plain": {}}
     for k in args.beams:
@@ -144,6 +146,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", nargs="+", default=held_out.MODELS, choices=held_out.MODELS)
     parser.add_argument("--bytes", type=int, default=held_out.SIZE, help="of each passage")
+    parser.add_argument("--error-bytes", type=int, default=held_out.SIZE, help="compared, of those")
     parser.add_argument("--reference", type=int, default=128, help="width of the reference beam")
     parser.add_argument("--beams", type=int, nargs="+", default=[2, 4, 8, 16])
     parser.add_argument("--presets", nargs="*", default=list(PRESETS))

@@ -62,9 +62,10 @@ def asked(setting: Setting) -> dict[str, Any]:
 
 
 def difference(found: Walk | Score, reference: Walk, size: int | None = None) -> Difference:
-    """Of the first `size` bytes, or of all."""
+    """Of the first `size` bytes, or of all that the reference has."""
     assert found.distributions is not None
     assert reference.distributions is not None
+    size = min(size or len(reference.logprobs), len(reference.logprobs))
     ours, theirs = found.distributions[:size], reference.distributions[:size]
     bits = np.abs(found.logprobs[:size] - reference.logprobs[:size]).mean() / NATS
     return Difference(float(js_distance(ours, theirs).mean()), float(bits))
