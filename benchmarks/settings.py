@@ -49,11 +49,9 @@ def scored(lm: CharLM, text: bytes, setting: Setting) -> Score:
     return score_text(lm.engine, lm.index, asked, effort_for(setting), entropy="char")
 
 
-def effort_for(setting: Setting) -> Any:
+def effort_for(setting: Setting) -> Effort:
     """What the rounds take of a setting."""
-    if isinstance(setting, float):
-        raise NotImplementedError("no tolerance yet")
-    return effort_of(setting)
+    return effort_of(None, setting) if isinstance(setting, float) else effort_of(setting)
 
 
 def asked(setting: Setting) -> dict[str, Any]:
@@ -73,7 +71,7 @@ def difference(found: Walk | Score, reference: Walk, size: int | None = None) ->
 
 def errors_of(score: Score) -> NDArray[np.float64]:
     """`[n]` by how much each byte may be off, as the score says, nats."""
-    return np.asarray(getattr(score, "error", score.missing + score.lent))
+    return np.asarray(score.error)
 
 
 class Seconds(NamedTuple):
