@@ -46,7 +46,8 @@ def constraint(request: Message) -> tuple[str, Any] | None:
     ('regex', '[0-9]+')
     """
     form = request.get("response_format")
-    kind = form.get("type") if isinstance(form, dict) else None
+    form = form if isinstance(form, dict) else {}
+    kind = form.get("type")
     if kind == "json_object":
         return "json_object", True
     if kind == "json_schema":
