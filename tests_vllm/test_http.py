@@ -235,6 +235,7 @@ OFF = {"vllm_xargs": {"charwise_heal": "off"}}
         {"stop": [""]},
         {"max_tokens": "many"},
         {"logprobs": -2},
+        {"stream_options": {"include_usage": True}},
     ],
     ids=lambda fields: f"{fields}"[:30],
 )

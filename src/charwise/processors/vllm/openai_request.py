@@ -166,6 +166,7 @@ def is_refused(
         or (limits.completions is not None and (request.get("n") or 1) > limits.completions)
         or (limits.stops is not None and isinstance(stop, list) and len(stop) > limits.stops)
         or (most or 0) > limits.window
+        or bool(request.get("stream_options") and not request.get("stream"))
         or (request.get("min_tokens") or 0) > (most or limits.window)
         or any(len(prompt) > limits.window * munch for prompt in texts)
     )
