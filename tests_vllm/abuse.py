@@ -87,7 +87,7 @@ def body(**fields: Any) -> bytes:
 
 
 def malformed() -> list[bytes]:
-    """More than a hundred bodies, none of which is a request."""
+    """A hundred bodies and more, none of which is a request."""
     return [body(**{name: value}) for name, values in WRONG.items() for value in values] + BODIES
 
 
