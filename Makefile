@@ -6,7 +6,8 @@
 # make gpu    on a GPU, in nine minutes: scoring, the cursor and healing at sizes in use; build/gpu.json
 # make test-vllm  the tests with vLLM (its CPU build), in .venv-vllm
 # make test-vllm-versions  those that hold in older versions of it too, in .venv-vllm-VERSION
-# make test-llama-cpp  the tests with llama.cpp, in .venv-llama-cpp (builds llama-cpp-python: minutes)
+# make test-llama-cpp  the tests with llama.cpp, in .venv-llama-cpp (builds llama-cpp-python: minutes);
+#                      LLAMA_SERVER=PATH adds those of the proxy with that llama-server
 #
 # Both make .venv first, with the python3 of PYTHON.
 
@@ -83,7 +84,7 @@ $(READY): pyproject.toml constraints.txt
 $(LLAMA_CPP)/.ready: pyproject.toml constraints.txt
 	test -x $(LLAMA_CPP)/bin/python || $(PYTHON) -m venv $(LLAMA_CPP)
 	$(LLAMA_CPP)/bin/python -m pip install --quiet --disable-pip-version-check -r constraints.txt
-	$(LLAMA_CPP)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[llama-cpp]' accelerate gguf hypothesis pytest -c constraints.txt
+	$(LLAMA_CPP)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[llama-cpp,proxy]' 'llama-cpp-python[server]' accelerate gguf hypothesis pytest -c constraints.txt
 	touch $@
 
 # What vLLM pulls in of torch's companions is made for CUDA, and breaks where it is imported.
