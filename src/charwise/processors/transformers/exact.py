@@ -44,7 +44,7 @@ def sampling_of(model: Any, given: dict[str, Any]) -> tuple[Sampling, int]:
     Raises:
         SettingError: a search over several texts at once.
     """
-    defaults = {"do_sample": False, "num_beams": 1, "num_return_sequences": 1}
+    defaults: dict[str, Any] = {"do_sample": False, "num_beams": 1, "num_return_sequences": 1}
     defaults |= {"temperature": 1.0, "top_k": 50, "top_p": None, "min_p": None}  # transformers'
     configs = (given.get("generation_config"), model.generation_config)
     values = {}
