@@ -82,7 +82,8 @@ async def begun(
         members = await members_from(state.engine_client, asking, search, healed.kept)
         seed = request.get("seed")
         rng = np.random.default_rng(None if seed is None else [abs(seed), number])
-        for copy, member in enumerate(chosen(members, defaults | given, rng)):
+        drawn = chosen(members, defaults | given, request.get("n") or 1, rng)
+        for copy, member in enumerate(drawn):
             found.append(BegunAnswer(model.vocabulary, request, answer, number, copy, member))
     return found
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 from uuid import uuid4
 
@@ -164,13 +165,16 @@ def drawn(
     except HealingError as error:
         raise asking.too_little(error) from None
     rng = np.random.default_rng(parameters.seed)
-    return {at: chosen(s.members(), parameters, rng) for at, s in searches.items()}
+    count = parameters.n or 1
+    return {at: chosen(s.members(), parameters, count, rng) for at, s in searches.items()}
 
 
-def chosen(members: Members, parameters: Any, rng: np.random.Generator) -> list[tuple[int, ...]]:
-    """As many members as completions are asked for."""
+def chosen(
+    members: Members, parameters: Any, count: int, rng: np.random.Generator
+) -> list[tuple[int, ...]]:
+    """As many members as completions are asked for, by `SamplingParams` or a request's fields."""
     weights = members.weights(**sampling(parameters))
-    return members.draw(weights, rng.random(parameters.n or 1).tolist())
+    return members.draw(weights, rng.random(count).tolist())
 
 
 def after(
@@ -236,9 +240,11 @@ def sampling(parameters: Any) -> dict[str, Any]:
     >>> sampling({"temperature": 0.5, "top_k": 3, "n": 2})
     {'temperature': 0.5, 'top_k': 3, 'top_p': None, 'min_p': None}
     """
-    names = ("temperature", "top_k", "top_p", "min_p")
-    if isinstance(parameters, dict):
-        found = {name: parameters.get(name) for name in names}
-    else:
-        found = {name: getattr(parameters, name, None) for name in names}
+    found: dict[str, Any] = dict.fromkeys(("temperature", "top_k", "top_p", "min_p"))
+    for name in found:
+        value = parameters.get(name) if isinstance(parameters, dict) else getattr(parameters, name)
+        with suppress(TypeError, ValueError):  # what is no number vLLM itself refuses
+            found[name] = float(value)
+    if found["top_k"] is not None:
+        found["top_k"] = int(found["top_k"])
     return {**found, "temperature": 1.0 if found["temperature"] is None else found["temperature"]}
