@@ -124,7 +124,7 @@ async def read(receive: Receive) -> bytes:
 
 async def read_up_to(receive: Receive, most: int | None) -> tuple[bytes, bool]:
     """The body of a request, or its beginning of about `most` bytes; and whether that is all."""
-    parts = []
+    parts: list[bytes] = []
     size = 0
     while True:
         message = await receive()

@@ -45,8 +45,9 @@ def constraint(request: Message) -> tuple[str, Any] | None:
     >>> constraint({"structured_outputs": {"regex": "[0-9]+"}, "response_format": {"type": "text"}})
     ('regex', '[0-9]+')
     """
-    form = request.get("response_format")
-    kind = form.get("type") if isinstance(form, dict) else None
+    given = request.get("response_format")
+    form: dict[str, Any] = given if isinstance(given, dict) else {}
+    kind = form.get("type")
     if kind == "json_object":
         return "json_object", True
     if kind == "json_schema":
