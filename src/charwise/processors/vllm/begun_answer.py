@@ -158,7 +158,7 @@ def _body(
         body["max_tokens"] = max(1, most - bool(beyond))
     least = request.get("min_tokens") or 0
     if least:
-        body["min_tokens"] = min(max(0, least - bool(beyond)), body.get("max_tokens", least))
+        body["min_tokens"] = max(0, least - bool(beyond))
     if request.get("seed") is not None:
         body["seed"] = request["seed"] + copy
     if request.get("request_id"):

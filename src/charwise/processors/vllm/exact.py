@@ -242,6 +242,7 @@ def sampling(parameters: Any) -> dict[str, Any]:
     """
     found: dict[str, Any] = dict.fromkeys(("temperature", "top_k", "top_p", "min_p"))
     for name in found:
+        value: Any
         value = parameters.get(name) if isinstance(parameters, dict) else getattr(parameters, name)
         with suppress(TypeError, ValueError):  # what is no number vLLM itself refuses
             found[name] = float(value)

@@ -114,7 +114,7 @@ def plan(model: Served, limits: Limits, request: Message) -> list[Answer] | str:
     if is_refused(request, texts, most, limits, model.vocabulary.munch):
         return "too-much"
     special = request.get("add_special_tokens", True) is not False
-    where = "auto" if rule in (None, "exact") else rule
+    where: Any = "auto" if rule in (None, "exact") else rule
     healed = [model.heal(prompt, where, special) for prompt in texts]
     if not any(each.forced for each in healed):
         return "nothing-to-heal"
