@@ -130,7 +130,8 @@ def plan(model: Served, limits: Limits, request: Message) -> list[Answer] | str:
     if is_refused(request, texts, most, limits, model.vocabulary.munch):
         return "too-much"
     special = request.get("add_special_tokens", True) is not False
-    healed = [model.heal(prompt, "auto" if rule is None else rule, special) for prompt in texts]
+    where: Any = "auto" if rule in (None, "exact") else rule
+    healed = [model.heal(prompt, where, special) for prompt in texts]
     if not any(each.forced for each in healed):
         return "nothing-to-heal"
     rooms = [limits.room(each, most) for each in healed]
