@@ -163,9 +163,11 @@ def test_stepping_with_a_threshold_is_a_lower_bound(case: Case, effort: Effort):
     state = lm.state("")
     left_out = 0.0
     for at in range(len(case.text)):
+        text = case.text[: at + 1]
         try:
-            longer = state + case.text[at : at + 1]
+            longer = state + text[-1:]
         except (ZeroProbabilityError, EmptyBeamError):
+            assert prefix_probability(text, case.model.p, case.model.vocabulary) == 0
             return
         state, before = longer, state
         left_out += (state.missing - before.missing) * math.exp(state.logprob)

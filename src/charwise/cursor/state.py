@@ -105,6 +105,14 @@ class State:
         return self.cover.missing
 
     @property
+    def error(self) -> float:
+        """By how much the distribution of the next byte may be off, as a total variation.
+
+        An estimate of what was lent or left out after `exact_from`: see docs/scoring.md.
+        """
+        return self.cover.error
+
+    @property
     def exact_from(self) -> int:
         """Offset in `text`, in bytes, from which on all tokenizations are summed.
 
@@ -135,7 +143,7 @@ class State:
                 masses = self._masses(cover)
                 if masses.sum() > 0:
                     break
-        return NextBytes(masses / masses.sum(), cover.missing)
+        return NextBytes(masses / masses.sum(), cover.missing, cover.error, cover.limited)
 
     def _masses(self, cover: Cover) -> NDArray[np.float64]:
         with self.shared.lock:
@@ -165,7 +173,7 @@ class State:
         nxt = self.next()
         eos, listed = nxt.eos, dict[str, float]()
         held = eos
-        states = {begun: self}
+        states, error = {begun: self}, nxt.error
         heap = _branches(begun, nxt, 1.0)
         heapq.heapify(heap)
         left = -math.fsum(branch[0] for branch in heap)  # what may still be listed
@@ -185,10 +193,13 @@ class State:
                 states[start] = states[start[:-1]] + start[-1:]
             except ZeroProbabilityError:
                 continue  # lighter than the least float
-            for branch in _branches(start, states[start].next(), -negative):
+            following = states[start].next()
+            error += -negative * following.error
+            for branch in _branches(start, following, -negative):
                 left -= branch[0]
                 heapq.heappush(heap, branch)
-        return NextChars(listed, eos, max(0.0, 1.0 - held * (1.0 - self.missing)))
+        missing = max(0.0, 1.0 - held * (1.0 - self.missing))
+        return NextChars(listed, eos, missing, min(1.0, error))
 
     def __add__(self, more: str | bytes) -> State:
         """The state after more text.
