@@ -508,6 +508,8 @@ class CharLM:
     ) -> Request:
         """A request that leaves a quarter of the window to the middle."""
         window = self.engine.window
+        if template is not None and not isinstance(template, Template):
+            raise SettingError(f"template is {template!r}: make one with Template.named.")
         return request(
             prefix,
             suffix,
