@@ -16,10 +16,12 @@ if TYPE_CHECKING:
     from charwise.coverings.best_first import Covering
     from charwise.cursor.distributions import NextBytes, NextChars
     from charwise.cursor.generation import Completion
+    from charwise.cursor.middle import Infilling
     from charwise.cursor.state import State
     from charwise.known_text.effort import Effort
     from charwise.model import CharLM, load
     from charwise.processors.transformers.generate import heal_generate
+    from charwise.processors.transformers.infill import heal_infill
     from charwise.surprisal.score import Score
     from charwise.tokens.index import SortedVocabulary
     from charwise.tokens.vocabulary import Vocabulary
@@ -29,6 +31,7 @@ _HOME = {
     "Completion": "charwise.cursor.generation",
     "Covering": "charwise.coverings.best_first",
     "Effort": "charwise.known_text.effort",
+    "Infilling": "charwise.cursor.middle",
     "NextBytes": "charwise.cursor.distributions",
     "NextChars": "charwise.cursor.distributions",
     "Score": "charwise.surprisal.score",
@@ -36,6 +39,7 @@ _HOME = {
     "SortedVocabulary": "charwise.tokens.index",
     "Vocabulary": "charwise.tokens.vocabulary",
     "heal_generate": "charwise.processors.transformers.generate",
+    "heal_infill": "charwise.processors.transformers.infill",
     "load": "charwise.model",
 }
 _MODULES = ("errors", "healing")
@@ -45,6 +49,7 @@ __all__ = [
     "Completion",
     "Covering",
     "Effort",
+    "Infilling",
     "NextBytes",
     "NextChars",
     "Score",
@@ -53,6 +58,7 @@ __all__ = [
     "Vocabulary",
     "errors",
     "heal_generate",
+    "heal_infill",
     "healing",
     "load",
 ]
