@@ -15,7 +15,6 @@ from charwise import SortedVocabulary, Vocabulary
 from charwise.errors import SettingError, TemplateError
 from charwise.infill import (
     Request,
-    Template,
     cut_start,
     latest_reach,
     middle_of,
@@ -25,6 +24,7 @@ from charwise.infill import (
     request,
 )
 from charwise.models import EMBEDDED
+from charwise.template import Template
 from charwise.tokens.sentinels import SPELLINGS, Spelling
 from conftest import LANGUAGES, Data
 from models import Case, cases, examples

@@ -27,12 +27,13 @@ from charwise.cursor.middle import Infilling, infill, opening_of, score_middles
 from charwise.cursor.sampling import Sampling
 from charwise.cursor.state import State, begin
 from charwise.errors import SettingError, check_count
-from charwise.infill import Order, Request, Template, request
+from charwise.infill import Request, request
 from charwise.known_text.auditor import Auditor
 from charwise.known_text.effort import Effort, effort_of
 from charwise.known_text.packs import packs, score_texts
 from charwise.known_text.windows import Text
 from charwise.surprisal.score import Entropy, Score
+from charwise.template import Order, Template
 from charwise.token_lm import TokenLM
 from charwise.tokens.canonical import to_bytes
 from charwise.tokens.index import SortedVocabulary

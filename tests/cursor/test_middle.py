@@ -29,7 +29,8 @@ from charwise.cursor.sampling import Sampling
 from charwise.cursor.state import begin
 from charwise.engines.ngram import NgramLM
 from charwise.errors import TokenizationError, ZeroProbabilityError
-from charwise.infill import Template, request
+from charwise.infill import request
+from charwise.template import Template
 from models import Model, Rows, close_logs, examples, log_of, models, texts
 
 EXAMPLES = int(os.environ.get("CHARWISE_EXAMPLES", "120"))
