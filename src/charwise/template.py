@@ -9,6 +9,7 @@ out (`with_sentinels`), which is how some editors send it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -170,40 +171,39 @@ def cut_written(
     return Cut([*ids[:first], *kept, *ids[last:]], forced)
 
 
-def with_sentinels(text: str, vocabulary: Vocabulary) -> list[str | int]:
-    """A text with a whole template written out in it, its sentinels as ids; else the text itself.
+def with_sentinels(text: str, vocabulary: Vocabulary) -> str | list[str | int]:
+    """A text with a whole template written out in it as a prompt with ids; else the text itself.
 
-    A template is whole if each sentinel of the model occurs once, in an order that the model
-    knows, and nothing follows the sentinel of the middle (PSM). Otherwise a sentinel's name may be
-    part of what somebody edits, and stays text.
+    A template is whole if the text begins with it, each sentinel of the model occurs once, in an
+    order that there is, and nothing follows the sentinel of the middle (PSM). Otherwise a
+    sentinel's name may be part of what somebody edits, and stays text.
 
     >>> names = {1: "<fim_prefix>", 2: "<fim_suffix>", 3: "<fim_middle>"}
     >>> vocabulary = Vocabulary.from_bytes([b"a", None, None, None], special=names)
     >>> with_sentinels("<fim_prefix>a<fim_suffix><fim_middle>", vocabulary)
     [1, 'a', 2, 3]
     >>> with_sentinels("print('<fim_prefix>')", vocabulary)
-    ["print('<fim_prefix>')"]
+    "print('<fim_prefix>')"
     """
     spelling = spelling_of(set(vocabulary.special.values()))
-    names = [] if spelling is None else [name for name in spelling.in_text if name]
-    if spelling is None or any(text.count(name) != 1 for name in names):
-        return [text]
-    ids = {name: id for id, name in vocabulary.special.items()}
-    places = sorted(
-        (text.index(name), name, own) for name, own in zip(names, spelling.names, strict=True)
-    )
-    order = [names.index(name) for _, name, _ in places]
-    end_of_last = places[-1][0] + len(places[-1][1])
-    if order == [0, 1, 2]:
-        if end_of_last < len(text) and places[1][0] > places[0][0] + len(places[0][1]):
-            return [
-                text
-            ]  # neither PSM, where nothing follows, nor SPM, where no prefix comes first
-    elif order != [1, 0]:
-        return [text]
-    parts: list[str | int] = []
-    at = 0
-    for begin, name, own in places:
-        parts += [text[at:begin], ids[own]]
-        at = begin + len(name)
-    return [part for part in [*parts, text[at:]] if part != ""]
+    if spelling is None or any(text.count(name) > 1 for name in spelling.in_text if name):
+        return text
+    before, between, last = map(re.escape, spelling.in_text)
+    template = Template.of(vocabulary)
+    start, lead = list(vocabulary.bos_ids), vocabulary.lead.decode()
+    if template.middle is None:
+        if found := re.fullmatch(f"{between}(.*){before}(.*)", text, re.DOTALL):
+            return _parts(*start, template.suffix, found[1], template.prefix, lead + found[2])
+        return text
+    if found := re.fullmatch(f"{before}(.*){between}(.*){last}", text, re.DOTALL):
+        sides = lead + found[1], template.suffix, found[2]
+        return _parts(*start, template.prefix, *sides, template.middle)
+    before = re.escape(spelling.in_text[0].rstrip())  # two sentinels share the space between them
+    if found := re.fullmatch(f"{before}{between}(.*){last}(.*)", text, re.DOTALL):
+        sides = found[1], template.middle, found[2]
+        return _parts(*start, template.prefix, template.suffix, *sides)
+    return text
+
+
+def _parts(*parts: str | int) -> list[str | int]:
+    return [part for part in parts if part != ""]
