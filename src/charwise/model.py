@@ -415,7 +415,10 @@ class CharLM:
         """
         check_count("max_new_bytes", max_new_bytes, 0)
         limit, sampling = Limit(seconds, cancel), Sampling(temperature, top_p, top_k, seed)
-        asked, chosen = self._request(prefix, suffix, order, template), self._chosen(preset)
+        asked, chosen = (
+            self.infill_request(prefix, suffix, order=order, template=template),
+            self._chosen(preset),
+        )
         state = begin(self.engine, self.index, *opening_of(asked, self.index), chosen)
         return infill(
             state,
@@ -445,18 +448,23 @@ class CharLM:
             TemplateError: as `infill`.
             TokenizationError: a text that no token string spells.
         """
-        asked = self._request(prefix, suffix, order, template)
+        asked = self.infill_request(prefix, suffix, order=order, template=template)
         found = [to_bytes(middle)]
         return score_middles(self.engine, self.index, asked, found, self._chosen(preset))[0]
 
-    def _request(
+    def infill_request(
         self,
         prefix: str | bytes,
-        suffix: str | bytes,
-        order: Order | None,
-        template: Template | None,
+        suffix: str | bytes = "",
+        *,
+        order: Order | None = None,
+        template: Template | None = None,
     ) -> Request:
-        """A request that leaves a quarter of the window to the middle."""
+        """What `infill` asks: how both sides are cut. It leaves a quarter of the window free.
+
+        Raises:
+            TemplateError: as `infill`.
+        """
         window = self.engine.window
         return request(
             prefix,
