@@ -90,6 +90,8 @@ def request(
     ([5, 3, 6, 0, 7], b'a', b'c', 5)
     """
     vocabulary = index.vocabulary
+    if not isinstance(template, Template):
+        raise SettingError(f"template is a {type(template).__name__}: Template.named makes one.")
     order = template.order(order)
     start = list(vocabulary.bos_ids)
     data = to_bytes(prefix)

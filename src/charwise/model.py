@@ -469,7 +469,7 @@ class CharLM:
         return request(
             prefix,
             suffix,
-            template or Template.of(self.vocabulary),
+            Template.of(self.vocabulary) if template is None else template,
             self.index,
             order=order,
             most=None if window is None else window - window // 4,

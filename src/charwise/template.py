@@ -102,7 +102,7 @@ class Template:
         >>> Template(1, 2, 3).order(None), Template(1, 2, None).order(None)
         ('psm', 'spm')
         """
-        if asked not in (None, "psm", "spm"):
+        if asked is not None and asked not in ("psm", "spm"):
             raise SettingError(f"order is {asked!r}: choose 'psm' or 'spm'.")
         if asked == "psm" and self.middle is None:
             raise TemplateError(

@@ -227,7 +227,7 @@ def test_help_loads_nothing_heavy_and_ends_with_an_example(command: list[str]) -
 
 
 @pytest.mark.parametrize(
-    "command", [name for name in EXAMPLES if name not in ("score", "bench", "lm-eval")]
+    "command", [name for name in EXAMPLES if name not in ("score", "bench", "lm-eval", "infill")]
 )
 def test_the_examples_run(command: str) -> None:
     name, *arguments = shlex.split(EXAMPLES[command])

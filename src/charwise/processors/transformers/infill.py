@@ -69,7 +69,7 @@ def heal_infill(
     ['p']
     """
     index = index_of(tokenizer, model)
-    template = template or Template.of(index.vocabulary)
+    template = Template.of(index.vocabulary) if template is None else template
     check_count("max_new_tokens", max_new_tokens, 1)
     window = window_of(model)
     most = None if window is None else window - min(max_new_tokens + 16, window // 2)
