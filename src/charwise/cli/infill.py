@@ -62,7 +62,8 @@ def infill(
         raise typer.BadParameter(str(error)) from error
     asked = loaded.lm.infill_request(before, after, order=order)
     exact = loaded.lm.infill(before, after, n=n, max_new_bytes=max_new_bytes, order=order)
-    texts = {"plain": [], "healed": []} if hasattr(loaded.model, "generate") else {}
+    generates = hasattr(loaded.model, "generate")
+    texts: dict[str, list[str]] = {"plain": [], "healed": []} if generates else {}
     for name in steps(list(texts), len(texts), "filling in"):
         texts[name] = [_generated(loaded, before, after, order, name == "healed", max_new_bytes)]
     texts["exact"] = [one.text for one in exact]
