@@ -107,13 +107,14 @@ def plan(model: Served, limits: Limits, request: Message, ids: Sequence[int]) ->
     if most is None:
         most = request.get("max_tokens")
     refused = is_refused(request, [], most, limits, model.vocabulary.munch)
-    if refused or most == 0 or len(ids) + (most or 1) > limits.window:
+    room = limits.room(healed, most)
+    if refused or not room:
         return "too-much"
     body = without_heal(request) | {"kv_transfer_params": {"prompt_token_ids": healed.kept}}
     body.pop("max_completion_tokens", None)
-    sent = reproducing(body, request, healed, most, limits)
+    sent = reproducing(body, request, healed, None if most is None else room, limits)
     if sent is None:
         return without_grammar(healed, rule)
     return [
-        ChatAnswer(model.vocabulary, request, "", healed, max_tokens=most, first_index=0, body=sent)
+        ChatAnswer(model.vocabulary, request, "", healed, max_tokens=room, first_index=0, body=sent)
     ]

@@ -150,12 +150,13 @@ class HealingMiddleware:
         if not request:
             return request, "malformed"
         state = scope["app"].state
-        parses = getattr(state.openai_serving_chat, "parser_cls", None) is not None
+        handler = getattr(state, "openai_serving_chat", None)
+        parses = getattr(handler, "parser_cls", None) is not None
         reason = whether(request, self._settings, _model(scope, request))
         reason = reason or chat.before_rendering(request, parses)
         if reason is not None:
             return request, reason
-        ids = await chat.rendered(state.openai_serving_chat, request)
+        ids = await chat.rendered(handler, request)
         if ids is None:
             return request, "messages"
         model, limits = served(state.vllm_config.model_config), Limits.of(state.vllm_config)
