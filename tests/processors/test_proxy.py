@@ -127,7 +127,7 @@ def test_what_the_server_behind_is_asked() -> None:
         "temperature": 0.5,
         "grammar": 'root ::= " ValueErr" .*',
         "stop": ["\n"],  # it would find "V" in the forced text
-        "stream": True,  # so that it can be ended where "V" is found here
+        "stream": True,
     }
     [answer] = planned({"prompt": PROMPT, "n_predict": 3, "max_tokens": 9}).answers
     assert answer.body["n_predict"] == 3 + answer.healed.given_back
@@ -135,6 +135,9 @@ def test_what_the_server_behind_is_asked() -> None:
     assert "max_tokens" not in answer.body  # all that there is room for
     [answer] = planned({"prompt": PROMPT}, SERVERS["llama-cpp-python"]).answers
     assert answer.body["max_tokens"] == 16 + answer.healed.given_back
+    assert "stream" not in answer.body
+    both = {"prompt": [PROMPT, PROMPT], "stream": True}
+    assert planned(both, SERVERS["llama-cpp-python"]).reason == "several"
 
 
 @pytest.mark.parametrize(

@@ -160,9 +160,15 @@ def stream(
 
     Text that may turn out to begin a stop string is held back until that is known.
     """
-    generator = _Generator(state, 1, max_new_bytes, stop, sampling or Sampling(), limit or Limit())
+    # What is wrong with the arguments is said here, not when the first piece is asked for.
+    return _pieces(
+        _Generator(state, 1, max_new_bytes, stop, sampling or Sampling(), limit or Limit())
+    )
+
+
+def _pieces(generator: _Generator) -> Iterator[str]:
     draft = generator.drafts[0]
-    decoder = decoder_after(state.raw)
+    decoder = decoder_after(generator.state.raw)
     sent = 0
     try:
         while True:
@@ -198,8 +204,11 @@ def characters(
     Slower than `complete`, which draws tokens, but with the same result in distribution, for
     callers who look at every distribution. `top_k` and `top_p` apply to bytes.
     """
-    sampling = sampling or Sampling()
     check_count("max_new_bytes", max_new_bytes, 0)
+    return _drawn(state, max_new_bytes, sampling or Sampling())
+
+
+def _drawn(state: Cursor, max_new_bytes: int, sampling: Sampling) -> Iterator[Drawn]:
     rng = np.random.default_rng(sampling.seed)
     decoder = decoder_after(state.raw)
     seen: list[NextBytes] = []

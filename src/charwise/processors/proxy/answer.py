@@ -2,8 +2,8 @@
 
 The text is tokenized here, and read like token ids: the forced text is taken off, stop strings are
 searched and tokens are counted. A piece of a stream is a token's text as a rule, and becomes that
-token; a text that comes in one piece is counted as the tokenizer splits it, which may not be how
-the model wrote it.
+token, so that a stream is asked for where the server has good ones. A text that comes in one piece,
+such as the tokens of one character, is counted as the tokenizer splits it.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ class TextAnswer(Answer):
     def __init__(self, vocabulary: Vocabulary, *arguments: Any, **named: Any) -> None:
         super().__init__(vocabulary, *arguments, **named)
         self._vocabulary = vocabulary
+        # Where nothing is kept of a prompt, some servers take the space off that it begins with.
+        self._lead = "" if self.body.get("prompt") else vocabulary.lead.decode()
+        self._begun: set[int] = set()
 
     def add(self, chunk: Message) -> list[Message]:
         """Take a chunk of the server; returns the choices to tell the client, if any.
@@ -53,6 +56,10 @@ class TextAnswer(Answer):
 
     def _ids(self, choice: Message) -> list[int]:
         text = choice.get("text") or ""
+        if text and choice["index"] not in self._begun:
+            self._begun.add(choice["index"])
+            if not text.startswith(self._lead):
+                text = self._lead + text
         ids = list(self._vocabulary.encode(text)) if text else []
         if choice.get("finish_reason") == "stop":
             ids += [0]  # the token that ended it, or a stop string: it has no text
@@ -87,7 +94,7 @@ class NativeAnswer:
         if chunk.get("stop"):
             finish = "length" if chunk.get("stop_type") == "limit" else "stop"
         given = {"index": 0, "text": chunk.get("content", ""), "finish_reason": finish}
-        told = self.answer.add({"choices": [given]})
+        told = [] if self.ended else self.answer.add({"choices": [given]})
         if not told:
             return None
         [choice] = told

@@ -52,7 +52,9 @@ async def _respond(send: Send, call: Upstream, answer: NativeAnswer) -> None:
         if told is not None:
             last = told
             text += told.get("content", "")
-        if answer.ended or (last is not None and "error" in last):
+        elif answer.ended and last is not None:
+            last = {**chunk, **last}  # what only the server's last word has: its timings
+        if "error" in chunk or answer.answer.stopped is not None or chunk.get("stop"):
             break
     if last is None:
         return  # the client left, or the server broke off

@@ -119,6 +119,8 @@ def _why_not(request: Message, server: Server, native: bool) -> tuple[str, str] 
         return "too-many", f"more than {MOST_PROMPTS} completions in one request"
     if native and (len(texts) > 1 or wanted > 1 or not isinstance(request["prompt"], str)):
         return "several", "this endpoint is healed for one prompt and one completion"
+    if len(texts) > 1 and request.get("stream") and not server.streams_to_all:
+        return "several", f"{server.name} breaks a stream off when the next request comes"
     if not isinstance(request.get("grammar") or "", str):
         return "grammar", "its grammar is no text"
     field, most = _asked(request)
@@ -155,10 +157,11 @@ def _answer(
         body["grammar"] = forced_first(cut.forced, request.get("grammar") or None)
         if most is not None:
             body[name or "max_tokens"] = most + cut.healed.given_back
+        if server.streams_to_all:  # it shows where tokens begin, and can be ended in time
+            body["stream"] = True
         stops = Stops(request.get("stop") or None)
-        safe = stops.apart_from(cut.healed.forced)
-        if len(safe) < len(stops.strings):
-            body |= {"stop": safe, "stream": True}
+        if stops:
+            body["stop"] = stops.apart_from(cut.healed.forced)
     if request.get("echo"):
         body["echo"] = False
     seen = {field: request[field] for field in _READ if field in request}

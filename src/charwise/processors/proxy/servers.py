@@ -16,6 +16,7 @@ class Server:
         default_tokens: what it writes if a completion request does not say how much; None for all
             that there is room for.
         several: whether it writes `n` completions.
+        streams_to_all: whether it goes on with a stream when the next request comes.
         native: whether it has `/completion`, in llama.cpp's own form.
         starts: whether an empty prompt becomes a start token, so that nothing need be kept.
         why_not: why nothing can be healed there, in one word.
@@ -24,6 +25,7 @@ class Server:
     name: str
     default_tokens: int | None = None
     several: bool = False
+    streams_to_all: bool = False
     native: bool = False
     starts: bool = False
     why_not: str | None = None
@@ -33,7 +35,7 @@ class Server:
 SERVERS = {
     server.name: server
     for server in (
-        Server("llama.cpp", several=True, native=True),
+        Server("llama.cpp", several=True, streams_to_all=True, native=True),
         Server("llama-cpp-python", default_tokens=16),
         Server("ollama", why_not="ollama-takes-no-grammar"),
         Server("vllm", why_not="vllm-has-a-middleware"),
