@@ -39,7 +39,7 @@ from charwise.tokens.stops import StopStrings
 _STEPPED = 4
 
 #: Beginnings of characters that are taken apart for one list of next characters.
-_BEGINNINGS = 128
+_BEGINNINGS = 64
 
 #: What float64 cannot tell from the whole need not be listed.
 _NOTHING = 1e-15
@@ -155,7 +155,7 @@ class State:
         The bytes of one character are summed out along the UTF-8 tree, the heaviest branch
         first. If the text ends inside a character, the characters that complete it are listed.
         The last hundredth of the probability may be spread over many thousands of characters, so
-        the list also ends when 128 beginnings of longer characters have been taken apart; where
+        the list also ends when 64 beginnings of longer characters have been taken apart; where
         bytes that are no character hold more than 1 - `coverage`, when characters not listed hold
         less. `NextChars.missing` has the share of all that is not listed.
 
