@@ -31,23 +31,40 @@ class Walked:
     def mask(self) -> Flags:
         """`[width]`: the tokens all of whose bytes may follow; the end tokens, if it may end."""
         index = self.index
-        ranks: Flags = np.zeros(len(index.sorted), dtype=np.bool_)
-        todo = [(self.constraint, 0, len(index.sorted), 0)]
-        while todo:
-            constraint, lo, hi, depth = todo.pop()
-            while lo < hi and len(index.sorted[lo]) == depth:
-                ranks[lo] = True  # it ends here; twins, of equal bytes, too
-                lo += 1
-            following = np.unique(index.flat[index.starts[lo:hi] + depth])
-            allowed = constraint.allowed()
-            for byte in following[allowed[following]].tolist():
-                narrowed = index.narrow(lo, hi, depth, byte)
-                todo.append((constraint.after(bytes([byte])), *narrowed, depth + 1))
         mask: Flags = np.zeros(index.vocabulary.width, dtype=np.bool_)
-        mask[index.ids[ranks]] = True
+        mask[index.ids[walk(self.constraint, index, 0, len(index.sorted), 0)]] = True
         mask[list(index.vocabulary.end_ids)] = bool(self.constraint.allowed()[END])
         return mask
 
     def after(self, data: bytes) -> Self:
         """The constraint after the bytes of a token."""
         return type(self)(self.constraint.after(data), self.index)
+
+
+def walk(constraint: Constraint, index: SortedVocabulary, lo: int, hi: int, depth: int) -> Flags:
+    """`[hi - lo]`: which tokens of a range may follow with all their bytes from `depth` on.
+
+    Args:
+        constraint: what may follow after the first `depth` bytes, on which the tokens agree.
+        index: the vocabulary.
+        lo, hi: a range of it, in sorted order.
+        depth: bytes of each token that are there already.
+
+    >>> from charwise.constraints.choices import choices
+    >>> from charwise.tokens.vocabulary import Vocabulary
+    >>> index = SortedVocabulary(Vocabulary.from_bytes([b"is", b"isn", b"iso"]))
+    >>> walk(choices(["n't"]), index, 0, 3, depth=2).tolist()
+    [True, True, False]
+    """
+    found: Flags = np.zeros(hi - lo, dtype=np.bool_)
+    todo = [(constraint, lo, hi, depth)]
+    while todo:
+        here, first, last, at = todo.pop()
+        while first < last and len(index.sorted[first]) == at:
+            found[first - lo] = True  # it ends here; twins, of equal bytes, too
+            first += 1
+        following = np.unique(index.flat[index.starts[first:last] + at])
+        allowed = here.allowed()
+        for byte in following[allowed[following]].tolist():
+            todo.append((here.after(bytes([byte])), *index.narrow(first, last, at, byte), at + 1))
+    return found

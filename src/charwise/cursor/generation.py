@@ -17,12 +17,14 @@ from typing import Protocol, Self
 import numpy as np
 import torch
 
+from charwise.constraints.constraint import Constraint, Flags, TokenConstraint, closed
+from charwise.constraints.walk import walk
 from charwise.coverings.bundles import Bundle
 from charwise.cursor.distributions import EOS, NextBytes
 from charwise.cursor.limit import Limit
 from charwise.cursor.sampling import Sampling, draw_tokens
 from charwise.cursor.shared_tree import SharedTree
-from charwise.errors import check_count
+from charwise.errors import ConstraintError, check_count
 from charwise.tokens.stops import Stops, StopStrings
 from charwise.tokens.utf8 import decoder_after, pending
 
@@ -59,8 +61,9 @@ class Completion:
         token_ids: the tokens drawn, from `exact_from` on: the covering's member, then the rest.
         exact_from: offset in the prompt, in bytes, before which only its canonical tokenization
             is conditioned on.
-        finish: "end" (end of text), "stop" (a stop string), "length", "window", "time" or
-            "cancelled".
+        finish: "end" (end of text), "stop" (a stop string), "length", "window", "time",
+            "cancelled", "constraint" (nothing more may follow) or "dead end" (nothing that may
+            follow has a token, or any probability).
         drawn: bytes that the tokens drawn add to the prompt, what `text` leaves off included; the
             end of text counts as one.
 
@@ -98,6 +101,8 @@ class _Draft:
     logprob: float
     finish: str = ""
     cut: int = field(default=-1)  # where a stop string starts
+    may_follow: TokenConstraint | None = None
+    mask: Flags | None = None  # [width] of `may_follow`
 
 
 def complete(
@@ -108,10 +113,11 @@ def complete(
     stop: StopStrings = (),
     sampling: Sampling | None = None,
     limit: Limit | None = None,
+    constraint: Constraint | None = None,
 ) -> list[Completion]:
     """n completions of a state's text; see `CharLM.complete`."""
     sampling = sampling or Sampling()
-    generator = _Generator(state, n, max_new_bytes, stop, sampling, limit or Limit())
+    generator = _Generator(state, n, max_new_bytes, stop, sampling, limit or Limit(), constraint)
     try:
         while generator.active():
             generator.advance()
@@ -136,12 +142,15 @@ def stream(
     stop: StopStrings = (),
     sampling: Sampling | None = None,
     limit: Limit | None = None,
+    constraint: Constraint | None = None,
 ) -> Iterator[str]:
     """The pieces of one completion as they are drawn; no piece ends inside a character.
 
     Text that may turn out to begin a stop string is held back until that is known.
     """
-    generator = _Generator(state, 1, max_new_bytes, stop, sampling or Sampling(), limit or Limit())
+    generator = _Generator(
+        state, 1, max_new_bytes, stop, sampling or Sampling(), limit or Limit(), constraint
+    )
     draft = generator.drafts[0]
     decoder = decoder_after(state.raw)
     sent = 0
@@ -172,7 +181,11 @@ class Drawn:
 
 
 def characters(
-    state: Cursor, *, max_new_bytes: int = 64, sampling: Sampling | None = None
+    state: Cursor,
+    *,
+    max_new_bytes: int = 64,
+    sampling: Sampling | None = None,
+    constraint: Constraint | None = None,
 ) -> Iterator[Drawn]:
     """A completion a character at a time, each with the distributions it was drawn from.
 
@@ -184,8 +197,14 @@ def characters(
     rng = np.random.default_rng(sampling.seed)
     decoder = decoder_after(state.raw)
     seen: list[NextBytes] = []
+    if constraint is not None:
+        check_begins(state.raw, constraint)
     for _ in range(max_new_bytes):
         distribution = state.next()
+        if constraint is not None:
+            if closed(constraint):
+                return
+            distribution = distribution.under(constraint)
         seen.append(distribution)
         code = draw_byte(distribution, sampling, rng)
         if code == EOS:
@@ -196,6 +215,22 @@ def characters(
             yield Drawn(text, seen)
             seen = []
         state = state + bytes([code])
+        if constraint is not None:
+            constraint = constraint.after(bytes([code]))
+
+
+def check_begins(raw: bytes, constraint: Constraint) -> None:
+    """Refuse a constraint on whole characters after a text that ends inside of one.
+
+    Raises:
+        ConstraintError: what the text ends with.
+    """
+    begun = pending(raw)
+    if begun and not constraint.allowed()[0x80:0xC0].any():
+        raise ConstraintError(
+            f"the text ends inside a character ({begun!r}), and the constraint begins with a whole "
+            "one: give whole characters, or choices(…), which may be any bytes."
+        )
 
 
 def draw_byte(distribution: NextBytes, sampling: Sampling, rng: np.random.Generator) -> int:
@@ -223,6 +258,7 @@ class _Generator:
         stop: StopStrings,
         sampling: Sampling,
         limit: Limit,
+        constraint: Constraint | None = None,
     ) -> None:
         check_count("n", n, 1)
         check_count("max_new_bytes", max_new_bytes, 0)
@@ -236,8 +272,12 @@ class _Generator:
         self.rng = np.random.default_rng(seed)
         device = self.shared.engine.device
         self.torch_rng = torch.Generator(device).manual_seed(seed % 2**63)
-        self.drafts = draw_members(state, n, sampling, self.rng)
+        if constraint is not None:
+            check_begins(state.raw, constraint)
+        self.drafts = draw_members(state, n, sampling, self.rng, constraint)
         for draft in self.drafts:
+            if constraint is not None:
+                draft.may_follow = constraint.over(self.shared.index).after(draft.raw)
             self._check(draft)
 
     def active(self) -> list[_Draft]:
@@ -266,8 +306,11 @@ class _Generator:
                 draft.node = node
             logprobs = self.tree.logprobs([draft.node for draft in drafts])
             self.tree.forget(nodes)
-        tokens = draw_tokens(logprobs, self.sampling, self.torch_rng)
-        scores = logprobs.gather(1, tokens[:, None])[:, 0].double().tolist()
+        drafts, allowed = self._reachable(drafts, logprobs)
+        if not drafts:
+            return
+        tokens = draw_tokens(allowed, self.sampling, self.torch_rng)
+        scores = allowed.gather(1, tokens[:, None])[:, 0].double().tolist()
         for draft, token, score in zip(drafts, tokens.tolist(), scores, strict=True):
             draft.logprob += score
             draft.token = token
@@ -276,7 +319,23 @@ class _Generator:
                 continue
             draft.token_ids.append(token)
             draft.raw += vocabulary.tokens[token] or b""
+            if draft.may_follow is not None:
+                draft.may_follow = draft.may_follow.after(vocabulary.tokens[token] or b"")
             self._check(draft)
+
+    def _reachable(
+        self, drafts: list[_Draft], logprobs: torch.Tensor
+    ) -> tuple[list[_Draft], torch.Tensor]:
+        """The drafts that can go on as they may, and their rows, −inf where they may not."""
+        masks = [draft.mask for draft in drafts]
+        if any(mask is None for mask in masks):
+            return drafts, logprobs
+        wrong = torch.from_numpy(~np.stack(masks)).to(logprobs.device)  # type: ignore[arg-type]
+        allowed = logprobs.masked_fill(wrong, -torch.inf)
+        alive = (allowed > -torch.inf).any(dim=1).tolist()
+        for draft, lives in zip(drafts, alive, strict=True):
+            draft.finish = "" if lives else "dead end"
+        return [draft for draft in drafts if not draft.finish], allowed[torch.tensor(alive)]
 
     def _check(self, draft: _Draft) -> None:
         """Finish a draft that holds a stop string, or enough bytes."""
@@ -285,6 +344,12 @@ class _Generator:
             draft.cut, draft.finish = match[0], "stop"
         elif len(draft.raw) >= self.most:
             draft.finish = "length"
+        if draft.finish or draft.may_follow is None:
+            return
+        draft.mask = draft.may_follow.mask()
+        ends = list(self.shared.index.vocabulary.end_ids)
+        if not np.delete(draft.mask, ends).any():
+            draft.finish = "constraint" if draft.mask.any() else "dead end"
 
     def kept(self, draft: _Draft) -> bytes:
         """The bytes of a draft up to the stop string or the limit, whole characters only."""
@@ -318,9 +383,19 @@ class _Generator:
 
 
 def draw_members(
-    state: Cursor, n: int, sampling: Sampling, rng: np.random.Generator
+    state: Cursor,
+    n: int,
+    sampling: Sampling,
+    rng: np.random.Generator,
+    constraint: Constraint | None = None,
 ) -> list[_Draft]:
-    """n members of the covering: drawn by prefix probability, or the n most probable."""
+    """n members of the covering: drawn by prefix probability, or the n most probable.
+
+    Under a constraint those that run past the text with bytes that may follow.
+
+    Raises:
+        ConstraintError: if there is none.
+    """
     shared = state.shared
     index, tree = shared.index, shared.evaluated.tree
     if state.at_root:
@@ -328,6 +403,14 @@ def draw_members(
     covering = [bundle for bundle in state.bundles if bundle.depth > 0]
     with shared.lock:
         rows = [shared.evaluated.row(b.node).in_order[b.lo : b.hi] for b in covering]
+    if constraint is not None:
+        may = [walk(constraint, index, b.lo, b.hi, b.depth) for b in covering]
+        rows = [np.where(fits, row, 0.0) for fits, row in zip(may, rows, strict=True)]
+        if not any(row.any() for row in rows):
+            raise ConstraintError(
+                "no token with which the text goes on fits the constraint, or all that do have "
+                "probability zero."
+            )
     weights = np.array([bundle.log_weight for bundle in covering])
     with np.errstate(divide="ignore"):
         logs = np.concatenate([w + np.log(row) for w, row in zip(weights, rows, strict=True)])
