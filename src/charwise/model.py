@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Unpack
@@ -20,6 +21,7 @@ from charwise.cursor.particles import How, completions
 from charwise.cursor.sampling import Sampling
 from charwise.cursor.state import State, begin
 from charwise.errors import SettingError
+from charwise.known_text.auditor import Auditor
 from charwise.known_text.effort import Effort, effort_of
 from charwise.known_text.packs import score_texts
 from charwise.known_text.windows import Text
@@ -212,6 +214,10 @@ class CharLM:
             raise SettingError(f"entropy is {entropy!r}: choose 'byte', 'char' or None.")
         chosen = self._chosen(preset)
         scores = score_texts(self.engine, self.index, texts, chosen, end=end, entropy=entropy)
+        scores = [
+            replace(score, auditor=Auditor(weakref.ref(self.engine), self.index, text))
+            for text, score in zip(texts, scores, strict=True)
+        ]
         if entropy != "char":
             return scores
         pairs = zip(texts, scores, strict=True)

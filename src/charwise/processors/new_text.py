@@ -40,7 +40,7 @@ class Reader(NamedTuple):
 
     Attributes:
         vocabulary: of the model.
-        forced, before, stop, max_tokens: as for `Continuation`.
+        forced, before, stop, max_tokens, may_be_lost: as for `Continuation`.
 
     >>> vocabulary = Vocabulary.from_bytes([b"rang", b"e", b"range", b"("])
     >>> reader = Reader(vocabulary, b"rang", max_tokens=1)
@@ -53,6 +53,7 @@ class Reader(NamedTuple):
     before: bytes = b""
     stop: tuple[str | bytes, ...] = ()
     max_tokens: int | None = None
+    may_be_lost: bool = False
 
     def continuation(self) -> Continuation:
         """The new text of a completion whose tokens are still to come."""
@@ -62,6 +63,7 @@ class Reader(NamedTuple):
             before=self.before,
             stop=self.stop,
             max_tokens=self.max_tokens,
+            may_be_lost=self.may_be_lost,
         )
 
     def text(self, ids: Iterable[int]) -> str:
@@ -103,6 +105,8 @@ class Continuation:
         min_tokens: stop strings that are complete within so many counted tokens do not count.
         max_tokens: end after so many counted tokens; None for no bound.
         specials: whether special tokens appear in the text, by their spelling.
+        may_be_lost: whether the engine may miss the mask for a step, and ends such a completion.
+            Its text is then empty; without this, or if it goes on, it is an error.
 
     Raises:
         SettingError: a `forced` that is not bytes, or stop strings that are none.
@@ -112,6 +116,7 @@ class Continuation:
         tokens: how many tokens were generated, up to the one that ended the text.
         counted: how many of them go beyond the forced text.
         stopped: the stop string that was found.
+        lost: whether a token left the forced text.
 
     >>> vocabulary = Vocabulary.from_bytes([b"rang", b"e", b"range", b"(", b"):\\n"])
     >>> new = Continuation(vocabulary, b"rang", stop=["\\n"])
@@ -132,6 +137,7 @@ class Continuation:
         min_tokens: int = 0,
         max_tokens: int | None = None,
         specials: bool = False,
+        may_be_lost: bool = False,
     ) -> None:
         if not isinstance(forced, bytes):
             raise SettingError(f"a forced text is bytes, as healing.cut returns, not {forced!r}.")
@@ -139,6 +145,8 @@ class Continuation:
         self.tokens = 0
         self.counted = 0
         self.stopped: str | None = None
+        self.lost = False
+        self._may_be_lost = may_be_lost
         self._vocabulary = vocabulary
         self._stops = Stops(stop)
         self._include_stop = include_stop
@@ -211,6 +219,10 @@ class Continuation:
     def _beyond(self, id: int) -> bytes:
         """The bytes of a token that lie beyond the forced text."""
         token = self._vocabulary.tokens[id]
+        if self.lost:
+            if token is None:
+                return b""
+            raise _left_the_text(self.left, "more after a token that left it")
         if token is None:
             if self.left:
                 raise _left_the_text(self.left, f"the special token {id}")
@@ -218,6 +230,9 @@ class Continuation:
         if not self.left:
             return token
         if not (self.left.startswith(token) or token.startswith(self.left)):
+            if self._may_be_lost:
+                self.lost = True
+                return b""
             raise _left_the_text(self.left, repr(token))
         new, self.left = token[len(self.left) :], self.left[len(token) :]
         return new

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import builtins
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from charwise.errors import SettingError
 from charwise.surprisal import spans
+from charwise.surprisal.audit import Audit
 from charwise.surprisal.spans import Convention, Spans, Unit
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ class Score:
             entropies of characters.
         char_entropies: `[n_chars]` entropy of the next character (or the end of text) given all
             before each character, bits, if that was asked for.
+        auditor: what `audit` asks: (draws, seed, log-probability of the text).
 
     >>> import charwise
     >>> score = charwise.load().score("import os")
@@ -74,6 +76,11 @@ class Score:
     ranks: NDArray[np.int64] | None = None
     distributions: NDArray[np.float64] | None = None
     char_entropies: NDArray[np.float64] | None = None
+    auditor: Callable[[int, int, float], Audit] | None = field(default=None, repr=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A score may be sent elsewhere; what can audit it stays with the model.
+        return {**self.__dict__, "auditor": None}
 
     @property
     def text(self) -> str:
@@ -228,6 +235,34 @@ class Score:
                 "returns do. Pass token_ends to Score."
             )
         return self._byte_spans(list(pairwise([0, *self.token_ends.tolist()])))
+
+    def audit(self, draws: int = 256, *, seed: int = 0) -> Audit:
+        """An unbiased estimate of the text's probability, by tokenizations drawn at random.
+
+        It sums nothing, lends nothing and prunes nothing, and so finds what the score may have
+        left out without saying so. Its own doubt is in `Audit.error`. It is slow: of the order of
+        `draws` plain passes, a token at a time, and one call for each byte before that.
+
+        Args:
+            draws: tokenizations; the error falls with their square root.
+            seed: of the draws.
+
+        Raises:
+            SettingError: a score that was made without a model, or whose model is gone.
+            ContextLengthError: a text that does not fit the model's window.
+
+        >>> import charwise
+        >>> lm = charwise.load()
+        >>> audit = lm.score("import os", preset="accurate").audit(32)
+        >>> abs(audit.difference) < 0.01
+        True
+        """
+        if self.auditor is None:
+            raise SettingError(
+                "this score does not know its model: only those that CharLM.score returns do, "
+                "where they were made."
+            )
+        return self.auditor(draws, seed, float(self.logprobs.sum()))
 
     def to_pandas(self) -> pandas.DataFrame:
         """A table with a row for each byte, as `bytes`, and the column `lent`; needs pandas.

@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from contextlib import suppress
 from typing import Any
 
 from charwise.errors import SettingError
 from charwise.processors.new_text import HealedPrompt
-from charwise.processors.vllm.openai_answer import Answer
+from charwise.processors.openai.answer import Answer
+from charwise.processors.openai.request import HEAL, Message, asked, prompts, text_of
 from charwise.processors.vllm.prompts import FORCED, served
 from charwise.tokens.stops import Stops
-from charwise.tokens.vocabulary import Vocabulary
-
-Message = dict[str, Any]
-
-#: The request argument that says where to cut, or "off".
-HEAL = "charwise_heal"
-
-#: What vLLM writes if a completion request does not say how much.
-DEFAULT_MAX_TOKENS = 16
 
 #: Fields that cannot go with healing, and why.
 _UNFIT = {
@@ -32,44 +22,6 @@ _UNFIT = {
     "response_format": "the grammar may forbid the text to reproduce",
     "allowed_token_ids": "they may forbid the text to reproduce",
 }
-
-#: Fields that are numbers, and at least so much.
-_NUMBERS = {"max_tokens": 0, "min_tokens": 0, "n": 1}
-
-#: The types of the fields that are computed with; vLLM itself answers requests with others.
-_TYPES: dict[str, type | tuple[type, ...]] = {
-    "max_tokens": int,
-    "min_tokens": int,
-    "n": int,
-    "stop": (str, list),
-    "stream": bool,
-    "stream_options": dict,
-    "echo": bool,
-    "vllm_xargs": dict,
-}
-
-
-def parsed(body: bytes) -> Message:
-    """A request that can be read; empty if it cannot, and vLLM itself will say so.
-
-    >>> parsed(b'{"max_tokens": "8"}'), parsed(b'{"max_tokens": -1}'), parsed(b"[" * 9000)
-    ({'max_tokens': 8}, {}, {})
-    """
-    with suppress(ValueError, RecursionError):
-        request = json.loads(body)
-        if isinstance(request, dict):
-            for name in _NUMBERS:
-                if isinstance(request.get(name), str | float):  # vLLM takes these for numbers
-                    request[name] = _number(request[name])
-            if _well_formed(request):
-                return request
-    return {}
-
-
-def _number(value: str | float) -> int:
-    if isinstance(value, float) and not value.is_integer():
-        raise ValueError
-    return int(value)
 
 
 def plan(config: Any, request: Message) -> list[Answer]:
@@ -85,70 +37,34 @@ def plan(config: Any, request: Message) -> list[Answer]:
     rule = arguments.get(HEAL)
     if rule == "off" or FORCED in arguments:
         return []
-    prompts = _prompts(request.get("prompt"), with_ids=rule is not None)
+    texts = prompts(request.get("prompt"), with_ids=rule is not None)
     unfit = _unfit(request)
-    if rule is not None and (unfit or not prompts):
+    if rule is not None and (unfit or not texts):
         raise SettingError(f"this request cannot be healed: {unfit or 'it has no prompt'}.")
-    if unfit or not prompts or (most is not None and len(prompts) > most):
+    if unfit or not texts or (most is not None and len(texts) > most):
         return []
     model = served(config.model_config)
     window = config.model_config.max_model_len
-    if any(len(prompt) > window * model.vocabulary.munch for prompt in prompts):
+    if any(len(prompt) > window * model.vocabulary.munch for prompt in texts):
         return []  # vLLM has no room for it either, and says so without reading all of it
     special = request.get("add_special_tokens", True) is not False
-    healed = [model.heal(prompt, "auto" if rule is None else rule, special) for prompt in prompts]
+    healed = [model.heal(prompt, "auto" if rule is None else rule, special) for prompt in texts]
     if not any(each.forced for each in healed):
         return []
-    if any(len(each.kept) + each.given_back + _asked(request) > window for each in healed):
+    if any(len(each.kept) + each.given_back + asked(request) > window for each in healed):
         return []  # too long also unhealed: vLLM says so, with the numbers that the client knows
     return [
         Answer(
             model.vocabulary,
             request,
-            _text_of(prompt, model.vocabulary),
+            text_of(prompt, model.vocabulary),
             each,
-            max_tokens=_asked(request),
+            max_tokens=asked(request),
             first_index=number * (request.get("n") or 1),
             body=_upstream_body(request, each, number),
         )
-        for number, (prompt, each) in enumerate(zip(prompts, healed, strict=True))
+        for number, (prompt, each) in enumerate(zip(texts, healed, strict=True))
     ]
-
-
-def _well_formed(request: Message) -> bool:
-    for name, kind in _TYPES.items():
-        value = request.get(name)
-        if value is not None and not isinstance(value, kind):
-            return False
-    for name, least in _NUMBERS.items():
-        if request.get(name) is not None and request[name] < least:
-            return False
-    stop = request.get("stop") or []
-    return all(isinstance(string, str) for string in stop)
-
-
-def _prompts(prompt: Any, *, with_ids: bool) -> list[Any]:
-    """The prompts of a request as a list, token ids only if asked for; empty if there is none."""
-    if isinstance(prompt, str):
-        return [prompt] if prompt else []
-    if not isinstance(prompt, list) or not prompt:
-        return []
-    if all(isinstance(part, str) and part for part in prompt):
-        return prompt
-    if not with_ids:
-        return []
-    if all(type(part) is int for part in prompt):
-        return [prompt]
-    every = all(
-        isinstance(part, list) and part and all(type(id) is int for id in part) for part in prompt
-    )
-    return prompt if every else []
-
-
-def _text_of(prompt: Any, vocabulary: Vocabulary) -> str:
-    if isinstance(prompt, str):
-        return prompt
-    return vocabulary.decode(prompt).decode("utf-8", "replace")
 
 
 def _unfit(request: Message) -> str | None:
@@ -178,7 +94,7 @@ def _upstream_body(request: Message, healed: HealedPrompt, number: int) -> Messa
     if not healed.forced:
         return body
     body["vllm_xargs"] = {**body.get("vllm_xargs", {}), FORCED: healed.forced.hex()}
-    body["max_tokens"] = _asked(request) + healed.given_back
+    body["max_tokens"] = asked(request) + healed.given_back
     if request.get("min_tokens"):
         body["min_tokens"] = request["min_tokens"] + healed.given_back
     stops = Stops(request.get("stop") or None)
@@ -186,11 +102,6 @@ def _upstream_body(request: Message, healed: HealedPrompt, number: int) -> Messa
     if len(safe) < len(stops.strings):
         body |= {"stop": safe, "stream": True}
     return body
-
-
-def _asked(request: Message) -> int:
-    asked = request.get("max_tokens")
-    return DEFAULT_MAX_TOKENS if asked is None else asked
 
 
 def without_heal(request: Message) -> Message:

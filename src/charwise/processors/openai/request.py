@@ -1,0 +1,102 @@
+"""Completion requests in the form of OpenAI's API: read, and checked as far as they are used."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from typing import Any
+
+from charwise.tokens.vocabulary import Vocabulary
+
+Message = dict[str, Any]
+
+#: The request argument that says where to cut, or "off".
+HEAL = "charwise_heal"
+
+#: What servers write if a completion request does not say how much.
+DEFAULT_MAX_TOKENS = 16
+
+#: Fields that are numbers, and at least so much.
+_NUMBERS = {"max_tokens": 0, "min_tokens": 0, "n": 1}
+
+#: The types of the fields that are computed with; the server itself answers requests with others.
+_TYPES: dict[str, type | tuple[type, ...]] = {
+    "max_tokens": int,
+    "min_tokens": int,
+    "n": int,
+    "stop": (str, list),
+    "stream": bool,
+    "stream_options": dict,
+    "echo": bool,
+    "vllm_xargs": dict,
+}
+
+
+def parsed(body: bytes) -> Message:
+    """A request that can be read; empty if it cannot, and the server itself will say so.
+
+    >>> parsed(b'{"max_tokens": "8"}'), parsed(b'{"max_tokens": -1}'), parsed(b"[" * 9000)
+    ({'max_tokens': 8}, {}, {})
+    """
+    with suppress(ValueError, RecursionError):
+        request = json.loads(body)
+        if isinstance(request, dict):
+            for name in _NUMBERS:
+                if isinstance(request.get(name), str | float):  # vLLM takes these for numbers
+                    request[name] = _number(request[name])
+            if _well_formed(request):
+                return request
+    return {}
+
+
+def _number(value: str | float) -> int:
+    if isinstance(value, float) and not value.is_integer():
+        raise ValueError
+    return int(value)
+
+
+def _well_formed(request: Message) -> bool:
+    for name, kind in _TYPES.items():
+        value = request.get(name)
+        if value is not None and not isinstance(value, kind):
+            return False
+    for name, least in _NUMBERS.items():
+        if request.get(name) is not None and request[name] < least:
+            return False
+    stop = request.get("stop") or []
+    return all(isinstance(string, str) for string in stop)
+
+
+def prompts(prompt: Any, *, with_ids: bool) -> list[Any]:
+    """The prompts of a request as a list, token ids only if asked for; empty if there is none."""
+    if isinstance(prompt, str):
+        return [prompt] if prompt else []
+    if not isinstance(prompt, list) or not prompt:
+        return []
+    if all(isinstance(part, str) and part for part in prompt):
+        return prompt
+    if not with_ids:
+        return []
+    if all(type(part) is int for part in prompt):
+        return [prompt]
+    every = all(
+        isinstance(part, list) and part and all(type(id) is int for id in part) for part in prompt
+    )
+    return prompt if every else []
+
+
+def text_of(prompt: Any, vocabulary: Vocabulary) -> str:
+    """A prompt of `prompts` as text."""
+    if isinstance(prompt, str):
+        return prompt
+    return vocabulary.decode(prompt).decode("utf-8", "replace")
+
+
+def asked(request: Message) -> int:
+    """How many tokens are asked for.
+
+    >>> asked({}), asked({"max_tokens": 3})
+    (16, 3)
+    """
+    most: int | None = request.get("max_tokens")
+    return DEFAULT_MAX_TOKENS if most is None else most
