@@ -29,6 +29,7 @@ from fuzz_values import (
     OFFSETS,
     PRESET,
     PROMPT,
+    REPORT,
     SAMPLING,
     SHARE,
     SIZE,
@@ -184,7 +185,7 @@ CALLS: dict[str, Call] = {
         f"CharLM.{method}": Call(
             on_model(method),
             {"which": WHICH, **arguments},
-            odd=[name for name in arguments if name != "coverage"],
+            odd=list(arguments),
         )
         for method, arguments in {
             "next": {"prompt": PROMPT, "preset": PRESET},
@@ -204,18 +205,21 @@ CALLS: dict[str, Call] = {
                 "contexts": st.one_of(st.none(), st.lists(PROMPT, max_size=3)),
                 "preset": PRESET,
                 "end": FLAG,
+                "entropy": some(None, "byte"),
+                "progress": REPORT,
             },
             "covering": {
                 "prompt": PROMPT,
                 "tolerance": SHARE,
                 "max_contexts": some(1, 5, 100),
             },
-            "encodings": {"text": PROMPT},
+            "encodings": {"text": PROMPT, "max_contexts": some(1, 5, 100)},
             "complete": {
                 "prompt": PROMPT,
                 "n": SIZE,
                 "stop": STOP,
                 "preset": PRESET,
+                "progress": REPORT,
                 **SAMPLING,
                 **BUDGET,
             },
@@ -233,7 +237,7 @@ CALLS: dict[str, Call] = {
             odd=list(arguments),
         )
         for method, arguments in {
-            "complete": {"n": SIZE, "stop": STOP, **SAMPLING, **BUDGET},
+            "complete": {"n": SIZE, "stop": STOP, "progress": REPORT, **SAMPLING, **BUDGET},
             "stream": {"stop": STOP, **SAMPLING, **BUDGET},
         }.items()
     },

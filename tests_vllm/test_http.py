@@ -3,62 +3,32 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import socket
-import subprocess
-import sys
-import threading
 from collections.abc import Iterator
-from typing import Any
 
 import httpx
 import pytest
+from server import (
+    MIDDLEWARE,
+    NAMED,
+    PROMPT,
+    TEMPLATE,
+    post,
+    read_until,
+    serving,
+    start_server,
+    stream,
+    text_of,
+    told,
+)
 
 from charwise.healing import cut
-from charwise.models import EMBEDDED
-from conftest import ENGINE, ENVIRONMENT
-
-PROMPT = "def check(value):\n    if value < 0:\n        raise ValueErr"
-
-
-def start_server(*more: str) -> tuple[subprocess.Popen[str], int]:
-    """A server process, and its port."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    flags: list[str] = []
-    for name, value in ENGINE.items():
-        if name in ("distributed_executor_backend", "disable_log_stats"):
-            continue
-        flag = "--" + name.replace("_", "-")
-        flags += [flag] if value is True else [flag, str(value)]
-    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", EMBEDDED]
-    command += ["--served-model-name", "tiny", "--host", "127.0.0.1", "--port", str(port)]
-    command += ["--middleware", "charwise.processors.vllm.middleware.HealingMiddleware"]
-    return subprocess.Popen(
-        [*command, *flags, *more],
-        env={**os.environ, **ENVIRONMENT},
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    ), port
-
-
-def read_until(process: subprocess.Popen[str], text: str) -> list[str]:
-    """The lines of a process, until one contains the text, or the process ends."""
-    lines = []
-    for line in process.stdout or ():
-        lines.append(line)
-        if text in line:
-            break
-    return lines
 
 
 def test_a_server_that_cannot_heal_does_not_start():
     """V1 with speculation does not call processors that come from entry points."""
     speculation = {"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 3}
-    process, _ = start_server("--speculative-config", json.dumps(speculation))
+    process, _ = start_server(*MIDDLEWARE, "--speculative-config", json.dumps(speculation))
     try:
         lines = read_until(process, "\0")
         assert process.wait() != 0
@@ -70,51 +40,8 @@ def test_a_server_that_cannot_heal_does_not_start():
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[httpx.Client]:
-    process, port = start_server(
-        "--logits-processors", "charwise.processors.vllm:HealingLogitsProcessor"
-    )
-    try:
-        lines = read_until(process, "Application startup complete")
-        assert process.poll() is None, "".join(lines[-40:])
-        threading.Thread(target=read_until, args=(process, "\0"), daemon=True).start()
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=120) as client:
-            yield client
-    finally:
-        process.terminate()
-        process.wait()
-
-
-def post(client: httpx.Client, prompt: Any = PROMPT, **fields: Any) -> dict[str, Any]:
-    body = {"model": "tiny", "prompt": prompt, "temperature": 0, "max_tokens": 8, **fields}
-    response = client.post("/v1/completions", json=body)
-    assert response.status_code == 200, response.text
-    return response.json()
-
-
-def stream(client: httpx.Client, prompt: Any = PROMPT, **fields: Any) -> list[dict[str, Any]]:
-    body = {"model": "tiny", "prompt": prompt, "temperature": 0, "max_tokens": 8, "stream": True}
-    events = []
-    with client.stream("POST", "/v1/completions", json=body | fields) as response:
-        assert response.status_code == 200, response.read()
-        assert response.headers["content-type"].startswith("text/event-stream")
-        lines = [line for line in response.iter_lines() if line]
-    assert lines[-1] == "data: [DONE]"
-    for line in lines[:-1]:
-        events.append(json.loads(line.removeprefix("data: ")))
-    return events
-
-
-def told(events: list[dict[str, Any]]) -> dict[int, str]:
-    """The text of each choice of a stream."""
-    texts: dict[int, str] = {}
-    for event in events:
-        for choice in event["choices"]:
-            texts[choice["index"]] = texts.get(choice["index"], "") + choice["text"]
-    return texts
-
-
-def text_of(answer: dict[str, Any]) -> str:
-    return answer["choices"][0]["text"]
+    with serving(*NAMED, *MIDDLEWARE, "--chat-template", TEMPLATE) as (client, _):
+        yield client
 
 
 def test_the_prompt_is_healed_and_not_repeated(client):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from numbers import Integral, Real
+from typing import Any
 
 
 class CharwiseError(Exception):
@@ -40,6 +41,10 @@ class ConstraintError(CharwiseError, ValueError):
         self.position = position
 
 
+class TemplateError(CharwiseError, ValueError):
+    """A model that is not known to fill in the middle, or not in the order asked for."""
+
+
 class SettingError(CharwiseError, ValueError):
     """A parameter outside its range."""
 
@@ -74,6 +79,17 @@ class ZeroProbabilityError(CharwiseError, ValueError):
 
 class EmptyBeamError(CharwiseError, RuntimeError):
     """A beam, or a threshold, so tight that no context survived."""
+
+
+class SearchLimitError(CharwiseError, RuntimeError):
+    """A search that visited as many contexts as it may, and is not done.
+
+    `found` has what was settled until then.
+    """
+
+    def __init__(self, message: str, found: tuple[Any, ...] = ()) -> None:
+        super().__init__(message)
+        self.found = found
 
 
 class EngineError(CharwiseError, RuntimeError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any, Unpack
 
@@ -15,20 +15,30 @@ from charwise.coverings.rows import EvaluatedRows
 from charwise.cursor.char_entropy import char_entropies
 from charwise.cursor.choose import Chosen
 from charwise.cursor.distributions import NextBytes, NextChars
-from charwise.cursor.generation import Completion, Drawn, characters, stream
+from charwise.cursor.generation import (
+    Completion,
+    Drawn,
+    Report,
+    characters,
+    check_report,
+    stream,
+)
 from charwise.cursor.limit import Cancel, Limit
+from charwise.cursor.middle import Infilling, infill, opening_of, score_middles
 from charwise.cursor.particles import How, completions
 from charwise.cursor.sampling import Sampling
 from charwise.cursor.state import State, begin
-from charwise.errors import SettingError
+from charwise.errors import SettingError, check_count
+from charwise.infill import Order, Request, Template, request
 from charwise.known_text.auditor import Auditor
 from charwise.known_text.effort import Effort, effort_of
-from charwise.known_text.packs import score_texts
+from charwise.known_text.packs import packs, score_texts
 from charwise.known_text.windows import Text
 from charwise.surprisal.score import Entropy, Score
 from charwise.token_lm import TokenLM
+from charwise.tokens.canonical import to_bytes
 from charwise.tokens.index import SortedVocabulary
-from charwise.tokens.prompt_parts import Prompt, parts_of
+from charwise.tokens.prompt_parts import Prompt, is_text, parts_of
 from charwise.tokens.prompts import last_text, split, split_parts
 from charwise.tokens.stops import StopStrings
 from charwise.tokens.vocabulary import Vocabulary
@@ -191,6 +201,7 @@ class CharLM:
         preset: str | Effort | None = None,
         end: bool = False,
         entropy: Entropy | None = None,
+        progress: Report | None = None,
     ) -> list[Score]:
         """`score` of many texts, packed into common batches.
 
@@ -198,22 +209,26 @@ class CharLM:
             prompts: the texts.
             contexts: what comes before each, conditioned on and not scored; by default nothing.
             preset, end, entropy: as in `score`.
+            progress: called after each batch of texts with how many bytes are scored, and of how
+                many.
 
         Raises:
-            SettingError: not as many contexts as texts.
+            SettingError: not as many contexts as texts, or one text where a list is wanted.
 
         >>> import charwise
         >>> [len(score.logprobs) for score in charwise.load().scores(["import", "os"])]
         [6, 2]
         """
-        contexts = [""] * len(prompts) if contexts is None else contexts
+        prompts = _several("prompts", prompts)
+        contexts = [""] * len(prompts) if contexts is None else _several("contexts", contexts)
         if len(contexts) != len(prompts):
             raise SettingError(f"{len(contexts)} contexts for {len(prompts)} texts.")
         texts = [self._text(*pair) for pair in zip(prompts, contexts, strict=True)]
         if entropy not in (None, "byte", "char"):
             raise SettingError(f"entropy is {entropy!r}: choose 'byte', 'char' or None.")
+        check_report(progress)
         chosen = self._chosen(preset)
-        scores = score_texts(self.engine, self.index, texts, chosen, end=end, entropy=entropy)
+        scores = self._score_texts(texts, chosen, bool(end), entropy, progress)
         scores = [
             replace(score, auditor=Auditor(weakref.ref(self.engine), self.index, text))
             for text, score in zip(texts, scores, strict=True)
@@ -229,29 +244,31 @@ class CharLM:
         """The covering of a prompt, visited best first until `tolerance` is left.
 
         It may be exponentially large in the length of the prompt: after `max_contexts` the search
-        stops, and the bounds say what is missing. Where the tokenizer implies a leading space,
-        members begin with it.
+        stops, as does that of `Covering.top`, and the bounds say what is missing. Where the
+        tokenizer implies a leading space, members begin with it.
 
         >>> import charwise
         >>> member = charwise.load().covering("import nump").top(1)[0]
         >>> member.text
-        b'import numpy'
+        'import numpy'
         """
         opening, text = split(self.vocabulary, prompt)
-        evaluated = EvaluatedRows(self.engine.tree(opening.ids), self.index)
+        evaluated = EvaluatedRows.of(self.engine, opening.ids)
         return best_first(
             evaluated, 0, text, tolerance=tolerance, through=True, max_contexts=max_contexts
         )
 
-    def encodings(self, text: Prompt) -> Encodings:
+    def encodings(self, text: Prompt, *, max_contexts: int = 10_000) -> Encodings:
         """The token strings that decode to exactly this text, the most probable first.
+
+        They may be very many: the search of `Encodings.top` stops after `max_contexts`.
 
         >>> import charwise
         >>> charwise.load().encodings("import numpy").top(1)[0].text
-        b'import numpy'
+        'import numpy'
         """
         opening, data = split(self.vocabulary, text)
-        return Encodings(EvaluatedRows(self.engine.tree(opening.ids), self.index), 0, data)
+        return Encodings(EvaluatedRows.of(self.engine, opening.ids), 0, data, max_contexts)
 
     def complete(
         self,
@@ -266,6 +283,7 @@ class CharLM:
         stop: StopStrings = (),
         seconds: float | None = None,
         cancel: Cancel | None = None,
+        progress: Report | None = None,
         preset: str | Effort | None = None,
         how: How = "local",
         particles: int = 64,
@@ -287,6 +305,8 @@ class CharLM:
             seconds: a time budget, the prompt included. Looked at, as `cancel` is, between two
                 model calls: what was drawn until then is returned.
             cancel: a `threading.Event` that stops when it is set.
+            progress: called after each model call with how many bytes are drawn, and of how many
+                at most; a completion that ended early counts whole.
             regex, json_schema, grammar, choices, constraint: what may follow the prompt, see
                 `charwise.constraints.MayFollow`; at most one.
             how: "local" draws tokens from what is allowed at each step. "global" conditions on
@@ -319,6 +339,7 @@ class CharLM:
             stop=stop,
             sampling=sampling,
             limit=limit,
+            progress=progress,
         )
 
     def stream(
@@ -420,6 +441,96 @@ class CharLM:
         state = self.state(prompt, preset=preset)
         return state.choose(choices, stop=stop, ended=ended)
 
+    def infill(
+        self,
+        prefix: str | bytes,
+        suffix: str | bytes = "",
+        *,
+        n: int = 1,
+        max_new_bytes: int = 64,
+        temperature: float = 0.0,
+        top_p: float = 1.0,
+        top_k: int = 0,
+        seed: int | None = None,
+        order: Order | None = None,
+        template: Template | None = None,
+        seconds: float | None = None,
+        cancel: Cancel | None = None,
+        preset: str | Effort | None = None,
+    ) -> list[Infilling]:
+        """What may stand between two texts, either of which may end or begin inside a token.
+
+        The end of the prefix is conditioned on as characters; what a token of the middle could
+        have reached into is taken from the suffix, and every middle ends with it. Candidates are
+        drawn as `complete` draws them, and ranked by their exact probability given both sides.
+
+        Args:
+            prefix, suffix: text or bytes, which may be empty. What is longer than the window is
+                cut at the far ends: see `prefix_cut` and `suffix_cut` of the result.
+            n: candidates to draw; those of equal bytes are one.
+            max_new_bytes: of the middle.
+            order: "psm" (prefix, suffix, middle) or "spm" (suffix first).
+            template: the model's sentinels, where its special tokens do not show them.
+            temperature, top_p, top_k, seed, seconds, cancel, preset: as for `complete`.
+
+        Raises:
+            TemplateError: a model without sentinels, or that does not know the order.
+            SettingError, ZeroProbabilityError: as `complete`.
+        """
+        check_count("max_new_bytes", max_new_bytes, 0)
+        limit, sampling = Limit(seconds, cancel), Sampling(temperature, top_p, top_k, seed)
+        asked, chosen = self._request(prefix, suffix, order, template), self._chosen(preset)
+        state = begin(self.engine, self.index, *opening_of(asked, self.index), chosen)
+        return infill(
+            state,
+            asked,
+            chosen,
+            n=n,
+            max_new_bytes=max_new_bytes,
+            sampling=sampling,
+            limit=limit,
+        )
+
+    def score_infill(
+        self,
+        prefix: str | bytes,
+        middle: str | bytes,
+        suffix: str | bytes = "",
+        *,
+        order: Order | None = None,
+        template: Template | None = None,
+        preset: str | Effort | None = None,
+    ) -> float:
+        """log p(middle | prefix, suffix), nats, as `Infilling.logprob` counts it.
+
+        −inf for a middle that the model never writes there.
+
+        Raises:
+            TemplateError: as `infill`.
+            TokenizationError: a text that no token string spells.
+        """
+        asked = self._request(prefix, suffix, order, template)
+        found = [to_bytes(middle)]
+        return score_middles(self.engine, self.index, asked, found, self._chosen(preset))[0]
+
+    def _request(
+        self,
+        prefix: str | bytes,
+        suffix: str | bytes,
+        order: Order | None,
+        template: Template | None,
+    ) -> Request:
+        """A request that leaves a quarter of the window to the middle."""
+        window = self.engine.window
+        return request(
+            prefix,
+            suffix,
+            template or Template.of(self.vocabulary),
+            self.index,
+            order=order,
+            most=None if window is None else window - window // 4,
+        )
+
     def info(self) -> dict[str, str]:
         """What runs here: engine, device, how contexts share prefixes, vocabulary, start token.
 
@@ -440,6 +551,26 @@ class CharLM:
         parts = parts_of(prompt)
         opening, whole = split_parts(self.vocabulary, [*parts_of(context), *parts])
         return Text(opening, whole, len(whole) - len(opening.lead) - len(last_text(parts)[1]))
+
+    def _score_texts(
+        self,
+        texts: Sequence[Text],
+        chosen: Effort,
+        end: bool,
+        entropy: Entropy | None,
+        progress: Report | None,
+    ) -> list[Score]:
+        """The scores of texts; with `progress`, in the same batches one after the other."""
+        if progress is None:
+            return score_texts(self.engine, self.index, texts, chosen, end=end, entropy=entropy)
+        sizes = [len(text.whole) for text in texts]
+        scores: dict[int, Score] = {}
+        for pack in packs(self.engine, self.index, texts, end=end):
+            some = [texts[number] for number in pack]
+            found = score_texts(self.engine, self.index, some, chosen, end=end, entropy=entropy)
+            scores |= zip(pack, found, strict=True)
+            progress(sum(sizes[number] for number in scores), sum(sizes))
+        return [scores[number] for number in range(len(texts))]
 
     def _with_char_entropies(self, text: Text, score: Score, chosen: Effort) -> Score:
         given = text.whole[: len(text.whole) - len(score.raw)]
@@ -507,6 +638,13 @@ def load(
         quantization_config=quantization_config,
     )
     return CharLM(opened, preset=preset)
+
+
+def _several(name: str, texts: Sequence[Prompt]) -> list[Prompt]:
+    """Several texts, as a list; one alone is refused."""
+    if is_text(texts) or isinstance(texts, Mapping | Set) or not isinstance(texts, Iterable):
+        raise SettingError(f"{name} are a list of texts, not {texts!r}: put one text into a list.")
+    return list(texts)
 
 
 def _rebuild(engine: TokenLM, chosen: Effort) -> CharLM:

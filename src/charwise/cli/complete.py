@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,7 +17,7 @@ from charwise.cli.options import (
     read_prompt,
     takes_model,
 )
-from charwise.cli.terminal import console, print_json, steps
+from charwise.cli.terminal import bars, console, print_json
 from charwise.errors import SettingError
 
 if TYPE_CHECKING:
@@ -99,10 +100,12 @@ def complete(
     loaded = completion.Loaded(options.model, options.load(preset))
     methods = completion.methods(loaded)
     cut = completion.prompt_cut(loaded, request)
-    texts = {
-        name: completion.distinct(method(loaded, request))
-        for name, method in steps(methods.items(), len(methods), "completing")
-    }
+    texts: dict[str, list[str]] = {}
+    with bars() as bar:
+        for name, method in methods.items():
+            told = bar(name)
+            texts[name] = completion.distinct(method(loaded, replace(request, progress=told)))
+            told(1, 1)
     vocabulary = loaded.index.vocabulary
     if as_json:
         print_json(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol, Self
 
@@ -24,9 +24,12 @@ from charwise.cursor.distributions import EOS, NextBytes
 from charwise.cursor.limit import Limit
 from charwise.cursor.sampling import Sampling, draw_tokens
 from charwise.cursor.shared_tree import SharedTree
-from charwise.errors import ConstraintError, check_count
+from charwise.errors import ConstraintError, SettingError, check_count
 from charwise.tokens.stops import Stops, StopStrings
 from charwise.tokens.utf8 import decoder_after, pending
+
+#: Told how much is done, and of how much.
+Report = Callable[[int, int], object]
 
 
 class Cursor(Protocol):
@@ -114,17 +117,33 @@ def complete(
     sampling: Sampling | None = None,
     limit: Limit | None = None,
     constraint: Constraint | None = None,
+    progress: Report | None = None,
 ) -> list[Completion]:
     """n completions of a state's text; see `CharLM.complete`."""
+    check_report(progress)
     sampling = sampling or Sampling()
     generator = _Generator(state, n, max_new_bytes, stop, sampling, limit or Limit(), constraint)
     try:
         while generator.active():
             generator.advance()
+            if progress is not None:
+                progress(generator.done(), n * max_new_bytes)
         completions = [generator.completion(draft) for draft in generator.drafts]
     finally:
         generator.close()
     return completions if sampling.temperature else _most_probable(completions)
+
+
+def check_report(progress: object) -> None:
+    """Refuse a `progress` that cannot be called.
+
+    Raises:
+        SettingError: what was given.
+
+    >>> check_report(print)
+    """
+    if progress is not None and not callable(progress):
+        raise SettingError(f"progress is {progress!r}: give a function of (done, total).")
 
 
 def _most_probable(completions: list[Completion]) -> list[Completion]:
@@ -282,6 +301,12 @@ class _Generator:
 
     def active(self) -> list[_Draft]:
         return [draft for draft in self.drafts if not draft.finish]
+
+    def done(self) -> int:
+        """How many bytes are settled, of those that may be drawn."""
+        return sum(
+            self.most if draft.finish else min(self.most, len(draft.raw)) for draft in self.drafts
+        )
 
     def advance(self) -> None:
         """Evaluate every unfinished draft's last token and draw its next."""

@@ -26,7 +26,7 @@ from charwise.constraints.constraint import END, Constraint, closed, finite
 from charwise.coverings.log_sums import log_sum
 from charwise.cursor.choose import Chosen
 from charwise.cursor.distributions import EOS
-from charwise.cursor.generation import Completion, Cursor, check_begins, complete
+from charwise.cursor.generation import Completion, Cursor, Report, check_begins, complete
 from charwise.cursor.limit import Limit
 from charwise.cursor.sampling import Sampling
 from charwise.errors import ConstraintError, SettingError, check_count
@@ -229,6 +229,7 @@ def completions(
     stop: StopStrings,
     sampling: Sampling,
     limit: Limit,
+    progress: Report | None = None,
 ) -> list[Completion]:
     """Completions of a state's text under a constraint, or none; see `CharLM.complete`.
 
@@ -248,6 +249,7 @@ def completions(
             sampling=sampling,
             limit=limit,
             constraint=constraint,
+            progress=progress,
         )
     if constraint is None:
         raise SettingError("how='global' conditions on a constraint: give regex=… or another.")

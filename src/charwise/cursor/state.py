@@ -11,6 +11,7 @@ States are immutable and share one `SharedTree`: the token tree, and what has be
 from __future__ import annotations
 
 import heapq
+import math
 import operator
 from collections.abc import Iterable, Iterator
 from typing import Any, Unpack
@@ -24,7 +25,7 @@ from charwise.coverings.bundles import Bundle, next_byte_masses
 from charwise.cursor.choose import Chosen, choose
 from charwise.cursor.cover import Cover, cover_after, covers_in_rounds
 from charwise.cursor.distributions import EOS, NextBytes, NextChars
-from charwise.cursor.generation import Completion, stream
+from charwise.cursor.generation import Completion, Report, stream
 from charwise.cursor.limit import Cancel, Limit
 from charwise.cursor.particles import How, completions
 from charwise.cursor.sampling import Sampling
@@ -43,6 +44,12 @@ _NEAR = 256
 
 #: Longer additions to a state are taken in rounds instead of byte by byte.
 _STEPPED = 4
+
+#: Beginnings of characters that are taken apart for one list of next characters.
+_BEGINNINGS = 256
+
+#: What float64 cannot tell from the whole need not be listed.
+_NOTHING = 1e-15
 
 
 class State:
@@ -147,11 +154,13 @@ class State:
             return next_byte_masses(self.shared.evaluated, cover.bundles)[0]
 
     def next_chars(self, coverage: float = 0.99) -> NextChars:
-        """p(character | text), listing characters until they hold `coverage` of the probability.
+        """p(character | text), until the characters not listed hold no more than 1 - `coverage`.
 
         The bytes of one character are summed out along the UTF-8 tree, the heaviest branch
         first. If the text ends inside a character, the characters that complete it are listed.
-        The last hundredth of the probability may be spread over many thousands of characters.
+        The last hundredth of the probability may be spread over many thousands of characters, so
+        the list also ends when 256 beginnings of longer characters have been taken apart;
+        `NextChars.missing` has the share of those not listed, and of bytes that are none.
 
         Raises:
             SettingError: for a coverage outside (0, 1].
@@ -170,17 +179,22 @@ class State:
         states = {begun: self}
         heap = _branches(begun, nxt, 1.0)
         heapq.heapify(heap)
-        while heap and held < coverage:
+        left = -math.fsum(branch[0] for branch in heap)  # what may still be listed
+        while heap and left > max(1.0 - coverage, _NOTHING):
             negative, start = heapq.heappop(heap)
+            left += negative
             if utf8.needs(start) == 0:
                 listed[start.decode()] = -negative
                 held -= negative
+                continue
+            if len(states) > _BEGINNINGS:
                 continue
             try:
                 states[start] = states[start[:-1]] + start[-1:]
             except ZeroProbabilityError:
                 continue  # lighter than the least float
             for branch in _branches(start, states[start].next(), -negative):
+                left -= branch[0]
                 heapq.heappush(heap, branch)
         return NextChars(listed, eos, max(0.0, 1.0 - held * (1.0 - self.missing)))
 
@@ -292,6 +306,7 @@ class State:
         stop: StopStrings = (),
         seconds: float | None = None,
         cancel: Cancel | None = None,
+        progress: Report | None = None,
         how: How = "local",
         particles: int = 64,
         **may_follow: Unpack[MayFollow],
@@ -316,6 +331,7 @@ class State:
             stop=stop,
             sampling=sampling,
             limit=limit,
+            progress=progress,
         )
 
     def stream(

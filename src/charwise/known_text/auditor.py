@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -20,7 +20,8 @@ from charwise.token_lm import TokenLM
 from charwise.tokens.index import SortedVocabulary
 
 
-class Auditor(NamedTuple):
+@dataclass(frozen=True)
+class Auditor:
     """What `Score.audit` asks. It does not keep the model alive.
 
     >>> from charwise.engines.ngram import NgramLM
@@ -30,7 +31,7 @@ class Auditor(NamedTuple):
     >>> lm = NgramLM(vocabulary, 1, {(): [0.5, 0.25, 0.25]})
     >>> text = Text(Opening((2,), b""), b"aa")
     >>> auditor = Auditor(weakref.ref(lm), SortedVocabulary(vocabulary), text)
-    >>> audit = auditor(draws=100, seed=1, scored=-1.0)  # 1/2 · 3/4
+    >>> audit = auditor(100, 1, -1.0)  # 1/2 · 3/4
     >>> round(float(np.exp(audit.logprob)), 6), round(audit.difference, 6)
     (0.375, -0.019171)
     """
@@ -39,7 +40,7 @@ class Auditor(NamedTuple):
     index: SortedVocabulary
     text: Text
 
-    def __call__(self, draws: int, seed: int, scored: float) -> Audit:
+    def __call__(self, draws: int, seed: int, scored: float, /) -> Audit:
         """See `Score.audit`."""
         check_count("draws", draws, 2)
         check_count("seed", seed, 0)

@@ -20,20 +20,28 @@ App = Callable[[Message, Receive, Send], Awaitable[None]]
 async def exchange(
     app: App, scope: Message, receive: Receive, send: Send, answers: list[Answer]
 ) -> None:
-    """Ask the server behind for every prompt, and answer the client as one."""
+    """Ask the server behind for every prompt, and answer the client as one.
+
+    A client that leaves ends the calls, and gets no answer. Between two calls others have their
+    turn: to make one takes the server a few milliseconds.
+    """
     calls = [Upstream(json.dumps(answer.body).encode()) for answer in answers]
-    tasks = [asyncio.create_task(call.run(app, scope, len(calls) > 1)) for call in calls]
     watch = asyncio.create_task(_end_with_client(receive, calls))
+    tasks = []
     try:
+        for call in calls:
+            tasks.append(asyncio.create_task(call.run(app, scope, len(calls) > 1)))
+            await asyncio.sleep(0)
         for call in calls:
             await call.started.wait()
         for call, task in zip(calls, tasks, strict=True):
-            if call.status is None:
+            if call.status is None and not watch.done():
                 await task  # raises what the server raised
-            if call.status != 200:
+            if call.status != 200 and not watch.done():
                 await call.relay(send)
                 return
-        await (_stream if answers[0].streams else _respond)(send, calls, answers)
+        if not watch.done():
+            await (_stream if answers[0].streams else _respond)(send, calls, answers, watch)
     finally:
         watch.cancel()
         for call in calls:
@@ -48,8 +56,10 @@ async def _end_with_client(receive: Receive, calls: list[Upstream]) -> None:
         call.gone.set()
 
 
-async def _respond(send: Send, calls: list[Upstream], answers: list[Answer]) -> None:
-    """One JSON object."""
+async def _respond(
+    send: Send, calls: list[Upstream], answers: list[Answer], left: asyncio.Task[None]
+) -> None:
+    """One JSON object; none if the client left."""
     async for number, chunk in merged(calls):
         if isinstance(chunk, bytes):
             continue
@@ -63,6 +73,8 @@ async def _respond(send: Send, calls: list[Upstream], answers: list[Answer]) -> 
             return
         if answers[number].ended:
             calls[number].gone.set()
+    if left.done():
+        return
     body = answers[0].top | {
         "choices": [choice for answer in answers for choice in answer.choices()],
         "usage": usage_of(answers),
@@ -70,8 +82,10 @@ async def _respond(send: Send, calls: list[Upstream], answers: list[Answer]) -> 
     await _send_json(send, 200, body, calls[0].headers)
 
 
-async def _stream(send: Send, calls: list[Upstream], answers: list[Answer]) -> None:
-    """Server-sent events."""
+async def _stream(
+    send: Send, calls: list[Upstream], answers: list[Answer], left: asyncio.Task[None]
+) -> None:
+    """Server-sent events, until the client leaves."""
     start = {"type": "http.response.start", "status": 200, "headers": calls[0].headers}
     await send(start)
 
@@ -95,6 +109,8 @@ async def _stream(send: Send, calls: list[Upstream], answers: list[Answer]) -> N
             await event(_event(chunk | same | {"choices": choices}))
         if answer.ended:
             calls[number].gone.set()
+    if left.done():
+        return
     if any(answer.tells_usage for answer in answers):
         await event(_event(answers[0].top | {"choices": [], "usage": usage_of(answers)}))
     await event(b"data: [DONE]\n\n")
@@ -103,12 +119,23 @@ async def _stream(send: Send, calls: list[Upstream], answers: list[Answer]) -> N
 
 async def read(receive: Receive) -> bytes:
     """The whole body of a request."""
-    parts = []
+    return (await read_up_to(receive, None))[0]
+
+
+async def read_up_to(receive: Receive, most: int | None) -> tuple[bytes, bool]:
+    """The body of a request, or its beginning of about `most` bytes; and whether that is all."""
+    parts: list[bytes] = []
+    size = 0
     while True:
         message = await receive()
+        if message["type"] == "http.disconnect":
+            return b"".join(parts), True
         parts.append(message.get("body", b""))
+        size += len(parts[-1])
         if not message.get("more_body"):
-            return b"".join(parts)
+            return b"".join(parts), True
+        if most is not None and size > most:
+            return b"".join(parts), False
 
 
 def _event(chunk: Message) -> bytes:

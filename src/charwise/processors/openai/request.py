@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from contextlib import suppress
 from typing import Any
 
+from charwise.errors import SettingError
 from charwise.tokens.vocabulary import Vocabulary
 
 Message = dict[str, Any]
@@ -35,24 +35,44 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
 def parsed(body: bytes) -> Message:
     """A request that can be read; empty if it cannot, and the server itself will say so.
 
-    >>> parsed(b'{"max_tokens": "8"}'), parsed(b'{"max_tokens": -1}'), parsed(b"[" * 9000)
+    Raises:
+        SettingError: what servers stumble over: nesting that is too deep, half a surrogate pair.
+
+    >>> parsed(b'{"max_tokens": "8"}'), parsed(b'{"max_tokens": -1}'), parsed(b'{"stop": [')
     ({'max_tokens': 8}, {}, {})
     """
-    with suppress(ValueError, RecursionError):
+    try:
         request = json.loads(body)
-        if isinstance(request, dict):
-            for name in _NUMBERS:
-                if isinstance(request.get(name), str | float):  # vLLM takes these for numbers
-                    request[name] = _number(request[name])
-            if _well_formed(request):
-                return request
-    return {}
+        if b"\\ud" in body.lower():
+            json.dumps(request, ensure_ascii=False).encode()
+    except RecursionError:
+        raise SettingError("the body of this request is nested too deeply.") from None
+    except UnicodeEncodeError as error:
+        raise SettingError(
+            f"the body of this request has {error.object[error.start]!r}, half of a surrogate "
+            "pair, which is no text."
+        ) from None
+    except ValueError:
+        return {}
+    if not isinstance(request, dict):
+        return {}
+    for name in _NUMBERS:
+        if name in request:
+            request[name] = _number(request[name])
+    return request if _well_formed(request) else {}
 
 
-def _number(value: str | float) -> int:
-    if isinstance(value, float) and not value.is_integer():
-        raise ValueError
-    return int(value)
+def _number(value: Any) -> Any:
+    """What servers take for a whole number as one, anything else as it is.
+
+    >>> _number("8"), _number(8.0), _number("many"), _number(0.5)
+    (8, 8, 'many', 0.5)
+    """
+    if isinstance(value, str) and len(value) < 20 and value.isascii() and value.isdecimal():
+        return int(value)
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value
 
 
 def _well_formed(request: Message) -> bool:

@@ -1,106 +1,228 @@
-"""Completion requests in the form of OpenAI's API: which can be healed, and what vLLM is asked."""
+"""Completion requests: which can be healed, and what vLLM is asked."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from charwise.errors import SettingError
 from charwise.processors.new_text import HealedPrompt
 from charwise.processors.openai.answer import Answer
 from charwise.processors.openai.request import HEAL, Message, asked, prompts, text_of
-from charwise.processors.vllm.prompts import FORCED, served
+from charwise.processors.vllm.prompts import FORCED, Served
+from charwise.processors.vllm.settings import Settings
+from charwise.processors.vllm.structured import constraint, extensible, with_literal
 from charwise.tokens.stops import Stops
 
 #: Fields that cannot go with healing, and why.
-_UNFIT = {
+UNFIT = {
     "use_beam_search": "vLLM does not call logits processors in a beam search",
     "prompt_logprobs": "they would be of another prompt, since healing cuts its end off",
     "suffix": "the completion does not continue the prompt's end",
     "prompt_embeds": "a prompt given as embeddings has no text",
     "truncate_prompt_tokens": "the prompt would be cut twice",
-    "structured_outputs": "the grammar may forbid the text to reproduce",
-    "response_format": "the grammar may forbid the text to reproduce",
+    "kv_transfer_params": "two servers would have to cut the prompt alike",
     "allowed_token_ids": "they may forbid the text to reproduce",
 }
 
+#: Of so few tokens none may be missing: vLLM is read as a stream, and ended when they are there.
+SHORT = 32
 
-def plan(config: Any, request: Message) -> list[Answer]:
-    """One answer to come for each prompt; none if the request goes through as it is.
+
+class Limits(NamedTuple):
+    """What the server behind accepts; it refuses the rest itself, in its own words.
+
+    Attributes:
+        window: tokens of prompt and completion together.
+        prompts, completions, stops: most in one request; None for no bound.
+        grammars: the kinds of structured output that can take a literal.
+    """
+
+    window: int
+    prompts: int | None = None
+    completions: int | None = None
+    stops: int | None = None
+    grammars: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, config: Any) -> Limits:
+        """Of this vLLM; older versions have fewer bounds."""
+        from vllm import envs
+
+        return cls(
+            config.model_config.max_model_len,
+            getattr(envs, "VLLM_MAX_COMPLETION_PROMPTS", None),
+            getattr(envs, "VLLM_MAX_N_SEQUENCES", None),
+            getattr(envs, "VLLM_MAX_STOP_STRINGS", None),
+            extensible(getattr(config, "structured_outputs_config", None)),
+        )
+
+
+def why_unfit(request: Message, unfit: dict[str, str]) -> tuple[str, str] | None:
+    """The first field that cannot go with healing, and a sentence about it; None if all can."""
+    if request.get("max_tokens") == 0:
+        return "max_tokens", "max_tokens is 0, so nothing is generated"
+    for name, reason in unfit.items():
+        if request.get(name) not in (None, False, "", [], {}):
+            return name, f"{name} is set, and {reason}"
+    return None
+
+
+def whether(request: Message, settings: Settings, model: str) -> str | None:
+    """Why a request is not to be healed at all, in one word; None if it may be.
+
+    Args:
+        request: of any endpoint.
+        settings: of the server.
+        model: the name of the model that answers.
+
+    Raises:
+        SettingError: it asks for what this server does not do.
+    """
+    arguments = request.get("vllm_xargs") or {}
+    rule = arguments.get(HEAL)
+    if rule == "off":
+        return "asked"
+    if FORCED in arguments:
+        return FORCED
+    if settings.heal == "off" or not settings.heals(model):
+        if rule is not None:
+            where = "in this server" if settings.heal == "off" else f"for the model {model!r}"
+            raise SettingError(f"healing is switched off {where}: leave {HEAL} out.")
+        return "setting"
+    return "not-asked" if rule is None and settings.heal == "request" else None
+
+
+def plan(model: Served, limits: Limits, request: Message) -> list[Answer] | str:
+    """One answer to come for each prompt, or why the request goes through as it is, in one word.
 
     Raises:
         CharwiseError: healing was asked for, and cannot be had.
     """
-    from vllm import envs
-
-    most = getattr(envs, "VLLM_MAX_COMPLETION_PROMPTS", None)  # older versions have no bound
-    arguments = request.get("vllm_xargs") or {}
-    rule = arguments.get(HEAL)
-    if rule == "off" or FORCED in arguments:
-        return []
+    rule = (request.get("vllm_xargs") or {}).get(HEAL)
     texts = prompts(request.get("prompt"), with_ids=rule is not None)
-    unfit = _unfit(request)
+    unfit = why_unfit(request, UNFIT)
     if rule is not None and (unfit or not texts):
-        raise SettingError(f"this request cannot be healed: {unfit or 'it has no prompt'}.")
-    if unfit or not texts or (most is not None and len(texts) > most):
-        return []
-    model = served(config.model_config)
-    window = config.model_config.max_model_len
-    if any(len(prompt) > window * model.vocabulary.munch for prompt in texts):
-        return []  # vLLM has no room for it either, and says so without reading all of it
+        raise SettingError(
+            f"this request cannot be healed: {unfit[1] if unfit else 'it has no prompt'}."
+        )
+    if unfit:
+        return unfit[0]
+    if not texts:
+        return "prompt"
+    most = most_tokens(request)
+    if is_refused(request, texts, most, limits, model.vocabulary.munch):
+        return "too-much"
     special = request.get("add_special_tokens", True) is not False
     healed = [model.heal(prompt, "auto" if rule is None else rule, special) for prompt in texts]
     if not any(each.forced for each in healed):
-        return []
-    if any(len(each.kept) + each.given_back + asked(request) > window for each in healed):
-        return []  # too long also unhealed: vLLM says so, with the numbers that the client knows
+        return "nothing-to-heal"
+    if any(len(each.kept) + each.given_back + (most or 1) > limits.window for each in healed):
+        return "too-much"  # also unhealed: vLLM says so, with the numbers that the client knows
+    bodies = []
+    for number, each in enumerate(healed):
+        body = _upstream_body(request, each, number, limits)
+        if body is None:
+            return without_grammar(each, rule)
+        bodies.append(body)
     return [
         Answer(
             model.vocabulary,
             request,
             text_of(prompt, model.vocabulary),
             each,
-            max_tokens=asked(request),
+            max_tokens=most,
             first_index=number * (request.get("n") or 1),
-            body=_upstream_body(request, each, number),
+            body=body,
         )
-        for number, (prompt, each) in enumerate(zip(texts, healed, strict=True))
+        for number, (prompt, each, body) in enumerate(zip(texts, healed, bodies, strict=True))
     ]
 
 
-def _unfit(request: Message) -> str | None:
-    if request.get("max_tokens") == 0:
-        return "max_tokens is 0, so nothing is generated"
-    for name, reason in _UNFIT.items():
-        value = request.get(name)
-        unset = value is None or value is False or value in ("", [], {"type": "text"})
-        if not unset:
-            return f"{name} is set, and {reason}"
-    return None
+def is_refused(
+    request: Message, texts: Sequence[Any], most: int | None, limits: Limits, munch: int
+) -> bool:
+    """Whether vLLM will refuse a request, as far as that shows without tokenizing it."""
+    stop = request.get("stop") or []
+    return (
+        (limits.prompts is not None and len(texts) > limits.prompts)
+        or (limits.completions is not None and (request.get("n") or 1) > limits.completions)
+        or (limits.stops is not None and isinstance(stop, list) and len(stop) > limits.stops)
+        or (most or 0) > limits.window
+        or (request.get("min_tokens") or 0) > (most or limits.window)
+        or any(len(prompt) > limits.window * munch for prompt in texts)
+    )
 
 
-def _upstream_body(request: Message, healed: HealedPrompt, number: int) -> Message:
-    """What vLLM is asked for one prompt.
+def most_tokens(request: Message) -> int | None:
+    """How many tokens are asked for; None for as many as there is room for.
 
-    The tokens that were given back are added to the bounds on tokens: prompt and completion
-    together have the room they would have had; what is too much is cut off. Stop strings of which
-    a match could begin in the forced text are searched here alone, on a stream, so that vLLM can
-    be told to end; likewise all, where they do not count for the first tokens.
+    >>> most_tokens({}), most_tokens({"max_tokens": 3}), most_tokens({"max_tokens": None})
+    (16, 3, None)
     """
-    body = without_heal(request) | {"prompt": healed.kept, "return_token_ids": True}
+    return asked(request) if request.get("max_tokens", 0) is not None else None
+
+
+def without_grammar(healed: HealedPrompt, rule: Any) -> str:
+    """The reason for a prompt whose constraint cannot take the forced text.
+
+    Raises:
+        SettingError: healing was asked for.
+    """
+    if rule is None:
+        return "structured-output"
+    raise SettingError(
+        "this request cannot be healed: its structured output would have to begin with "
+        f"{healed.forced!r}, and is of a kind that cannot, or that is no text. Leave {HEAL} out, "
+        "or use a regex or a choice."
+    )
+
+
+def _upstream_body(
+    request: Message, healed: HealedPrompt, number: int, limits: Limits
+) -> Message | None:
+    """What vLLM is asked for one prompt; None if its grammar cannot take the forced text."""
+    body = without_heal(request) | {"prompt": healed.kept}
     if request.get("logprobs") is None:
         body["echo"] = False  # with log-probabilities it is needed for those of the prompt
     if request.get("request_id"):
         body["request_id"] = f"{request['request_id']}-{number}"
+    return reproducing(body, request, healed, most_tokens(request), limits)
+
+
+def reproducing(
+    body: Message, request: Message, healed: HealedPrompt, most: int | None, limits: Limits
+) -> Message | None:
+    """A body of which the completion reproduces the forced text; None if a grammar forbids it.
+
+    Short completions and streams are ended when `most` tokens are counted, so that vLLM is asked
+    for as many more as the forced text can have tokens; else as many as the prompt gave back are
+    added, since the rest of the answer is cut off only when all of it is there. Stop strings of
+    which a match could begin in the forced text are searched here alone, on a stream, so that vLLM
+    can be told to end; likewise all, where they do not count for the first tokens.
+    """
+    body = body | {"return_token_ids": True}
     if not healed.forced:
         return body
-    body["vllm_xargs"] = {**body.get("vllm_xargs", {}), FORCED: healed.forced.hex()}
-    body["max_tokens"] = asked(request) + healed.given_back
+    found = constraint(request)
+    if found is None:
+        body["vllm_xargs"] = {**(body.get("vllm_xargs") or {}), FORCED: healed.forced.hex()}
+    else:
+        constrained = with_literal(body, healed.forced) if found[0] in limits.grammars else None
+        if constrained is None:
+            return None
+        body = constrained
     if request.get("min_tokens"):
         body["min_tokens"] = request["min_tokens"] + healed.given_back
     stops = Stops(request.get("stop") or None)
     safe = [] if request.get("min_tokens") else stops.apart_from(healed.forced)
     if len(safe) < len(stops.strings):
         body |= {"stop": safe, "stream": True}
+    if most is not None:
+        if most <= SHORT:
+            body["stream"] = True
+        more = len(healed.forced) if body.get("stream") else healed.given_back
+        body["max_tokens"] = min(most + more, limits.window - len(healed.kept))
     return body
 
 

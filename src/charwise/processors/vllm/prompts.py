@@ -12,6 +12,7 @@ from typing import Any
 from charwise.errors import HealingError, SettingError
 from charwise.healing import Rule
 from charwise.processors.new_text import Continuation, HealedPrompt, heal_prompt
+from charwise.processors.vllm import settings
 from charwise.tokens.canonical import to_bytes
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.prompt_parts import is_text
@@ -23,14 +24,17 @@ FORCED = "charwise_forced"
 
 
 def most_forced(vocabulary: Vocabulary) -> int:
-    """Most bytes that a request may force: the V2 runner keeps a table as long as they are.
+    """Most bytes that a request may force: CHARWISE_MOST_FORCED, or 256 or four munches.
 
     The automatic rule never forces two munches.
+
+    Raises:
+        SettingError: the variable is no number.
 
     >>> most_forced(Vocabulary.from_bytes([b"a" * 100])), most_forced(Vocabulary.from_bytes([b"a"]))
     (400, 256)
     """
-    return max(256, 4 * vocabulary.munch)
+    return settings.read().most_forced or max(256, 4 * vocabulary.munch)
 
 
 @dataclass(frozen=True)
@@ -58,12 +62,11 @@ class Served:
                 that gives back more than `most_forced`.
             SettingError: an unknown rule.
         """
-        encode = self.tokenizer.backend_tokenizer.encode
         if isinstance(prompt, str):
             to_bytes(prompt)  # refuses what has no UTF-8 form
-            ids = list(encode(prompt, add_special_tokens=specials).ids)
+            ids = self._ids(prompt, specials)
         elif is_text(prompt):
-            before = encode("", add_special_tokens=specials).ids
+            before = self._ids("", specials)
             ids = self.vocabulary.encode_prompt([*before, self.vocabulary.lead + to_bytes(prompt)])
         else:
             ids = self.vocabulary.encode_prompt(prompt)
@@ -71,6 +74,12 @@ class Served:
         healed = heal_prompt(ids, self.index, rule)
         self.check_length(healed.forced)
         return healed
+
+    def _ids(self, text: str, specials: bool) -> list[int]:
+        """As the tokenizer has it; unlike `encode`, this lets other threads run meanwhile."""
+        backend = self.tokenizer.backend_tokenizer
+        [found] = backend.encode_batch_fast([text], add_special_tokens=specials)
+        return list(found.ids)
 
     def check_length(self, forced: bytes) -> None:
         """Refuse a forced text that is too long; the automatic rule's never is.
