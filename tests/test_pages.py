@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from charwise.cli.app import app
 
 ROOT = Path(__file__).parents[1]
-PAGES = ("for-editors", "for-serving", "for-psycholinguists", "for-researchers")
+PAGES = ("for-editors", "for-serving", "for-psycholinguists", "for-researchers", "constraints")
 
 
 def text_of(page: str) -> str:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from charwise import errors, healing
+    from charwise import constraints, errors, healing
     from charwise.coverings.best_first import Covering
+    from charwise.cursor.choose import Chosen
     from charwise.cursor.distributions import NextBytes, NextChars
     from charwise.cursor.generation import Completion
     from charwise.cursor.state import State
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "CharLM": "charwise.model",
+    "Chosen": "charwise.cursor.choose",
     "Completion": "charwise.cursor.generation",
     "Covering": "charwise.coverings.best_first",
     "Effort": "charwise.known_text.effort",
@@ -38,10 +40,11 @@ _HOME = {
     "heal_generate": "charwise.processors.transformers.generate",
     "load": "charwise.model",
 }
-_MODULES = ("errors", "healing")
+_MODULES = ("constraints", "errors", "healing")
 
 __all__ = [
     "CharLM",
+    "Chosen",
     "Completion",
     "Covering",
     "Effort",
@@ -51,6 +54,7 @@ __all__ = [
     "SortedVocabulary",
     "State",
     "Vocabulary",
+    "constraints",
     "errors",
     "heal_generate",
     "healing",
