@@ -213,7 +213,7 @@ CALLS: dict[str, Call] = {
                 "tolerance": SHARE,
                 "max_contexts": some(1, 5, 100),
             },
-            "encodings": {"text": PROMPT, "max_contexts": some(1, 5, 100)},
+            "encodings": {"text": PROMPT},
             "complete": {
                 "prompt": PROMPT,
                 "n": SIZE,
@@ -261,12 +261,13 @@ CALLS: dict[str, Call] = {
         may=(KeyError,),  # as of every Mapping
     ),
     "Covering.top": Call(
-        lambda which, k: models()[which].covering("ab").top(k),
+        lambda which, k, most: models()[which].covering("ab").top(k, max_contexts=most),
         {
             "which": WHICH,
             "k": some(-1, 0, 1, 50, 2**70, np.int64(3)),
+            "most": some(-1, 0, 1, 50, 2**70, np.int64(3)),
         },
-        odd=["k"],
+        odd=["k", "most"],
     ),
     "Encodings.top": Call(
         lambda which, k: models()[which].encodings("ab").top(k),

@@ -13,6 +13,7 @@ from server import (
     NAMED,
     PROMPT,
     TEMPLATE,
+    ask,
     post,
     read_until,
     serving,
@@ -214,39 +215,82 @@ def test_numbers_that_vllm_takes_for_numbers_heal_too(client):
     assert text_of(post(client, max_tokens=8.0)) == text_of(post(client, max_tokens=8))
 
 
-def test_what_vllm_refuses_it_refuses_with_its_own_numbers(client, reference):
-    """Before anything is done for it, however much it asks for."""
-    long = {"prompt": "x = 1\n" * 101 + "for i in rang"}  # fits, with less than max_tokens
-    ids = reference.tokenizer(long["prompt"]).input_ids
-    assert 505 <= len(ids) <= 512
-    for body in (
-        long,
+OFF = {"vllm_xargs": {"charwise_heal": "off"}}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
         {"max_tokens": -1},
         {"max_tokens": 0.5},
+        {"max_tokens": 600},
+        {"min_tokens": 9},
         {"n": 300_000},
         {"n": 0},
+        {"prompt": "x = 1\n" * 128},
         {"prompt": "a b " * 500_000},
-        {"prompt": "a\ud800"},
+        {"prompt": ["a"] * 1_025},
+        {"prompt": [PROMPT, PROMPT * 100]},
+        {"stop": ["a"] * 5},
         {"stop": [""]},
-        {"vllm_xargs": {"charwise_heal": 400}, "prompt": "x = 1\n" * 100},
-    ):
-        request = {"model": "tiny", "prompt": PROMPT, "max_tokens": 8, **body}
-        response = client.post("/v1/completions", content=json.dumps(request).encode())
-        assert 400 <= response.status_code < 500, (body, response.text)
-    request = {"model": "tiny", "max_tokens": 8, **long}
-    off = {"vllm_xargs": {"charwise_heal": "off"}}
-    found = client.post("/v1/completions", json=request)
-    expected = client.post("/v1/completions", json=request | off)
-    assert (found.status_code, expected.status_code) == (400, 400)
-    assert found.json()["error"]["message"] == expected.json()["error"]["message"]
+        {"max_tokens": "many"},
+        {"logprobs": -2},
+        {"stream_options": {"include_usage": True}},
+    ],
+    ids=lambda fields: f"{fields}"[:30],
+)
+def test_what_vllm_refuses_it_refuses_in_the_same_words(client, fields):
+    found, expected = ask(client, **fields), ask(client, **fields | OFF)
+    assert 400 <= found.status_code < 500, found.text
+    assert found.status_code == expected.status_code
+    assert found.json() == expected.json()
+
+
+def test_room_for_less_than_is_asked_for(client, reference):
+    """Healed or not, prompt and completion have the whole window."""
+    prompt = "y = 2\nz = 3\n" + "for i in range(3):\n    x = 1\n" * 38 + "for i in rang"
+    ids = reference.tokenizer(prompt).input_ids
+    assert 505 <= len(ids) < 512
+    for most in (60, 8, None):
+        fields = {"max_tokens": most, "ignore_eos": True}
+        expected = post(client, prompt, **fields, **OFF)["usage"]
+        response = ask(client, prompt, **fields)
+        assert response.headers["x-charwise"].startswith("healed")
+        events = stream(client, prompt, stream_options={"include_usage": True}, **fields)
+        for usage in (response.json()["usage"], events[-1]["usage"]):
+            assert usage["total_tokens"] == 512
+            assert usage == {name: expected[name] for name in usage}
+
+
+def test_a_prompt_as_long_as_the_window(client, reference):
+    exact = "x = 1\n" * 102 + " rang"
+    assert len(reference.tokenizer(exact).input_ids) == 512
+    found, expected = ask(client, exact), ask(client, exact, **OFF)
+    assert found.status_code == expected.status_code
+    if found.status_code == 400:
+        assert found.json() == expected.json()
+    else:
+        assert text_of(found.json()) == text_of(expected.json())
+        assert found.json()["usage"] == expected.json()["usage"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"[" * 100_000, "nested too deeply"),
+        (b'{"model": "tiny", "prompt": ' + b'{"a":' * 50_000, "nested too deeply"),
+        (b'{"model": "tiny", "prompt": "a\\ud800"}', "surrogate"),
+        (b'{"model": "tiny", "prompt": "a", "user": "\\udfff"}', "surrogate"),
+    ],
+    ids=["lists", "objects", "prompt", "user"],
+)
+def test_what_servers_stumble_over_is_refused(client, content, message):
+    response = client.post(
+        "/v1/completions", content=content, headers={"content-type": "application/json"}
+    )
+    assert response.status_code == 400
+    assert message in response.json()["error"]["message"]
     assert text_of(post(client)).startswith("or(")  # the server goes on
-
-
-def test_nested_json_is_left_to_vllm(client):
-    plain = client.post("/v1/chat/completions", content=b"[" * 100_000)
-    response = client.post("/v1/completions", content=b"[" * 100_000)
-    assert response.status_code == plain.status_code
-    assert text_of(post(client)).startswith("or(")
 
 
 BAD = {

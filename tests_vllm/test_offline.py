@@ -11,10 +11,12 @@ from vllm import LLM, SamplingParams
 from vllm.exceptions import VLLMValidationError
 
 from charwise import heal_generate as transformers_heal_generate
+from charwise.errors import HealingError
 from charwise.models import EMBEDDED
 from charwise.processors.new_text import HealedPrompt
 from charwise.processors.transformers import HealingLogitsProcessor
 from charwise.processors.vllm import FORCED, heal_generate, logits_processor, served, why_not
+from charwise.processors.vllm.prompts import most_forced
 from conftest import ENGINE, TIE
 
 
@@ -187,6 +189,20 @@ def test_bad_arguments_are_refused_and_the_engine_goes_on(llm, message):
         llm.generate(["a"], SamplingParams(max_tokens=1, extra_args=BAD[message]), use_tqdm=False)
     [[text]] = heal_generate(llm, ["import sy"], SamplingParams(temperature=0, max_tokens=2))
     assert text.startswith("s")
+
+
+def test_long_forced_texts_are_refused_whichever_way_they_come(llm):
+    vocabulary = served(llm.llm_engine.model_config).vocabulary
+    most = most_forced(vocabulary)
+    long = SamplingParams(max_tokens=1, extra_args={FORCED: ("a" * (most + 1)).encode().hex()})
+    with pytest.raises(VLLMValidationError, match=f"at most {most} may be"):
+        llm.generate(["a"], long, use_tqdm=False)
+    with pytest.raises(HealingError, match=f"at most {most} may be"):
+        heal_generate(llm, ["a b " * most], SamplingParams(max_tokens=1), rule=most)
+    processor = logits_processor.HealingLogitsProcessor(
+        llm.llm_engine.vllm_config, torch.device("cpu"), False
+    )
+    assert processor._forced_row(long, None, []) is None  # had it been admitted all the same
 
 
 def test_constraints_that_may_forbid_the_forced_text_are_refused(llm):

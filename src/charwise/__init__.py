@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from charwise.coverings.best_first import Covering
     from charwise.cursor.choose import Chosen
     from charwise.cursor.distributions import NextBytes, NextChars
-    from charwise.cursor.generation import Completion
+    from charwise.cursor.drafts import Completion
     from charwise.cursor.state import State
     from charwise.known_text.effort import Effort
     from charwise.model import CharLM, load
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _HOME = {
     "CharLM": "charwise.model",
     "Chosen": "charwise.cursor.choose",
-    "Completion": "charwise.cursor.generation",
+    "Completion": "charwise.cursor.drafts",
     "Covering": "charwise.coverings.best_first",
     "Effort": "charwise.known_text.effort",
     "NextBytes": "charwise.cursor.distributions",

@@ -15,8 +15,8 @@ from charwise.coverings.rows import EvaluatedRows
 from charwise.cursor.char_entropy import char_entropies
 from charwise.cursor.choose import Chosen
 from charwise.cursor.distributions import NextBytes, NextChars
+from charwise.cursor.drafts import Completion
 from charwise.cursor.generation import (
-    Completion,
     Drawn,
     Report,
     characters,
@@ -28,7 +28,7 @@ from charwise.cursor.middle import Infilling, infill, opening_of, score_middles
 from charwise.cursor.particles import How, completions
 from charwise.cursor.sampling import Sampling
 from charwise.cursor.state import State, begin
-from charwise.errors import SettingError, check_count
+from charwise.errors import EngineError, SettingError, check_count
 from charwise.infill import Order, Request, Template, request
 from charwise.known_text.auditor import Auditor
 from charwise.known_text.effort import Effort, effort_of
@@ -60,21 +60,38 @@ class CharLM:
     'o'
     """
 
-    def __init__(self, engine: TokenLM, *, preset: str | Effort = "default") -> None:
+    def __init__(
+        self,
+        engine: TokenLM,
+        *,
+        preset: str | Effort | None = None,
+        tolerance: float | None = None,
+    ) -> None:
+        if not (hasattr(engine, "vocabulary") and hasattr(engine, "tree")):
+            raise EngineError(
+                f"{type(engine).__name__} is no engine: charwise.load(name) opens one, and "
+                "CharLM.from_transformers(model, tokenizer) takes a model that one has already."
+            )
         self.engine = engine
         self.index = SortedVocabulary.of(engine.vocabulary)
-        self.effort = effort_of(preset)
+        given = preset is not None or tolerance is not None
+        self.effort = effort_of(preset if given else "default", tolerance)
 
     @classmethod
     def from_transformers(
-        cls, model: Any, tokenizer: Any, *, preset: str | Effort = "default"
+        cls,
+        model: Any,
+        tokenizer: Any,
+        *,
+        preset: str | Effort | None = None,
+        tolerance: float | None = None,
     ) -> CharLM:
         """The character interface of a causal language model that one has already.
 
         Args:
             model: of transformers, on whatever device; it is used as it is, not copied.
             tokenizer: its fast tokenizer.
-            preset: the default effort, see `score`.
+            preset, tolerance: the default effort, see `score`.
 
         Raises:
             EngineError: a model whose contexts cannot be evaluated, and why.
@@ -89,14 +106,20 @@ class CharLM:
         """
         from charwise.engines.load import engine_around
 
-        return cls(engine_around(model, tokenizer), preset=preset)
+        return cls(engine_around(model, tokenizer), preset=preset, tolerance=tolerance)
 
     @property
     def vocabulary(self) -> Vocabulary:
         """Δ and κ of the model."""
         return self.engine.vocabulary
 
-    def next(self, prompt: Prompt = "", *, preset: str | Effort | None = None) -> NextBytes:
+    def next(
+        self,
+        prompt: Prompt = "",
+        *,
+        preset: str | Effort | None = None,
+        tolerance: float | None = None,
+    ) -> NextBytes:
         """p(byte | prompt) for the 256 bytes and the end of text.
 
         >>> import charwise
@@ -104,10 +127,15 @@ class CharLM:
         >>> nxt.top(1)[0][0], nxt.probs.shape, round(float(nxt.probs.sum()), 9)
         ('y', (257,), 1.0)
         """
-        return self.state(prompt, preset=preset).next()
+        return self.state(prompt, preset=preset, tolerance=tolerance).next()
 
     def next_chars(
-        self, prompt: Prompt = "", *, coverage: float = 0.99, preset: str | Effort | None = None
+        self,
+        prompt: Prompt = "",
+        *,
+        coverage: float = 0.99,
+        preset: str | Effort | None = None,
+        tolerance: float | None = None,
     ) -> NextChars:
         """p(character | prompt), for the characters that hold `coverage` of the probability.
 
@@ -115,9 +143,15 @@ class CharLM:
         >>> charwise.load().next_chars("import nump", coverage=0.5).top(1)[0][0]
         'y'
         """
-        return self.state(prompt, preset=preset).next_chars(coverage)
+        return self.state(prompt, preset=preset, tolerance=tolerance).next_chars(coverage)
 
-    def state(self, prompt: Prompt = "", *, preset: str | Effort | None = None) -> State:
+    def state(
+        self,
+        prompt: Prompt = "",
+        *,
+        preset: str | Effort | None = None,
+        tolerance: float | None = None,
+    ) -> State:
         """The immutable state after a prompt: extend it with `+`, ask `next()`.
 
         All tokenizations of about the last 12 tokens are summed; what comes before is
@@ -130,9 +164,11 @@ class CharLM:
         'y'
         """
         opening, text = split(self.vocabulary, prompt)
-        return begin(self.engine, self.index, opening, text, self._chosen(preset))
+        return begin(self.engine, self.index, opening, text, self._chosen(preset, tolerance))
 
-    def prefix_logprob(self, prompt: Prompt, *, preset: str | Effort | None = None) -> float:
+    def prefix_logprob(
+        self, prompt: Prompt, *, preset: str | Effort | None = None, tolerance: float | None = None
+    ) -> float:
         """log →p(text): the log-probability that a text starts with this, nats.
 
         Of a prompt with special tokens: of the text after the last, given what is before it.
@@ -146,9 +182,11 @@ class CharLM:
         >>> lm.prefix_logprob("import nump") > lm.prefix_logprob("import nqmp")
         True
         """
-        return float(self.score(prompt, preset=preset).logprobs.sum())
+        return float(self.score(prompt, preset=preset, tolerance=tolerance).logprobs.sum())
 
-    def logprob(self, prompt: Prompt, *, preset: str | Effort | None = None) -> float:
+    def logprob(
+        self, prompt: Prompt, *, preset: str | Effort | None = None, tolerance: float | None = None
+    ) -> float:
         """log p(text): the log-probability that a text is exactly this, nats.
 
         −inf where a text cannot end: the model gives the end of text probability zero there, or
@@ -159,7 +197,7 @@ class CharLM:
         >>> lm.logprob("import os") < lm.prefix_logprob("import os")
         True
         """
-        score = self.score(prompt, preset=preset, end=True)
+        score = self.score(prompt, preset=preset, tolerance=tolerance, end=True)
         assert score.end_logprob is not None
         return float(score.logprobs.sum()) + score.end_logprob
 
@@ -169,6 +207,7 @@ class CharLM:
         *,
         context: Prompt = "",
         preset: str | Effort | None = None,
+        tolerance: float | None = None,
         end: bool = False,
         entropy: Entropy | None = None,
     ) -> Score:
@@ -179,6 +218,9 @@ class CharLM:
             context: what comes before the text; conditioned on, and not scored. It is joined to
                 the text as characters: where the one ends and the other begins changes no number.
             preset: "fast", "default", "accurate" or "exact", or an `Effort`.
+            tolerance: in place of a preset: the mean error that is accepted, in bits a byte. Work
+                stops when `Score.error` is estimated to be below it, or at a limit
+                (`Score.limited`).
             end: also score the end of text.
             entropy: also the entropy before each byte and the rank of the byte that came
                 ("byte"), and the entropy of characters ("char").
@@ -191,7 +233,14 @@ class CharLM:
         >>> bool((lm.score("py", context="import num").logprobs == score.logprobs[-2:]).all())
         True
         """
-        return self.scores([prompt], contexts=[context], preset=preset, end=end, entropy=entropy)[0]
+        return self.scores(
+            [prompt],
+            contexts=[context],
+            preset=preset,
+            tolerance=tolerance,
+            end=end,
+            entropy=entropy,
+        )[0]
 
     def scores(
         self,
@@ -199,6 +248,7 @@ class CharLM:
         *,
         contexts: Sequence[Prompt] | None = None,
         preset: str | Effort | None = None,
+        tolerance: float | None = None,
         end: bool = False,
         entropy: Entropy | None = None,
         progress: Report | None = None,
@@ -208,7 +258,7 @@ class CharLM:
         Args:
             prompts: the texts.
             contexts: what comes before each, conditioned on and not scored; by default nothing.
-            preset, end, entropy: as in `score`.
+            preset, tolerance, end, entropy: as in `score`.
             progress: called after each batch of texts with how many bytes are scored, and of how
                 many.
 
@@ -227,7 +277,7 @@ class CharLM:
         if entropy not in (None, "byte", "char"):
             raise SettingError(f"entropy is {entropy!r}: choose 'byte', 'char' or None.")
         check_report(progress)
-        chosen = self._chosen(preset)
+        chosen = self._chosen(preset, tolerance)
         scores = self._score_texts(texts, chosen, bool(end), entropy, progress)
         scores = [
             replace(score, auditor=Auditor(weakref.ref(self.engine), self.index, text))
@@ -244,8 +294,8 @@ class CharLM:
         """The covering of a prompt, visited best first until `tolerance` is left.
 
         It may be exponentially large in the length of the prompt: after `max_contexts` the search
-        stops, as does that of `Covering.top`, and the bounds say what is missing. Where the
-        tokenizer implies a leading space, members begin with it.
+        stops, and the bounds say what is missing. Where the tokenizer implies a leading space,
+        members begin with it.
 
         >>> import charwise
         >>> member = charwise.load().covering("import nump").top(1)[0]
@@ -258,17 +308,15 @@ class CharLM:
             evaluated, 0, text, tolerance=tolerance, through=True, max_contexts=max_contexts
         )
 
-    def encodings(self, text: Prompt, *, max_contexts: int = 10_000) -> Encodings:
+    def encodings(self, text: Prompt) -> Encodings:
         """The token strings that decode to exactly this text, the most probable first.
-
-        They may be very many: the search of `Encodings.top` stops after `max_contexts`.
 
         >>> import charwise
         >>> charwise.load().encodings("import numpy").top(1)[0].text
         'import numpy'
         """
         opening, data = split(self.vocabulary, text)
-        return Encodings(EvaluatedRows.of(self.engine, opening.ids), 0, data, max_contexts)
+        return Encodings(EvaluatedRows.of(self.engine, opening.ids), 0, data)
 
     def complete(
         self,
@@ -285,6 +333,7 @@ class CharLM:
         cancel: Cancel | None = None,
         progress: Report | None = None,
         preset: str | Effort | None = None,
+        tolerance: float | None = None,
         how: How = "local",
         particles: int = 64,
         **may_follow: Unpack[MayFollow],
@@ -328,7 +377,7 @@ class CharLM:
         """
         constraint = constraint_of(may_follow)
         limit, sampling = Limit(seconds, cancel), Sampling(temperature, top_p, top_k, seed)
-        state = self.state(prompt, preset=preset)
+        state = self.state(prompt, preset=preset, tolerance=tolerance)
         return completions(
             state,
             constraint,
@@ -355,6 +404,7 @@ class CharLM:
         seconds: float | None = None,
         cancel: Cancel | None = None,
         preset: str | Effort | None = None,
+        tolerance: float | None = None,
         **may_follow: Unpack[MayFollow],
     ) -> Iterator[str]:
         """One completion in pieces, as it is drawn; never ends a piece inside a character.
@@ -368,7 +418,7 @@ class CharLM:
         """
         constraint = constraint_of(may_follow)
         limit, sampling = Limit(seconds, cancel), Sampling(temperature, top_p, top_k, seed)
-        state = self.state(prompt, preset=preset)
+        state = self.state(prompt, preset=preset, tolerance=tolerance)
         return stream(
             state,
             max_new_bytes=max_new_bytes,
@@ -388,6 +438,7 @@ class CharLM:
         top_k: int = 0,
         seed: int | None = None,
         preset: str | Effort | None = None,
+        tolerance: float | None = None,
         **may_follow: Unpack[MayFollow],
     ) -> Iterator[Drawn]:
         """One completion a character at a time, with the distributions it was drawn from.
@@ -402,7 +453,7 @@ class CharLM:
         """
         constraint = constraint_of(may_follow)
         sampling = Sampling(temperature, top_p, top_k, seed)
-        state = self.state(prompt, preset=preset)
+        state = self.state(prompt, preset=preset, tolerance=tolerance)
         return characters(
             state, max_new_bytes=max_new_bytes, sampling=sampling, constraint=constraint
         )
@@ -415,6 +466,7 @@ class CharLM:
         stop: StopStrings = None,
         ended: bool = False,
         preset: str | Effort | None = None,
+        tolerance: float | None = None,
     ) -> Chosen:
         """The exact posterior over a list of continuations, whatever their lengths.
 
@@ -438,7 +490,7 @@ class CharLM:
         >>> chosen.top(1)[0][0], chosen.probs.sum().round(9)
         ('nge(', np.float64(1.0))
         """
-        state = self.state(prompt, preset=preset)
+        state = self.state(prompt, preset=preset, tolerance=tolerance)
         return state.choose(choices, stop=stop, ended=ended)
 
     def infill(
@@ -580,8 +632,9 @@ class CharLM:
 
         return replace(score, char_entropies=char_entropies(score, state))
 
-    def _chosen(self, preset: str | Effort | None) -> Effort:
-        return self.effort if preset is None else effort_of(preset)
+    def _chosen(self, preset: str | Effort | None, tolerance: float | None = None) -> Effort:
+        given = preset is not None or tolerance is not None
+        return effort_of(preset, tolerance) if given else self.effort
 
     def __reduce__(self) -> tuple[Any, ...]:
         # An engine says itself how it is opened elsewhere.
@@ -598,7 +651,8 @@ def load(
     trust_remote_code: bool = False,
     device_map: Any = None,
     quantization_config: Any = None,
-    preset: str | Effort = "default",
+    preset: str | Effort | None = None,
+    tolerance: float | None = None,
 ) -> CharLM:
     """Load a causal language model; with no argument the embedded one, offline.
 
@@ -613,7 +667,7 @@ def load(
         revision: branch, tag or commit on the hub.
         trust_remote_code: run the model's own code, as transformers' argument of that name.
         device_map, quantization_config: handed to transformers' `from_pretrained`.
-        preset: the default effort, see `CharLM.score`.
+        preset, tolerance: the default effort, see `CharLM.score`.
 
     Raises:
         ModelNotFoundError: what was looked for, and where.
@@ -637,7 +691,7 @@ def load(
         device_map=device_map,
         quantization_config=quantization_config,
     )
-    return CharLM(opened, preset=preset)
+    return CharLM(opened, preset=preset, tolerance=tolerance)
 
 
 def _several(name: str, texts: Sequence[Prompt]) -> list[Prompt]:

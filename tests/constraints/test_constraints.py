@@ -169,6 +169,11 @@ class TestExpressions:
     def test_two_that_share_nothing(self) -> None:
         with pytest.raises(ConstraintError, match="cannot be satisfied"):
             constraints.both(constraints.regex("a"), constraints.regex("b"))
+        both = constraints.both(constraints.regex("a|b"), constraints.choices(["a"]))
+        assert both.characters
+        assert not constraints.both(
+            constraints.choices(["a"]), constraints.choices(["a"])
+        ).characters
         with pytest.raises(ConstraintError, match="no constraint"):
             constraints.both(constraints.regex("a"), "b")  # type: ignore[arg-type]
 

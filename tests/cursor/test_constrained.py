@@ -140,7 +140,7 @@ class TestChoose:
         model = table([b"a", b"b", b"ab"], {(): [0.4, 0.2, 0.3, 0.1]})
         chosen = lm_of(model).choose("", ["b", b"a"])
         frame = chosen.to_pandas()
-        assert list(frame.columns) == ["choice", "prob", "logprob"]
+        assert list(frame.columns) == ["choice", "prob", "logprob", "error"]
         assert frame.choice.tolist() == ["b", "a"]
         assert "none of them: 0.1" in chosen._repr_html_()
 

@@ -12,7 +12,17 @@ from typing import Annotated
 
 import typer
 
-from charwise.cli import bench, complete, demo, lm_eval, next_and_cover, score, terminal, vocab
+from charwise.cli import (
+    bench,
+    complete,
+    demo,
+    heal_proxy,
+    lm_eval,
+    next_and_cover,
+    score,
+    terminal,
+    vocab,
+)
 from charwise.errors import CharwiseError
 
 app = typer.Typer(
@@ -34,6 +44,7 @@ EXAMPLES = {
     "vocab": "charwise vocab --prefix ' ret'",
     "score": "charwise score stimuli.csv --item-column item --out words.csv",
     "bench": "charwise bench --text README.md --bytes 200 --K 2,4 --reference-K 16",
+    "heal-proxy": "charwise heal-proxy --upstream http://127.0.0.1:8080 --tokenizer model.gguf",
     "lm-eval": "charwise lm-eval --model charwise --model_args pretrained=gpt2 --tasks piqa",
 }
 
@@ -53,6 +64,7 @@ app.command("bench", epilog=_example("bench"), cls=bench.ListsCommand)(bench.ben
 app.command("lm-eval", epilog=_example("lm-eval"), context_settings=lm_eval.SETTINGS)(
     lm_eval.lm_eval
 )
+app.command("heal-proxy", epilog=_example("heal-proxy"))(heal_proxy.heal_proxy)
 
 
 def main() -> int:

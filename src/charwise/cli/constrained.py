@@ -16,7 +16,7 @@ from charwise.errors import ConstraintError, InputError
 
 if TYPE_CHECKING:
     from charwise.constraints import Constraint
-    from charwise.cursor.generation import Completion
+    from charwise.cursor.drafts import Completion
     from charwise.model import CharLM
 
 #: So many of the heaviest texts are listed.

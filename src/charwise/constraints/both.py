@@ -16,6 +16,11 @@ class Both:
     def __init__(self, one: Constraint, other: Constraint) -> None:
         self.one, self.other = one, other
 
+    @property
+    def characters(self) -> bool:
+        """Whether one of them is over whole characters."""
+        return self.one.characters or self.other.characters
+
     def allowed(self) -> Flags:
         """`[257]`: what both allow."""
         return self.one.allowed() & self.other.allowed()

@@ -24,6 +24,8 @@ class Choices:
         depth: how many bytes that is.
     """
 
+    characters = False
+
     def __init__(self, sorted: tuple[bytes, ...], lo: int, hi: int, depth: int) -> None:
         self.sorted, self.lo, self.hi, self.depth = sorted, lo, hi, depth
 

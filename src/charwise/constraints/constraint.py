@@ -34,7 +34,14 @@ class TokenConstraint(Protocol):
 
 
 class Constraint(Protocol):
-    """What may follow, byte by byte: an immutable value."""
+    """What may follow, byte by byte: an immutable value.
+
+    Attributes:
+        characters: whether it is over whole characters, and allows nothing but valid UTF-8.
+    """
+
+    @property
+    def characters(self) -> bool: ...
 
     def allowed(self) -> Flags:
         """`[257]`: the bytes that may follow; at 256 whether the text may end here."""

@@ -99,6 +99,8 @@ class Grammar:
         raw: the bytes that came so far.
     """
 
+    characters = True
+
     def __init__(
         self, name: str, compiled: str, pattern: str | None, alphabet: Alphabet, matcher: LLMatcher
     ) -> None:

@@ -48,15 +48,17 @@ class Chosen:
     Attributes:
         raw: the choices, as bytes.
         logprobs: `[n]` log p(choice, and its end | prompt), nats; −inf for what cannot be.
+        error: `[n]` by how much each may be off, nats: an estimate, as `Score.error` is.
         missing: the greatest share of a choice's probability that was left out on its way.
 
-    >>> chosen = Chosen((b"yes", b"no"), np.log([0.3, 0.1]), 0.0)
+    >>> chosen = Chosen((b"yes", b"no"), np.log([0.3, 0.1]), np.zeros(2), missing=0.0)
     >>> chosen.top(1)[0][0], chosen.probs.round(9).tolist(), round(chosen.other, 9)
     ('yes', [0.75, 0.25], 0.6)
     """
 
     raw: tuple[bytes, ...]
     logprobs: NDArray[np.float64]
+    error: NDArray[np.float64]
     missing: float
 
     @property
@@ -82,7 +84,7 @@ class Chosen:
         return [(self.texts[at], float(self.probs[at])) for at in order]
 
     def to_pandas(self) -> pandas.DataFrame:
-        """A row for each choice: `choice`, `prob` among them, `logprob` in nats.
+        """A row for each choice: `choice`, `prob` among them, `logprob` and `error` in nats.
 
         Raises:
             MissingExtraError: without pandas (`charwise[tables]`).
@@ -94,7 +96,12 @@ class Chosen:
                 "tables need pandas: pip install 'charwise[tables]'."
             ) from error
         return pandas.DataFrame(
-            {"choice": self.texts, "prob": self.probs, "logprob": self.logprobs}
+            {
+                "choice": self.texts,
+                "prob": self.probs,
+                "logprob": self.logprobs,
+                "error": self.error,
+            }
         )
 
     def _repr_html_(self) -> str:
@@ -124,11 +131,12 @@ def choose(
         raise SettingError("choices end with a stop string or with the text: give one of the two.")
     _apart(stops, "stop string")
     texts = [choice + end for choice in raw for end in stops or (b"",)]
-    logs, missing = _evaluate(shared, whole, effort, texts, ended)
+    logs, errors, missing = _evaluate(shared, whole, effort, texts, ended)
     logprobs = np.array([log_sum(row) for row in np.reshape(logs, (len(raw), -1)).tolist()])
     if not np.isfinite(logprobs).any():
         raise zero_probability(whole + texts[0])
-    return Chosen(raw, np.minimum(logprobs, 0.0), missing)
+    error = np.reshape(errors, (len(raw), -1)).max(axis=1)
+    return Chosen(raw, np.minimum(logprobs, 0.0), error, missing)
 
 
 def _checked(given: Iterable[str | bytes], ends: bool) -> tuple[bytes, ...]:
@@ -158,10 +166,11 @@ def _apart(strings: Sequence[bytes], what: str) -> None:
 
 def _evaluate(
     shared: SharedTree, whole: bytes, effort: Effort, texts: Sequence[bytes], ended: bool
-) -> tuple[list[float], float]:
-    """log p(text | whole) for each of some texts, and the most that was left out."""
+) -> tuple[list[float], list[float], float]:
+    """log p(text | whole) of some texts, how far off each may be, and the most left out."""
     base = whole[shared.start :]
-    logs, before, missing = [-math.inf] * len(texts), list[float](), 0.0
+    logs, errors = [-math.inf] * len(texts), [0.0] * len(texts)
+    before, missing = list[float](), 0.0
     for pack in _packs(shared, base, texts):
         with shared.lock:
             evaluated, size = shared.evaluated.aside(), shared.evaluated.tree.size
@@ -183,9 +192,10 @@ def _evaluate(
             lattice = rounds.lattice
             end = end_logprob(lattice) if ended and np.isfinite(lattice.log_prefix[-1]) else 0.0
             logs[number] = float(lattice.log_prefix[-1]) + end
+            errors[number] = float(lattice.error[len(base) + 1 :].sum())
             before.append(float(lattice.log_prefix[len(base)]))
             missing = max(missing, float(lattice.missing[len(base) + 1 :].max(initial=0.0)))
-    return [log - max(before) if before else log for log in logs], missing
+    return [log - max(before) if before else log for log in logs], errors, missing
 
 
 def _packs(shared: SharedTree, base: bytes, texts: Sequence[bytes]) -> list[dict[int, list[int]]]:

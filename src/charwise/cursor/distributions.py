@@ -24,8 +24,10 @@ class NextBytes:
     Attributes:
         probs: `[257]` float64, sums to 1; index 256 is the end of text.
         missing: share of the text's probability that was not looked at, counted where it was left
-            out. The distribution is that of the rest. It says how far off the probabilities may
-            be if what was left out goes on like the rest; `CharLM.covering` gives bounds.
+            out. The distribution is that of the rest.
+        error: by how much the distribution may be off, as a total variation: an estimate
+            (docs/scoring.md); `CharLM.covering` gives bounds.
+        limited: whether a limit ended the work before the error was below the tolerance.
 
     >>> nxt = NextBytes(np.eye(257)[100] * 0.75 + np.eye(257)[256] * 0.25, 0.0)
     >>> nxt["d"], nxt.top(2), round(nxt.entropy, 3)
@@ -34,6 +36,8 @@ class NextBytes:
 
     probs: NDArray[np.float64]
     missing: float
+    error: float = 0.0
+    limited: bool = False
 
     @property
     def logprobs(self) -> NDArray[np.float64]:
@@ -52,7 +56,7 @@ class NextBytes:
         """Probability that the text ends here."""
         return float(self.probs[EOS])
 
-    def __getitem__(self, byte: str | bytes | int | np.integer) -> float:
+    def __getitem__(self, byte: str | bytes | bytearray | memoryview | int | np.integer) -> float:
         """Probability of one byte: `nxt["d"]`, `nxt[b"d"]`, `nxt[100]`; `nxt[256]` is EOS.
 
         Raises:
@@ -60,7 +64,7 @@ class NextBytes:
         """
         if isinstance(byte, int | np.integer) and not isinstance(byte, bool):
             code = int(byte)
-        elif not isinstance(byte, str | bytes):
+        elif not isinstance(byte, str | bytes | bytearray | memoryview):
             raise SettingError(f"{byte!r} is no byte: ask for a character, a byte, or 0 to 256.")
         else:
             raw = to_bytes(byte)
@@ -113,11 +117,14 @@ class NextChars(Mapping[str, float]):
         eos: probability that the text ends here.
         missing: probability of the characters not listed, of bytes that are no character, and
             of what was not looked at.
+        error: by how much the probabilities of characters may be off, as a total variation: an
+            estimate, as `NextBytes.error`.
     """
 
     probs: dict[str, float]
     eos: float
     missing: float
+    error: float = 0.0
 
     def __getitem__(self, character: str) -> float:
         return self.probs[character]

@@ -26,7 +26,8 @@ from charwise.constraints.constraint import END, Constraint, closed, finite
 from charwise.coverings.log_sums import log_sum
 from charwise.cursor.choose import Chosen
 from charwise.cursor.distributions import EOS
-from charwise.cursor.generation import Completion, Cursor, Report, check_begins, complete
+from charwise.cursor.drafts import Completion, Cursor, check_begins
+from charwise.cursor.generation import Report, complete
 from charwise.cursor.limit import Limit
 from charwise.cursor.sampling import Sampling
 from charwise.errors import ConstraintError, SettingError, check_count

@@ -25,7 +25,8 @@ from charwise.coverings.bundles import Bundle, next_byte_masses
 from charwise.cursor.choose import Chosen, choose
 from charwise.cursor.cover import Cover, cover_after, covers_in_rounds
 from charwise.cursor.distributions import EOS, NextBytes, NextChars
-from charwise.cursor.generation import Completion, Report, stream
+from charwise.cursor.drafts import Completion
+from charwise.cursor.generation import Report, stream
 from charwise.cursor.limit import Cancel, Limit
 from charwise.cursor.particles import How, completions
 from charwise.cursor.sampling import Sampling
@@ -46,7 +47,7 @@ _NEAR = 256
 _STEPPED = 4
 
 #: Beginnings of characters that are taken apart for one list of next characters.
-_BEGINNINGS = 256
+_BEGINNINGS = 128
 
 #: What float64 cannot tell from the whole need not be listed.
 _NOTHING = 1e-15
@@ -112,6 +113,14 @@ class State:
         return self.cover.missing
 
     @property
+    def error(self) -> float:
+        """By how much the distribution of the next byte may be off, as a total variation.
+
+        An estimate of what was lent or left out after `exact_from`: see docs/scoring.md.
+        """
+        return self.cover.error
+
+    @property
     def exact_from(self) -> int:
         """Offset in `text`, in bytes, from which on all tokenizations are summed.
 
@@ -146,7 +155,7 @@ class State:
                 masses = self._masses(cover)
                 if masses.sum() > 0:
                     break
-        nxt = NextBytes(masses / masses.sum(), cover.missing)
+        nxt = NextBytes(masses / masses.sum(), cover.missing, cover.error, cover.limited)
         return nxt if constraint is None else nxt.under(constraint)
 
     def _masses(self, cover: Cover) -> NDArray[np.float64]:
@@ -154,13 +163,14 @@ class State:
             return next_byte_masses(self.shared.evaluated, cover.bundles)[0]
 
     def next_chars(self, coverage: float = 0.99) -> NextChars:
-        """p(character | text), until the characters not listed hold no more than 1 - `coverage`.
+        """p(character | text), listing characters until they hold `coverage` of the probability.
 
         The bytes of one character are summed out along the UTF-8 tree, the heaviest branch
         first. If the text ends inside a character, the characters that complete it are listed.
         The last hundredth of the probability may be spread over many thousands of characters, so
-        the list also ends when 256 beginnings of longer characters have been taken apart;
-        `NextChars.missing` has the share of those not listed, and of bytes that are none.
+        the list also ends when 128 beginnings of longer characters have been taken apart; where
+        bytes that are no character hold more than 1 - `coverage`, when characters not listed hold
+        less. `NextChars.missing` has the share of all that is not listed.
 
         Raises:
             SettingError: for a coverage outside (0, 1].
@@ -176,11 +186,14 @@ class State:
         nxt = self.next()
         eos, listed = nxt.eos, dict[str, float]()
         held = eos
-        states = {begun: self}
+        states, error = {begun: self}, nxt.error
         heap = _branches(begun, nxt, 1.0)
         heapq.heapify(heap)
         left = -math.fsum(branch[0] for branch in heap)  # what may still be listed
-        while heap and left > max(1.0 - coverage, _NOTHING):
+        while heap and held < coverage:
+            # Bytes that are no character may hold too much for it to be reached.
+            if held + left < coverage and left <= max(1.0 - coverage, _NOTHING):
+                break
             negative, start = heapq.heappop(heap)
             left += negative
             if utf8.needs(start) == 0:
@@ -193,10 +206,13 @@ class State:
                 states[start] = states[start[:-1]] + start[-1:]
             except ZeroProbabilityError:
                 continue  # lighter than the least float
-            for branch in _branches(start, states[start].next(), -negative):
+            following = states[start].next()
+            error += -negative * following.error
+            for branch in _branches(start, following, -negative):
                 left -= branch[0]
                 heapq.heappush(heap, branch)
-        return NextChars(listed, eos, max(0.0, 1.0 - held * (1.0 - self.missing)))
+        missing = max(0.0, 1.0 - held * (1.0 - self.missing))
+        return NextChars(listed, eos, missing, min(1.0, error))
 
     def __add__(self, more: str | bytes) -> State:
         """The state after more text.

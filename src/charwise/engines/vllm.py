@@ -93,16 +93,17 @@ class VllmLM:
         params = SamplingParams(
             max_tokens=1, temperature=0, logprobs=-1, flat_logprobs=True, detokenize=False
         )
-        rows = torch.full((len(contexts), self.vocabulary.width), -torch.inf)
+        rows = np.full((len(contexts), self.vocabulary.width), -np.inf, dtype=np.float32)
         with self._lock:
             for first in range(0, len(contexts), self._per_call):
                 some = contexts[first : first + self._per_call]
                 outputs = self._generate([{"prompt_token_ids": ids} for ids in some], params)
                 for row, output in enumerate(outputs, start=first):
                     flat = output.outputs[0].logprobs
-                    rows[row, torch.tensor(flat.token_ids)] = torch.tensor(flat.logprobs)
+                    rows[row, np.array(flat.token_ids)] = flat.logprobs
         # What is not counted is left out before the softmax: it gets nothing, and takes nothing.
-        logs = rows.index_fill_(1, self._uncounted, -torch.inf).log_softmax(-1)
+        logits = torch.from_numpy(rows).index_fill_(1, self._uncounted, -torch.inf)
+        logs = logits.log_softmax(-1)
         if logs.isnan().any():
             raise EngineError(
                 f"the model's log-probabilities are not finite in {self.info()['dtype']}. Load it "
@@ -112,7 +113,11 @@ class VllmLM:
 
     def _generate(self, prompts: list[Any], params: Any) -> Any:
         try:
-            return self.llm.generate(prompts, params, use_tqdm=False)
+            if not hasattr(self.llm, "enqueue"):  # older versions
+                return self.llm.generate(prompts, params, use_tqdm=False)
+            self.llm.enqueue(prompts, params, use_tqdm=False)
+            _take_lists_whole(self.llm.llm_engine.output_processor)
+            return self.llm.wait_for_completion(use_tqdm=False)
         except BaseException:
             # An interrupted call leaves its requests behind, and the next one gets their answers.
             engine = self.llm.llm_engine
@@ -151,6 +156,27 @@ class VllmTree(TreeNodes):
             if not nodes:
                 return torch.empty((0, self._lm.vocabulary.width))
             return self._logits.take(nodes).clone()  # callers may write to what they are given
+
+
+def _take_lists_whole(output_processor: Any) -> None:
+    """Let what collects the log-probabilities of waiting requests take vLLM's lists as they are.
+
+    It copies them number by number, in Python, which costs several times what the model does.
+    """
+    from vllm.logprobs import FlatLogprobs
+
+    class Whole(FlatLogprobs):  # type: ignore[misc]
+        def append_fast(
+            self, token_ids: list[int], logprobs: list[float], ranks: Any, decoded_tokens: Any
+        ) -> None:
+            self.start_indices.append(0)
+            self.token_ids, self.logprobs = token_ids, logprobs
+            self.end_indices.append(len(logprobs))
+
+    for state in output_processor.request_states.values():
+        processor = state.logprobs_processor
+        if type(getattr(processor, "logprobs", None)) is FlatLogprobs:
+            processor.logprobs = Whole()
 
 
 def load_vllm(

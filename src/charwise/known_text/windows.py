@@ -116,7 +116,8 @@ def gather(
         EmptyBeamError: if what may spell it was left out.
     """
     whole, skip = text.whole, len(text.opening.lead) + text.given
-    logprobs, missing, lent = (np.zeros(len(whole)) for _ in range(3))
+    logprobs, missing, lent, error = (np.zeros(len(whole)) for _ in range(4))
+    limited = False
     ended = None
     contexts = calls = 0
     rows, entropies, ranks = list[Floats](), list[Floats](), list[NDArray[np.int64]]()
@@ -129,6 +130,8 @@ def gather(
         logprobs[part] = np.diff(lattice.log_prefix[ahead:])
         missing[part] = lattice.missing[ahead + 1 :]
         lent[part] = lattice.lent[ahead + 1 :]
+        error[part] = lattice.error[ahead + 1 :]
+        limited |= rounds.limited
         if end and stretch.stop == len(whole):
             ended = end_logprob(lattice)
         if entropy is not None:
@@ -146,6 +149,8 @@ def gather(
         lent[skip:],
         contexts,
         calls,
+        error[skip:],
+        limited,
         ended,
         token_ends=_token_ends(index, whole, skip),
         entropies=np.concatenate(entropies) if entropies else None,

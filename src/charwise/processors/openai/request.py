@@ -84,7 +84,7 @@ def _well_formed(request: Message) -> bool:
         if request.get(name) is not None and request[name] < least:
             return False
     stop = request.get("stop") or []
-    return all(isinstance(string, str) for string in stop)
+    return all(isinstance(string, str) and string for string in stop)
 
 
 def prompts(prompt: Any, *, with_ids: bool) -> list[Any]:

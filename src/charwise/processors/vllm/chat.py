@@ -15,6 +15,7 @@ from charwise.errors import SettingError
 from charwise.processors.openai.answer import Answer
 from charwise.processors.openai.chat_answer import ChatAnswer
 from charwise.processors.openai.request import HEAL, Message
+from charwise.processors.vllm import begun_answer
 from charwise.processors.vllm.openai_request import (
     UNFIT,
     Limits,
@@ -61,6 +62,8 @@ def before_rendering(request: Message, parses: bool) -> str | None:
         unfit = "parser", "reasoning and tool calls are cut out of what is written"
     if unfit and HEAL in (request.get("vllm_xargs") or ()):
         raise SettingError(f"this request cannot be healed: {unfit[1]}.")
+    if begun_answer.is_asked(request):
+        raise SettingError(f'chat is healed by mask alone: leave {HEAL} out, or give "auto".')
     return unfit[0] if unfit else None
 
 
@@ -104,13 +107,14 @@ def plan(model: Served, limits: Limits, request: Message, ids: Sequence[int]) ->
     if most is None:
         most = request.get("max_tokens")
     refused = is_refused(request, [], most, limits, model.vocabulary.munch)
-    if refused or most == 0 or len(ids) + (most or 1) > limits.window:
+    room = limits.room(healed, most)
+    if refused or not room:
         return "too-much"
     body = without_heal(request) | {"kv_transfer_params": {"prompt_token_ids": healed.kept}}
     body.pop("max_completion_tokens", None)
-    sent = reproducing(body, request, healed, most, limits)
+    sent = reproducing(body, request, healed, None if most is None else room, limits)
     if sent is None:
         return without_grammar(healed, rule)
     return [
-        ChatAnswer(model.vocabulary, request, "", healed, max_tokens=most, first_index=0, body=sent)
+        ChatAnswer(model.vocabulary, request, "", healed, max_tokens=room, first_index=0, body=sent)
     ]

@@ -36,6 +36,7 @@ class Limits(NamedTuple):
         window: tokens of prompt and completion together.
         prompts, completions, stops: most in one request; None for no bound.
         grammars: the kinds of structured output that can take a literal.
+        clamps: whether a prompt may leave less room than is asked for; older versions refuse it.
     """
 
     window: int
@@ -43,11 +44,13 @@ class Limits(NamedTuple):
     completions: int | None = None
     stops: int | None = None
     grammars: frozenset[str] = frozenset()
+    clamps: bool = False
 
     @classmethod
     def of(cls, config: Any) -> Limits:
         """Of this vLLM; older versions have fewer bounds."""
         from vllm import envs
+        from vllm.renderers.params import TokenizeParams
 
         return cls(
             config.model_config.max_model_len,
@@ -55,7 +58,20 @@ class Limits(NamedTuple):
             getattr(envs, "VLLM_MAX_N_SEQUENCES", None),
             getattr(envs, "VLLM_MAX_STOP_STRINGS", None),
             extensible(getattr(config, "structured_outputs_config", None)),
+            TokenizeParams(max_total_tokens=2, max_output_tokens=1).max_input_tokens == 2,
         )
+
+    def room(self, healed: HealedPrompt, most: int | None) -> int:
+        """How many tokens may follow a prompt, if `most` are asked for; 0 for too few.
+
+        >>> Limits(10, clamps=True).room(HealedPrompt([1] * 5, b"ab", 2), 8), Limits(10).room(
+        ...     HealedPrompt([1] * 5, b"ab", 2), 8)
+        (3, 0)
+        """
+        room = self.window - len(healed.kept) - healed.given_back
+        if most is None or most <= room:
+            return max(room if most is None else most, 0)
+        return max(room, 0) if self.clamps else 0
 
 
 def why_unfit(request: Message, unfit: dict[str, str]) -> tuple[str, str] | None:
@@ -114,14 +130,16 @@ def plan(model: Served, limits: Limits, request: Message) -> list[Answer] | str:
     if is_refused(request, texts, most, limits, model.vocabulary.munch):
         return "too-much"
     special = request.get("add_special_tokens", True) is not False
-    healed = [model.heal(prompt, "auto" if rule is None else rule, special) for prompt in texts]
+    where: Any = "auto" if rule in (None, "exact") else rule
+    healed = [model.heal(prompt, where, special) for prompt in texts]
     if not any(each.forced for each in healed):
         return "nothing-to-heal"
-    if any(len(each.kept) + each.given_back + (most or 1) > limits.window for each in healed):
+    rooms = [limits.room(each, most) for each in healed]
+    if not all(rooms):
         return "too-much"  # also unhealed: vLLM says so, with the numbers that the client knows
     bodies = []
     for number, each in enumerate(healed):
-        body = _upstream_body(request, each, number, limits)
+        body = _upstream_body(request, each, number, rooms[number], limits)
         if body is None:
             return without_grammar(each, rule)
         bodies.append(body)
@@ -131,7 +149,7 @@ def plan(model: Served, limits: Limits, request: Message) -> list[Answer] | str:
             request,
             text_of(prompt, model.vocabulary),
             each,
-            max_tokens=most,
+            max_tokens=rooms[number],
             first_index=number * (request.get("n") or 1),
             body=body,
         )
@@ -149,6 +167,7 @@ def is_refused(
         or (limits.completions is not None and (request.get("n") or 1) > limits.completions)
         or (limits.stops is not None and isinstance(stop, list) and len(stop) > limits.stops)
         or (most or 0) > limits.window
+        or bool(request.get("stream_options") and not request.get("stream"))
         or (request.get("min_tokens") or 0) > (most or limits.window)
         or any(len(prompt) > limits.window * munch for prompt in texts)
     )
@@ -179,7 +198,7 @@ def without_grammar(healed: HealedPrompt, rule: Any) -> str:
 
 
 def _upstream_body(
-    request: Message, healed: HealedPrompt, number: int, limits: Limits
+    request: Message, healed: HealedPrompt, number: int, room: int, limits: Limits
 ) -> Message | None:
     """What vLLM is asked for one prompt; None if its grammar cannot take the forced text."""
     body = without_heal(request) | {"prompt": healed.kept}
@@ -187,7 +206,8 @@ def _upstream_body(
         body["echo"] = False  # with log-probabilities it is needed for those of the prompt
     if request.get("request_id"):
         body["request_id"] = f"{request['request_id']}-{number}"
-    return reproducing(body, request, healed, most_tokens(request), limits)
+    most = None if most_tokens(request) is None else room
+    return reproducing(body, request, healed, most, limits)
 
 
 def reproducing(
