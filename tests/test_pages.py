@@ -15,7 +15,14 @@ from typer.testing import CliRunner
 from charwise.cli.app import app
 
 ROOT = Path(__file__).parents[1]
-PAGES = ("for-editors", "for-serving", "for-psycholinguists", "for-researchers")
+PAGES = (
+    "constraints",
+    "infill",
+    "for-editors",
+    "for-serving",
+    "for-psycholinguists",
+    "for-researchers",
+)
 
 
 def text_of(page: str) -> str:
