@@ -6,11 +6,12 @@ a bundle i of share wᵢ is kept with a chance πᵢ, and its weight divided by 
     πᵢ = min(1, √wᵢ / c),   c such that Σ πᵢ = k
 
 What is heavy is kept for certain, as by a beam; of the rest some are drawn, systematically, and
-stand for those that were not. The expectation of every sum stays what it was, so that of the last one is
-→p(σ), whatever k is and whatever was forgotten on the way. This is the resampling of Fearnhead &
-Clifford (JRSS B 65, 2003), with √w in place of w: so that a split of small share, which pays only
-when the text says the same again, more often lives to see it; Horvitz & Thompson (1952) for the
-weights. Independent beams over one tree say by their spread how good their mean is.
+stand for those that were not. The expectation of every sum stays what it was, so that of the last
+one is →p(σ), whatever k is and whatever was forgotten on the way. This is the resampling of
+Fearnhead & Clifford (JRSS B 65, 2003), with √w in place of w, so that a split of small share, which
+pays only when the text says the same again, lives to see it more often; the weights are those of
+Horvitz & Thompson (1952). Independent beams over one tree say by their spread how good their mean
+is.
 """
 
 from __future__ import annotations
