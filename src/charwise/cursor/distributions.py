@@ -23,8 +23,10 @@ class NextBytes:
     Attributes:
         probs: `[257]` float64, sums to 1; index 256 is the end of text.
         missing: share of the text's probability that was not looked at, counted where it was left
-            out. The distribution is that of the rest. It says how far off the probabilities may
-            be if what was left out goes on like the rest; `CharLM.covering` gives bounds.
+            out. The distribution is that of the rest.
+        error: by how much the distribution may be off, as a total variation: an estimate
+            (docs/scoring.md); `CharLM.covering` gives bounds.
+        limited: whether a limit ended the work before the error was below the tolerance.
 
     >>> nxt = NextBytes(np.eye(257)[100] * 0.75 + np.eye(257)[256] * 0.25, 0.0)
     >>> nxt["d"], nxt.top(2), round(nxt.entropy, 3)
@@ -33,6 +35,8 @@ class NextBytes:
 
     probs: NDArray[np.float64]
     missing: float
+    error: float = 0.0
+    limited: bool = False
 
     @property
     def logprobs(self) -> NDArray[np.float64]:
@@ -92,11 +96,14 @@ class NextChars(Mapping[str, float]):
         eos: probability that the text ends here.
         missing: probability of the characters not listed, of bytes that are no character, and
             of what was not looked at.
+        error: by how much the probabilities of characters may be off, as a total variation: an
+            estimate, as `NextBytes.error`.
     """
 
     probs: dict[str, float]
     eos: float
     missing: float
+    error: float = 0.0
 
     def __getitem__(self, character: str) -> float:
         return self.probs[character]

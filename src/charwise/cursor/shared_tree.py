@@ -15,6 +15,9 @@ from charwise.tokens.prompts import Opening
 #: Canonical tokens before the cursor whose alternatives are summed over.
 EXACT_TOKENS = 12
 
+#: A text of so few tokens is summed over as a whole.
+WHOLE_TOKENS = 40
+
 #: Tokens left free in the window for what a state grows by.
 _ROOM = 64
 
@@ -115,7 +118,7 @@ def prefill(
     """
     vocabulary, window = index.vocabulary, engine.window
     canonical = vocabulary.encode_beginning(whole)
-    given = canonical[:-EXACT_TOKENS] if len(canonical) > EXACT_TOKENS else []
+    given = canonical[:-EXACT_TOKENS] if len(canonical) > WHOLE_TOKENS else []
     rest = canonical[len(given) :]
     start = len(vocabulary.decode(given))
     if window is not None:

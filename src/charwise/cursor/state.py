@@ -24,9 +24,10 @@ from charwise.cursor.distributions import EOS, NextBytes, NextChars
 from charwise.cursor.generation import Completion, complete, stream
 from charwise.cursor.limit import Cancel, Limit
 from charwise.cursor.sampling import Sampling
-from charwise.cursor.shared_tree import EXACT_TOKENS, SharedTree, prefill
+from charwise.cursor.shared_tree import EXACT_TOKENS, WHOLE_TOKENS, SharedTree, prefill
 from charwise.errors import SettingError, ZeroProbabilityError, check_number
-from charwise.known_text.effort import Effort
+from charwise.known_text.effort import PRESETS, Effort
+from charwise.known_text.rounds import few
 from charwise.token_lm import TokenLM
 from charwise.tokens import utf8
 from charwise.tokens.canonical import to_bytes
@@ -36,6 +37,9 @@ from charwise.tokens.stops import StopStrings
 
 #: Longer additions to a state are taken in rounds instead of byte by byte.
 _STEPPED = 4
+
+#: Bytes that occur again count as a repetition, and what a byte that is typed in one may be off by.
+_AGAIN, _REPEATED = 6, 0.005
 
 
 class State:
@@ -98,6 +102,14 @@ class State:
         return self.cover.missing
 
     @property
+    def error(self) -> float:
+        """By how much the distribution of the next byte may be off, as a total variation.
+
+        An estimate of what was lent or left out after `exact_from`: see docs/scoring.md.
+        """
+        return self.cover.error
+
+    @property
     def exact_from(self) -> int:
         """Offset in `text`, in bytes, from which on all tokenizations are summed.
 
@@ -128,7 +140,7 @@ class State:
                 masses = self._masses(cover)
                 if masses.sum() > 0:
                     break
-        return NextBytes(masses / masses.sum(), cover.missing)
+        return NextBytes(masses / masses.sum(), cover.missing, cover.error, cover.limited)
 
     def _masses(self, cover: Cover) -> NDArray[np.float64]:
         with self.shared.lock:
@@ -155,7 +167,7 @@ class State:
         nxt = self.next()
         eos, listed = nxt.eos, dict[str, float]()
         held = eos
-        states = {begun: self}
+        states, error = {begun: self}, nxt.error
         heap = _branches(begun, nxt, 1.0)
         heapq.heapify(heap)
         while heap and held < coverage:
@@ -168,9 +180,12 @@ class State:
                 states[start] = states[start[:-1]] + start[-1:]
             except ZeroProbabilityError:
                 continue  # lighter than the least float
-            for branch in _branches(start, states[start].next(), -negative):
+            following = states[start].next()
+            error += -negative * following.error
+            for branch in _branches(start, following, -negative):
                 heapq.heappush(heap, branch)
-        return NextChars(listed, eos, max(0.0, 1.0 - held * (1.0 - self.missing)))
+        missing = max(0.0, 1.0 - held * (1.0 - self.missing))
+        return NextChars(listed, eos, missing, min(1.0, error))
 
     def __add__(self, more: str | bytes) -> State:
         """The state after more text.
@@ -235,8 +250,23 @@ class State:
         shared, whole = self.shared, self.whole + bytes([byte])
         if shared.outgrown(self.bundles):
             return self._continued(bytes([byte]))
+        rest, effort = whole[shared.start :], self.effort
+        if few(effort, rest, shared.index):
+            effort = PRESETS["exact"]
         with shared.lock:
-            cover = cover_after(shared.evaluated, self.cover, len(whole), byte, self.effort)
+            cover = cover_after(shared.evaluated, self.cover, len(whole), byte, effort)
+        if (
+            cover is not None
+            and effort.lends
+            and rest[-_AGAIN:] in rest[:-1]
+            and len(rest) > _AGAIN
+        ):
+            # Rounds try what repeats in other splits; a byte at a time, these are not seen.
+            cover = cover._replace(error=min(1.0, cover.error + _REPEATED))
+            if effort.tolerance is not None and cover.error > max(
+                effort.tolerance, 4 * cover.settled
+            ):
+                cover = None
         if cover is None:
             return self._continued(bytes([byte]))
         return State(shared, whole, cover, self.effort, parent=self)
@@ -246,7 +276,7 @@ class State:
         shared, whole = self.shared, self.whole + more
         canonical = shared.index.vocabulary.encode_beginning(whole[shared.start :])
         fits = shared.room is None or len(canonical) + EXACT_TOKENS < shared.room
-        if len(canonical) > 4 * EXACT_TOKENS or not fits or shared.outgrown(self.bundles):
+        if len(canonical) > 2 * WHOLE_TOKENS or not fits or shared.outgrown(self.bundles):
             return self._anew(whole)
         cover = next(covers_in_rounds(shared, whole, canonical, self.effort))
         return State(shared, whole, cover, self.effort, parent=self)

@@ -99,6 +99,13 @@ class Effort(NamedTuple):
             return max(self.theta, min(0.25, self.theta * FINER)), self.theta
         return self.theta, _LEAST
 
+    @property
+    def stepping(self) -> Effort:
+        """The effort for a byte that is typed, which is decided at once and not in steps of θ."""
+        if self.tolerance is None:
+            return self
+        return self.at(min(self.theta, max(_LEAST, self.tolerance / 5)))
+
     def at(self, theta: float) -> Effort:
         """The effort with θ at a step; φ falls with it."""
         if theta == self.theta:
@@ -137,8 +144,8 @@ def for_tolerance(tolerance: float) -> Effort:
 #: docs/benchmarks.md.
 PRESETS = {
     "fast": for_tolerance(0.05),
-    "default": for_tolerance(0.01),
-    "accurate": for_tolerance(0.002),
+    "default": for_tolerance(0.02),
+    "accurate": for_tolerance(0.005),
     # Every token string; exponential in the length of the text. For short texts and tiny models.
     "exact": Effort(theta=0.0, gamma=1.0, lookahead=0),
 }
