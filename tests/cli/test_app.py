@@ -232,7 +232,7 @@ for command in sys.argv[1:]:
 
 
 @pytest.mark.parametrize(
-    "command", [name for name in EXAMPLES if name not in ("score", "bench", "lm-eval")]
+    "command", [name for name in EXAMPLES if name not in ("score", "bench", "lm-eval", "infill")]
 )
 def test_the_examples_run(command: str) -> None:
     name, *arguments = shlex.split(EXAMPLES[command])

@@ -5,17 +5,18 @@ from __future__ import annotations
 import codecs
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from types import SimpleNamespace
 from typing import Any, Literal
 
 from charwise.errors import HealingError, SettingError
 from charwise.healing import Rule
-from charwise.processors.new_text import Continuation, HealedPrompt, heal_prompt
+from charwise.processors.new_text import Continuation, HealedPrompt, heal_middle, heal_prompt
 from charwise.processors.vllm import exact, settings
 from charwise.tokens.canonical import to_bytes
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.prompt_parts import is_text
+from charwise.tokens.sentinels import spelling_of
 from charwise.tokens.stops import Stops
 from charwise.tokens.vocabulary import Vocabulary
 
@@ -72,6 +73,22 @@ class Served:
             ids = self.vocabulary.encode_prompt(prompt)
             self._check_whole_characters(ids)
         healed = heal_prompt(ids, self.index, rule)
+        self.check_length(healed.forced)
+        return healed
+
+    @cached_property
+    def fills_in(self) -> bool:
+        """Whether the model has sentinels of fill-in-the-middle that are known."""
+        return spelling_of(set(self.vocabulary.special.values())) is not None
+
+    def heal_middle(self, prefix: str, suffix: str, rule: Rule, most: int) -> HealedPrompt:
+        """The model's own template around two texts, with the end of the prefix healed.
+
+        Raises:
+            TemplateError: a model that is not known to fill in the middle.
+            HealingError: a rule that gives back more than `most_forced`.
+        """
+        healed = heal_middle(prefix, suffix, self.index, rule, most=most)
         self.check_length(healed.forced)
         return healed
 
