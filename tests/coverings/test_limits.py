@@ -76,7 +76,9 @@ def test_text_is_str_and_raw_is_bytes():
     assert lm.covering(b"a\xff").text == "a�"
 
 
-@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
+@pytest.mark.parametrize(
+    "copied", [copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))]
+)
 def test_coverings_and_encodings_are_copied(copied):
     lm = charwise.load()
     covering, encodings = lm.covering("import nump"), lm.encodings("import numpy")
