@@ -3,8 +3,10 @@
 # make fuzz SECONDS=600  odd arguments for every public function; what comes out and should not
 # make docs   the site, in build/docs; whatever is wrong with a page or a docstring ends it
 # make dist   wheel and source in dist/, checked; the wheel's `charwise demo` in an empty environment
+# make gpu    on a GPU, in nine minutes: scoring, the cursor and healing at sizes in use; build/gpu.json
 # make test-vllm  the tests with vLLM (its CPU build), in .venv-vllm
-# make test-vllm-versions  those that hold in older versions of it too, in .venv-vllm-VERSION
+# make test-vllm-versions  those that hold in older versions of it too, in .venv-vllm-VERSION,
+#                          and in the newest, in .venv-vllm
 # make test-llama-cpp  the tests with llama.cpp, in .venv-llama-cpp (builds llama-cpp-python: minutes);
 #                      LLAMA_SERVER=PATH adds those of the proxy with that llama-server
 #
@@ -21,7 +23,10 @@ VLLM := .venv-vllm
 
 VLLM_VERSIONS := 0.28.0 0.30.0
 
-.PHONY: demo test fuzz docs dist clean test-llama-cpp test-vllm test-vllm-versions
+# With the environment that is there: .venv if it was made, else what PYTHON has.
+GPU_PYTHON ?= $(if $(wildcard $(READY)),$(BIN)/python,$(PYTHON))
+
+.PHONY: demo test fuzz docs dist gpu clean test-llama-cpp test-vllm test-vllm-versions
 .DELETE_ON_ERROR:
 
 demo: $(READY)
@@ -51,6 +56,9 @@ dist: $(READY)
 	cd build && wheel-venv/bin/charwise demo
 	rm -rf build/wheel-venv
 
+gpu:
+	PYTHONPATH=src $(GPU_PYTHON) benchmarks/gpu.py --json build/gpu.json
+
 test-llama-cpp: $(LLAMA_CPP)/.ready
 	$(LLAMA_CPP)/bin/python -m pytest tests_llama_cpp $(PYTEST_ARGS)
 
@@ -60,10 +68,10 @@ test-vllm: $(VLLM)/.ready
 		$(VLLM)/bin/python -m pytest -W ignore $$file $(PYTEST_ARGS) || exit 1; \
 	done
 
-test-vllm-versions: $(VLLM_VERSIONS:%=.venv-vllm-%/.ready)
-	for version in $(VLLM_VERSIONS); do \
+test-vllm-versions: $(VLLM_VERSIONS:%=.venv-vllm-%/.ready) $(VLLM)/.ready
+	for environment in $(VLLM_VERSIONS:%=.venv-vllm-%) $(VLLM); do \
 		for file in offline plugin; do \
-			.venv-vllm-$$version/bin/python -m pytest -W ignore tests_vllm/test_$$file.py $(PYTEST_ARGS) || exit 1; \
+			$$environment/bin/python -m pytest -W ignore tests_vllm/test_$$file.py $(PYTEST_ARGS) || exit 1; \
 		done; \
 	done
 

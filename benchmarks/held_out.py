@@ -89,8 +89,11 @@ PROVOCATIONS: dict[str, bytes] = {
     "half characters": "é".encode()[:1] * 12 + "天".encode()[:2] * 12,
 }
 
-#: The model's logits are multiplied by this where it is to be peaked.
+#: The logits of a model that is to be peaked are multiplied by this.
 PEAK = 3.0
+
+#: What the peaked model is called; it is the embedded one.
+PEAKED = "peaked"
 
 
 def small_folder() -> Path | None:
@@ -102,7 +105,7 @@ def small_folder() -> Path | None:
 
 def folder_of(model: str) -> str | None:
     """Where a model lies; None if it is missing."""
-    if model == "embedded":
+    if model in ("embedded", PEAKED):
         return str(EMBEDDED)
     if model == "stories":
         folder: Path | None = data_folder() / "models" / "tinystories-3m"
@@ -143,6 +146,11 @@ def held_out(lms: dict[str, charwise.CharLM], size: int = SIZE) -> list[Passage]
 def provocations(lms: dict[str, charwise.CharLM]) -> list[Passage]:
     """The provocations, for each of these models."""
     return [Passage(model, what, text) for model in lms for what, text in PROVOCATIONS.items()]
+
+
+def peaked(lm: charwise.CharLM) -> charwise.CharLM:
+    """The same model, less in doubt."""
+    return charwise.CharLM(Peaked(lm.engine))
 
 
 def story(lm: charwise.CharLM, size: int) -> bytes:

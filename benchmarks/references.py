@@ -23,23 +23,25 @@ from charwise.model import CharLM
 #: Counts up when the beam itself changes what it says.
 _VERSION = "1"
 
+KINDS = ("passages", "provocations")
+
 
 @cache
-def fingerprint(folder: str) -> str:
-    """A digest of all files of a model."""
+def name_of(model: str) -> str:
+    """What tells a model of `held_out` from others: a digest of its files, and how it is used."""
     digest = hashlib.sha256()
-    for path in sorted(Path(folder).iterdir()):
+    for path in sorted(Path(held_out.folder_of(model) or "").iterdir()):
         if path.suffix in {".json", ".safetensors"}:
             digest.update(path.name.encode() + path.read_bytes())
-    return digest.hexdigest()
+    used = f" × {held_out.PEAK}" if model == held_out.PEAKED else ""
+    return digest.hexdigest() + used
 
 
 def kept_beam(lm: CharLM, model: str, text: bytes, k: int, folder: Path | None) -> Walk:
     """A beam's walk, distributions included, from the folder if it is there; else it is put there.
 
     Args:
-        model: what tells the model from others: `fingerprint` of its folder, and what was done
-            to it since.
+        model: its `name_of`.
         folder: of the kept walks; None keeps nothing.
     """
     if folder is None:
@@ -63,13 +65,17 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, required=True, help="folder of the walks")
     parser.add_argument("--widths", type=int, nargs="+", default=[128, 16])
     parser.add_argument("--models", nargs="+", default=held_out.MODELS, choices=held_out.MODELS)
+    parser.add_argument("--bytes", type=int, default=held_out.SIZE, help="of each passage")
+    parser.add_argument("--of", nargs="+", default=KINDS, choices=KINDS)
     args = parser.parse_args()
     lms = held_out.models(args.models)
-    passages = [*held_out.held_out(lms), *held_out.provocations(lms)]
+    passages = held_out.held_out(lms, args.bytes) if "passages" in args.of else []
+    if "embedded" in lms:
+        lms[held_out.PEAKED] = held_out.peaked(lms["embedded"])
+    passages += held_out.provocations(lms) if "provocations" in args.of else []
     for k in args.widths:
         for passage in track(passages, f"K={k}"):
-            model = fingerprint(held_out.folder_of(passage.model) or "")
-            kept_beam(lms[passage.model], model, passage.text, k, args.cache)
+            kept_beam(lms[passage.model], name_of(passage.model), passage.text, k, args.cache)
 
 
 if __name__ == "__main__":

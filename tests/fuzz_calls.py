@@ -17,6 +17,7 @@ import charwise
 from charwise import CharLM, SortedVocabulary, Vocabulary, healing
 from charwise.cli.app import app
 from charwise.errors import CharwiseError
+from charwise.template import Template
 from fuzz_values import (
     BUDGET,
     BYTES,
@@ -178,6 +179,9 @@ def command_line(arguments: list[str]) -> None:
     assert "Traceback" not in result.output
 
 
+ORDER = some(None, "psm", "spm")
+TEMPLATE = some(None, Template(0, 0, 0), Template(0, 0, None), Template(2**40, 0, 0))
+
 # ---- what is called -----------------------------------------------------------------------------
 
 CALLS: dict[str, Call] = {
@@ -213,7 +217,7 @@ CALLS: dict[str, Call] = {
                 "tolerance": SHARE,
                 "max_contexts": some(1, 5, 100),
             },
-            "encodings": {"text": PROMPT, "max_contexts": some(1, 5, 100)},
+            "encodings": {"text": PROMPT},
             "complete": {
                 "prompt": PROMPT,
                 "n": SIZE,
@@ -224,6 +228,24 @@ CALLS: dict[str, Call] = {
                 **BUDGET,
             },
             "stream": {"prompt": PROMPT, "stop": STOP, "preset": PRESET, **SAMPLING, **BUDGET},
+            "infill": {
+                "prefix": st.one_of(TEXT, BYTES),
+                "suffix": st.one_of(TEXT, BYTES),
+                "n": SIZE,
+                "order": ORDER,
+                "template": TEMPLATE,
+                "preset": PRESET,
+                **SAMPLING,
+                **BUDGET,
+            },
+            "score_infill": {
+                "prefix": st.one_of(TEXT, BYTES),
+                "middle": st.one_of(TEXT, BYTES),
+                "suffix": st.one_of(TEXT, BYTES),
+                "order": ORDER,
+                "template": TEMPLATE,
+                "preset": PRESET,
+            },
             "characters": {"prompt": PROMPT, "preset": PRESET, **SAMPLING},
         }.items()
     },
@@ -261,12 +283,13 @@ CALLS: dict[str, Call] = {
         may=(KeyError,),  # as of every Mapping
     ),
     "Covering.top": Call(
-        lambda which, k: models()[which].covering("ab").top(k),
+        lambda which, k, most: models()[which].covering("ab").top(k, max_contexts=most),
         {
             "which": WHICH,
             "k": some(-1, 0, 1, 50, 2**70, np.int64(3)),
+            "most": some(-1, 0, 1, 50, 2**70, np.int64(3)),
         },
-        odd=["k"],
+        odd=["k", "most"],
     ),
     "Encodings.top": Call(
         lambda which, k: models()[which].encodings("ab").top(k),

@@ -52,7 +52,7 @@ WRONG: dict[str, list[Any]] = {
     "seed": ["one", 10**30],
     "model": ["other", 7, []],
     "echo": ["perhaps", {}],
-    "structured_outputs": [7, {"regex": "["}, {"json": "{"}, {"regex": "a", "choice": ["b"]}],
+    "structured_outputs": [{"regex": "["}, {"json": "{"}, {"regex": "a", "choice": ["b"]}],
     "response_format": [7, {"type": "poem"}, {"type": "json_schema"}],
 }
 
@@ -73,6 +73,8 @@ BODIES = [
     b'{"model": "tiny", "prompt": "a", "user": "\\ud800"}',
     b'{"model": "tiny", "prompt": "a", "max_tokens": ' + b"9" * 5000 + b"}",
     b"\x00\x01\x02",
+    b'{"model": "tiny", "prompt": "a", "max_tokens": 8',
+    b'{"model": "tiny", "prompt": "a", "max_tokens": }',
     b'{"continue_final_message": true',
     b'{"continue_final_message": true, "messages": ' + b"[" * 100_000,
     b'{"continue_final_message": true, "messages": [{"role": "assistant", "content": "\\ud800"}]}',

@@ -21,125 +21,15 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
-from charwise.errors import ContextLengthError, SettingError, TemplateError
+from charwise.errors import ContextLengthError, SettingError
 from charwise.healing import Rule, cut
+from charwise.template import Order, Template
 from charwise.tokens.canonical import to_bytes
 from charwise.tokens.index import SortedVocabulary
-from charwise.tokens.sentinels import SPELLINGS, spelling_of
 from charwise.tokens.vocabulary import Vocabulary
-
-#: Prefix, suffix, middle; or suffix, prefix, middle.
-Order = Literal["psm", "spm"]
-
-
-@dataclass(frozen=True)
-class Template:
-    """The sentinels of a model, as token ids.
-
-    Attributes:
-        prefix, suffix: come before the two.
-        middle: comes before the middle; None for models that take the suffix first, and whose
-            prefix ends the prompt.
-        family: whose they are.
-
-    >>> vocabulary = Vocabulary.from_bytes(
-    ...     [b"a", None, None, None], special={1: "<PRE>", 2: "<SUF>", 3: "<MID>"}
-    ... )
-    >>> Template.named(vocabulary, "<PRE>", "<SUF>", "<MID>")
-    Template(prefix=1, suffix=2, middle=3, family='given')
-    """
-
-    prefix: int
-    suffix: int
-    middle: int | None
-    family: str = "given"
-
-    @classmethod
-    def of(cls, vocabulary: Vocabulary) -> Template:
-        """The template that a vocabulary's special tokens show.
-
-        Raises:
-            TemplateError: they are of no family in the table (`tokens.sentinels`).
-
-        >>> names = ["<fim_prefix>", "<fim_suffix>", "<fim_middle>"]
-        >>> Template.of(Vocabulary.from_bytes([None] * 3 + [b"a"], special=dict(enumerate(names))))
-        Template(prefix=0, suffix=1, middle=2, family='StarCoder, Granite')
-        """
-        spelling = spelling_of(set(vocabulary.special.values()))
-        if spelling is None:
-            raise TemplateError(
-                "this model has no sentinels of fill-in-the-middle that are known: its special "
-                f"tokens are those of none of {'; '.join(one.family for one in SPELLINGS)}. If it "
-                "was trained to fill in, name its sentinels: "
-                "template=Template.named(vocabulary, prefix, suffix, middle), of charwise.infill."
-            )
-        return cls.named(
-            vocabulary, spelling.prefix, spelling.suffix, spelling.middle, spelling.family
-        )
-
-    @classmethod
-    def named(
-        cls,
-        vocabulary: Vocabulary,
-        prefix: str,
-        suffix: str,
-        middle: str | None = None,
-        family: str = "given",
-    ) -> Template:
-        """A template by the spelling of its special tokens.
-
-        Raises:
-            TemplateError: the vocabulary has no special token of such a name.
-        """
-        ids = {name: id for id, name in vocabulary.special.items()}
-        for name in (prefix, suffix, middle):
-            if name is not None and name not in ids:
-                raise TemplateError(
-                    f"there is no special token {name!r}: those of this model are "
-                    f"{', '.join(map(repr, list(ids)[:20])) or 'none'}."
-                )
-        return cls(ids[prefix], ids[suffix], None if middle is None else ids[middle], family)
-
-    def order(self, asked: Order | None) -> Order:
-        """The order of a request: what was asked for, if the model knows it; PSM by default.
-
-        Raises:
-            TemplateError: PSM, of a model that knows the suffix first only.
-            SettingError: for an unknown order.
-
-        >>> Template(1, 2, 3).order(None), Template(1, 2, None).order(None)
-        ('psm', 'spm')
-        """
-        if asked not in (None, "psm", "spm"):
-            raise SettingError(f"order is {asked!r}: choose 'psm' or 'spm'.")
-        if asked == "psm" and self.middle is None:
-            raise TemplateError(
-                f"{self.family} has no sentinel before the middle: it takes the suffix first. "
-                "Leave the order out, or ask for order='spm'."
-            )
-        return asked or ("spm" if self.middle is None else "psm")
-
-    def layout(
-        self, start: Sequence[int], prefix: Sequence[int], suffix: Sequence[int], order: Order
-    ) -> list[int]:
-        """The ids of a prompt, after whose last one the middle comes.
-
-        >>> Template(7, 8, 9).layout([0], [1, 2], [3], "psm")
-        [0, 7, 1, 2, 8, 3, 9]
-        >>> Template(7, 8, 9).layout([0], [1, 2], [3], "spm")
-        [0, 7, 8, 3, 9, 1, 2]
-        >>> Template(7, 8, None).layout([0], [1, 2], [3], "spm")
-        [0, 8, 3, 7, 1, 2]
-        """
-        if self.middle is None:
-            return [*start, self.suffix, *suffix, self.prefix, *prefix]
-        if order == "spm":
-            return [*start, self.prefix, self.suffix, *suffix, self.middle, *prefix]
-        return [*start, self.prefix, *prefix, self.suffix, *suffix, self.middle]
 
 
 class Request(NamedTuple):
@@ -200,6 +90,8 @@ def request(
     ([5, 3, 6, 0, 7], b'a', b'c', 5)
     """
     vocabulary = index.vocabulary
+    if not isinstance(template, Template):
+        raise SettingError(f"template is a {type(template).__name__}: Template.named makes one.")
     order = template.order(order)
     start = list(vocabulary.bos_ids)
     data = to_bytes(prefix)

@@ -6,33 +6,36 @@ import os
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
-from typing import Any
+from typing import Any, Unpack
 
+from charwise.constraints.asked import MayFollow, constraint_of
 from charwise.coverings.best_first import Covering, best_first
 from charwise.coverings.members import Encodings
 from charwise.coverings.rows import EvaluatedRows
 from charwise.cursor.char_entropy import char_entropies
+from charwise.cursor.choose import Chosen
 from charwise.cursor.distributions import NextBytes, NextChars
+from charwise.cursor.drafts import Completion
 from charwise.cursor.generation import (
-    Completion,
     Drawn,
     Report,
     characters,
     check_report,
-    complete,
     stream,
 )
 from charwise.cursor.limit import Cancel, Limit
 from charwise.cursor.middle import Infilling, infill, opening_of, score_middles
+from charwise.cursor.particles import How, completions
 from charwise.cursor.sampling import Sampling
 from charwise.cursor.state import State, begin
-from charwise.errors import SettingError, check_count
-from charwise.infill import Order, Request, Template, request
+from charwise.errors import EngineError, SettingError, check_count
+from charwise.infill import Request, request
 from charwise.known_text.auditor import Auditor
 from charwise.known_text.effort import Effort, effort_of
 from charwise.known_text.packs import packs, score_texts
 from charwise.known_text.windows import Text
 from charwise.surprisal.score import Entropy, Score
+from charwise.template import Order, Template
 from charwise.token_lm import TokenLM
 from charwise.tokens.canonical import to_bytes
 from charwise.tokens.index import SortedVocabulary
@@ -58,21 +61,38 @@ class CharLM:
     'o'
     """
 
-    def __init__(self, engine: TokenLM, *, preset: str | Effort = "default") -> None:
+    def __init__(
+        self,
+        engine: TokenLM,
+        *,
+        preset: str | Effort | None = None,
+        tolerance: float | None = None,
+    ) -> None:
+        if not (hasattr(engine, "vocabulary") and hasattr(engine, "tree")):
+            raise EngineError(
+                f"{type(engine).__name__} is no engine: charwise.load(name) opens one, and "
+                "CharLM.from_transformers(model, tokenizer) takes a model that one has already."
+            )
         self.engine = engine
         self.index = SortedVocabulary.of(engine.vocabulary)
-        self.effort = effort_of(preset)
+        given = preset is not None or tolerance is not None
+        self.effort = effort_of(preset if given else "default", tolerance)
 
     @classmethod
     def from_transformers(
-        cls, model: Any, tokenizer: Any, *, preset: str | Effort = "default"
+        cls,
+        model: Any,
+        tokenizer: Any,
+        *,
+        preset: str | Effort | None = None,
+        tolerance: float | None = None,
     ) -> CharLM:
         """The character interface of a causal language model that one has already.
 
         Args:
             model: of transformers, on whatever device; it is used as it is, not copied.
             tokenizer: its fast tokenizer.
-            preset: the default effort, see `score`.
+            preset, tolerance: the default effort, see `score`.
 
         Raises:
             EngineError: a model whose contexts cannot be evaluated, and why.
@@ -87,14 +107,20 @@ class CharLM:
         """
         from charwise.engines.load import engine_around
 
-        return cls(engine_around(model, tokenizer), preset=preset)
+        return cls(engine_around(model, tokenizer), preset=preset, tolerance=tolerance)
 
     @property
     def vocabulary(self) -> Vocabulary:
         """Δ and κ of the model."""
         return self.engine.vocabulary
 
-    def next(self, prompt: Prompt = "", *, preset: str | Effort | None = None) -> NextBytes:
+    def next(
+        self,
+        prompt: Prompt = "",
+        *,
+        preset: str | Effort | None = None,
+        tolerance: float | None = None,
+    ) -> NextBytes:
         """p(byte | prompt) for the 256 bytes and the end of text.
 
         >>> import charwise
@@ -102,10 +128,15 @@ class CharLM:
         >>> nxt.top(1)[0][0], nxt.probs.shape, round(float(nxt.probs.sum()), 9)
         ('y', (257,), 1.0)
         """
-        return self.state(prompt, preset=preset).next()
+        return self.state(prompt, preset=preset, tolerance=tolerance).next()
 
     def next_chars(
-        self, prompt: Prompt = "", *, coverage: float = 0.99, preset: str | Effort | None = None
+        self,
+        prompt: Prompt = "",
+        *,
+        coverage: float = 0.99,
+        preset: str | Effort | None = None,
+        tolerance: float | None = None,
     ) -> NextChars:
         """p(character | prompt), for the characters that hold `coverage` of the probability.
 
@@ -113,9 +144,15 @@ class CharLM:
         >>> charwise.load().next_chars("import nump", coverage=0.5).top(1)[0][0]
         'y'
         """
-        return self.state(prompt, preset=preset).next_chars(coverage)
+        return self.state(prompt, preset=preset, tolerance=tolerance).next_chars(coverage)
 
-    def state(self, prompt: Prompt = "", *, preset: str | Effort | None = None) -> State:
+    def state(
+        self,
+        prompt: Prompt = "",
+        *,
+        preset: str | Effort | None = None,
+        tolerance: float | None = None,
+    ) -> State:
         """The immutable state after a prompt: extend it with `+`, ask `next()`.
 
         All tokenizations of about the last 12 tokens are summed; what comes before is
@@ -128,9 +165,11 @@ class CharLM:
         'y'
         """
         opening, text = split(self.vocabulary, prompt)
-        return begin(self.engine, self.index, opening, text, self._chosen(preset))
+        return begin(self.engine, self.index, opening, text, self._chosen(preset, tolerance))
 
-    def prefix_logprob(self, prompt: Prompt, *, preset: str | Effort | None = None) -> float:
+    def prefix_logprob(
+        self, prompt: Prompt, *, preset: str | Effort | None = None, tolerance: float | None = None
+    ) -> float:
         """log →p(text): the log-probability that a text starts with this, nats.
 
         Of a prompt with special tokens: of the text after the last, given what is before it.
@@ -144,9 +183,11 @@ class CharLM:
         >>> lm.prefix_logprob("import nump") > lm.prefix_logprob("import nqmp")
         True
         """
-        return float(self.score(prompt, preset=preset).logprobs.sum())
+        return float(self.score(prompt, preset=preset, tolerance=tolerance).logprobs.sum())
 
-    def logprob(self, prompt: Prompt, *, preset: str | Effort | None = None) -> float:
+    def logprob(
+        self, prompt: Prompt, *, preset: str | Effort | None = None, tolerance: float | None = None
+    ) -> float:
         """log p(text): the log-probability that a text is exactly this, nats.
 
         −inf where a text cannot end: the model gives the end of text probability zero there, or
@@ -157,7 +198,7 @@ class CharLM:
         >>> lm.logprob("import os") < lm.prefix_logprob("import os")
         True
         """
-        score = self.score(prompt, preset=preset, end=True)
+        score = self.score(prompt, preset=preset, tolerance=tolerance, end=True)
         assert score.end_logprob is not None
         return float(score.logprobs.sum()) + score.end_logprob
 
@@ -167,6 +208,7 @@ class CharLM:
         *,
         context: Prompt = "",
         preset: str | Effort | None = None,
+        tolerance: float | None = None,
         end: bool = False,
         entropy: Entropy | None = None,
     ) -> Score:
@@ -177,6 +219,9 @@ class CharLM:
             context: what comes before the text; conditioned on, and not scored. It is joined to
                 the text as characters: where the one ends and the other begins changes no number.
             preset: "fast", "default", "accurate" or "exact", or an `Effort`.
+            tolerance: in place of a preset: the mean error that is accepted, in bits a byte. Work
+                stops when `Score.error` is estimated to be below it, or at a limit
+                (`Score.limited`).
             end: also score the end of text.
             entropy: also the entropy before each byte and the rank of the byte that came
                 ("byte"), and the entropy of characters ("char").
@@ -189,7 +234,14 @@ class CharLM:
         >>> bool((lm.score("py", context="import num").logprobs == score.logprobs[-2:]).all())
         True
         """
-        return self.scores([prompt], contexts=[context], preset=preset, end=end, entropy=entropy)[0]
+        return self.scores(
+            [prompt],
+            contexts=[context],
+            preset=preset,
+            tolerance=tolerance,
+            end=end,
+            entropy=entropy,
+        )[0]
 
     def scores(
         self,
@@ -197,6 +249,7 @@ class CharLM:
         *,
         contexts: Sequence[Prompt] | None = None,
         preset: str | Effort | None = None,
+        tolerance: float | None = None,
         end: bool = False,
         entropy: Entropy | None = None,
         progress: Report | None = None,
@@ -206,7 +259,7 @@ class CharLM:
         Args:
             prompts: the texts.
             contexts: what comes before each, conditioned on and not scored; by default nothing.
-            preset, end, entropy: as in `score`.
+            preset, tolerance, end, entropy: as in `score`.
             progress: called after each batch of texts with how many bytes are scored, and of how
                 many.
 
@@ -225,7 +278,7 @@ class CharLM:
         if entropy not in (None, "byte", "char"):
             raise SettingError(f"entropy is {entropy!r}: choose 'byte', 'char' or None.")
         check_report(progress)
-        chosen = self._chosen(preset)
+        chosen = self._chosen(preset, tolerance)
         scores = self._score_texts(texts, chosen, bool(end), entropy, progress)
         scores = [
             replace(score, auditor=Auditor(weakref.ref(self.engine), self.index, text))
@@ -242,8 +295,8 @@ class CharLM:
         """The covering of a prompt, visited best first until `tolerance` is left.
 
         It may be exponentially large in the length of the prompt: after `max_contexts` the search
-        stops, as does that of `Covering.top`, and the bounds say what is missing. Where the
-        tokenizer implies a leading space, members begin with it.
+        stops, and the bounds say what is missing. Where the tokenizer implies a leading space,
+        members begin with it.
 
         >>> import charwise
         >>> member = charwise.load().covering("import nump").top(1)[0]
@@ -256,17 +309,15 @@ class CharLM:
             evaluated, 0, text, tolerance=tolerance, through=True, max_contexts=max_contexts
         )
 
-    def encodings(self, text: Prompt, *, max_contexts: int = 10_000) -> Encodings:
+    def encodings(self, text: Prompt) -> Encodings:
         """The token strings that decode to exactly this text, the most probable first.
-
-        They may be very many: the search of `Encodings.top` stops after `max_contexts`.
 
         >>> import charwise
         >>> charwise.load().encodings("import numpy").top(1)[0].text
         'import numpy'
         """
         opening, data = split(self.vocabulary, text)
-        return Encodings(EvaluatedRows.of(self.engine, opening.ids), 0, data, max_contexts)
+        return Encodings(EvaluatedRows.of(self.engine, opening.ids), 0, data)
 
     def complete(
         self,
@@ -283,6 +334,10 @@ class CharLM:
         cancel: Cancel | None = None,
         progress: Report | None = None,
         preset: str | Effort | None = None,
+        tolerance: float | None = None,
+        how: How = "local",
+        particles: int = 64,
+        **may_follow: Unpack[MayFollow],
     ) -> list[Completion]:
         """Completions drawn from p(completion | prompt characters).
 
@@ -302,20 +357,33 @@ class CharLM:
             cancel: a `threading.Event` that stops when it is set.
             progress: called after each model call with how many bytes are drawn, and of how many
                 at most; a completion that ended early counts whole.
+            regex, json_schema, grammar, choices, constraint: what may follow the prompt, see
+                `charwise.constraints.MayFollow`; at most one.
+            how: "local" draws tokens from what is allowed at each step. "global" conditions on
+                the constraint as a whole: the n heaviest texts come as a `Weighted` list, which
+                has their weights and the probability of the constraint.
+            particles: with how="global", and a set that is not small, the size of the sample.
 
         Raises:
             SettingError: for a number, a stop string or a budget that is none.
+            ConstraintError: for a constraint that is wrong, or that nothing satisfies.
             ZeroProbabilityError: if the model gives the prompt probability zero.
 
         >>> import charwise
         >>> lm = charwise.load()
         >>> lm.complete("import nump", max_new_bytes=1)[0].text
         'y'
+        >>> lm.complete("return ", choices=["True", "False"])[0].text
+        'True'
         """
+        constraint = constraint_of(may_follow)
         limit, sampling = Limit(seconds, cancel), Sampling(temperature, top_p, top_k, seed)
-        state = self.state(prompt, preset=preset)
-        return complete(
+        state = self.state(prompt, preset=preset, tolerance=tolerance)
+        return completions(
             state,
+            constraint,
+            how,
+            particles,
             n=n,
             max_new_bytes=max_new_bytes,
             stop=stop,
@@ -337,19 +405,29 @@ class CharLM:
         seconds: float | None = None,
         cancel: Cancel | None = None,
         preset: str | Effort | None = None,
+        tolerance: float | None = None,
+        **may_follow: Unpack[MayFollow],
     ) -> Iterator[str]:
         """One completion in pieces, as it is drawn; never ends a piece inside a character.
 
-        Arguments and errors are those of `complete`.
+        Arguments and errors are those of `complete`; constraints are local.
 
         >>> import charwise
         >>> lm = charwise.load()
         >>> "".join(lm.stream("import nump", max_new_bytes=1))
         'y'
         """
+        constraint = constraint_of(may_follow)
         limit, sampling = Limit(seconds, cancel), Sampling(temperature, top_p, top_k, seed)
-        state = self.state(prompt, preset=preset)
-        return stream(state, max_new_bytes=max_new_bytes, stop=stop, sampling=sampling, limit=limit)
+        state = self.state(prompt, preset=preset, tolerance=tolerance)
+        return stream(
+            state,
+            max_new_bytes=max_new_bytes,
+            stop=stop,
+            sampling=sampling,
+            limit=limit,
+            constraint=constraint,
+        )
 
     def characters(
         self,
@@ -361,20 +439,60 @@ class CharLM:
         top_k: int = 0,
         seed: int | None = None,
         preset: str | Effort | None = None,
+        tolerance: float | None = None,
+        **may_follow: Unpack[MayFollow],
     ) -> Iterator[Drawn]:
         """One completion a character at a time, with the distributions it was drawn from.
 
         Unlike `complete` it samples by default, and has no stop strings: look at what was drawn,
-        and stop.
+        and stop. A constraint is applied at each byte.
 
         >>> import charwise
         >>> drawn = next(charwise.load().characters("import nump", temperature=0))
         >>> drawn.character, drawn.distributions[0].top(1)[0][0]
         ('y', 'y')
         """
+        constraint = constraint_of(may_follow)
         sampling = Sampling(temperature, top_p, top_k, seed)
-        state = self.state(prompt, preset=preset)
-        return characters(state, max_new_bytes=max_new_bytes, sampling=sampling)
+        state = self.state(prompt, preset=preset, tolerance=tolerance)
+        return characters(
+            state, max_new_bytes=max_new_bytes, sampling=sampling, constraint=constraint
+        )
+
+    def choose(
+        self,
+        prompt: Prompt,
+        choices: Iterable[str | bytes],
+        *,
+        stop: StopStrings = None,
+        ended: bool = False,
+        preset: str | Effort | None = None,
+        tolerance: float | None = None,
+    ) -> Chosen:
+        """The exact posterior over a list of continuations, whatever their lengths.
+
+        All tokenizations of each are summed, across the end of the prompt too. They are evaluated
+        together, what several begin with once.
+
+        Args:
+            prompt: what comes before.
+            choices: the continuations, each once.
+            stop: each choice is followed by this string, or one of these.
+            ended: each choice is followed by the end of text. With neither, a choice is what the
+                text goes on with, whatever comes then, and none may begin another.
+
+        Raises:
+            SettingError: a choice twice, or one that begins another where both may be meant.
+            ConstraintError: no choices, or what is no string.
+            ZeroProbabilityError: if the model gives all of them probability zero.
+
+        >>> import charwise
+        >>> chosen = charwise.load().choose("for i in ra", ["nge(", "ndom."])
+        >>> chosen.top(1)[0][0], chosen.probs.sum().round(9)
+        ('nge(', np.float64(1.0))
+        """
+        state = self.state(prompt, preset=preset, tolerance=tolerance)
+        return state.choose(choices, stop=stop, ended=ended)
 
     def infill(
         self,
@@ -414,7 +532,10 @@ class CharLM:
         """
         check_count("max_new_bytes", max_new_bytes, 0)
         limit, sampling = Limit(seconds, cancel), Sampling(temperature, top_p, top_k, seed)
-        asked, chosen = self._request(prefix, suffix, order, template), self._chosen(preset)
+        asked, chosen = (
+            self.infill_request(prefix, suffix, order=order, template=template),
+            self._chosen(preset),
+        )
         state = begin(self.engine, self.index, *opening_of(asked, self.index), chosen)
         return infill(
             state,
@@ -444,23 +565,28 @@ class CharLM:
             TemplateError: as `infill`.
             TokenizationError: a text that no token string spells.
         """
-        asked = self._request(prefix, suffix, order, template)
+        asked = self.infill_request(prefix, suffix, order=order, template=template)
         found = [to_bytes(middle)]
         return score_middles(self.engine, self.index, asked, found, self._chosen(preset))[0]
 
-    def _request(
+    def infill_request(
         self,
         prefix: str | bytes,
-        suffix: str | bytes,
-        order: Order | None,
-        template: Template | None,
+        suffix: str | bytes = "",
+        *,
+        order: Order | None = None,
+        template: Template | None = None,
     ) -> Request:
-        """A request that leaves a quarter of the window to the middle."""
+        """What `infill` asks: how both sides are cut. It leaves a quarter of the window free.
+
+        Raises:
+            TemplateError: as `infill`.
+        """
         window = self.engine.window
         return request(
             prefix,
             suffix,
-            template or Template.of(self.vocabulary),
+            Template.of(self.vocabulary) if template is None else template,
             self.index,
             order=order,
             most=None if window is None else window - window // 4,
@@ -515,8 +641,9 @@ class CharLM:
 
         return replace(score, char_entropies=char_entropies(score, state))
 
-    def _chosen(self, preset: str | Effort | None) -> Effort:
-        return self.effort if preset is None else effort_of(preset)
+    def _chosen(self, preset: str | Effort | None, tolerance: float | None = None) -> Effort:
+        given = preset is not None or tolerance is not None
+        return effort_of(preset, tolerance) if given else self.effort
 
     def __reduce__(self) -> tuple[Any, ...]:
         # An engine says itself how it is opened elsewhere.
@@ -533,7 +660,8 @@ def load(
     trust_remote_code: bool = False,
     device_map: Any = None,
     quantization_config: Any = None,
-    preset: str | Effort = "default",
+    preset: str | Effort | None = None,
+    tolerance: float | None = None,
 ) -> CharLM:
     """Load a causal language model; with no argument the embedded one, offline.
 
@@ -548,7 +676,7 @@ def load(
         revision: branch, tag or commit on the hub.
         trust_remote_code: run the model's own code, as transformers' argument of that name.
         device_map, quantization_config: handed to transformers' `from_pretrained`.
-        preset: the default effort, see `CharLM.score`.
+        preset, tolerance: the default effort, see `CharLM.score`.
 
     Raises:
         ModelNotFoundError: what was looked for, and where.
@@ -572,7 +700,7 @@ def load(
         device_map=device_map,
         quantization_config=quantization_config,
     )
-    return CharLM(opened, preset=preset)
+    return CharLM(opened, preset=preset, tolerance=tolerance)
 
 
 def _several(name: str, texts: Sequence[Prompt]) -> list[Prompt]:

@@ -112,14 +112,14 @@ def test_lookahead_goes_along_the_canonical_tokens():
     far.deepest = 2
     assert far.plan([one]) == []
     far.deepest = 5
-    assert started(Effort(0.1, 0.5), text).lookahead(one, {}) == [2]
-    assert started(Effort(0.1, 0.4), text).lookahead(one, {}) == []
+    # Agreement on the last token counts half: 0.25 is worth it, or not.
+    assert started(Effort(0.2, 0.5), text).lookahead(one, {}) == [2, 2, 2]
+    assert started(Effort(0.3, 0.5), text).lookahead(one, {}) == []
     # Nor what is like what was chosen before, though the model has evaluated nothing like it.
-    tail = (2, (2, (1, (0, None))))
-    assert far.lookahead(one, {6: [(9, None)]}) == [2, 2]
-    far.effort = Effort(0.3, 0.8)  # [2 2] is worth 0.5 · 0.8² where it agrees on two tokens
-    assert far.lookahead(one, {}) == [2]
-    assert far.lookahead(one, {6: [tail]}) == []
+    far.effort = Effort(0.3, 0.5)
+    far.lattice.at[6].clear()
+    assert far.lookahead(one, {6: [(9, None)]}) == [2]
+    assert far.lookahead(one, {6: [(2, (9, None))]}) == []
     # From the middle of a canonical token nothing is followed.
     assert far.lookahead(one._replace(position=3), {}) == []
 

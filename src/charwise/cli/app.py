@@ -17,6 +17,7 @@ from charwise.cli import (
     complete,
     demo,
     heal_proxy,
+    infill,
     lm_eval,
     next_and_cover,
     score,
@@ -39,6 +40,7 @@ app = typer.Typer(
 EXAMPLES = {
     "complete": "charwise complete 'for i in rang' --n 3 --seed 7",
     "demo": "charwise demo",
+    "infill": "charwise infill --prefix 'for i in ra' --suffix 'e(3):'",
     "next": "charwise next 'raise ValueErr' --top 3",
     "cover": "charwise cover 'raise ValueErr' --top 5",
     "vocab": "charwise vocab --prefix ' ret'",
@@ -56,6 +58,7 @@ def _example(command: str) -> str:
 
 app.command("complete", epilog=_example("complete"))(complete.complete)
 app.command("demo", epilog=_example("demo"))(demo.demo)
+app.command("infill", epilog=_example("infill"))(infill.infill)
 app.command("next", epilog=_example("next"))(next_and_cover.next_bytes)
 app.command("cover", epilog=_example("cover"))(next_and_cover.cover)
 app.command("vocab", epilog=_example("vocab"))(vocab.vocab)

@@ -100,8 +100,9 @@ def cover(
         every = lm.encodings(text) if encodings else None
         size = covering_size(lm.index, covering.raw) if every is None else every.size
         found = covering if every is None else every
+        settled = True
         try:
-            members, settled = found.top(top), True
+            members = found.top(top)
         except SearchLimitError as error:
             members, settled = list(error.found), False
     rows = [

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from charwise.coverings.bundles import Bundle, bundle_before, next_byte_masses
 from charwise.coverings.log_sums import add_logs, log, log_sum
-from charwise.coverings.members import Member, first_members
+from charwise.coverings.members import MAX_CONTEXTS, Member, first_members
 from charwise.coverings.rows import EvaluatedRows
 from charwise.errors import check_count, check_number
 from charwise.token_lm import TokenLM
@@ -141,15 +141,13 @@ class Covering:
         """
         return next_byte_masses(self._evaluated, self.bundles)
 
-    def top(self, k: int) -> list[Member]:
+    def top(self, k: int, *, max_contexts: int = MAX_CONTEXTS) -> list[Member]:
         """The `k` most probable members of C(σ), in guaranteed order.
 
         Raises:
-            SearchLimitError: if as many contexts as the covering was allowed do not settle which
-                they are.
+            SearchLimitError: if `max_contexts` do not settle which they are.
         """
-        most = self.limits.max_contexts
-        return first_members(self._evaluated, self._root, self.raw, k, most)
+        return first_members(self._evaluated, self._root, self.raw, k, max_contexts)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A copy elsewhere evaluates again: the tree itself does not travel.

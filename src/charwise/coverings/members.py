@@ -22,6 +22,9 @@ from charwise.tokens.index import SortedVocabulary
 #: Contexts evaluated ahead in one call: the heaviest that are known but not evaluated.
 _AHEAD = 32
 
+#: Contexts that a search for the first members visits, if no other number is asked for.
+MAX_CONTEXTS = 10_000
+
 
 class Member(NamedTuple):
     """One token string of a covering.
@@ -167,7 +170,6 @@ class Encodings:
 
     Attributes:
         raw: the text.
-        max_contexts: most contexts that `top` may visit.
 
     >>> from charwise.engines.ngram import NgramLM
     >>> from charwise.tokens.vocabulary import Vocabulary
@@ -178,14 +180,10 @@ class Encodings:
     (1, (0, 1))
     """
 
-    def __init__(
-        self, evaluated: EvaluatedRows, root: int, raw: bytes, max_contexts: int = 10_000
-    ) -> None:
-        check_count("max_contexts", max_contexts, 1)
+    def __init__(self, evaluated: EvaluatedRows, root: int, raw: bytes) -> None:
         self._evaluated = evaluated
         self._root = root
         self.raw = raw
-        self.max_contexts = max_contexts
 
     @property
     def text(self) -> str:
@@ -197,26 +195,22 @@ class Encodings:
         """How many there are; of a long text a number of many digits."""
         return encodings_size(self._evaluated.index, self.raw)
 
-    def top(self, k: int) -> list[Member]:
+    def top(self, k: int, *, max_contexts: int = MAX_CONTEXTS) -> list[Member]:
         """The k most probable, in guaranteed order; `logprob` is that of the tokens, log →p_Δ.
 
         Raises:
             SearchLimitError: if `max_contexts` do not settle which they are.
         """
-        return first_members(
-            self._evaluated, self._root, self.raw, k, self.max_contexts, exactly=True
-        )
+        return first_members(self._evaluated, self._root, self.raw, k, max_contexts, exactly=True)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A copy elsewhere evaluates again: the tree itself does not travel.
         engine, ids = self._evaluated.origin(self._root)
-        return (_encodings_after, (engine, ids, self.raw, self.max_contexts))
+        return (_encodings_after, (engine, ids, self.raw))
 
 
-def _encodings_after(
-    engine: TokenLM, ids: Sequence[int], raw: bytes, max_contexts: int
-) -> Encodings:
-    return Encodings(EvaluatedRows.of(engine, ids), 0, raw, max_contexts)
+def _encodings_after(engine: TokenLM, ids: Sequence[int], raw: bytes) -> Encodings:
+    return Encodings(EvaluatedRows.of(engine, ids), 0, raw)
 
 
 def first_members(
@@ -240,6 +234,7 @@ def first_members(
     ['import numpy']
     """
     check_count("k", k, 0)
+    check_count("max_contexts", max_contexts, 1)
     found = list[Member]()
     members = members_in_order(evaluated, root, text, exactly=exactly, max_contexts=max_contexts)
     try:

@@ -7,13 +7,22 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from charwise.coverings.bundles import Bundle, Extension, extend, narrow, open_bundles
+from charwise.coverings.bundles import (
+    Bundle,
+    Extension,
+    extend,
+    narrow,
+    next_byte_masses,
+    open_bundles,
+)
 from charwise.coverings.log_sums import log, log_sum
 from charwise.coverings.rows import EvaluatedRows
 from charwise.cursor.shared_tree import EXACT_TOKENS, SharedTree
 from charwise.errors import impossible
 from charwise.known_text.effort import PRESETS, Effort
+from charwise.known_text.estimate import faded
 from charwise.known_text.lattice import Lattice
 from charwise.known_text.ranges import KnownText
 from charwise.known_text.rounds import Rounds
@@ -26,6 +35,12 @@ _LIGHT = 1e-12
 #: evaluated in vain.
 _FINER, _MOST = 1e-2, 4096
 
+#: Bytes before the cursor of which what was lent still counts.
+_RECENT = 32
+
+#: By how much an error fades with a byte that is typed, and how much of what is lent there it gains.
+_FADING, _STEPPED = 0.85, 0.4
+
 
 class Cover(NamedTuple):
     """The bundles kept of a text's covering.
@@ -37,6 +52,9 @@ class Cover(NamedTuple):
     bundles: tuple[Bundle, ...]
     logprob: float  # log →p(text | what is before the root), nats
     left_out: tuple[tuple[int, float], ...] = ()  # where in the text, and what share there
+    error: float = 0.0  # of the next byte's distribution, total variation: an estimate
+    limited: bool = False  # whether a limit ended the work, not the tolerance
+    settled: float = 0.0  # the error as of the last rounds
 
     @property
     def missing(self) -> float:
@@ -75,17 +93,61 @@ def covers_in_rounds(
     before = shared.evaluated.tree.size
     while True:
         with shared.lock:
+            steps = Steps(shared.evaluated, known)
             rounds = Rounds(
-                shared.evaluated, 0, known, canonical, effort, through=True, deepest=shared.room
+                shared.evaluated,
+                0,
+                known,
+                canonical,
+                effort,
+                through=True,
+                deepest=shared.room,
+                watch=steps.error,
             )
             lattice = rounds.run()
         if np.isfinite(lattice.log_prefix[-1]):
-            yield _cover_of(lattice, known, shared, effort)
+            cover = _cover_of(lattice, known, shared, effort)
+            yield cover._replace(error=steps.last, limited=rounds.limited, settled=steps.last)
         most = shared.evaluated.tree.size - before > _MOST
         if effort == PRESETS["exact"] or most:
             raise impossible(whole, float(most))
         theta = effort.theta * _FINER
         effort = Effort(theta, 1.0, lookahead=0) if theta > _LIGHT else PRESETS["exact"]
+
+
+class Steps:
+    """By how much each step of the rounds changes the distribution of the next byte.
+
+    Args:
+        rows: the evaluated contexts.
+        known: the text before the cursor.
+
+    Attributes:
+        last: the error as of the last step, a total variation.
+
+    >>> Steps.__name__
+    'Steps'
+    """
+
+    def __init__(self, rows: EvaluatedRows, known: KnownText) -> None:
+        self._rows, self._known = rows, known
+        self._probs: NDArray[np.float64] | None = None
+        self.last = 0.0
+
+    def error(self, lattice: Lattice) -> float:
+        """What the last step changed, and what is still lent or left out."""
+        size = len(self._known.text)
+        recent = slice(max(0, size - _RECENT), size + 1)
+        shares = faded(lattice.lent[recent] + lattice.missing[recent])
+        error = float(shares[-1])
+        if lattice.effort.lends:
+            masses = next_byte_masses(self._rows, bundles_at(lattice, self._known, size))[0]
+            probs = masses / max(float(masses.sum()), 1e-300)
+            if self._probs is not None:
+                error += float(np.abs(probs - self._probs).sum()) / 2
+            self._probs = probs
+        self.last = min(1.0, error)
+        return self.last
 
 
 def _cover_of(lattice: Lattice, known: KnownText, shared: SharedTree, effort: Effort) -> Cover:
@@ -138,9 +200,9 @@ def cover_after(
 ) -> Cover | None:
     """A cover after one more byte: every bundle narrowed, the contexts that end here opened.
 
-    None if what is left of the probability may be the lesser part: less than what was left out.
-    To start over, in rounds, may then find more. A byte that no bundle goes on with is such a
-    case.
+    None if it takes rounds to do better: what is left of the probability may be the lesser part,
+    less than what was left out, as where no bundle goes on with the byte; or the error of what was
+    typed since the last rounds has come to more than the tolerance.
 
     Args:
         rows: the evaluated contexts.
@@ -149,31 +211,69 @@ def cover_after(
         byte: the new one.
         effort: which contexts are worth an evaluation.
     """
+    tolerance, effort = effort.tolerance, effort.stepping
     kept = [b for b in (narrow(rows, bundle, byte) for bundle in cover.bundles) if b]
     logprob = log_sum([bundle.log_p for bundle in kept])
     if logprob == -math.inf or math.exp(logprob - cover.logprob) < cover.missing:
         return None
-    longer = _without_light(Cover(tuple(kept), logprob, cover.left_out), size, effort)
+    longer = _without_light(cover._replace(bundles=tuple(kept), logprob=logprob), size, effort)
     ended = [extension for bundle in longer.bundles for extension in extend(rows, bundle)]
-    heavy, share = _worth_opening(ended, logprob, effort)
+    heavy, others = _worth_opening(ended, logprob, effort)
+    share, lent = math.fsum(share for _, share in others), 0.0
+    opened = open_bundles(rows, heavy)
+    if effort.lends and opened:
+        opened, share, lent = _lend(opened, heavy, others), 0.0, share
     left_out = (*longer.left_out, (size, share)) if share > 0 else longer.left_out
     if left_out:
         since = _horizon(rows, longer.bundles, size)
         left_out = tuple((at, share) for at, share in left_out if at > since)
-    return Cover((*longer.bundles, *open_bundles(rows, heavy)), logprob, left_out)
+    error = min(1.0, cover.error * _FADING + _STEPPED * lent + share)
+    if tolerance is not None and error > max(tolerance, 4 * cover.settled):
+        return None
+    return longer._replace(bundles=(*longer.bundles, *opened), left_out=left_out, error=error)
 
 
 def _worth_opening(
     ended: list[Extension], logprob: float, effort: Effort
-) -> tuple[list[Extension], float]:
-    """The contexts that weigh enough to be evaluated, and the share of the others."""
+) -> tuple[list[Extension], list[tuple[Extension, float]]]:
+    """The contexts that weigh enough to be evaluated, and the others with their shares."""
     ended = sorted(ended, reverse=True)
     shares = [math.exp(extension.log_weight - logprob) for extension in ended]
-    least = min(effort.theta, effort.first)  # no context was evaluated here before
-    count = sum(share >= least for share in shares)
-    while math.fsum(shares[count:]) > 0.5:
-        count += 1  # whatever θ is, the better part is never left out
-    return ended[:count], math.fsum(shares[count:])
+    heavy, others = list[Extension](), list[tuple[Extension, float]]()
+    left = math.fsum(shares)
+    tokens: set[int] = set()
+    for extension, share in zip(ended, shares, strict=True):
+        # No context was evaluated here before the first; and whatever θ is, the better part is
+        # never left out.
+        least = effort.first if not heavy else 1.0
+        worth = share >= least or effort.worth(share, int(extension.token in tokens))
+        if worth or left > 0.5:
+            heavy.append(extension)
+            tokens.add(extension.token)
+        else:
+            others.append((extension, share))
+        left -= share
+    return heavy, others
+
+
+def _lend(
+    opened: Sequence[Bundle],
+    heavy: Sequence[Extension],
+    others: Sequence[tuple[Extension, float]],
+) -> list[Bundle]:
+    """The bundles opened at the end of a text, with the weights of the others lent to them.
+
+    To the heaviest with the same last token, or else to the heaviest.
+    """
+    to = {extension.token: n for n, extension in reversed(list(enumerate(heavy)))}
+    logs = [[bundle.log_weight] for bundle in opened]
+    for extension, _ in others:
+        logs[to.get(extension.token, 0)].append(extension.log_weight)
+    weights = [log_sum(some) for some in logs]
+    return [
+        bundle._replace(log_weight=weight, log_p=bundle.log_p + weight - bundle.log_weight)
+        for bundle, weight in zip(opened, weights, strict=True)
+    ]
 
 
 def _horizon(rows: EvaluatedRows, bundles: Sequence[Bundle], size: int) -> int:
@@ -194,7 +294,8 @@ def _without_light(cover: Cover, size: int, effort: Effort) -> Cover:
     if not light:
         return cover
     kept = tuple(bundle for bundle in cover.bundles if bundle.log_p >= floor)
-    return Cover(kept, cover.logprob, (*cover.left_out, (size, math.fsum(light))))
+    left_out = (*cover.left_out, (size, math.fsum(light)))
+    return cover._replace(bundles=kept, left_out=left_out)
 
 
 def _given(cover: Cover, condition: float) -> Cover:
@@ -203,4 +304,4 @@ def _given(cover: Cover, condition: float) -> Cover:
         bundle._replace(log_weight=bundle.log_weight - condition, log_p=bundle.log_p - condition)
         for bundle in cover.bundles
     )
-    return Cover(bundles, cover.logprob - condition, cover.left_out)
+    return cover._replace(bundles=bundles, logprob=cover.logprob - condition)

@@ -1,20 +1,23 @@
-"""How much to spend on a known text: the presets, and which contexts are worth an evaluation.
+"""How much to spend on a known text: tolerances, and which contexts are worth an evaluation.
 
 A context that ends at position t of the text and is not evaluated is a *candidate*. Its share of
 the mass there is ρ = w / →p(σ[:t]). Doing without it means *lending* its weight to an evaluated
-context at the same position, the one that ends with as many equal tokens as possible: the model
-goes on much the same after both, the more so the longer they agree. So a candidate that agrees
-with an evaluated context on its last a tokens is worth an evaluation while
+context at the same position, one that ends with equal tokens if there is such a one: the model
+goes on much the same after both. So a candidate is worth an evaluation while
 
-    ρ · γ^a ≥ θ                 (a counted up to `MEMORY`)
+    ρ · γ ≥ θ     where it agrees with an evaluated context on its last token or more,
+    ρ ≥ θ         elsewhere.
 
 γ = 1 never lends: whatever is not evaluated is left out, and every sum is a lower bound.
 docs/scoring.md derives the rule, and the two things beside it: *hindsight*, as the text that
-follows is known, and the *first* context at a position, which shows bytes that no other does.
+follows is known, and the *first* context at a position, which shows bytes that no other does. It
+also says how θ is chosen: it falls, step by step, until the error that is estimated from the last
+step is below the *tolerance*.
 """
 
 from __future__ import annotations
 
+import math
 from numbers import Integral, Real
 from typing import NamedTuple
 
@@ -27,9 +30,14 @@ from charwise.errors import SettingError
 #: on each: where the text surprises, the alternatives before it count for more.
 HINDSIGHT, NATS_A_BYTE = 4, 1.5
 
-#: Agreement beyond so many tokens counts no more: what a model remembers for longer than that, such
-#: as how it first saw a name spelled, it does not forget with the next token.
+#: On how many last tokens contexts are compared, to find who agrees longest.
 MEMORY = 12
+
+#: By how much θ falls from one step to the next.
+FINER = 5.0
+
+#: What agreement is worth, where nothing else is said.
+LENDING = 0.1
 
 #: The tokens of a context, latest first: a token, and the tail before it; None after the root.
 Tail = tuple[int, "Tail"] | None
@@ -39,14 +47,17 @@ class Effort(NamedTuple):
     """How much to spend on a known text.
 
     Attributes:
-        theta: least error, as a share of the prefix probability, that earns an evaluation.
-        gamma: how much one more token of agreement with an evaluated context lowers that error;
-            1 means that weights are never lent.
+        theta: least error, as a share of the prefix probability, that earns an evaluation; with a
+            tolerance, where θ begins.
+        gamma: how much agreement with an evaluated context lowers that error; 1 means that
+            weights are never lent.
         lookahead: most tokens to evaluate at a time along the canonical rest of each
             alternative, while its estimated share stays worth it.
         rounds: most rounds over one portion of the text.
         first: least share that earns an evaluation where no context ends yet. Below θ it makes
             the distributions of next bytes more accurate, for about one context a byte.
+        tolerance: θ falls until the estimated error is at most this, in bits a byte; None to
+            stay with the one θ.
 
     >>> Effort(theta=1e-2, gamma=0.5).lookahead
     16
@@ -57,42 +68,108 @@ class Effort(NamedTuple):
     lookahead: int = 16
     rounds: int = 1000
     first: float = 1.0
+    tolerance: float | None = None
 
     def worth(self, rho: float, agreed: int) -> bool:
         """Whether a candidate of this share and agreement earns an evaluation.
 
-        >>> effort = Effort(theta=1e-3, gamma=0.5)
-        >>> effort.worth(0.01, agreed=3), effort.worth(0.01, agreed=4)
+        >>> effort = Effort(theta=1e-3, gamma=0.1)
+        >>> effort.worth(0.005, agreed=0), effort.worth(0.005, agreed=1)
         (True, False)
         """
-        return rho * self.gamma**agreed >= self.theta and rho > 0
+        return rho * (self.gamma if agreed else 1.0) >= self.theta and rho > 0
+
+    @property
+    def lends(self) -> bool:
+        """Whether weight is lent."""
+        return self.gamma < 1.0
+
+    @property
+    def steps(self) -> tuple[float, float]:
+        """The first θ, and the least that it may fall to.
+
+        Two steps at least where weight is lent: the error is estimated from what the last changed.
+
+        >>> Effort(theta=1e-2, gamma=0.1).steps
+        (0.05, 0.01)
+        """
+        if not self.lends or self.theta == 0:
+            return self.theta, self.theta
+        if self.tolerance is None:
+            return max(self.theta, min(0.25, self.theta * FINER)), self.theta
+        return self.theta, _LEAST
+
+    @property
+    def stepping(self) -> Effort:
+        """The effort for a byte that is typed, which is decided at once and not in steps of θ."""
+        if self.tolerance is None:
+            return self
+        return self.at(min(self.theta, max(_LEAST, self.tolerance / 5)))
+
+    def at(self, theta: float) -> Effort:
+        """The effort with θ at a step; φ falls with it."""
+        if theta == self.theta:
+            return self
+        return self._replace(theta=theta, first=min(1.0, self.first * theta / self.theta))
 
 
-#: The presets, cheapest first. What each buys is measured in docs/benchmarks.md. Their rounds are
-#: as many as pay on most text: where it surprises again and again, more would take long.
+def _is(value: object, kind: type) -> bool:
+    """Whether a setting is a number of a kind; True and False are none."""
+    return isinstance(value, kind) and not isinstance(value, bool)
+
+
+#: θ falls no further than this.
+_LEAST = 1e-10
+
+
+def for_tolerance(tolerance: float) -> Effort:
+    """The effort that reaches a tolerance, in bits a byte.
+
+    Raises:
+        SettingError: for what is no positive number.
+
+    >>> for_tolerance(0.01).tolerance
+    0.01
+    """
+    if not (_is(tolerance, Real) and 0 < tolerance < math.inf):
+        raise SettingError(
+            f"tolerance is {tolerance!r}: it must be a number above 0, in bits a byte. For no "
+            "error at all use preset='exact'."
+        )
+    theta = min(0.05, max(1e-6, 5.0 * float(tolerance)))
+    return Effort(theta, LENDING, first=theta / 50, tolerance=float(tolerance))
+
+
+#: The presets, cheapest first: names for tolerances. What each buys is measured in
+#: docs/benchmarks.md.
 PRESETS = {
-    # One alternative in a hundred counts, and soon rejoins: little more than plain perplexity.
-    "fast": Effort(theta=1e-2, gamma=0.3, rounds=4),
-    # Alternatives are followed for longer, and show the next bytes that no other context does.
-    "default": Effort(theta=1e-2, gamma=0.7, rounds=8, first=1e-3),
-    # Alternatives stay alive: what the model remembers of them is not lost.
-    "accurate": Effort(theta=4e-3, gamma=0.92, rounds=32, first=1e-5),
+    "fast": for_tolerance(0.05),
+    "default": for_tolerance(0.01),
+    "accurate": for_tolerance(0.002),
     # Every token string; exponential in the length of the text. For short texts and tiny models.
     "exact": Effort(theta=0.0, gamma=1.0, lookahead=0),
 }
 
 
-def effort_of(preset: str | Effort) -> Effort:
-    """An `Effort` by its name, or as it is, if its numbers are what they may be.
+def effort_of(preset: str | Effort | None, tolerance: float | None = None) -> Effort:
+    """An `Effort` by its name, by a tolerance, or as it is, if its numbers are what they may be.
 
     Raises:
-        SettingError: for an unknown name, what is neither a name nor an `Effort`, θ outside
+        SettingError: for an unknown name, what is neither a name nor an `Effort`, a preset and a
+            tolerance at once, a tolerance that is no positive number, θ outside
             [0, 1], γ outside (0, 1], a lookahead that is no whole number or negative, rounds that
             are none or less than one, or a negative `first`.
 
-    >>> effort_of("exact").theta
-    0.0
+    >>> effort_of("exact").theta, effort_of(None, tolerance=0.003).tolerance
+    (0.0, 0.003)
     """
+    if tolerance is not None:
+        if preset is not None:
+            raise SettingError(
+                f"preset={preset!r} and tolerance={tolerance!r}: give one of them; a preset is a "
+                "name for a tolerance."
+            )
+        return for_tolerance(tolerance)
     if isinstance(preset, str) and preset in PRESETS:
         return PRESETS[preset]
     names = ", ".join(PRESETS)
@@ -100,7 +177,7 @@ def effort_of(preset: str | Effort) -> Effort:
         raise SettingError(f"unknown preset {preset!r}: choose one of {names}.")
     if not isinstance(preset, Effort):
         raise SettingError(f"the preset is {preset!r}: choose one of {names}, or pass an Effort.")
-    theta, gamma, lookahead, rounds, first = preset
+    theta, gamma, lookahead, rounds, first, wanted = preset
     if not (_is(theta, Real) and 0 <= theta <= 1):
         raise SettingError(f"theta is {theta!r}: it is a share of probability, in [0, 1].")
     if not (_is(gamma, Real) and 0 < gamma <= 1):
@@ -113,12 +190,9 @@ def effort_of(preset: str | Effort) -> Effort:
         raise SettingError(f"rounds is {rounds!r}: it must be 1 or more, a whole number.")
     if not (_is(first, Real) and first >= 0):
         raise SettingError(f"first is {first!r}: it is a share of probability, 0 or more.")
+    if wanted is not None:
+        for_tolerance(wanted)
     return preset
-
-
-def _is(value: object, kind: type) -> bool:
-    """Whether a setting is a number of a kind; True and False are none."""
-    return isinstance(value, kind) and not isinstance(value, bool)
 
 
 def agreement(one: Tail, other: Tail) -> int:

@@ -11,6 +11,7 @@ says is worth an evaluation or not.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -25,6 +26,9 @@ from charwise.known_text.ranges import KnownText
 _SMALL = 1e-120
 
 _LARGE = 1e300
+
+#: A pass keeps what it needs to start again from every so many positions.
+_KEPT = 16
 
 #: A candidate lighter than this share of θ is lent without a search for who agrees most.
 _LIGHT = 1e-2
@@ -97,6 +101,25 @@ class Vertex:
         return next((mass for other, _, mass in self.edges if other == token), 0.0)
 
 
+class Branch(NamedTuple):
+    """Contexts to evaluate: those that tokens make one after the other, after a vertex.
+
+    >>> root = Vertex(node=0, position=0, tail=None, depth=0)
+    >>> Branch(root, [7, 8]).after(0) == Branch(root, [7, 8])
+    True
+    """
+
+    parent: Vertex
+    tokens: Sequence[int]
+
+    def after(self, done: int) -> Branch:
+        """What is left of it when the first of its contexts have been evaluated."""
+        parent = self.parent
+        for token in self.tokens[:done]:
+            parent = parent.children[token]
+        return Branch(parent, self.tokens[done:])
+
+
 #: A candidate, by the position where it ends: (parent, token, weight).
 Candidate = tuple[Vertex, int, float]
 
@@ -140,6 +163,12 @@ class _Seen:
         self.parents: list[Vertex] = []
         self.tokens: list[int] = []
 
+    def cut(self, position: int) -> None:
+        """Forget those that end at a position or beyond."""
+        first = bisect_left(self.positions, position)
+        for column in (self.positions, self.shares, self.agreed, self.parents, self.tokens):
+            del column[first:]
+
 
 class Lattice:
     """All evaluated contexts of one text, from a root.
@@ -155,6 +184,7 @@ class Lattice:
         log_prefix: `[len(text) + 1]` log →p(text[:t]), nats, as of the last pass.
         missing: `[len(text) + 1]` share of the mass at t that was left out there.
         lent: `[len(text) + 1]` share of the mass at t that was lent to another context there.
+        error: `[len(text) + 1]` estimated error of log p(text[t - 1] | text[:t - 1]), nats.
 
     >>> from charwise.tokens.index import SortedVocabulary
     >>> from charwise.tokens.vocabulary import Vocabulary
@@ -178,6 +208,10 @@ class Lattice:
         self.missing: NDArray[np.float64] = np.zeros(size)
         self.lent: NDArray[np.float64] = np.zeros(size)
         # Where every pass starts, and where the last one stopped.
+        self.error: NDArray[np.float64] = np.zeros(size)
+        self._seen = _Seen()
+        self._fronts: list[_Front] = []
+        self._changed = self._stop = 0
         self._base = self._reached = _Front(0, 0.0, [1.0] + [0.0] * known.deepest, {root: 1.0}, {})
 
     @property
@@ -187,6 +221,7 @@ class Lattice:
 
     def add(self, vertex: Vertex, parent: Vertex, token: int) -> None:
         """A newly evaluated context: `token` after `parent`."""
+        self._changed = min(self._changed, vertex.position)
         self.vertices.append(vertex)
         self.at[vertex.position].append(vertex)
         parent.follow(token, vertex)
@@ -212,14 +247,22 @@ class Lattice:
         >>> lattice.freeze(), lattice.frozen
         ([], 2)
         """
-        start, log_scale, ahead, _, _ = self._base
+        self.sum(stop)
+        return self.wanted(stop)
+
+    def sum(self, stop: int) -> None:
+        """One pass over the text to `stop`, from where something changed since the last."""
+        base = self._restart(stop)
+        start, log_scale, ahead, _, _ = base
         last, deepest = len(self.known.text), self.known.deepest
         reach = min(last + 1, stop + deepest)
         sums = [0.0] * (reach + deepest + 1)  # of the contexts before t, by the position that adds
         sums[start : start + deepest + 1] = ahead
-        candidates = self._resume(reach)
-        seen = _Seen()
+        candidates = self._resume(base, reach)
+        seen = self._seen
         for t in range(start, stop):
+            if t % _KEPT == 0 and t > start:
+                self._fronts.append(self._front(t, log_scale, sums, candidates))
             if sums[t] <= 0.0:
                 continue
             if sums[t] < _SMALL:
@@ -237,10 +280,32 @@ class Lattice:
                     child.weight += weight * mass
                 for token, end, mass in vertex.edges:
                     candidates[end].append((vertex, token, weight * mass))
-        weights = {v: v.weight for there in self.at[stop:] for v in there if v.weight > 0}
-        beyond = {end: there for end, there in candidates.items() if end >= stop}
-        self._reached = _Front(stop, log_scale, sums[stop : stop + deepest + 1], weights, beyond)
-        return self._wanted(seen, stop)
+        self._reached = self._front(stop, log_scale, sums, candidates)
+
+    def _front(
+        self,
+        t: int,
+        log_scale: float,
+        sums: list[float],
+        candidates: dict[int, list[Candidate]],
+    ) -> _Front:
+        """What goes on beyond t, where a pass has come to it."""
+        deepest = self.known.deepest
+        there = self.at[t : t + deepest + 1]
+        weights = {v: v.weight for here in there for v in here if v.weight > 0}
+        beyond = {end: list(some) for end, some in candidates.items() if end >= t}
+        return _Front(t, log_scale, sums[t : t + deepest + 1], weights, beyond)
+
+    def _restart(self, stop: int) -> _Front:
+        """The last front kept before all that changed; what was seen beyond it is forgotten."""
+        if self._stop != stop:
+            self._changed, self._stop = self.frozen, stop
+        fronts = [self._base, *self._fronts]
+        while fronts[-1].position > self._changed:
+            fronts.pop()
+        self._fronts, self._changed = fronts[1:], len(self.known.text) + 1
+        self._seen.cut(fronts[-1].position)
+        return fronts[-1]
 
     def freeze(self) -> list[Vertex]:
         """End all work on what the last pass covered; later passes start where it stopped.
@@ -249,16 +314,16 @@ class Lattice:
         passes still refer to: the nodes of all others, their ancestors apart, can be dropped.
         """
         self._base = self._reached
+        self._fronts, self._seen, self._changed = [], _Seen(), self.frozen
         later = [vertex for there in self.at[self.frozen :] for vertex in there]
         parents = (parent for there in self._base.candidates.values() for parent, _, _ in there)
         return [*later, *dict.fromkeys(parents)]
 
-    def _resume(self, reach: int) -> defaultdict[int, list[Candidate]]:
-        """Take all back to the frozen front; returns the candidates that are still that.
+    def _resume(self, base: _Front, reach: int) -> defaultdict[int, list[Candidate]]:
+        """Take all back to a front; returns the candidates that are still that.
 
         Those that were evaluated since then are vertices, and get their weight.
         """
-        base = self._base
         for there in self.at[base.position : reach]:
             for vertex in there:
                 vertex.weight = 0.0
@@ -309,7 +374,7 @@ class Lattice:
             if lend:
                 to = here[0]
                 if rho >= light:
-                    to, agreed = self._closest(t, (token, parent.tail))
+                    to, agreed = self._closest(t, (token, parent.tail), weight)
                 to.weight += weight
                 lent += rho
             else:
@@ -322,8 +387,9 @@ class Lattice:
         self.missing[t] = missing
         self.lent[t] = lent
 
-    def _wanted(self, seen: _Seen, stop: int) -> list[Wanted]:
+    def wanted(self, stop: int) -> list[Wanted]:
         """Of the candidates seen, those worth an evaluation, now that what follows is known."""
+        seen = self._seen
         if not seen.positions:
             return []
         effort, start = self.effort, self.frozen
@@ -352,14 +418,14 @@ class Lattice:
             return seen.agreed[n]
         return self._closest(seen.positions[n], (seen.tokens[n], seen.parents[n].tail))[1]
 
-    def _closest(self, t: int, tail: Tail) -> tuple[Vertex, int]:
+    def _closest(self, t: int, tail: Tail, weight: float = 0.0) -> tuple[Vertex, int]:
         """The evaluated context at t that agrees longest with these tokens, and how long.
 
-        Of several, the heaviest.
+        Of several, the heaviest; never one that is lighter than this weight.
         """
         best, longest = self.at[t][0], -1
         for vertex in self.at[t]:
-            agreed = agreement(tail, vertex.tail)
+            agreed = agreement(tail, vertex.tail) if vertex.weight >= weight else -1
             if agreed > longest or (agreed == longest and vertex.weight > best.weight):
                 best, longest = vertex, agreed
-        return best, longest
+        return best, max(0, longest)

@@ -11,18 +11,21 @@ docs/scoring.md derives it and counts the cost.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from charwise.coverings.rows import EvaluatedRows
-from charwise.known_text.effort import Effort, Tail, agreement
-from charwise.known_text.lattice import Edge, Lattice, Vertex, Wanted
+from charwise.known_text.effort import FINER, Effort, Tail, agreement
+from charwise.known_text.estimate import byte_errors
+from charwise.known_text.lattice import Branch, Edge, Lattice, Vertex, Wanted
 from charwise.known_text.next_bytes import rows_of
 from charwise.known_text.ranges import Ints, KnownText
+from charwise.known_text.repeats import RESPELLED, Repeats, Respelling, respellings
 from charwise.tokens.index import SortedVocabulary
 
 #: Most and fewest canonical tokens that are worked on at a time, and the contexts to aim for:
@@ -32,24 +35,8 @@ PORTION, LEAST, CONTEXTS = 128, 16, 320
 #: Bytes of logits of one model call, at most: they are turned into masses, and forgotten.
 _LOGITS = 2**25
 
-
-class Branch(NamedTuple):
-    """Contexts to evaluate: those that tokens make one after the other, after a vertex.
-
-    >>> root = Vertex(node=0, position=0, tail=None, depth=0)
-    >>> Branch(root, [7, 8]).after(0) == Branch(root, [7, 8])
-    True
-    """
-
-    parent: Vertex
-    tokens: Sequence[int]
-
-    def after(self, done: int) -> Branch:
-        """What is left of it when the first of its contexts have been evaluated."""
-        parent = self.parent
-        for token in self.tokens[:done]:
-            parent = parent.children[token]
-        return Branch(parent, self.tokens[done:])
+#: Contexts that any text may take, beside those that its length allows.
+_SPARE = 600
 
 
 class Portion(NamedTuple):
@@ -84,9 +71,11 @@ class Rounds:
         through: also evaluate the contexts that spell the whole text, as the next byte needs.
         deepest: most tokens after the root that fit the window; longer contexts are left out.
         distributions: keep of each context what `next_bytes.distributions` needs.
+        watch: another error that must fall below the tolerance, asked for after each step.
 
     Attributes:
         lattice: the evaluated contexts and their sums.
+        limited: whether a limit on contexts or rounds ended the work before the tolerance did.
         calls: model calls that this text took part in: those that made the tree, which evaluated
             its root, and each one since that evaluated a context of this text. Where an engine
             splits a batch, its calls count for every text that had a part in the batch.
@@ -116,20 +105,112 @@ class Rounds:
         through: bool = False,
         deepest: int | None = None,
         distributions: bool = False,
+        watch: Callable[[Lattice], float] | None = None,
     ) -> None:
         self.evaluated = evaluated
         self.known = known
         self.canonical = canonical
-        self.effort = effort
+        self._effort = self.effort = effort
         self.through = through
         self.deepest = deepest
         self.distributions = distributions
+        self._watch = watch
         # Where each canonical token begins, and where the last ends; and which begins where.
-        self._starts = np.cumsum([0, *map(evaluated.index.length, canonical)]).tolist()
-        self._begins = {position: n for n, position in enumerate(self._starts)}
+        self._set_path(canonical)
+        self._respellings: list[Respelling] | None = None
+        self._repeats: Repeats | None = None
+        self.limited = self._respelled = False
         [vertex] = self._vertices([_Context(root, 0, None, 0)])
         self.lattice = Lattice(known, vertex, effort, through)
         self.calls = evaluated.tree.calls
+
+    def _set_path(self, tokens: Sequence[int]) -> None:
+        self.canonical = tokens
+        self._starts = np.cumsum([0, *map(self.evaluated.index.length, tokens)]).tolist()
+        self._begins = {position: n for n, position in enumerate(self._starts)}
+
+    def begin(self, portion: Portion) -> None:
+        """Start over with the first θ, for a portion of the text."""
+        self._theta, self._taken, self._before = self._effort.steps[0], 1, None
+        self._at_most = self.contexts + self._most(portion)
+        self._take(self._theta)
+
+    def _take(self, theta: float) -> None:
+        self._theta = theta
+        self.effort = self.lattice.effort = self._effort.at(theta)
+        self._repeats = None
+
+    def _most(self, portion: Portion) -> int:
+        """Contexts to spend on a portion, at most, with a tolerance."""
+        if self._effort.tolerance is None:
+            return 10**12
+        size = portion.tokens - bisect_left(self._starts, self.lattice.frozen)
+        return int(_SPARE + size * (16 + 0.1 / self._effort.tolerance))
+
+    def wants(self, portion: Portion) -> list[Branch]:
+        """What to evaluate next for a portion; nothing when its error is small enough."""
+        self.lattice.sum(portion.stop)
+        while True:
+            if self._taken < self._effort.rounds and self.contexts < self._at_most:
+                branches = [*self._respell(portion), *self.plan(self.lattice.wanted(portion.stop))]
+                if branches:
+                    self._taken += 1
+                    return branches
+            if not self._finer(portion):
+                return []
+
+    def _finer(self, portion: Portion) -> bool:
+        """End a step: estimate the error, and say whether a finer θ is worth it."""
+        lattice, start = self.lattice, self.lattice.frozen
+        stop = min(portion.stop, len(self.known.text) + 1)
+        first = max(0, start - 1)
+        part = slice(first, stop)
+        after = lattice.log_prefix[part].copy()
+        errors = byte_errors(self._before, after, lattice.lent[part], lattice.missing[part])
+        if self._repeats is not None:
+            self._respelled |= self._repeats.adopted
+            errors *= RESPELLED if self._respelled else 1.0
+            errors += self._repeats.doubts(first, after)
+        lattice.error[first + 1 : stop] = errors
+        (theta, last), wanted = (self._theta, self._effort.steps[1]), self._effort.tolerance
+        more = self._taken < self._effort.rounds and self.contexts < self._at_most
+        enough = self._before is not None
+        if wanted is not None and enough:
+            enough = float(errors.mean()) <= wanted * math.log(2) if len(errors) else True
+        if self._watch is not None and portion.stop > len(self.known.text):
+            off = self._watch(lattice)
+            enough &= wanted is None or off <= wanted
+        self._before = after
+        self.limited |= not enough and not (more and theta > last)
+        if enough or not more or theta <= last:
+            return False
+        self._take(max(last, theta / FINER))
+        return True
+
+    def _respell(self, portion: Portion) -> list[Branch]:
+        """Respellings of what the portion repeats."""
+        if not self.effort.lends:
+            return []
+        index = self.evaluated.index
+        if self._respellings is None:
+            self._respellings = respellings(self.known.text, self.canonical, index)
+        if self._repeats is None:
+            begin = self.lattice.frozen
+            size = sum(begin <= start < portion.stop for start in self._starts)
+            self._repeats = Repeats(
+                self._respellings,
+                list(self.canonical),
+                index,
+                begin,
+                min(portion.stop, len(self.known.text) - (not self.through)),
+                self.effort.theta,
+                max(512, size),
+                self.deepest,
+            )
+        found = self._repeats.branches(self.lattice)
+        if self._repeats.tokens != self.canonical:
+            self._set_path(self._repeats.tokens)
+        return found
 
     @property
     def contexts(self) -> int:
@@ -156,7 +237,8 @@ class Rounds:
                 self.evaluated.keep([vertex.node for vertex in kept])
             # Where a portion brings many contexts, the next one is shorter.
             size = max(LEAST, min(PORTION, CONTEXTS * size // max(1, self.contexts - before)))
-            portion = self.portion(portion.tokens, size)
+            done = self._starts.index(portion.stop)
+            portion = self.portion(done, size)
 
     def portion(self, finished: int, size: int) -> Portion:
         """The portion after `finished` canonical tokens: `size` more, or all that is left."""
@@ -250,19 +332,32 @@ class Rounds:
         return self.evaluated.index.length(token)
 
     def add(self, branches: Sequence[Branch], found: Sequence[Sequence[int]]) -> None:
-        """New vertices along branches, at their evaluated nodes."""
-        contexts = []
+        """New vertices along branches, at their evaluated nodes; branches may share contexts."""
+        new: dict[int, _Context] = {}
         for (parent, tokens), nodes in zip(branches, found, strict=True):
             position, tail, depth = parent.position, parent.tail, parent.depth
             for token, node in zip(tokens, nodes, strict=True):
                 position, tail, depth = position + self._length(token), (token, tail), depth + 1
-                contexts.append(_Context(node, position, tail, depth))
-        vertices = iter(self._vertices(contexts))
-        for parent, tokens in branches:
-            for token in tokens:
-                vertex = next(vertices)
-                self.lattice.add(vertex, parent, token)
-                parent = vertex
+                new.setdefault(node, _Context(node, position, tail, depth))
+        for vertex in self._vertices_of(branches, found):
+            new.pop(vertex, None)
+        made = dict(zip(new, self._vertices(list(new.values())), strict=True)) if new else {}
+        for (parent, tokens), nodes in zip(branches, found, strict=True):
+            for token, node in zip(tokens, nodes, strict=True):
+                if token not in parent.children:
+                    self.lattice.add(made[node], parent, token)
+                parent = parent.children[token]
+
+    @staticmethod
+    def _vertices_of(branches: Sequence[Branch], found: Sequence[Sequence[int]]) -> Iterator[int]:
+        """The nodes along branches that are vertices already."""
+        for (parent, tokens), nodes in zip(branches, found, strict=True):
+            vertex: Vertex | None = parent
+            for token, node in zip(tokens, nodes, strict=True):
+                vertex = vertex.children.get(token)
+                if vertex is None:
+                    break
+                yield node
 
     def _vertices(self, contexts: Sequence[_Context]) -> list[Vertex]:
         """Evaluated contexts, with the masses that the text asks of each."""
@@ -303,22 +398,22 @@ def run_together(portions: Sequence[tuple[Rounds, Portion]]) -> None:
     """A portion of each of several texts over one tree: their rounds side by side.
 
     The first round is the canonical path. Each later one is a pass of each text, and one batch of
-    what all of them want; a text is done when it wants nothing, or has had its rounds.
+    what all of them want; a text is done when it wants nothing.
 
     >>> run_together([])
     """
+    for rounds, portion in portions:
+        rounds.begin(portion)
     evaluate([(rounds, rounds.path(portion)) for rounds, portion in portions])
-    taken = 1
     while portions:
         batch, busy = [], []
         for rounds, portion in portions:
-            wanted = rounds.lattice.passage(portion.stop)
-            branches = rounds.plan(wanted) if taken < rounds.effort.rounds else []
+            branches = rounds.wants(portion)
             if branches:
                 batch.append((rounds, branches))
                 busy.append((rounds, portion))
         evaluate(batch)
-        portions, taken = busy, taken + 1
+        portions = busy
 
 
 def evaluate(wanted: Sequence[tuple[Rounds, Sequence[Branch]]]) -> None:

@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 from charwise.errors import HealingError, SettingError
 from charwise.healing import Rule, cut, prompt_ids
+from charwise.infill import request
+from charwise.template import Template, cut_written, with_sentinels
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.prompt_parts import Prompt
 from charwise.tokens.stops import Stops, StopStrings
@@ -80,6 +82,9 @@ class Reader(NamedTuple):
 def heal_prompt(prompt: Prompt, index: SortedVocabulary, rule: Rule = "auto") -> HealedPrompt:
     """`healing.cut`, and how many tokens it gave back; raises what that raises.
 
+    A prompt that holds a whole template of fill-in-the-middle, as ids or written out in its text,
+    is cut where the prefix inside it ends: see `charwise.template`.
+
     >>> index = SortedVocabulary(Vocabulary.from_bytes([b"->", b" ", b"No", b"d", b" Node"]))
     >>> heal_prompt("-> Nod", index)
     HealedPrompt(kept=[0], forced=b' Nod', given_back=3)
@@ -88,9 +93,40 @@ def heal_prompt(prompt: Prompt, index: SortedVocabulary, rule: Rule = "auto") ->
         raise SettingError(
             f"index is a {type(index).__name__}: make one with SortedVocabulary(vocabulary)."
         )
+    if isinstance(prompt, str):
+        prompt = with_sentinels(prompt, index.vocabulary)
     ids = prompt_ids(prompt, index.vocabulary)
-    kept, forced = cut(ids, index, rule)
+    kept, forced = cut_written(ids, index, rule) or cut(ids, index, rule)
     return HealedPrompt(kept, forced, len(ids) - len(kept))
+
+
+def heal_middle(
+    prefix: str | bytes,
+    suffix: str | bytes,
+    index: SortedVocabulary,
+    rule: Rule = "auto",
+    *,
+    most: int | None = None,
+) -> HealedPrompt:
+    """The model's own template around two texts, with the end of the prefix healed.
+
+    Args:
+        prefix, suffix: texts, or bytes.
+        index: of the model's vocabulary.
+        rule: where to cut, as for `healing.cut`.
+        most: tokens that fit; what is too long is cut at the far ends.
+
+    Raises:
+        TemplateError: a model that is not known to fill in the middle.
+
+    >>> names = {3: "<fim_prefix>", 4: "<fim_suffix>", 5: "<fim_middle>"}
+    >>> tokens = [b"a", b"ab", b"c", None, None, None]
+    >>> heal_middle("ca", "c", SortedVocabulary(Vocabulary.from_bytes(tokens, special=names)))
+    HealedPrompt(kept=[3, 2, 4, 2, 5], forced=b'a', given_back=1)
+    """
+    template = Template.of(index.vocabulary)
+    asked = request(prefix, suffix, template, index, left=rule, right="off", most=most)
+    return HealedPrompt(asked.ids, asked.forced, len(index.vocabulary.encode(asked.forced)))
 
 
 class Continuation:

@@ -44,6 +44,9 @@ class Score:
         lent: `[n_bytes]` share that was approximated by a context with the same last tokens.
         contexts: contexts evaluated for this text.
         calls: model calls that this text took part in, one after the other.
+        error: `[n_bytes]` by how much each log-probability may be off, nats: an estimate
+            (docs/scoring.md). None of a score that was put together by hand.
+        limited: whether a limit ended the work before the error was below the tolerance.
         end_logprob: log p(end of text | text), nats, if that was asked for.
         token_ends: `[n_tokens]` byte offsets at which canonical tokens end; the last is the
             text's end. Where the text begins or ends inside a token, its part in the text counts.
@@ -70,6 +73,8 @@ class Score:
     lent: NDArray[np.float64]
     contexts: int
     calls: int
+    error: NDArray[np.float64] | None = None
+    limited: bool = False
     end_logprob: float | None = None
     token_ends: NDArray[np.int64] | None = None
     entropies: NDArray[np.float64] | None = None

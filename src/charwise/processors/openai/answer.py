@@ -42,6 +42,7 @@ class Answer:
         body: what the engine is asked.
 
     Attributes:
+        prompt: its text.
         healed: how the prompt was cut.
         top: fields of the response besides the choices.
         tells_usage: whether a stream ends with the usage.
@@ -64,6 +65,7 @@ class Answer:
         self.streams = bool(request.get("stream"))
         self.tells_usage = bool((request.get("stream_options") or {}).get("include_usage"))
         self.prompt_tokens = len(healed.kept) + healed.given_back
+        self.prompt = prompt
         self._prompt = prompt if request.get("echo") else ""
         self._shows_ids = bool(request.get("return_token_ids"))
         self._include_stop = bool(request.get("include_stop_str_in_output"))

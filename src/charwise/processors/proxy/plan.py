@@ -72,6 +72,12 @@ def plan(
     rule = request.get(HEAL)
     without = {name: value for name, value in request.items() if name != HEAL}
     body = without if rule is not None else None
+    if rule == "exact":
+        raise SettingError(
+            "exact healing asks for log-probabilities of named tokens after given tokens, which "
+            f'the server behind ({server.name}) does not tell: give "auto". vLLM\'s own '
+            "middleware can."
+        )
     if rule == "off" or (rule is None and asked_only):
         return Plan("asked" if rule else "not-asked", [], body)
     reason = "cut"

@@ -103,7 +103,7 @@ def heal_generate(
     batch = _as_batch(prompts)
     if not batch:
         return []
-    window = _window(model)
+    window = window_of(model)
     cuts = [_cut(prompt, index, rule, window) for prompt in batch]
     filler = _filler(index.vocabulary, model)
     begun = Begun([[] for _ in cuts], None)
@@ -301,7 +301,7 @@ def _check_arguments(
         )
 
 
-def _window(model: Any) -> int | None:
+def window_of(model: Any) -> int | None:
     """How many tokens the model's positions reach; None if it does not say."""
     window = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     return None if window is None or window < 1 else int(window)

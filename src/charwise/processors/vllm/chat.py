@@ -15,6 +15,7 @@ from charwise.errors import SettingError
 from charwise.processors.openai.answer import Answer
 from charwise.processors.openai.chat_answer import ChatAnswer
 from charwise.processors.openai.request import HEAL, Message
+from charwise.processors.vllm import begun_answer
 from charwise.processors.vllm.openai_request import (
     UNFIT,
     Limits,
@@ -61,6 +62,8 @@ def before_rendering(request: Message, parses: bool) -> str | None:
         unfit = "parser", "reasoning and tool calls are cut out of what is written"
     if unfit and HEAL in (request.get("vllm_xargs") or ()):
         raise SettingError(f"this request cannot be healed: {unfit[1]}.")
+    if begun_answer.is_asked(request):
+        raise SettingError(f'chat is healed by mask alone: leave {HEAL} out, or give "auto".')
     return unfit[0] if unfit else None
 
 

@@ -9,7 +9,8 @@ since each has a text of its own to force. Everything about the answer is read o
 
 What cannot be healed goes through as it came, unless the request asks for healing with
 `"vllm_xargs": {"charwise_heal": "auto"}` (or "word", or a number of tokens): then it is an error.
-"off" turns healing off. The header `x-charwise` of an answer says which it was.
+"off" turns healing off, "exact" conditions instead of masking (`begun_answer`). The header
+`x-charwise` of an answer says which it was.
 
 Requests come here before vLLM has looked at them, so that nothing is done for one without the
 server's key; bodies are read up to `MOST_BODY` bytes; and prompts are tokenized by two threads,
@@ -40,7 +41,7 @@ from charwise.processors.openai.exchange import (
 )
 from charwise.processors.openai.outcome import Outcome, telling
 from charwise.processors.openai.request import HEAL, parsed
-from charwise.processors.vllm import chat, openai_request, settings
+from charwise.processors.vllm import begun_answer, chat, openai_request, settings
 from charwise.processors.vllm.counters import count
 from charwise.processors.vllm.gate import admits, keys
 from charwise.processors.vllm.logits_processor import why_not
@@ -111,12 +112,15 @@ class HealingMiddleware:
                 request, found = await self._plan_chat(scope, body)
             elif whole:
                 request, found = await self._away(lambda: self._plan(scope, body))
+            outcome = Outcome(found) if isinstance(found, str) else Outcome.of(found)
+            if begun_answer.is_asked(request) and not isinstance(found, str):
+                outcome = outcome._replace(how="exact")
+                found = await begun_answer.begun(scope["app"].state, request, found)
         except CharwiseError as error:
             outcome = Outcome("refused")
             self._note(outcome, begun)
             await send_error(telling(send, outcome), 400, str(error))
             return
-        outcome = Outcome(found) if isinstance(found, str) else Outcome.of(found)
         self._note(outcome, begun)
         send = telling(send, outcome)
         if not isinstance(found, str):
@@ -144,12 +148,13 @@ class HealingMiddleware:
         if not request:
             return request, "malformed"
         state = scope["app"].state
-        parses = getattr(state.openai_serving_chat, "parser_cls", None) is not None
+        handler = getattr(state, "openai_serving_chat", None)
+        parses = getattr(handler, "parser_cls", None) is not None
         reason = whether(request, self._settings, _model(scope, request))
         reason = reason or chat.before_rendering(request, parses)
         if reason is not None:
             return request, reason
-        ids = await chat.rendered(state.openai_serving_chat, request)
+        ids = await chat.rendered(handler, request)
         if ids is None:
             return request, "messages"
         model, limits = served(state.vllm_config.model_config), Limits.of(state.vllm_config)

@@ -14,11 +14,14 @@ from charwise.processors.vllm.settings import Settings
 from charwise.processors.vllm.structured import constraint, extensible, with_literal
 from charwise.tokens.stops import Stops
 
+#: The field that holds what comes after the completion; the prompt is then what comes before it.
+SUFFIX = "suffix"
+
 #: Fields that cannot go with healing, and why.
 UNFIT = {
     "use_beam_search": "vLLM does not call logits processors in a beam search",
     "prompt_logprobs": "they would be of another prompt, since healing cuts its end off",
-    "suffix": "the completion does not continue the prompt's end",
+    SUFFIX: "this model has no sentinels of fill-in-the-middle that are known",
     "prompt_embeds": "a prompt given as embeddings has no text",
     "truncate_prompt_tokens": "the prompt would be cut twice",
     "kv_transfer_params": "two servers would have to cut the prompt alike",
@@ -117,7 +120,8 @@ def plan(model: Served, limits: Limits, request: Message) -> list[Answer] | str:
     """
     rule = (request.get("vllm_xargs") or {}).get(HEAL)
     texts = prompts(request.get("prompt"), with_ids=rule is not None)
-    unfit = why_unfit(request, UNFIT)
+    suffix = suffix_of(model, request, texts)
+    unfit = why_unfit(request if suffix is None else {**request, SUFFIX: None}, UNFIT)
     if rule is not None and (unfit or not texts):
         raise SettingError(
             f"this request cannot be healed: {unfit[1] if unfit else 'it has no prompt'}."
@@ -130,8 +134,13 @@ def plan(model: Served, limits: Limits, request: Message) -> list[Answer] | str:
     if is_refused(request, texts, most, limits, model.vocabulary.munch):
         return "too-much"
     special = request.get("add_special_tokens", True) is not False
-    healed = [model.heal(prompt, "auto" if rule is None else rule, special) for prompt in texts]
-    if not any(each.forced for each in healed):
+    where: Any = "auto" if rule in (None, "exact") else rule
+    if suffix is None:
+        healed = [model.heal(prompt, where, special) for prompt in texts]
+    else:  # which vLLM itself refuses, so that the template is laid out whatever is healed
+        left = limits.window - min(most or limits.window // 4, limits.window // 2)
+        healed = [model.heal_middle(prompt, suffix, where, left) for prompt in texts]
+    if suffix is None and not any(each.forced for each in healed):
         return "nothing-to-heal"
     rooms = [limits.room(each, most) for each in healed]
     if not all(rooms):
@@ -156,6 +165,17 @@ def plan(model: Served, limits: Limits, request: Message) -> list[Answer] | str:
     ]
 
 
+def suffix_of(model: Served, request: Message, texts: Sequence[Any]) -> str | None:
+    """What comes after the completion, if this model is known to fill in, and the prompts are text.
+
+    An empty suffix is none: the prompt is then completed as ever.
+    """
+    suffix = request.get(SUFFIX)
+    if not isinstance(suffix, str) or not suffix:
+        return None
+    return suffix if model.fills_in and all(isinstance(text, str) for text in texts) else None
+
+
 def is_refused(
     request: Message, texts: Sequence[Any], most: int | None, limits: Limits, munch: int
 ) -> bool:
@@ -166,6 +186,7 @@ def is_refused(
         or (limits.completions is not None and (request.get("n") or 1) > limits.completions)
         or (limits.stops is not None and isinstance(stop, list) and len(stop) > limits.stops)
         or (most or 0) > limits.window
+        or bool(request.get("stream_options") and not request.get("stream"))
         or (request.get("min_tokens") or 0) > (most or limits.window)
         or any(len(prompt) > limits.window * munch for prompt in texts)
     )
@@ -200,6 +221,7 @@ def _upstream_body(
 ) -> Message | None:
     """What vLLM is asked for one prompt; None if its grammar cannot take the forced text."""
     body = without_heal(request) | {"prompt": healed.kept}
+    body.pop(SUFFIX, None)
     if request.get("logprobs") is None:
         body["echo"] = False  # with log-probabilities it is needed for those of the prompt
     if request.get("request_id"):
