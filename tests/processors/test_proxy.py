@@ -68,6 +68,17 @@ def test_only_what_follows_the_last_special_token_is_cut() -> None:
     assert forced == " ValueErr"
 
 
+@pytest.mark.parametrize("line", ["    raise ValueErr\n", "word "])
+def test_of_a_long_prompt_only_the_end_is_tokenized(line: str) -> None:
+    end = "def f():\n    raise ValueErr"
+    short = cut_text(line * 20 + end, index())
+    long = cut_text(line * 5000 + end, index())
+    assert long.forced == short.forced == " ValueErr"
+    assert long.kept + long.forced == line * 5000 + end
+    assert long.healed.given_back == short.healed.given_back
+    assert len(long.healed.kept) < 9000
+
+
 def test_a_cut_inside_a_character_moves_before_it() -> None:
     tokens = [bytes([b]) for b in range(256)] + [b" na\xc3", b"\xaf", b"\xafv", b" "]
     vocabulary = Vocabulary.from_bytes(tokens)
@@ -154,6 +165,7 @@ def test_what_the_server_behind_is_asked() -> None:
         ({"n": "2"}, "too-many"),
         ({"grammar": {"root": 1}}, "grammar"),
         ({"grammar": "no rule"}, "cut"),
+        ({"stop": ["a"] * 300}, "too-many"),
         ({"prompt": ["a(", "b"] * 40}, "too-many"),
     ],
 )

@@ -33,6 +33,9 @@ UNFIT = {
 #: Prompts and completions of one request, together: each is a request to the server behind.
 MOST_PROMPTS = 64
 
+#: Stop strings of one request.
+MOST_STOPS = 256
+
 #: How many tokens are asked for, by the names that servers know.
 _MAX_TOKENS = ("n_predict", "max_tokens")
 
@@ -121,6 +124,8 @@ def _why_not(request: Message, server: Server, native: bool) -> tuple[str, str] 
         return "several", "this endpoint is healed for one prompt and one completion"
     if len(texts) > 1 and request.get("stream") and not server.streams_to_all:
         return "several", f"{server.name} breaks a stream off when the next request comes"
+    if isinstance(request.get("stop"), list) and len(request["stop"]) > MOST_STOPS:
+        return "too-many", f"more than {MOST_STOPS} stop strings"
     if not isinstance(request.get("grammar") or "", str):
         return "grammar", "its grammar is no text"
     field, most = _asked(request)
