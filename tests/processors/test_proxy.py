@@ -151,6 +151,25 @@ def test_what_the_server_behind_is_asked() -> None:
     assert planned(both, SERVERS["llama-cpp-python"]).reason == "several"
 
 
+def test_special_tokens_do_not_stand_for_the_forced_text() -> None:
+    """llama.cpp's grammars know them by their spelling; in the answer they have none."""
+    tokens: list[bytes | None] = [bytes([b]) for b in range(256)]
+    vocabulary = Vocabulary(
+        [*tokens, b"<a>", None, None, None],
+        special={257: "<|start|>", 258: "<|end|>", 259: "[x]"},
+        end_ids=[258],
+    )
+    own = SortedVocabulary(vocabulary)
+    request = {"prompt": "ab <", "max_tokens": 2, "logit_bias": {"7": 1}}
+    [answer] = plan(request, own, LLAMA_CPP, native=False, asked_only=False).answers
+    assert answer.healed.forced == b"<"
+    assert answer.body["logit_bias"] == {"7": 1, "257": -100}
+    [answer] = plan(
+        request | {"prompt": "ab <a"}, own, LLAMA_CPP, native=False, asked_only=False
+    ).answers
+    assert answer.body["logit_bias"] == {"7": 1}
+
+
 @pytest.mark.parametrize(
     ("more", "reason"),
     [
