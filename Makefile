@@ -5,7 +5,8 @@
 # make dist   wheel and source in dist/, checked; the wheel's `charwise demo` in an empty environment
 # make gpu    on a GPU, in nine minutes: scoring, the cursor and healing at sizes in use; build/gpu.json
 # make test-vllm  the tests with vLLM (its CPU build), in .venv-vllm
-# make test-vllm-versions  those that hold in older versions of it too, in .venv-vllm-VERSION
+# make test-vllm-versions  those that hold in older versions of it too, in .venv-vllm-VERSION,
+#                          and in the newest, in .venv-vllm
 # make test-llama-cpp  the tests with llama.cpp, in .venv-llama-cpp (builds llama-cpp-python: minutes);
 #                      LLAMA_SERVER=PATH adds those of the proxy with that llama-server
 #
@@ -67,10 +68,10 @@ test-vllm: $(VLLM)/.ready
 		$(VLLM)/bin/python -m pytest -W ignore $$file $(PYTEST_ARGS) || exit 1; \
 	done
 
-test-vllm-versions: $(VLLM_VERSIONS:%=.venv-vllm-%/.ready)
-	for version in $(VLLM_VERSIONS); do \
+test-vllm-versions: $(VLLM_VERSIONS:%=.venv-vllm-%/.ready) $(VLLM)/.ready
+	for environment in $(VLLM_VERSIONS:%=.venv-vllm-%) $(VLLM); do \
 		for file in offline plugin; do \
-			.venv-vllm-$$version/bin/python -m pytest -W ignore tests_vllm/test_$$file.py $(PYTEST_ARGS) || exit 1; \
+			$$environment/bin/python -m pytest -W ignore tests_vllm/test_$$file.py $(PYTEST_ARGS) || exit 1; \
 		done; \
 	done
 

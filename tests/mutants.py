@@ -66,7 +66,7 @@ CONFIG = """
 [tool.mutmut]
 source_paths = ["src"]
 only_mutate = ["{source}"]
-also_copy = ["conftest.py"]
+also_copy = ["conftest.py", "docs", "examples", "README.md"]
 pytest_add_cli_args_test_selection = {tests}
 pytest_add_cli_args = ["--hypothesis-profile=mutants", "-p", "no:cacheprovider"]
 do_not_mutate_patterns = ['(raise|return) (\\w+Error|_no_\\w+)\\(']
@@ -79,14 +79,15 @@ def prepare(module: str) -> Path:
     """A copy of the repository that is set up for one module; what it did before is kept."""
     folder = ROOT / "build" / "mutants" / module.replace("/", "-")
     folder.mkdir(parents=True, exist_ok=True)
-    for name in ("src", "tests"):  # with its times: mutmut goes by them
+    for name in ("src", "tests", "docs", "examples"):  # with its times: mutmut goes by them
         shutil.copytree(
             ROOT / name,
             folder / name,
             dirs_exist_ok=True,
             ignore=shutil.ignore_patterns("__pycache__"),
         )
-    shutil.copy2(ROOT / "conftest.py", folder)
+    for name in ("conftest.py", "README.md"):
+        shutil.copy2(ROOT / name, folder)
     source = f"src/charwise/{module}.py"
     tests = [source, *(f"tests/{test}" for test in TESTS[module])]
     project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")

@@ -191,7 +191,7 @@ def test_next_characters_are_bounded_however_much_is_asked_for():
         some = state.next_chars(0.99)
         assert 0 < len(some) < 1000
         assert list(some) == list(found)[: len(some)]
-    assert max(told) <= 128
+    assert max(told) <= 64
 
 
 # ---- presets that leave something out -----------------------------------------------------------

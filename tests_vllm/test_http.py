@@ -208,6 +208,13 @@ def test_one_token_is_one_piece_of_new_text(client, most):
         assert usage["completion_tokens"] == most
         assert reason == "length"
     assert text_of(post(client, max_tokens=1)) == "or"
+    for prompt in (PROMPT, "x = 1\n" * 40 + "for i in rang"):  # the second takes more tokens
+        answer = post(client, prompt, max_tokens=most, logprobs=2, return_token_ids=True)
+        logprobs = answer["choices"][0]["logprobs"]
+        assert {len(values) for values in logprobs.values()} == {most}
+        assert answer["usage"]["completion_tokens"] == most
+        assert logprobs["tokens"][-1].endswith(text_of(answer)[logprobs["text_offset"][-1] :])
+        assert len(answer["choices"][0]["token_ids"]) >= most
 
 
 def test_numbers_that_vllm_takes_for_numbers_heal_too(client):

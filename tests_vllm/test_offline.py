@@ -11,7 +11,7 @@ from vllm import LLM, SamplingParams
 from vllm.exceptions import VLLMValidationError
 
 from charwise import heal_generate as transformers_heal_generate
-from charwise.errors import HealingError
+from charwise.errors import HealingError, SettingError
 from charwise.models import EMBEDDED
 from charwise.processors.new_text import HealedPrompt
 from charwise.processors.transformers import HealingLogitsProcessor
@@ -105,23 +105,49 @@ def test_the_prefix_cache_changes_nothing(llm, reference, prompts):
             assert max(reference.gaps(each.kept, each.forced, ids)) < TIE
 
 
-def test_heal_generate_gives_what_it_gives_in_transformers(llm, reference):
+@pytest.mark.parametrize("how", ["mask", "exact"])
+def test_heal_generate_gives_what_it_gives_in_transformers(llm, reference, how):
     texts = [
         "for i in rang",
         "import sy",
         "def check(value):\n    if value < 0:\n        raise Val",
+        "def f(x):\n    return isinst",
+        "x = ",
     ]
-    found = heal_generate(llm, texts, SamplingParams(temperature=0, max_tokens=6))
+    found = heal_generate(llm, texts, SamplingParams(temperature=0, max_tokens=6), how=how)
     expected = transformers_heal_generate(
         reference.model,
         reference.tokenizer,
         [[text] for text in texts],  # as they are: vLLM puts no start token before them either
+        how=how,
         max_new_tokens=12,
         do_sample=False,
     )
     for [one], other in zip(found, expected, strict=True):
         assert one
         assert other.startswith(one)
+    assert found[3][0].startswith("ance(") == (how == "exact")
+
+
+def test_exact_draws_stops_and_refusals(llm):
+    text = "def f(x):\n    return isinst"
+
+    def exactly(**settings: object) -> list[str]:
+        params = SamplingParams(**{"temperature": 0, "max_tokens": 8} | settings)
+        return heal_generate(llm, [text], params, how="exact")[0]
+
+    [whole] = exactly()
+    assert exactly(max_tokens=1) == ["ance"]
+    for stop in ("nce", "ce(", whole[5:7]):
+        assert exactly(stop=stop) == [whole[: whole.index(stop)]]
+    drawn = exactly(temperature=1, n=6, seed=2)
+    assert len(drawn) == 6
+    assert drawn == exactly(temperature=1, n=6, seed=2) != exactly(temperature=1, n=6, seed=3)
+    assert set(exactly(temperature=1, top_k=1, n=3)) == {whole}
+    with pytest.raises(SettingError, match="restricts the output"):
+        exactly(allowed_token_ids=[5])
+    with pytest.raises(SettingError, match="'mask' or 'exact'"):
+        heal_generate(llm, [text], SamplingParams(), how="best")
 
 
 def test_stop_strings_count_in_the_new_text_only(llm):

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from charwise import errors, healing
+    from charwise import constraints, errors, healing
     from charwise.coverings.best_first import Covering
+    from charwise.cursor.choose import Chosen
     from charwise.cursor.distributions import NextBytes, NextChars
-    from charwise.cursor.generation import Completion
+    from charwise.cursor.drafts import Completion
     from charwise.cursor.middle import Infilling
     from charwise.cursor.state import State
     from charwise.known_text.effort import Effort
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
 
 _HOME = {
     "CharLM": "charwise.model",
-    "Completion": "charwise.cursor.generation",
+    "Chosen": "charwise.cursor.choose",
+    "Completion": "charwise.cursor.drafts",
     "Covering": "charwise.coverings.best_first",
     "Effort": "charwise.known_text.effort",
     "Infilling": "charwise.cursor.middle",
@@ -42,10 +44,11 @@ _HOME = {
     "heal_infill": "charwise.processors.transformers.infill",
     "load": "charwise.model",
 }
-_MODULES = ("errors", "healing")
+_MODULES = ("constraints", "errors", "healing")
 
 __all__ = [
     "CharLM",
+    "Chosen",
     "Completion",
     "Covering",
     "Effort",
@@ -56,6 +59,7 @@ __all__ = [
     "SortedVocabulary",
     "State",
     "Vocabulary",
+    "constraints",
     "errors",
     "heal_generate",
     "heal_infill",

@@ -30,6 +30,17 @@ class HealingError(CharwiseError, ValueError):
     """A prompt that cannot be healed as asked, or a forced text that nothing can spell."""
 
 
+class ConstraintError(CharwiseError, ValueError):
+    """A constraint that is wrong, that cannot be satisfied, or a byte that it does not allow.
+
+    `position` is the offset of that byte in what was given.
+    """
+
+    def __init__(self, message: str, position: int = 0) -> None:
+        super().__init__(message)
+        self.position = position
+
+
 class TemplateError(CharwiseError, ValueError):
     """A model that is not known to fill in the middle, or not in the order asked for."""
 

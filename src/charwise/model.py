@@ -6,24 +6,26 @@ import os
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
-from typing import Any
+from typing import Any, Unpack
 
+from charwise.constraints.asked import MayFollow, constraint_of
 from charwise.coverings.best_first import Covering, best_first
 from charwise.coverings.members import Encodings
 from charwise.coverings.rows import EvaluatedRows
 from charwise.cursor.char_entropy import char_entropies
+from charwise.cursor.choose import Chosen
 from charwise.cursor.distributions import NextBytes, NextChars
+from charwise.cursor.drafts import Completion
 from charwise.cursor.generation import (
-    Completion,
     Drawn,
     Report,
     characters,
     check_report,
-    complete,
     stream,
 )
 from charwise.cursor.limit import Cancel, Limit
 from charwise.cursor.middle import Infilling, infill, opening_of, score_middles
+from charwise.cursor.particles import How, completions
 from charwise.cursor.sampling import Sampling
 from charwise.cursor.state import State, begin
 from charwise.errors import EngineError, SettingError, check_count
@@ -333,6 +335,9 @@ class CharLM:
         progress: Report | None = None,
         preset: str | Effort | None = None,
         tolerance: float | None = None,
+        how: How = "local",
+        particles: int = 64,
+        **may_follow: Unpack[MayFollow],
     ) -> list[Completion]:
         """Completions drawn from p(completion | prompt characters).
 
@@ -352,20 +357,33 @@ class CharLM:
             cancel: a `threading.Event` that stops when it is set.
             progress: called after each model call with how many bytes are drawn, and of how many
                 at most; a completion that ended early counts whole.
+            regex, json_schema, grammar, choices, constraint: what may follow the prompt, see
+                `charwise.constraints.MayFollow`; at most one.
+            how: "local" draws tokens from what is allowed at each step. "global" conditions on
+                the constraint as a whole: the n heaviest texts come as a `Weighted` list, which
+                has their weights and the probability of the constraint.
+            particles: with how="global", and a set that is not small, the size of the sample.
 
         Raises:
             SettingError: for a number, a stop string or a budget that is none.
+            ConstraintError: for a constraint that is wrong, or that nothing satisfies.
             ZeroProbabilityError: if the model gives the prompt probability zero.
 
         >>> import charwise
         >>> lm = charwise.load()
         >>> lm.complete("import nump", max_new_bytes=1)[0].text
         'y'
+        >>> lm.complete("return ", choices=["True", "False"])[0].text
+        'True'
         """
+        constraint = constraint_of(may_follow)
         limit, sampling = Limit(seconds, cancel), Sampling(temperature, top_p, top_k, seed)
         state = self.state(prompt, preset=preset, tolerance=tolerance)
-        return complete(
+        return completions(
             state,
+            constraint,
+            how,
+            particles,
             n=n,
             max_new_bytes=max_new_bytes,
             stop=stop,
@@ -388,19 +406,28 @@ class CharLM:
         cancel: Cancel | None = None,
         preset: str | Effort | None = None,
         tolerance: float | None = None,
+        **may_follow: Unpack[MayFollow],
     ) -> Iterator[str]:
         """One completion in pieces, as it is drawn; never ends a piece inside a character.
 
-        Arguments and errors are those of `complete`.
+        Arguments and errors are those of `complete`; constraints are local.
 
         >>> import charwise
         >>> lm = charwise.load()
         >>> "".join(lm.stream("import nump", max_new_bytes=1))
         'y'
         """
+        constraint = constraint_of(may_follow)
         limit, sampling = Limit(seconds, cancel), Sampling(temperature, top_p, top_k, seed)
         state = self.state(prompt, preset=preset, tolerance=tolerance)
-        return stream(state, max_new_bytes=max_new_bytes, stop=stop, sampling=sampling, limit=limit)
+        return stream(
+            state,
+            max_new_bytes=max_new_bytes,
+            stop=stop,
+            sampling=sampling,
+            limit=limit,
+            constraint=constraint,
+        )
 
     def characters(
         self,
@@ -413,20 +440,59 @@ class CharLM:
         seed: int | None = None,
         preset: str | Effort | None = None,
         tolerance: float | None = None,
+        **may_follow: Unpack[MayFollow],
     ) -> Iterator[Drawn]:
         """One completion a character at a time, with the distributions it was drawn from.
 
         Unlike `complete` it samples by default, and has no stop strings: look at what was drawn,
-        and stop.
+        and stop. A constraint is applied at each byte.
 
         >>> import charwise
         >>> drawn = next(charwise.load().characters("import nump", temperature=0))
         >>> drawn.character, drawn.distributions[0].top(1)[0][0]
         ('y', 'y')
         """
+        constraint = constraint_of(may_follow)
         sampling = Sampling(temperature, top_p, top_k, seed)
         state = self.state(prompt, preset=preset, tolerance=tolerance)
-        return characters(state, max_new_bytes=max_new_bytes, sampling=sampling)
+        return characters(
+            state, max_new_bytes=max_new_bytes, sampling=sampling, constraint=constraint
+        )
+
+    def choose(
+        self,
+        prompt: Prompt,
+        choices: Iterable[str | bytes],
+        *,
+        stop: StopStrings = None,
+        ended: bool = False,
+        preset: str | Effort | None = None,
+        tolerance: float | None = None,
+    ) -> Chosen:
+        """The exact posterior over a list of continuations, whatever their lengths.
+
+        All tokenizations of each are summed, across the end of the prompt too. They are evaluated
+        together, what several begin with once.
+
+        Args:
+            prompt: what comes before.
+            choices: the continuations, each once.
+            stop: each choice is followed by this string, or one of these.
+            ended: each choice is followed by the end of text. With neither, a choice is what the
+                text goes on with, whatever comes then, and none may begin another.
+
+        Raises:
+            SettingError: a choice twice, or one that begins another where both may be meant.
+            ConstraintError: no choices, or what is no string.
+            ZeroProbabilityError: if the model gives all of them probability zero.
+
+        >>> import charwise
+        >>> chosen = charwise.load().choose("for i in ra", ["nge(", "ndom."])
+        >>> chosen.top(1)[0][0], chosen.probs.sum().round(9)
+        ('nge(', np.float64(1.0))
+        """
+        state = self.state(prompt, preset=preset, tolerance=tolerance)
+        return state.choose(choices, stop=stop, ended=ended)
 
     def infill(
         self,

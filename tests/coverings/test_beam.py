@@ -339,7 +339,7 @@ def test_the_threshold_only_loses():
         assert expected.sum() - found.sum() <= truth - kept + kept * _ROUNDING + sum_skipped(beam)
 
     check()
-    assert np.mean(emptied) < 0.1
+    assert np.mean(emptied) < 0.2
 
 
 def sum_skipped(beam: Beam) -> float:

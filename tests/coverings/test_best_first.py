@@ -53,7 +53,7 @@ def masses_of(covering: Covering) -> np.ndarray:
 
 
 @given(cases())
-@examples(2000)
+@examples(500)
 def test_tolerance_zero_is_the_oracle(case: Case):
     model, text = case.model, case.text
     expected = log_of(prefix_probability(text, model.p, model.vocabulary))
@@ -93,7 +93,7 @@ def test_the_chain_rule_in_logs(case: Case):
 
 
 @given(cases(), st.integers(1, 12), st.sampled_from((1, 2, 32)), st.booleans())
-@examples(2000)
+@examples(500)
 def test_intervals_contain_the_truth(case: Case, most: int, batch: int, through: bool):
     model, text = case.model, case.text
     prefix = log_of(prefix_probability(text, model.p, model.vocabulary))

@@ -20,7 +20,8 @@ import charwise
 import charwise.cursor.sampling
 from charwise import CharLM, Vocabulary
 from charwise.coverings.reference import enum_cover, next_character_probability, prefix_probability
-from charwise.cursor.generation import Completion, draw_byte, draw_members
+from charwise.cursor.drafts import Completion, draw_members
+from charwise.cursor.generation import draw_byte
 from charwise.cursor.sampling import Sampling
 from charwise.cursor.shared_tree import EXACT_TOKENS
 from charwise.engines.ngram import NgramLM

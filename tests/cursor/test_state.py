@@ -53,7 +53,7 @@ def is_true(state: State, case: Case) -> None:
 
 
 @given(cases(largest=200), st.integers(0, 8))
-@examples(200)
+@examples(120)
 def test_stepping_is_building_at_once(case: Case, cut: int):
     lm, text = exact(case), case.text
     prompt, rest = text[:cut], text[cut:]

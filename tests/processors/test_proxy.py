@@ -174,6 +174,9 @@ def test_servers_that_cannot_heal() -> None:
         assert planned({"prompt": PROMPT}, SERVERS[name]).reason == SERVERS[name].why_not
         with pytest.raises(SettingError, match=name):
             planned({"prompt": PROMPT, "charwise_heal": "word"}, SERVERS[name])
+    for server in SERVERS.values():
+        with pytest.raises(SettingError, match="log-probabilities of named tokens"):
+            planned({"prompt": PROMPT, "charwise_heal": "exact"}, server)
     python = SERVERS["llama-cpp-python"]
     assert planned({"prompt": PROMPT}, python, native=True).reason == "endpoint"
     assert planned({"prompt": [PROMPT, "a"]}, native=True).reason == "several"

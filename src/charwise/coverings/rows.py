@@ -64,6 +64,24 @@ class EvaluatedRows:
         self._rows: dict[int, Row] = {}
         self._children = {edge: node for node, edge in enumerate(edges, start=1)}
 
+    def aside(self) -> EvaluatedRows:
+        """The same tree, and what is known of it; contexts added here stay unknown there.
+
+        For contexts that are dropped again.
+
+        >>> from charwise.engines.ngram import NgramLM
+        >>> from charwise.tokens.vocabulary import Vocabulary
+        >>> vocabulary = Vocabulary.from_bytes([b"a", None], end_ids=[1], bos_ids=[1])
+        >>> lm = NgramLM(vocabulary, 1, {(): [0.5, 0.5]})
+        >>> evaluated = EvaluatedRows(lm.tree([1]), SortedVocabulary(vocabulary), retain=True)
+        >>> evaluated.aside().extend([(0, 0)]), evaluated.extend([(0, 0)])
+        ([1], [2])
+        """
+        other = EvaluatedRows(self.tree, self.index, retain=True)
+        other._children.update(self._children)
+        other._origin = self._origin
+        return other
+
     @classmethod
     def of(cls, engine: TokenLM, prompt_ids: Sequence[int]) -> EvaluatedRows:
         """The rows of a new tree after a prompt.

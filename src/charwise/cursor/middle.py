@@ -15,7 +15,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from charwise.cursor.generation import Completion, Cursor, complete
+from charwise.cursor.drafts import Completion, Cursor
+from charwise.cursor.generation import complete
 from charwise.cursor.limit import Limit
 from charwise.cursor.sampling import Sampling
 from charwise.cursor.shared_tree import EXACT_TOKENS

@@ -21,6 +21,7 @@ class Outcome(NamedTuple):
         reason: one word, why the request goes through as it came.
         given_back: tokens that its prompts gave back, together.
         forced: bytes that are reproduced, together.
+        how: "mask" or "exact".
 
     >>> Outcome(None, 2, 5).header, Outcome("max_tokens").header
     ('healed; given-back=2; forced=5', 'off; reason=max_tokens')
@@ -29,6 +30,7 @@ class Outcome(NamedTuple):
     reason: str | None = None
     given_back: int = 0
     forced: int = 0
+    how: str = "mask"
 
     @classmethod
     def of(cls, answers: Iterable[Answer]) -> Outcome:
@@ -42,7 +44,8 @@ class Outcome(NamedTuple):
         """The header's value."""
         if self.reason is not None:
             return f"off; reason={self.reason}"
-        return f"healed; given-back={self.given_back}; forced={self.forced}"
+        exactly = "; how=exact" if self.how == "exact" else ""
+        return f"healed; given-back={self.given_back}; forced={self.forced}{exactly}"
 
 
 def telling(send: Send, outcome: Outcome) -> Send:

@@ -71,7 +71,7 @@ def plan(
     body = without if rule is not None else None
     if rule == "exact":
         raise SettingError(
-            "exact healing asks for the log-probabilities of named tokens after given tokens, which "
+            "exact healing asks for log-probabilities of named tokens after given tokens, which "
             f'the server behind ({server.name}) does not tell: give "auto". vLLM\'s own '
             "middleware can."
         )

@@ -18,7 +18,7 @@ from charwise.processors.openai.answer import Answer
 from charwise.processors.openai.request import HEAL, Message
 from charwise.processors.vllm.exact import Asking, chosen, members_from, needs_search
 from charwise.processors.vllm.openai_request import most_tokens, without_heal
-from charwise.processors.vllm.prompts import Served
+from charwise.processors.vllm.prompts import served
 from charwise.processors.vllm.structured import constraint
 from charwise.tokens.stops import Stops
 from charwise.tokens.vocabulary import Vocabulary
@@ -33,7 +33,7 @@ def is_asked(request: Message) -> bool:
     return bool((request.get("vllm_xargs") or {}).get(HEAL) == "exact")
 
 
-def check(request: Message) -> None:
+def _check(request: Message) -> None:
     """Refuse what cannot go with exact healing, beside what cannot go with any.
 
     Raises:
@@ -51,22 +51,22 @@ def check(request: Message) -> None:
         )
 
 
-async def begun(
-    state: Any, model: Served, request: Message, answers: Sequence[Answer]
-) -> list[Answer]:
+async def begun(state: Any, request: Message, answers: Sequence[Answer]) -> list[Answer]:
     """An answer for each choice, which goes on from a member; asked of the engine itself.
 
     Args:
         state: of vLLM's application.
-        model: that is served.
         request: as the client sent it.
         answers: as planned, one for each prompt.
 
     Raises:
         HealingError: members that cannot be found.
-        SettingError: an engine that cannot be asked; a model that is an adapter.
+        SettingError: an engine that cannot be asked; a model that is an adapter; what cannot go
+            with exact healing.
     """
+    _check(request)
     config = state.vllm_config
+    model = served(config.model_config)
     _check_base_model(state, request)
     asking = Asking(config, alone=False)
     most = most_tokens(request)
@@ -81,7 +81,7 @@ async def begun(
         search = asking.search(model.index, healed, most or 1)
         members = await members_from(state.engine_client, asking, search, healed.kept)
         seed = request.get("seed")
-        rng = np.random.default_rng(None if seed is None else [abs(seed), number])
+        rng = np.random.default_rng([abs(seed), number] if isinstance(seed, int) else None)
         drawn = chosen(members, defaults | given, request.get("n") or 1, rng)
         for copy, member in enumerate(drawn):
             found.append(BegunAnswer(model.vocabulary, request, answer, number, copy, member))
@@ -159,7 +159,7 @@ def _body(
     least = request.get("min_tokens") or 0
     if least:
         body["min_tokens"] = max(0, least - bool(beyond))
-    if request.get("seed") is not None:
+    if isinstance(request.get("seed"), int):
         body["seed"] = request["seed"] + copy
     if request.get("request_id"):
         body["request_id"] = f"{request['request_id']}-{first}"

@@ -112,17 +112,15 @@ class HealingMiddleware:
                 request, found = await self._plan_chat(scope, body)
             elif whole:
                 request, found = await self._away(lambda: self._plan(scope, body))
-                if begun_answer.is_asked(request) and not isinstance(found, str):
-                    begun_answer.check(request)
-                    state = scope["app"].state
-                    model = served(state.vllm_config.model_config)
-                    found = await begun_answer.begun(state, model, request, found)
+            outcome = Outcome(found) if isinstance(found, str) else Outcome.of(found)
+            if begun_answer.is_asked(request) and not isinstance(found, str):
+                outcome = outcome._replace(how="exact")
+                found = await begun_answer.begun(scope["app"].state, request, found)
         except CharwiseError as error:
             outcome = Outcome("refused")
             self._note(outcome, begun)
             await send_error(telling(send, outcome), 400, str(error))
             return
-        outcome = Outcome(found) if isinstance(found, str) else Outcome.of(found)
         self._note(outcome, begun)
         send = telling(send, outcome)
         if not isinstance(found, str):
