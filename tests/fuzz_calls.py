@@ -17,7 +17,6 @@ import charwise
 from charwise import CharLM, SortedVocabulary, Vocabulary, healing
 from charwise.cli.app import app
 from charwise.errors import CharwiseError
-from charwise.template import Template
 from fuzz_values import (
     BUDGET,
     BYTES,
@@ -181,9 +180,6 @@ def command_line(arguments: list[str]) -> None:
     assert "Traceback" not in result.output
 
 
-ORDER = some(None, "psm", "spm")
-TEMPLATE = some(None, Template(0, 0, 0), Template(0, 0, None), Template(2**40, 0, 0))
-
 # ---- what is called -----------------------------------------------------------------------------
 
 CALLS: dict[str, Call] = {
@@ -245,28 +241,22 @@ CALLS: dict[str, Call] = {
                 "stop": STOP,
                 "preset": PRESET,
                 "progress": REPORT,
+                "regex": some(None, None, None, "[ab]+", "(", 5),
+                "choices": some(None, None, None, ["a", "b"], [], "ab", [b"\xff"]),
+                "how": some("local", "local", "global", "x"),
+                "particles": some(2, 0),
                 **SAMPLING,
                 **BUDGET,
+            },
+            "choose": {
+                "prompt": PROMPT,
+                "choices": some(["a", "b"], ["a", "ab"], [], "ab", [b"\xff", "é"], [None]),
+                "stop": STOP,
+                "ended": FLAG,
+                "preset": PRESET,
+                "tolerance": TOLERANCE,
             },
             "stream": {"prompt": PROMPT, "stop": STOP, "preset": PRESET, **SAMPLING, **BUDGET},
-            "infill": {
-                "prefix": st.one_of(TEXT, BYTES),
-                "suffix": st.one_of(TEXT, BYTES),
-                "n": SIZE,
-                "order": ORDER,
-                "template": TEMPLATE,
-                "preset": PRESET,
-                **SAMPLING,
-                **BUDGET,
-            },
-            "score_infill": {
-                "prefix": st.one_of(TEXT, BYTES),
-                "middle": st.one_of(TEXT, BYTES),
-                "suffix": st.one_of(TEXT, BYTES),
-                "order": ORDER,
-                "template": TEMPLATE,
-                "preset": PRESET,
-            },
             "characters": {"prompt": PROMPT, "preset": PRESET, **SAMPLING},
         }.items()
     },
