@@ -583,6 +583,8 @@ class CharLM:
             TemplateError: as `infill`.
         """
         window = self.engine.window
+        if template is not None and not isinstance(template, Template):
+            raise SettingError(f"template is {template!r}: make one with Template.named.")
         return request(
             prefix,
             suffix,

@@ -153,3 +153,18 @@ def test_ctrl_c_is_quiet() -> None:
     process.send_signal(signal.SIGINT)
     out, errors = process.communicate(timeout=60)
     assert (process.returncode, out, errors) == (130, b"", b"")
+
+
+def test_bars_on_a_terminal_are_told_what_is_done(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for forced in (False, True):
+        if forced:
+            monkeypatch.setenv("FORCE_COLOR", "1")  # rich takes the stream for a terminal
+        else:
+            monkeypatch.delenv("FORCE_COLOR", raising=False)
+        with terminal.bars() as bar:
+            bar("drawing")(3, 9)
+        streams = capsys.readouterr()
+        assert streams.out == ""
+        assert ("drawing" in streams.err and "3/9" in streams.err) == forced
