@@ -1,6 +1,7 @@
 # make demo   complete eight partial identifiers with the embedded model
 # make test   tests, doctests, ruff and mypy --strict; PYTEST_ARGS="-k cut" adds pytest options
 # make fuzz SECONDS=600  odd arguments for every public function; what comes out and should not
+# make mutants MODULE=healing SAMPLE=100  changes in one module, and which of them no test notices
 # make docs   the site, in build/docs; whatever is wrong with a page or a docstring ends it
 # make dist   wheel and source in dist/, checked; the wheel's `charwise demo` in an empty environment
 # make gpu    on a GPU, in nine minutes: scoring, the cursor and healing at sizes in use; build/gpu.json
@@ -15,6 +16,7 @@
 PYTHON ?= python3
 PYTEST_ARGS ?=
 SECONDS ?= 600
+SAMPLE ?= 0
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
@@ -26,7 +28,7 @@ VLLM_VERSIONS := 0.28.0 0.30.0
 # With the environment that is there: .venv if it was made, else what PYTHON has.
 GPU_PYTHON ?= $(if $(wildcard $(READY)),$(BIN)/python,$(PYTHON))
 
-.PHONY: demo test fuzz docs dist gpu clean test-llama-cpp test-vllm test-vllm-versions
+.PHONY: demo test fuzz mutants docs dist gpu clean test-llama-cpp test-vllm test-vllm-versions
 .DELETE_ON_ERROR:
 
 demo: $(READY)
@@ -42,6 +44,10 @@ test: $(READY)
 
 fuzz: $(READY)
 	PYTHONPATH=tests $(BIN)/python tests/fuzz.py --seconds $(SECONDS)
+
+mutants: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check mutmut==3.8.1 -c constraints.txt
+	$(BIN)/python tests/mutants.py $(MODULE) --sample $(SAMPLE)
 
 docs: $(READY)
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/docs

@@ -1,13 +1,14 @@
-"""Known text: error against speed, for beams, rounds, presets and the peer.
+"""Known text: error against speed, for beams, presets and the settings that a paper may vary.
 
-    python benchmarks/scoring.py [--peer PYTHON] [--json FILE]
+    python benchmarks/frontier.py [--json FILE] [--figure FILE]
 
-Two texts: *hard*, held-out code for the embedded model, and *easy*, stories that the TinyStories
-model wrote itself. Errors are measured on the first bytes against a beam of width 128: the mean
-Jensen-Shannon distance of the next-byte distributions, and the mean absolute difference of the
-surprisals in bits. Speed is that of scoring alone, without distributions, the median of several
-runs (long ones are timed once), all in the same process; `× plain` compares with one teacher-forced
-pass per window, timed right after. Beams go back to what they dropped when they empty.
+What is judged on text that chose no parameter is in `scoring.py`. Here are two texts: *hard*,
+held-out code for the embedded model, and *easy*, stories that the TinyStories model wrote itself.
+Errors are measured on the first bytes against a beam of width 128: the mean Jensen-Shannon distance
+of the next-byte distributions, and the mean absolute difference of the surprisals in bits. Speed is
+that of scoring alone, without distributions, the median of several runs (long ones are timed
+once), all in the same process; `× plain` compares with one teacher-forced pass per window, timed
+right after. Beams go back to what they dropped when they empty.
 """
 
 from __future__ import annotations
@@ -16,8 +17,6 @@ import argparse
 import json
 import math
 import statistics
-import subprocess
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -32,7 +31,6 @@ import texts
 from charwise.evaluation.distance import js_distance
 from charwise.evaluation.methods import Walk, walk_beam, walk_canonical, walk_rounds
 from charwise.known_text.effort import PRESETS, Effort
-from charwise.models import EMBEDDED
 
 #: A run of more seconds than this is timed once.
 _LONG = 8.0
@@ -121,23 +119,6 @@ def measure(
     return rows
 
 
-def peer(python: str, folder: str, text: bytes, size: int) -> list[dict[str, Any]]:
-    """genlm-bytes at K = 2, 4, 8 on the first bytes."""
-    rows = []
-    with tempfile.TemporaryDirectory() as scratch:
-        file = Path(scratch) / "text"
-        file.write_bytes(text)
-        script = Path(__file__).with_name("peer_genlm.py")
-        for k in (2, 4, 8):
-            command = [python, str(script), folder, str(file), "--k", str(k), "--bytes", str(size)]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode:
-                raise SystemExit(f"the peer failed: {done.stderr[-800:]}")
-            row = json.loads(done.stdout.splitlines()[-1])
-            rows.append({"method": f"genlm-bytes K={k}", **row})
-    return rows
-
-
 def show(title: str, rows: list[dict[str, Any]]) -> None:
     """A table of the rows."""
     columns = {
@@ -196,25 +177,20 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=5, help="runs whose median is taken")
     parser.add_argument("--quick", action="store_true", help="presets and two beams only")
     parser.add_argument("--only", choices=["hard", "easy"], help="one text only")
-    parser.add_argument("--peer", help="python of an environment with genlm-bytes")
-    parser.add_argument("--peer-bytes", type=int, default=300, help="bytes the peer walks")
     parser.add_argument("--json", type=Path, help="write the rows here too")
     parser.add_argument("--figure", type=Path, help="draw the frontiers here, as png or svg")
     args = parser.parse_args()
-    cases: dict[str, tuple[charwise.CharLM, str, bytes]] = {}
+    cases: dict[str, tuple[charwise.CharLM, bytes]] = {}
     if args.only != "easy":
-        cases["hard"] = (charwise.load(), EMBEDDED, texts.hard_text(args.bytes))
+        cases["hard"] = (charwise.load(), texts.hard_text(args.bytes))
     stories = texts.tinystories() if args.only != "hard" else None
     if stories is not None:
-        folder = str(texts.data_folder() / "models" / "tinystories-3m")
-        cases["easy"] = (stories, folder, texts.easy_text(stories, args.bytes))
+        cases["easy"] = (stories, texts.easy_text(stories, args.bytes))
     elif args.only != "hard":
         print("The easy text is left out: no tinystories-3m in CHARWISE_DATA.")
     results = {}
-    for name, (lm, folder, text) in cases.items():
+    for name, (lm, text) in cases.items():
         rows = measure(name, lm, text, args)
-        if args.peer:
-            rows += peer(args.peer, folder, text, args.peer_bytes)
         show(f"{name}: {len(text)} bytes, {len(lm.vocabulary.encode(text))} tokens", rows)
         results[name] = rows
     if args.json:

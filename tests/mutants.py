@@ -41,7 +41,7 @@ KNOWN_TEXT = [
 TESTS = {
     "tokens/index": ["tokens/test_index.py", "tokens/test_wrong_input.py"],
     "healing": ["test_healing.py"],
-    "coverings/reference": ["coverings/test_reference.py"],
+    "coverings/reference": ["coverings/test_reference.py", "coverings/test_beam.py"],
     "coverings/best_first": ["coverings/test_best_first.py"],
     "coverings/beam": ["coverings/test_beam.py"],
     "coverings/bundles": ["coverings/test_beam.py"],

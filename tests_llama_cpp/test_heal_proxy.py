@@ -12,7 +12,6 @@ import socket
 import subprocess
 import sys
 import sysconfig
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -163,7 +162,8 @@ def test_the_same_text_as_with_a_logits_processor(served: Served, embedded_file:
     same = 0
     prompts = code_prompts(12)
     for prompt, _ in prompts:
-        text = text_of(complete(served.healed, prompt, max_tokens=6))
+        # The server penalises repeated tokens, unless told otherwise.
+        text = text_of(complete(served.healed, prompt, max_tokens=6, repeat_penalty=1.0))
         # In a list, since this file adds no start token. Here the bound is exact, there it may
         # be too low by tokens that reproduce the text.
         own = heal_completion(llama, [prompt], max_tokens=6, temperature=0)["choices"][0]["text"]
@@ -284,10 +284,7 @@ def test_a_client_that_leaves_ends_the_generation(served: Served) -> None:
     for _ in range(3):
         with served.healed.stream("POST", "/v1/completions", json=body) as response:
             next(response.iter_lines())
-    left = threading.Event()
-    threading.Timer(60, left.set).start()
     assert text_of(complete(served.healed, CHECK)).startswith("or(")
-    assert not left.is_set()
     if served.kind == "llama.cpp":
         assert "cancel task" in served.log.read_text(errors="replace")
 

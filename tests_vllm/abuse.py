@@ -150,10 +150,11 @@ def departures(url: httpx.URL, key: str) -> list[Callable[[], None]]:
     ]
 
 
-def watch(host: str, port: int, stop: Any, told: Any) -> None:
+def watch(host: str, port: int, ready: Any, stop: Any, told: Any) -> None:
     """Ask `/health` every 10 ms until told to stop; tells latencies, and statuses but 200."""
     connection = http.client.HTTPConnection(host, port, timeout=60)
     latencies, bad = [], []
+    ready.set()
     while not stop.is_set():
         begun = time.perf_counter()
         connection.request("GET", "/health")
@@ -171,12 +172,13 @@ class Watched:
 
     def __init__(self, url: httpx.URL) -> None:
         context = multiprocessing.get_context("spawn")
-        self._stop, self._told = context.Event(), context.Queue()
-        arguments = (url.host, url.port, self._stop, self._told)
+        self._ready, self._stop, self._told = context.Event(), context.Event(), context.Queue()
+        arguments = (url.host, url.port, self._ready, self._stop, self._told)
         self._process = context.Process(target=watch, args=arguments)
 
     def __enter__(self) -> Watched:
         self._process.start()
+        self._ready.wait()
         return self
 
     def __exit__(self, *_: object) -> None:

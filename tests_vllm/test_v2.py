@@ -15,15 +15,16 @@ import vllm.v1.worker.cpu.shm  # noqa: F401 - what the V2 runner needs on a CPU
 from checks import check_greedy, check_room, check_sampling, generate
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from vllm import LLM
+from vllm import LLM, SamplingParams
 from vllm.v1.worker.gpu.sample.logits_processor import LogitsContext, LogitsProcRequestState
 from vllm.v1.worker.gpu.states import RequestState
 
 from charwise import SortedVocabulary, Vocabulary
+from charwise import heal_generate as transformers_heal_generate
 from charwise.healing import allowed_next, remaining
 from charwise.models import EMBEDDED
 from charwise.processors.decision import Decisions
-from charwise.processors.vllm import served, why_not
+from charwise.processors.vllm import heal_generate, served, why_not
 from charwise.processors.vllm.device_chunks import CHUNK
 from charwise.processors.vllm.device_table import ForcedSlots
 from charwise.processors.vllm.prompts import most_forced
@@ -204,6 +205,22 @@ def test_greedy(llm, reference, prompts):
 
 def test_sampling_with_several_completions_each(llm, prompts):
     check_sampling(llm, prompts[:3], 12)
+
+
+def test_exact_healing_asks_for_named_tokens(llm, reference):
+    texts = ["def f(x):\n    return isinst", "for i in rang"]
+    found = heal_generate(llm, texts, SamplingParams(temperature=0, max_tokens=4), how="exact")
+    expected = transformers_heal_generate(
+        reference.model,
+        reference.tokenizer,
+        [[text] for text in texts],
+        how="exact",
+        max_new_tokens=8,
+        do_sample=False,
+    )
+    for [one], other in zip(found, expected, strict=True):
+        assert one
+        assert other.startswith(one)
 
 
 def test_chunked_prefill_and_preemption(llm, reference, texts):

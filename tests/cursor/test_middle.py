@@ -31,7 +31,7 @@ from charwise.engines.ngram import NgramLM
 from charwise.errors import TokenizationError, ZeroProbabilityError
 from charwise.infill import request
 from charwise.template import Template
-from models import Model, Rows, close_logs, examples, log_of, models, texts
+from models import Model, Rows, close_logs, examples, log_of, models, random_lm, texts
 
 EXAMPLES = int(os.environ.get("CHARWISE_EXAMPLES", "120"))
 
@@ -189,3 +189,27 @@ def test_the_end_is_where_the_sum_says_and_not_at_the_first_match() -> None:
         state, asked, lm.effort, n=1, max_new_bytes=8, sampling=Sampling(), limit=Limit()
     )
     assert (one.raw, one.finish) == (b"axb", "end")
+
+
+def test_what_does_not_fit_the_window_is_cut_and_the_answer_says_so() -> None:
+    tokens: list[bytes | None] = [bytes([byte]) for byte in range(97, 107)]
+    vocabulary = Vocabulary.from_bytes(
+        [*tokens, None, None, None, None],
+        end_ids=[10],
+        bos_ids=[10],
+        special={11: "<fim_prefix>", 12: "<fim_suffix>", 13: "<fim_middle>"},
+    )
+    lm = CharLM(random_lm(vocabulary, 2, 3, window=64), preset="exact")
+    for order in ("psm", "spm"):
+        [short] = lm.infill("abc", "defg", max_new_bytes=2, order=order)  # type: ignore[arg-type]
+        assert (short.prefix_cut, short.suffix_cut) == (0, 0)
+        [long] = lm.infill("abcdefghij" * 9, "j" * 100, max_new_bytes=2, order=order)  # type: ignore[arg-type]
+        assert long.prefix_cut + long.suffix_cut == 190 - (64 - 64 // 4 - 4)
+        # The far ends are what is lost: the same texts without them are asked the same.
+        again = lm.infill(
+            ("abcdefghij" * 9)[long.prefix_cut :],
+            "j" * (100 - long.suffix_cut),
+            max_new_bytes=2,
+            order=order,  # type: ignore[arg-type]
+        )
+        assert [(one.raw, one.logprob) for one in again] == [(long.raw, long.logprob)]

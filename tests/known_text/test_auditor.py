@@ -20,10 +20,11 @@ def test_of_repeats_finds_what_a_beam_of_rules_may_lose():
     """Between its own doubts, the estimate is where `covering` has it."""
     lm = charwise.load()
     text = "foo " * 8
-    audit = lm.score(text, preset="fast").audit(200, seed=1)
+    audit = lm.score(text, preset="fast").audit(64, seed=1)
     truth = lm.covering(text, tolerance=1e-2, max_contexts=3000).prefix_logprob()
-    assert truth.lower - 4 * audit.error <= audit.logprob <= truth.upper + 4 * audit.error
-    assert audit.error < 0.3
+    slack = 4 * audit.error + 1e-3
+    assert truth.lower - slack <= audit.logprob <= truth.upper + slack
+    assert audit.error < 0.1
 
 
 def test_with_a_context_it_is_the_conditional_probability():
@@ -32,8 +33,8 @@ def test_with_a_context_it_is_the_conditional_probability():
     lm, model = CharLM(engine), Model(vocabulary, engine)
     whole, given = (prefix_probability(text, model.p, vocabulary) for text in (b"abaab", b"ab"))
     score = lm.score(b"aab", context=b"ab", preset=Effort(0.0, 1.0))
-    audit = score.audit(2000, seed=2)
-    assert abs(np.exp(audit.logprob) / (whole / given) - 1) < 4 * audit.error < 0.2
+    audit = score.audit(16, seed=2)  # two contexts a beam, of up to five
+    assert abs(np.exp(audit.logprob) / (whole / given) - 1) < 5 * audit.error < 1
     assert audit.scored == pytest.approx(np.log(whole / given), abs=1e-9)
     assert audit.difference == audit.scored - audit.logprob
 
@@ -41,13 +42,13 @@ def test_with_a_context_it_is_the_conditional_probability():
 def test_the_same_seed_draws_the_same():
     lm = charwise.load()
     score = lm.score("ValueErrValueErr")
-    assert score.audit(16, seed=4) == score.audit(16, seed=4)
-    assert score.audit(16, seed=4).logprob != score.audit(16, seed=5).logprob
+    assert score.audit(8, seed=4) == score.audit(8, seed=4)
+    assert score.audit(8, seed=4).logprob != score.audit(8, seed=5).logprob
 
 
 def test_the_empty_text_is_certain():
     lm = charwise.load()
-    audit = lm.score("").audit(2)
+    audit = lm.score("").audit(8)
     assert (audit.logprob, audit.error, audit.scored) == (0.0, 0.0, 0.0)
 
 
@@ -57,8 +58,8 @@ def test_what_cannot_be_audited_says_why():
     with pytest.raises(SettingError, match="does not know its model"):
         Score(b"a", zeros, zeros, zeros, contexts=0, calls=0).audit()
     score = lm.score("import os")
-    with pytest.raises(SettingError, match="draws is 1"):
-        score.audit(1)
+    with pytest.raises(SettingError, match="n is 7"):
+        score.audit(7)
     sent = pickle.loads(pickle.dumps(score))
     assert sent.auditor is None
     assert (sent.logprobs == score.logprobs).all()

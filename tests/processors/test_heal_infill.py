@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, LogitsProcessor
 
-from charwise import SortedVocabulary, Vocabulary, heal_infill
+from charwise import SortedVocabulary, Vocabulary, heal_generate, heal_infill
 from charwise.errors import SettingError, TemplateError
 from charwise.infill import Request, request
 from charwise.models import EMBEDDED
@@ -130,6 +130,22 @@ def test_a_middle_that_does_not_end_is_cut_where_its_end_is_likeliest() -> None:
     ends = list(index.vocabulary.end_ids)
     best = max(places, key=lambda place: float(logits[len(asked.ids) + place[0], ends].sum()))
     assert text.encode() == new[: best[1] - len(asked.ending)]
+
+
+def test_a_template_in_a_prompt_of_generate_is_healed_inside() -> None:
+    model, tokenizer = model_with_sentinels()
+    prefix, suffix = "for i in rang", "e(3):\n    pass\n"
+    before, between, last = NAMES
+    options = {"max_new_tokens": 4, "do_sample": False}
+    [written] = heal_generate(
+        model, tokenizer, f"{before}{prefix}{between}{suffix}{last}", **options
+    )
+    [asked] = heal_infill(
+        model, tokenizer, [prefix], [suffix], right="off", template=template_of(tokenizer),
+        **options,
+    )  # fmt: skip
+    assert written
+    assert asked.startswith(written)
 
 
 def test_batches_are_what_their_rows_are_alone() -> None:

@@ -68,6 +68,17 @@ def test_only_what_follows_the_last_special_token_is_cut() -> None:
     assert forced == " ValueErr"
 
 
+@pytest.mark.parametrize("line", ["    raise ValueErr\n", "word "])
+def test_of_a_long_prompt_only_the_end_is_tokenized(line: str) -> None:
+    end = "def f():\n    raise ValueErr"
+    short = cut_text(line * 20 + end, index())
+    long = cut_text(line * 5000 + end, index())
+    assert long.forced == short.forced == " ValueErr"
+    assert long.kept + long.forced == line * 5000 + end
+    assert long.healed.given_back == short.healed.given_back
+    assert len(long.healed.kept) < 9000
+
+
 def test_a_cut_inside_a_character_moves_before_it() -> None:
     tokens = [bytes([b]) for b in range(256)] + [b" na\xc3", b"\xaf", b"\xafv", b" "]
     vocabulary = Vocabulary.from_bytes(tokens)
@@ -140,6 +151,25 @@ def test_what_the_server_behind_is_asked() -> None:
     assert planned(both, SERVERS["llama-cpp-python"]).reason == "several"
 
 
+def test_special_tokens_do_not_stand_for_the_forced_text() -> None:
+    """llama.cpp's grammars know them by their spelling; in the answer they have none."""
+    tokens: list[bytes | None] = [bytes([b]) for b in range(256)]
+    vocabulary = Vocabulary(
+        [*tokens, b"<a>", None, None, None],
+        special={257: "<|start|>", 258: "<|end|>", 259: "[x]"},
+        end_ids=[258],
+    )
+    own = SortedVocabulary(vocabulary)
+    request = {"prompt": "ab <", "max_tokens": 2, "logit_bias": {"7": 1}}
+    [answer] = plan(request, own, LLAMA_CPP, native=False, asked_only=False).answers
+    assert answer.healed.forced == b"<"
+    assert answer.body["logit_bias"] == {"7": 1, "257": -100}
+    [answer] = plan(
+        request | {"prompt": "ab <a"}, own, LLAMA_CPP, native=False, asked_only=False
+    ).answers
+    assert answer.body["logit_bias"] == {"7": 1}
+
+
 @pytest.mark.parametrize(
     ("more", "reason"),
     [
@@ -154,6 +184,7 @@ def test_what_the_server_behind_is_asked() -> None:
         ({"n": "2"}, "too-many"),
         ({"grammar": {"root": 1}}, "grammar"),
         ({"grammar": "no rule"}, "cut"),
+        ({"stop": ["a"] * 300}, "too-many"),
         ({"prompt": ["a(", "b"] * 40}, "too-many"),
     ],
 )

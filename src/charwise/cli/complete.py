@@ -14,6 +14,7 @@ from charwise.cli.options import (
     ModelOptions,
     PresetOption,
     StdinOption,
+    ToleranceOption,
     read_prompt,
     takes_model,
 )
@@ -29,7 +30,8 @@ def complete(
     options: ModelOptions,
     prompt: Annotated[str | None, typer.Argument(help="The text to complete.")] = None,
     stdin: StdinOption = False,
-    preset: PresetOption = "default",
+    preset: PresetOption = None,
+    tolerance: ToleranceOption = None,
     max_new_bytes: Annotated[
         int, typer.Option(min=1, max=1_000_000, help="Length of a completion.")
     ] = 64,
@@ -97,7 +99,7 @@ def complete(
         request = completion.Request(text, rule, n, max_new_bytes, temperature, seed)
     except SettingError as error:
         raise typer.BadParameter(str(error)) from error
-    loaded = completion.Loaded(options.model, options.load(preset))
+    loaded = completion.Loaded(options.model, options.load(preset, tolerance))
     methods = completion.methods(loaded)
     cut = completion.prompt_cut(loaded, request)
     texts: dict[str, list[str]] = {}

@@ -12,7 +12,13 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from charwise.cli.options import JsonOption, ModelOptions, PresetOption, takes_model
+from charwise.cli.options import (
+    JsonOption,
+    ModelOptions,
+    PresetOption,
+    ToleranceOption,
+    takes_model,
+)
 from charwise.cli.terminal import console, print_json, steps
 
 
@@ -116,12 +122,15 @@ EXAMPLES = [
 
 @takes_model
 def demo(
-    options: ModelOptions, preset: PresetOption = "default", as_json: JsonOption = False
+    options: ModelOptions,
+    preset: PresetOption = None,
+    tolerance: ToleranceOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Complete eight partial words: plain, healed and exact."""
     from charwise.cli import completion
 
-    loaded = completion.Loaded(options.model, options.load(preset))
+    loaded = completion.Loaded(options.model, options.load(preset, tolerance))
     methods = completion.methods(loaded)
     results: list[dict[str, Any]] = []
     for example in steps(EXAMPLES, len(EXAMPLES), "completing"):

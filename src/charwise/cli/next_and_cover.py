@@ -16,6 +16,7 @@ from charwise.cli.options import (
     ModelOptions,
     PresetOption,
     StdinOption,
+    ToleranceOption,
     TopOption,
     read_prompt,
     takes_model,
@@ -39,16 +40,17 @@ def next_bytes(
     stdin: StdinOption = False,
     chars: Annotated[bool, typer.Option("--chars", help="Characters instead of bytes.")] = False,
     top: TopOption = 10,
-    preset: PresetOption = "default",
+    preset: PresetOption = None,
+    tolerance: ToleranceOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Print the probabilities of the next byte or character."""
     text = read_prompt(prompt, stdin)
-    lm = options.load(preset)
+    lm = options.load(preset, tolerance)
     with busy("summing over tokenizations"):
         state = lm.state(text)
         nxt = state.next_chars() if chars else state.next()
-        rows, missing = nxt.top(top), nxt.missing + 0.0
+        rows, missing, error = nxt.top(top), nxt.missing + 0.0, nxt.error + 0.0
         entropy = state.next().entropy + 0.0  # never −0.0
     if as_json:
         print_json(
@@ -57,6 +59,7 @@ def next_bytes(
             exact_from=state.exact_from,
             entropy_bits=entropy,
             missing=missing,
+            error=error,
             next=[{"text": name, "probability": p} for name, p in rows],
         )
         return
@@ -68,6 +71,7 @@ def next_bytes(
     left = "not listed" if chars else "left out"
     out.print(
         f"entropy of the next byte {entropy:.3f} bits; {left} {missing:.2g}; "
+        f"may be off by {error:.1g}; "
         f"exact from byte {state.exact_from}",
         soft_wrap=True,
     )

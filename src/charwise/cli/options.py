@@ -41,11 +41,19 @@ TrustOption = Annotated[
     bool, typer.Option("--trust-remote-code", help="Run the code that comes with the model.")
 ]
 PresetOption = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--preset",
         help="How much to spend: fast, default, accurate or exact.",
         autocompletion=_presets,
+        show_default="default",
+    ),
+]
+ToleranceOption = Annotated[
+    float | None,
+    typer.Option(
+        "--tolerance",
+        help="In place of a preset: the error to accept, in bits a byte, or a total variation.",
     ),
 ]
 TopOption = Annotated[int, typer.Option("--top", "-k", min=1, max=1_000_000, help="Rows to print.")]
@@ -63,18 +71,20 @@ class ModelOptions:
     revision: RevisionOption = None
     trust_remote_code: TrustOption = False
 
-    def load(self, preset: str = "default") -> CharLM:
+    def load(self, preset: str | None = None, tolerance: float | None = None) -> CharLM:
         """The model; a terminal says meanwhile what takes so long.
 
         Raises:
             ModelNotFoundError: what was looked for, and where.
         """
-        check_preset(preset)
+        check_preset(preset, tolerance)
         with busy("loading the model"):
             from charwise.model import load
 
             options = given(**asdict(self))
-            return load(options.pop("model", ""), preset=preset, **options)
+            return load(
+                options.pop("model", ""), **given(preset=preset, tolerance=tolerance), **options
+            )
 
 
 def given(**options: Any) -> dict[str, Any]:
@@ -118,12 +128,13 @@ def takes_model(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-def check_preset(name: str) -> None:
-    """Refuse an unknown preset, before anything is loaded."""
+def check_preset(name: str | None, tolerance: float | None = None) -> None:
+    """Refuse an unknown preset, or a bad tolerance, before anything is loaded."""
     from charwise.known_text.effort import effort_of
 
     try:
-        effort_of(name)
+        if name is not None or tolerance is not None:
+            effort_of(name, tolerance)
     except SettingError as error:
         raise typer.BadParameter(str(error)) from error
 

@@ -16,7 +16,14 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn, 
 from rich.table import Table
 from rich.text import Text
 
-from charwise.cli.options import JsonOption, ModelOptions, PresetOption, check_preset, takes_model
+from charwise.cli.options import (
+    JsonOption,
+    ModelOptions,
+    PresetOption,
+    ToleranceOption,
+    check_preset,
+    takes_model,
+)
 from charwise.cli.terminal import busy, console, print_json
 from charwise.errors import InputError, OutputError, SettingError
 from charwise.surprisal.spans import Convention
@@ -67,7 +74,8 @@ def score(
     keep_column: Annotated[
         list[str] | None, typer.Option(help="Is copied to the output; may be given several times.")
     ] = None,
-    preset: PresetOption = "default",
+    preset: PresetOption = None,
+    tolerance: ToleranceOption = None,
     entropy: Annotated[
         Literal["byte", "char"] | None,
         typer.Option(help="Add the entropy of what may come, and the rank of what came."),
@@ -90,7 +98,7 @@ def score(
     """Surprisal of the words or regions of texts, as a table."""
     if convention is not None and per != "word":
         raise typer.BadParameter("--convention is about words: use it with --per word.")
-    measure = Measure(per, convention or "leading", preset, entropy)
+    measure = Measure(per, convention or "leading", preset, entropy, tolerance)
     _check_output(files, out, overwrite, ray, workers)
     columns = Columns(
         text_column or "text", item_column, context_column, regions_column, tuple(keep_column or ())
@@ -158,7 +166,7 @@ def _job(files: list[str], columns: Columns, measure: Measure, *, named: bool) -
         raise typer.BadParameter("--regions-column needs --per region.")
     if files.count("-") > 1:
         raise typer.BadParameter("stdin ('-') is one text, and can be given once.")
-    check_preset(measure.preset)
+    check_preset(measure.preset, measure.tolerance)
     try:
         fields(measure, columns.kept)
     except SettingError as error:
@@ -211,7 +219,8 @@ def _print(
             model=model,
             per=job.measure.per,
             convention=job.measure.convention if job.measure.per == "word" else None,
-            preset=job.measure.preset,
+            preset=job.measure.preset or ("default" if job.measure.tolerance is None else None),
+            tolerance=job.measure.tolerance,
             rows=records,
             left_out=[str(row) for row in bad],
         )

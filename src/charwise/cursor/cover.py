@@ -23,7 +23,7 @@ from charwise.cursor.shared_tree import EXACT_TOKENS, SharedTree
 from charwise.errors import impossible
 from charwise.known_text.effort import PRESETS, Effort
 from charwise.known_text.estimate import faded
-from charwise.known_text.lattice import Lattice
+from charwise.known_text.lattice import Lattice, Vertex
 from charwise.known_text.ranges import KnownText
 from charwise.known_text.rounds import Rounds
 
@@ -38,8 +38,11 @@ _FINER, _MOST = 1e-2, 4096
 #: Bytes before the cursor of which what was lent still counts.
 _RECENT = 32
 
-#: By how much an error fades with a byte that is typed, and how much of what is lent there it gains.
+#: By how much an error fades with a byte that is typed, and how much of what is lent it gains.
 _FADING, _STEPPED = 0.85, 0.4
+
+#: What it changes if text before the root is not canonical, where it is not.
+_BEFORE = 0.05
 
 
 class Cover(NamedTuple):
@@ -141,13 +144,40 @@ class Steps:
         shares = faded(lattice.lent[recent] + lattice.missing[recent])
         error = float(shares[-1])
         if lattice.effort.lends:
-            masses = next_byte_masses(self._rows, bundles_at(lattice, self._known, size))[0]
-            probs = masses / max(float(masses.sum()), 1e-300)
+            probs = self._next(bundles_at(lattice, self._known, size))
             if self._probs is not None:
                 error += float(np.abs(probs - self._probs).sum()) / 2
             self._probs = probs
         self.last = min(1.0, error)
         return self.last
+
+    def before(self, lattice: Lattice, tokens: Sequence[int]) -> float:
+        """How much it matters that what is before the root is canonical.
+
+        By how much the distribution would change if the first of the last tokens, which are these,
+        were taken to be canonical too.
+        """
+        vertex, size = lattice.root, len(self._known.text)
+        for token in tokens:
+            if token not in vertex.children:
+                return _BEFORE
+            vertex = vertex.children[token]
+        weights = {vertex: 1.0}
+        for here in lattice.at[vertex.position : size]:
+            for one in here:
+                for child, mass in one.followed if one in weights else ():
+                    weights[child] = weights.get(child, 0.0) + weights[one] * mass
+        bundles = bundles_at(lattice, self._known, size, weights)
+        if self._probs is None or not bundles:
+            return _BEFORE
+        log_weight = lattice.log_weight(vertex) + log_sum([bundle.log_p for bundle in bundles])
+        others = max(0.0, 1.0 - math.exp(log_weight - float(lattice.log_prefix[size])))
+        changed = float(np.abs(self._next(bundles) - self._probs).sum()) / 2
+        return changed + _BEFORE * others
+
+    def _next(self, bundles: Sequence[Bundle]) -> NDArray[np.float64]:
+        masses = next_byte_masses(self._rows, bundles)[0]
+        return np.asarray(masses / max(float(masses.sum()), 1e-300))
 
 
 def _cover_of(lattice: Lattice, known: KnownText, shared: SharedTree, effort: Effort) -> Cover:
@@ -166,8 +196,15 @@ def _cover_of(lattice: Lattice, known: KnownText, shared: SharedTree, effort: Ef
     return _given(cover, float(lattice.log_prefix[lead])) if lead > 0 else cover
 
 
-def bundles_at(lattice: Lattice, known: KnownText, position: int) -> list[Bundle]:
+def bundles_at(
+    lattice: Lattice,
+    known: KnownText,
+    position: int,
+    weights: dict[Vertex, float] | None = None,
+) -> list[Bundle]:
     """The evaluated contexts of a lattice that cover `known.text[:position]`, as bundles.
+
+    With weights of their own, if such are given: those of contexts that are not in them are zero.
 
     >>> import charwise
     >>> from charwise.known_text.windows import stretches
@@ -182,7 +219,10 @@ def bundles_at(lattice: Lattice, known: KnownText, position: int) -> list[Bundle
     for start in range(max(0, position - known.deepest), position + 1):
         depth = position - start
         for vertex in lattice.at[start]:
-            weight = lattice.log_weight(vertex)
+            if weights is None:
+                weight = lattice.log_weight(vertex)
+            else:
+                weight = log(weights.get(vertex, 0.0))
             if depth == 0:
                 lo, hi, log_p = 0, len(known.index.sorted), weight
             elif depth <= len(vertex.starting):

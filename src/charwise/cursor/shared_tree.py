@@ -15,6 +15,9 @@ from charwise.tokens.prompts import Opening
 #: Canonical tokens before the cursor whose alternatives are summed over.
 EXACT_TOKENS = 12
 
+#: A text of so few tokens is summed over as a whole.
+WHOLE_TOKENS = 40
+
 #: Tokens left free in the window for what a state grows by.
 _ROOM = 64
 
@@ -116,16 +119,16 @@ def prefill(
     """
     vocabulary, window = index.vocabulary, engine.window
     canonical = vocabulary.encode_beginning(whole)
-    exact = EXACT_TOKENS
+    exact, most = EXACT_TOKENS, WHOLE_TOKENS
     if window is not None:
         left = window - len(opening.ids) - min(_ROOM, window // 8)
-        exact = min(EXACT_TOKENS, left // 2)
+        exact, most = min(exact, left // 2), min(most, left // 2)
         if exact < 1:
             raise ContextLengthError(
                 f"what is before the text ({len(opening.ids)} tokens) leaves no room for it "
                 f"in the model's window of {window}. Shorten it."
             )
-    given = canonical[:-exact] if len(canonical) > exact else []
+    given = canonical[:-exact] if len(canonical) > most else []
     rest = canonical[len(given) :]
     start = len(vocabulary.decode(given))
     if window is not None:

@@ -30,9 +30,10 @@ from charwise.cursor.generation import Report, stream
 from charwise.cursor.limit import Cancel, Limit
 from charwise.cursor.particles import How, completions
 from charwise.cursor.sampling import Sampling
-from charwise.cursor.shared_tree import EXACT_TOKENS, SharedTree, prefill
+from charwise.cursor.shared_tree import EXACT_TOKENS, WHOLE_TOKENS, SharedTree, prefill
 from charwise.errors import SettingError, ZeroProbabilityError, check_number
-from charwise.known_text.effort import Effort
+from charwise.known_text.effort import PRESETS, Effort
+from charwise.known_text.rounds import few
 from charwise.token_lm import TokenLM
 from charwise.tokens import utf8
 from charwise.tokens.canonical import to_bytes
@@ -51,6 +52,8 @@ _BEGINNINGS = 64
 
 #: What float64 cannot tell from the whole need not be listed.
 _NOTHING = 1e-15
+#: Bytes that occur again count as a repetition, and what a byte that is typed in one may be off by.
+_AGAIN, _REPEATED = 6, 0.005
 
 
 class State:
@@ -277,8 +280,23 @@ class State:
         shared, whole = self.shared, self.whole + bytes([byte])
         if shared.outgrown(self.bundles):
             return self._continued(bytes([byte]))
+        rest, effort = whole[shared.start :], self.effort
+        if few(effort, rest, shared.index):
+            effort = PRESETS["exact"]
         with shared.lock:
-            cover = cover_after(shared.evaluated, self.cover, len(whole), byte, self.effort)
+            cover = cover_after(shared.evaluated, self.cover, len(whole), byte, effort)
+        if (
+            cover is not None
+            and effort.lends
+            and rest[-_AGAIN:] in rest[:-1]
+            and len(rest) > _AGAIN
+        ):
+            # Rounds try what repeats in other splits; a byte at a time, these are not seen.
+            cover = cover._replace(error=min(1.0, cover.error + _REPEATED))
+            if effort.tolerance is not None and cover.error > max(
+                effort.tolerance, 4 * cover.settled
+            ):
+                cover = None
         if cover is None:
             return self._continued(bytes([byte]))
         return State(shared, whole, cover, self.effort, parent=self)
@@ -288,7 +306,7 @@ class State:
         shared, whole = self.shared, self.whole + more
         canonical = shared.index.vocabulary.encode_beginning(whole[shared.start :])
         fits = shared.room is None or len(canonical) + EXACT_TOKENS < shared.room
-        if len(canonical) > 4 * EXACT_TOKENS or not fits or shared.outgrown(self.bundles):
+        if len(canonical) > 2 * WHOLE_TOKENS or not fits or shared.outgrown(self.bundles):
             return self._anew(whole)
         cover = next(covers_in_rounds(shared, whole, canonical, self.effort))
         return State(shared, whole, cover, self.effort, parent=self)

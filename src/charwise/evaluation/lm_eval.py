@@ -53,6 +53,7 @@ class CharwiseLM(LM):  # type: ignore[misc]
     Args:
         pretrained: what `charwise.load` takes, or a `CharLM`.
         preset: "fast", "default", "accurate" or "exact"; by default the model's own.
+        tolerance: in place of a preset, in bits a byte; see `CharLM.score`.
         device, dtype, engine: see `charwise.load`.
         batch_size: requests scored together; "auto" lets charwise choose.
         max_batch_size: the most that "auto" may choose.
@@ -71,6 +72,7 @@ class CharwiseLM(LM):  # type: ignore[misc]
         pretrained: str | CharLM = "embedded",
         *,
         preset: str | None = None,
+        tolerance: float | None = None,
         device: str | None = None,
         dtype: str | None = None,
         engine: str | None = None,
@@ -81,7 +83,8 @@ class CharwiseLM(LM):  # type: ignore[misc]
         if not isinstance(pretrained, CharLM):
             pretrained = load(pretrained, device=device, dtype=dtype, engine=engine)
         self.lm = pretrained
-        self.effort = self.lm.effort if preset is None else effort_of(preset)
+        given = preset is not None or tolerance is not None
+        self.effort = effort_of(preset, tolerance) if given else self.lm.effort
         self.batch_size = chunk_size(batch_size, max_batch_size)
 
     def loglikelihood(

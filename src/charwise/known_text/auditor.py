@@ -1,4 +1,4 @@
-"""Audits a score: draws tokenizations of the text that was scored.
+"""Audits a score: estimates the probability of the text that was scored, by other means.
 
 Nothing here depends on how a score is made: neither the rounds, nor an effort.
 """
@@ -11,13 +11,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from charwise.coverings.importance import log_weights
 from charwise.coverings.rows import EvaluatedRows
+from charwise.coverings.stochastic_beam import log_estimates
 from charwise.errors import ContextLengthError, SettingError, check_count
 from charwise.known_text.windows import Text
-from charwise.surprisal.audit import Audit, mean_weight
+from charwise.surprisal.audit import Audit, mean_of_logs
 from charwise.token_lm import TokenLM
 from charwise.tokens.index import SortedVocabulary
+
+#: Independent beams: their spread is the error.
+BEAMS = 8
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,7 @@ class Auditor:
     >>> lm = NgramLM(vocabulary, 1, {(): [0.5, 0.25, 0.25]})
     >>> text = Text(Opening((2,), b""), b"aa")
     >>> auditor = Auditor(weakref.ref(lm), SortedVocabulary(vocabulary), text)
-    >>> audit = auditor(100, 1, -1.0)  # 1/2 · 3/4
+    >>> audit = auditor(64, 1, -1.0)  # 1/2 · 3/4
     >>> round(float(np.exp(audit.logprob)), 6), round(audit.difference, 6)
     (0.375, -0.019171)
     """
@@ -40,9 +43,9 @@ class Auditor:
     index: SortedVocabulary
     text: Text
 
-    def __call__(self, draws: int, seed: int, scored: float, /) -> Audit:
+    def __call__(self, n: int, seed: int, scored: float, /) -> Audit:
         """See `Score.audit`."""
-        check_count("draws", draws, 2)
+        check_count("n", n, BEAMS)
         check_count("seed", seed, 0)
         engine = self.engine()
         if engine is None:
@@ -58,13 +61,13 @@ class Auditor:
         rng = np.random.default_rng(seed)
         given = len(opening.lead) + self.text.given
         logprob = error = 0.0
-        effective, contexts = math.inf, 0
+        contexts = 0
         for sign, part in ((1, whole), (-1, whole[:given])):
             if not part:
                 continue
             evaluated = EvaluatedRows(engine.tree(opening.ids), self.index)
-            logs = log_weights(evaluated, 0, part, draws, rng, deepest=deepest)
-            log_mean, relative, count = mean_weight(logs)
+            logs = log_estimates(evaluated, 0, part, BEAMS, n // BEAMS, rng, deepest=deepest)
+            log_mean, relative = mean_of_logs(logs)
             logprob, error = logprob + sign * log_mean, math.hypot(error, relative)
-            effective, contexts = min(effective, count), contexts + evaluated.tree.contexts
-        return Audit(logprob, error, effective, scored, draws, contexts)
+            contexts += evaluated.tree.contexts
+        return Audit(logprob, error, scored, contexts)

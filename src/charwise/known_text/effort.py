@@ -144,8 +144,8 @@ def for_tolerance(tolerance: float) -> Effort:
 #: docs/benchmarks.md.
 PRESETS = {
     "fast": for_tolerance(0.05),
-    "default": for_tolerance(0.01),
-    "accurate": for_tolerance(0.002),
+    "default": for_tolerance(0.02),
+    "accurate": for_tolerance(0.005),
     # Every token string; exponential in the length of the text. For short texts and tiny models.
     "exact": Effort(theta=0.0, gamma=1.0, lookahead=0),
 }

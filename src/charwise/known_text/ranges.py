@@ -120,6 +120,26 @@ class KnownText:
         ends = positions[rows] + np.repeat(depth, sizes) + 1
         return rows, self.index.ids[rank], ends
 
+    def contexts(self, most: int) -> int:
+        """How many contexts the text has: token strings that spell a beginning of it, or all.
+
+        Counting stops above `most`.
+
+        >>> from charwise.tokens.vocabulary import Vocabulary
+        >>> index = SortedVocabulary(Vocabulary.from_bytes([b"a", b"ab", b"b"]))
+        >>> KnownText.of(b"ab", index).contexts(10)  # [], [a], [ab], [a b]
+        4
+        """
+        ways = [1] + [0] * len(self.text)
+        for at in range(len(self.text)):
+            if sum(ways) > most:
+                break
+            if ways[at]:
+                _, _, ends = self.edges(np.array([at]))
+                for end in ends.tolist():
+                    ways[end] += ways[at]
+        return sum(ways)
+
     def starting(self, logprobs: torch.Tensor, positions: Ints) -> NDArray[np.float64]:
         """Masses of the prefixes of the text after each of several contexts.
 

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from charwise.coverings.rows import EvaluatedRows
-from charwise.known_text.effort import FINER, Effort, Tail, agreement
+from charwise.known_text.effort import FINER, PRESETS, Effort, Tail, agreement
 from charwise.known_text.estimate import byte_errors
 from charwise.known_text.lattice import Branch, Edge, Lattice, Vertex, Wanted
 from charwise.known_text.next_bytes import rows_of
@@ -35,8 +35,14 @@ PORTION, LEAST, CONTEXTS = 128, 16, 320
 #: Bytes of logits of one model call, at most: they are turned into masses, and forgotten.
 _LOGITS = 2**25
 
+#: With a tolerance, all contexts are evaluated where there are so few.
+_FEW = 64
+
 #: Contexts that any text may take, beside those that its length allows.
 _SPARE = 600
+
+#: Most rounds with one θ on the way to a tolerance: what is left then is wanted by the next θ too.
+_STEP = 12
 
 
 class Portion(NamedTuple):
@@ -110,6 +116,8 @@ class Rounds:
         self.evaluated = evaluated
         self.known = known
         self.canonical = canonical
+        if effort.tolerance is not None and known.contexts(_FEW) <= _FEW:
+            effort = PRESETS["exact"]  # `few`, of a text whose ranges are known
         self._effort = self.effort = effort
         self.through = through
         self.deepest = deepest
@@ -136,7 +144,7 @@ class Rounds:
         self._take(self._theta)
 
     def _take(self, theta: float) -> None:
-        self._theta = theta
+        self._theta, self._in_step = theta, 0
         self.effort = self.lattice.effort = self._effort.at(theta)
         self._repeats = None
 
@@ -151,10 +159,11 @@ class Rounds:
         """What to evaluate next for a portion; nothing when its error is small enough."""
         self.lattice.sum(portion.stop)
         while True:
-            if self._taken < self._effort.rounds and self.contexts < self._at_most:
+            busy = self._in_step < _STEP or self._effort.tolerance is None
+            if busy and self._taken < self._effort.rounds and self.contexts < self._at_most:
                 branches = [*self._respell(portion), *self.plan(self.lattice.wanted(portion.stop))]
                 if branches:
-                    self._taken += 1
+                    self._taken, self._in_step = self._taken + 1, self._in_step + 1
                     return branches
             if not self._finer(portion):
                 return []
@@ -180,8 +189,10 @@ class Rounds:
         if self._watch is not None and portion.stop > len(self.known.text):
             off = self._watch(lattice)
             enough &= wanted is None or off <= wanted
+        # All that was followed may end in contexts that do not go on: then nothing is known.
+        enough &= wanted is None or bool(np.isfinite(after).all())
         self._before = after
-        self.limited |= not enough and not (more and theta > last)
+        self.limited |= wanted is not None and not enough and not (more and theta > last)
         if enough or not more or theta <= last:
             return False
         self._take(max(last, theta / FINER))
@@ -381,6 +392,21 @@ class Rounds:
         for vertex, row in zip(vertices, rows, strict=False):
             vertex.next_bytes = row
         return vertices
+
+
+def few(effort: Effort, text: bytes, index: SortedVocabulary) -> bool:
+    """Whether a text has so few contexts that all of them are evaluated.
+
+    >>> import charwise
+    >>> lm = charwise.load()
+    >>> few(lm.effort, b"os", lm.index), few(lm.effort, b"import os", lm.index)
+    (True, False)
+    """
+    return (
+        effort.tolerance is not None
+        and len(text) < _FEW
+        and KnownText.of(text, index).contexts(_FEW) <= _FEW
+    )
 
 
 def first_path(canonical: Sequence[int], index: SortedVocabulary, through: bool) -> Sequence[int]:

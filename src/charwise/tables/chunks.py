@@ -40,14 +40,15 @@ class Measure:
     Attributes:
         per: the unit.
         convention: which whitespace belongs to words.
-        preset: how much to spend.
+        preset, tolerance: how much to spend, see `CharLM.score`; of neither, the default.
         entropy: whose entropy is added, of the next byte or of the next character; None for none.
     """
 
     per: Per = "word"
     convention: Convention = "leading"
-    preset: str = "default"
+    preset: str | None = None
     entropy: Entropy | None = None
+    tolerance: float | None = None
 
 
 def fields(measure: Measure, kept: Sequence[str] = ()) -> dict[str, type]:
@@ -132,6 +133,7 @@ def score_chunk(
                 [row.text for row in good],
                 contexts=[row.context for row in good],
                 preset=measure.preset,
+                tolerance=measure.tolerance,
                 entropy=measure.entropy,
             )
         )
@@ -148,7 +150,11 @@ def _outcome(
     try:
         if score is None:
             score = lm.score(
-                row.text, context=row.context, preset=measure.preset, entropy=measure.entropy
+                row.text,
+                context=row.context,
+                preset=measure.preset,
+                tolerance=measure.tolerance,
+                entropy=measure.entropy,
             )
         if not np.isfinite(score.missing).all():
             raise ZeroProbabilityError("what was left out of the sums is not a number.")

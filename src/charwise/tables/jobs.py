@@ -104,6 +104,7 @@ class Job:
             "--per": self.measure.per,
             "--convention": self.measure.convention,
             "--preset": self.measure.preset,
+            "--tolerance": self.measure.tolerance,
             "--entropy": self.measure.entropy,
             "--model": model,
             **{key: info[key] for key in ("engine", "device", "dtype", "path") if key in info},

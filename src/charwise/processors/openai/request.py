@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 from charwise.errors import SettingError
@@ -30,6 +31,21 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
     "echo": bool,
     "vllm_xargs": dict,
 }
+
+
+#: Where a list of ids, or of lists of them, begins.
+_IDS = re.compile(rb'"prompt"\s*:\s*\[\s*\[?\s*\d')
+
+
+def is_long_and_of_ids(body: bytes) -> bool:
+    """Whether a body has many token ids for a prompt, and does not ask for healing.
+
+    To parse it would keep all other requests waiting, for a prompt that is not healed.
+
+    >>> is_long_and_of_ids(b'{"prompt": [' + b"5, " * 50_000), is_long_and_of_ids(b'{"prompt": 5}')
+    (True, False)
+    """
+    return len(body) > 2**16 and HEAL.encode() not in body and _IDS.search(body) is not None
 
 
 def parsed(body: bytes) -> Message:

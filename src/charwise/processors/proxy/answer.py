@@ -25,6 +25,16 @@ class TextAnswer(Answer):
         # Where nothing is kept of a prompt, some servers take the space off that it begins with.
         self._lead = "" if self.body.get("prompt") else vocabulary.lead.decode()
         self._begun: set[int] = set()
+        self._over: set[int] = set()
+
+    @property
+    def ended(self) -> bool:
+        """Whether the server has said all, or need not go on, for every choice.
+
+        It need not after a stop string. Otherwise it has a few tokens to go at most, and then its
+        numbers.
+        """
+        return len(self._over) == self._n
 
     def add(self, chunk: Message) -> list[Message]:
         """Take a chunk of the server; returns the choices to tell the client, if any.
@@ -38,6 +48,10 @@ class TextAnswer(Answer):
         for choice in chunk["choices"]:
             choice["token_ids"] = self._ids(choice)
         told = super().add(chunk)
+        for choice in chunk["choices"]:
+            own = self._choice(choice["index"])
+            if choice.get("finish_reason") is not None or own.new.stopped is not None:
+                self._over.add(choice["index"])
         return [
             {name: value for name, value in choice.items() if name in _FIELDS} for choice in told
         ]

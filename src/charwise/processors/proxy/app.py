@@ -136,11 +136,12 @@ class HealingProxy:
         if self._known is not None:
             return self._known
         headers = [pair for pair in scope["headers"] if pair[0] in (b"authorization", b"x-api-key")]
-        found = self._server or server_of(await self._relay.ask("/v1/models", headers))
+        found = self._server or server_of((await self._relay.ask("/v1/models", headers))[1])
+        status = 200
         if found.why_not is None:
-            started = starts(await self._relay.ask("/v1/completions", headers, PROBE))
-            found = replace(found, starts=started)
-        if found.name != "unknown":
+            status, answer = await self._relay.ask("/v1/completions", headers, PROBE)
+            found = replace(found, starts=starts(answer))
+        if found.name != "unknown" and status not in (0, 401, 403, 503):  # else ask again
             self._known = found
             logger.info("the server behind is %s", found.name)
         return found

@@ -20,6 +20,10 @@ from charwise.tokens.vocabulary import Vocabulary
 #: So many tokens more are given back to find a fit cut.
 _TRIES = 8
 
+#: Of a longer prompt so many characters are tokenized: the tokens near its end hardly ever depend
+#: on what comes before.
+_NEAR = 8192
+
 
 class CutText(NamedTuple):
     """A prompt's text to keep, the text to reproduce after it, and the cut between tokens.
@@ -48,7 +52,8 @@ def cut_text(
     """Cut a prompt where healing should start, between two characters.
 
     Special tokens in the text are taken for themselves, as these servers do; only what comes
-    after the last of them is cut.
+    after the last of them is cut. Of a long prompt only the end is tokenized, and the cut has only
+    the tokens there.
 
     Args:
         prompt: its text.
@@ -64,8 +69,8 @@ def cut_text(
     >>> cut_text("-> Nod", SortedVocabulary(vocabulary))[:2]
     ('->', ' Nod')
     """
-    head, tail = _after_specials(prompt, index.vocabulary)
-    parts = _parts(head, tail, index.vocabulary, starts)
+    near = _near_the_end(prompt, index.vocabulary, starts)
+    parts = near.parts(near.tail)
     healed = heal_prompt(parts, index, rule)
     for more in range(_TRIES):
         if more:
@@ -73,7 +78,7 @@ def cut_text(
             healed = heal_prompt(parts, index, back)
             if healed.given_back < back:
                 break
-        found = _as_text(head, tail, healed, index.vocabulary, starts)
+        found = _as_text(near, healed, index.vocabulary)
         if found is not None:
             most = most_forced(index.vocabulary)
             if len(healed.forced) > most:
@@ -88,46 +93,56 @@ def cut_text(
     )
 
 
-def _as_text(
-    head: str, tail: str, healed: HealedPrompt, vocabulary: Vocabulary, starts: bool
-) -> CutText | None:
+class _Near(NamedTuple):
+    """The end of a prompt, which is tokenized, and what stands for all that comes before it."""
+
+    head: str
+    before: list[int]
+    lead: str
+    tail: str
+
+    def parts(self, text: str) -> list[int | bytes]:
+        return [*self.before, (self.lead + text).encode()] if text else [*self.before]
+
+
+def _near_the_end(prompt: str, vocabulary: Vocabulary, starts: bool) -> _Near:
+    """What comes after the last special token, and of a long text the last lines."""
+    special, end = None, 0
+    pattern = _specials(tuple(sorted(vocabulary.special.values())))
+    for found in pattern.finditer(prompt) if pattern else ():
+        special, end = found[0], found.end()
+    lead = vocabulary.lead.decode()
+    if len(prompt) - end > _NEAR:
+        least = max(end, len(prompt) - _NEAR)
+        line = prompt.find("\n", least, len(prompt) - _NEAR // 2) + 1
+        at = line or least
+        return _Near(prompt[:at], [], "", prompt[at:])
+    if special is not None:
+        ids = {text: id for id, text in vocabulary.special.items()}
+        return _Near(prompt[:end], [ids[special]], lead, prompt[end:])
+    return _Near("", list(vocabulary.bos_ids) if starts else [], lead, prompt)
+
+
+def _as_text(near: _Near, healed: HealedPrompt, vocabulary: Vocabulary) -> CutText | None:
     """The cut in the text itself; None if it is not fit."""
     try:
         forced = healed.forced.decode()
     except UnicodeDecodeError:
         return None
+    head, tail = near.head, near.tail
     if not forced:
         return CutText(head + tail, "", healed)
     if "\0" in forced:
         return None  # no grammar lets it through
-    lead = vocabulary.lead.decode()
-    if forced == lead + tail and not head and vocabulary.bos_ids and starts:
+    if forced == near.lead + tail and not head and near.before:
         return CutText("", forced, healed)  # all but the start token
-    if not tail.endswith(forced) or len(forced) >= len(tail) > 0 == len(head):
+    if not tail.endswith(forced):
         return None
     kept = tail[: len(tail) - len(forced)]
-    if head and not kept and lead:
+    if not kept and (near.lead or not head):
         return None  # the server adds the lead to text after a special token, if there is any
-    ids = list(vocabulary.encode_prompt(_parts(head, kept, vocabulary, starts)))
+    ids = list(vocabulary.encode_prompt(near.parts(kept)))
     return CutText(head + kept, forced, healed) if ids == healed.kept else None
-
-
-def _parts(head: str, tail: str, vocabulary: Vocabulary, starts: bool) -> list[int | bytes]:
-    """A prompt as ids and bytes: what comes before the last special token does not matter here."""
-    before: list[int | bytes] = list(vocabulary.bos_ids) if starts else []
-    if head:
-        texts = {text: id for id, text in vocabulary.special.items()}
-        before = [next(texts[text] for text in sorted(texts, key=len)[::-1] if head.endswith(text))]
-    return [*before, vocabulary.lead + tail.encode()] if tail else before
-
-
-def _after_specials(prompt: str, vocabulary: Vocabulary) -> tuple[str, str]:
-    """The prompt up to the end of its last special token, and the rest."""
-    pattern = _specials(tuple(sorted(vocabulary.special.values())))
-    end = 0
-    for found in pattern.finditer(prompt) if pattern else ():
-        end = found.end()
-    return prompt[:end], prompt[end:]
 
 
 @lru_cache(maxsize=4)

@@ -14,6 +14,7 @@ from charwise.processors.proxy.gbnf import forced_first
 from charwise.processors.proxy.servers import Server
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.stops import Stops
+from charwise.tokens.vocabulary import Vocabulary
 
 #: Fields that cannot go with healing, and why.
 UNFIT = {
@@ -33,7 +34,10 @@ UNFIT = {
 #: Prompts and completions of one request, together: each is a request to the server behind.
 MOST_PROMPTS = 64
 
-#: How many tokens are asked for, by the names that servers know.
+#: Stop strings of one request.
+MOST_STOPS = 256
+
+#: How many tokens are asked for, by llama.cpp's own name and by OpenAI's.
 _MAX_TOKENS = ("n_predict", "max_tokens")
 
 
@@ -121,17 +125,19 @@ def _why_not(request: Message, server: Server, native: bool) -> tuple[str, str] 
         return "several", "this endpoint is healed for one prompt and one completion"
     if len(texts) > 1 and request.get("stream") and not server.streams_to_all:
         return "several", f"{server.name} breaks a stream off when the next request comes"
+    if isinstance(request.get("stop"), list) and len(request["stop"]) > MOST_STOPS:
+        return "too-many", f"more than {MOST_STOPS} stop strings"
     if not isinstance(request.get("grammar") or "", str):
         return "grammar", "its grammar is no text"
-    field, most = _asked(request)
+    field, most = _asked(request, server)
     if field is not None and most == 0 and server.default_tokens is None:
         return field, f"{field} is 0, so nothing is generated"
     return None
 
 
-def _asked(request: Message) -> tuple[str | None, int | None]:
+def _asked(request: Message, server: Server) -> tuple[str | None, int | None]:
     """How many tokens are asked for, and the field that says so; a negative number is no bound."""
-    for name in _MAX_TOKENS:
+    for name in _MAX_TOKENS if server.native else _MAX_TOKENS[1:]:
         most = request.get(name)
         if isinstance(most, int) and not isinstance(most, bool):
             return name, most
@@ -147,7 +153,7 @@ def _answer(
     native: bool,
     number: int,
 ) -> TextAnswer:
-    name, asked = _asked(request)
+    name, asked = _asked(request, server)
     most = server.default_tokens if asked is None else asked
     if most is not None and (most < 0 or (most == 0 and server.default_tokens is not None)):
         most = None
@@ -157,6 +163,7 @@ def _answer(
         body["grammar"] = forced_first(cut.forced, request.get("grammar") or None)
         if most is not None:
             body[name or "max_tokens"] = most + cut.healed.given_back
+        body |= _without_specials(request, cut.forced, index.vocabulary)
         if server.streams_to_all:  # it shows where tokens begin, and can be ended in time
             body["stream"] = True
         stops = Stops(request.get("stop") or None)
@@ -174,6 +181,24 @@ def _answer(
         first_index=number * several,
         body=body,
     )
+
+
+def _without_specials(request: Message, forced: str, vocabulary: Vocabulary) -> Message:
+    """A bias against special tokens that a grammar takes for the forced text, by their spelling.
+
+    A `<|im_start|>` would do for a forced `<`, and has no text in the answer. Those that end a text
+    cannot come before it is complete.
+    """
+    bias = request.get("logit_bias") or {}
+    alike = [
+        id
+        for id, text in vocabulary.special.items()
+        if text and id not in vocabulary.end_ids
+        if text.startswith(forced) or forced.startswith(text)
+    ]
+    if not alike or not isinstance(bias, Mapping) or request.get("logit_bias_type") == "tokens":
+        return {}
+    return {"logit_bias": {**bias, **{str(id): -100 for id in alike}}}
 
 
 #: What is read of a request to write its answer.

@@ -71,16 +71,19 @@ class Relay:
 
     async def ask(
         self, path: str, headers: list[tuple[bytes, bytes]], body: Message | None = None
-    ) -> Any:
-        """What a path has to say; None if that is no JSON, or the server says nothing."""
+    ) -> tuple[int, Any]:
+        """Status and JSON of a path; 0 if the server says nothing, None if it says no JSON."""
         method = "GET" if body is None else "POST"
         try:
             response = await self._client.request(
                 method, self._upstream + path, headers=headers, json=body
             )
-            return response.json() if response.status_code == 200 else None
-        except (*self._errors, ValueError):
-            return None
+        except self._errors:
+            return 0, None
+        try:
+            return response.status_code, response.json()
+        except ValueError:
+            return response.status_code, None
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Hand on one request, until it is answered or its client leaves."""

@@ -27,6 +27,7 @@ from charwise.errors import ContextLengthError, HealingError, SettingError, chec
 from charwise.healing import Cut, Rule, cut, prompt_ids
 from charwise.processors.transformers.exact import Begun, begin, sampling_of
 from charwise.processors.transformers.logits_processor import HealingLogitsProcessor
+from charwise.template import cut_written, with_sentinels
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.prompt_parts import Prompt, is_text, parts_of
 from charwise.tokens.stops import Stops
@@ -53,7 +54,8 @@ def heal_generate(
         tokenizer: its fast tokenizer, whose index is made once, or a `SortedVocabulary`.
         prompts: one prompt, or a list of them: "a", b"a" and [id, "a"] are one, ["a", "b"] is
             two. Text and bytes get the start token and the leading space that the tokenizer would
-            give them; a list of texts and token ids is taken as it is.
+            give them; a list of texts and token ids is taken as it is. One that holds the
+            model's whole template of fill-in-the-middle is healed where its prefix ends.
         rule: where to cut, as for `healing.cut`; "off" does not heal.
         how: "mask" lets `generate` write, at each step, only what can still reproduce the prompt's
             end. "exact" conditions on it (`charwise.boundary`): the token strings that carry on
@@ -309,13 +311,15 @@ def window_of(model: Any) -> int | None:
 
 def _cut(prompt: Prompt, index: SortedVocabulary, rule: Rule, window: int | None) -> Cut:
     """The cut of a prompt that leaves room in the window."""
+    if isinstance(prompt, str):
+        prompt = with_sentinels(prompt, index.vocabulary)
     ids = prompt_ids(prompt, index.vocabulary)
     if window is not None and len(ids) >= window:
         raise ContextLengthError(
             f"a prompt has {len(ids)} tokens, and the model's window is {window}: there is no "
             "room for another. Shorten the prompt from its start."
         )
-    return cut(ids, index, rule)
+    return cut_written(ids, index, rule) or cut(ids, index, rule)
 
 
 def _as_batch(prompts: Prompt | Sequence[Prompt]) -> list[Any]:

@@ -40,7 +40,7 @@ from charwise.processors.openai.exchange import (
     send_error,
 )
 from charwise.processors.openai.outcome import Outcome, telling
-from charwise.processors.openai.request import HEAL, parsed
+from charwise.processors.openai.request import HEAL, is_long_and_of_ids, parsed
 from charwise.processors.vllm import begun_answer, chat, openai_request, settings
 from charwise.processors.vllm.counters import count
 from charwise.processors.vllm.gate import admits, keys
@@ -132,6 +132,8 @@ class HealingMiddleware:
         await self._app(as_it_came.scope(scope), as_it_came.receive, send)
 
     def _plan(self, scope: Message, body: bytes) -> tuple[Message, list[Answer] | str]:
+        if is_long_and_of_ids(body):
+            return {}, "prompt"
         request = parsed(body)
         if not request:
             return request, "malformed"

@@ -135,16 +135,18 @@ def plan(model: Served, limits: Limits, request: Message) -> list[Answer] | str:
         return "too-much"
     special = request.get("add_special_tokens", True) is not False
     where: Any = "auto" if rule in (None, "exact") else rule
-    if suffix is None:
-        healed = [model.heal(prompt, where, special) for prompt in texts]
-    else:  # which vLLM itself refuses, so that the template is laid out whatever is healed
-        left = limits.window - min(most or limits.window // 4, limits.window // 2)
-        healed = [model.heal_middle(prompt, suffix, where, left) for prompt in texts]
+    left = limits.window - min(most or limits.window // 4, limits.window // 2)
+    healed: list[HealedPrompt] = []
+    for prompt in texts:
+        if suffix is None:
+            healed.append(model.heal(prompt, where, special))
+        else:  # which vLLM itself refuses, so that the template is laid out whatever is healed
+            healed.append(model.heal_middle(prompt, suffix, where, left))
+        if not limits.room(healed[-1], most):
+            return "too-much"  # also unhealed: vLLM says so, with the numbers the client knows
     if suffix is None and not any(each.forced for each in healed):
         return "nothing-to-heal"
     rooms = [limits.room(each, most) for each in healed]
-    if not all(rooms):
-        return "too-much"  # also unhealed: vLLM says so, with the numbers that the client knows
     bodies = []
     for number, each in enumerate(healed):
         body = _upstream_body(request, each, number, rooms[number], limits)
