@@ -75,7 +75,10 @@ BODIES = [
     b"\x00\x01\x02",
     b'{"model": "tiny", "prompt": "a", "max_tokens": 8',
     b'{"model": "tiny", "prompt": "a", "max_tokens": }',
+    b'{"model": "tiny", "prompt": [' + b" " * 2**20 + b"[-1]]}",
     b'{"continue_final_message": true',
+    b'{"model": "tiny", "continue_final_message": true, "add_generation_prompt": false, "messages": '
+    b'[{"role": "assistant", "content": "raise ValueErr"}], "max_completion_tokens": "many"}',
     b'{"continue_final_message": true, "messages": ' + b"[" * 100_000,
     b'{"continue_final_message": true, "messages": [{"role": "assistant", "content": "\\ud800"}]}',
     b'{"continue_final_message": true, "messages": 7}',

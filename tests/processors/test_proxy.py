@@ -124,6 +124,13 @@ def test_a_grammar_keeps_its_strings_and_gets_another_root() -> None:
 # Requests
 
 
+@pytest.mark.parametrize("opening", ["[", "<", '"\\', '["'])
+def test_a_grammar_of_openings_is_read_once(opening: str) -> None:
+    """To look for the end of each, to the grammar's end, would take hours."""
+    grammar = "root ::= [a] root? " + opening * 2**18
+    assert forced_first("x", grammar).endswith("charwise-root? " + opening * 2**18)
+
+
 def planned(request: dict[str, Any], server: Any = LLAMA_CPP, **more: Any) -> Any:
     options = {"native": False, "asked_only": False} | more
     return plan(request, index(), server, **options)
@@ -408,6 +415,33 @@ def test_requests_that_cannot_be_healed_go_through_with_a_reason() -> None:
     with proxied(Behind(), model="a") as client:
         response = client.post("/v1/completions", json={"prompt": "raise ValueErr", "model": "b"})
         assert response.headers["x-charwise"] == "off; reason=model"
+
+
+@pytest.mark.parametrize(
+    "path", [b"@127.0.0.2/", b"http://127.0.0.2/", b".example/", b"/" * 70_000]
+)
+def test_paths_that_lead_elsewhere_are_refused(path: bytes) -> None:
+    """Behind `http://HOST:PORT`, "@elsewhere/" is another host, and HOST:PORT a user's name."""
+    from charwise.processors.proxy.relay import Relay
+
+    heard: list[dict[str, Any]] = []
+
+    async def hear(message: dict[str, Any]) -> None:
+        heard.append(message)
+
+    async def receive() -> dict[str, Any]:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def ask() -> None:
+        scope = {"type": "http", "method": "GET", "headers": [], "query_string": b"a=b"}
+        relay = Relay("http://127.0.0.1:9", 2.0)
+        await relay({**scope, "path": path.decode(), "raw_path": path}, receive, hear)
+        await relay.close()
+
+    asyncio.run(ask())
+    assert heard[0]["status"] == 400
+    assert "path" in json.loads(heard[1]["body"])["error"]["message"]
 
 
 def test_a_client_that_leaves_ends_the_request_behind() -> None:
