@@ -153,9 +153,9 @@ def test_numbers_of_chat_are_read_like_those_of_completions():
 
 
 def test_exact_healing_takes_so_many_completions_and_no_more():
-    begun_answer.check({"n": 8}, prompts=8)
-    for request, prompts in (({"n": 65}, 1), ({"n": 8}, 9), ({}, 65)):
-        with pytest.raises(SettingError, match="at most 64"):
+    begun_answer.check({"n": 256}, prompts=4)
+    for request, prompts in (({"n": 1025}, 1), ({"n": 256}, 5), ({}, 1025)):
+        with pytest.raises(SettingError, match="at most 1024"):
             begun_answer.check(request, prompts)
     for fields in ({"logprobs": 1}, {"structured_outputs": {"regex": "a"}}):
         with pytest.raises(SettingError, match="cannot be healed exactly"):

@@ -23,8 +23,8 @@ from charwise.processors.vllm.structured import constraint
 from charwise.tokens.stops import Stops
 from charwise.tokens.vocabulary import Vocabulary
 
-#: Completions of one request: each is a call of its own.
-MOST_CHOICES = 64
+#: Completions of one request, each a call of its own: as many as vLLM takes prompts.
+MOST_CHOICES = 1024
 
 
 def is_asked(request: Message) -> bool:
