@@ -108,23 +108,31 @@ class Relay:
         if not answering.cancelled():
             answering.result()  # raises what broke the answer off
 
+    def _request(self, scope: Message, body: AsyncIterator[bytes] | None) -> Any:
+        """What the server behind is asked.
+
+        Raises:
+            httpx.InvalidURL: a path that is none, or would lead to another server.
+        """
+        path = scope.get("raw_path") or scope["path"].encode()
+        if not path.startswith(b"/"):  # "@elsewhere/" would make another host of ours
+            raise self._url_error("it does not begin with /")
+        query = scope.get("query_string", b"")
+        return self._client.build_request(
+            scope["method"],
+            self._upstream + (path + (b"?" + query if query else b"")).decode("latin-1"),
+            headers=[pair for pair in scope["headers"] if pair[0].lower() not in _OF_A_HOP],
+            content=body,
+        )
+
     async def _answer(
         self, scope: Message, receive: Receive, send: Send, has_body: bool, heard: asyncio.Event
     ) -> None:
-        path = scope.get("raw_path") or scope["path"].encode()
-        query = scope.get("query_string", b"")
-        url = self._upstream + (path + (b"?" + query if query else b"")).decode("latin-1")
         try:
-            if not path.startswith(b"/"):  # "@elsewhere/" would make another host of ours
-                raise self._url_error("it does not begin with /")
-            request = self._client.build_request(
-                scope["method"],
-                url,
-                headers=[pair for pair in scope["headers"] if pair[0].lower() not in _OF_A_HOP],
-                content=_body(receive, heard) if has_body else None,
-            )
+            request = self._request(scope, _body(receive, heard) if has_body else None)
         except self._url_error as error:
-            await _refuse(send, 400, "BadRequestError", f"the path {path[:80]!r}: {error}.")
+            message = f"the path {scope['path'][:80]!r}: {error}."
+            await _refuse(send, 400, "BadRequestError", message)
             return
         started = False
         try:
@@ -149,7 +157,7 @@ class Relay:
             finally:
                 await response.aclose()
         except self._errors as error:
-            logger.warning("%s: %s", url, error or type(error).__name__)
+            logger.warning("%s: %s", request.url, error or type(error).__name__)
             if started:
                 raise  # the connection breaks off, as the one behind did
             await self._failed(send, error)

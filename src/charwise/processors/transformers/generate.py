@@ -15,7 +15,8 @@ from weakref import WeakKeyDictionary
 from transformers import LogitsProcessor
 
 from charwise.errors import ContextLengthError
-from charwise.healing import Cut, Rule, cut, prompt_ids
+from charwise.healing import Cut, Rule
+from charwise.processors.new_text import heal_prompt
 from charwise.processors.transformers.arguments import (
     OwnRows,
     as_list,
@@ -30,7 +31,6 @@ from charwise.processors.transformers.exact import Begun, begin, sampling_of
 from charwise.processors.transformers.limits import Limits
 from charwise.processors.transformers.logits_processor import HealingLogitsProcessor
 from charwise.processors.transformers.padding import left_padded
-from charwise.template import cut_written, with_sentinels
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.prompt_parts import Prompt, is_text, parts_of
 from charwise.tokens.stops import Stops
@@ -183,15 +183,14 @@ def window_of(model: Any) -> int | None:
 
 def _cut(prompt: Prompt, index: SortedVocabulary, rule: Rule, window: int | None) -> Cut:
     """The cut of a prompt that leaves room in the window."""
-    if isinstance(prompt, str):
-        prompt = with_sentinels(prompt, index.vocabulary)
-    ids = prompt_ids(prompt, index.vocabulary)
-    if window is not None and len(ids) >= window:
+    healed = heal_prompt(prompt, index, rule)
+    length = len(healed.kept) + healed.given_back
+    if window is not None and length >= window:
         raise ContextLengthError(
-            f"a prompt has {len(ids)} tokens, and the model's window is {window}: there is no "
+            f"a prompt has {length} tokens, and the model's window is {window}: there is no "
             "room for another. Shorten the prompt from its start."
         )
-    return cut_written(ids, index, rule) or cut(ids, index, rule)
+    return Cut(healed.kept, healed.forced)
 
 
 def _as_batch(prompts: Prompt | Sequence[Prompt]) -> list[Any]:
