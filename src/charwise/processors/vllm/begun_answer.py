@@ -84,6 +84,8 @@ async def begun(state: Any, request: Message, answers: Sequence[Answer]) -> list
     most = most_tokens(request)
     defaults = config.model_config.get_diff_sampling_param()
     given = {name: value for name, value in request.items() if value is not None}
+    salt = request.get("cache_salt")
+    salt = salt if isinstance(salt, str) else None  # vLLM refuses any other
     found: list[Answer] = []
     for number, answer in enumerate(answers):
         healed = answer.healed
@@ -91,7 +93,7 @@ async def begun(state: Any, request: Message, answers: Sequence[Answer]) -> list
             found.append(answer)
             continue
         search = asking.search(model.index, healed, most or 1)
-        members = await members_from(state.engine_client, asking, search, healed.kept)
+        members = await members_from(state.engine_client, asking, search, healed.kept, salt)
         seed = request.get("seed")
         rng = np.random.default_rng([abs(seed), number] if isinstance(seed, int) else None)
         drawn = chosen(members, defaults | given, request.get("n") or 1, rng)
