@@ -23,6 +23,7 @@ from charwise.processors.proxy.answer import NativeAnswer, TextAnswer
 from charwise.processors.proxy.app import HealingProxy
 from charwise.processors.proxy.cut import cut_text
 from charwise.processors.proxy.gbnf import forced_first, literal
+from charwise.processors.proxy.native import exchange_native
 from charwise.processors.proxy.plan import MOST_PROMPTS, checked, plan
 from charwise.processors.proxy.servers import SERVERS
 from charwise.tokens.index import SortedVocabulary
@@ -158,6 +159,22 @@ def test_what_the_server_behind_is_asked() -> None:
     assert planned(both, SERVERS["llama-cpp-python"]).reason == "several"
 
 
+def test_completions_are_counted_by_the_servers_own_name() -> None:
+    """`llama-server` takes `n_cmpl` before `n`: an answer with fewer choices would lose some."""
+    [answer] = planned({"prompt": PROMPT, "n": 2, "n_cmpl": 3}).answers
+    for number in range(3):
+        assert not answer.ended
+        choice = {"index": number, "text": " ValueError", "finish_reason": "stop"}
+        answer.add({"choices": [choice]})
+    assert answer.ended
+    assert [choice["text"] for choice in answer.choices()] == ["or"] * 3
+    for wrong in (-1, "many", 65):
+        assert planned({"prompt": PROMPT, "n_cmpl": wrong}).reason == "too-many"
+    python = SERVERS["llama-cpp-python"]
+    [answer] = planned({"prompt": PROMPT, "n_cmpl": 3}, python).answers
+    assert len(answer.choices()) == 1
+
+
 def test_special_tokens_do_not_stand_for_the_forced_text() -> None:
     """llama.cpp's grammars know them by their spelling; in the answer they have none."""
     tokens: list[bytes | None] = [bytes([b]) for b in range(256)]
@@ -288,6 +305,39 @@ def test_answers_in_the_servers_own_form() -> None:
     assert (told["stop_type"], answer.ended) == ("word", True)
     given_back = answer.answer.healed.given_back
     assert told["tokens_evaluated"] == 9 + given_back
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_in_the_servers_own_form_may_break_off(stream: bool) -> None:
+    """What has come is not told as if it were all; what is no JSON object is an error."""
+
+    async def staying() -> dict[str, Any]:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    def heard(*parts: bytes | Exception) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
+
+        async def behind(scope: Any, receive: Any, send: Any) -> None:
+            headers = [(b"content-type", b"text/event-stream")]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            for part in parts:
+                if isinstance(part, Exception):
+                    raise part
+                await send({"type": "http.response.body", "body": part, "more_body": True})
+
+        async def hear(message: dict[str, Any]) -> None:
+            found.append(message)
+
+        answer = answer_to({"prompt": PROMPT, "stream": stream}, native=True)
+        asyncio.run(exchange_native(behind, {"headers": []}, staying, hear, answer))
+        return found
+
+    begun = b'data: {"content": " ValueError", "stop": false}\n\n'
+    with pytest.raises(ConnectionError, match="lost"):
+        heard(begun, ConnectionError("lost"))
+    whole = b"".join(message.get("body", b"") for message in heard(begun, b"data: 7\n\n"))
+    assert b"no JSON object" in whole
 
 
 # Through real sockets
