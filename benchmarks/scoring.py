@@ -1,226 +1,181 @@
-"""Known text: error against speed, for beams, rounds, presets and the peer.
+"""Known text that chose no parameter: error and cost of presets and tolerances, against beams.
 
-    python benchmarks/scoring.py [--peer PYTHON] [--json FILE]
+    python benchmarks/scoring.py --cache FOLDER [--peer PYTHON] [--json FILE]
 
-Two texts: *hard*, held-out code for the embedded model, and *easy*, stories that the TinyStories
-model wrote itself. Errors are measured on the first bytes against a beam of width 128: the mean
+Twenty passages for three models (`held_out.py`). Errors are against a beam of width 128: the mean
 Jensen-Shannon distance of the next-byte distributions, and the mean absolute difference of the
-surprisals in bits. Speed is that of scoring alone, without distributions, the median of several
-runs (long ones are timed once), all in the same process; `× plain` compares with one teacher-forced
-pass per window, timed right after. Beams go back to what they dropped when they empty.
+surprisals. Speeds are of scoring alone, in bytes for each second of processor time with one thread,
+all in one process. With `--cache`, beams whose speed is not judged are kept on disk, as the
+reference is. The peer is genlm-bytes, in an environment of its own (`peer_genlm.py`).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
 import statistics
-import subprocess
-import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import torch
 from rich.console import Console
-from rich.progress import track
 from rich.table import Table
 
 import charwise
-import texts
-from charwise.evaluation.distance import js_distance
-from charwise.evaluation.methods import Walk, walk_beam, walk_canonical, walk_rounds
-from charwise.known_text.effort import PRESETS, Effort
-from charwise.models import EMBEDDED
+import held_out
+import peer_genlm
+import references
+from charwise.evaluation.methods import walk_beam, walk_canonical
+from held_out import Passage
+from settings import PRESETS, TOLERANCES, asked, difference, name_of, scored, timed
 
-#: A run of more seconds than this is timed once.
-_LONG = 8.0
-
-Method = Callable[[charwise.CharLM, bytes, bool], Walk]
-
-
-def beam(k: int, theta: float = 0.0) -> Method:
-    return lambda lm, text, rows: walk_beam(lm, text, k, theta, distributions=rows)
-
-
-def rounds(effort: Effort) -> Method:
-    return lambda lm, text, rows: walk_rounds(lm, text, effort, distributions=rows)
-
-
-#: Settings that reach the distance of beams on the easy text, where that is very small.
-FINE = {
-    "hard": [Effort(1e-2, 0.9, first=1e-4)],
-    "easy": [
-        Effort(1e-6, 0.885, 32, first=1e-9),
-        Effort(1e-8, 0.8, 32, first=1e-12),
-        Effort(1e-10, 0.6, 32, first=1e-13),
-    ],
+#: What is shown of every method, and how.
+FIGURES: dict[str, tuple[str, Callable[[float], str]]] = {
+    "js_distance": ("JS distance, × 1e-4", lambda value: f"{1e4 * value:.3g}"),
+    "bits": ("|ΔS|, 1e-3 bits a byte", lambda value: f"{1e3 * value:.3g}"),
+    "contexts": ("contexts a byte", lambda value: f"{value:.2f}"),
+    "speed": ("bytes for each second of processor time", lambda value: f"{value:,.0f}"),
 }
 
+#: Distances below this are those of equal numbers, rounded otherwise.
+EQUAL = 1e-6
 
-def named(effort: Effort) -> str:
-    """The setting, as a table shows it."""
-    return f"θ={effort.theta:g} γ={effort.gamma:g} φ={effort.first:g} s={effort.lookahead}"
+Row = dict[str, dict[str, float]]  # of a passage: method -> figures
 
 
-def methods(case: str, quick: bool) -> dict[str, Method]:
-    """Everything on the frontier of a text, by name."""
-    found: dict[str, Method] = {
-        f"beam K={k}": beam(k) for k in ([4, 16] if quick else [2, 4, 8, 16])
+def measure(lm: charwise.CharLM, passage: Passage, args: argparse.Namespace) -> Row:
+    """All methods on one passage."""
+    text, size, model = passage.text, len(passage.text), references.name_of(passage.model)
+    reference = references.kept_beam(
+        lm, model, text[: args.error_bytes], args.reference, args.cache
+    )
+    runs: dict[str, Callable[[], Any]] = {"plain": partial(walk_canonical, lm, text)}
+    row: Row = {"plain": {}}
+    for k in args.beams:
+        walk = references.kept_beam(lm, model, text, k, args.cache)
+        row[f"K={k}"] = {**difference(walk, reference)._asdict(), "contexts": walk.contexts / size}
+    runs["K=4"] = partial(walk_beam, lm, text, 4)
+    for setting in [*args.presets, *args.tolerances]:
+        name, score = name_of(setting), scored(lm, text, setting)
+        row[name] = {**difference(score, reference)._asdict(), "contexts": score.contexts / size}
+        row[name]["beginning"] = difference(score, reference, args.peer_bytes).js_distance
+        runs[name] = partial(lm.score, text, **asked(setting))
+    for name, run in runs.items():
+        seconds = timed(run, args.repeat)
+        row.setdefault(name, {}).update(speed=size / seconds.cpu, by_the_clock=size / seconds.wall)
+    if args.peer:
+        folder = held_out.folder_of(passage.model) or ""
+        row["genlm K=4"] = peer(args.peer, folder, text[: args.peer_bytes], reference)
+    return row
+
+
+def peer(python: str, folder: str, text: bytes, reference: Any) -> dict[str, float]:
+    """genlm-bytes at K=4 on the beginning of a passage."""
+    found = peer_genlm.run(python, folder, text, k=4)
+    away = difference(found.walk, reference, len(text))
+    return {
+        "beginning": away.js_distance,
+        "bits": away.bits,
+        "speed": len(text) / found.cpu_seconds,
+        "by_the_clock": found.walk.bytes_per_second,
     }
-    if not quick:
-        found |= {f"beam K={k}": beam(k) for k in (32, 64)}
-        found |= {"beam K=16 θ=1e-3": beam(16, 1e-3)}
-    found |= {name: rounds(PRESETS[name]) for name in ("fast", "default", "accurate")}
-    efforts = list(FINE[case])
-    if not quick:
-        for theta in (3e-2, 1e-2, 3e-3):
-            efforts += [Effort(theta, gamma, first=theta**2) for gamma in (0.5, 0.7, 0.9)]
-        efforts += [Effort(1e-2, 0.7, lookahead, first=1e-4) for lookahead in (0, 4)]
-        efforts += [Effort(1e-2, 0.7, first=first) for first in (1.0, 1e-3, 1e-6)]
-    return found | {named(effort): rounds(effort) for effort in efforts}
 
 
-def measure(
-    case: str, lm: charwise.CharLM, text: bytes, args: argparse.Namespace
-) -> list[dict[str, Any]]:
-    """One row a method: errors on the first bytes, speed on all that is affordable."""
-    sample = text[: args.error_bytes]
-    reference = walk_beam(lm, sample, args.reference, distributions=True)
-    plain = [walk_canonical(lm, text).bytes_per_second for _ in range(args.repeat)]
-    speed = statistics.median(plain)
-    rows = [{"method": "teacher-forced", "bytes_per_second": speed, "times_plain": 1.0}]
-    for name, method in track(methods(case, args.quick).items(), "measuring", transient=True):
-        walk = method(lm, sample, True)
-        slow = name not in ("fast", "default")
-        timed = [method(lm, sample if slow else text, False)]
-        if timed[0].seconds < _LONG:
-            timed += [method(lm, sample if slow else text, False) for _ in range(args.repeat - 1)]
-        # Relative to a plain pass right next to it: the machine's speed may drift.
-        near = statistics.median(
-            walk_canonical(lm, text).bytes_per_second for _ in range(args.repeat)
+def show(figure: str, rows: dict[str, Row], names: list[str]) -> None:
+    """One figure of all methods on all passages, and the medians."""
+    title, form = FIGURES[figure]
+    methods = [name for name in names if any(figure in row.get(name, {}) for row in rows.values())]
+    table = Table("passage", *methods, title=title)
+    for passage, row in rows.items():
+        cells = [row[name].get(figure) if name in row else None for name in methods]
+        table.add_row(passage, *("" if cell is None else form(cell) for cell in cells))
+    table.add_section()
+    medians = [
+        statistics.median(row[name][figure] for row in rows.values() if figure in row[name])
+        for name in methods
+    ]
+    table.add_row("median", *map(form, medians))
+    Console(width=140).print(table)
+
+
+def judged(rows: dict[str, Row]) -> dict[str, str]:
+    """What the presets promise, and on how many passages they keep it."""
+    found: dict[str, str] = {}
+    all_rows = list(rows.values())
+
+    def no_worse(name: str, beam: str) -> str:
+        good = sum(
+            row[name]["js_distance"] <= max(EQUAL, row[beam]["js_distance"]) for row in all_rows
         )
-        fast = statistics.median(run.bytes_per_second for run in timed)
-        rows.append(
-            {
-                "method": name,
-                "js_distance": float(
-                    js_distance(walk.distributions, reference.distributions).mean()
-                ),
-                "surprisal_error": float(
-                    np.abs(walk.logprobs - reference.logprobs).mean() / math.log(2)
-                ),
-                "bits_per_byte": walk.bits_per_byte,
-                "contexts_per_byte": walk.contexts / len(sample),
-                "calls": walk.calls,
-                "bytes_per_second": fast,
-                "times_plain": fast / near,
-            }
-        )
-    return rows
+        return f"{good} of {len(all_rows)}"
+
+    def ratio(figure: str, name: str, other: str) -> float:
+        return statistics.median(row[name][figure] / row[other][figure] for row in all_rows)
+
+    if "default" in all_rows[0] and "K=4" in all_rows[0]:
+        found["default: distance no more than K=4's"] = no_worse("default", "K=4")
+        found["default: × the speed of K=4, median"] = f"{ratio('speed', 'default', 'K=4'):.1f}"
+    if "accurate" in all_rows[0] and "K=16" in all_rows[0]:
+        found["accurate: distance no more than K=16's"] = no_worse("accurate", "K=16")
+        share = ratio("contexts", "accurate", "K=16")
+        found["accurate: × the contexts of K=16, median"] = f"{share:.2f}"
+    for clock in ("speed", "by_the_clock"):
+        gains = [over_peer(row, clock) for row in all_rows if "genlm K=4" in row]
+        if gains:
+            what = "processor time" if clock == "speed" else "by the clock"
+            some = f"reached on {sum(gain > 0 for gain in gains)} of {len(gains)}"
+            gain = statistics.median(gains)
+            found[f"× genlm's speed at its distance, {what}, median"] = f"{gain:.0f}; {some}"
+    return found
 
 
-def peer(python: str, folder: str, text: bytes, size: int) -> list[dict[str, Any]]:
-    """genlm-bytes at K = 2, 4, 8 on the first bytes."""
-    rows = []
-    with tempfile.TemporaryDirectory() as scratch:
-        file = Path(scratch) / "text"
-        file.write_bytes(text)
-        script = Path(__file__).with_name("peer_genlm.py")
-        for k in (2, 4, 8):
-            command = [python, str(script), folder, str(file), "--k", str(k), "--bytes", str(size)]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode:
-                raise SystemExit(f"the peer failed: {done.stderr[-800:]}")
-            row = json.loads(done.stdout.splitlines()[-1])
-            rows.append({"method": f"genlm-bytes K={k}", **row})
-    return rows
+def over_peer(row: Row, clock: str) -> float:
+    """Of the settings no farther off than the peer, the fastest: × the peer's speed; 0 if none."""
+    theirs = row["genlm K=4"]
+    speeds = [
+        ours[clock]
+        for name, ours in row.items()
+        if name != "genlm K=4" and ours.get("beginning", 1.0) <= max(EQUAL, theirs["beginning"])
+    ]
+    return max(speeds, default=0.0) / theirs[clock]
 
 
-def show(title: str, rows: list[dict[str, Any]]) -> None:
-    """A table of the rows."""
-    columns = {
-        "js_distance": ("JS distance", "{:.2e}"),
-        "surprisal_error": ("|ΔS| bits", "{:.2e}"),
-        "bits_per_byte": ("bits/byte", "{:.4f}"),
-        "contexts_per_byte": ("contexts/byte", "{:.2f}"),
-        "calls": ("calls", "{}"),
-        "bytes_per_second": ("bytes/s", "{:,.0f}"),
-        "times_plain": ("× plain", "{:.3f}"),
-    }
-    table = Table("method", *(name for name, _ in columns.values()), title=title)
-    for row in rows:
-        cells = [form.format(row[key]) if key in row else "" for key, (_, form) in columns.items()]
-        table.add_row(row["method"], *cells)
-    Console(width=120).print(table)
-
-
-def plot(results: dict[str, list[dict[str, Any]]], file: Path) -> None:
-    """The frontiers: distance against bytes a second (left) and contexts a byte (right)."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9.6, 3.6 * len(results)), layout="constrained")
-    axes = figure.subplots(len(results), 2, squeeze=False)
-    for row, (case, found) in zip(axes, results.items(), strict=True):
-        for axis, key in zip(row, ("bytes_per_second", "contexts_per_byte"), strict=True):
-            for label, style in (("beam", "o-"), ("rounds", "."), ("preset", "D")):
-                points = [
-                    (method[key], method["js_distance"], method["method"])
-                    for method in found
-                    if method.get("js_distance", 0) > 0 and kind(method["method"]) == label
-                ]
-                axis.plot([x for x, *_ in points], [y for _, y, _ in points], style, label=label)
-                for x, y, name in points if label != "rounds" else ():
-                    short = name.removeprefix("beam ")
-                    axis.annotate(short, (x, y), xytext=(4, 3), textcoords="offset points")
-            axis.set(xscale="log", yscale="log", title=case, xlabel=key.replace("_", " "))
-            axis.set_ylabel("mean JS distance")
-            axis.grid(alpha=0.3)
-    axes[0][0].legend()
-    figure.savefig(file, dpi=110)
-
-
-def kind(name: str) -> str:
-    """What a method of the table is: a beam, a preset, or rounds with a setting of their own."""
-    if name.startswith("beam"):
-        return "beam" if "θ" not in name else "thinned"
-    return "preset" if name in PRESETS else "rounds"
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--models", nargs="+", default=held_out.MODELS, choices=held_out.MODELS)
+    parser.add_argument("--bytes", type=int, default=held_out.SIZE, help="of each passage")
+    parser.add_argument("--error-bytes", type=int, default=held_out.SIZE, help="compared, of those")
+    parser.add_argument("--reference", type=int, default=128, help="width of the reference beam")
+    parser.add_argument("--beams", type=int, nargs="+", default=[2, 4, 8, 16])
+    parser.add_argument("--presets", nargs="*", default=list(PRESETS))
+    parser.add_argument("--tolerances", type=float, nargs="*", default=list(TOLERANCES))
+    parser.add_argument("--repeat", type=int, default=3, help="runs whose median is taken")
+    parser.add_argument("--cache", type=Path, help="keep the beams in this folder")
+    parser.add_argument("--peer", help="python of an environment with genlm-bytes")
+    parser.add_argument("--peer-bytes", type=int, default=150, help="bytes that the peer walks")
+    parser.add_argument("--json", type=Path, help="write the figures here too")
+    return parser.parse_args()
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--bytes", type=int, default=4000, help="length of each text")
-    parser.add_argument("--error-bytes", type=int, default=1000, help="bytes compared with K=128")
-    parser.add_argument("--reference", type=int, default=128, help="width of the reference beam")
-    parser.add_argument("--repeat", type=int, default=5, help="runs whose median is taken")
-    parser.add_argument("--quick", action="store_true", help="presets and two beams only")
-    parser.add_argument("--only", choices=["hard", "easy"], help="one text only")
-    parser.add_argument("--peer", help="python of an environment with genlm-bytes")
-    parser.add_argument("--peer-bytes", type=int, default=300, help="bytes the peer walks")
-    parser.add_argument("--json", type=Path, help="write the rows here too")
-    parser.add_argument("--figure", type=Path, help="draw the frontiers here, as png or svg")
-    args = parser.parse_args()
-    cases: dict[str, tuple[charwise.CharLM, str, bytes]] = {}
-    if args.only != "easy":
-        cases["hard"] = (charwise.load(), EMBEDDED, texts.hard_text(args.bytes))
-    stories = texts.tinystories() if args.only != "hard" else None
-    if stories is not None:
-        folder = str(texts.data_folder() / "models" / "tinystories-3m")
-        cases["easy"] = (stories, folder, texts.easy_text(stories, args.bytes))
-    elif args.only != "hard":
-        print("The easy text is left out: no tinystories-3m in CHARWISE_DATA.")
-    results = {}
-    for name, (lm, folder, text) in cases.items():
-        rows = measure(name, lm, text, args)
-        if args.peer:
-            rows += peer(args.peer, folder, text, args.peer_bytes)
-        show(f"{name}: {len(text)} bytes, {len(lm.vocabulary.encode(text))} tokens", rows)
-        results[name] = rows
-    if args.json:
-        args.json.write_text(json.dumps(results, indent=1))
-    if args.figure:
-        plot(results, args.figure)
+    args = arguments()
+    torch.set_num_threads(1)
+    lms = held_out.models(args.models)
+    rows: dict[str, Row] = {}
+    for passage in held_out.held_out(lms, args.bytes):
+        rows[passage.name] = measure(lms[passage.model], passage, args)
+        Console(stderr=True).print(f"measured {passage.name}")
+        if args.json:
+            args.json.write_text(json.dumps(rows, indent=1))
+    names = list(dict.fromkeys(name for row in rows.values() for name in row))
+    for figure in FIGURES:
+        show(figure, rows, names)
+    table = Table("judged", "", title=f"{len(rows)} passages of {args.bytes} bytes")
+    for what, value in judged(rows).items():
+        table.add_row(what, value)
+    Console(width=140).print(table)
 
 
 if __name__ == "__main__":

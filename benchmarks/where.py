@@ -39,7 +39,7 @@ PARTS: dict[str, list[tuple[type, str]]] = {
     "choices": [(Rounds, "plan")],
 }
 
-#: Reaches the distance of a beam of width 4 on the easy text; see scoring.py.
+#: Reaches the distance of a beam of width 4 on the easy text; see frontier.py.
 AT_K4 = Effort(1e-6, 0.885, 32, first=1e-9)
 
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import builtins
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from charwise.errors import SettingError
 from charwise.surprisal import spans
+from charwise.surprisal.audit import Audit
 from charwise.surprisal.spans import Convention, Spans, Unit
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ class Score:
             entropies of characters.
         char_entropies: `[n_chars]` entropy of the next character (or the end of text) given all
             before each character, bits, if that was asked for.
+        auditor: what `audit` asks: (n, seed, log-probability of the text).
 
     >>> import charwise
     >>> score = charwise.load().score("import os")
@@ -79,6 +81,11 @@ class Score:
     ranks: NDArray[np.int64] | None = None
     distributions: NDArray[np.float64] | None = None
     char_entropies: NDArray[np.float64] | None = None
+    auditor: Callable[[int, int, float], Audit] | None = field(default=None, repr=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A score may be sent elsewhere; what can audit it stays with the model.
+        return {**self.__dict__, "auditor": None}
 
     @property
     def text(self) -> str:
@@ -233,6 +240,33 @@ class Score:
                 "returns do. Pass token_ends to Score."
             )
         return self._byte_spans(list(pairwise([0, *self.token_ends.tolist()])))
+
+    def audit(self, n: int = 256, *, seed: int = 0) -> Audit:
+        """An unbiased estimate of the text's probability, by beams that prune at random.
+
+        Nothing is left out or lent by rule, so it may find what the score has lost without saying
+        so. Its own doubt is in `Audit.error`. It is slow: about as a beam of width `n`.
+
+        Args:
+            n: contexts to keep after each byte, in eight independent beams of n / 8.
+            seed: of what is pruned.
+
+        Raises:
+            SettingError: n under 8, a score that was made without a model, or whose model is gone.
+            ContextLengthError: a text that does not fit the model's window.
+
+        >>> import charwise
+        >>> lm = charwise.load()
+        >>> audit = lm.score("import os", preset="accurate").audit(64)
+        >>> abs(audit.difference) < 0.05, audit.error < 0.01
+        (True, True)
+        """
+        if self.auditor is None:
+            raise SettingError(
+                "this score does not know its model: only those that CharLM.score returns do, "
+                "where they were made."
+            )
+        return self.auditor(n, seed, float(self.logprobs.sum()))
 
     def to_pandas(self) -> pandas.DataFrame:
         """A table with a row for each byte, as `bytes`, and the column `lent`; needs pandas.
