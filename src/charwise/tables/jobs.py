@@ -104,7 +104,7 @@ class Job:
             **facts,
             "--per": self.measure.per,
             "--convention": self.measure.convention,
-            "--preset": self.measure.preset,
+            "--preset": self.measure.preset or ("default" if tolerance is None else None),
             "--tolerance": None if tolerance is None else repr(tolerance),
             "--entropy": self.measure.entropy,
             "--model": model,
