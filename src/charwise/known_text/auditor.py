@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -23,7 +23,8 @@ from charwise.tokens.index import SortedVocabulary
 BEAMS = 8
 
 
-class Auditor(NamedTuple):
+@dataclass(frozen=True)
+class Auditor:
     """What `Score.audit` asks. It does not keep the model alive.
 
     >>> from charwise.engines.ngram import NgramLM
