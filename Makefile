@@ -1,18 +1,22 @@
 # make demo   complete eight partial identifiers with the embedded model
 # make test   tests, doctests, ruff and mypy --strict; PYTEST_ARGS="-k cut" adds pytest options
 # make fuzz SECONDS=600  odd arguments for every public function; what comes out and should not
+# make mutants MODULE=healing SAMPLE=100  changes in one module, and which of them no test notices
 # make docs   the site, in build/docs; whatever is wrong with a page or a docstring ends it
 # make dist   wheel and source in dist/, checked; the wheel's `charwise demo` in an empty environment
 # make gpu    on a GPU, in nine minutes: scoring, the cursor and healing at sizes in use; build/gpu.json
 # make test-vllm  the tests with vLLM (its CPU build), in .venv-vllm
-# make test-vllm-versions  those that hold in older versions of it too, in .venv-vllm-VERSION
-# make test-llama-cpp  the tests with llama.cpp, in .venv-llama-cpp (builds llama-cpp-python: minutes)
+# make test-vllm-versions  those that hold in older versions of it too, in .venv-vllm-VERSION,
+#                          and in the newest, in .venv-vllm
+# make test-llama-cpp  the tests with llama.cpp, in .venv-llama-cpp (builds llama-cpp-python: minutes);
+#                      LLAMA_SERVER=PATH adds those of the proxy with that llama-server
 #
 # Both make .venv first, with the python3 of PYTHON.
 
 PYTHON ?= python3
 PYTEST_ARGS ?=
 SECONDS ?= 600
+SAMPLE ?= 0
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
@@ -24,7 +28,7 @@ VLLM_VERSIONS := 0.28.0 0.30.0
 # With the environment that is there: .venv if it was made, else what PYTHON has.
 GPU_PYTHON ?= $(if $(wildcard $(READY)),$(BIN)/python,$(PYTHON))
 
-.PHONY: demo test fuzz docs dist gpu clean test-llama-cpp test-vllm test-vllm-versions
+.PHONY: demo test fuzz mutants docs dist gpu clean test-llama-cpp test-vllm test-vllm-versions
 .DELETE_ON_ERROR:
 
 demo: $(READY)
@@ -40,6 +44,10 @@ test: $(READY)
 
 fuzz: $(READY)
 	PYTHONPATH=tests $(BIN)/python tests/fuzz.py --seconds $(SECONDS)
+
+mutants: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check mutmut==3.8.1 -c constraints.txt
+	$(BIN)/python tests/mutants.py $(MODULE) --sample $(SAMPLE)
 
 docs: $(READY)
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/docs
@@ -66,10 +74,10 @@ test-vllm: $(VLLM)/.ready
 		$(VLLM)/bin/python -m pytest -W ignore $$file $(PYTEST_ARGS) || exit 1; \
 	done
 
-test-vllm-versions: $(VLLM_VERSIONS:%=.venv-vllm-%/.ready)
-	for version in $(VLLM_VERSIONS); do \
+test-vllm-versions: $(VLLM_VERSIONS:%=.venv-vllm-%/.ready) $(VLLM)/.ready
+	for environment in $(VLLM_VERSIONS:%=.venv-vllm-%) $(VLLM); do \
 		for file in offline plugin; do \
-			.venv-vllm-$$version/bin/python -m pytest -W ignore tests_vllm/test_$$file.py $(PYTEST_ARGS) || exit 1; \
+			$$environment/bin/python -m pytest -W ignore tests_vllm/test_$$file.py $(PYTEST_ARGS) || exit 1; \
 		done; \
 	done
 
@@ -83,7 +91,7 @@ $(READY): pyproject.toml constraints.txt
 $(LLAMA_CPP)/.ready: pyproject.toml constraints.txt
 	test -x $(LLAMA_CPP)/bin/python || $(PYTHON) -m venv $(LLAMA_CPP)
 	$(LLAMA_CPP)/bin/python -m pip install --quiet --disable-pip-version-check -r constraints.txt
-	$(LLAMA_CPP)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[llama-cpp]' accelerate gguf hypothesis pytest -c constraints.txt
+	$(LLAMA_CPP)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[llama-cpp,proxy]' 'llama-cpp-python[server]' accelerate gguf hypothesis pytest -c constraints.txt
 	touch $@
 
 # What vLLM pulls in of torch's companions is made for CUDA, and breaks where it is imported.

@@ -1,6 +1,6 @@
 """A cursor in an editor: the next byte, one more character, one less, and a completion.
 
-    python benchmarks/cursor.py [--model M] [--json FILE]
+    python benchmarks/cursor.py [--model M] [--json FILE] [--markdown]
 
 All times are medians over several runs in one process, and each is given as a ratio to what the
 model's own library needs for the comparable step: one plain forward pass over the prompt's
@@ -105,6 +105,7 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=7)
     parser.add_argument("--preset", default="default")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--markdown", action="store_true", help="the table of a page: ratios only")
     args = parser.parse_args()
     text = texts.hard_text(args.bytes + 64)
     prompt, rest = text[: args.bytes], text[args.bytes :]
@@ -130,10 +131,15 @@ def main() -> None:
         f"{len(prompt)} bytes, {len(canonical)} tokens, preset {args.preset}: "
         f"{tree.contexts - 1} contexts in {tree.calls - 1} calls after the prefill"
     )
-    table = Table("what", "ms", "compared with", "ms", "ratio", title=title)
-    for name, ms, other, other_ms in rows:
-        table.add_row(name, f"{ms:.2f}", other, f"{other_ms:.2f}", f"{ms / other_ms:.2f}")
-    Console(width=110).print(table)
+    if args.markdown:
+        print("| | compared with | ratio |\n|---|---|---|")
+        for name, ms, other, other_ms in rows:
+            print(f"| {name} | {other} | {ms / other_ms:.2f} |")
+    else:
+        table = Table("what", "ms", "compared with", "ms", "ratio", title=title)
+        for name, ms, other, other_ms in rows:
+            table.add_row(name, f"{ms:.2f}", other, f"{other_ms:.2f}", f"{ms / other_ms:.2f}")
+        Console(width=110).print(table)
     if args.json:
         args.json.write_text(json.dumps({"title": title, "rows": rows}, indent=1))
 

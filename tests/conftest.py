@@ -13,8 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import Phase, settings
 
 from charwise import SortedVocabulary, Vocabulary
+
+# For tests/mutants.py: that a test fails is all it asks.
+settings.register_profile("mutants", phases=[Phase.explicit, Phase.generate], database=None)
 
 ROOT = Path(__file__).parents[1]
 FOLDER = Path(os.environ.get("CHARWISE_DATA") or ROOT.parent / "shared" / "data")

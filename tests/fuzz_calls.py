@@ -29,11 +29,13 @@ from fuzz_values import (
     OFFSETS,
     PRESET,
     PROMPT,
+    REPORT,
     SAMPLING,
     SHARE,
     SIZE,
     STOP,
     TEXT,
+    TOLERANCE,
     WORDS,
     Values,
     some,
@@ -184,18 +186,19 @@ CALLS: dict[str, Call] = {
         f"CharLM.{method}": Call(
             on_model(method),
             {"which": WHICH, **arguments},
-            odd=[name for name in arguments if name != "coverage"],
+            odd=list(arguments),
         )
         for method, arguments in {
-            "next": {"prompt": PROMPT, "preset": PRESET},
+            "next": {"prompt": PROMPT, "preset": PRESET, "tolerance": TOLERANCE},
             "next_chars": {"prompt": PROMPT, "coverage": COVERAGE, "preset": PRESET},
-            "state": {"prompt": PROMPT, "preset": PRESET},
+            "state": {"prompt": PROMPT, "preset": PRESET, "tolerance": TOLERANCE},
             "prefix_logprob": {"prompt": PROMPT, "preset": PRESET},
             "logprob": {"prompt": PROMPT, "preset": PRESET},
             "score": {
                 "prompt": PROMPT,
                 "context": PROMPT,
                 "preset": PRESET,
+                "tolerance": TOLERANCE,
                 "end": FLAG,
                 "entropy": some(None, "byte"),
             },
@@ -204,6 +207,8 @@ CALLS: dict[str, Call] = {
                 "contexts": st.one_of(st.none(), st.lists(PROMPT, max_size=3)),
                 "preset": PRESET,
                 "end": FLAG,
+                "entropy": some(None, "byte"),
+                "progress": REPORT,
             },
             "covering": {
                 "prompt": PROMPT,
@@ -216,8 +221,21 @@ CALLS: dict[str, Call] = {
                 "n": SIZE,
                 "stop": STOP,
                 "preset": PRESET,
+                "progress": REPORT,
+                "regex": some(None, None, None, "[ab]+", "(", 5),
+                "choices": some(None, None, None, ["a", "b"], [], "ab", [b"\xff"]),
+                "how": some("local", "local", "global", "x"),
+                "particles": some(2, 0),
                 **SAMPLING,
                 **BUDGET,
+            },
+            "choose": {
+                "prompt": PROMPT,
+                "choices": some(["a", "b"], ["a", "ab"], [], "ab", [b"\xff", "é"], [None]),
+                "stop": STOP,
+                "ended": FLAG,
+                "preset": PRESET,
+                "tolerance": TOLERANCE,
             },
             "stream": {"prompt": PROMPT, "stop": STOP, "preset": PRESET, **SAMPLING, **BUDGET},
             "characters": {"prompt": PROMPT, "preset": PRESET, **SAMPLING},
@@ -233,7 +251,7 @@ CALLS: dict[str, Call] = {
             odd=list(arguments),
         )
         for method, arguments in {
-            "complete": {"n": SIZE, "stop": STOP, **SAMPLING, **BUDGET},
+            "complete": {"n": SIZE, "stop": STOP, "progress": REPORT, **SAMPLING, **BUDGET},
             "stream": {"stop": STOP, **SAMPLING, **BUDGET},
         }.items()
     },
@@ -257,12 +275,13 @@ CALLS: dict[str, Call] = {
         may=(KeyError,),  # as of every Mapping
     ),
     "Covering.top": Call(
-        lambda which, k: models()[which].covering("ab").top(k),
+        lambda which, k, most: models()[which].covering("ab").top(k, max_contexts=most),
         {
             "which": WHICH,
             "k": some(-1, 0, 1, 50, 2**70, np.int64(3)),
+            "most": some(-1, 0, 1, 50, 2**70, np.int64(3)),
         },
-        odd=["k"],
+        odd=["k", "most"],
     ),
     "Encodings.top": Call(
         lambda which, k: models()[which].encodings("ab").top(k),
@@ -271,6 +290,11 @@ CALLS: dict[str, Call] = {
             "k": some(-1, 0, 1, 50, 2**70, np.int64(3)),
         },
         odd=["k"],
+    ),
+    "Score.audit": Call(
+        lambda which, **given: models()[which].score("ab").audit(**given),
+        {"which": WHICH, "draws": some(0, 1, 3), "seed": some(0, 7, -1, 2**64)},
+        odd=["draws", "seed"],
     ),
     "Score": Call(on_score, {"which": WHICH, "text": WORDS, "reading": READINGS}),
     "Spans[]": Call(
@@ -324,11 +348,12 @@ CALLS: dict[str, Call] = {
         {
             "prompts": st.one_of(PROMPT, st.lists(PROMPT, max_size=2)),
             "rule": some("auto", "word", "off", 0, 1, 99),
+            "how": some("mask", "exact"),
             "max_new_tokens": some(1, 2),
             "max_new_bytes": some(None, 1, 3),
             "stop_strings": st.one_of(st.none(), STOP),
         },
-        odd=["prompts", "rule", "max_new_tokens", "max_new_bytes", "stop_strings"],
+        odd=["prompts", "rule", "how", "max_new_tokens", "max_new_bytes", "stop_strings"],
     ),
     "charwise.load": Call(
         charwise.load,

@@ -46,9 +46,11 @@ EFFORT = st.builds(
     first=some(1.0, 0.1, -1.0, math.nan),
 )
 PRESET = st.one_of(some(None, "fast", "default", "Fast"), EFFORT)
+TOLERANCE = some(None, 0.5, 1e-3, 0, 0.0, -1.0, math.nan, math.inf)
 SHARE = some(0.0, 0.5, 0.99, 1.0, 1e-9, 2.0)
-#: Not 1.0: whoever asks for all characters gets a million, and waits for them.
-COVERAGE = some(0.0, 0.5, 0.9, 2.0, math.nan, "x", None)
+COVERAGE = some(0.0, 0.5, 0.9, 1.0, 2.0, math.nan, "x", None)
+#: What is told how far a call is, or cannot be.
+REPORT = some(None, lambda done, total: None)
 SIZE = some(0, 1, 3)
 FLAG = some(True, False)
 SEED = some(0, 7, 2**63, 2**64, 2**64 - 1)

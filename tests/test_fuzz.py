@@ -11,23 +11,14 @@ from models import examples
 #: Calls that take tenths of a second.
 SLOW = ("charwise", "charwise.load", "heal_generate")
 
-#: Calls out of which other errors still come: `make fuzz` lists them. Each that leaves this list
-#: is held from then on.
-OPEN = {
-    *(f"CharLM.{name}" for name in ("complete", "stream", "characters", "score", "scores")),
-    *("CharLM.covering", "CharLM.next_chars", "State", "State.complete", "State.stream"),
-    *("NextBytes.top", "Covering.top", "Encodings.top", "Score", "heal_generate"),
-    *("charwise.load", "Vocabulary.from_bytes"),
-}
 
-
-@given(drawn_calls([name for name in CALLS if name not in SLOW and name not in OPEN]))
+@given(drawn_calls([name for name in CALLS if name not in SLOW]))
 @examples(1000)
 def test_only_typed_errors_come_out(call: Drawn) -> None:
     make(call)
 
 
-@pytest.mark.parametrize("name", [name for name in SLOW if name not in OPEN])
+@pytest.mark.parametrize("name", SLOW)
 def test_only_typed_errors_come_out_of_what_takes_longer(name: str) -> None:
     @given(drawn_calls([name]))
     @examples(40)

@@ -8,6 +8,7 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -168,9 +169,20 @@ def test_other_things_than_they_should_be() -> None:
     for forced in ("sw", None, 5, bytearray(b"sw")):
         with pytest.raises(SettingError, match="forced text is bytes"):
             allowed_next(forced, INDEX)  # type: ignore[arg-type]
-    for forced, generated in ((b"sw", 5), (b"sw", ["s"]), ("sw", [S]), (None, [])):
-        with pytest.raises(SettingError, match=r"forced text is bytes|list of ids"):
+    for forced, generated, complaint in (
+        (b"sw", 5, "are a list of ids, not 5"),
+        (b"sw", ["s"], r"are a list of ids, not \['s'\]"),
+        ("sw", [S], "forced text is bytes.*not 'sw'"),
+        (None, [], "forced text is bytes.*not None"),
+    ):
+        with pytest.raises(SettingError, match=complaint):
             remaining(forced, generated, VOCABULARY)  # type: ignore[arg-type]
+
+
+def test_without_end_tokens_allowed_ids_are_still_ids() -> None:
+    index = SortedVocabulary(Vocabulary.from_bytes([b"a", b"b"]))
+    for left in (b"", b"a", b"ab"):
+        assert allowed_next(left, index).dtype == np.int64
 
 
 @pytest.mark.parametrize(

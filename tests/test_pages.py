@@ -15,7 +15,14 @@ from typer.testing import CliRunner
 from charwise.cli.app import app
 
 ROOT = Path(__file__).parents[1]
-PAGES = ("for-editors", "for-serving", "for-psycholinguists", "for-researchers")
+PAGES = (
+    "constraints",
+    "infill",
+    "for-editors",
+    "for-serving",
+    "for-psycholinguists",
+    "for-researchers",
+)
 
 
 def text_of(page: str) -> str:
@@ -42,6 +49,18 @@ def test_the_python_of_a_page_runs(
         exec(block, names)
         for line in re.findall(r"^print\(.*# (b?'.*?')", block, re.M):
             assert line in capsys.readouterr().out
+
+
+def test_the_latencies_for_editors_are_those_of_the_benchmark() -> None:
+    def rows(page: str, bar: str, columns: tuple[int, ...]) -> list[tuple[str, ...]]:
+        lines = [line.split(bar) for line in text_of(page).splitlines()]
+        cells = [[cell.strip() for cell in line] for line in lines if len(line) > max(columns) + 1]
+        return [tuple(row[n] for n in columns) for row in cells]
+
+    measured = rows("benchmarks", "│", (1, 3, 5))
+    shown = [row for row in rows("for-editors", "|", (1, 2, 3)) if row[2][:1].isdigit()]
+    assert len(shown) == 5
+    assert set(shown) <= set(measured)
 
 
 def test_the_command_for_psycholinguists_runs(folder: Path) -> None:

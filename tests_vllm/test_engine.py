@@ -146,6 +146,30 @@ def test_forgotten_and_dropped_nodes(lm, plain):
     assert difference(plain, [END], tree, [0, b, d, 5]) < 1e-3
 
 
+def test_many_contexts_on_a_path_are_one_request(llm, lm, vocabulary, plain, monkeypatch):
+    asked = []
+    alone, along = VllmLM.next_logprobs, VllmLM.path_logprobs
+
+    def next_logprobs(self, contexts):
+        asked.extend(len(ids) for ids in contexts)
+        return alone(self, contexts)
+
+    def path_logprobs(self, path, lengths):
+        asked.append(lengths)
+        return along(self, path, lengths)
+
+    monkeypatch.setattr(VllmLM, "next_logprobs", next_logprobs)
+    monkeypatch.setattr(VllmLM, "path_logprobs", path_logprobs)
+    tree = lm.tree([END, 3])
+    chain = [(node, (7 * node) % TEXT) for node in range(90)]
+    nodes = tree.extend([*chain, (5, 1), (91, 2)], [True] * 60 + [False] * 30 + [True] * 2)
+    assert asked == [2, list(range(3, 63)), 8, 9]
+    assert difference(plain, [END, 3], tree, [*nodes[:60], *nodes[-2:]]) < 1e-3
+    short = VllmLM(llm, vocabulary, batch_values=40 * WIDTH).tree([END, 3])
+    assert difference(plain, [END, 3], short, short.extend(chain[:60])) < 1e-3
+    assert all(isinstance(length, int) for length in asked[4:])
+
+
 def test_large_calls_are_split(llm, lm, vocabulary):
     split = VllmLM(llm, vocabulary, batch_values=3 * WIDTH)
     edges = [(0, i) for i in range(10)]

@@ -3,62 +3,33 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import socket
-import subprocess
-import sys
-import threading
 from collections.abc import Iterator
-from typing import Any
 
 import httpx
 import pytest
+from server import (
+    MIDDLEWARE,
+    NAMED,
+    PROMPT,
+    TEMPLATE,
+    ask,
+    post,
+    read_until,
+    serving,
+    start_server,
+    stream,
+    text_of,
+    told,
+)
 
 from charwise.healing import cut
-from charwise.models import EMBEDDED
-from conftest import ENGINE, ENVIRONMENT
-
-PROMPT = "def check(value):\n    if value < 0:\n        raise ValueErr"
-
-
-def start_server(*more: str) -> tuple[subprocess.Popen[str], int]:
-    """A server process, and its port."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    flags: list[str] = []
-    for name, value in ENGINE.items():
-        if name in ("distributed_executor_backend", "disable_log_stats"):
-            continue
-        flag = "--" + name.replace("_", "-")
-        flags += [flag] if value is True else [flag, str(value)]
-    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", EMBEDDED]
-    command += ["--served-model-name", "tiny", "--host", "127.0.0.1", "--port", str(port)]
-    command += ["--middleware", "charwise.processors.vllm.middleware.HealingMiddleware"]
-    return subprocess.Popen(
-        [*command, *flags, *more],
-        env={**os.environ, **ENVIRONMENT},
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    ), port
-
-
-def read_until(process: subprocess.Popen[str], text: str) -> list[str]:
-    """The lines of a process, until one contains the text, or the process ends."""
-    lines = []
-    for line in process.stdout or ():
-        lines.append(line)
-        if text in line:
-            break
-    return lines
 
 
 def test_a_server_that_cannot_heal_does_not_start():
     """V1 with speculation does not call processors that come from entry points."""
     speculation = {"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 3}
-    process, _ = start_server("--speculative-config", json.dumps(speculation))
+    process, _ = start_server(*MIDDLEWARE, "--speculative-config", json.dumps(speculation))
     try:
         lines = read_until(process, "\0")
         assert process.wait() != 0
@@ -70,51 +41,8 @@ def test_a_server_that_cannot_heal_does_not_start():
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[httpx.Client]:
-    process, port = start_server(
-        "--logits-processors", "charwise.processors.vllm:HealingLogitsProcessor"
-    )
-    try:
-        lines = read_until(process, "Application startup complete")
-        assert process.poll() is None, "".join(lines[-40:])
-        threading.Thread(target=read_until, args=(process, "\0"), daemon=True).start()
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=120) as client:
-            yield client
-    finally:
-        process.terminate()
-        process.wait()
-
-
-def post(client: httpx.Client, prompt: Any = PROMPT, **fields: Any) -> dict[str, Any]:
-    body = {"model": "tiny", "prompt": prompt, "temperature": 0, "max_tokens": 8, **fields}
-    response = client.post("/v1/completions", json=body)
-    assert response.status_code == 200, response.text
-    return response.json()
-
-
-def stream(client: httpx.Client, prompt: Any = PROMPT, **fields: Any) -> list[dict[str, Any]]:
-    body = {"model": "tiny", "prompt": prompt, "temperature": 0, "max_tokens": 8, "stream": True}
-    events = []
-    with client.stream("POST", "/v1/completions", json=body | fields) as response:
-        assert response.status_code == 200, response.read()
-        assert response.headers["content-type"].startswith("text/event-stream")
-        lines = [line for line in response.iter_lines() if line]
-    assert lines[-1] == "data: [DONE]"
-    for line in lines[:-1]:
-        events.append(json.loads(line.removeprefix("data: ")))
-    return events
-
-
-def told(events: list[dict[str, Any]]) -> dict[int, str]:
-    """The text of each choice of a stream."""
-    texts: dict[int, str] = {}
-    for event in events:
-        for choice in event["choices"]:
-            texts[choice["index"]] = texts.get(choice["index"], "") + choice["text"]
-    return texts
-
-
-def text_of(answer: dict[str, Any]) -> str:
-    return answer["choices"][0]["text"]
+    with serving(*NAMED, *MIDDLEWARE, "--chat-template", TEMPLATE) as (client, _):
+        yield client
 
 
 def test_the_prompt_is_healed_and_not_repeated(client):
@@ -280,6 +208,13 @@ def test_one_token_is_one_piece_of_new_text(client, most):
         assert usage["completion_tokens"] == most
         assert reason == "length"
     assert text_of(post(client, max_tokens=1)) == "or"
+    for prompt in (PROMPT, "x = 1\n" * 40 + "for i in rang"):  # the second takes more tokens
+        answer = post(client, prompt, max_tokens=most, logprobs=2, return_token_ids=True)
+        logprobs = answer["choices"][0]["logprobs"]
+        assert {len(values) for values in logprobs.values()} == {most}
+        assert answer["usage"]["completion_tokens"] == most
+        assert logprobs["tokens"][-1].endswith(text_of(answer)[logprobs["text_offset"][-1] :])
+        assert len(answer["choices"][0]["token_ids"]) >= most
 
 
 def test_numbers_that_vllm_takes_for_numbers_heal_too(client):
@@ -287,39 +222,82 @@ def test_numbers_that_vllm_takes_for_numbers_heal_too(client):
     assert text_of(post(client, max_tokens=8.0)) == text_of(post(client, max_tokens=8))
 
 
-def test_what_vllm_refuses_it_refuses_with_its_own_numbers(client, reference):
-    """Before anything is done for it, however much it asks for."""
-    long = {"prompt": "x = 1\n" * 101 + "for i in rang"}  # fits, with less than max_tokens
-    ids = reference.tokenizer(long["prompt"]).input_ids
-    assert 505 <= len(ids) <= 512
-    for body in (
-        long,
+OFF = {"vllm_xargs": {"charwise_heal": "off"}}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
         {"max_tokens": -1},
         {"max_tokens": 0.5},
+        {"max_tokens": 600},
+        {"min_tokens": 9},
         {"n": 300_000},
         {"n": 0},
+        {"prompt": "x = 1\n" * 128},
         {"prompt": "a b " * 500_000},
-        {"prompt": "a\ud800"},
+        {"prompt": ["a"] * 1_025},
+        {"prompt": [PROMPT, PROMPT * 100]},
+        {"stop": ["a"] * 5},
         {"stop": [""]},
-        {"vllm_xargs": {"charwise_heal": 400}, "prompt": "x = 1\n" * 100},
-    ):
-        request = {"model": "tiny", "prompt": PROMPT, "max_tokens": 8, **body}
-        response = client.post("/v1/completions", content=json.dumps(request).encode())
-        assert 400 <= response.status_code < 500, (body, response.text)
-    request = {"model": "tiny", "max_tokens": 8, **long}
-    off = {"vllm_xargs": {"charwise_heal": "off"}}
-    found = client.post("/v1/completions", json=request)
-    expected = client.post("/v1/completions", json=request | off)
-    assert (found.status_code, expected.status_code) == (400, 400)
-    assert found.json()["error"]["message"] == expected.json()["error"]["message"]
+        {"max_tokens": "many"},
+        {"logprobs": -2},
+        {"stream_options": {"include_usage": True}},
+    ],
+    ids=lambda fields: f"{fields}"[:30],
+)
+def test_what_vllm_refuses_it_refuses_in_the_same_words(client, fields):
+    found, expected = ask(client, **fields), ask(client, **fields | OFF)
+    assert 400 <= found.status_code < 500, found.text
+    assert found.status_code == expected.status_code
+    assert found.json() == expected.json()
+
+
+def test_room_for_less_than_is_asked_for(client, reference):
+    """Healed or not, prompt and completion have the whole window."""
+    prompt = "y = 2\nz = 3\n" + "for i in range(3):\n    x = 1\n" * 38 + "for i in rang"
+    ids = reference.tokenizer(prompt).input_ids
+    assert 505 <= len(ids) < 512
+    for most in (60, 8, None):
+        fields = {"max_tokens": most, "ignore_eos": True}
+        expected = post(client, prompt, **fields, **OFF)["usage"]
+        response = ask(client, prompt, **fields)
+        assert response.headers["x-charwise"].startswith("healed")
+        events = stream(client, prompt, stream_options={"include_usage": True}, **fields)
+        for usage in (response.json()["usage"], events[-1]["usage"]):
+            assert usage["total_tokens"] == 512
+            assert usage == {name: expected[name] for name in usage}
+
+
+def test_a_prompt_as_long_as_the_window(client, reference):
+    exact = "x = 1\n" * 102 + " rang"
+    assert len(reference.tokenizer(exact).input_ids) == 512
+    found, expected = ask(client, exact), ask(client, exact, **OFF)
+    assert found.status_code == expected.status_code
+    if found.status_code == 400:
+        assert found.json() == expected.json()
+    else:
+        assert text_of(found.json()) == text_of(expected.json())
+        assert found.json()["usage"] == expected.json()["usage"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"[" * 100_000, "nested too deeply"),
+        (b'{"model": "tiny", "prompt": ' + b'{"a":' * 50_000, "nested too deeply"),
+        (b'{"model": "tiny", "prompt": "a\\ud800"}', "surrogate"),
+        (b'{"model": "tiny", "prompt": "a", "user": "\\udfff"}', "surrogate"),
+    ],
+    ids=["lists", "objects", "prompt", "user"],
+)
+def test_what_servers_stumble_over_is_refused(client, content, message):
+    response = client.post(
+        "/v1/completions", content=content, headers={"content-type": "application/json"}
+    )
+    assert response.status_code == 400
+    assert message in response.json()["error"]["message"]
     assert text_of(post(client)).startswith("or(")  # the server goes on
-
-
-def test_nested_json_is_left_to_vllm(client):
-    plain = client.post("/v1/chat/completions", content=b"[" * 100_000)
-    response = client.post("/v1/completions", content=b"[" * 100_000)
-    assert response.status_code == plain.status_code
-    assert text_of(post(client)).startswith("or(")
 
 
 BAD = {

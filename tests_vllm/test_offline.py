@@ -11,10 +11,12 @@ from vllm import LLM, SamplingParams
 from vllm.exceptions import VLLMValidationError
 
 from charwise import heal_generate as transformers_heal_generate
+from charwise.errors import HealingError, SettingError
 from charwise.models import EMBEDDED
 from charwise.processors.new_text import HealedPrompt
 from charwise.processors.transformers import HealingLogitsProcessor
 from charwise.processors.vllm import FORCED, heal_generate, logits_processor, served, why_not
+from charwise.processors.vllm.prompts import most_forced
 from conftest import ENGINE, TIE
 
 
@@ -103,23 +105,49 @@ def test_the_prefix_cache_changes_nothing(llm, reference, prompts):
             assert max(reference.gaps(each.kept, each.forced, ids)) < TIE
 
 
-def test_heal_generate_gives_what_it_gives_in_transformers(llm, reference):
+@pytest.mark.parametrize("how", ["mask", "exact"])
+def test_heal_generate_gives_what_it_gives_in_transformers(llm, reference, how):
     texts = [
         "for i in rang",
         "import sy",
         "def check(value):\n    if value < 0:\n        raise Val",
+        "def f(x):\n    return isinst",
+        "x = ",
     ]
-    found = heal_generate(llm, texts, SamplingParams(temperature=0, max_tokens=6))
+    found = heal_generate(llm, texts, SamplingParams(temperature=0, max_tokens=6), how=how)
     expected = transformers_heal_generate(
         reference.model,
         reference.tokenizer,
         [[text] for text in texts],  # as they are: vLLM puts no start token before them either
+        how=how,
         max_new_tokens=12,
         do_sample=False,
     )
     for [one], other in zip(found, expected, strict=True):
         assert one
         assert other.startswith(one)
+    assert found[3][0].startswith("ance(") == (how == "exact")
+
+
+def test_exact_draws_stops_and_refusals(llm):
+    text = "def f(x):\n    return isinst"
+
+    def exactly(**settings: object) -> list[str]:
+        params = SamplingParams(**{"temperature": 0, "max_tokens": 8} | settings)
+        return heal_generate(llm, [text], params, how="exact")[0]
+
+    [whole] = exactly()
+    assert exactly(max_tokens=1) == ["ance"]
+    for stop in ("nce", "ce(", whole[5:7]):
+        assert exactly(stop=stop) == [whole[: whole.index(stop)]]
+    drawn = exactly(temperature=1, n=6, seed=2)
+    assert len(drawn) == 6
+    assert drawn == exactly(temperature=1, n=6, seed=2) != exactly(temperature=1, n=6, seed=3)
+    assert set(exactly(temperature=1, top_k=1, n=3)) == {whole}
+    with pytest.raises(SettingError, match="restricts the output"):
+        exactly(allowed_token_ids=[5])
+    with pytest.raises(SettingError, match="'mask' or 'exact'"):
+        heal_generate(llm, [text], SamplingParams(), how="best")
 
 
 def test_stop_strings_count_in_the_new_text_only(llm):
@@ -187,6 +215,20 @@ def test_bad_arguments_are_refused_and_the_engine_goes_on(llm, message):
         llm.generate(["a"], SamplingParams(max_tokens=1, extra_args=BAD[message]), use_tqdm=False)
     [[text]] = heal_generate(llm, ["import sy"], SamplingParams(temperature=0, max_tokens=2))
     assert text.startswith("s")
+
+
+def test_long_forced_texts_are_refused_whichever_way_they_come(llm):
+    vocabulary = served(llm.llm_engine.model_config).vocabulary
+    most = most_forced(vocabulary)
+    long = SamplingParams(max_tokens=1, extra_args={FORCED: ("a" * (most + 1)).encode().hex()})
+    with pytest.raises(VLLMValidationError, match=f"at most {most} may be"):
+        llm.generate(["a"], long, use_tqdm=False)
+    with pytest.raises(HealingError, match=f"at most {most} may be"):
+        heal_generate(llm, ["a b " * most], SamplingParams(max_tokens=1), rule=most)
+    processor = logits_processor.HealingLogitsProcessor(
+        llm.llm_engine.vllm_config, torch.device("cpu"), False
+    )
+    assert processor._forced_row(long, None, []) is None  # had it been admitted all the same
 
 
 def test_constraints_that_may_forbid_the_forced_text_are_refused(llm):

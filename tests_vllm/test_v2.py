@@ -15,16 +15,19 @@ import vllm.v1.worker.cpu.shm  # noqa: F401 - what the V2 runner needs on a CPU
 from checks import check_greedy, check_room, check_sampling, generate
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from vllm import LLM
+from vllm import LLM, SamplingParams
 from vllm.v1.worker.gpu.sample.logits_processor import LogitsContext, LogitsProcRequestState
 from vllm.v1.worker.gpu.states import RequestState
 
 from charwise import SortedVocabulary, Vocabulary
+from charwise import heal_generate as transformers_heal_generate
 from charwise.healing import allowed_next, remaining
 from charwise.models import EMBEDDED
 from charwise.processors.decision import Decisions
-from charwise.processors.vllm import served, why_not
+from charwise.processors.vllm import heal_generate, served, why_not
+from charwise.processors.vllm.device_chunks import CHUNK
 from charwise.processors.vllm.device_table import ForcedSlots
+from charwise.processors.vllm.prompts import most_forced
 from conftest import ENGINE, TIE
 
 SPECULATION = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3}
@@ -156,6 +159,41 @@ def test_a_text_that_is_done_stays_done_beside_shorter_ones():
     assert allowed == {("old", 0): 3, ("old", 1): 3, ("old", 2): 3, ("new", 0): 1, ("new", 1): 3}
 
 
+def test_device_memory_is_held_by_forced_texts_only_and_given_back():
+    """Whatever came before, the table is as large as what is being reproduced needs."""
+    tokens = [b"a", b"b", b"ab", b"abababab", b"aaaaaaaa"]
+    index = SortedVocabulary(Vocabulary.from_bytes(tokens))
+    batch = Batch(index, 40, 0)
+    chunks = batch.slots._chunks
+    least = chunks.table.shape
+    longest = b"ab" * 128
+    assert len(longest) == most_forced(index.vocabulary)
+    for number in range(40):
+        batch.add(f"long {number}", longest, [2], [])
+    batch.step({name: [] for name in batch.running})
+    assert chunks.table.shape[0] >= 40 * 256
+    assert chunks.table.numel() <= 2 * 40 * (256 + CHUNK) * chunks.table.shape[1]
+    for number in range(40):
+        batch.remove(f"long {number}")
+        batch.add(f"short {number}", b"ab", [2], [])
+    batch.step({name: [] for name in batch.running})
+    assert chunks.table.shape[0] <= 40 * 4 * CHUNK
+    for number in range(40):
+        batch.remove(f"short {number}")
+        batch.add(f"none {number}", b"", [2], [])
+    batch.step({name: [] for name in batch.running})
+    assert chunks.table.shape == least
+
+
+def test_a_text_that_is_too_long_takes_nothing():
+    index = SortedVocabulary(Vocabulary.from_bytes([b"a", b"b"]))
+    slots = Batch(index, 4, 0).slots
+    least = slots._chunks.table.shape
+    assert not slots.set(1, b"a" * (most_forced(index.vocabulary) + 1))
+    slots.flush()
+    assert slots._chunks.table.shape == least
+
+
 def test_this_is_the_v2_runner(llm):
     assert llm.llm_engine.vllm_config.use_v2_model_runner
     assert why_not(llm.llm_engine.vllm_config) is None
@@ -167,6 +205,22 @@ def test_greedy(llm, reference, prompts):
 
 def test_sampling_with_several_completions_each(llm, prompts):
     check_sampling(llm, prompts[:3], 12)
+
+
+def test_exact_healing_asks_for_named_tokens(llm, reference):
+    texts = ["def f(x):\n    return isinst", "for i in rang"]
+    found = heal_generate(llm, texts, SamplingParams(temperature=0, max_tokens=4), how="exact")
+    expected = transformers_heal_generate(
+        reference.model,
+        reference.tokenizer,
+        [[text] for text in texts],
+        how="exact",
+        max_new_tokens=8,
+        do_sample=False,
+    )
+    for [one], other in zip(found, expected, strict=True):
+        assert one
+        assert other.startswith(one)
 
 
 def test_chunked_prefill_and_preemption(llm, reference, texts):

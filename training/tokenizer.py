@@ -1,6 +1,7 @@
 """Train the byte-level BPE tokenizer and encode the corpus with it.
 
-Usage: ``python training/tokenizer.py --data DIR --model FOLDER``
+Usage: ``python training/tokenizer.py --data DIR --model FOLDER``; with ``--keep OLD`` the
+vocabulary of the model in OLD is kept, and only the sentinels of infilling are added.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from pathlib import Path
 
 import numpy as np
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from data import Document, read
+from rows import SENTINELS
 
 END = "<|endoftext|>"
 VOCABULARY = 8192
@@ -34,7 +36,7 @@ PATTERN = (
 
 
 def train(texts: Iterator[str]) -> Tokenizer:
-    """Train a tokenizer whose first token is ``<|endoftext|>``."""
+    """Train a tokenizer whose first token is ``<|endoftext|>``; the next are the sentinels."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -45,7 +47,7 @@ def train(texts: Iterator[str]) -> Tokenizer:
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=VOCABULARY,
-        special_tokens=[END],
+        special_tokens=[END, *SENTINELS],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
@@ -74,6 +76,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--data", type=Path, required=True, help="folder written by data.py")
     parser.add_argument("--model", type=Path, required=True, help="folder for the tokenizer files")
+    parser.add_argument("--keep", type=Path, metavar="OLD", help="add the sentinels to this one")
     args = parser.parse_args()
     groups = {name: read(args.data / f"{name}.jsonl") for name in ("stdlib", "other")}
 
@@ -82,15 +85,23 @@ def main() -> None:
             yield from (document.text for document in groups["stdlib"])
         yield from (document.text for document in groups["other"][::OTHER_SHARE])
 
-    tokenizer = train(texts())
-    wrapped = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        bos_token=END,
-        eos_token=END,
-        pad_token=END,
-        model_max_length=CONTEXT,
-        clean_up_tokenization_spaces=False,
-    )
+    if args.keep:
+        wrapped = AutoTokenizer.from_pretrained(args.keep)
+        wrapped.add_special_tokens({"additional_special_tokens": list(SENTINELS)})
+        for name in ("is_local", "local_files_only"):  # how it was opened, not what it is
+            wrapped.init_kwargs.pop(name, None)
+        tokenizer = wrapped.backend_tokenizer
+    else:
+        tokenizer = train(texts())
+        wrapped = PreTrainedTokenizerFast(
+            tokenizer_object=tokenizer,
+            bos_token=END,
+            eos_token=END,
+            pad_token=END,
+            additional_special_tokens=list(SENTINELS),
+            model_max_length=CONTEXT,
+            clean_up_tokenization_spaces=False,
+        )
     wrapped.save_pretrained(args.model)
     for name, documents in groups.items():
         encode(tokenizer, documents, args.data / f"{name}.npz")

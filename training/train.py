@@ -1,7 +1,11 @@
 """Train the embedded model, export it as Hugging Face files, measure it.
 
-Usage: ``python training/train.py --data DIR --model FOLDER --minutes 60`` to train (FOLDER
+Usage: ``python training/train.py --data DIR --model FOLDER --tokens 60e6`` to train (FOLDER
 already holds the tokenizer), ``python training/train.py --evaluate FOLDER`` to measure.
+
+The schedule goes by tokens: warm-up, flat, then linearly to zero over the last ``--cooldown``.
+``--resume`` continues from a checkpoint; from ``flat.pt``, the state just before the rate fell,
+a finished run is made longer by giving more ``--tokens``.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.multiprocessing import get_context
 from torch.multiprocessing.spawn import spawn
 from transformers import (
     AutoModelForCausalLM,
@@ -30,17 +35,20 @@ from transformers import (
 )
 
 from data import held_out
+from rows import IGNORED, MIDDLE, PREFIX, SUFFIX, Plan, Rows, span
 
 CONTEXT = 1024
-SHORT_CONTEXT = 512
-LONG_FROM = 0.75  # share of the run after which rows are CONTEXT tokens long
-BATCH_TOKENS = 4096
-STDLIB_SHARE = (0.45, 0.75)  # before and after STDLIB_FROM
-STDLIB_FROM = 0.6
+SHORT_CONTEXT = 512  # until the rate falls
+CALL_TOKENS = 1024  # of one forward pass
+CALLS = 8  # passes that make a step
+STDLIB_SHARE = (0.5, 0.75)  # while the rate is flat, and while it falls
 MATRIX_RATE = 0.012  # Muon
 OTHER_RATE = 0.003  # AdamW
 WARMUP_STEPS = 60
-DECAY_FROM = 0.3  # share of the run after which the rate falls linearly to zero
+SAVE_MINUTES = 4
+MIDDLES = 96  # held-out middles that the log measures
+HEAD = ["step", "minutes", "tokens", "train_loss", "infill_loss", "context"]
+HEAD += ["heldout_bits_per_byte", "middle_bits_per_byte", "middle_given_prefix"]
 SEED = 1
 
 
@@ -67,33 +75,17 @@ def build(tokenizer: PreTrainedTokenizerBase) -> LlamaForCausalLM:
     return model
 
 
-class Stream:
-    """An endless run of documents, shuffled anew each time round."""
-
-    def __init__(self, path: Path, rng: np.random.Generator) -> None:
-        stored = np.load(path)
-        self.tokens, self.starts, self.rng = stored["tokens"], stored["starts"], rng
-        self.epoch, self.at = 0, 0
-        self.shuffle()
-
-    def shuffle(self) -> None:
-        """Put the documents in a new order."""
-        order = self.rng.permutation(len(self.starts) - 1)
-        pieces = [self.tokens[self.starts[i] : self.starts[i + 1]] for i in order]
-        self.run, self.at = np.concatenate(pieces), int(self.rng.integers(0, 512))
-        self.epoch += 1
-
-    def take(self, length: int) -> Tensor:
-        """Return the next tokens and one more, which is also the first of the next call."""
-        if self.at + length + 1 > len(self.run):
-            self.shuffle()
-        row = self.run[self.at : self.at + length + 1]
-        self.at += length
-        return torch.from_numpy(row.astype(np.int64))
-
-    def position(self) -> float:
-        """Return how many times the documents have been read."""
-        return self.epoch - 1 + self.at / len(self.run)
+def start_from(folder: Path, tokenizer: PreTrainedTokenizerBase) -> LlamaForCausalLM:
+    """Return a trained model with rows for the tokens that its vocabulary lacks."""
+    old = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    model = build(tokenizer)
+    weights = old.state_dict()
+    for name in ("model.embed_tokens.weight", "lm_head.weight"):
+        rows = model.state_dict()[name].clone()
+        rows[: len(weights[name])] = weights[name]
+        weights[name] = rows
+    model.load_state_dict(weights)
+    return model
 
 
 def module_bits(
@@ -136,6 +128,40 @@ def bits_per_byte(
     return result
 
 
+@torch.no_grad()
+def middle_bits(model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> tuple[float, float]:
+    """Return bits per byte of held-out middles: given both sides (PSM), and the prefix alone.
+
+    The middles are short spans at random characters of 1,500-character windows; the bits are
+    those of their canonical tokens, the end of the middle not counted.
+    """
+    rng = np.random.default_rng(5)
+    texts = [document.text for document in held_out()]
+    bits, size = np.zeros(2), 0
+
+    def encode(text: str) -> list[int]:
+        return list(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+
+    before, between, middle = map(tokenizer.convert_tokens_to_ids, (PREFIX, SUFFIX, MIDDLE))
+    for number in range(MIDDLES):
+        text = texts[number % len(texts)]
+        at = int(rng.integers(0, len(text) - 1500))
+        window = text[at : at + 1500]
+        first, last = 0, 1500
+        while not 5 <= last - first <= 120:
+            first, last = span(1500, rng)
+        left, inside, right = map(encode, (window[:first], window[first:last], window[last:]))
+        end = tokenizer.eos_token_id
+        both = [end, before, *left, between, *right, middle]
+        for way, prompt in enumerate((both, [end, *left])):
+            ids = torch.tensor([[*prompt, *inside]])
+            logits = model(input_ids=ids).logits[0, len(prompt) - 1 : -1].float()
+            loss = F.cross_entropy(logits, ids[0, len(prompt) :], reduction="sum")
+            bits[way] += loss.item() / math.log(2)
+        size += len(window[first:last].encode())
+    return bits[0] / size, bits[1] / size
+
+
 def export(model: LlamaForCausalLM, folder: Path) -> None:
     """Write the model in half precision."""
     half = copy.deepcopy(model).half()
@@ -146,13 +172,13 @@ def export(model: LlamaForCausalLM, folder: Path) -> None:
     (folder / "model.safetensors").chmod(0o644)
 
 
-def rate(progress: float, step: int) -> float:
+def rate(args: argparse.Namespace, tokens: int, step: int) -> float:
     """Return the learning rate's factor: warm-up, flat, then linear to zero."""
     warm = min(1.0, (step + 1) / WARMUP_STEPS)
-    return warm * min(1.0, max(0.0, (1 - progress) / (1 - DECAY_FROM)))
+    return warm * min(1.0, max(0.0, (args.tokens - tokens) / args.cooldown))
 
 
-def optimisers(model: nn.Module) -> list[torch.optim.Optimizer]:
+def optimisers(model: nn.Module, scale: float) -> list[torch.optim.Optimizer]:
     """Return Muon for the layers' matrices and AdamW for the embedding and the norms."""
     matrices: list[nn.Parameter] = []
     embedding: list[nn.Parameter] = []
@@ -167,95 +193,184 @@ def optimisers(model: nn.Module) -> list[torch.optim.Optimizer]:
         {"params": norms, "weight_decay": 0.0},
     ]
     return [
-        torch.optim.Muon(matrices, lr=MATRIX_RATE, weight_decay=0.1, momentum=0.95),
-        torch.optim.AdamW(groups, lr=OTHER_RATE, betas=(0.9, 0.95), fused=True),
+        torch.optim.Muon(matrices, lr=scale * MATRIX_RATE, weight_decay=0.1, momentum=0.95),
+        torch.optim.AdamW(groups, lr=scale * OTHER_RATE, betas=(0.9, 0.95), fused=True),
     ]
 
 
-def share_gradients(model: nn.Module) -> None:
-    """Average the gradients over the processes."""
-    grads = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
-    flat = torch.cat([grad.flatten() for grad in grads])
-    dist.all_reduce(flat)
-    flat /= dist.get_world_size()
-    for grad, piece in zip(grads, torch.split(flat, [grad.numel() for grad in grads]), strict=True):
-        grad.copy_(piece.view_as(grad))
+def flat_gradients(model: nn.Module) -> Tensor:
+    """Make every gradient a view of one tensor, which the processes add up, and return it."""
+    flat = torch.zeros(sum(parameter.numel() for parameter in model.parameters()))
+    at = 0
+    for parameter in model.parameters():
+        parameter.grad = flat[at : at + parameter.numel()].view_as(parameter)
+        at += parameter.numel()
+    return flat
 
 
-def train(rank: int, args: argparse.Namespace) -> None:
+class Run:
+    """What one process of a run holds; the state of all is the same after every step."""
+
+    def __init__(self, rank: int, args: argparse.Namespace, queue: SharedCounter) -> None:
+        self.rank, self.args, self.queue = rank, args, queue
+        self.tokenizer = AutoTokenizer.from_pretrained(args.model)
+        self.model = start_from(args.start, self.tokenizer) if args.start else build(self.tokenizer)
+        self.rows = Rows(args.data, self.tokenizer.backend_tokenizer)
+        self.gradients = flat_gradients(self.model)
+        self.tools = optimisers(self.model, args.rate)
+        self.peaks = [(group, group["lr"]) for tool in self.tools for group in tool.param_groups]
+        self.plan, self.step, self.tokens, self.minutes = Plan(), 0, 0, 0.0
+        self.table: list[list[str]] = [HEAD]
+        self.losses = torch.zeros(4)  # sum and count of targets, left to right and infilled
+        self.compiled = torch.compile(self.loss_of, dynamic=False)
+        if args.resume:
+            self.load(args.resume)
+
+    def loss_of(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the summed loss of ``[rows]``."""
+        hidden = self.model.model(input_ids=inputs, use_cache=False).last_hidden_state
+        logits = self.model.lm_head(hidden.flatten(0, 1)).float()
+        losses = F.cross_entropy(logits, targets.flatten(), ignore_index=IGNORED, reduction="none")
+        return losses.view_as(targets).sum(dim=1)
+
+    def falling(self) -> bool:
+        """Say whether the rate falls by now."""
+        return self.tokens >= self.args.tokens - self.args.cooldown
+
+    def train_step(self) -> None:
+        """Take one step: the processes share its passes, each taking the next when it is free."""
+        length = CONTEXT if self.falling() else SHORT_CONTEXT
+        share = STDLIB_SHARE[self.falling()]
+        calls = [
+            [self.plan.take(length, share) for _ in range(CALL_TOKENS // length)]
+            for _ in range(CALLS)
+        ]
+        losses = torch.zeros(4)
+        self.gradients.zero_()
+        while (number := self.queue.take(self.step)) < CALLS:
+            rows = calls[number]
+            built = [self.rows.build(row) for row in rows]
+            inputs = torch.from_numpy(np.stack([row[0] for row in built]))
+            targets = torch.from_numpy(np.stack([row[1] for row in built]))
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = self.compiled(inputs, targets)
+            torch.autograd.backward(loss.sum() / (CALLS * CALL_TOKENS))
+            for row, total, count in zip(
+                rows, loss.detach(), (targets != IGNORED).sum(dim=1), strict=True
+            ):
+                losses[2 * row.infill] += total
+                losses[2 * row.infill + 1] += count
+        dist.all_reduce(self.gradients)
+        dist.all_reduce(losses)
+        self.queue.clear(self.step)
+        self.losses += losses
+        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        factor = rate(self.args, self.tokens, self.step)
+        for group, peak in self.peaks:
+            group["lr"] = peak * factor
+        for tool in self.tools:
+            tool.step()
+        self.step, self.tokens = self.step + 1, self.tokens + CALLS * CALL_TOKENS
+
+    def report(self, scored: bool) -> None:
+        """Write a line of the log; ``scored`` with the held-out columns."""
+        means = self.losses[::2] / self.losses[1::2].clamp(min=1)
+        length = CONTEXT if self.falling() else SHORT_CONTEXT
+        row = [f"{self.step}", f"{self.minutes:.2f}", f"{self.tokens}"]
+        row += [f"{mean:.4f}" for mean in means.tolist()] + [f"{length}"]
+        if scored:
+            self.model.eval()
+            row.append(f"{bits_per_byte(self.model, self.tokenizer, length)['overall']:.4f}")
+            row += [f"{bits:.4f}" for bits in middle_bits(self.model, self.tokenizer)]
+            self.model.train()
+        else:
+            row += ["", "", ""]
+        read = [
+            f"{at / len(source.tokens):.2f}"
+            for at, source in zip(self.plan.read, self.rows.sources, strict=True)
+        ]
+        print(*row, "epochs", *read, flush=True)
+        self.table.append(row)
+        self.losses.zero_()
+        with self.args.log.open("w", encoding="utf-8", newline="") as out:
+            csv.writer(out, lineterminator="\n").writerows(self.table)
+
+    def save(self, name: str) -> None:
+        """Write a checkpoint, whole or not at all."""
+        state = {
+            "model": self.model.state_dict(),
+            "tools": [tool.state_dict() for tool in self.tools],
+            "plan": (self.plan.read, self.plan.rows),
+            "counts": (self.step, self.tokens, self.minutes),
+            "table": self.table,
+        }
+        path = self.args.checkpoints / name
+        torch.save(state, path.with_suffix(".new"))
+        path.with_suffix(".new").replace(path)
+
+    def load(self, path: Path) -> None:
+        """Continue from a checkpoint."""
+        state = torch.load(path, weights_only=True)
+        self.model.load_state_dict(state["model"])
+        for tool, stored in zip(self.tools, state["tools"], strict=True):
+            tool.load_state_dict(stored)
+        self.plan = Plan(*state["plan"])
+        self.step, self.tokens, self.minutes = state["counts"]
+        self.table = state["table"]
+
+
+class SharedCounter:
+    """Hands out the passes of a step, one at a time, to whichever process is free."""
+
+    def __init__(self) -> None:
+        self.counts = get_context("spawn").Array("i", 2)
+
+    def take(self, step: int) -> int:
+        """Return the number of the next pass of a step."""
+        with self.counts.get_lock():
+            self.counts[step % 2] += 1
+            return int(self.counts[step % 2]) - 1
+
+    def clear(self, step: int) -> None:
+        """Start over; to be called when every process is done with the step."""
+        self.counts[step % 2] = 0
+
+
+def train(rank: int, args: argparse.Namespace, queue: SharedCounter) -> None:
     """Run the whole training in one of ``args.processes`` equal processes."""
     dist.init_process_group("gloo", rank=rank, world_size=args.processes)
     torch.set_num_threads(args.threads)
     torch.manual_seed(SEED)
-    rng = np.random.default_rng((SEED, rank))
-    tokenizer = AutoTokenizer.from_pretrained(args.model)
-    model = build(tokenizer)
-    average = copy.deepcopy(model)  # only for the early export
-    streams = [Stream(args.data / f"{name}.npz", rng) for name in ("stdlib", "other")]
-
-    def loss_of(rows: Tensor) -> Tensor:
-        hidden = model.model(input_ids=rows[:, :-1], use_cache=False).last_hidden_state
-        logits = model.lm_head(hidden.flatten(0, 1))
-        return F.cross_entropy(logits.float(), rows[:, 1:].flatten())
-
-    compiled = torch.compile(loss_of, dynamic=False)
-    tools = optimisers(model)
-    peaks = [(group, group["lr"]) for tool in tools for group in tool.param_groups]
-    table = [["step", "minutes", "tokens", "train_loss", "context", "heldout_bits_per_byte"]]
-    losses: list[float] = []
-    step = tokens = 0
-    next_report, next_score, early = 1.0, args.score_every, args.early_export
-    begin = time.monotonic()
-    while True:
-        clock = torch.tensor((time.monotonic() - begin) / 60)
-        dist.broadcast(clock, src=0)
-        minutes = clock.item()
-        progress = minutes / args.minutes
-        done = progress >= 1
-        length = CONTEXT if progress >= LONG_FROM else SHORT_CONTEXT
-        if rank == 0 and (done or minutes >= next_report):
-            score = ""
-            if done or minutes >= next_score:
-                model.eval()
-                score = f"{bits_per_byte(model, tokenizer, length)['overall']:.4f}"
-                model.train()
-                next_score += args.score_every
-            mean = f"{np.mean(losses):.4f}" if losses else ""
-            row = [f"{step}", f"{minutes:.2f}", f"{tokens}", mean, f"{length}", score]
-            print(*row, "epochs", *(f"{stream.position():.2f}" for stream in streams), flush=True)
-            table.append(row)
-            with args.log.open("w", encoding="utf-8", newline="") as out:
-                csv.writer(out, lineterminator="\n").writerows(table)
-            losses, next_report = [], minutes + 1
-        if early and minutes >= early:
+    run = Run(rank, args, queue)
+    begin = time.monotonic() - 60 * run.minutes
+    next_report, next_score, next_save = run.minutes + 1, 0, run.minutes + SAVE_MINUTES
+    flat_saved = run.falling()
+    while run.tokens < args.tokens:
+        if run.falling() and not flat_saved:
+            flat_saved = True
             if rank == 0:
-                export(average, args.model)
-            early = 0.0
-        if done:
-            break
-
-        share = STDLIB_SHARE[progress >= STDLIB_FROM]
-        picks = rng.random(BATCH_TOKENS // length // args.processes) >= share
-        rows = torch.stack([streams[int(pick)].take(length) for pick in picks])
-        with torch.autocast("cpu", torch.bfloat16):
-            loss = compiled(rows)
-        torch.autograd.backward(loss)
-        share_gradients(model)
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        for group, peak in peaks:
-            group["lr"] = peak * rate(progress, step)
-        for tool in tools:
-            tool.step()
-            tool.zero_grad()
-        losses.append(loss.item())
-        step, tokens = step + 1, tokens + rows.shape[0] * length * args.processes
-        if early and step % 10 == 0:
-            with torch.no_grad():
-                for slow, fast in zip(average.parameters(), model.parameters(), strict=True):
-                    slow.lerp_(fast, 0.1)
+                run.save("flat.pt")
+        run.train_step()
+        run.minutes = (time.monotonic() - begin) / 60
+        done = run.tokens >= args.tokens
+        if rank == 0 and (done or run.minutes >= next_report):
+            scored = done or run.tokens >= next_score
+            run.report(scored)
+            next_report = run.minutes + 1
+            next_score = run.tokens + args.score_every if scored else next_score
+        if rank == 0 and (done or run.minutes >= next_save):
+            run.save("latest.pt")
+            next_save = run.minutes + SAVE_MINUTES
     if rank == 0:
-        export(model, args.model)
+        export(run.model, args.model)
     dist.destroy_process_group()
+
+
+def export_checkpoint(checkpoint: Path, folder: Path) -> None:
+    """Write a checkpoint's model as files of transformers, beside the tokenizer in ``folder``."""
+    model = build(AutoTokenizer.from_pretrained(folder))
+    model.load_state_dict(torch.load(checkpoint, weights_only=True)["model"])
+    export(model, folder)
 
 
 def evaluate(folder: Path) -> None:
@@ -264,6 +379,9 @@ def evaluate(folder: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     for name, value in bits_per_byte(model, tokenizer).items():
         print(f"{name:16} {value:.3f}")
+    if MIDDLE in tokenizer.get_vocab():
+        both, left = middle_bits(model, tokenizer)
+        print(f"middles, bits per byte: {both:.3f} given both sides, {left:.3f} given the prefix")
 
 
 def main() -> None:
@@ -272,19 +390,27 @@ def main() -> None:
     parser.add_argument("--evaluate", type=Path, metavar="FOLDER", help="only measure this model")
     parser.add_argument("--data", type=Path, help="folder written by data.py and tokenizer.py")
     parser.add_argument("--model", type=Path, help="folder of the tokenizer and for the model")
-    parser.add_argument("--minutes", type=float, default=60.0)
-    parser.add_argument("--early-export", type=float, default=0.0, metavar="MINUTES")
-    parser.add_argument("--score-every", type=float, default=6.0, metavar="MINUTES")
+    parser.add_argument("--tokens", type=float, default=60e6, help="where the rate reaches zero")
+    parser.add_argument("--cooldown", type=float, default=15e6, help="tokens while it falls")
+    parser.add_argument("--rate", type=float, default=1.0, help="factor of both peak rates")
+    parser.add_argument("--start", type=Path, metavar="OLD", help="weights to start from")
+    parser.add_argument("--checkpoints", type=Path, help="default: the folder of --data")
+    parser.add_argument("--resume", type=Path, metavar="CHECKPOINT")
+    parser.add_argument("--export", type=Path, metavar="CHECKPOINT", help="only write the model")
+    parser.add_argument("--score-every", type=float, default=2e6, metavar="TOKENS")
     parser.add_argument("--log", type=Path, default=Path(__file__).with_name("log.csv"))
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--threads", type=int, default=1, help="per process")
     args = parser.parse_args()
     if args.evaluate:
         evaluate(args.evaluate)
+    elif args.export and args.model:
+        export_checkpoint(args.export, args.model)
     elif args.data and args.model:
+        args.checkpoints = args.checkpoints or args.data
         os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
         os.environ.setdefault("MASTER_PORT", "29511")
-        spawn(train, args=(args,), nprocs=args.processes)  # type: ignore[no-untyped-call]
+        spawn(train, args=(args, SharedCounter()), nprocs=args.processes)  # type: ignore[no-untyped-call]
     else:
         parser.error("give --evaluate, or --data and --model")
 

@@ -12,23 +12,28 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from charwise import errors, healing
+    from charwise import constraints, errors, healing
     from charwise.coverings.best_first import Covering
+    from charwise.cursor.choose import Chosen
     from charwise.cursor.distributions import NextBytes, NextChars
-    from charwise.cursor.generation import Completion
+    from charwise.cursor.drafts import Completion
+    from charwise.cursor.middle import Infilling
     from charwise.cursor.state import State
     from charwise.known_text.effort import Effort
     from charwise.model import CharLM, load
     from charwise.processors.transformers.generate import heal_generate
+    from charwise.processors.transformers.infill import heal_infill
     from charwise.surprisal.score import Score
     from charwise.tokens.index import SortedVocabulary
     from charwise.tokens.vocabulary import Vocabulary
 
 _HOME = {
     "CharLM": "charwise.model",
-    "Completion": "charwise.cursor.generation",
+    "Chosen": "charwise.cursor.choose",
+    "Completion": "charwise.cursor.drafts",
     "Covering": "charwise.coverings.best_first",
     "Effort": "charwise.known_text.effort",
+    "Infilling": "charwise.cursor.middle",
     "NextBytes": "charwise.cursor.distributions",
     "NextChars": "charwise.cursor.distributions",
     "Score": "charwise.surprisal.score",
@@ -36,23 +41,28 @@ _HOME = {
     "SortedVocabulary": "charwise.tokens.index",
     "Vocabulary": "charwise.tokens.vocabulary",
     "heal_generate": "charwise.processors.transformers.generate",
+    "heal_infill": "charwise.processors.transformers.infill",
     "load": "charwise.model",
 }
-_MODULES = ("errors", "healing")
+_MODULES = ("constraints", "errors", "healing")
 
 __all__ = [
     "CharLM",
+    "Chosen",
     "Completion",
     "Covering",
     "Effort",
+    "Infilling",
     "NextBytes",
     "NextChars",
     "Score",
     "SortedVocabulary",
     "State",
     "Vocabulary",
+    "constraints",
     "errors",
     "heal_generate",
+    "heal_infill",
     "healing",
     "load",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from numbers import Integral, Real
+from typing import Any
 
 
 class CharwiseError(Exception):
@@ -27,6 +28,21 @@ class TokenizationError(CharwiseError, ValueError):
 
 class HealingError(CharwiseError, ValueError):
     """A prompt that cannot be healed as asked, or a forced text that nothing can spell."""
+
+
+class ConstraintError(CharwiseError, ValueError):
+    """A constraint that is wrong, that cannot be satisfied, or a byte that it does not allow.
+
+    `position` is the offset of that byte in what was given.
+    """
+
+    def __init__(self, message: str, position: int = 0) -> None:
+        super().__init__(message)
+        self.position = position
+
+
+class TemplateError(CharwiseError, ValueError):
+    """A model that is not known to fill in the middle, or not in the order asked for."""
 
 
 class SettingError(CharwiseError, ValueError):
@@ -63,6 +79,17 @@ class ZeroProbabilityError(CharwiseError, ValueError):
 
 class EmptyBeamError(CharwiseError, RuntimeError):
     """A beam, or a threshold, so tight that no context survived."""
+
+
+class SearchLimitError(CharwiseError, RuntimeError):
+    """A search that visited as many contexts as it may, and is not done.
+
+    `found` has what was settled until then.
+    """
+
+    def __init__(self, message: str, found: tuple[Any, ...] = ()) -> None:
+        super().__init__(message)
+        self.found = found
 
 
 class EngineError(CharwiseError, RuntimeError):

@@ -4,28 +4,42 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
-from typing import Any
+from typing import Any, Unpack
 
+from charwise.constraints.asked import MayFollow, constraint_of
 from charwise.coverings.best_first import Covering, best_first
 from charwise.coverings.members import Encodings
 from charwise.coverings.rows import EvaluatedRows
 from charwise.cursor.char_entropy import char_entropies
+from charwise.cursor.choose import Chosen
 from charwise.cursor.distributions import NextBytes, NextChars
-from charwise.cursor.generation import Completion, Drawn, characters, complete, stream
+from charwise.cursor.drafts import Completion
+from charwise.cursor.generation import (
+    Drawn,
+    Report,
+    characters,
+    check_report,
+    stream,
+)
 from charwise.cursor.limit import Cancel, Limit
+from charwise.cursor.middle import Infilling, infill, opening_of, score_middles
+from charwise.cursor.particles import How, completions
 from charwise.cursor.sampling import Sampling
 from charwise.cursor.state import State, begin
-from charwise.errors import SettingError
+from charwise.errors import EngineError, SettingError, check_count
+from charwise.infill import Request, request
 from charwise.known_text.auditor import Auditor
 from charwise.known_text.effort import Effort, effort_of
-from charwise.known_text.packs import score_texts
+from charwise.known_text.packs import packs, score_texts
 from charwise.known_text.windows import Text
 from charwise.surprisal.score import Entropy, Score
+from charwise.template import Order, Template
 from charwise.token_lm import TokenLM
+from charwise.tokens.canonical import to_bytes
 from charwise.tokens.index import SortedVocabulary
-from charwise.tokens.prompt_parts import Prompt, parts_of
+from charwise.tokens.prompt_parts import Prompt, is_text, parts_of
 from charwise.tokens.prompts import last_text, split, split_parts
 from charwise.tokens.stops import StopStrings
 from charwise.tokens.vocabulary import Vocabulary
@@ -54,6 +68,11 @@ class CharLM:
         preset: str | Effort | None = None,
         tolerance: float | None = None,
     ) -> None:
+        if not (hasattr(engine, "vocabulary") and hasattr(engine, "tree")):
+            raise EngineError(
+                f"{type(engine).__name__} is no engine: charwise.load(name) opens one, and "
+                "CharLM.from_transformers(model, tokenizer) takes a model that one has already."
+            )
         self.engine = engine
         self.index = SortedVocabulary.of(engine.vocabulary)
         given = preset is not None or tolerance is not None
@@ -233,6 +252,7 @@ class CharLM:
         tolerance: float | None = None,
         end: bool = False,
         entropy: Entropy | None = None,
+        progress: Report | None = None,
     ) -> list[Score]:
         """`score` of many texts, packed into common batches.
 
@@ -240,22 +260,26 @@ class CharLM:
             prompts: the texts.
             contexts: what comes before each, conditioned on and not scored; by default nothing.
             preset, tolerance, end, entropy: as in `score`.
+            progress: called after each batch of texts with how many bytes are scored, and of how
+                many.
 
         Raises:
-            SettingError: not as many contexts as texts.
+            SettingError: not as many contexts as texts, or one text where a list is wanted.
 
         >>> import charwise
         >>> [len(score.logprobs) for score in charwise.load().scores(["import", "os"])]
         [6, 2]
         """
-        contexts = [""] * len(prompts) if contexts is None else contexts
+        prompts = _several("prompts", prompts)
+        contexts = [""] * len(prompts) if contexts is None else _several("contexts", contexts)
         if len(contexts) != len(prompts):
             raise SettingError(f"{len(contexts)} contexts for {len(prompts)} texts.")
         texts = [self._text(*pair) for pair in zip(prompts, contexts, strict=True)]
         if entropy not in (None, "byte", "char"):
             raise SettingError(f"entropy is {entropy!r}: choose 'byte', 'char' or None.")
+        check_report(progress)
         chosen = self._chosen(preset, tolerance)
-        scores = score_texts(self.engine, self.index, texts, chosen, end=end, entropy=entropy)
+        scores = self._score_texts(texts, chosen, bool(end), entropy, progress)
         scores = [
             replace(score, auditor=Auditor(weakref.ref(self.engine), self.index, text))
             for text, score in zip(texts, scores, strict=True)
@@ -277,10 +301,10 @@ class CharLM:
         >>> import charwise
         >>> member = charwise.load().covering("import nump").top(1)[0]
         >>> member.text
-        b'import numpy'
+        'import numpy'
         """
         opening, text = split(self.vocabulary, prompt)
-        evaluated = EvaluatedRows(self.engine.tree(opening.ids), self.index)
+        evaluated = EvaluatedRows.of(self.engine, opening.ids)
         return best_first(
             evaluated, 0, text, tolerance=tolerance, through=True, max_contexts=max_contexts
         )
@@ -290,10 +314,10 @@ class CharLM:
 
         >>> import charwise
         >>> charwise.load().encodings("import numpy").top(1)[0].text
-        b'import numpy'
+        'import numpy'
         """
         opening, data = split(self.vocabulary, text)
-        return Encodings(EvaluatedRows(self.engine.tree(opening.ids), self.index), 0, data)
+        return Encodings(EvaluatedRows.of(self.engine, opening.ids), 0, data)
 
     def complete(
         self,
@@ -308,8 +332,12 @@ class CharLM:
         stop: StopStrings = (),
         seconds: float | None = None,
         cancel: Cancel | None = None,
+        progress: Report | None = None,
         preset: str | Effort | None = None,
         tolerance: float | None = None,
+        how: How = "local",
+        particles: int = 64,
+        **may_follow: Unpack[MayFollow],
     ) -> list[Completion]:
         """Completions drawn from p(completion | prompt characters).
 
@@ -327,20 +355,41 @@ class CharLM:
             seconds: a time budget, the prompt included. Looked at, as `cancel` is, between two
                 model calls: what was drawn until then is returned.
             cancel: a `threading.Event` that stops when it is set.
+            progress: called after each model call with how many bytes are drawn, and of how many
+                at most; a completion that ended early counts whole.
+            regex, json_schema, grammar, choices, constraint: what may follow the prompt, see
+                `charwise.constraints.MayFollow`; at most one.
+            how: "local" draws tokens from what is allowed at each step. "global" conditions on
+                the constraint as a whole: the n heaviest texts come as a `Weighted` list, which
+                has their weights and the probability of the constraint.
+            particles: with how="global", and a set that is not small, the size of the sample.
 
         Raises:
             SettingError: for a number, a stop string or a budget that is none.
+            ConstraintError: for a constraint that is wrong, or that nothing satisfies.
             ZeroProbabilityError: if the model gives the prompt probability zero.
 
         >>> import charwise
         >>> lm = charwise.load()
         >>> lm.complete("import nump", max_new_bytes=1)[0].text
         'y'
+        >>> lm.complete("return ", choices=["True", "False"])[0].text
+        'True'
         """
+        constraint = constraint_of(may_follow)
         limit, sampling = Limit(seconds, cancel), Sampling(temperature, top_p, top_k, seed)
         state = self.state(prompt, preset=preset, tolerance=tolerance)
-        return complete(
-            state, n=n, max_new_bytes=max_new_bytes, stop=stop, sampling=sampling, limit=limit
+        return completions(
+            state,
+            constraint,
+            how,
+            particles,
+            n=n,
+            max_new_bytes=max_new_bytes,
+            stop=stop,
+            sampling=sampling,
+            limit=limit,
+            progress=progress,
         )
 
     def stream(
@@ -357,19 +406,28 @@ class CharLM:
         cancel: Cancel | None = None,
         preset: str | Effort | None = None,
         tolerance: float | None = None,
+        **may_follow: Unpack[MayFollow],
     ) -> Iterator[str]:
         """One completion in pieces, as it is drawn; never ends a piece inside a character.
 
-        Arguments and errors are those of `complete`.
+        Arguments and errors are those of `complete`; constraints are local.
 
         >>> import charwise
         >>> lm = charwise.load()
         >>> "".join(lm.stream("import nump", max_new_bytes=1))
         'y'
         """
+        constraint = constraint_of(may_follow)
         limit, sampling = Limit(seconds, cancel), Sampling(temperature, top_p, top_k, seed)
         state = self.state(prompt, preset=preset, tolerance=tolerance)
-        return stream(state, max_new_bytes=max_new_bytes, stop=stop, sampling=sampling, limit=limit)
+        return stream(
+            state,
+            max_new_bytes=max_new_bytes,
+            stop=stop,
+            sampling=sampling,
+            limit=limit,
+            constraint=constraint,
+        )
 
     def characters(
         self,
@@ -382,20 +440,159 @@ class CharLM:
         seed: int | None = None,
         preset: str | Effort | None = None,
         tolerance: float | None = None,
+        **may_follow: Unpack[MayFollow],
     ) -> Iterator[Drawn]:
         """One completion a character at a time, with the distributions it was drawn from.
 
         Unlike `complete` it samples by default, and has no stop strings: look at what was drawn,
-        and stop.
+        and stop. A constraint is applied at each byte.
 
         >>> import charwise
         >>> drawn = next(charwise.load().characters("import nump", temperature=0))
         >>> drawn.character, drawn.distributions[0].top(1)[0][0]
         ('y', 'y')
         """
+        constraint = constraint_of(may_follow)
         sampling = Sampling(temperature, top_p, top_k, seed)
         state = self.state(prompt, preset=preset, tolerance=tolerance)
-        return characters(state, max_new_bytes=max_new_bytes, sampling=sampling)
+        return characters(
+            state, max_new_bytes=max_new_bytes, sampling=sampling, constraint=constraint
+        )
+
+    def choose(
+        self,
+        prompt: Prompt,
+        choices: Iterable[str | bytes],
+        *,
+        stop: StopStrings = None,
+        ended: bool = False,
+        preset: str | Effort | None = None,
+        tolerance: float | None = None,
+    ) -> Chosen:
+        """The exact posterior over a list of continuations, whatever their lengths.
+
+        All tokenizations of each are summed, across the end of the prompt too. They are evaluated
+        together, what several begin with once.
+
+        Args:
+            prompt: what comes before.
+            choices: the continuations, each once.
+            stop: each choice is followed by this string, or one of these.
+            ended: each choice is followed by the end of text. With neither, a choice is what the
+                text goes on with, whatever comes then, and none may begin another.
+
+        Raises:
+            SettingError: a choice twice, or one that begins another where both may be meant.
+            ConstraintError: no choices, or what is no string.
+            ZeroProbabilityError: if the model gives all of them probability zero.
+
+        >>> import charwise
+        >>> chosen = charwise.load().choose("for i in ra", ["nge(", "ndom."])
+        >>> chosen.top(1)[0][0], chosen.probs.sum().round(9)
+        ('nge(', np.float64(1.0))
+        """
+        state = self.state(prompt, preset=preset, tolerance=tolerance)
+        return state.choose(choices, stop=stop, ended=ended)
+
+    def infill(
+        self,
+        prefix: str | bytes,
+        suffix: str | bytes = "",
+        *,
+        n: int = 1,
+        max_new_bytes: int = 64,
+        temperature: float = 0.0,
+        top_p: float = 1.0,
+        top_k: int = 0,
+        seed: int | None = None,
+        order: Order | None = None,
+        template: Template | None = None,
+        seconds: float | None = None,
+        cancel: Cancel | None = None,
+        preset: str | Effort | None = None,
+    ) -> list[Infilling]:
+        """What may stand between two texts, either of which may end or begin inside a token.
+
+        The end of the prefix is conditioned on as characters; what a token of the middle could
+        have reached into is taken from the suffix, and every middle ends with it. Candidates are
+        drawn as `complete` draws them, and ranked by their exact probability given both sides.
+
+        Args:
+            prefix, suffix: text or bytes, which may be empty. What is longer than the window is
+                cut at the far ends: see `prefix_cut` and `suffix_cut` of the result.
+            n: candidates to draw; those of equal bytes are one.
+            max_new_bytes: of the middle.
+            order: "psm" (prefix, suffix, middle) or "spm" (suffix first).
+            template: the model's sentinels, where its special tokens do not show them.
+            temperature, top_p, top_k, seed, seconds, cancel, preset: as for `complete`.
+
+        Raises:
+            TemplateError: a model without sentinels, or that does not know the order.
+            SettingError, ZeroProbabilityError: as `complete`.
+        """
+        check_count("max_new_bytes", max_new_bytes, 0)
+        limit, sampling = Limit(seconds, cancel), Sampling(temperature, top_p, top_k, seed)
+        asked, chosen = (
+            self.infill_request(prefix, suffix, order=order, template=template),
+            self._chosen(preset),
+        )
+        state = begin(self.engine, self.index, *opening_of(asked, self.index), chosen)
+        return infill(
+            state,
+            asked,
+            chosen,
+            n=n,
+            max_new_bytes=max_new_bytes,
+            sampling=sampling,
+            limit=limit,
+        )
+
+    def score_infill(
+        self,
+        prefix: str | bytes,
+        middle: str | bytes,
+        suffix: str | bytes = "",
+        *,
+        order: Order | None = None,
+        template: Template | None = None,
+        preset: str | Effort | None = None,
+    ) -> float:
+        """log p(middle | prefix, suffix), nats, as `Infilling.logprob` counts it.
+
+        −inf for a middle that the model never writes there.
+
+        Raises:
+            TemplateError: as `infill`.
+            TokenizationError: a text that no token string spells.
+        """
+        asked = self.infill_request(prefix, suffix, order=order, template=template)
+        found = [to_bytes(middle)]
+        return score_middles(self.engine, self.index, asked, found, self._chosen(preset))[0]
+
+    def infill_request(
+        self,
+        prefix: str | bytes,
+        suffix: str | bytes = "",
+        *,
+        order: Order | None = None,
+        template: Template | None = None,
+    ) -> Request:
+        """What `infill` asks: how both sides are cut. It leaves a quarter of the window free.
+
+        Raises:
+            TemplateError: as `infill`.
+        """
+        window = self.engine.window
+        if template is not None and not isinstance(template, Template):
+            raise SettingError(f"template is {template!r}: make one with Template.named.")
+        return request(
+            prefix,
+            suffix,
+            Template.of(self.vocabulary) if template is None else template,
+            self.index,
+            order=order,
+            most=None if window is None else window - window // 4,
+        )
 
     def info(self) -> dict[str, str]:
         """What runs here: engine, device, how contexts share prefixes, vocabulary, start token.
@@ -417,6 +614,26 @@ class CharLM:
         parts = parts_of(prompt)
         opening, whole = split_parts(self.vocabulary, [*parts_of(context), *parts])
         return Text(opening, whole, len(whole) - len(opening.lead) - len(last_text(parts)[1]))
+
+    def _score_texts(
+        self,
+        texts: Sequence[Text],
+        chosen: Effort,
+        end: bool,
+        entropy: Entropy | None,
+        progress: Report | None,
+    ) -> list[Score]:
+        """The scores of texts; with `progress`, in the same batches one after the other."""
+        if progress is None:
+            return score_texts(self.engine, self.index, texts, chosen, end=end, entropy=entropy)
+        sizes = [len(text.whole) for text in texts]
+        scores: dict[int, Score] = {}
+        for pack in packs(self.engine, self.index, texts, end=end):
+            some = [texts[number] for number in pack]
+            found = score_texts(self.engine, self.index, some, chosen, end=end, entropy=entropy)
+            scores |= zip(pack, found, strict=True)
+            progress(sum(sizes[number] for number in scores), sum(sizes))
+        return [scores[number] for number in range(len(texts))]
 
     def _with_char_entropies(self, text: Text, score: Score, chosen: Effort) -> Score:
         given = text.whole[: len(text.whole) - len(score.raw)]
@@ -486,6 +703,13 @@ def load(
         quantization_config=quantization_config,
     )
     return CharLM(opened, preset=preset, tolerance=tolerance)
+
+
+def _several(name: str, texts: Sequence[Prompt]) -> list[Prompt]:
+    """Several texts, as a list; one alone is refused."""
+    if is_text(texts) or isinstance(texts, Mapping | Set) or not isinstance(texts, Iterable):
+        raise SettingError(f"{name} are a list of texts, not {texts!r}: put one text into a list.")
+    return list(texts)
 
 
 def _rebuild(engine: TokenLM, chosen: Effort) -> CharLM:

@@ -22,6 +22,7 @@ from charwise.engines.pretrained import read_tokenizer, read_vocabulary
 from charwise.errors import ModelNotFoundError
 from charwise.models import EMBEDDED
 from conftest import Data
+from preloaded import finished
 
 PROMPT = "def check(value):\n    if value < 0:\n        raise ValueErr"
 
@@ -211,23 +212,32 @@ def test_version() -> None:
     assert run("--version").stdout == f"charwise {charwise.__version__}\n"
 
 
-@pytest.mark.parametrize("command", [[], *([name] for name in EXAMPLES if name != "lm-eval")])
-def test_help_loads_nothing_heavy_and_ends_with_an_example(command: list[str]) -> None:
-    code = (
-        "import sys; from charwise.cli.app import app; app(sys.argv[1:], standalone_mode=False); "
-        "heavy = 'torch transformers tokenizers tiktoken pandas pyarrow ray lm_eval matplotlib'; "
-        "sys.exit(' '.join({*heavy.split()} & {*sys.modules}) or None)"
-    )
+def test_help_loads_nothing_heavy_and_ends_with_an_example() -> None:
+    code = """
+import sys
+from charwise.cli.app import app
+for command in sys.argv[1:]:
+    app([*command.split(), "--help"], standalone_mode=False)
+    heavy = "torch transformers tokenizers tiktoken pandas pyarrow ray lm_eval matplotlib"
+    print(f"== {command}:", *{*heavy.split()} & {*sys.modules})
+"""
+    commands = ["", *(name for name in EXAMPLES if name != "lm-eval")]
     done = subprocess.run(
-        [sys.executable, "-c", code, *command, "--help"], capture_output=True, text=True
+        [sys.executable, "-c", code, *commands], capture_output=True, text=True, check=True
     )
-    assert done.returncode == 0, done.stderr
-    if command:
-        assert done.stdout.rstrip().endswith(f"Example:\n    {EXAMPLES[command[0]]}")
+    shown = re.findall(r"(.*?)^== ([^\n]*):([^\n]*)\n", done.stdout, re.M | re.S)
+    assert [(name, loaded) for _, name, loaded in shown] == [(name, "") for name in commands]
+    for text, name, _ in shown[1:]:
+        assert text.rstrip().endswith(f"Example:\n    {EXAMPLES[name]}")
 
 
 @pytest.mark.parametrize(
-    "command", [name for name in EXAMPLES if name not in ("score", "bench", "lm-eval")]
+    "command",
+    [
+        name
+        for name in EXAMPLES
+        if name not in ("score", "bench", "heal-proxy", "infill", "lm-eval")
+    ],
 )
 def test_the_examples_run(command: str) -> None:
     name, *arguments = shlex.split(EXAMPLES[command])
@@ -238,7 +248,8 @@ def test_the_examples_run(command: str) -> None:
 
 def test_every_command_prints_json_and_takes_the_options_of_a_model() -> None:
     assert {command.name for command in app.registered_commands} == set(EXAMPLES)
-    for command in set(EXAMPLES) - {"lm-eval"}:  # whose options are the harness's
+    # The options of one are the harness's, the other prints nothing.
+    for command in set(EXAMPLES) - {"lm-eval", "heal-proxy"}:
         shown = run(command, "--help").stdout
         for option in ("--json", "--model", "--revision", "--trust-remote-code"):
             assert option in shown
@@ -274,21 +285,12 @@ def test_tab_completes_commands_options_and_presets() -> None:
         ("next --pre", "--preset"),
         ("next --preset a", "accurate"),
     ):
-        done = subprocess.run(
-            [
-                sys.executable,
-                "-c",
-                "import sys; from charwise.cli.app import app; app(prog_name='charwise')",
-            ],
-            env={
-                **os.environ,
-                "_CHARWISE_COMPLETE": "complete_bash",
-                "COMP_WORDS": f"charwise {words}",
-                "COMP_CWORD": str(len(words.split())),
-            },
-            capture_output=True,
-            text=True,
-        )
+        environment = {
+            "_CHARWISE_COMPLETE": "complete_bash",
+            "COMP_WORDS": f"charwise {words}",
+            "COMP_CWORD": str(len(words.split())),
+        }
+        done = CliRunner().invoke(app, [], prog_name="charwise", env=environment)
         assert expected in done.stdout.split(), done.stderr
     assert "--install-completion" in run("--help").stdout
 
@@ -309,15 +311,16 @@ def test_a_process_of_its_own_prints_nothing_else() -> None:
         (["vocab"], "./no/such/folder"),
     ],
 )
-def test_a_missing_model_says_where_it_was_looked_for(command: list[str], name: str) -> None:
-    done = other_process(*command, "--model", name)
-    assert done.returncode == 1
-    assert done.stdout == ""
-    assert done.stderr.startswith(f"charwise: no model {name!r}: ")
-    assert done.stderr.count("\n") == 1
-    assert str(Path(name).absolute()) in done.stderr
+def test_a_missing_model_says_where_it_was_looked_for(
+    command: list[str], name: str, tmp_path: Path
+) -> None:
+    status, out, errors = finished(*command, "--model", name, folder=tmp_path)
+    assert (status, out) == (1, "")
+    assert errors.startswith(f"charwise: no model {name!r}: ")
+    assert errors.count("\n") == 1
+    assert str(Path(name).absolute()) in errors
     if not name.startswith("."):
-        assert "hub" in done.stderr
+        assert "hub" in errors
 
 
 def test_load_and_the_commands_say_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -344,14 +347,14 @@ def test_the_embedded_model_by_its_name() -> None:
 def test_a_folder_without_a_model(tmp_path: Path) -> None:
     for file in ("tokenizer.json", "tokenizer_config.json", "config.json"):
         (tmp_path / file).write_bytes((Path(EMBEDDED) / file).read_bytes())
-    done = other_process("complete", "a", "--model", str(tmp_path))
-    assert done.returncode == 1
-    assert "has no model that loads: Error no file named model.safetensors" in done.stderr
-    assert "tokenizer.json" not in done.stderr
-    assert done.stderr.count("\n") == 1
+    status, _, errors = finished("complete", "a", "--model", str(tmp_path), folder=tmp_path)
+    assert status == 1
+    assert "has no model that loads: Error no file named model.safetensors" in errors
+    assert "tokenizer.json" not in errors
+    assert errors.count("\n") == 1
 
 
-def test_what_the_system_refuses_is_a_sentence() -> None:
-    done = other_process("score", __file__, "--out", "x" * 300 + ".csv")
-    assert done.returncode == 1
-    assert done.stderr == f"charwise: {'x' * 300}.csv: File name too long.\n"
+def test_what_the_system_refuses_is_a_sentence(tmp_path: Path) -> None:
+    status, _, errors = finished("score", __file__, "--out", "x" * 300 + ".csv", folder=tmp_path)
+    assert status == 1
+    assert errors == f"charwise: {'x' * 300}.csv: File name too long.\n"

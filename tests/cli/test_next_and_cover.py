@@ -7,6 +7,7 @@ import math
 import re
 import subprocess
 import sys
+from functools import partialmethod
 from typing import Any
 
 import pytest
@@ -15,6 +16,8 @@ from typer.testing import CliRunner, Result
 import charwise
 from charwise import CharLM, Vocabulary
 from charwise.cli.app import app
+from charwise.coverings.best_first import Covering
+from charwise.coverings.members import Encodings
 from models import random_lm
 
 
@@ -105,6 +108,27 @@ def test_encodings() -> None:
     assert all("".join(row["tokens"]) == "import" for row in answer["members"])
     assert len(answer["members"]) == min(100, answer["size"])
     assert "encodings" in run("cover", "import", "--encodings").stdout
+
+
+@pytest.mark.parametrize("more", [[], ["--encodings"]])
+def test_a_text_with_too_many_tokenizations_shows_what_is_settled(
+    more: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With fewer contexts than usual, which would take their time here."""
+    monkeypatch.setattr(CharLM, "covering", partialmethod(CharLM.covering, max_contexts=40))
+    monkeypatch.setattr(Covering, "top", partialmethod(Covering.top, max_contexts=40))
+    monkeypatch.setattr(Encodings, "top", partialmethod(Encodings.top, max_contexts=40))
+    text = " " * 200
+    answer = run_json("cover", text, *more)
+    assert answer["settled"] is False
+    assert answer["members"] == []
+    assert answer["size"] is None
+    assert answer["log10_size"] > 18
+    assert answer["missing"] == 1.0
+    result = run("cover", text, *more)
+    assert result.exit_code == 0
+    assert re.search(r"0 of some 10\^\d+ (members|encodings)", result.stdout)
+    assert "not settled" in result.stdout
 
 
 def test_the_empty_text_and_half_characters() -> None:

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+import os
 import signal
 import subprocess
 import sys
@@ -21,9 +22,10 @@ import charwise.cli.options
 from charwise import CharLM, Vocabulary
 from charwise.cli.app import app
 from charwise.engines.ngram import NgramLM
+from preloaded import Command
 
 TEXTS = ["import numpy as np", "To be,\n or not", "naïve"]
-ROWS = 300
+ROWS = 180
 
 
 def run(*arguments: str | Path, stdin: bytes | None = None) -> Result:
@@ -458,7 +460,7 @@ def test_help_loads_nothing_heavy() -> None:
 def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Short rows, two of which are bad."""
     rows = [{"item": n, "text": f"x{n} = {n % 7}, {n % 11}"} for n in range(ROWS)]
-    rows[100]["text"] = rows[250]["text"] = ""
+    rows[50]["text"] = rows[150]["text"] = ""
     path = tmp_path_factory.mktemp("many") / "many.csv"
     text = io.StringIO()
     csv.writer(text).writerows([["item", "text"], *(row.values() for row in rows)])
@@ -481,14 +483,13 @@ def whole(many: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def kill_after(many: Path, out: Path, parts: int) -> None:
     """Start the command in a process of its own, and kill it when so many parts are there."""
-    command = [sys.executable, "-m", "charwise", "score", *arguments(many, out)]
     folder = Path(f"{out}.parts")
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
-        while not (folder / "run.json").exists() or len(list(folder.glob("0*"))) < parts:
-            assert process.poll() is None, process.communicate()
-            time.sleep(0.002)
-        process.send_signal(signal.SIGKILL)
-    assert process.returncode == -signal.SIGKILL
+    command = Command(["score", *arguments(many, out)], many.parent)
+    while not (folder / "run.json").exists() or len(list(folder.glob("0*"))) < parts:
+        assert command.running, command.errors.read_text()
+        time.sleep(0.002)
+    os.kill(command.pid, signal.SIGKILL)
+    assert command.wait() == -signal.SIGKILL
     assert not out.exists()
 
 

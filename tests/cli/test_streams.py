@@ -13,42 +13,34 @@ from pathlib import Path
 import pytest
 
 from charwise.cli import terminal
+from preloaded import Command, finished
 
-#: What a locale without UTF-8 comes to, and two ways to ask for less.
-ENVIRONMENTS = [
-    {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
-    {"PYTHONIOENCODING": "latin-1"},
-]
+#: What a locale without UTF-8 comes to.
+NO_UTF8 = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
 
-def charwise(
-    *arguments: str, environment: dict[str, str] | None = None, shell: str | None = None
-) -> subprocess.CompletedProcess[bytes]:
-    """The command in a process of its own, or `shell`, in which "$@" stands for it."""
-    command = [sys.executable, "-m", "charwise", *arguments]
-    if shell is not None:
-        command = ["bash", "-c", shell, "charwise", *command]
-    return subprocess.run(
-        command,
-        env={**os.environ, "HF_HUB_OFFLINE": "1", **(environment or {})},
-        capture_output=True,
-        timeout=300,
-    )
+def charwise(*arguments: str, shell: str) -> subprocess.CompletedProcess[bytes]:
+    """A shell's command line, in which "$@" stands for the command, started anew."""
+    command = ["bash", "-c", shell, "charwise", sys.executable, "-m", "charwise", *arguments]
+    return subprocess.run(command, capture_output=True, timeout=300)
 
 
-#: Runs several command lines, given as JSON, in one process.
+#: Runs several command lines, given as JSON, in one process: with its own encoding, and latin-1.
 RUNS = """
 import json, sys
 from charwise.cli.app import main
 
-for arguments in json.loads(sys.argv[1]):
-    sys.argv[1:] = arguments
-    print(f"== {main()}", flush=True)
+print(sys.stdout.encoding)
+commands = json.loads(sys.argv[1])
+for encoding in (sys.stdout.encoding, "latin-1"):
+    sys.stdout.reconfigure(encoding=encoding, errors="strict")
+    for arguments in commands:
+        sys.argv[1:] = arguments
+        print(f"== {main()}", flush=True)
 """
 
 
-@pytest.mark.parametrize("environment", ENVIRONMENTS, ids=["C", "latin-1"])
-def test_a_stdout_that_is_not_utf8(environment: dict[str, str], tmp_path: Path) -> None:
+def test_a_stdout_that_is_not_utf8(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("café\t中\n", encoding="utf-8")
     expected = {
         ("vocab", "--prefix", " ret"): r"\sreturn",
@@ -61,15 +53,19 @@ def test_a_stdout_that_is_not_utf8(environment: dict[str, str], tmp_path: Path) 
     }
     done = subprocess.run(
         [sys.executable, "-c", RUNS, json.dumps(list(expected))],
-        env={**os.environ, **environment},
+        env={**os.environ, **NO_UTF8},
         capture_output=True,
         timeout=300,
     )
     assert (done.returncode, done.stderr) == (0, b"")
-    printed = done.stdout.decode("latin-1").split("== 0\n")
-    assert printed.pop() == ""
-    for (arguments, shown), out in zip(expected.items(), printed, strict=True):
+    encoding, printed = done.stdout.decode("latin-1").split("\n", 1)
+    assert encoding == "ascii"
+    *pieces, rest = printed.split("== 0\n")
+    assert rest == ""
+    for (arguments, shown), out in zip([*expected.items()] * 2, pieces, strict=True):
         assert shown in out, arguments
+    assert "é" not in "".join(pieces[: len(expected)])
+    assert "é" in "".join(pieces[len(expected) :])
 
 
 def test_what_stands_for_what_a_stream_cannot_write(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,28 +93,34 @@ def test_json_has_numbers_that_json_knows(capsys: pytest.CaptureFixture[str]) ->
 @pytest.mark.parametrize(
     "arguments", [["--help"], ["next", "a"], ["vocab", "--json"]], ids=["help", "table", "json"]
 )
-def test_a_full_device(arguments: list[str]) -> None:
-    done = charwise(*arguments, shell='"$@" > /dev/full')
-    assert done.returncode == 1
-    assert done.stderr == b"charwise: the output cannot be written: No space left on device.\n"
+def test_a_full_device(arguments: list[str], tmp_path: Path) -> None:
+    status, _, errors = finished(*arguments, folder=tmp_path, out=Path("/dev/full"))
+    assert status == 1
+    assert errors == "charwise: the output cannot be written: No space left on device.\n"
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+@pytest.mark.parametrize("lines", [0, 1])
 @pytest.mark.parametrize("options", [["--top", "9000"], ["--json"]], ids=["table", "json"])
-def test_a_reader_that_leaves(options: list[str]) -> None:
-    done = charwise("vocab", *options, shell='set -o pipefail; "$@" | true')
-    assert (done.returncode, done.stderr) == (1, b"")
-    done = charwise("vocab", *options, shell='"$@" | head -1')
-    assert done.stderr == b""
-    assert done.stdout.count(b"\n") == 1
+def test_a_reader_that_leaves(options: list[str], lines: int, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    command = Command(["vocab", *options], tmp_path, pipe)
+    with pipe.open("rb") as reader:
+        assert all(reader.readline().strip() for _ in range(lines))
+    assert command.wait() == 1  # a pipe holds less than either of the outputs
+    assert command.errors.read_bytes() == b""
 
 
-def test_closed_streams() -> None:
+def test_closed_streams(tmp_path: Path) -> None:
     done = charwise("next", "--stdin", shell='"$@" <&-')
     assert done.returncode == 1
     assert done.stderr == b"charwise: stdin is closed, and --stdin reads the prompt from it.\n"
-    done = charwise("next", "a", shell='"$@" >&-')
+    done = charwise("vocab", shell='"$@" >&-')
     assert (done.returncode, done.stderr) == (0, b"")
-    assert charwise("next", "a", "--model", "/no/such", shell='"$@" 2>&-').returncode == 1
+    missing = str(tmp_path / "no.csv")
+    assert charwise("score", missing, shell='"$@" 2>&-').returncode == 1
+    assert missing.encode() in charwise("score", missing, shell='"$@"').stderr
 
 
 #: Runs the command line, and says so once it reads stdin.
@@ -151,3 +153,18 @@ def test_ctrl_c_is_quiet() -> None:
     process.send_signal(signal.SIGINT)
     out, errors = process.communicate(timeout=60)
     assert (process.returncode, out, errors) == (130, b"", b"")
+
+
+def test_bars_on_a_terminal_are_told_what_is_done(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for forced in (False, True):
+        if forced:
+            monkeypatch.setenv("FORCE_COLOR", "1")  # rich takes the stream for a terminal
+        else:
+            monkeypatch.delenv("FORCE_COLOR", raising=False)
+        with terminal.bars() as bar:
+            bar("drawing")(3, 9)
+        streams = capsys.readouterr()
+        assert streams.out == ""
+        assert ("drawing" in streams.err and "3/9" in streams.err) == forced

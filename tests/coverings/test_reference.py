@@ -35,7 +35,7 @@ def strings_up_to(tokens: int, longest: int) -> int:
 
 
 @given(cases())
-@examples(2000)
+@examples(600)
 def test_the_covering_sums_to_the_definition(case: Case):
     model, text = case.model, case.text
     found = prefix_probability(text, model.p, model.vocabulary)
@@ -85,7 +85,7 @@ def covers_minimally(decode, tokens: tuple[int, ...], text: bytes) -> bool:
 
 
 @given(cases(longest=6))
-@examples(2000)
+@examples(600)
 def test_next_bytes_are_ratios_and_sum_to_one(case: Case):
     model, text = case.model, case.text
     total = prefix_probability(text, model.p, model.vocabulary)
@@ -106,7 +106,7 @@ def test_next_bytes_are_ratios_and_sum_to_one(case: Case):
 
 
 @given(cases(largest=150))
-@examples(2000)
+@examples(600)
 def test_the_chain_rule(case: Case):
     model, text = case.model, case.text
     whole = string_probability(text, model.p, model.vocabulary)

@@ -20,7 +20,8 @@ import charwise
 import charwise.cursor.sampling
 from charwise import CharLM, Vocabulary
 from charwise.coverings.reference import enum_cover, next_character_probability, prefix_probability
-from charwise.cursor.generation import Completion, draw_byte, draw_members
+from charwise.cursor.drafts import Completion, draw_members
+from charwise.cursor.generation import draw_byte
 from charwise.cursor.sampling import Sampling
 from charwise.cursor.shared_tree import EXACT_TOKENS
 from charwise.engines.ngram import NgramLM
@@ -213,8 +214,8 @@ def test_very_low_temperatures_are_greedy():
     lm = exact(MASKED)
     greedy = lm.complete("s", max_new_bytes=6)[0]
     for temperature in (1e-3, 1e-30, 1e-300, 5e-324):
-        for completion in lm.complete("s", n=5, max_new_bytes=6, temperature=temperature, seed=0):
-            assert completion.token_ids == greedy.token_ids
+        found = lm.complete("s", n=5, max_new_bytes=6, temperature=temperature, seed=0)
+        assert [completion.token_ids for completion in found] == [greedy.token_ids]
 
 
 # ---- temperature 0 ------------------------------------------------------------------------------
@@ -397,13 +398,16 @@ def is_text(raw: bytes) -> bool:
 def test_logprob_is_what_score_says():
     """Where one token string spells the completion, and the text ends there."""
     model = table([b"a", b"b", b"cc"], {(): [0.4, 0.2, 0.3, 0.1]})
-    lm = exact(model)
+    lm, compared = exact(model), 0
     for c in lm.complete("ac", n=50, temperature=1.0, seed=0, max_new_bytes=200):
         assert c.finish == "end"
-        whole = lm.score(b"ac" + c.raw, preset="exact", end=True) if len(c.raw) < 12 else None
-        if whole is not None and whole.end_logprob is not None:
+        if len(c.raw) < 12:
+            whole = lm.score(b"ac" + c.raw, preset="exact", end=True)
+            assert whole.end_logprob is not None
             expected = whole.logprobs[2:].sum() + whole.end_logprob
             assert c.logprob == pytest.approx(expected, rel=1e-9)
+            compared += 1
+    assert compared > 10
 
 
 # ---- stop strings, lengths, streams -------------------------------------------------------------

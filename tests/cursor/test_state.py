@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import math
 import pickle
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +21,13 @@ from charwise.cursor.distributions import NextBytes
 from charwise.cursor.shared_tree import EXACT_TOKENS
 from charwise.cursor.state import State
 from charwise.engines.ngram import NgramLM
-from charwise.errors import EmptyBeamError, SettingError, TokenizationError, ZeroProbabilityError
+from charwise.errors import (
+    ContextLengthError,
+    EmptyBeamError,
+    SettingError,
+    TokenizationError,
+    ZeroProbabilityError,
+)
 from models import CLOSE, Case, cases, close_logs, examples, log_of, table, two_ways
 
 
@@ -45,7 +53,7 @@ def is_true(state: State, case: Case) -> None:
 
 
 @given(cases(largest=200), st.integers(0, 8))
-@examples(200)
+@examples(120)
 def test_stepping_is_building_at_once(case: Case, cut: int):
     lm, text = exact(case), case.text
     prompt, rest = text[:cut], text[cut:]
@@ -155,9 +163,11 @@ def test_stepping_with_a_threshold_is_a_lower_bound(case: Case, effort: Effort):
     state = lm.state("")
     left_out = 0.0
     for at in range(len(case.text)):
+        text = case.text[: at + 1]
         try:
-            longer = state + case.text[at : at + 1]
+            longer = state + text[-1:]
         except (ZeroProbabilityError, EmptyBeamError):
+            assert prefix_probability(text, case.model.p, case.model.vocabulary) == 0
             return
         state, before = longer, state
         left_out += (state.missing - before.missing) * math.exp(state.logprob)
@@ -294,3 +304,33 @@ def test_asking_a_distribution():
 def test_bad_coverage(coverage: float):
     with pytest.raises(SettingError, match="coverage"):
         CharLM(two_ways().lm).next_chars("a", coverage=coverage)
+
+
+@pytest.mark.parametrize("window", [3, 4, 8, 12, 20, 24, 28])
+def test_a_window_of_few_tokens_takes_what_fits(window: int):
+    text = "import numpy as np\nx = np.zeros(3)\nfor i in rang"
+    engine = charwise.load().engine
+
+    class Small:
+        """The engine with a smaller window, which its trees are held to."""
+
+        def __getattr__(self, name: str) -> Any:
+            return window if name == "window" else getattr(engine, name)
+
+        def tree(self, ids: list[int], edges: Sequence[tuple[int, int]] = ()) -> Any:
+            tree = engine.tree(ids, edges)
+            tree._window = window
+            return tree
+
+    lm = CharLM(Small())  # type: ignore[arg-type]
+    state = lm.state(text)
+    assert state.exact_from > 0
+    assert state.shared.length(0) < window
+    for key in "e(3):\n":
+        state = state + key
+        assert state.next().probs.sum() == pytest.approx(1)
+    assert state.raw == text.encode() + b"e(3):\n"
+    if window >= 20:
+        assert lm.state("import nump").next().top(1)[0][0] == "y"
+    with pytest.raises(ContextLengthError, match="leaves no room"):
+        lm.state([0] * window + ["a"])

@@ -195,8 +195,8 @@ class TinyEditor(RuleBasedStateMachine):
         assert (truth[nxt.probs > 0] > 0).all()
 
 
-Editor.TestCase.settings = examples(12)
-TinyEditor.TestCase.settings = examples(150)
+Editor.TestCase.settings = examples(6)
+TinyEditor.TestCase.settings = examples(100)
 TestEditor = Editor.TestCase
 TestTinyEditor = TinyEditor.TestCase
 

@@ -21,7 +21,7 @@ from charwise.tokens.vocabulary import Vocabulary
 
 DATA = Path(os.environ.get("CHARWISE_DATA", Path(__file__).parents[3] / "shared" / "data"))
 WIDTH = 32  # of the output layers; ids 26 … 29 and 31 spell nothing, 30 ends a text
-TREES = 200
+TREES = 80
 TEXT = 26
 
 LLAMA = {

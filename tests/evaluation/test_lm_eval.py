@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import random
+import runpy
 import subprocess
 import sys
 import tomllib
@@ -283,13 +283,14 @@ def test_answers_are_cached(model: CharwiseLM, tmp_path: Path, monkeypatch: pyte
     assert again["results"] == first["results"]
 
 
-def test_scores_of_the_stock_adapter_move_and_ours_do_not(tmp_path: Path):
+def test_scores_of_the_stock_adapter_move_and_ours_do_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     """The comparison of docs/lm-eval.md."""
     pytest.importorskip("accelerate", reason=REASON)
     file = tmp_path / "rows.json"
-    command = [sys.executable, str(FOLDER / "compare.py"), "--json", str(file)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
+    monkeypatch.setattr(sys, "argv", ["compare.py", "--json", str(file)])
+    runpy.run_path(str(FOLDER / "compare.py"), run_name="__main__")
     rows = {(row["adapter"], row["cut"]): row for row in json.loads(file.read_text())}
     for cut in ("after_space", "in_word"):
         ours, stock = rows["charwise", cut], rows["hf", cut]
@@ -300,19 +301,21 @@ def test_scores_of_the_stock_adapter_move_and_ours_do_not(tmp_path: Path):
     assert rows["hf", "in_word"]["margin_moved"] > 1
 
 
-def test_the_command():
+def test_the_command(monkeypatch: pytest.MonkeyPatch):
     """`charwise lm-eval` is the harness's command; the package itself does not import it."""
     script = "import charwise.cli.app, sys; print('lm_eval' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.stdout.strip() == "False", done.stderr
     options = "--model charwise --model_args pretrained=embedded,preset=fast --limit 2"
-    command = [sys.executable, "-m", "charwise", "lm-eval", *options.split()]
+    command = ["lm-eval", *options.split()]
     command += ["--include_path", str(FOLDER), "--tasks", "cut_after_space", "--device", "cpu"]
-    offline = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=offline)
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert "|cut_after_space|" in done.stdout
-    assert "|acc" in done.stdout
+    monkeypatch.setattr(sys, "argv", sys.argv)  # the command sets it
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("datasets.config.HF_DATASETS_OFFLINE", True)
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 0, result.output
+    assert "|cut_after_space|" in result.stdout
+    assert "|acc" in result.stdout
 
 
 def test_without_the_harness(monkeypatch: pytest.MonkeyPatch):

@@ -26,6 +26,7 @@ from charwise.errors import CharwiseError, EngineError, SettingError
 from charwise.models import EMBEDDED
 from charwise.processors import sglang as adapter
 from charwise.processors.sglang import FORCED, HealingLogitProcessor, heal_request
+from charwise.processors.sglang_plugin import ONLY, restrict
 
 PROMPTS = ["    raise ValueErr", "import nump", "x = [", "for i in rang"]
 
@@ -239,6 +240,9 @@ def test_the_request() -> None:
     for wrong in ({"max_new_tokens": "5"}, {"max_new_tokens": 0}, {"stop": [""]}, {"stop": 5}):
         with pytest.raises(SettingError, match=r"max_new_tokens|stop"):
             heal_request("a", index, sampling_params=wrong)
+    with pytest.raises(SettingError, match="beam search"):
+        heal_request("a", index, sampling_params={"beam_width": 4})
+    assert heal_request("a", index, sampling_params={"beam_width": 1}).body
     with pytest.raises(SettingError, match="give a dict"):
         heal_request("a", index, sampling_params="greedy")  # type: ignore[arg-type]
     with pytest.raises(SettingError, match="SortedVocabulary"):
@@ -258,6 +262,75 @@ print(cls.__name__, cls()(torch.zeros(1, 2), [None]).tolist())
     command = [sys.executable, "-c", code, HealingLogitProcessor.to_str()]
     run = subprocess.run(command, capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "HealingLogitProcessor [[0.0, 0.0]]"
+
+
+@pytest.fixture
+def server_code(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """How SGLang unpacks what a client sends: a function of its module, looked up at each call."""
+    module = ModuleType("sglang.srt.sampling.custom_logit_processor")
+    exec(
+        """
+import json, pickle
+
+def _cache_from_str(text):
+    return pickle.loads(bytes.fromhex(json.loads(text)["callable"]))
+
+class CustomLogitProcessor:
+    @classmethod
+    def from_str(cls, text):
+        return _cache_from_str(text)()
+""",
+        vars(module),
+    )
+    for name in ("sglang", "sglang.srt", "sglang.srt.sampling"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    return module
+
+
+class Touch:
+    """Strange code: it makes a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.path,)
+
+
+def test_a_server_may_load_our_processor_only(
+    server_code: ModuleType,
+    abort: None,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "made by a client"
+    strange = json.dumps({"callable": pickle.dumps(Touch(path)).hex()})
+    load = server_code.CustomLogitProcessor.from_str
+    monkeypatch.delenv(ONLY, raising=False)
+    restrict()
+    with pytest.raises(TypeError):  # not asked for: the server does what it always did
+        load(strange)
+    assert path.exists()
+    path.unlink()
+    monkeypatch.setenv(ONLY, "1")
+    restrict()
+    assert type(load(HealingLogitProcessor.to_str())) is HealingLogitProcessor
+    params = sglang_request(embedded(), b" Val", [])
+    logits = torch.zeros(1, 9)
+    assert load(strange)(logits, [params, None]) is logits
+    assert not path.exists()
+    assert "charwise's logit processor only" in params["__req__"].to_finish.message
+
+
+def test_a_server_that_cannot_be_restricted_ends(
+    server_code: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SGLang goes on after an `Exception` of a plug-in, and would run any code."""
+    monkeypatch.setenv(ONLY, "1")
+    del server_code._cache_from_str
+    with pytest.raises(SystemExit, match=ONLY):
+        restrict()
 
 
 def test_the_page_on_sglang() -> None:

@@ -13,7 +13,8 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from functools import cache
-from types import SimpleNamespace
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,7 +23,9 @@ from transformers import AutoTokenizer
 
 from adapters import Served, bits
 from charwise.errors import EngineError, HealingError, SettingError
+from charwise.healing import allowed_next, remaining
 from charwise.models import EMBEDDED
+from charwise.processors import tensorrt_llm as adapter
 from charwise.processors.tensorrt_llm import (
     HealingBatchedLogitsProcessor,
     HealingLogitsProcessor,
@@ -54,6 +57,9 @@ def params(**settings: Any) -> SimpleNamespace:
 class Engine:
     """The order of calls of the PyTorch backend, with random logits.
 
+    A request that was paused comes back as a prompt with all its tokens; the backend takes that for
+    an earlier piece of a prompt, and calls no processor for the token that follows.
+
     Rows of requests whose prompts are processed come first, one each; then those that generate,
     one for each beam. A prompt in several chunks asks once for each chunk and throws away all but
     the last answer. With `overlap`, processors are called before the last token is appended.
@@ -84,6 +90,33 @@ class Engine:
             beams = beams[1:] + beams[:1]  # beams change places
         return [beam[len(ids) :] for beam in beams]
 
+    def generate_with_a_pause(
+        self,
+        ids: list[int],
+        processors: Sequence[Callable[..., None]],
+        steps: int,
+        pause: int,
+        unmasked: int | None = None,
+    ) -> list[int]:
+        """Ids that are added to a prompt by a request that is paused after `pause` of them.
+
+        It ends with the first end token, which is not shown. `unmasked` is what is drawn where no
+        processor was called; by default whatever the logits say.
+        """
+        ends = embedded().vocabulary.end_ids
+        generated: list[int] = []
+        while len(generated) < steps:
+            if len(generated) == pause > 0:
+                [row] = self.logits([[*ids, *generated]], [])
+                id = int(row.argmax()) if unmasked is None else unmasked
+            else:
+                [row] = self.logits([[*ids, *generated]], processors)
+                id = int(row.argmax())
+            if id in ends:
+                break
+            generated.append(id)
+        return generated
+
     def logits(
         self, token_ids: list[list[int]], processors: Sequence[Callable[..., None]]
     ) -> torch.Tensor:
@@ -113,13 +146,79 @@ def test_completions_start_with_the_exact_prompt(beams: int, chunks: int, rule: 
             assert reader.text(generated)
 
 
-def test_a_prompt_may_be_processed_again_with_its_own_tokens() -> None:
-    """A request that was paused comes back with what it had generated as part of its prompt."""
-    ids, given, reader = heal_request(llm(), "    raise ValueErr", params(), rule=2)
-    engine = Engine()
-    [first] = engine.generate(ids, [given.logits_processor], steps=1)
-    [rest] = engine.generate([*ids, *first], [given.logits_processor], steps=len(reader.forced))
-    assert embedded().vocabulary.decode([*first, *rest]).startswith(reader.forced)
+@pytest.mark.parametrize("pause", [1, 2, 5, 9])
+def test_a_paused_request_goes_on_or_ends_with_the_prompt(pause: int) -> None:
+    """One token is not masked: where it fits, nothing is lost; else the completion is empty."""
+    vocabulary = embedded().vocabulary
+    seen = set()
+    for seed in range(12):
+        ids, given, reader = heal_request(llm(), "    raise ValueErr", params(), rule=2)
+        processors = [given.logits_processor]
+        engine = Engine(seed=seed)
+        generated = engine.generate_with_a_pause(ids, processors, 14, pause)
+        again = reader.continuation()
+        again.add(generated)
+        assert again.take(final=True) == reader.text(generated)
+        if again.lost:
+            assert len(generated) == pause + 1
+            assert reader.text(generated) == ""
+            assert reader.text([*generated, *vocabulary.end_ids[:1]]) == ""
+        else:
+            assert vocabulary.decode(generated).startswith(reader.forced)
+        seen.add(again.lost)
+        left = remaining(reader.forced, generated[:pause], vocabulary)
+        if left:  # what fits
+            fits = int(allowed_next(left, embedded().index)[-1])
+            whole = Engine(seed=seed).generate_with_a_pause(ids, processors, 14, pause, fits)
+            assert vocabulary.decode(whole).startswith(reader.forced)
+    assert True in seen or pause > 1
+
+
+def test_a_lost_request_that_cannot_end_is_refused() -> None:
+    """The end token may be forbidden: then the reader says so, and nobody gets a wrong text."""
+    for more in ({"ignore_eos": True}, {"min_tokens": 5}, {"end_id": -1}):
+        ids, given, reader = heal_request(llm(), "    raise ValueErr", params(**more), rule=2)
+        wrong = embedded().vocabulary.encode("zz")[0]
+        engine = Engine(seed=1)
+        generated = engine.generate_with_a_pause(ids, [given.logits_processor], 9, 1, wrong)
+        if len(reader.forced) > len(embedded().vocabulary.decode(generated[:1])):
+            with pytest.raises(HealingError, match="must go on with"):
+                reader.text(generated)
+
+
+def test_a_completion_that_goes_on_after_it_was_lost_is_refused() -> None:
+    """An engine that calls no processor at all writes more than one token that does not fit."""
+    _, _, reader = heal_request(llm(), "    raise ValueErr", params(), rule=2)
+    wrong = embedded().vocabulary.encode("zz")[0]
+    assert reader.text([wrong]) == ""
+    with pytest.raises(HealingError, match="more after a token that left it"):
+        reader.text([wrong, wrong])
+
+
+@pytest.mark.parametrize("shows_every_beam", [True, False])
+def test_beams_need_an_engine_that_shows_each_of_them(
+    shows_every_beam: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = tmp_path / "_torch" / "pyexecutor"
+    backend.mkdir(parents=True)
+    helper = "_apply_logits_processors" if shows_every_beam else "_other"
+    (backend / "model_engine.py").write_text(f"class A:\n    def {helper}(self): ...\n")
+    engine = ModuleType("tensorrt_llm")
+    engine.__file__ = str(tmp_path / "__init__.py")
+    monkeypatch.setitem(sys.modules, "tensorrt_llm", engine)
+    adapter._shows_every_beam.cache_clear()
+    beams = params(use_beam_search=True, n=3)
+    try:
+        if shows_every_beam:
+            assert heal_request(llm(), "import nump", beams).ids
+        else:
+            with pytest.raises(EngineError, match="one beam only"):
+                heal_request(llm(), "import nump", beams)
+            without = SimpleNamespace(args=SimpleNamespace(), tokenizer=llm().tokenizer)
+            assert heal_request(without, "import nump", beams).ids  # the TensorRT backend
+        assert heal_request(llm(), "import nump", params(use_beam_search=False)).ids
+    finally:
+        adapter._shows_every_beam.cache_clear()
 
 
 def test_tokens_and_stop_strings_count_beyond_the_prompt() -> None:

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.collections import PatchCollection
 from matplotlib.figure import Figure
+from matplotlib.font_manager import fontManager, get_font
 
 import charwise
 from charwise.errors import MissingExtraError, SettingError
@@ -140,13 +141,14 @@ def test_values_of_peaks_do_not_overlap(heights: list[float]) -> None:
 
 def test_characters_that_no_font_has_are_named_once(tmp_path: Path) -> None:
     """U+10FFFF is a character of nobody, and Egyptian hieroglyphs are in hardly any font."""
+    fonts = [font for font in fontManager.ttflist if "Last Resort" not in font.name]
+    if any(get_font(font.fname).get_char_index(ord("𓀀")) for font in fonts):
+        pytest.skip("this machine has hieroglyphs")
     text = "a 𓀀𓀁 𓀀 b"
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         figure = score_of(text.encode()).plot()
         figure.savefig(tmp_path / "score.png")
-    if not caught:
-        pytest.skip("this machine has hieroglyphs")
     [warning] = caught
     assert "no installed font has 2 of the characters" in str(warning.message)
     assert "𓀀 𓀁" in str(warning.message)

@@ -11,7 +11,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from charwise import SortedVocabulary, Vocabulary
@@ -19,6 +19,7 @@ from charwise.errors import SettingError
 from charwise.known_text.ranges import KnownText, bisect_all
 from charwise.tokens.index import END_OF_TOKEN
 from conftest import WIDTHS, Data
+from models import examples
 
 Tokens = Sequence[bytes | None]
 
@@ -101,6 +102,17 @@ def check(index: SortedVocabulary, forced: bytes, starting: list[int], shorter: 
     assert sorted(index.ids[lo:hi].tolist()) == starting, forced
     assert sorted(index.prefixes(forced)) == sorted(shorter), forced
     assert sorted(index.allowed(forced).tolist()) == sorted(starting + shorter), forced
+
+
+def check_masks(index: SortedVocabulary, forced: bytes, allowed: list[int]) -> None:
+    """Masks of every float type, over whatever was in them before."""
+    expected = torch.full((index.vocabulary.width,), -torch.inf)
+    expected[allowed] = 0.0
+    assert torch.equal(index.mask(forced), expected)
+    for dtype in (torch.float32, torch.bfloat16, torch.float64):
+        out = torch.full_like(expected, 7.0, dtype=dtype)
+        assert index.mask(forced, out=out) is out
+        assert torch.equal(out, expected.to(dtype))
 
 
 # --- real vocabularies -------------------------------------------------------------------------
@@ -217,15 +229,16 @@ positive = st.tuples(st.integers(1, 2**53), st.integers(-1000, 0)).map(lambda m:
 
 
 @given(vocabularies, texts)
-@settings(max_examples=400, deadline=None)
+@examples(400)
 def test_small_vocabularies(tokens: list[bytes | None], forced: bytes) -> None:
     index = SortedVocabulary(Vocabulary.from_bytes(tokens))
     starting, shorter = scan(tokens, forced)
     hashed = Prefixes(tokens)(forced)
     assert (hashed[0], sorted(hashed[1])) == (starting, shorter)
     check(index, forced, starting, shorter)
-    assert np.flatnonzero(index.mask(forced) == 0).tolist() == sorted(starting + shorter)
+    check_masks(index, forced, starting + shorter)
     lo, hi = index.twins(forced)
+    assert lo <= hi
     assert index.ids[lo:hi].tolist() == [id for id, t in enumerate(tokens) if t == forced]
     # Spellable: some split into tokens exists, the last of which may be longer than what is left.
     ends = {0}
@@ -237,7 +250,7 @@ def test_small_vocabularies(tokens: list[bytes | None], forced: bytes) -> None:
 
 
 @given(vocabularies, texts, st.data())
-@settings(max_examples=400, deadline=None)
+@examples(400)
 def test_small_masses(tokens: list[bytes | None], text: bytes, draw: st.DataObject) -> None:
     index = SortedVocabulary(Vocabulary.from_bytes(tokens))
     weights = draw.draw(st.lists(positive, min_size=len(tokens), max_size=len(tokens)))
@@ -264,7 +277,7 @@ def test_small_masses(tokens: list[bytes | None], text: bytes, draw: st.DataObje
 
 
 @given(vocabularies, texts, st.data())
-@settings(max_examples=300, deadline=None)
+@examples(300)
 def test_small_narrowing(tokens: list[bytes | None], text: bytes, draw: st.DataObject) -> None:
     """From the range of a prefix to that of the prefix and one more byte, one by one or at once."""
     index = SortedVocabulary(Vocabulary.from_bytes(tokens))
@@ -318,6 +331,24 @@ def test_masses_that_a_difference_would_lose() -> None:
     assert index.next_byte_masses(in_order, *index.range(b"a"), 1)[ord("b")] == 1e-40
 
 
+def test_attributes_are_of_the_types_that_are_promised() -> None:
+    index = SortedVocabulary(Vocabulary.from_bytes([b"b", None, b"a"]))
+    assert (index.ids.dtype, index.ids.tolist()) == (np.int64, [2, 0])
+    assert (index.rank.dtype, index.rank.tolist()) == (np.int32, [1, -1, 0])
+    assert not index.ids.flags.writeable
+    assert index.allowed(b"a").dtype == index.allowed(b"ab").dtype == np.int64
+
+
+def test_masks_of_few_and_of_many_tokens() -> None:
+    """A fifth of all tokens is where one way of writing a mask gives way to another."""
+    letters = [bytes([byte]) for byte in b"bcdefghijklmnopqrst"]
+    for many in range(1, 12):
+        tokens = [*letters, None, *(b"aa" + letter for letter in letters[:many]), b"a"]
+        index = SortedVocabulary(Vocabulary.from_bytes(tokens))
+        for forced in (b"a", b"aa", b"aab", b"t", b"aabz"):
+            check_masks(index, forced, [id for ids in scan(tokens, forced) for id in ids])
+
+
 def test_bit_layout() -> None:
     tokens = [b"b"] * 70
     for id in (0, 1, 31, 32, 65):
@@ -359,3 +390,4 @@ def test_mask_on_a_device() -> None:
         assert mask.device.type == device
         assert mask.tolist() == [0.0, -math.inf, 0.0]
     assert index.ids_on(device) is index.ids_on(device)
+    assert index.ids_on("meta").device.type == "meta"

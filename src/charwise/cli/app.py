@@ -12,7 +12,18 @@ from typing import Annotated
 
 import typer
 
-from charwise.cli import bench, complete, demo, lm_eval, next_and_cover, score, terminal, vocab
+from charwise.cli import (
+    bench,
+    complete,
+    demo,
+    heal_proxy,
+    infill,
+    lm_eval,
+    next_and_cover,
+    score,
+    terminal,
+    vocab,
+)
 from charwise.errors import CharwiseError
 
 app = typer.Typer(
@@ -29,11 +40,13 @@ app = typer.Typer(
 EXAMPLES = {
     "complete": "charwise complete 'for i in rang' --n 3 --seed 7",
     "demo": "charwise demo",
+    "infill": "charwise infill --prefix 'for i in ra' --suffix 'e(3):'",
     "next": "charwise next 'raise ValueErr' --top 3",
     "cover": "charwise cover 'raise ValueErr' --top 5",
     "vocab": "charwise vocab --prefix ' ret'",
     "score": "charwise score stimuli.csv --item-column item --out words.csv",
     "bench": "charwise bench --text README.md --bytes 200 --K 2,4 --reference-K 16",
+    "heal-proxy": "charwise heal-proxy --upstream http://127.0.0.1:8080 --tokenizer model.gguf",
     "lm-eval": "charwise lm-eval --model charwise --model_args pretrained=gpt2 --tasks piqa",
 }
 
@@ -45,6 +58,7 @@ def _example(command: str) -> str:
 
 app.command("complete", epilog=_example("complete"))(complete.complete)
 app.command("demo", epilog=_example("demo"))(demo.demo)
+app.command("infill", epilog=_example("infill"))(infill.infill)
 app.command("next", epilog=_example("next"))(next_and_cover.next_bytes)
 app.command("cover", epilog=_example("cover"))(next_and_cover.cover)
 app.command("vocab", epilog=_example("vocab"))(vocab.vocab)
@@ -53,6 +67,7 @@ app.command("bench", epilog=_example("bench"), cls=bench.ListsCommand)(bench.ben
 app.command("lm-eval", epilog=_example("lm-eval"), context_settings=lm_eval.SETTINGS)(
     lm_eval.lm_eval
 )
+app.command("heal-proxy", epilog=_example("heal-proxy"))(heal_proxy.heal_proxy)
 
 
 def main() -> int:

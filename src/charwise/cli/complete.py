@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,7 +18,7 @@ from charwise.cli.options import (
     read_prompt,
     takes_model,
 )
-from charwise.cli.terminal import console, print_json, steps
+from charwise.cli.terminal import bars, console, print_json
 from charwise.errors import SettingError
 
 if TYPE_CHECKING:
@@ -44,13 +46,52 @@ def complete(
     heal: Annotated[
         str, typer.Option(help="Where to cut: auto, word, off, or a number of tokens.")
     ] = "auto",
+    regex: Annotated[
+        str | None, typer.Option(help="What follows matches this regular expression.")
+    ] = None,
+    json_schema: Annotated[
+        Path | None, typer.Option(help="What follows is JSON of the schema in this file.")
+    ] = None,
+    grammar: Annotated[
+        Path | None, typer.Option(help="What follows is of the Lark grammar in this file.")
+    ] = None,
+    choices: Annotated[
+        list[str] | None, typer.Option("--choices", help="What follows is this: once for each.")
+    ] = None,
+    particles: Annotated[
+        int, typer.Option(min=1, max=1_000_000, help="To condition on a constraint with.")
+    ] = 64,
     as_json: JsonOption = False,
 ) -> None:
-    """Complete a prompt: plain, healed and exact, side by side."""
+    """Complete a prompt: plain, healed and exact, side by side; or under a constraint."""
     rule = parse_rule(heal)
     text = read_prompt(prompt, stdin)
     if temperature is None:
         temperature = 0.0 if n == 1 else 1.0
+
+    from charwise.cli import constrained
+
+    constraint = constrained.constraint_from(regex, json_schema, grammar, choices or ())
+    if constraint is not None:
+        found = constrained.answer(
+            options.load(preset),
+            text,
+            constraint,
+            n=n,
+            max_new_bytes=max_new_bytes,
+            temperature=temperature,
+            seed=seed,
+            particles=particles,
+        )
+        if as_json:
+            print_json(
+                model=options.model,
+                prompt=text.decode("utf-8", "backslashreplace"),
+                **constrained.fields(found),
+            )
+            return
+        console().print(constrained.table(found), constrained.sentence(found))
+        return
 
     from charwise.cli import completion, display
 
@@ -61,10 +102,12 @@ def complete(
     loaded = completion.Loaded(options.model, options.load(preset, tolerance))
     methods = completion.methods(loaded)
     cut = completion.prompt_cut(loaded, request)
-    texts = {
-        name: completion.distinct(method(loaded, request))
-        for name, method in steps(methods.items(), len(methods), "completing")
-    }
+    texts: dict[str, list[str]] = {}
+    with bars() as bar:
+        for name, method in methods.items():
+            told = bar(name)
+            texts[name] = completion.distinct(method(loaded, replace(request, progress=told)))
+            told(1, 1)
     vocabulary = loaded.index.vocabulary
     if as_json:
         print_json(

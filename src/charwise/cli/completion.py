@@ -44,7 +44,10 @@ class Loaded:
 
 @dataclass(frozen=True)
 class Request:
-    """What to complete, and how. At temperature 0 the likeliest token is always taken."""
+    """What to complete, and how. At temperature 0 the likeliest token is always taken.
+
+    `progress` is told how far it is, where a method can say so.
+    """
 
     prompt: bytes
     rule: Rule = "auto"
@@ -52,6 +55,7 @@ class Request:
     max_new_bytes: int = 64
     temperature: float = 0.0
     seed: int = 0
+    progress: Callable[[int, int], object] | None = None
 
     def __post_init__(self) -> None:
         for name, least in (("n", 1), ("max_new_bytes", 1), ("temperature", 0), ("seed", 0)):
@@ -115,6 +119,7 @@ def exact(loaded: Loaded, request: Request) -> list[str]:
         max_new_bytes=request.max_new_bytes,
         temperature=request.temperature,
         seed=request.seed,
+        progress=request.progress,
     )
     return [completion.text for completion in completions]
 

@@ -22,9 +22,13 @@ from charwise.cli.options import (
     takes_model,
 )
 from charwise.cli.terminal import busy, console, print_json
+from charwise.errors import SearchLimitError
 
 if TYPE_CHECKING:
     from charwise.tokens.vocabulary import Vocabulary
+
+#: Numbers of token strings from here on are shown as powers of ten.
+_LARGEST = 10**18
 
 PromptArgument = Annotated[str | None, typer.Argument(help="The text so far.")]
 
@@ -97,11 +101,14 @@ def cover(
     with busy("visiting token strings"):
         covering = lm.covering(text, tolerance=tolerance)
         bounds, tokens = covering.prefix_logprob(), lm.vocabulary.tokens
-        if encodings:
-            found = lm.encodings(text)
-            members, size = found.top(top), found.size
-        else:
-            members, size = covering.top(top), covering_size(lm.index, covering.text)
+        every = lm.encodings(text) if encodings else None
+        size = covering_size(lm.index, covering.raw) if every is None else every.size
+        found = covering if every is None else every
+        settled = True
+        try:
+            members = found.top(top)
+        except SearchLimitError as error:
+            members, settled = list(error.found), False
     rows = [
         {
             "tokens": [spelling(tokens[id] or b"") for id in member.token_ids],
@@ -115,7 +122,9 @@ def cover(
         print_json(
             model=options.model,
             prompt=spelling(text),
-            size=size,
+            size=size if size < _LARGEST else None,
+            log10_size=math.log10(size) if size else None,
+            settled=settled,
             contexts=covering.contexts,
             lower=bounds.lower,
             upper=bounds.upper,
@@ -131,8 +140,15 @@ def cover(
     out = console()
     out.print(table)
     what = "encodings" if encodings else "members"
-    line = f"{len(rows):,} of {size:,} {what}; {covering.contexts:,} contexts visited"
+    many = f"{size:,}" if size < _LARGEST else f"some 10^{math.floor(math.log10(size))}"
+    line = f"{len(rows):,} of {many} {what}; {covering.contexts:,} contexts visited"
     out.print(line + lead_note(lm.vocabulary), soft_wrap=True)
+    if not settled:
+        out.print(
+            "Which come next is not settled: the text has too many tokenizations of like weight. "
+            "A shorter one has fewer.",
+            soft_wrap=True,
+        )
     out.print(
         f"log p of the prefix in [{bounds.lower:.6f}, {bounds.upper:.6f}] nats: "
         f"at most {bounds.missing + 0.0:.2g} of it left out",

@@ -9,7 +9,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 from rich.console import Console
@@ -105,16 +105,39 @@ def busy(what: str) -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def bars() -> Iterator[Callable[[str], Callable[[int, int], None]]]:
+    """Bars on a terminal's stderr: one for each name asked for, which is told what is done.
+
+    >>> with bars() as bar:
+    ...     bar("completing")(1, 3)
+    """
+    with _progress() as shown:
+
+        def bar(what: str) -> Callable[[int, int], None]:
+            task = shown.add_task(what, total=None)
+
+            def report(done: int, total: int) -> None:
+                shown.update(task, completed=done, total=total)
+
+            return report
+
+        yield bar
+
+
 def steps(items: Iterable[Item], total: int, what: str) -> Iterator[Item]:
     """The items, with a bar on a terminal's stderr that advances after each."""
+    with _progress() as shown:
+        yield from shown.track(items, total=total, description=what)
+
+
+def _progress() -> Progress:
     screen = Console(stderr=True)
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
-    bar = Progress(
+    return Progress(
         *columns,
         TimeRemainingColumn(),
         console=screen,
         transient=True,
         disable=not screen.is_terminal,
     )
-    with bar:
-        yield from bar.track(items, total=total, description=what)

@@ -42,7 +42,7 @@ class Beam:
         k: how many bundles are kept.
         theta: bundles lighter than this share of the beam are not extended (Appendix G).
         lazy: evaluate only the extensions that can reach the top k.
-        text: the bytes consumed.
+        raw: the bytes consumed.
         bundles: heaviest first.
         fallback: when the beam empties, go back to the heaviest contexts dropped in the last
             bytes, instead of raising `EmptyBeamError`.
@@ -59,7 +59,7 @@ class Beam:
     >>> evaluated = EvaluatedRows(lm.tree([2]), SortedVocabulary(vocabulary))
     >>> beam = start(evaluated, 0, k=1, fallback=True).step(ord("a"))
     >>> beam.text, round(math.exp(beam.prefix_logprob), 9), beam.nodes()
-    (b'a', 0.75, [0])
+    ('a', 0.75, [0])
     """
 
     evaluated: EvaluatedRows
@@ -67,15 +67,20 @@ class Beam:
     theta: float = 0.0
     lazy: bool = True
     fallback: bool = False
-    text: bytes = b""
+    raw: bytes = b""
     bundles: tuple[Bundle, ...] = ()
     log_dropped: float = -math.inf
     reserve: tuple[tuple[int, Bundle | Extension], ...] = ()
 
     @property
+    def text(self) -> str:
+        """`raw` as text; bytes that are no character, or not yet one, as U+FFFD."""
+        return self.raw.decode("utf-8", "replace")
+
+    @property
     def prefix_logprob(self) -> float:
         """log →p(text) as the beam sees it, a lower bound, nats."""
-        return log_sum([bundle.log_p for bundle in self.bundles]) if self.text else 0.0
+        return log_sum([bundle.log_p for bundle in self.bundles]) if self.raw else 0.0
 
     def step(self, byte: int) -> Beam:
         """The beam after one more byte.
@@ -96,7 +101,7 @@ class Beam:
         weights = [*(b.log_p for b in late), *(e.log_weight for e in unopened)]
         beam = replace(
             self,
-            text=self.text + bytes([byte]),
+            raw=self.raw + bytes([byte]),
             bundles=tuple(top),
             log_dropped=add_logs(self.log_dropped, log_sum(weights)),
             reserve=self._reserve(late, unopened) if self.fallback else (),
@@ -107,7 +112,7 @@ class Beam:
         self, late: list[Bundle], unopened: list[Extension]
     ) -> tuple[tuple[int, Bundle | Extension], ...]:
         """The reserve with the heaviest of what one step dropped, without what is too old."""
-        at = len(self.text)
+        at = len(self.raw)
         recent = [entry for entry in self.reserve if entry[0] > at - _MEMORY]
         unopened = sorted(unopened, key=lambda extension: -extension.log_weight)
         recent += [(at, extension) for extension in unopened[: self.k]]
@@ -121,9 +126,9 @@ class Beam:
         for at, dropped in entries:
             if isinstance(dropped, Extension):
                 [dropped] = open_bundles(self.evaluated, [dropped])
-            beam = Beam(self.evaluated, self.k, 0.0, self.lazy, False, self.text[:at], (dropped,))
+            beam = Beam(self.evaluated, self.k, 0.0, self.lazy, False, self.raw[:at], (dropped,))
             try:
-                found += beam.advance(self.text[at:]).bundles
+                found += beam.advance(self.raw[at:]).bundles
             except (EmptyBeamError, ZeroProbabilityError):
                 continue
             if len(found) >= self.k:
@@ -131,7 +136,7 @@ class Beam:
         if found:
             found.sort(key=lambda bundle: -bundle.log_p)
             return replace(self, bundles=tuple(found[: self.k]))
-        byte, before = self.text[-1], len(self.text) - 1
+        byte, before = self.raw[-1], len(self.raw) - 1
         if self.log_dropped == -math.inf:
             raise ZeroProbabilityError(
                 f"byte 0x{byte:02X} after {before} bytes: no token string of the "
@@ -156,7 +161,7 @@ class Beam:
         >>> lm = charwise.load()
         >>> beam = start(EvaluatedRows(lm.engine.tree(lm.vocabulary.bos_ids), lm.index), 0, k=4)
         >>> beam.advance(b"import nump").text
-        b'import nump'
+        'import nump'
         """
         beam = self
         for byte in text:

@@ -14,18 +14,19 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from charwise.coverings.bundles import Bundle, bundle_before, next_byte_masses
 from charwise.coverings.log_sums import add_logs, log, log_sum
-from charwise.coverings.members import Member, members_in_order
+from charwise.coverings.members import MAX_CONTEXTS, Member, first_members
 from charwise.coverings.rows import EvaluatedRows
 from charwise.errors import check_count, check_number
+from charwise.token_lm import TokenLM
 
 #: Contexts evaluated in one call while searching.
 _BATCH = 32
@@ -58,21 +59,20 @@ class Covering:
     """The visited part of a covering C(σ), and what is known about the rest.
 
     Attributes:
-        text: σ.
+        raw: σ.
         bundles: the visited contexts, in the order of the visit; those with an empty range, or
             one without mass, have no members.
         contexts: how many contexts were visited.
         log_unvisited: log of the most that unvisited contexts inside σ can add to →p(σ), nats.
         log_unvisited_end: the same for unvisited contexts that spell σ, whose own probability
             is known but not how it divides over the next byte.
+        limits: how far it was searched.
 
     >>> from charwise.engines.ngram import NgramLM
-    >>> from charwise.tokens.index import SortedVocabulary
     >>> from charwise.tokens.vocabulary import Vocabulary
     >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2], bos_ids=[2])
     >>> lm = NgramLM(vocabulary, 1, {(): [0.5, 0.25, 0.25]})
-    >>> evaluated = EvaluatedRows(lm.tree([2]), SortedVocabulary(vocabulary))
-    >>> covering = best_first(evaluated, 0, b"a", tolerance=0, through=True)
+    >>> covering = best_first(EvaluatedRows.of(lm, [2]), 0, b"a", tolerance=0, through=True)
     >>> round(math.exp(covering.prefix_logprob().upper), 9)     # [a] or [ab]
     0.75
     >>> round(math.exp(covering.logprob().lower), 9)            # [a], and the end
@@ -85,23 +85,30 @@ class Covering:
         self,
         evaluated: EvaluatedRows,
         root: int,
-        text: bytes,
+        raw: bytes,
         bundles: list[Bundle],
         contexts: int,
         log_unvisited: float,
         log_unvisited_end: float,
+        limits: Limits,
     ) -> None:
         self._evaluated = evaluated
         self._root = root
-        self.text = text
+        self.raw = raw
         self.bundles = bundles
         self.contexts = contexts
         self.log_unvisited = log_unvisited
         self.log_unvisited_end = log_unvisited_end
+        self.limits = limits
+
+    @property
+    def text(self) -> str:
+        """`raw` as text; bytes that are no character, or not yet one, as U+FFFD."""
+        return self.raw.decode("utf-8", "replace")
 
     def prefix_logprob(self) -> Interval:
         """Bounds of log →p(σ | root), nats."""
-        if not self.text:
+        if not self.raw:
             return Interval(0.0, 0.0)
         lower = log_sum([bundle.log_p for bundle in self.bundles if bundle.depth > 0])
         return _interval(lower, self.log_unvisited)
@@ -134,10 +141,33 @@ class Covering:
         """
         return next_byte_masses(self._evaluated, self.bundles)
 
-    def top(self, k: int) -> list[Member]:
-        """The `k` most probable members of C(σ), in guaranteed order."""
-        check_count("k", k, 0)
-        return list(islice(members_in_order(self._evaluated, self._root, self.text), k))
+    def top(self, k: int, *, max_contexts: int = MAX_CONTEXTS) -> list[Member]:
+        """The `k` most probable members of C(σ), in guaranteed order.
+
+        Raises:
+            SearchLimitError: if `max_contexts` do not settle which they are.
+        """
+        return first_members(self._evaluated, self._root, self.raw, k, max_contexts)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A copy elsewhere evaluates again: the tree itself does not travel.
+        return (_covering_after, (*self._evaluated.origin(self._root), self.raw, self.limits))
+
+
+class Limits(NamedTuple):
+    """How far a covering is searched: the arguments of `best_first`.
+
+    >>> Limits(tolerance=0.0).max_contexts
+    100000
+    """
+
+    tolerance: float = 1e-6
+    through: bool = False
+    max_contexts: int = 100_000
+
+
+def _covering_after(engine: TokenLM, ids: Sequence[int], raw: bytes, limits: Limits) -> Covering:
+    return best_first(EvaluatedRows.of(engine, ids), 0, raw, **limits._asdict())
 
 
 class _Frontier(NamedTuple):
@@ -190,8 +220,9 @@ def best_first(
     log_visited = -math.inf
     contexts = order = 0
     while heap and contexts < max_contexts:
-        log_unvisited = log_sum([-item.negative_log_weight for item in heap])
-        if log_unvisited <= log_visited + log(tolerance):
+        enough = log_visited + log(tolerance)
+        # The heaviest alone may be too much: only where it is not are all added up.
+        if -heap[0].negative_log_weight <= enough and _log_weight(heap) <= enough:
             break
         size = min(_BATCH, len(heap), max_contexts - contexts)
         batch = [heapq.heappop(heap) for _ in range(size)]
@@ -207,9 +238,20 @@ def best_first(
                 order += 1
                 end = position + evaluated.index.length(token)
                 heapq.heappush(heap, _Frontier(-weight - logp, order, end, node, token))
-    inside = [-item.negative_log_weight for item in heap if item.position < len(text)]
-    ended = [-item.negative_log_weight for item in heap if item.position == len(text)]
-    return Covering(evaluated, root, text, bundles, contexts, log_sum(inside), log_sum(ended))
+    return Covering(
+        evaluated,
+        root,
+        text,
+        bundles,
+        contexts,
+        _log_weight([item for item in heap if item.position < len(text)]),
+        _log_weight([item for item in heap if item.position == len(text)]),
+        Limits(tolerance, through, max_contexts),
+    )
+
+
+def _log_weight(frontier: list[_Frontier]) -> float:
+    return log_sum([-item.negative_log_weight for item in frontier])
 
 
 def _evaluate(evaluated: EvaluatedRows, batch: list[_Frontier]) -> list[int]:

@@ -4,41 +4,61 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
+from functools import cached_property
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from charwise.coverings.log_sums import log
 from charwise.coverings.rows import EvaluatedRows
-from charwise.errors import check_count
+from charwise.errors import SearchLimitError, check_count
+from charwise.token_lm import TokenLM
 from charwise.tokens.index import SortedVocabulary
 
 #: Contexts evaluated ahead in one call: the heaviest that are known but not evaluated.
 _AHEAD = 32
 
+#: Contexts that a search for the first members visits, if no other number is asked for.
+MAX_CONTEXTS = 10_000
+
 
 class Member(NamedTuple):
     """One token string of a covering.
 
-    >>> Member((0, 1), b"aab", -2.0).text
-    b'aab'
+    >>> member = Member((0, 1), b"na\\xc3\\xaf", -2.0)
+    >>> member.text, member.raw
+    ('naï', b'na\\xc3\\xaf')
     """
 
     token_ids: tuple[int, ...]
-    text: bytes  # its decoding, which starts with σ
+    raw: bytes  # its decoding, which starts with σ
     logprob: float  # log →p_Δ, nats
+
+    @property
+    def text(self) -> str:
+        """`raw` as text; bytes that are no character, or not yet one, as U+FFFD."""
+        return self.raw.decode("utf-8", "replace")
 
 
 def members_in_order(
-    evaluated: EvaluatedRows, root: int, text: bytes, *, exactly: bool = False
+    evaluated: EvaluatedRows,
+    root: int,
+    text: bytes,
+    *,
+    exactly: bool = False,
+    max_contexts: int | None = None,
 ) -> Iterator[Member]:
     """The members of C(text), the most probable first; `exactly` keeps those that spell it.
 
     A context's weight bounds all of its members, so a member that reaches the top of the heap
     is heavier than everything not seen yet.
+
+    Raises:
+        SearchLimitError: where it would visit more than `max_contexts` for the next member.
 
     >>> from charwise.engines.ngram import NgramLM
     >>> from charwise.tokens.vocabulary import Vocabulary
@@ -56,7 +76,7 @@ def members_in_order(
     # member is the rank-th heaviest token of its context, which is `parent`.
     heap: list[tuple[float, int, int, int, int, int]] = [(0.0, 0, 0, root, -1, -1)]
     ranked: dict[int, NDArray[np.int64]] = {}
-    order = 0
+    order = found = 0
 
     def push_member(log_weight: float, position: int, node: int, rank: int) -> None:
         nonlocal order
@@ -73,12 +93,19 @@ def members_in_order(
         bound, _, position, parent, token, rank = heapq.heappop(heap)
         if rank >= 0:
             ids = (*evaluated.tree.tokens(parent), int(index.ids[token]))
+            found += 1
             yield Member(ids, text[:position] + index.sorted[token], -bound)
             push_member(weights[parent], position, parent, rank + 1)
             continue
-        ahead = [e for e in heapq.nsmallest(_AHEAD - 1, heap) if e[5] < 0 and e[4] >= 0]
-        pairs = [(e[3], e[4]) for e in ahead]
-        node = parent if token < 0 else evaluated.extend([(parent, token), *pairs])[0]
+        if len(weights) == max_contexts:
+            raise _unsettled(text, found, max_contexts)
+        node = parent
+        if token >= 0:
+            edges = [(parent, token)]
+            if not evaluated.knows(parent, token):
+                ahead = heapq.nsmallest(_AHEAD - 1, heap)
+                edges += [(e[3], e[4]) for e in ahead if e[5] < 0 and e[4] >= 0]
+            node = evaluated.extend(edges)[0]
         weights[node] = -bound
         rest = text[position:]
         lo, hi = index.twins(rest) if exactly else index.range(rest)
@@ -89,6 +116,15 @@ def members_in_order(
             order += 1
             end = position + index.length(next_token)
             heapq.heappush(heap, (bound - logp, order, end, node, next_token, -1))
+
+
+def _unsettled(text: bytes, found: int, most: int) -> SearchLimitError:
+    return SearchLimitError(
+        f"{most:,} contexts were visited, and {found} members of the text ending in "
+        f"{text[-20:]!r} ({len(text)} bytes) are settled: it has too many tokenizations of like "
+        "weight. Give its beginning as token ids, [*ids, 'the end'], ask for fewer members, or "
+        "raise max_contexts; `found` of this error has those that are settled."
+    )
 
 
 def covering_size(index: SortedVocabulary, text: bytes) -> int:
@@ -102,7 +138,7 @@ def covering_size(index: SortedVocabulary, text: bytes) -> int:
         return 1
     spellings = _spellings(index, text)
     total = 0
-    for position in range(len(text)):
+    for position in range(max(0, len(text) - index.vocabulary.munch), len(text)):
         lo, hi = index.range(text[position:])
         total += spellings[position] * (hi - lo)
     return total
@@ -133,27 +169,78 @@ class Encodings:
     """All token strings that decode to exactly a text.
 
     Attributes:
-        text: the text.
-        size: how many there are.
+        raw: the text.
 
     >>> from charwise.engines.ngram import NgramLM
     >>> from charwise.tokens.vocabulary import Vocabulary
     >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2], bos_ids=[2])
     >>> lm = NgramLM(vocabulary, 1, {(): [0.5, 0.25, 0.25]})
-    >>> evaluated = EvaluatedRows(lm.tree([2]), SortedVocabulary(vocabulary))
-    >>> encodings = Encodings(evaluated, 0, b"aab")
+    >>> encodings = Encodings(EvaluatedRows.of(lm, [2]), 0, b"aab")
     >>> encodings.size, encodings.top(1)[0].token_ids
     (1, (0, 1))
     """
 
-    def __init__(self, evaluated: EvaluatedRows, root: int, text: bytes) -> None:
+    def __init__(self, evaluated: EvaluatedRows, root: int, raw: bytes) -> None:
         self._evaluated = evaluated
         self._root = root
-        self.text = text
-        self.size = encodings_size(evaluated.index, text)
+        self.raw = raw
 
-    def top(self, k: int) -> list[Member]:
-        """The k most probable, in guaranteed order; `logprob` is that of the tokens, log →p_Δ."""
-        check_count("k", k, 0)
-        members = members_in_order(self._evaluated, self._root, self.text, exactly=True)
-        return list(islice(members, k))
+    @property
+    def text(self) -> str:
+        """`raw` as text; bytes that are no character as U+FFFD."""
+        return self.raw.decode("utf-8", "replace")
+
+    @cached_property
+    def size(self) -> int:
+        """How many there are; of a long text a number of many digits."""
+        return encodings_size(self._evaluated.index, self.raw)
+
+    def top(self, k: int, *, max_contexts: int = MAX_CONTEXTS) -> list[Member]:
+        """The k most probable, in guaranteed order; `logprob` is that of the tokens, log →p_Δ.
+
+        Raises:
+            SearchLimitError: if `max_contexts` do not settle which they are.
+        """
+        return first_members(self._evaluated, self._root, self.raw, k, max_contexts, exactly=True)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A copy elsewhere evaluates again: the tree itself does not travel.
+        engine, ids = self._evaluated.origin(self._root)
+        return (_encodings_after, (engine, ids, self.raw))
+
+
+def _encodings_after(engine: TokenLM, ids: Sequence[int], raw: bytes) -> Encodings:
+    return Encodings(EvaluatedRows.of(engine, ids), 0, raw)
+
+
+def first_members(
+    evaluated: EvaluatedRows,
+    root: int,
+    text: bytes,
+    k: int,
+    max_contexts: int,
+    *,
+    exactly: bool = False,
+) -> list[Member]:
+    """The first k of `members_in_order`.
+
+    Raises:
+        SearchLimitError: if `max_contexts` do not settle which they are.
+
+    >>> import charwise
+    >>> lm = charwise.load()
+    >>> rows = EvaluatedRows.of(lm.engine, lm.vocabulary.bos_ids)
+    >>> [member.text for member in first_members(rows, 0, b"import nump", 1, 100)]
+    ['import numpy']
+    """
+    check_count("k", k, 0)
+    check_count("max_contexts", max_contexts, 1)
+    found = list[Member]()
+    members = members_in_order(evaluated, root, text, exactly=exactly, max_contexts=max_contexts)
+    try:
+        for member in islice(members, min(k, sys.maxsize)):
+            found.append(member)
+    except SearchLimitError as error:
+        error.found = tuple(found)
+        raise
+    return found

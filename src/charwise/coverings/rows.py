@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from charwise.errors import EngineError
-from charwise.token_lm import TokenTree
+from charwise.token_lm import TokenLM, TokenTree
 from charwise.tokens.index import END_OF_TOKEN, SortedVocabulary
 
 
@@ -60,8 +60,58 @@ class EvaluatedRows:
         self.tree = tree
         self.index = index
         self.retain = retain
+        self._origin: tuple[TokenLM, tuple[int, ...]] | None = None
         self._rows: dict[int, Row] = {}
         self._children = {edge: node for node, edge in enumerate(edges, start=1)}
+
+    def aside(self) -> EvaluatedRows:
+        """The same tree, and what is known of it; contexts added here stay unknown there.
+
+        For contexts that are dropped again.
+
+        >>> from charwise.engines.ngram import NgramLM
+        >>> from charwise.tokens.vocabulary import Vocabulary
+        >>> vocabulary = Vocabulary.from_bytes([b"a", None], end_ids=[1], bos_ids=[1])
+        >>> lm = NgramLM(vocabulary, 1, {(): [0.5, 0.5]})
+        >>> evaluated = EvaluatedRows(lm.tree([1]), SortedVocabulary(vocabulary), retain=True)
+        >>> evaluated.aside().extend([(0, 0)]), evaluated.extend([(0, 0)])
+        ([1], [2])
+        """
+        other = EvaluatedRows(self.tree, self.index, retain=True)
+        other._children.update(self._children)
+        other._origin = self._origin
+        return other
+
+    @classmethod
+    def of(cls, engine: TokenLM, prompt_ids: Sequence[int]) -> EvaluatedRows:
+        """The rows of a new tree after a prompt.
+
+        >>> import charwise
+        >>> lm = charwise.load()
+        >>> EvaluatedRows.of(lm.engine, lm.vocabulary.bos_ids).tree.size
+        1
+        """
+        evaluated = cls(engine.tree(prompt_ids), SortedVocabulary.of(engine.vocabulary))
+        evaluated._origin = (engine, tuple(prompt_ids))
+        return evaluated
+
+    def origin(self, node: int) -> tuple[TokenLM, tuple[int, ...]]:
+        """The engine, and all tokens of a node, from which the same can be evaluated elsewhere.
+
+        Raises:
+            EngineError: for rows of a tree whose engine is not known.
+        """
+        if self._origin is None:
+            raise EngineError(
+                "what was found on a tree of one's own cannot be copied or pickled: its engine is "
+                "not known. Make the rows with EvaluatedRows.of(engine, prompt_ids)."
+            )
+        engine, ids = self._origin
+        return engine, ids + self.tree.tokens(node)
+
+    def knows(self, parent: int, token: int) -> bool:
+        """Whether the context `parent · token` is evaluated."""
+        return (parent, token) in self._children
 
     def extend(self, edges: Sequence[tuple[int, int]]) -> list[int]:
         """Nodes of the contexts `parent · token`; only those not known yet are evaluated."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 
 import numpy as np
 from numpy.typing import NDArray
 
-from charwise.errors import SettingError, check_count
+from charwise.constraints.constraint import Constraint
+from charwise.errors import ConstraintError, SettingError, check_count
 from charwise.tokens.canonical import to_bytes
 
 #: Index of the end of text in `NextBytes.probs`.
@@ -55,7 +56,7 @@ class NextBytes:
         """Probability that the text ends here."""
         return float(self.probs[EOS])
 
-    def __getitem__(self, byte: str | bytes | int | np.integer) -> float:
+    def __getitem__(self, byte: str | bytes | bytearray | memoryview | int | np.integer) -> float:
         """Probability of one byte: `nxt["d"]`, `nxt[b"d"]`, `nxt[100]`; `nxt[256]` is EOS.
 
         Raises:
@@ -63,7 +64,7 @@ class NextBytes:
         """
         if isinstance(byte, int | np.integer) and not isinstance(byte, bool):
             code = int(byte)
-        elif not isinstance(byte, str | bytes):
+        elif not isinstance(byte, str | bytes | bytearray | memoryview):
             raise SettingError(f"{byte!r} is no byte: ask for a character, a byte, or 0 to 256.")
         else:
             raw = to_bytes(byte)
@@ -83,8 +84,28 @@ class NextBytes:
         order = np.argsort(-self.probs, kind="stable")[:k]
         return [(show_byte(int(code)), float(self.probs[code])) for code in order]
 
+    def under(self, constraint: Constraint) -> NextBytes:
+        """The distribution over the bytes that a constraint allows, and the end if it may end.
+
+        Renormalised, so what the constraint will allow later does not count: docs/constraints.md.
+
+        Raises:
+            ConstraintError: if nothing that may follow has any probability.
+
+        >>> from charwise import constraints
+        >>> nxt = NextBytes(np.eye(257)[100] * 0.75 + np.eye(257)[256] * 0.25, 0.0)
+        >>> nxt.under(constraints.choices(["d"])).top(1)
+        [('d', 1.0)]
+        """
+        masses = np.where(constraint.allowed(), self.probs, 0.0)
+        if not masses.sum() > 0:
+            raise ConstraintError(
+                "the model gives all that the constraint allows here probability zero."
+            )
+        return replace(self, probs=masses / masses.sum())
+
     def _repr_html_(self) -> str:
-        return _bars(self.top(10), f"next byte, entropy {self.entropy:.3f} bits")
+        return bars(self.top(10), f"next byte, entropy {self.entropy:.3f} bits")
 
 
 @dataclass(frozen=True)
@@ -121,7 +142,7 @@ class NextChars(Mapping[str, float]):
         return sorted(both, key=lambda pair: -pair[1])[:k]
 
     def _repr_html_(self) -> str:
-        return _bars(self.top(10), "next character")
+        return bars(self.top(10), "next character")
 
 
 def show_byte(code: int) -> str:
@@ -135,7 +156,12 @@ def show_byte(code: int) -> str:
     return chr(code) if code < 128 else f"\\x{code:02x}"
 
 
-def _bars(rows: list[tuple[str, float]], title: str) -> str:
+def bars(rows: list[tuple[str, float]], title: str) -> str:
+    """Probabilities as a table in HTML, for notebooks.
+
+    >>> bars([("a", 0.25)], "next")[:36]
+    '<table><caption>next</caption><tr><t'
+    """
     cells = "".join(
         f"<tr><td><code>{escape(repr(text)[1:-1])}</code></td><td>{p:.4f}</td><td><div style="
         f"'background:#4c78a8;height:0.8em;width:{max(1, round(200 * p))}px'></div></td></tr>"

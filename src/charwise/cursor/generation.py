@@ -8,96 +8,23 @@ shows how masking (token healing) differs.
 
 from __future__ import annotations
 
-import math
-import secrets
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Protocol, Self
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from charwise.coverings.bundles import Bundle
+from charwise.constraints.constraint import Constraint, closed
 from charwise.cursor.distributions import EOS, NextBytes
+from charwise.cursor.drafts import Completion, Cursor, Drafts, check_begins
 from charwise.cursor.limit import Limit
 from charwise.cursor.sampling import Sampling, draw_tokens
-from charwise.cursor.shared_tree import SharedTree
-from charwise.errors import check_count
-from charwise.tokens.stops import Stops, StopStrings
-from charwise.tokens.utf8 import decoder_after, pending
+from charwise.errors import SettingError, check_count
+from charwise.tokens.stops import StopStrings
+from charwise.tokens.utf8 import decoder_after
 
-
-class Cursor(Protocol):
-    """A `State`, as far as drawing from it goes."""
-
-    shared: SharedTree
-
-    @property
-    def raw(self) -> bytes: ...
-    @property
-    def bundles(self) -> tuple[Bundle, ...]: ...
-    @property
-    def logprob(self) -> float: ...
-    @property
-    def exact_from(self) -> int: ...
-    @property
-    def at_root(self) -> bool: ...
-    def next(self) -> NextBytes: ...
-    def __add__(self, more: bytes, /) -> Self: ...
-
-
-@dataclass(frozen=True)
-class Completion:
-    """What comes after a prompt.
-
-    Attributes:
-        text: the completion, without the prompt and without the stop string. A character that
-            the prompt began is in it whole.
-        raw: its bytes, of which `text` shows what is valid UTF-8.
-        logprob: log-probability of the tokens drawn, given the prompt's characters, at
-            temperature 1 and without truncation, nats.
-        token_ids: the tokens drawn, from `exact_from` on: the covering's member, then the rest.
-        exact_from: offset in the prompt, in bytes, before which only its canonical tokenization
-            is conditioned on.
-        finish: "end" (end of text), "stop" (a stop string), "length", "window", "time" or
-            "cancelled".
-        drawn: bytes that the tokens drawn add to the prompt, what `text` leaves off included; the
-            end of text counts as one.
-
-    >>> import charwise
-    >>> completion = charwise.load().complete("import nump", max_new_bytes=1)[0]
-    >>> completion.text, completion.exact_from, completion.finish
-    ('y', 0, 'length')
-    """
-
-    text: str
-    raw: bytes
-    logprob: float
-    token_ids: list[int]
-    exact_from: int
-    finish: str
-    drawn: int
-
-    @property
-    def bits_per_byte(self) -> float:
-        """Surprisal of what was drawn, for each byte of it: comparable across lengths.
-
-        0 if nothing was drawn.
-        """
-        return -self.logprob / math.log(2) / self.drawn if self.drawn else 0.0
-
-
-@dataclass
-class _Draft:
-    """A completion being drawn."""
-
-    node: int
-    token: int  # drawn after `node`, not evaluated yet; −1 before the first
-    token_ids: list[int]
-    raw: bytes  # bytes after the prompt
-    logprob: float
-    finish: str = ""
-    cut: int = field(default=-1)  # where a stop string starts
+#: Told how much is done, and of how much.
+Report = Callable[[int, int], object]
 
 
 def complete(
@@ -108,17 +35,34 @@ def complete(
     stop: StopStrings = (),
     sampling: Sampling | None = None,
     limit: Limit | None = None,
+    constraint: Constraint | None = None,
+    progress: Report | None = None,
 ) -> list[Completion]:
     """n completions of a state's text; see `CharLM.complete`."""
+    check_report(progress)
     sampling = sampling or Sampling()
-    generator = _Generator(state, n, max_new_bytes, stop, sampling, limit or Limit())
+    generator = Drafts(state, n, max_new_bytes, stop, sampling, limit or Limit(), constraint)
     try:
         while generator.active():
             generator.advance()
+            if progress is not None:
+                progress(generator.done(), n * max_new_bytes)
         completions = [generator.completion(draft) for draft in generator.drafts]
     finally:
         generator.close()
     return completions if sampling.temperature else _most_probable(completions)
+
+
+def check_report(progress: object) -> None:
+    """Refuse a `progress` that cannot be called.
+
+    Raises:
+        SettingError: what was given.
+
+    >>> check_report(print)
+    """
+    if progress is not None and not callable(progress):
+        raise SettingError(f"progress is {progress!r}: give a function of (done, total).")
 
 
 def _most_probable(completions: list[Completion]) -> list[Completion]:
@@ -136,14 +80,21 @@ def stream(
     stop: StopStrings = (),
     sampling: Sampling | None = None,
     limit: Limit | None = None,
+    constraint: Constraint | None = None,
 ) -> Iterator[str]:
     """The pieces of one completion as they are drawn; no piece ends inside a character.
 
     Text that may turn out to begin a stop string is held back until that is known.
     """
-    generator = _Generator(state, 1, max_new_bytes, stop, sampling or Sampling(), limit or Limit())
+    # What is wrong with the arguments is said here, not when the first piece is asked for.
+    return _pieces(
+        Drafts(state, 1, max_new_bytes, stop, sampling or Sampling(), limit or Limit(), constraint)
+    )
+
+
+def _pieces(generator: Drafts) -> Iterator[str]:
     draft = generator.drafts[0]
-    decoder = decoder_after(state.raw)
+    decoder = decoder_after(generator.state.raw)
     sent = 0
     try:
         while True:
@@ -172,20 +123,35 @@ class Drawn:
 
 
 def characters(
-    state: Cursor, *, max_new_bytes: int = 64, sampling: Sampling | None = None
+    state: Cursor,
+    *,
+    max_new_bytes: int = 64,
+    sampling: Sampling | None = None,
+    constraint: Constraint | None = None,
 ) -> Iterator[Drawn]:
     """A completion a character at a time, each with the distributions it was drawn from.
 
     Slower than `complete`, which draws tokens, but with the same result in distribution, for
     callers who look at every distribution. `top_k` and `top_p` apply to bytes.
     """
-    sampling = sampling or Sampling()
     check_count("max_new_bytes", max_new_bytes, 0)
+    if constraint is not None:
+        check_begins(state.raw, constraint)
+    return _drawn(state, max_new_bytes, sampling or Sampling(), constraint)
+
+
+def _drawn(
+    state: Cursor, max_new_bytes: int, sampling: Sampling, constraint: Constraint | None
+) -> Iterator[Drawn]:
     rng = np.random.default_rng(sampling.seed)
     decoder = decoder_after(state.raw)
     seen: list[NextBytes] = []
     for _ in range(max_new_bytes):
         distribution = state.next()
+        if constraint is not None:
+            if closed(constraint):
+                return
+            distribution = distribution.under(constraint)
         seen.append(distribution)
         code = draw_byte(distribution, sampling, rng)
         if code == EOS:
@@ -196,6 +162,8 @@ def characters(
             yield Drawn(text, seen)
             seen = []
         state = state + bytes([code])
+        if constraint is not None:
+            constraint = constraint.after(bytes([code]))
 
 
 def draw_byte(distribution: NextBytes, sampling: Sampling, rng: np.random.Generator) -> int:
@@ -210,142 +178,3 @@ def draw_byte(distribution: NextBytes, sampling: Sampling, rng: np.random.Genera
     scores = torch.from_numpy(distribution.logprobs)[None]
     generator = torch.Generator().manual_seed(int(rng.integers(2**62)))
     return int(draw_tokens(scores, sampling, generator)[0])
-
-
-class _Generator:
-    """The token loop that `complete` and `stream` share."""
-
-    def __init__(
-        self,
-        state: Cursor,
-        n: int,
-        max_new_bytes: int,
-        stop: StopStrings,
-        sampling: Sampling,
-        limit: Limit,
-    ) -> None:
-        check_count("n", n, 1)
-        check_count("max_new_bytes", max_new_bytes, 0)
-        self.stops = Stops(stop)
-        self.state, self.sampling, self.most = state, sampling, max_new_bytes
-        self.limit = limit
-        self.shared = state.shared
-        self.tree = self.shared.evaluated.tree
-        self.mine: list[int] = []
-        seed = secrets.randbits(63) if sampling.seed is None else sampling.seed
-        self.rng = np.random.default_rng(seed)
-        device = self.shared.engine.device
-        self.torch_rng = torch.Generator(device).manual_seed(seed % 2**63)
-        self.drafts = draw_members(state, n, sampling, self.rng)
-        for draft in self.drafts:
-            self._check(draft)
-
-    def active(self) -> list[_Draft]:
-        return [draft for draft in self.drafts if not draft.finish]
-
-    def advance(self) -> None:
-        """Evaluate every unfinished draft's last token and draw its next."""
-        vocabulary = self.shared.index.vocabulary
-        window = self.shared.engine.window
-        drafts = self.active()
-        reached = self.limit.reached()
-        for draft in drafts:
-            draft.finish = reached
-        if window is not None:
-            for draft in drafts:
-                if self.shared.length(draft.node) + (draft.token >= 0) > window:
-                    draft.finish = "window"
-        drafts = self.active()
-        if not drafts:
-            return
-        with self.shared.lock:
-            new = [draft for draft in drafts if draft.token >= 0]
-            nodes = self.tree.extend([(draft.node, draft.token) for draft in new]) if new else []
-            self.mine += nodes
-            for draft, node in zip(new, nodes, strict=True):
-                draft.node = node
-            logprobs = self.tree.logprobs([draft.node for draft in drafts])
-            self.tree.forget(nodes)
-        tokens = draw_tokens(logprobs, self.sampling, self.torch_rng)
-        scores = logprobs.gather(1, tokens[:, None])[:, 0].double().tolist()
-        for draft, token, score in zip(drafts, tokens.tolist(), scores, strict=True):
-            draft.logprob += score
-            draft.token = token
-            if token in vocabulary.end_ids:
-                draft.finish = "end"
-                continue
-            draft.token_ids.append(token)
-            draft.raw += vocabulary.tokens[token] or b""
-            self._check(draft)
-
-    def _check(self, draft: _Draft) -> None:
-        """Finish a draft that holds a stop string, or enough bytes."""
-        match = self.stops.first(draft.raw)
-        if match is not None and match[0] <= self.most:
-            draft.cut, draft.finish = match[0], "stop"
-        elif len(draft.raw) >= self.most:
-            draft.finish = "length"
-
-    def kept(self, draft: _Draft) -> bytes:
-        """The bytes of a draft up to the stop string or the limit, whole characters only."""
-        if draft.cut >= 0:
-            return draft.raw[: draft.cut]
-        if len(draft.raw) < self.most:
-            return draft.raw
-        text = self.state.raw[-3:] + draft.raw[: self.most]
-        return draft.raw[: max(0, self.most - len(pending(text)))]
-
-    def safe(self, draft: _Draft) -> int:
-        """How many bytes of a draft can be sent: no stop string can still begin before."""
-        return min(len(draft.raw) - self.stops.held(draft.raw), len(self.kept(draft)))
-
-    def completion(self, draft: _Draft) -> Completion:
-        raw = self.kept(draft)
-        return Completion(
-            decoder_after(self.state.raw).decode(raw),
-            raw,
-            draft.logprob,
-            draft.token_ids,
-            self.state.exact_from,
-            draft.finish,
-            len(draft.raw) + (draft.finish == "end"),
-        )
-
-    def close(self) -> None:
-        """Give back the memory of the contexts drawn on the way."""
-        self.shared.drop(self.mine)
-        self.mine = []
-
-
-def draw_members(
-    state: Cursor, n: int, sampling: Sampling, rng: np.random.Generator
-) -> list[_Draft]:
-    """n members of the covering: drawn by prefix probability, or the n most probable."""
-    shared = state.shared
-    index, tree = shared.index, shared.evaluated.tree
-    if state.at_root:
-        return [_Draft(state.bundles[0].node, -1, [], b"", 0.0) for _ in range(n)]
-    covering = [bundle for bundle in state.bundles if bundle.depth > 0]
-    with shared.lock:
-        rows = [shared.evaluated.row(b.node).in_order[b.lo : b.hi] for b in covering]
-    weights = np.array([bundle.log_weight for bundle in covering])
-    with np.errstate(divide="ignore"):
-        logs = np.concatenate([w + np.log(row) for w, row in zip(weights, rows, strict=True)])
-    if sampling.temperature == 0:
-        chosen = np.argsort(-logs, kind="stable")[:n]
-        chosen = np.resize(chosen[np.isfinite(logs[chosen])], n)
-    else:
-        with np.errstate(over="ignore"):
-            p = np.exp((logs - logs.max()) / sampling.temperature)
-        chosen = rng.choice(len(logs), size=n, p=p / p.sum())
-    ends = np.cumsum([len(row) for row in rows])
-    drafts = []
-    for at in chosen.tolist():
-        which = int(np.searchsorted(ends, at, side="right"))
-        bundle = covering[which]
-        rank = bundle.lo + at - (int(ends[which]) - len(rows[which]))
-        token = int(index.ids[rank])
-        ids = [*tree.tokens(bundle.node), token]
-        raw = index.sorted[rank][bundle.depth :]
-        drafts.append(_Draft(bundle.node, token, ids, raw, float(logs[at]) - state.logprob))
-    return drafts

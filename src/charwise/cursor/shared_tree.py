@@ -104,7 +104,8 @@ def prefill(
 ) -> tuple[SharedTree, list[int]]:
     """A tree after all but the last tokens of a text, and those: the canonical tokens that count.
 
-    Of a text longer than the window, the beginning is left out.
+    Of a text longer than the window, the beginning is left out; in a window of few tokens, fewer
+    count than elsewhere, since alternatives may take twice as many.
 
     Raises:
         ContextLengthError: if what is before the text leaves no room for those tokens.
@@ -118,15 +119,19 @@ def prefill(
     """
     vocabulary, window = index.vocabulary, engine.window
     canonical = vocabulary.encode_beginning(whole)
-    given = canonical[:-EXACT_TOKENS] if len(canonical) > WHOLE_TOKENS else []
-    rest = canonical[len(given) :]
-    start = len(vocabulary.decode(given))
+    exact, most = EXACT_TOKENS, WHOLE_TOKENS
     if window is not None:
-        room = window - len(opening.ids) - 2 * len(rest) - min(_ROOM, window // 8)
-        if room < 0:
+        left = window - len(opening.ids) - min(_ROOM, window // 8)
+        exact, most = min(exact, left // 2), min(most, left // 2)
+        if exact < 1:
             raise ContextLengthError(
                 f"what is before the text ({len(opening.ids)} tokens) leaves no room for it "
                 f"in the model's window of {window}. Shorten it."
             )
+    given = canonical[:-exact] if len(canonical) > most else []
+    rest = canonical[len(given) :]
+    start = len(vocabulary.decode(given))
+    if window is not None:
+        room = left - 2 * len(rest)
         given = given[max(0, len(given) - room) :]
     return SharedTree(engine, index, opening, given, start, rest), rest

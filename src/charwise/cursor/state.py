@@ -11,18 +11,24 @@ States are immutable and share one `SharedTree`: the token tree, and what has be
 from __future__ import annotations
 
 import heapq
+import math
 import operator
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
+from charwise.constraints.asked import MayFollow, constraint_of
+from charwise.constraints.constraint import Constraint
 from charwise.coverings.bundles import Bundle, next_byte_masses
+from charwise.cursor.choose import Chosen, choose
 from charwise.cursor.cover import Cover, cover_after, covers_in_rounds
 from charwise.cursor.distributions import EOS, NextBytes, NextChars
-from charwise.cursor.generation import Completion, complete, stream
+from charwise.cursor.drafts import Completion
+from charwise.cursor.generation import Report, stream
 from charwise.cursor.limit import Cancel, Limit
+from charwise.cursor.particles import How, completions
 from charwise.cursor.sampling import Sampling
 from charwise.cursor.shared_tree import EXACT_TOKENS, WHOLE_TOKENS, SharedTree, prefill
 from charwise.errors import SettingError, ZeroProbabilityError, check_number
@@ -35,9 +41,17 @@ from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.prompts import Opening
 from charwise.tokens.stops import StopStrings
 
+#: Bytes after the root beyond which choices begin a tree of their own.
+_NEAR = 256
+
 #: Longer additions to a state are taken in rounds instead of byte by byte.
 _STEPPED = 4
 
+#: Beginnings of characters that are taken apart for one list of next characters.
+_BEGINNINGS = 64
+
+#: What float64 cannot tell from the whole need not be listed.
+_NOTHING = 1e-15
 #: Bytes that occur again count as a repetition, and what a byte that is typed in one may be off by.
 _AGAIN, _REPEATED = 6, 0.002
 
@@ -122,11 +136,15 @@ class State:
         """Whether nothing follows the root yet, so that the covering is the empty string."""
         return len(self.whole) == self.shared.start
 
-    def next(self) -> NextBytes:
+    def next(self, constraint: Constraint | None = None) -> NextBytes:
         """p(byte | text) for the 256 bytes and the end of text.
+
+        Args:
+            constraint: renormalise over what it allows, see `NextBytes.under`.
 
         Raises:
             ZeroProbabilityError: if nothing can follow.
+            ConstraintError: if nothing that may follow has any probability.
 
         >>> import charwise
         >>> charwise.load().state("import nump").next().top(1)[0][0]
@@ -140,7 +158,8 @@ class State:
                 masses = self._masses(cover)
                 if masses.sum() > 0:
                     break
-        return NextBytes(masses / masses.sum(), cover.missing, cover.error, cover.limited)
+        nxt = NextBytes(masses / masses.sum(), cover.missing, cover.error, cover.limited)
+        return nxt if constraint is None else nxt.under(constraint)
 
     def _masses(self, cover: Cover) -> NDArray[np.float64]:
         with self.shared.lock:
@@ -151,7 +170,10 @@ class State:
 
         The bytes of one character are summed out along the UTF-8 tree, the heaviest branch
         first. If the text ends inside a character, the characters that complete it are listed.
-        The last hundredth of the probability may be spread over many thousands of characters.
+        The last hundredth of the probability may be spread over many thousands of characters, so
+        the list also ends when 64 beginnings of longer characters have been taken apart; where
+        bytes that are no character hold more than 1 - `coverage`, when characters not listed hold
+        less. `NextChars.missing` has the share of all that is not listed.
 
         Raises:
             SettingError: for a coverage outside (0, 1].
@@ -170,11 +192,18 @@ class State:
         states, error = {begun: self}, nxt.error
         heap = _branches(begun, nxt, 1.0)
         heapq.heapify(heap)
+        left = -math.fsum(branch[0] for branch in heap)  # what may still be listed
         while heap and held < coverage:
+            # Bytes that are no character may hold too much for it to be reached.
+            if held + left < coverage and left <= max(1.0 - coverage, _NOTHING):
+                break
             negative, start = heapq.heappop(heap)
+            left += negative
             if utf8.needs(start) == 0:
                 listed[start.decode()] = -negative
                 held -= negative
+                continue
+            if len(states) > _BEGINNINGS:
                 continue
             try:
                 states[start] = states[start[:-1]] + start[-1:]
@@ -183,6 +212,7 @@ class State:
             following = states[start].next()
             error += -negative * following.error
             for branch in _branches(start, following, -negative):
+                left -= branch[0]
                 heapq.heappush(heap, branch)
         missing = max(0.0, 1.0 - held * (1.0 - self.missing))
         return NextChars(listed, eos, missing, min(1.0, error))
@@ -310,6 +340,10 @@ class State:
         stop: StopStrings = (),
         seconds: float | None = None,
         cancel: Cancel | None = None,
+        progress: Report | None = None,
+        how: How = "local",
+        particles: int = 64,
+        **may_follow: Unpack[MayFollow],
     ) -> list[Completion]:
         """Completions of the text, from what is known of it: no second prefill.
 
@@ -321,8 +355,17 @@ class State:
         'y'
         """
         limit, sampling = Limit(seconds, cancel), Sampling(temperature, top_p, top_k, seed)
-        return complete(
-            self, n=n, max_new_bytes=max_new_bytes, stop=stop, sampling=sampling, limit=limit
+        return completions(
+            self,
+            constraint_of(may_follow),
+            how,
+            particles,
+            n=n,
+            max_new_bytes=max_new_bytes,
+            stop=stop,
+            sampling=sampling,
+            limit=limit,
+            progress=progress,
         )
 
     def stream(
@@ -336,17 +379,37 @@ class State:
         stop: StopStrings = (),
         seconds: float | None = None,
         cancel: Cancel | None = None,
+        **may_follow: Unpack[MayFollow],
     ) -> Iterator[str]:
         """One completion in pieces, as it is drawn; never ends a piece inside a character.
 
-        Arguments and errors are those of `CharLM.complete`.
+        Arguments and errors are those of `CharLM.complete`; constraints are local.
 
         >>> import charwise
         >>> "".join(charwise.load().state("import nump").stream(max_new_bytes=1))
         'y'
         """
         limit, sampling = Limit(seconds, cancel), Sampling(temperature, top_p, top_k, seed)
-        return stream(self, max_new_bytes=max_new_bytes, stop=stop, sampling=sampling, limit=limit)
+        return stream(
+            self,
+            max_new_bytes=max_new_bytes,
+            stop=stop,
+            sampling=sampling,
+            limit=limit,
+            constraint=constraint_of(may_follow),
+        )
+
+    def choose(
+        self, choices: Iterable[str | bytes], *, stop: StopStrings = None, ended: bool = False
+    ) -> Chosen:
+        """The exact posterior over a list of continuations; see `CharLM.choose`.
+
+        >>> import charwise
+        >>> charwise.load().state("for i in ra").choose(["nge(", "ndom."]).top(1)[0][0]
+        'nge('
+        """
+        state = self if len(self.whole) - self.shared.start <= _NEAR else self._anew(self.whole)
+        return choose(state.shared, state.whole, self.effort, choices, stop=stop, ended=ended)
 
     def __copy__(self) -> State:
         return self  # immutable

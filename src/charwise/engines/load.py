@@ -93,7 +93,7 @@ def open_engine(
         )
     place = _place(os.fspath(name))
     chosen = engine or ("llama.cpp" if place.endswith(".gguf") else "transformers")
-    if chosen not in _ENGINES:
+    if not isinstance(chosen, str) or chosen not in _ENGINES:
         raise SettingError(f"unknown engine {engine!r}: use {' or '.join(map(repr, _ENGINES))}.")
     where = None if device is None else str(device)
     numbers = None if dtype is None else str(dtype).removeprefix("torch.")
@@ -121,8 +121,13 @@ def _opened(asked: Asked) -> Engine:
 
 def _place(name: str) -> str:
     """A folder or file that is there by its absolute path: the same one wherever one stands."""
-    path = Path(name).expanduser()
-    if name == DEFAULT_MODEL or not name or not path.exists():
+    if name == DEFAULT_MODEL or not name:
+        return name
+    try:
+        path = Path(name).expanduser()
+        if not path.exists():
+            return name
+    except (OSError, RuntimeError, ValueError):  # a name that no file can have
         return name
     return DEFAULT_MODEL if path.absolute() == Path(EMBEDDED) else str(path.absolute())
 

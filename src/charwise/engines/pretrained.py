@@ -169,10 +169,14 @@ def _source(name: str) -> str:
     """What to hand to `from_pretrained`; raises for a folder that does not exist."""
     if name == DEFAULT_MODEL:
         return EMBEDDED
-    folder = Path(name).expanduser()
-    if name and folder.is_dir():
-        return str(folder)
-    if folder.exists() or name.startswith((".", "~", os.sep)) or name.count("/") > 1:
+    try:
+        folder = Path(name).expanduser()
+        if name and folder.is_dir():
+            return str(folder)
+        there = folder.exists()
+    except (OSError, RuntimeError, ValueError) as error:  # a name that no file can have
+        raise ModelNotFoundError(f"no model {name[:80]!r}: {error}.") from None
+    if there or name.startswith((".", "~", os.sep)) or name.count("/") > 1:
         raise ModelNotFoundError(
             f"no model {name!r}: there is no folder {folder.absolute()}. Give a folder with a "
             "config.json, a repository of the hub such as Qwen/Qwen2.5-Coder-0.5B, or "

@@ -2,24 +2,31 @@
 
 Every context is sent as token ids and asked for one token with all its log-probabilities. What a
 context shares with those before it is in vLLM's prefix cache, so that mostly the last few tokens
-are evaluated. How the model is spread over GPUs and machines is vLLM's own business: what it can
-serve, charwise can score. Not handled: LoRA adapters, prompts that are not text.
+are evaluated. Many contexts on one path, as a text's canonical tokens are, are one request, which
+is asked for the log-probabilities of its prompt. How the model is spread over GPUs and machines is
+vLLM's own business: what it can serve, charwise can score. Not handled: LoRA adapters, prompts that
+are not text.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from charwise.engines.pretrained import DEFAULT_MODEL, read_vocabulary
 from charwise.engines.tree_nodes import TreeNodes
 from charwise.errors import EngineError, SettingError
 from charwise.models import EMBEDDED
 from charwise.tokens.vocabulary import Vocabulary
+
+#: With so many contexts on one path it is evaluated as one request.
+_MANY = 8
 
 
 class VllmLM:
@@ -28,8 +35,8 @@ class VllmLM:
     Args:
         llm: a `vllm.LLM` made with `max_logprobs=-1`.
         vocabulary: as wide as the model's output layer.
-        batch_values: most log-probabilities in one call of vLLM, which hands them over as Python
-            lists, about 100 bytes each. Larger calls to `extend` are split.
+        batch_values: most log-probabilities in one call of vLLM, some 20 bytes each (older
+            versions hand them over as Python lists, 100 bytes). Larger calls to `extend` are split.
 
     Raises:
         EngineError: an `llm` that does not give all log-probabilities, or has another width.
@@ -88,20 +95,39 @@ class VllmLM:
         Raises:
             EngineError: numbers that are not finite.
         """
-        from vllm import SamplingParams
-
-        params = SamplingParams(
-            max_tokens=1, temperature=0, logprobs=-1, flat_logprobs=True, detokenize=False
-        )
         rows = torch.full((len(contexts), self.vocabulary.width), -torch.inf)
         with self._lock:
             for first in range(0, len(contexts), self._per_call):
                 some = contexts[first : first + self._per_call]
-                outputs = self._generate([{"prompt_token_ids": ids} for ids in some], params)
-                for row, output in enumerate(outputs, start=first):
-                    flat = output.outputs[0].logprobs
-                    rows[row, torch.tensor(flat.token_ids)] = torch.tensor(flat.logprobs)
-        # What is not counted is left out before the softmax: it gets nothing, and takes nothing.
+                outputs = self._generate([{"prompt_token_ids": ids} for ids in some])
+                told = [output.outputs[0].logprobs for output in outputs]
+                ids = torch.from_numpy(np.array([each.token_ids for each in told], dtype=np.int64))
+                logs = torch.from_numpy(np.array([each.logprobs for each in told], np.float32))
+                rows[first : first + len(some)].scatter_(1, ids, logs)
+        return self._counted(rows)
+
+    def takes_whole(self, path: Sequence[int]) -> bool:
+        """Whether all log-probabilities along so long a token string fit in one call."""
+        return hasattr(self.llm, "enqueue") and len(path) <= self._per_call
+
+    def path_logprobs(self, path: list[int], lengths: Sequence[int]) -> torch.Tensor:
+        """log p(· | the first so many tokens) for each length: `[n, width]`, as `next_logprobs`.
+
+        One request evaluates the path once, where one for each context reads every time what is
+        not in whole blocks of the cache.
+        """
+        with self._lock:
+            [output] = self._generate([{"prompt_token_ids": path}], prompt_logprobs=-1)
+        last = output.outputs[0].logprobs
+        told = [*output.prompt_logprobs, _Told(last.token_ids[None], last.logprobs[None])]
+        wanted = torch.tensor(lengths) - 1
+        ids = torch.from_numpy(np.concatenate([each.token_ids for each in told]))[wanted]
+        logs = torch.from_numpy(np.concatenate([each.logprobs for each in told]))[wanted]
+        rows = torch.full((len(lengths), self.vocabulary.width), -torch.inf)
+        return self._counted(rows.scatter_(1, ids.long(), logs))
+
+    def _counted(self, rows: torch.Tensor) -> torch.Tensor:
+        """What is not counted is left out before the softmax: it gets nothing, takes nothing."""
         logs = rows.index_fill_(1, self._uncounted, -torch.inf).log_softmax(-1)
         if logs.isnan().any():
             raise EngineError(
@@ -110,9 +136,20 @@ class VllmLM:
             )
         return logs
 
-    def _generate(self, prompts: list[Any], params: Any) -> Any:
+    def _generate(self, prompts: list[Any], **more: Any) -> Any:
+        from vllm import SamplingParams
+
+        params = SamplingParams(
+            max_tokens=1, temperature=0, logprobs=-1, flat_logprobs=True, detokenize=False, **more
+        )
+        if hasattr(params, "skip_clone"):
+            params.skip_clone = True  # each request copies it, all the way down
         try:
-            return self.llm.generate(prompts, params, use_tqdm=False)
+            if not hasattr(self.llm, "enqueue"):  # older versions
+                return self.llm.generate(prompts, params, use_tqdm=False)
+            self.llm.enqueue(prompts, params, use_tqdm=False)
+            _take_arrays(self.llm.llm_engine.output_processor)
+            return self.llm.wait_for_completion(use_tqdm=False)
         except BaseException:
             # An interrupted call leaves its requests behind, and the next one gets their answers.
             engine = self.llm.llm_engine
@@ -138,11 +175,31 @@ class VllmTree(TreeNodes):
 
     def _evaluate(self, nodes: list[int], wanted: list[bool]) -> int:
         asked = [node for node, want in zip(nodes, wanted, strict=True) if want]
-        if asked:
-            paths = [[*self._prompt_ids, *self.tokens(node)] for node in asked]
-            self._logits.put(asked, self._lm.next_logprobs(paths))
-            self.calls += 1
+        if not asked:
+            return 0
+        self.calls += 1
+        path = self._path_of_many(asked)
+        if path:
+            ids = [*self._prompt_ids, *self.tokens(path[-1])]
+            lengths = [len(self._prompt_ids) + self.depth(node) for node in path]
+            self._logits.put(path, self._lm.path_logprobs(ids, lengths))
+        single = [node for node in asked if node not in set(path)]
+        if single:
+            contexts = [[*self._prompt_ids, *self.tokens(node)] for node in single]
+            self._logits.put(single, self._lm.next_logprobs(contexts))
         return len(asked)
+
+    def _path_of_many(self, asked: list[int]) -> list[int]:
+        """Those of the nodes that lie on one path, if they are many and most of it; else none."""
+        above = {node: [node] for node in asked}
+        for node in asked:  # parents come first
+            if self._parent[node] in above:
+                above[node] = [*above[self._parent[node]], node]
+        path = max(above.values(), key=len)
+        length = len(self._prompt_ids) + self.depth(path[-1])
+        many = len(path) >= _MANY and 2 * len(path) >= length
+        whole = [*self._prompt_ids, *self.tokens(path[-1])]
+        return path if many and self._lm.takes_whole(whole) else []
 
     def logprobs(self, nodes: Sequence[int]) -> torch.Tensor:
         """See `TokenTree.logprobs`: `[n, width]` float32."""
@@ -151,6 +208,37 @@ class VllmTree(TreeNodes):
             if not nodes:
                 return torch.empty((0, self._lm.vocabulary.width))
             return self._logits.take(nodes).clone()  # callers may write to what they are given
+
+
+class _Told(NamedTuple):
+    """Log-probabilities of a position, or of several, as the engine sends them.
+
+    Some ids come twice.
+    """
+
+    token_ids: NDArray[np.int32]
+    logprobs: NDArray[np.float32]
+
+
+def _take_arrays(output_processor: Any) -> None:
+    """Let waiting requests keep the arrays that they get.
+
+    vLLM makes lists of them, number by number, which costs several times what the model does.
+    """
+
+    def take(processor: Any, lists: Any) -> None:
+        processor.logprobs = _Told(lists.logprob_token_ids[-1], lists.logprobs[-1])
+
+    def take_prompt(processor: Any, tensors: Any) -> None:
+        told = _Told(tensors.logprob_token_ids.numpy(), tensors.logprobs.numpy())
+        processor.prompt_logprobs = [*(processor.prompt_logprobs or ()), told]
+
+    for state in output_processor.request_states.values():
+        processor = state.logprobs_processor
+        processor._update_sample_logprobs = partial(take, processor)
+        if processor.num_prompt_logprobs is not None:
+            processor.prompt_logprobs = None
+            processor._update_prompt_logprobs = partial(take_prompt, processor)
 
 
 def load_vllm(

@@ -34,7 +34,7 @@ class Auditor:
     >>> lm = NgramLM(vocabulary, 1, {(): [0.5, 0.25, 0.25]})
     >>> text = Text(Opening((2,), b""), b"aa")
     >>> auditor = Auditor(weakref.ref(lm), SortedVocabulary(vocabulary), text)
-    >>> audit = auditor(n=64, seed=1, scored=-1.0)  # 1/2 · 3/4
+    >>> audit = auditor(64, 1, -1.0)  # 1/2 · 3/4
     >>> round(float(np.exp(audit.logprob)), 6), round(audit.difference, 6)
     (0.375, -0.019171)
     """
@@ -43,7 +43,7 @@ class Auditor:
     index: SortedVocabulary
     text: Text
 
-    def __call__(self, n: int, seed: int, scored: float) -> Audit:
+    def __call__(self, n: int, seed: int, scored: float, /) -> Audit:
         """See `Score.audit`."""
         check_count("n", n, BEAMS)
         check_count("seed", seed, 0)

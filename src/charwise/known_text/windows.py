@@ -118,7 +118,7 @@ def gather(
     whole, skip = text.whole, len(text.opening.lead) + text.given
     logprobs, missing, lent, error = (np.zeros(len(whole)) for _ in range(4))
     limited = False
-    end_logprob = None
+    ended = None
     contexts = calls = 0
     rows, entropies, ranks = list[Floats](), list[Floats](), list[NDArray[np.int64]]()
     for stretch, rounds in done:
@@ -133,7 +133,7 @@ def gather(
         error[part] = lattice.error[ahead + 1 :]
         limited |= rounds.limited
         if end and stretch.stop == len(whole):
-            end_logprob = _end_logprob(lattice)
+            ended = end_logprob(lattice)
         if entropy is not None:
             first = max(skip, stretch.scored)
             rows.append(distributions(lattice)[first - stretch.begin :])
@@ -151,7 +151,7 @@ def gather(
         calls,
         error[skip:],
         limited,
-        end_logprob,
+        ended,
         token_ends=_token_ends(index, whole, skip),
         entropies=np.concatenate(entropies) if entropies else None,
         ranks=np.concatenate(ranks) if ranks else None,
@@ -279,8 +279,19 @@ def _room(window: int | None, before: int, size: int, deepest: int) -> int:
     return max(2, room)
 
 
-def _end_logprob(lattice: Lattice) -> float:
-    """log p(end of text | text): the contexts that spell the text, each with its end."""
+def end_logprob(lattice: Lattice) -> float:
+    """log p(end of text | text), nats: the contexts that spell the text, each with its end.
+
+    >>> from charwise.engines.ngram import NgramLM
+    >>> from charwise.tokens.vocabulary import Vocabulary
+    >>> vocabulary = Vocabulary.from_bytes([b"a", None], end_ids=[1], bos_ids=[1])
+    >>> lm = NgramLM(vocabulary, 1, {(): [0.5, 0.5]})
+    >>> index, opening = SortedVocabulary(vocabulary), Opening((1,), b"")
+    >>> effort = Effort(0.0, 1.0)
+    >>> [(_, rounds)] = stretches(lm, index, opening, b"a", effort, through=True)
+    >>> round(math.exp(end_logprob(rounds.lattice)), 9)
+    0.5
+    """
     logs = [
         lattice.log_weight(vertex) + math.log(vertex.end)
         for vertex in lattice.at[-1]

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from charwise.errors import ContextLengthError, HealingError, SettingError, check_count
 from charwise.healing import Rule
 from charwise.processors.decision import Decisions
-from charwise.processors.new_text import Continuation, heal_prompt
+from charwise.processors.new_text import Continuation, heal_middle, heal_prompt
 from charwise.tokens.canonical import to_bytes
 from charwise.tokens.gguf import read_gguf
 from charwise.tokens.index import SortedVocabulary
@@ -109,6 +109,7 @@ class Processors(list[Processor]):
 def heal_completion(
     llama: Any,
     prompt: Prompt,
+    suffix: str | bytes | None = None,
     *,
     rule: Rule = "auto",
     max_tokens: int | None = 16,
@@ -126,7 +127,9 @@ def heal_completion(
 
     Args:
         llama: a `llama_cpp.Llama`, whose vocabulary is read once from its file.
-        prompt: text, bytes, or a list of texts and token ids, as for `healing.cut`.
+        prompt: text, bytes, or a list of texts and token ids, as for `healing.cut`. One that holds
+            the model's whole template of fill-in-the-middle is healed where its prefix ends.
+        suffix: what comes after the completion: the prompt, a text or bytes, is then the prefix.
         rule: where to cut, as for `healing.cut`; "off" does not heal.
         max_tokens: from where the prompt is reproduced: a token that goes beyond the prompt's end
             is the first. None or 0 for all that the context holds.
@@ -147,6 +150,7 @@ def heal_completion(
         HealingError: nothing can reproduce the prompt's end, since something else forbids it.
         SettingError: an unknown argument, a draft model, or a grammar where something is forced.
         ContextLengthError: a prompt that fills the context.
+        TemplateError: a suffix, for a model that is not known to fill in the middle.
 
     >>> from llama_cpp import Llama  # doctest: +SKIP
     >>> llama = Llama("model.gguf", n_ctx=512, verbose=False)  # doctest: +SKIP
@@ -156,7 +160,7 @@ def heal_completion(
     """
     _check_arguments(llama, sampling, max_tokens)
     index = index_of(llama) if index is None else index
-    request = _request(llama, prompt, index, rule, max_tokens, stop, echo)
+    request = _request(llama, prompt, suffix, index, rule, max_tokens, stop, echo)
     if sampling.get("grammar") is not None and request.new.left:
         raise SettingError(
             "a grammar is about the new text, and would forbid what was given back of the prompt, "
@@ -246,6 +250,7 @@ def _check_arguments(llama: Any, sampling: Mapping[str, Any], max_tokens: int | 
 def _request(
     llama: Any,
     prompt: Prompt,
+    suffix: str | bytes | None,
     index: SortedVocabulary,
     rule: Rule,
     max_tokens: int | None,
@@ -259,7 +264,13 @@ def _request(
             f"the index has {vocabulary.width} ids, and the model {llama.n_vocab()}: it belongs to "
             "another model."
         )
-    kept, forced, given_back = heal_prompt(prompt, index, rule)
+    if suffix is None:
+        kept, forced, given_back = heal_prompt(prompt, index, rule)
+    elif is_text(prompt):
+        most = llama.n_ctx() - min(max_tokens or 16, llama.n_ctx() // 2)
+        kept, forced, given_back = heal_middle(to_bytes(prompt), suffix, index, rule, most=most)
+    else:
+        raise SettingError("with a suffix the prompt is a text: what comes before the middle.")
     length = len(kept) + given_back
     if length >= llama.n_ctx():
         raise ContextLengthError(

@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 from charwise.errors import HealingError, SettingError
 from charwise.healing import Rule, cut, prompt_ids
+from charwise.infill import request
+from charwise.template import Template, cut_written, with_sentinels
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.prompt_parts import Prompt
 from charwise.tokens.stops import Stops, StopStrings
@@ -40,7 +42,7 @@ class Reader(NamedTuple):
 
     Attributes:
         vocabulary: of the model.
-        forced, before, stop, max_tokens: as for `Continuation`.
+        forced, before, stop, max_tokens, may_be_lost: as for `Continuation`.
 
     >>> vocabulary = Vocabulary.from_bytes([b"rang", b"e", b"range", b"("])
     >>> reader = Reader(vocabulary, b"rang", max_tokens=1)
@@ -53,6 +55,7 @@ class Reader(NamedTuple):
     before: bytes = b""
     stop: tuple[str | bytes, ...] = ()
     max_tokens: int | None = None
+    may_be_lost: bool = False
 
     def continuation(self) -> Continuation:
         """The new text of a completion whose tokens are still to come."""
@@ -62,6 +65,7 @@ class Reader(NamedTuple):
             before=self.before,
             stop=self.stop,
             max_tokens=self.max_tokens,
+            may_be_lost=self.may_be_lost,
         )
 
     def text(self, ids: Iterable[int]) -> str:
@@ -78,6 +82,9 @@ class Reader(NamedTuple):
 def heal_prompt(prompt: Prompt, index: SortedVocabulary, rule: Rule = "auto") -> HealedPrompt:
     """`healing.cut`, and how many tokens it gave back; raises what that raises.
 
+    A prompt that holds a whole template of fill-in-the-middle, as ids or written out in its text,
+    is cut where the prefix inside it ends: see `charwise.template`.
+
     >>> index = SortedVocabulary(Vocabulary.from_bytes([b"->", b" ", b"No", b"d", b" Node"]))
     >>> heal_prompt("-> Nod", index)
     HealedPrompt(kept=[0], forced=b' Nod', given_back=3)
@@ -86,9 +93,40 @@ def heal_prompt(prompt: Prompt, index: SortedVocabulary, rule: Rule = "auto") ->
         raise SettingError(
             f"index is a {type(index).__name__}: make one with SortedVocabulary(vocabulary)."
         )
+    if isinstance(prompt, str):
+        prompt = with_sentinels(prompt, index.vocabulary)
     ids = prompt_ids(prompt, index.vocabulary)
-    kept, forced = cut(ids, index, rule)
+    kept, forced = cut_written(ids, index, rule) or cut(ids, index, rule)
     return HealedPrompt(kept, forced, len(ids) - len(kept))
+
+
+def heal_middle(
+    prefix: str | bytes,
+    suffix: str | bytes,
+    index: SortedVocabulary,
+    rule: Rule = "auto",
+    *,
+    most: int | None = None,
+) -> HealedPrompt:
+    """The model's own template around two texts, with the end of the prefix healed.
+
+    Args:
+        prefix, suffix: texts, or bytes.
+        index: of the model's vocabulary.
+        rule: where to cut, as for `healing.cut`.
+        most: tokens that fit; what is too long is cut at the far ends.
+
+    Raises:
+        TemplateError: a model that is not known to fill in the middle.
+
+    >>> names = {3: "<fim_prefix>", 4: "<fim_suffix>", 5: "<fim_middle>"}
+    >>> tokens = [b"a", b"ab", b"c", None, None, None]
+    >>> heal_middle("ca", "c", SortedVocabulary(Vocabulary.from_bytes(tokens, special=names)))
+    HealedPrompt(kept=[3, 2, 4, 2, 5], forced=b'a', given_back=1)
+    """
+    template = Template.of(index.vocabulary)
+    asked = request(prefix, suffix, template, index, left=rule, right="off", most=most)
+    return HealedPrompt(asked.ids, asked.forced, len(index.vocabulary.encode(asked.forced)))
 
 
 class Continuation:
@@ -103,6 +141,8 @@ class Continuation:
         min_tokens: stop strings that are complete within so many counted tokens do not count.
         max_tokens: end after so many counted tokens; None for no bound.
         specials: whether special tokens appear in the text, by their spelling.
+        may_be_lost: whether the engine may miss the mask for a step, and ends such a completion.
+            Its text is then empty; without this, or if it goes on, it is an error.
 
     Raises:
         SettingError: a `forced` that is not bytes, or stop strings that are none.
@@ -112,6 +152,7 @@ class Continuation:
         tokens: how many tokens were generated, up to the one that ended the text.
         counted: how many of them go beyond the forced text.
         stopped: the stop string that was found.
+        lost: whether a token left the forced text.
 
     >>> vocabulary = Vocabulary.from_bytes([b"rang", b"e", b"range", b"(", b"):\\n"])
     >>> new = Continuation(vocabulary, b"rang", stop=["\\n"])
@@ -132,6 +173,7 @@ class Continuation:
         min_tokens: int = 0,
         max_tokens: int | None = None,
         specials: bool = False,
+        may_be_lost: bool = False,
     ) -> None:
         if not isinstance(forced, bytes):
             raise SettingError(f"a forced text is bytes, as healing.cut returns, not {forced!r}.")
@@ -139,6 +181,8 @@ class Continuation:
         self.tokens = 0
         self.counted = 0
         self.stopped: str | None = None
+        self.lost = False
+        self._may_be_lost = may_be_lost
         self._vocabulary = vocabulary
         self._stops = Stops(stop)
         self._include_stop = include_stop
@@ -211,6 +255,10 @@ class Continuation:
     def _beyond(self, id: int) -> bytes:
         """The bytes of a token that lie beyond the forced text."""
         token = self._vocabulary.tokens[id]
+        if self.lost:
+            if token is None:
+                return b""
+            raise _left_the_text(self.left, "more after a token that left it")
         if token is None:
             if self.left:
                 raise _left_the_text(self.left, f"the special token {id}")
@@ -218,6 +266,9 @@ class Continuation:
         if not self.left:
             return token
         if not (self.left.startswith(token) or token.startswith(self.left)):
+            if self._may_be_lost:
+                self.lost = True
+                return b""
             raise _left_the_text(self.left, repr(token))
         new, self.left = token[len(self.left) :], self.left[len(token) :]
         return new

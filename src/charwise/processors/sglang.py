@@ -12,7 +12,11 @@ An exception inside a processor would end SGLang's scheduler, and with it the se
 that cannot be healed is therefore aborted, with a sentence for its client, and the others go on.
 Refused in this way: the overlap schedule, in which a step is masked before the token of the last
 one is known, and the rows of speculative drafts, whose ids SGLang does not show. (EAGLE calls no
-processor at all, so nobody can refuse there: the reader raises when the text comes back.)
+processor at all, so nobody can refuse there: the reader raises when the text comes back. Nor does
+beam search: `heal_request` refuses it.)
+
+SGLang unpacks whatever code a client sends as a processor. `sglang_plugin` lets it take this
+processor only.
 """
 
 from __future__ import annotations
@@ -72,7 +76,7 @@ def heal_request(
 
     Raises:
         HealingError, TokenizationError: as `healing.cut`.
-        SettingError: `sampling_params` that make no sense here.
+        SettingError: `sampling_params` that make no sense here, or ask for beams.
 
     >>> vocabulary = Vocabulary.from_bytes([b"->", b" ", b"No", b" Node", b"N"])
     >>> body, reader = heal_request("-> No", SortedVocabulary(vocabulary))
@@ -85,6 +89,10 @@ def heal_request(
     if not isinstance(sampling_params or {}, Mapping):
         raise SettingError(f"sampling_params is {sampling_params!r}: give a dict.")
     sampling = dict(sampling_params or {})
+    if (sampling.get("beam_width") or 1) != 1:
+        raise SettingError(
+            "SGLang calls no logit processor in a beam search: leave beam_width out, and give n."
+        )
     custom = dict(sampling.get("custom_params") or {})
     if FORCED in custom:
         raise SettingError(f"custom_params has a {FORCED} already: leave it to heal_request.")
@@ -149,7 +157,7 @@ class HealingLogitProcessor:
                 decisions.check(forced)
                 decisions.mask_(logits[row], forced, request.output_ids)
             except CharwiseError as error:
-                _abort(request, error)
+                abort(request, error)
         return logits
 
 
@@ -187,8 +195,12 @@ def _decisions_of(tokenizer: Any) -> Decisions:
     return _decisions[tokenizer]
 
 
-def _abort(request: Any, error: CharwiseError) -> None:
-    """Ends one request, after the token it is at, with an error for its client."""
+def abort(request: Any, error: CharwiseError) -> None:
+    """End one request, after the token it is at, with an error for its client.
+
+    Raises:
+        CharwiseError: the error, where there is no SGLang, or no request.
+    """
     try:
         from sglang.srt.managers.schedule_batch import FINISH_ABORT
     except ImportError:

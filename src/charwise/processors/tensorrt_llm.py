@@ -13,6 +13,11 @@ The overlap scheduler asks for a mask before the last token is known. Nothing in
 `heal_request` looks at the settings of the `LLM` instead. An exception inside a processor would
 fail every request in the batch: what goes wrong in the worker is logged, that row is left alone,
 and the reader refuses the completion when it comes back without its forced text.
+
+A request that was paused comes back as a prompt with the tokens it had generated, and the PyTorch
+backend calls no processor for the first step after that. Its token may fit, and the request goes
+on; if not, nothing can take it back, so the next call ends the request, and the reader gives it an
+empty completion: the prompt's bytes as they were.
 """
 
 from __future__ import annotations
@@ -21,13 +26,14 @@ import copy
 import logging
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import lru_cache
+from functools import cache, lru_cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
 from charwise.errors import CharwiseError, EngineError, SettingError, check_count
-from charwise.healing import Rule
+from charwise.healing import Rule, remaining
 from charwise.processors.decision import Decisions
 from charwise.processors.new_text import Reader, heal_prompt
 from charwise.tokens.index import SortedVocabulary
@@ -72,7 +78,8 @@ def heal_request(
         tokenizer: folder or name, by default that of the `llm`; its workers must find it too.
 
     Raises:
-        EngineError: an `llm` whose settings keep processors from seeing every token.
+        EngineError: an `llm` whose settings keep processors from seeing every token, or beams in
+            a TensorRT-LLM that shows processors only one of them.
         SettingError: `sampling_params` that would cut the prompt once more, or make no sense.
         HealingError, TokenizationError: as `healing.cut`.
     """
@@ -89,13 +96,20 @@ def heal_request(
             "TensorRT-LLM does not show draft tokens to logits processors: make the LLM without "
             "speculative_config."
         )
+    beams = getattr(sampling_params, "use_beam_search", False)
+    if beams and hasattr(settings, "disable_overlap_scheduler") and not _shows_every_beam():
+        raise EngineError(
+            "this TensorRT-LLM's PyTorch backend calls logits processors for one beam only: use a "
+            "newer one, or no beam search."
+        )
     if getattr(sampling_params, "truncate_prompt_tokens", None) is not None:
         raise SettingError("truncate_prompt_tokens would cut the prompt once more: leave it out.")
     if tokenizer is None:
         tokenizer = str(getattr(llm.tokenizer, "tokenizer", llm.tokenizer).name_or_path)
     index = decisions_of(tokenizer).index
     kept, forced, given_back = heal_prompt(prompt, index, rule)
-    processor = HealingLogitsProcessor(tokenizer, forced, len(kept))
+    end_id = _end_id(sampling_params, index.vocabulary)
+    processor = HealingLogitsProcessor(tokenizer, forced, len(kept), end_id)
     params = copy.copy(sampling_params)
     others = params.logits_processor
     if others is not None:
@@ -111,8 +125,34 @@ def heal_request(
     if stops:
         params.stop = stops.apart_from(forced) or None
     before = index.vocabulary.decode(kept[-3:])
-    return HealedRequest(
-        kept, params, Reader(index.vocabulary, forced, before, stops.strings, asked)
+    reader = Reader(
+        index.vocabulary, forced, before, stops.strings, asked, may_be_lost=end_id is not None
+    )
+    return HealedRequest(kept, params, reader)
+
+
+def _end_id(params: Any, vocabulary: Vocabulary) -> int | None:
+    """The token that ends a request at any step, if there is one."""
+    if getattr(params, "ignore_eos", False) or (getattr(params, "min_tokens", None) or 0) > 1:
+        return None
+    end_id: int | None = getattr(params, "end_id", None)
+    if end_id is None:
+        return vocabulary.end_ids[0] if vocabulary.end_ids else None
+    return end_id if end_id >= 0 else None
+
+
+@cache
+def _shows_every_beam() -> bool:
+    """Whether the PyTorch backend's code has what gives processors the ids of each beam.
+
+    Older versions have the same interface and another behaviour, so their own code is looked at.
+    """
+    import tensorrt_llm
+
+    backend = Path(tensorrt_llm.__file__).parent / "_torch" / "pyexecutor"
+    return any(
+        "def _apply_logits_processors(" in file.read_text("utf-8", "replace")
+        for file in sorted(backend.rglob("*.py"))
     )
 
 
@@ -137,6 +177,8 @@ class HealingLogitsProcessor:
         tokenizer: folder or name of the model's fast tokenizer.
         forced: the bytes that the prompt gave back.
         prompt_length: how many ids the prompt has.
+        end_id: the token to end with where the tokens have left the forced text; None to leave
+            such rows as they are.
 
     Raises:
         HealingError: a forced text that the vocabulary cannot spell.
@@ -150,13 +192,16 @@ class HealingLogitsProcessor:
     5
     """
 
-    def __init__(self, tokenizer: str, forced: bytes, prompt_length: int) -> None:
+    def __init__(
+        self, tokenizer: str, forced: bytes, prompt_length: int, end_id: int | None = None
+    ) -> None:
         if prompt_length is not None:
             check_count("prompt_length", prompt_length, 0)
         decisions_of(tokenizer).check(forced)
         self.tokenizer = tokenizer
         self.forced = forced
         self.prompt_length = prompt_length
+        self.end_id = end_id
 
     def __call__(
         self,
@@ -168,16 +213,27 @@ class HealingLogitsProcessor:
     ) -> None:
         """Masks logits `[beams, 1, width]` in place; `token_ids` has prompt and output of each."""
         done = self.prompt_length + len(self.forced)
-        if all(len(ids) >= done for ids in token_ids):
+        if all(len(ids) > done for ids in token_ids):
             return
         try:
             decisions = decisions_of(self.tokenizer)
             with _on(stream_ptr):
                 # A prompt's last position has one row of logits, whatever the number of beams.
                 for row, ids in zip(logits, token_ids, strict=False):
-                    decisions.mask_(row[0], self.forced, ids[self.prompt_length :])
+                    generated = ids[self.prompt_length :]
+                    if self._is_lost(generated, decisions):
+                        logger.warning("request %s was not masked at a step: it ends", req_id)
+                        row.fill_(-torch.inf)[0, self.end_id] = 0.0
+                    else:
+                        decisions.mask_(row[0], self.forced, generated)
         except (CharwiseError, OSError) as error:
             logger.error("request %s is not healed: %s", req_id, error)
+
+    def _is_lost(self, generated: list[int], decisions: Decisions) -> bool:
+        """Whether a step without a mask left the forced text, and the request can be ended."""
+        if self.end_id is None or not 0 < len(generated) <= len(self.forced):
+            return False
+        return remaining(self.forced, generated, decisions.index.vocabulary) is None
 
 
 class HealingBatchedLogitsProcessor:

@@ -209,7 +209,7 @@ def words(string: str, convention: str) -> list[tuple[int, int]]:
     >>> [[" to be"[a:b] for a, b in words(" to be", each)] for each in WORDS]
     [[' to', ' be'], [' ', 'to ', 'be'], [' ', 'to', ' ', 'be']]
     """
-    if convention not in WORDS:
+    if not isinstance(convention, str) or convention not in WORDS:
         raise SettingError(
             f"unknown convention {convention!r}: the whitespace between two words belongs to the "
             "second ('leading'), to the first ('trailing'), or to neither ('none')."
@@ -253,6 +253,8 @@ def in_order(pairs: Iterable[Sequence[int]], size: int, unit: Unit) -> list[tupl
     """
     if unit not in ("character", "byte"):
         raise SettingError(f"unknown unit {unit!r}: offsets count 'character' or 'byte'.")
+    if not isinstance(pairs, Iterable):
+        raise SettingError(f"spans are pairs of integers (start, end), not {pairs!r}.")
     good: list[tuple[int, int]] = []
     before = 0
     for n, pair in enumerate(pairs):

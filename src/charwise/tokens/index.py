@@ -89,8 +89,8 @@ class SortedVocabulary:
 
         >>> vocabulary = Vocabulary.from_bytes([b"a"])
         >>> index = SortedVocabulary.of(vocabulary)
-        >>> SortedVocabulary.of(vocabulary) is index
-        True
+        >>> index.vocabulary is vocabulary, SortedVocabulary.of(vocabulary) is index
+        (True, True)
         """
         # An index holds its vocabulary, so while it lives the id belongs to no other.
         index = _indices.get(id(vocabulary))
@@ -380,23 +380,16 @@ def _nesting(tokens: list[bytes]) -> tuple[array[int], array[int]]:
 
     Both are positions in sorted order. The parent is the last token that is a proper prefix, −1 if
     there is none; a twin hangs on the twin before it, so that a walk up meets every prefix token.
-    The end is filled in for the first of twins. One pass, with a stack of the current prefixes.
+    One pass, with a stack of the current prefixes.
     """
     size = len(tokens)
     range_end = array("i", [size]) * size
     parent = array("i", [-1]) * size
-    last_twin = list(range(size))
     stack: list[int] = []
-    previous = b""
     for at, token in enumerate(tokens):
-        if token == previous:
-            parent[at] = at - 1
-            last_twin[stack[-1]] = at
-            continue
         while stack and not token.startswith(tokens[stack[-1]]):
             range_end[stack.pop()] = at
         if stack:
-            parent[at] = last_twin[stack[-1]]
+            parent[at] = stack[-1]
         stack.append(at)
-        previous = token
     return range_end, parent

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from charwise.errors import VocabularyError
 from charwise.tokens.canonical import Canonical
+from charwise.tokens.sentinels import ENDS, NAMES
 
 if TYPE_CHECKING:
     import tiktoken
@@ -89,7 +90,7 @@ def read_transformers(
     for id, token in backend.get_added_tokens_decoder().items():
         # A byte token may be listed as added ("<0x0A>"); decoders still turn it into its byte.
         is_byte = not is_byte_level and _BYTE_TOKEN.fullmatch(token.content)
-        if token.special:
+        if token.special or token.content in NAMES:
             special[id] = token.content
         elif not is_byte:
             added[id] = token
@@ -101,6 +102,7 @@ def read_transformers(
         special.setdefault(ids[unknown], unknown)
     ends = {tokenizer.eos_token_id, *_as_ids(getattr(generation_config, "eos_token_id", None))}
     ends.discard(None)
+    ends.update(id for id, name in special.items() if name in ENDS)
     for id in (*special, *ends):
         if id < len(tokens):
             tokens[id] = None

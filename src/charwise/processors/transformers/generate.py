@@ -1,7 +1,8 @@
 """`heal_generate`: transformers' `generate`, from texts to what comes after them.
 
 Cuts every prompt by the healing rule, pads to the left, lets `HealingLogitsProcessor` reproduce
-what was cut off, and returns only the bytes beyond the prompt. Not handled: encoder-decoder
+what was cut off (or chooses, exactly, the tokens that do), and returns only the bytes beyond the
+prompt. Not handled: encoder-decoder
 models, whose prompt is not continued, and prompts given as embeddings.
 """
 
@@ -11,7 +12,7 @@ import codecs
 import copy
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
 import torch
@@ -24,7 +25,9 @@ from transformers import (
 
 from charwise.errors import ContextLengthError, HealingError, SettingError, check_count
 from charwise.healing import Cut, Rule, cut, prompt_ids
+from charwise.processors.transformers.exact import Begun, begin, sampling_of
 from charwise.processors.transformers.logits_processor import HealingLogitsProcessor
+from charwise.template import cut_written, with_sentinels
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.prompt_parts import Prompt, is_text, parts_of
 from charwise.tokens.stops import Stops
@@ -40,6 +43,7 @@ def heal_generate(
     prompts: Prompt | Sequence[Prompt],
     *,
     rule: Rule = "auto",
+    how: Literal["mask", "exact"] = "mask",
     max_new_bytes: int | None = None,
     **generate_kwargs: Any,
 ) -> list[str]:
@@ -50,8 +54,17 @@ def heal_generate(
         tokenizer: its fast tokenizer, whose index is made once, or a `SortedVocabulary`.
         prompts: one prompt, or a list of them: "a", b"a" and [id, "a"] are one, ["a", "b"] is
             two. Text and bytes get the start token and the leading space that the tokenizer would
-            give them; a list of texts and token ids is taken as it is.
+            give them; a list of texts and token ids is taken as it is. One that holds the
+            model's whole template of fill-in-the-middle is healed where its prefix ends.
         rule: where to cut, as for `healing.cut`; "off" does not heal.
+        how: "mask" lets `generate` write, at each step, only what can still reproduce the prompt's
+            end. "exact" conditions on it (`charwise.boundary`): the token strings that carry on
+            over the prompt's end are weighed whole, all but a thousandth of the mass; one is
+            drawn, or without `do_sample` the best one taken, and `generate` goes on from it. What
+            is drawn so at temperature 1 with top_k=0 has the model's own probability given the
+            prompt's characters; temperature, top_k (50 unless you say), top_p and min_p treat the
+            token strings as the tokens of one step. Processors, penalties and an assistant count
+            from there on. No beams.
         max_new_bytes: stop after so many bytes beyond the prompt.
         **generate_kwargs: for `model.generate`. `max_new_tokens` counts tokens from where the
             prompt is reproduced: one that goes beyond the prompt's end is the first. A text ends
@@ -70,7 +83,9 @@ def heal_generate(
         completion starts with that character.
 
     Raises:
-        HealingError: nothing can reproduce a prompt's end, since other processors forbid it.
+        HealingError: nothing can reproduce a prompt's end, since other processors forbid it, or
+            ("exact") since the model gives it no probability, or spreads it over more token
+            strings than 512 contexts show.
         TokenizationError: what is no prompt, or has no tokens.
         SettingError: an argument that makes no sense here.
         VocabularyError: a tokenizer that charwise cannot read.
@@ -82,41 +97,59 @@ def heal_generate(
     >>> tokenizer = AutoTokenizer.from_pretrained(EMBEDDED)
     >>> heal_generate(model, tokenizer, "for i in rang", max_new_bytes=1, do_sample=False)
     ['e']
+    >>> heal_generate(model, tokenizer, "return isinst", how="exact", max_new_bytes=4)
+    ['ance']
     """
-    _check_arguments(model, generate_kwargs, max_new_bytes)
+    _check_arguments(model, generate_kwargs, max_new_bytes, how)
     index = index_of(tokenizer, model)
     batch = _as_batch(prompts)
     if not batch:
         return []
-    window = _window(model)
+    window = window_of(model)
     cuts = [_cut(prompt, index, rule, window) for prompt in batch]
-    length = max(len(kept) for kept, _ in cuts)
+    filler = _filler(index.vocabulary, model)
+    begun = Begun([[] for _ in cuts], None)
+    if how == "exact":
+        sampling, copies = sampling_of(model, generate_kwargs)
+        begun = begin(model, index, cuts, filler, sampling, copies, window)
+        cuts = [each for each in cuts for _ in range(copies)]
+    rows = [[*kept, *new] for (kept, _), new in zip(cuts, begun.tokens, strict=True)]
+    length = max(map(len, rows))
     limits = _Limits(
         index.vocabulary,
         [forced for _, forced in cuts],
+        begun.tokens,
         length,
         _new_tokens(model, generate_kwargs, max_new_bytes),
         max_new_bytes,
         Stops(generate_kwargs.pop("stop_strings", None)),
         window,
     )
-    mask: LogitsProcessor = HealingLogitsProcessor(index, limits.forced, length)
+    mask: LogitsProcessor | None = None
+    if how == "mask":
+        mask = HealingLogitsProcessor(index, limits.forced, length)
     if generate_kwargs.get("assistant_tokenizer") is not None:
         generate_kwargs["tokenizer"] = _own_tokenizer(tokenizer)
-        mask = _OwnRows(mask, cuts[0].kept, model.config.get_text_config().vocab_size)
+        if mask is not None:
+            mask = _OwnRows(mask, cuts[0].kept, model.config.get_text_config().vocab_size)
     settings, ends, filler = _settings(model, generate_kwargs, limits, mask)
-    ids = [[filler] * (length - len(kept)) + kept for kept, _ in cuts]
-    seen = [[0] * (length - len(kept)) + [1] * len(kept) for kept, _ in cuts]
-    output = model.generate(
-        input_ids=torch.tensor(ids, device=model.device),  # [prompts, length]
-        attention_mask=torch.tensor(seen, device=model.device),
-        **settings,
-    )
-    rows = getattr(output, "sequences", output)[:, length:].tolist()
-    copies = len(rows) // len(batch)
+    if how == "exact" and _reads_cache(settings):
+        settings["past_key_values"] = begun.cache
+    ids = [[filler] * (length - len(row)) + row for row in rows]
+    seen = [[0] * (length - len(row)) + [1] * len(row) for row in rows]
+    if limits.all_ended():
+        written: list[list[int]] = [[] for _ in rows]
+    else:
+        output = model.generate(
+            input_ids=torch.tensor(ids, device=model.device),  # [rows, length]
+            attention_mask=torch.tensor(seen, device=model.device),
+            **settings,
+        )
+        written = getattr(output, "sequences", output)[:, length:].tolist()
+    copies = len(written) // len(rows)
     return [
         _text(cuts[row // copies], limits.new_bytes(_until(ids, ends), row // copies), index)
-        for row, ids in enumerate(rows)
+        for row, ids in enumerate(written)
     ]
 
 
@@ -155,6 +188,7 @@ class _Limits:
 
     vocabulary: Vocabulary
     forced: list[bytes]
+    begun: list[list[int]]  # tokens of each row that are in the prompt ids already, and count
     prompt_length: int
     max_new_tokens: int | None
     max_new_bytes: int | None
@@ -171,8 +205,15 @@ class _Limits:
             at = end
         return len(ids) if at == len(forced) else None
 
+    def all_ended(self) -> bool:
+        """Whether nothing is left to generate: what was begun is enough, or fills the window."""
+        if self.window is not None and self.prompt_length >= self.window:
+            return True
+        return all(self.ended([], prompt) for prompt in range(len(self.forced)))
+
     def ended(self, ids: Sequence[int], prompt: int) -> bool:
         """Whether the tokens generated for a prompt are enough."""
+        ids = [*self.begun[prompt], *ids]
         forced = self.forced[prompt]
         spent = self.spent(ids, forced)
         if spent is None:
@@ -187,6 +228,7 @@ class _Limits:
 
     def new_bytes(self, ids: Sequence[int], prompt: int) -> bytes:
         """The bytes that these tokens add to the prompt, within the limits."""
+        ids = [*self.begun[prompt], *ids]
         forced = self.forced[prompt]
         spent = self.spent(ids, forced)
         if spent is not None and self.max_new_tokens is not None:
@@ -238,7 +280,11 @@ class _OwnRows(LogitsProcessor):  # type: ignore[misc]
         return self.mask(input_ids, scores) if own and scores.shape[1] == self.width else scores
 
 
-def _check_arguments(model: Any, kwargs: dict[str, Any], max_new_bytes: int | None) -> None:
+def _check_arguments(
+    model: Any, kwargs: dict[str, Any], max_new_bytes: int | None, how: str
+) -> None:
+    if how not in ("mask", "exact"):
+        raise SettingError(f"how is {how!r}: use 'mask' or 'exact'.")
     if not hasattr(model, "generate") or not hasattr(model, "config"):
         raise SettingError(
             f"{type(model).__name__} is no model of transformers: give a causal language model."
@@ -257,7 +303,7 @@ def _check_arguments(model: Any, kwargs: dict[str, Any], max_new_bytes: int | No
         )
 
 
-def _window(model: Any) -> int | None:
+def window_of(model: Any) -> int | None:
     """How many tokens the model's positions reach; None if it does not say."""
     window = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     return None if window is None or window < 1 else int(window)
@@ -265,13 +311,15 @@ def _window(model: Any) -> int | None:
 
 def _cut(prompt: Prompt, index: SortedVocabulary, rule: Rule, window: int | None) -> Cut:
     """The cut of a prompt that leaves room in the window."""
+    if isinstance(prompt, str):
+        prompt = with_sentinels(prompt, index.vocabulary)
     ids = prompt_ids(prompt, index.vocabulary)
     if window is not None and len(ids) >= window:
         raise ContextLengthError(
             f"a prompt has {len(ids)} tokens, and the model's window is {window}: there is no "
             "room for another. Shorten the prompt from its start."
         )
-    return cut(ids, index, rule)
+    return cut_written(ids, index, rule) or cut(ids, index, rule)
 
 
 def _as_batch(prompts: Prompt | Sequence[Prompt]) -> list[Any]:
@@ -320,19 +368,22 @@ def _own_tokenizer(tokenizer: Any) -> Any:
 
 
 def _settings(
-    model: Any, given: dict[str, Any], limits: _Limits, mask: LogitsProcessor
+    model: Any, given: dict[str, Any], limits: _Limits, mask: LogitsProcessor | None
 ) -> tuple[dict[str, Any], set[int], int]:
     """The keyword arguments of `generate`, the end tokens and the id to pad with."""
     settings = dict(given)
     processors = list(settings.get("logits_processor") or ())
-    names = [type(processor).__name__ for processor in processors]
-    first_warper = next((at for at, n in enumerate(names) if n.endswith("Warper")), len(names))
-    processors.insert(first_warper, mask)
+    if mask is not None:
+        names = [type(processor).__name__ for processor in processors]
+        first_warper = next((at for at, n in enumerate(names) if n.endswith("Warper")), len(names))
+        processors.insert(first_warper, mask)
     settings["logits_processor"] = LogitsProcessorList(processors)
     settings["stopping_criteria"] = StoppingCriteriaList(
         [*(settings.get("stopping_criteria") or ()), _Stop(limits)]
     )
     own = _generation_settings(model, settings, limits)
+    if mask is None:
+        own["num_return_sequences"] = 1  # each has a row of its own
     if given.get("generation_config") is None:
         settings |= own
     else:  # generate wants either such an object or the arguments
@@ -340,6 +391,16 @@ def _settings(
         settings["generation_config"].update(**{"max_new_tokens": None, **own})
     filler = own["pad_token_id"]
     return settings, set(_as_list(own["eos_token_id"])), 0 if filler is None else filler
+
+
+def _reads_cache(settings: dict[str, Any]) -> bool:
+    """Whether `generate` may be given a cache of the first tokens: it makes none of its own."""
+    config = settings.get("generation_config")
+    if any(name.startswith(("assistant", "prompt_lookup")) for name in settings):
+        return False
+    names = ("cache_implementation", "use_cache", "past_key_values", "prompt_lookup_num_tokens")
+    own = (settings.get(name, getattr(config, name, None)) for name in names)
+    return all(value is None or value is True for value in own)
 
 
 def _generation_settings(model: Any, given: dict[str, Any], limits: _Limits) -> dict[str, Any]:

@@ -5,7 +5,7 @@ issues the next step, so the decision itself is made there. A token's place in t
 vocabulary says whether it starts with what is left (a range), so for each offset into a forced
 text a handful of integers replaces a mask as wide as the vocabulary:
 
-    table[slot, offset] = [lo, hi, p₁, p₂, …]      allowed: lo ≤ rank < hi, and the ids pᵢ
+    entry of an offset = [lo, hi, p₁, p₂, …]      allowed: lo ≤ rank < hi, and the ids pᵢ
 
 Where a row stands in its text is the number of bytes generated for it so far: the committed ids
 of its slot, and the drafts before it, by a table of byte lengths. A draft that left the text is
@@ -22,13 +22,14 @@ import numpy as np
 import torch
 from vllm.utils.torch_utils import async_tensor_h2d
 
+from charwise.processors.vllm.device_chunks import CHUNK, Chunks, Entry
 from charwise.processors.vllm.prompts import most_forced
 from charwise.tokens.index import SortedVocabulary
 
 logger = logging.getLogger(__name__)
 
-#: A range that holds every id, also those that are not in sorted order (rank −1).
-_EVERY_ID = (-1, 2**31 - 1)
+#: A range that holds every id, also those that are not in sorted order (rank −1), and one id.
+_ANYTHING = (-1, 2**31 - 1, 0)
 
 
 class ForcedSlots:
@@ -39,9 +40,8 @@ class ForcedSlots:
         states: vLLM's `LogitsProcRequestState`; only read.
         drafts: most draft tokens in one step.
 
-    Memory: 4 bytes × slots × (longest forced text + 1) × (2 + most tokens that are a proper
-    prefix of what is left). The table grows with the requests that come, to texts of
-    `most_forced` bytes.
+    Memory: 4 bytes × forced bytes, in chunks of 16 × (2 + most tokens that are a proper prefix of
+    what is left), for the texts that are being reproduced, each of `most_forced` bytes at most.
     """
 
     def __init__(self, index: SortedVocabulary, states: Any, drafts: int) -> None:
@@ -59,8 +59,7 @@ class ForcedSlots:
         # On the host: bytes forced in a slot, 0 once they are surely reproduced.
         self._length = np.zeros(states.max_num_reqs, np.int32)
         self._written = np.zeros(states.max_num_reqs, np.int32)  # as the device has it
-        self._table = torch.zeros((states.max_num_reqs, 1, 3), dtype=torch.int32, device=device)
-        self._table[:, :, :2] = torch.tensor(_EVERY_ID, dtype=torch.int32)
+        self._chunks = Chunks(states.max_num_reqs, self._most, _ANYTHING, device)
         self._end = torch.zeros(states.max_num_reqs, dtype=torch.int64, device=device)
         self._staged: dict[int, bytes] = {}
 
@@ -78,23 +77,11 @@ class ForcedSlots:
         """Send what was noted to the device."""
         if not self._staged:
             return
-        slots = list(self._staged)
-        entries = [self._entries(text) for text in self._staged.values()]
-        self._grow(max(map(len, entries)), max(len(entry) for text in entries for entry in text))
-        depth, width = self._table.shape[1:]
-        # [slots, depth, width]: the last entry, "every id", is repeated to the end.
-        table = np.array(
-            [
-                [entry + entry[-1:] * (width - len(entry)) for entry in text]
-                + [text[-1] + text[-1][-1:] * (width - len(text[-1]))] * (depth - len(text))
-                for text in entries
-            ],
-            np.int32,
-        )
-        ends = np.array([len(text) - 1 for text in entries], np.int64)
+        self._chunks.write({slot: self._entries(text) for slot, text in self._staged.items()})
+        slots = np.array(list(self._staged), np.int64)
+        ends = np.array([len(text) for text in self._staged.values()], np.int64)
         device = self._states.device
-        at = async_tensor_h2d(np.array(slots, np.int64), device=device)
-        self._table.index_copy_(0, at, async_tensor_h2d(table, device=device))
+        at = async_tensor_h2d(slots, device=device)
         self._end.index_copy_(0, at, async_tensor_h2d(ends, device=device))
         self._written[slots] = ends
         self._staged.clear()
@@ -131,13 +118,18 @@ class ForcedSlots:
         """
         generated = ctx.seq_lens_upper_bound_np[: len(slots)] - self._states.prompt_len.np[slots]
         done = generated // (1 + self._drafts) >= self._length[slots]
+        done &= self._length[slots] > 0
         self._length[slots[done]] = 0
+        for slot in slots[done].tolist():
+            self._chunks.release(slot)  # its row stays beyond its end, whatever is written there
 
     def _forbidden(self, ctx: Any, rows: torch.Tensor, longest: int) -> torch.Tensor:
         """`[rows, width]` bool: the ids that may not come next, for these rows of the step."""
         slots = ctx.expanded_idx_mapping[rows].long()
         offset = self._committed(slots, longest) + self._drafted(ctx, rows)
-        entry = self._table[slots, torch.minimum(offset, self._end[slots])]  # [rows, 2 + prefixes]
+        left = offset < self._end[slots]
+        page = self._chunks.pages[slots, torch.where(left, offset // CHUNK, 0)]
+        entry = self._chunks.table[torch.where(left, page * CHUNK + offset % CHUNK, 0)]
         allowed: torch.Tensor = (self._rank >= entry[:, :1]) & (self._rank < entry[:, 1:2])
         allowed.scatter_(1, entry[:, 2:].long(), True)
         return allowed.logical_not_()
@@ -164,11 +156,11 @@ class ForcedSlots:
     def _length_of(self, ids: torch.Tensor) -> torch.Tensor:
         return self._bytes[ids.clamp(0, len(self._bytes) - 1)].long()
 
-    def _entries(self, forced: bytes) -> list[tuple[int, ...]]:
-        """For each offset, and the end: lo, hi, and ids that are allowed besides."""
+    def _entries(self, forced: bytes) -> list[Entry]:
+        """For each offset: lo, hi, and ids that are allowed besides."""
         index = self._index
         tokens = index.vocabulary.tokens
-        entries: list[tuple[int, ...]] = []
+        entries: list[Entry] = []
         for offset in range(len(forced)):
             left = forced[offset:]
             lo, hi = index.range(left)
@@ -176,21 +168,7 @@ class ForcedSlots:
                 id for id in index.prefixes(left) if index.spellable(left[len(tokens[id] or b"") :])
             ]
             if lo == hi and not shorter:  # no token string ends here: only a bad draft gets here
-                entries.append((*_EVERY_ID, 0))
-            else:  # padding must be allowed too
+                entries.append(_ANYTHING)
+            else:  # what is repeated must be allowed too
                 entries.append((lo, hi, *shorter) if shorter else (lo, hi, int(index.ids[lo])))
-        return [*entries, (*_EVERY_ID, 0)]
-
-    def _grow(self, depth: int, width: int) -> None:
-        """Make room in the table for longer texts and for more prefixes."""
-        slots, old_depth, old_width = self._table.shape
-        if depth <= old_depth and width <= old_width:
-            return
-        depth = max(old_depth, 1 << (depth - 1).bit_length())
-        width = max(old_width, 2 + (1 << (width - 3).bit_length()))
-        table = self._table.new_empty((slots, depth, width))
-        # What lies beyond an old text is its last entry, beyond an old entry its last prefix.
-        table[:, :old_depth, :old_width] = self._table
-        table[:, :old_depth, old_width:] = self._table[:, :, -1:]
-        table[:, old_depth:] = table[:, old_depth - 1 : old_depth]
-        self._table = table
+        return entries

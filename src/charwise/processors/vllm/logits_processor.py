@@ -24,7 +24,7 @@ from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 
 from charwise.errors import CharwiseError, SettingError
 from charwise.processors.decision import Decisions
-from charwise.processors.vllm.prompts import FORCED, Served, heal_generate, served
+from charwise.processors.vllm.prompts import FORCED, Served, heal_generate, most_forced, served
 
 try:
     from vllm.v1.worker.gpu.sample.logits_processor import LogitsProcessor as V2LogitsProcessor
@@ -61,6 +61,7 @@ class HealingLogitsProcessor(*_BASES):  # type: ignore[misc]
         self._rows: dict[int, tuple[bytes, list[int]]] = {}  # V1: row → forced, generated ids
         self._slots: ForcedSlots | None = None  # V2
         self._decisions: Decisions | None = None  # V1
+        self._most = 0  # V1: bytes that a request may force
         try:
             index = served(vllm_config.model_config).index
             if len(runner) == 1:
@@ -71,6 +72,7 @@ class HealingLogitsProcessor(*_BASES):  # type: ignore[misc]
                 self._slots = ForcedSlots(index, runner[0], drafts)
             else:
                 self._decisions = Decisions(index)
+                self._most = most_forced(index.vocabulary)
         except Exception as error:  # vLLM serves this model all the same; validate_params refuses
             logger.warning("charwise cannot heal here: %s: %s", type(error).__name__, error)
 
@@ -105,7 +107,16 @@ class HealingLogitsProcessor(*_BASES):  # type: ignore[misc]
     def update_state(self, batch_update: Any) -> None:
         """V1: requests came, went or moved to other rows."""
         if self._decisions is not None:
-            process_dict_updates(self._rows, batch_update, _forced_row)
+            process_dict_updates(self._rows, batch_update, self._forced_row)
+
+    def _forced_row(
+        self, params: Any, _: Any, output_ids: list[int]
+    ) -> tuple[bytes, list[int]] | None:
+        forced = _admitted(params)
+        if len(forced) > self._most:  # refused on admission, where the server could be found
+            logger.error("%d bytes are not forced: at most %d may be.", len(forced), self._most)
+            return None
+        return (forced, output_ids) if forced else None
 
     def add_request(self, req_idx: int, sampling_params: Any) -> bool:
         """V2: a request takes a slot; True if its logits will be masked."""
@@ -134,11 +145,6 @@ class HealingLogitsProcessor(*_BASES):  # type: ignore[misc]
         except CharwiseError as error:
             logger.error("a request is not healed: %s", error)
             return False
-
-
-def _forced_row(params: Any, _: Any, output_ids: list[int]) -> tuple[bytes, list[int]] | None:
-    forced = _admitted(params)
-    return (forced, output_ids) if forced else None
 
 
 def _admitted(sampling_params: Any) -> bytes:

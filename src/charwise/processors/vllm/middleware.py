@@ -1,4 +1,4 @@
-"""Token healing in front of vLLM's `/v1/completions`: clients change nothing.
+"""Token healing in front of vLLM's completions and chat: clients change nothing.
 
     vllm serve … --middleware charwise.processors.vllm.middleware.HealingMiddleware
 
@@ -9,27 +9,54 @@ since each has a text of its own to force. Everything about the answer is read o
 
 What cannot be healed goes through as it came, unless the request asks for healing with
 `"vllm_xargs": {"charwise_heal": "auto"}` (or "word", or a number of tokens): then it is an error.
-"off" turns healing off. Not handled: chat, whose template ends the prompt between two tokens.
+"off" turns healing off, "exact" conditions instead of masking (`begun_answer`). The header
+`x-charwise` of an answer says which it was.
+
+Requests come here before vLLM has looked at them, so that nothing is done for one without the
+server's key; bodies are read up to `MOST_BODY` bytes; and prompts are tokenized by two threads,
+away from the event loop, by a call that does not hold the interpreter's lock.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
-from typing import Any
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 from charwise.errors import CharwiseError
-from charwise.processors.vllm.asgi_call import Upstream, merged
+from charwise.processors.openai.answer import Answer
+from charwise.processors.openai.asgi_call import Upstream
+from charwise.processors.openai.exchange import (
+    App,
+    Message,
+    Receive,
+    Send,
+    exchange,
+    read_up_to,
+    send_error,
+)
+from charwise.processors.openai.outcome import Outcome, telling
+from charwise.processors.openai.request import HEAL, is_long_and_of_ids, parsed
+from charwise.processors.vllm import begun_answer, chat, openai_request, settings
+from charwise.processors.vllm.counters import count
+from charwise.processors.vllm.gate import admits, keys
 from charwise.processors.vllm.logits_processor import why_not
-from charwise.processors.vllm.openai_answer import Answer, usage_of
-from charwise.processors.vllm.openai_request import HEAL, parsed, plan, without_heal
+from charwise.processors.vllm.openai_request import Limits, whether, without_heal
 from charwise.processors.vllm.prompts import served
 
-Message = dict[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Message, Receive, Send], Awaitable[None]]
+logger = logging.getLogger("vllm.charwise")  # where VLLM_LOGGING_LEVEL counts
+
+COMPLETIONS = "/v1/completions"
+CHAT = "/v1/chat/completions"
+
+#: Longer bodies are not healed: what is more is images, or no request of a model that there is.
+MOST_BODY = 2**23
+
+Result = TypeVar("Result")
 
 
 class HealingMiddleware:
@@ -40,23 +67,25 @@ class HealingMiddleware:
 
     def __init__(self, app: App) -> None:
         self._app = app
+        self._settings = settings.Settings()
+        self._threads = ThreadPoolExecutor(2, "charwise")
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self._start(scope, receive, send)
-        elif (
-            scope["type"] == "http"
-            and scope["method"] == "POST"
-            and scope["path"].endswith("/v1/completions")
-        ):
-            await self._complete(scope, receive, send)
-        else:
-            await self._app(scope, receive, send)
+            return
+        if scope["type"] == "http" and scope["method"] == "POST":
+            path = scope["path"].removeprefix(scope.get("root_path", ""))
+            if path in (COMPLETIONS, CHAT) and self._admits(scope):
+                await self._answer(path, scope, receive, send)
+                return
+        await self._app(scope, receive, send)
 
     async def _start(self, scope: Message, receive: Receive, send: Send) -> None:
         """Make the index before the first request; refuse to start where nothing would heal."""
         config = scope["app"].state.vllm_config
         try:
+            self._settings = settings.read()
             reason = why_not(config)
             await asyncio.to_thread(served, config.model_config)
         except CharwiseError as error:
@@ -67,135 +96,89 @@ class HealingMiddleware:
             await receive()
             await send({"type": "lifespan.startup.failed", "message": reason})
 
-    async def _complete(self, scope: Message, receive: Receive, send: Send) -> None:
-        body = await _read(receive)
-        request = parsed(body)
+    def _admits(self, scope: Message) -> bool:
+        from vllm import envs
+
+        accepted = keys(getattr(scope["app"].state, "args", None), envs.VLLM_API_KEY)
+        return admits(scope["headers"], accepted)
+
+    async def _answer(self, path: str, scope: Message, receive: Receive, send: Send) -> None:
+        body, whole = await read_up_to(receive, MOST_BODY)
+        begun = time.perf_counter()
+        request: Message = {}
+        found: list[Answer] | str = "size"
         try:
-            config = scope["app"].state.vllm_config
-            answers = await asyncio.to_thread(plan, config, request) if request else []
+            if whole and path == CHAT:
+                request, found = await self._plan_chat(scope, body)
+            elif whole:
+                request, found = await self._away(lambda: self._plan(scope, body))
+            outcome = Outcome(found) if isinstance(found, str) else Outcome.of(found)
+            if begun_answer.is_asked(request) and not isinstance(found, str):
+                outcome = outcome._replace(how="exact")
+                found = await begun_answer.begun(scope["app"].state, request, found)
         except CharwiseError as error:
-            await _send_error(send, 400, str(error))
+            outcome = Outcome("refused")
+            self._note(outcome, begun)
+            await send_error(telling(send, outcome), 400, str(error))
             return
-        if answers:
-            await _exchange(self._app, scope, receive, send, answers)
+        self._note(outcome, begun)
+        send = telling(send, outcome)
+        if not isinstance(found, str):
+            await exchange(self._app, scope, receive, send, found)
             return
         if HEAL in (request.get("vllm_xargs") or ()):
             body = json.dumps(without_heal(request)).encode()
-        as_it_came = Upstream(body, receive)
+        as_it_came = Upstream(body, receive, more=not whole)
         await self._app(as_it_came.scope(scope), as_it_came.receive, send)
 
+    def _plan(self, scope: Message, body: bytes) -> tuple[Message, list[Answer] | str]:
+        if is_long_and_of_ids(body):
+            return {}, "prompt"
+        request = parsed(body)
+        if not request:
+            return request, "malformed"
+        config = scope["app"].state.vllm_config
+        reason = whether(request, self._settings, _model(scope, request))
+        if reason is not None:
+            return request, reason
+        return request, openai_request.plan(served(config.model_config), Limits.of(config), request)
 
-async def _exchange(
-    app: App, scope: Message, receive: Receive, send: Send, answers: list[Answer]
-) -> None:
-    """Ask vLLM for every prompt, and answer the client as one."""
-    calls = [Upstream(json.dumps(answer.body).encode()) for answer in answers]
-    tasks = [asyncio.create_task(call.run(app, scope, len(calls) > 1)) for call in calls]
-    watch = asyncio.create_task(_end_with_client(receive, calls))
-    try:
-        for call in calls:
-            await call.started.wait()
-        for call, task in zip(calls, tasks, strict=True):
-            if call.status is None:
-                await task  # raises what vLLM raised
-            if call.status != 200:
-                await call.relay(send)
-                return
-        await (_stream if answers[0].streams else _respond)(send, calls, answers)
-    finally:
-        watch.cancel()
-        for call in calls:
-            call.gone.set()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    async def _plan_chat(self, scope: Message, body: bytes) -> tuple[Message, list[Answer] | str]:
+        if b"continue_final_message" not in body and HEAL.encode() not in body:
+            return {}, "chat"  # most are: not worth reading
+        request = await self._away(lambda: parsed(body))
+        if not request:
+            return request, "malformed"
+        state = scope["app"].state
+        handler = getattr(state, "openai_serving_chat", None)
+        parses = getattr(handler, "parser_cls", None) is not None
+        reason = whether(request, self._settings, _model(scope, request))
+        reason = reason or chat.before_rendering(request, parses)
+        if reason is not None:
+            return request, reason
+        ids = await chat.rendered(handler, request)
+        if ids is None:
+            return request, "messages"
+        model, limits = served(state.vllm_config.model_config), Limits.of(state.vllm_config)
+        return request, await self._away(lambda: chat.plan(model, limits, request, ids))
 
+    async def _away(self, work: Callable[[], Result]) -> Result:
+        """Do work in one of two threads: more of them would keep the event loop from its turn."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
-async def _end_with_client(receive: Receive, calls: list[Upstream]) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-    for call in calls:
-        call.gone.set()
-
-
-async def _respond(send: Send, calls: list[Upstream], answers: list[Answer]) -> None:
-    """One JSON object."""
-    async for number, chunk in merged(calls):
-        if isinstance(chunk, bytes):
-            continue
-        if "error" in chunk:
-            await _send_json(send, chunk["error"].get("code", 500), chunk, [])
-            return
-        try:
-            answers[number].add(chunk)
-        except CharwiseError as error:
-            await _send_error(send, 500, str(error))
-            return
-        if answers[number].ended:
-            calls[number].gone.set()
-    body = answers[0].top | {
-        "choices": [choice for answer in answers for choice in answer.choices()],
-        "usage": usage_of(answers),
-    }
-    await _send_json(send, 200, body, calls[0].headers)
+    def _note(self, outcome: Outcome, begun: float) -> None:
+        seconds = time.perf_counter() - begun
+        count(outcome, seconds)
+        logger.debug("charwise: %s; %.1f ms", outcome.header, 1000 * seconds)
 
 
-async def _stream(send: Send, calls: list[Upstream], answers: list[Answer]) -> None:
-    """Server-sent events."""
-    start = {"type": "http.response.start", "status": 200, "headers": calls[0].headers}
-    await send(start)
-
-    async def event(data: bytes) -> None:
-        await send({"type": "http.response.body", "body": data, "more_body": True})
-
-    async for number, chunk in merged(calls):
-        if isinstance(chunk, bytes):  # a comment, to keep the connection alive
-            await event(chunk)
-            continue
-        answer = answers[number]
-        try:
-            choices = [] if "error" in chunk else answer.add(chunk)
-        except CharwiseError as error:
-            await event(_event({"error": _error(500, str(error))}))
-            break
-        if "error" in chunk:
-            await event(_event(chunk))
-        elif choices:
-            same = {name: answers[0].top[name] for name in ("id", "created") if answers[0].top}
-            await event(_event(chunk | same | {"choices": choices}))
-        if answer.ended:
-            calls[number].gone.set()
-    if any(answer.tells_usage for answer in answers):
-        await event(_event(answers[0].top | {"choices": [], "usage": usage_of(answers)}))
-    await event(b"data: [DONE]\n\n")
-    await send({"type": "http.response.body", "body": b""})
-
-
-async def _read(receive: Receive) -> bytes:
-    parts = []
-    while True:
-        message = await receive()
-        parts.append(message.get("body", b""))
-        if not message.get("more_body"):
-            return b"".join(parts)
-
-
-def _event(chunk: Message) -> bytes:
-    return b"data: " + json.dumps(chunk, ensure_ascii=False).encode() + b"\n\n"
-
-
-def _error(status: int, message: str) -> Message:
-    kind = "BadRequestError" if status == 400 else "InternalServerError"
-    return {"message": message, "type": kind, "param": None, "code": status}
-
-
-async def _send_error(send: Send, status: int, message: str) -> None:
-    await _send_json(send, status, {"error": _error(status, message)}, [])
-
-
-async def _send_json(
-    send: Send, status: int, content: Message, headers: list[tuple[bytes, bytes]]
-) -> None:
-    body = json.dumps(content, ensure_ascii=False).encode()
-    rest = [pair for pair in headers if pair[0] not in (b"content-length", b"content-type")]
-    own = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
-    await send({"type": "http.response.start", "status": status, "headers": rest + own})
-    await send({"type": "http.response.body", "body": body})
+def _model(scope: Message, request: Message) -> str:
+    """The name of the model that answers a request."""
+    named = request.get("model")
+    if isinstance(named, str) and named:
+        return named
+    arguments: Any = getattr(scope["app"].state, "args", None)
+    served_names = getattr(arguments, "served_model_name", None) or [
+        getattr(arguments, "model", "")
+    ]
+    return str(served_names if isinstance(served_names, str) else served_names[0])

@@ -1,196 +1,271 @@
-"""Completion requests in the form of OpenAI's API: which can be healed, and what vLLM is asked."""
+"""Completion requests: which can be healed, and what vLLM is asked."""
 
 from __future__ import annotations
 
-import json
-from contextlib import suppress
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from charwise.errors import SettingError
 from charwise.processors.new_text import HealedPrompt
-from charwise.processors.vllm.openai_answer import Answer
-from charwise.processors.vllm.prompts import FORCED, served
+from charwise.processors.openai.answer import Answer
+from charwise.processors.openai.request import HEAL, Message, asked, prompts, text_of
+from charwise.processors.vllm.prompts import FORCED, Served
+from charwise.processors.vllm.settings import Settings
+from charwise.processors.vllm.structured import constraint, extensible, with_literal
 from charwise.tokens.stops import Stops
-from charwise.tokens.vocabulary import Vocabulary
 
-Message = dict[str, Any]
-
-#: The request argument that says where to cut, or "off".
-HEAL = "charwise_heal"
-
-#: What vLLM writes if a completion request does not say how much.
-DEFAULT_MAX_TOKENS = 16
+#: The field that holds what comes after the completion; the prompt is then what comes before it.
+SUFFIX = "suffix"
 
 #: Fields that cannot go with healing, and why.
-_UNFIT = {
+UNFIT = {
     "use_beam_search": "vLLM does not call logits processors in a beam search",
     "prompt_logprobs": "they would be of another prompt, since healing cuts its end off",
-    "suffix": "the completion does not continue the prompt's end",
+    SUFFIX: "this model has no sentinels of fill-in-the-middle that are known",
     "prompt_embeds": "a prompt given as embeddings has no text",
     "truncate_prompt_tokens": "the prompt would be cut twice",
-    "structured_outputs": "the grammar may forbid the text to reproduce",
-    "response_format": "the grammar may forbid the text to reproduce",
+    "kv_transfer_params": "two servers would have to cut the prompt alike",
     "allowed_token_ids": "they may forbid the text to reproduce",
 }
 
-#: Fields that are numbers, and at least so much.
-_NUMBERS = {"max_tokens": 0, "min_tokens": 0, "n": 1}
-
-#: The types of the fields that are computed with; vLLM itself answers requests with others.
-_TYPES: dict[str, type | tuple[type, ...]] = {
-    "max_tokens": int,
-    "min_tokens": int,
-    "n": int,
-    "stop": (str, list),
-    "stream": bool,
-    "stream_options": dict,
-    "echo": bool,
-    "vllm_xargs": dict,
-}
+#: Of so few tokens none may be missing: vLLM is read as a stream, and ended when they are there.
+SHORT = 32
 
 
-def parsed(body: bytes) -> Message:
-    """A request that can be read; empty if it cannot, and vLLM itself will say so.
+class Limits(NamedTuple):
+    """What the server behind accepts; it refuses the rest itself, in its own words.
 
-    >>> parsed(b'{"max_tokens": "8"}'), parsed(b'{"max_tokens": -1}'), parsed(b"[" * 9000)
-    ({'max_tokens': 8}, {}, {})
+    Attributes:
+        window: tokens of prompt and completion together.
+        prompts, completions, stops: most in one request; None for no bound.
+        grammars: the kinds of structured output that can take a literal.
+        clamps: whether a prompt may leave less room than is asked for; older versions refuse it.
     """
-    with suppress(ValueError, RecursionError):
-        request = json.loads(body)
-        if isinstance(request, dict):
-            for name in _NUMBERS:
-                if isinstance(request.get(name), str | float):  # vLLM takes these for numbers
-                    request[name] = _number(request[name])
-            if _well_formed(request):
-                return request
-    return {}
+
+    window: int
+    prompts: int | None = None
+    completions: int | None = None
+    stops: int | None = None
+    grammars: frozenset[str] = frozenset()
+    clamps: bool = False
+
+    @classmethod
+    def of(cls, config: Any) -> Limits:
+        """Of this vLLM; older versions have fewer bounds."""
+        from vllm import envs
+        from vllm.renderers.params import TokenizeParams
+
+        return cls(
+            config.model_config.max_model_len,
+            getattr(envs, "VLLM_MAX_COMPLETION_PROMPTS", None),
+            getattr(envs, "VLLM_MAX_N_SEQUENCES", None),
+            getattr(envs, "VLLM_MAX_STOP_STRINGS", None),
+            extensible(getattr(config, "structured_outputs_config", None)),
+            TokenizeParams(max_total_tokens=2, max_output_tokens=1).max_input_tokens == 2,
+        )
+
+    def room(self, healed: HealedPrompt, most: int | None) -> int:
+        """How many tokens may follow a prompt, if `most` are asked for; 0 for too few.
+
+        >>> Limits(10, clamps=True).room(HealedPrompt([1] * 5, b"ab", 2), 8), Limits(10).room(
+        ...     HealedPrompt([1] * 5, b"ab", 2), 8)
+        (3, 0)
+        """
+        room = self.window - len(healed.kept) - healed.given_back
+        if most is None or most <= room:
+            return max(room if most is None else most, 0)
+        return max(room, 0) if self.clamps else 0
 
 
-def _number(value: str | float) -> int:
-    if isinstance(value, float) and not value.is_integer():
-        raise ValueError
-    return int(value)
+def why_unfit(request: Message, unfit: dict[str, str]) -> tuple[str, str] | None:
+    """The first field that cannot go with healing, and a sentence about it; None if all can."""
+    if request.get("max_tokens") == 0:
+        return "max_tokens", "max_tokens is 0, so nothing is generated"
+    for name, reason in unfit.items():
+        if request.get(name) not in (None, False, "", [], {}):
+            return name, f"{name} is set, and {reason}"
+    return None
 
 
-def plan(config: Any, request: Message) -> list[Answer]:
-    """One answer to come for each prompt; none if the request goes through as it is.
+def whether(request: Message, settings: Settings, model: str) -> str | None:
+    """Why a request is not to be healed at all, in one word; None if it may be.
+
+    Args:
+        request: of any endpoint.
+        settings: of the server.
+        model: the name of the model that answers.
+
+    Raises:
+        SettingError: it asks for what this server does not do.
+    """
+    arguments = request.get("vllm_xargs") or {}
+    rule = arguments.get(HEAL)
+    if rule == "off":
+        return "asked"
+    if FORCED in arguments:
+        return FORCED
+    if settings.heal == "off" or not settings.heals(model):
+        if rule is not None:
+            where = "in this server" if settings.heal == "off" else f"for the model {model!r}"
+            raise SettingError(f"healing is switched off {where}: leave {HEAL} out.")
+        return "setting"
+    return "not-asked" if rule is None and settings.heal == "request" else None
+
+
+def plan(model: Served, limits: Limits, request: Message) -> list[Answer] | str:
+    """One answer to come for each prompt, or why the request goes through as it is, in one word.
 
     Raises:
         CharwiseError: healing was asked for, and cannot be had.
     """
-    from vllm import envs
-
-    most = getattr(envs, "VLLM_MAX_COMPLETION_PROMPTS", None)  # older versions have no bound
-    arguments = request.get("vllm_xargs") or {}
-    rule = arguments.get(HEAL)
-    if rule == "off" or FORCED in arguments:
-        return []
-    prompts = _prompts(request.get("prompt"), with_ids=rule is not None)
-    unfit = _unfit(request)
-    if rule is not None and (unfit or not prompts):
-        raise SettingError(f"this request cannot be healed: {unfit or 'it has no prompt'}.")
-    if unfit or not prompts or (most is not None and len(prompts) > most):
-        return []
-    model = served(config.model_config)
-    window = config.model_config.max_model_len
-    if any(len(prompt) > window * model.vocabulary.munch for prompt in prompts):
-        return []  # vLLM has no room for it either, and says so without reading all of it
+    rule = (request.get("vllm_xargs") or {}).get(HEAL)
+    texts = prompts(request.get("prompt"), with_ids=rule is not None)
+    suffix = suffix_of(model, request, texts)
+    unfit = why_unfit(request if suffix is None else {**request, SUFFIX: None}, UNFIT)
+    if rule is not None and (unfit or not texts):
+        raise SettingError(
+            f"this request cannot be healed: {unfit[1] if unfit else 'it has no prompt'}."
+        )
+    if unfit:
+        return unfit[0]
+    if not texts:
+        return "prompt"
+    most = most_tokens(request)
+    if is_refused(request, texts, most, limits, model.vocabulary.munch):
+        return "too-much"
     special = request.get("add_special_tokens", True) is not False
-    healed = [model.heal(prompt, "auto" if rule is None else rule, special) for prompt in prompts]
-    if not any(each.forced for each in healed):
-        return []
-    if any(len(each.kept) + each.given_back + _asked(request) > window for each in healed):
-        return []  # too long also unhealed: vLLM says so, with the numbers that the client knows
+    where: Any = "auto" if rule in (None, "exact") else rule
+    left = limits.window - min(most or limits.window // 4, limits.window // 2)
+    healed: list[HealedPrompt] = []
+    for prompt in texts:
+        if suffix is None:
+            healed.append(model.heal(prompt, where, special))
+        else:  # which vLLM itself refuses, so that the template is laid out whatever is healed
+            healed.append(model.heal_middle(prompt, suffix, where, left))
+        if not limits.room(healed[-1], most):
+            return "too-much"  # also unhealed: vLLM says so, with the numbers the client knows
+    if suffix is None and not any(each.forced for each in healed):
+        return "nothing-to-heal"
+    rooms = [limits.room(each, most) for each in healed]
+    bodies = []
+    for number, each in enumerate(healed):
+        body = _upstream_body(request, each, number, rooms[number], limits)
+        if body is None:
+            return without_grammar(each, rule)
+        bodies.append(body)
     return [
         Answer(
             model.vocabulary,
             request,
-            _text_of(prompt, model.vocabulary),
+            text_of(prompt, model.vocabulary),
             each,
-            max_tokens=_asked(request),
+            max_tokens=rooms[number],
             first_index=number * (request.get("n") or 1),
-            body=_upstream_body(request, each, number),
+            body=body,
         )
-        for number, (prompt, each) in enumerate(zip(prompts, healed, strict=True))
+        for number, (prompt, each, body) in enumerate(zip(texts, healed, bodies, strict=True))
     ]
 
 
-def _well_formed(request: Message) -> bool:
-    for name, kind in _TYPES.items():
-        value = request.get(name)
-        if value is not None and not isinstance(value, kind):
-            return False
-    for name, least in _NUMBERS.items():
-        if request.get(name) is not None and request[name] < least:
-            return False
-    stop = request.get("stop") or []
-    return all(isinstance(string, str) for string in stop)
+def suffix_of(model: Served, request: Message, texts: Sequence[Any]) -> str | None:
+    """What comes after the completion, if this model is known to fill in, and the prompts are text.
 
-
-def _prompts(prompt: Any, *, with_ids: bool) -> list[Any]:
-    """The prompts of a request as a list, token ids only if asked for; empty if there is none."""
-    if isinstance(prompt, str):
-        return [prompt] if prompt else []
-    if not isinstance(prompt, list) or not prompt:
-        return []
-    if all(isinstance(part, str) and part for part in prompt):
-        return prompt
-    if not with_ids:
-        return []
-    if all(type(part) is int for part in prompt):
-        return [prompt]
-    every = all(
-        isinstance(part, list) and part and all(type(id) is int for id in part) for part in prompt
-    )
-    return prompt if every else []
-
-
-def _text_of(prompt: Any, vocabulary: Vocabulary) -> str:
-    if isinstance(prompt, str):
-        return prompt
-    return vocabulary.decode(prompt).decode("utf-8", "replace")
-
-
-def _unfit(request: Message) -> str | None:
-    if request.get("max_tokens") == 0:
-        return "max_tokens is 0, so nothing is generated"
-    for name, reason in _UNFIT.items():
-        value = request.get(name)
-        unset = value is None or value is False or value in ("", [], {"type": "text"})
-        if not unset:
-            return f"{name} is set, and {reason}"
-    return None
-
-
-def _upstream_body(request: Message, healed: HealedPrompt, number: int) -> Message:
-    """What vLLM is asked for one prompt.
-
-    The tokens that were given back are added to the bounds on tokens: prompt and completion
-    together have the room they would have had; what is too much is cut off. Stop strings of which
-    a match could begin in the forced text are searched here alone, on a stream, so that vLLM can
-    be told to end; likewise all, where they do not count for the first tokens.
+    An empty suffix is none: the prompt is then completed as ever.
     """
-    body = without_heal(request) | {"prompt": healed.kept, "return_token_ids": True}
+    suffix = request.get(SUFFIX)
+    if not isinstance(suffix, str) or not suffix:
+        return None
+    return suffix if model.fills_in and all(isinstance(text, str) for text in texts) else None
+
+
+def is_refused(
+    request: Message, texts: Sequence[Any], most: int | None, limits: Limits, munch: int
+) -> bool:
+    """Whether vLLM will refuse a request, as far as that shows without tokenizing it."""
+    stop = request.get("stop") or []
+    return (
+        (limits.prompts is not None and len(texts) > limits.prompts)
+        or (limits.completions is not None and (request.get("n") or 1) > limits.completions)
+        or (limits.stops is not None and isinstance(stop, list) and len(stop) > limits.stops)
+        or (most or 0) > limits.window
+        or bool(request.get("stream_options") and not request.get("stream"))
+        or (request.get("min_tokens") or 0) > (most or limits.window)
+        or any(len(prompt) > limits.window * munch for prompt in texts)
+    )
+
+
+def most_tokens(request: Message) -> int | None:
+    """How many tokens are asked for; None for as many as there is room for.
+
+    >>> most_tokens({}), most_tokens({"max_tokens": 3}), most_tokens({"max_tokens": None})
+    (16, 3, None)
+    """
+    return asked(request) if request.get("max_tokens", 0) is not None else None
+
+
+def without_grammar(healed: HealedPrompt, rule: Any) -> str:
+    """The reason for a prompt whose constraint cannot take the forced text.
+
+    Raises:
+        SettingError: healing was asked for.
+    """
+    if rule is None:
+        return "structured-output"
+    raise SettingError(
+        "this request cannot be healed: its structured output would have to begin with "
+        f"{healed.forced!r}, and is of a kind that cannot, or that is no text. Leave {HEAL} out, "
+        "or use a regex or a choice."
+    )
+
+
+def _upstream_body(
+    request: Message, healed: HealedPrompt, number: int, room: int, limits: Limits
+) -> Message | None:
+    """What vLLM is asked for one prompt; None if its grammar cannot take the forced text."""
+    body = without_heal(request) | {"prompt": healed.kept}
+    body.pop(SUFFIX, None)
     if request.get("logprobs") is None:
         body["echo"] = False  # with log-probabilities it is needed for those of the prompt
     if request.get("request_id"):
         body["request_id"] = f"{request['request_id']}-{number}"
+    most = None if most_tokens(request) is None else room
+    return reproducing(body, request, healed, most, limits)
+
+
+def reproducing(
+    body: Message, request: Message, healed: HealedPrompt, most: int | None, limits: Limits
+) -> Message | None:
+    """A body of which the completion reproduces the forced text; None if a grammar forbids it.
+
+    Short completions and streams are ended when `most` tokens are counted, so that vLLM is asked
+    for as many more as the forced text can have tokens; else as many as the prompt gave back are
+    added, since the rest of the answer is cut off only when all of it is there. Stop strings of
+    which a match could begin in the forced text are searched here alone, on a stream, so that vLLM
+    can be told to end; likewise all, where they do not count for the first tokens.
+    """
+    body = body | {"return_token_ids": True}
     if not healed.forced:
         return body
-    body["vllm_xargs"] = {**body.get("vllm_xargs", {}), FORCED: healed.forced.hex()}
-    body["max_tokens"] = _asked(request) + healed.given_back
+    found = constraint(request)
+    if found is None:
+        body["vllm_xargs"] = {**(body.get("vllm_xargs") or {}), FORCED: healed.forced.hex()}
+    else:
+        constrained = with_literal(body, healed.forced) if found[0] in limits.grammars else None
+        if constrained is None:
+            return None
+        body = constrained
     if request.get("min_tokens"):
         body["min_tokens"] = request["min_tokens"] + healed.given_back
     stops = Stops(request.get("stop") or None)
     safe = [] if request.get("min_tokens") else stops.apart_from(healed.forced)
     if len(safe) < len(stops.strings):
         body |= {"stop": safe, "stream": True}
+    if most is not None:
+        if most <= SHORT:
+            body["stream"] = True
+        more = len(healed.forced) if body.get("stream") else healed.given_back
+        body["max_tokens"] = min(most + more, limits.window - len(healed.kept))
     return body
-
-
-def _asked(request: Message) -> int:
-    asked = request.get("max_tokens")
-    return DEFAULT_MAX_TOKENS if asked is None else asked
 
 
 def without_heal(request: Message) -> Message:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import codecs
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 from charwise.errors import HealingError, SettingError
 from charwise.healing import Rule
-from charwise.processors.new_text import Continuation, HealedPrompt, heal_prompt
+from charwise.processors.new_text import Continuation, HealedPrompt, heal_middle, heal_prompt
+from charwise.processors.vllm import exact, settings
 from charwise.tokens.canonical import to_bytes
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.prompt_parts import is_text
+from charwise.tokens.sentinels import spelling_of
 from charwise.tokens.stops import Stops
 from charwise.tokens.vocabulary import Vocabulary
 
@@ -23,14 +25,17 @@ FORCED = "charwise_forced"
 
 
 def most_forced(vocabulary: Vocabulary) -> int:
-    """Most bytes that a request may force: the V2 runner keeps a table as long as they are.
+    """Most bytes that a request may force: CHARWISE_MOST_FORCED, or 256 or four munches.
 
     The automatic rule never forces two munches.
+
+    Raises:
+        SettingError: the variable is no number.
 
     >>> most_forced(Vocabulary.from_bytes([b"a" * 100])), most_forced(Vocabulary.from_bytes([b"a"]))
     (400, 256)
     """
-    return max(256, 4 * vocabulary.munch)
+    return settings.read().most_forced or max(256, 4 * vocabulary.munch)
 
 
 @dataclass(frozen=True)
@@ -58,12 +63,11 @@ class Served:
                 that gives back more than `most_forced`.
             SettingError: an unknown rule.
         """
-        encode = self.tokenizer.backend_tokenizer.encode
         if isinstance(prompt, str):
             to_bytes(prompt)  # refuses what has no UTF-8 form
-            ids = list(encode(prompt, add_special_tokens=specials).ids)
+            ids = self._ids(prompt, specials)
         elif is_text(prompt):
-            before = encode("", add_special_tokens=specials).ids
+            before = self._ids("", specials)
             ids = self.vocabulary.encode_prompt([*before, self.vocabulary.lead + to_bytes(prompt)])
         else:
             ids = self.vocabulary.encode_prompt(prompt)
@@ -71,6 +75,28 @@ class Served:
         healed = heal_prompt(ids, self.index, rule)
         self.check_length(healed.forced)
         return healed
+
+    @cached_property
+    def fills_in(self) -> bool:
+        """Whether the model has sentinels of fill-in-the-middle that are known."""
+        return spelling_of(set(self.vocabulary.special.values())) is not None
+
+    def heal_middle(self, prefix: str, suffix: str, rule: Rule, most: int) -> HealedPrompt:
+        """The model's own template around two texts, with the end of the prefix healed.
+
+        Raises:
+            TemplateError: a model that is not known to fill in the middle.
+            HealingError: a rule that gives back more than `most_forced`.
+        """
+        healed = heal_middle(prefix, suffix, self.index, rule, most=most)
+        self.check_length(healed.forced)
+        return healed
+
+    def _ids(self, text: str, specials: bool) -> list[int]:
+        """As the tokenizer has it; unlike `encode`, this lets other threads run meanwhile."""
+        backend = self.tokenizer.backend_tokenizer
+        [found] = backend.encode_batch_fast([text], add_special_tokens=specials)
+        return list(found.ids)
 
     def check_length(self, forced: bytes) -> None:
         """Refuse a forced text that is too long; the automatic rule's never is.
@@ -133,7 +159,12 @@ def _served(
 
 
 def heal_generate(
-    llm: Any, prompts: Sequence[str | bytes], sampling_params: Any, *, rule: Rule = "auto"
+    llm: Any,
+    prompts: Sequence[str | bytes],
+    sampling_params: Any,
+    *,
+    rule: Rule = "auto",
+    how: Literal["mask", "exact"] = "mask",
 ) -> list[list[str]]:
     """What the model writes after each prompt, with the prompts' ends healed.
 
@@ -145,24 +176,44 @@ def heal_generate(
             prompt and completion have the room they would have had. Stop strings count in the
             new text only.
         rule: where to cut, as for `healing.cut`.
+        how: "mask", or "exact": token strings that carry on over the prompt's end are weighed
+            whole, all but a thousandth of the mass (`charwise.processors.vllm.exact`); one is
+            drawn, or at temperature 0 the best one taken, and nothing is masked after it.
+            Temperature, top_k, top_p and min_p treat them as the tokens of one step; penalties,
+            biases and the like count from there on.
 
     Returns:
         For each prompt, `n` texts. Nothing of the prompt is repeated or lost.
 
     Raises:
-        SettingError, HealingError: as `HealingLogitsProcessor.validate_params`.
+        SettingError, HealingError: as `HealingLogitsProcessor.validate_params`; "exact" where
+            this vLLM does not tell enough, or with what restricts the output.
     """
+    if how not in ("mask", "exact"):
+        raise SettingError(f"how is {how!r}: use 'mask' or 'exact'.")
     model = served(llm.llm_engine.model_config)
     healed = [model.heal(prompt, rule) for prompt in prompts]
+    drawn: dict[int, list[tuple[int, ...]]] = {}
+    if how == "exact":
+        drawn = exact.drawn(llm, model.index, healed, sampling_params)
+    calls: list[tuple[int, tuple[int, ...], Any]] = []  # prompt, what is begun, parameters
+    for at, each in enumerate(healed):
+        if at in drawn:
+            after = exact.after(model.index, each, drawn[at], sampling_params)
+            calls += [(at, *call) for call in zip(drawn[at], after, strict=True)]
+        else:
+            calls.append((at, (), _with_forced(sampling_params, each)))
     outputs = llm.generate(
-        [{"prompt_token_ids": each.kept} for each in healed],
-        [_with_forced(sampling_params, each) for each in healed],
+        [{"prompt_token_ids": [*healed[at].kept, *begun]} for at, begun, _ in calls],
+        [params for _, _, params in calls],
         use_tqdm=False,
     )
-    return [
-        [_new_text(model, each, sampling_params, completion) for completion in output.outputs]
-        for each, output in zip(healed, outputs, strict=True)
-    ]
+    texts: list[list[str]] = [[] for _ in healed]
+    for (at, begun, _), output in zip(calls, outputs, strict=True):
+        for completion in output.outputs:
+            ids = [*begun, *completion.token_ids]
+            texts[at].append(_new_text(model, healed[at], sampling_params, ids))
+    return texts
 
 
 def _with_forced(params: Any, healed: HealedPrompt) -> Any:
@@ -177,7 +228,7 @@ def _with_forced(params: Any, healed: HealedPrompt) -> Any:
     return params
 
 
-def _new_text(model: Served, healed: HealedPrompt, params: Any, completion: Any) -> str:
+def _new_text(model: Served, healed: HealedPrompt, params: Any, ids: Sequence[int]) -> str:
     new = Continuation(
         model.vocabulary,
         healed.forced,
@@ -188,5 +239,5 @@ def _new_text(model: Served, healed: HealedPrompt, params: Any, completion: Any)
         max_tokens=params.max_tokens,
         specials=not params.skip_special_tokens,
     )
-    new.add(completion.token_ids)
+    new.add(ids)
     return new.take(final=True)

@@ -42,6 +42,8 @@ class Answer:
         body: what the engine is asked.
 
     Attributes:
+        prompt: its text.
+        healed: how the prompt was cut.
         top: fields of the response besides the choices.
         tells_usage: whether a stream ends with the usage.
     """
@@ -53,15 +55,17 @@ class Answer:
         prompt: str,
         healed: HealedPrompt,
         *,
-        max_tokens: int,
+        max_tokens: int | None,
         first_index: int,
         body: Message,
     ) -> None:
         self.body = body
+        self.healed = healed
         self.top: Message = {}
         self.streams = bool(request.get("stream"))
         self.tells_usage = bool((request.get("stream_options") or {}).get("include_usage"))
         self.prompt_tokens = len(healed.kept) + healed.given_back
+        self.prompt = prompt
         self._prompt = prompt if request.get("echo") else ""
         self._shows_ids = bool(request.get("return_token_ids"))
         self._include_stop = bool(request.get("include_stop_str_in_output"))
@@ -99,8 +103,7 @@ class Answer:
         Raises:
             HealingError: the engine does not reproduce the forced text.
         """
-        if not self.top:
-            self.top = {name: chunk[name] for name in chunk if name not in ("choices", "usage")}
+        self._note(chunk)
         if not chunk["choices"]:
             self.tells_usage = self.tells_usage or bool(chunk.get("usage"))
             return []
@@ -118,6 +121,12 @@ class Answer:
             if self.streams and chunk.get("usage"):
                 chunk["usage"] = _usage(self.prompt_tokens, choice.new.counted)
         return told
+
+    def _note(self, chunk: Message) -> None:
+        """Keep what a chunk says of the whole response; some is said by the last one only."""
+        for name, value in chunk.items():
+            if name not in ("choices", "usage") and self.top.get(name) is None:
+                self.top[name] = value
 
     def choices(self) -> list[Message]:
         """The whole choices, once the engine has ended."""

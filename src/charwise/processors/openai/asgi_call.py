@@ -21,9 +21,15 @@ class Upstream:
     Args:
         body: of the request.
         receive: where further messages come from; by default only `gone` makes one.
+        more: whether they go on with the body, whose length is then not ours to say.
     """
 
-    def __init__(self, body: bytes, receive: Callable[[], Awaitable[Message]] | None = None):
+    def __init__(
+        self,
+        body: bytes,
+        receive: Callable[[], Awaitable[Message]] | None = None,
+        more: bool = False,
+    ):
         self.started = asyncio.Event()
         self.gone = asyncio.Event()
         self.status: int | None = None
@@ -31,10 +37,13 @@ class Upstream:
         self._body: bytes | None = body
         self._length = len(body)
         self._receive = receive
+        self._more = more
         self._parts: asyncio.Queue[bytes | None] = asyncio.Queue()
 
     def scope(self, scope: Message, one_of_many: bool = False) -> Message:
         """The client's scope with our length; of many calls, each gets an id of its own."""
+        if self._more:
+            return scope
         dropped = {b"content-length"} | ({b"x-request-id"} if one_of_many else set())
         headers = [pair for pair in scope["headers"] if pair[0] not in dropped]
         return {**scope, "headers": [*headers, (b"content-length", b"%d" % self._length)]}
@@ -51,7 +60,7 @@ class Upstream:
         """What the server hears of the client."""
         if self._body is not None:
             body, self._body = self._body, None
-            return {"type": "http.request", "body": body, "more_body": False}
+            return {"type": "http.request", "body": body, "more_body": self._more}
         if self._receive is not None:
             return await self._receive()
         await self.gone.wait()
@@ -66,9 +75,9 @@ class Upstream:
 
     async def parts(self) -> AsyncIterator[bytes]:
         """The body of the response, as it comes, until it ends or is given up."""
-        while not self.gone.is_set():
+        while True:
             part = await self._parts.get()
-            if part is None:
+            if part is None or self.gone.is_set():
                 return
             yield part
 
@@ -76,7 +85,9 @@ class Upstream:
         """JSON objects: one, or those of a stream of events, with its comments as bytes."""
         kind = dict(self.headers).get(b"content-type", b"")
         if not kind.startswith(b"text/event-stream"):
-            yield json.loads(b"".join([part async for part in self.parts()]))
+            whole = b"".join([part async for part in self.parts()])
+            if not self.gone.is_set():  # else what there is is part of an answer, or none
+                yield json.loads(whole)
             return
         text = b""
         async for part in self.parts():
@@ -118,6 +129,7 @@ async def merged(calls: Sequence[Upstream]) -> AsyncIterator[tuple[int, Message 
                 ended += 1
             else:
                 yield number, chunk
+                await asyncio.sleep(0)  # many may have come at once: others have their turn
     finally:
         for reader in readers:
             reader.cancel()

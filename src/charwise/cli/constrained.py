@@ -1,0 +1,158 @@
+"""What `charwise complete` prints under a constraint: drawn step by step, and conditioned on it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich import box
+from rich.table import Table
+
+from charwise.cli import display
+from charwise.errors import ConstraintError, InputError
+
+if TYPE_CHECKING:
+    from charwise.constraints import Constraint
+    from charwise.cursor.drafts import Completion
+    from charwise.model import CharLM
+
+#: So many of the heaviest texts are listed.
+_LISTED = 10
+
+
+def constraint_from(
+    regex: str | None, json_schema: Path | None, grammar: Path | None, choices: Sequence[str]
+) -> Constraint | None:
+    """The constraint that the options ask for; None if none does.
+
+    Raises:
+        ConstraintError: two of them, or one that is wrong.
+        InputError: a file that cannot be read.
+    """
+    asked: dict[str, Any] = {
+        "regex": regex,
+        "json_schema": json_schema and _read(json_schema),
+        "grammar": grammar and _read(grammar),
+        "choices": [choice.encode("utf-8", "surrogateescape") for choice in choices] or None,
+    }
+    if all(value is None for value in asked.values()):
+        return None
+    from charwise.constraints import constraint_of
+
+    return constraint_of(asked)  # type: ignore[arg-type]
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}.") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not UTF-8 at byte {error.start}.") from error
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Completions under a constraint.
+
+    Attributes:
+        local: drawn from what is allowed at each step.
+        heaviest: those of greatest probability, given the constraint.
+        weights: p(completion | prompt, C) of each.
+        logprob: log p(C | prompt), nats.
+        effective: effective sample size; infinite where nothing was sampled.
+    """
+
+    local: list[Completion]
+    heaviest: list[Completion]
+    weights: list[float]
+    logprob: float
+    effective: float
+
+
+def answer(
+    lm: CharLM,
+    prompt: bytes,
+    constraint: Constraint,
+    *,
+    n: int,
+    max_new_bytes: int,
+    temperature: float,
+    seed: int,
+    particles: int,
+) -> Answer:
+    """Both ways to complete under a constraint."""
+    from charwise.cursor.particles import Weighted
+
+    state = lm.state(prompt)
+    local = state.complete(
+        n=n,
+        max_new_bytes=max_new_bytes,
+        temperature=temperature,
+        seed=seed,
+        constraint=constraint,
+    )
+    heaviest = state.complete(
+        n=_LISTED,
+        max_new_bytes=max_new_bytes,
+        seed=seed,
+        how="global",
+        particles=particles,
+        constraint=constraint,
+    )
+    if not isinstance(heaviest, Weighted):
+        raise ConstraintError("no weights came back.")
+    return Answer(
+        local, list(heaviest), heaviest.weights.tolist(), heaviest.logprob, heaviest.effective
+    )
+
+
+def table(answer: Answer) -> Table:
+    """A row for each text: what was drawn step by step first, then the heaviest others."""
+    found = Table(box=box.SIMPLE_HEAD, padding=(0, 1))
+    found.add_column("completion", overflow="fold")
+    found.add_column("step by step", justify="right")
+    found.add_column("given the constraint", justify="right")
+    drawn = [one.raw for one in answer.local]
+    weights = dict(zip([one.raw for one in answer.heaviest], answer.weights, strict=True))
+    for raw in dict.fromkeys([*weights, *drawn]):
+        times = drawn.count(raw)
+        share = f"{weights[raw]:.4f}" if raw in weights else "–"
+        found.add_row(
+            display.spelling(raw), "drawn" if times == 1 else f"{times} ×" if times else "", share
+        )
+    return found
+
+
+def sentence(answer: Answer) -> str:
+    """How probable the constraint is, and what the shares rest on."""
+    rest = (
+        "all of it added up"
+        if math.isinf(answer.effective)
+        else f"estimated, effective sample size {answer.effective:.0f}"
+    )
+    return f"p(constraint | prompt) = {math.exp(answer.logprob):.3g} ({rest})."
+
+
+def fields(answer: Answer) -> dict[str, Any]:
+    """The answer for `--json`."""
+    return {
+        "local": [
+            {"text": display.spelling(one.raw), "logprob": one.logprob, "finish": one.finish}
+            for one in answer.local
+        ],
+        "global": [
+            {
+                "text": display.spelling(one.raw),
+                "prob": weight,
+                "logprob": one.logprob,
+                "finish": one.finish,
+            }
+            for one, weight in zip(answer.heaviest, answer.weights, strict=True)
+        ],
+        "constraint_logprob": answer.logprob,
+        "effective": answer.effective,
+    }

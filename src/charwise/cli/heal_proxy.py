@@ -1,0 +1,80 @@
+"""The command `charwise heal-proxy`: token healing in front of somebody else's server."""
+
+from __future__ import annotations
+
+import logging
+from typing import Annotated
+
+import typer
+
+from charwise.cli.options import RevisionOption, TrustOption, given
+from charwise.cli.terminal import busy
+from charwise.errors import MissingExtraError, SettingError
+
+
+def heal_proxy(
+    upstream: Annotated[
+        str, typer.Option("--upstream", help="Address of the server behind: http://HOST:PORT.")
+    ],
+    tokenizer: Annotated[
+        str,
+        typer.Option("--tokenizer", help="Of its model: a GGUF file, a folder, a name on the hub."),
+    ],
+    model: Annotated[
+        str | None,
+        typer.Option("--model", "-m", help="Heal only requests that name this model."),
+    ] = None,
+    server: Annotated[
+        str,
+        typer.Option("--server", help="auto, llama.cpp or llama-cpp-python: what is behind."),
+    ] = "auto",
+    host: Annotated[str, typer.Option("--host", help="Where to listen.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", min=0, max=65535)] = 8081,
+    on_request: Annotated[
+        bool, typer.Option("--on-request", help="Heal only what asks for it (charwise_heal).")
+    ] = False,
+    seconds: Annotated[
+        float, typer.Option("--timeout", min=0.1, help="Seconds that the server may say nothing.")
+    ] = 600.0,
+    revision: RevisionOption = None,
+    trust_remote_code: TrustOption = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="A line for each request: healed, or why not.")
+    ] = False,
+) -> None:
+    """Heal the prompts of completion requests on their way to a server.
+
+    Clients call the proxy as they called the server. It needs `charwise[proxy]`.
+    """
+    try:
+        import uvicorn
+
+        from charwise.processors.proxy.app import HealingProxy
+        from charwise.processors.proxy.relay import Relay
+        from charwise.processors.proxy.servers import SERVERS
+    except ImportError as error:
+        raise MissingExtraError(
+            f"the proxy's parts are not installed: pip install 'charwise[proxy]'. ({error})"
+        ) from error
+    if server != "auto" and server not in SERVERS:
+        known = ", ".join(["auto", *SERVERS])
+        raise SettingError(f"unknown server {server!r}: use one of {known}.")
+    relay = Relay(upstream, seconds)
+    with busy("reading the vocabulary"):
+        from charwise.engines.pretrained import read_vocabulary
+        from charwise.tokens.index import SortedVocabulary
+
+        options = given(revision=revision, trust_remote_code=trust_remote_code)
+        index = SortedVocabulary(read_vocabulary(tokenizer, **options))
+    logging.basicConfig(format="%(name)s: %(message)s")
+    logging.getLogger("charwise.proxy").setLevel(logging.DEBUG if verbose else logging.INFO)
+    kind = None if server == "auto" else SERVERS[server]
+    app = HealingProxy(index, relay, server=kind, model=model, asked_only=on_request)
+    uvicorn.run(
+        app,
+        host=host,
+        port=port,
+        log_level="info" if verbose else "warning",
+        server_header=False,  # the server behind says who it is, and when
+        date_header=False,
+    )

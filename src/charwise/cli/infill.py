@@ -1,0 +1,185 @@
+"""The command `charwise infill`: what may stand between two texts, by every method."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+from rich.text import Text
+
+from charwise.cli.options import JsonOption, ModelOptions, PresetOption, takes_model
+from charwise.cli.terminal import console, print_json, steps
+from charwise.errors import InputError, SettingError
+
+if TYPE_CHECKING:
+    from charwise.cli.completion import Loaded
+    from charwise.infill import Request
+    from charwise.template import Order
+
+#: FILE:LINE:COLUMN, both counted from 1; or FILE:OFFSET, in bytes.
+_PLACE = re.compile(r"(?P<file>.+?):(?P<line>\d{1,9})(:(?P<column>\d{1,9}))?")
+
+
+@takes_model
+def infill(
+    options: ModelOptions,
+    place: Annotated[
+        str | None,
+        typer.Argument(help="FILE:LINE:COLUMN, counted from 1, or FILE:OFFSET, in bytes."),
+    ] = None,
+    prefix: Annotated[str, typer.Option(help="What comes before.")] = "",
+    suffix: Annotated[str, typer.Option(help="What comes after.")] = "",
+    order: Annotated[
+        Literal["psm", "spm"] | None,
+        typer.Option(help="Prefix first or suffix first; by default what the model knows."),
+    ] = None,
+    n: Annotated[int, typer.Option("--n", "-n", min=1, max=1000, help="Exact candidates.")] = 1,
+    max_new_bytes: Annotated[
+        int, typer.Option(min=1, max=1_000_000, help="Length of a middle.")
+    ] = 64,
+    preset: PresetOption = "default",
+    as_json: JsonOption = False,
+) -> None:
+    """Fill in between two texts: plain, healed on both sides, and exact."""
+    if place is not None and (prefix or suffix):
+        raise typer.BadParameter("give a place in a file, or --prefix and --suffix, and not both.")
+    before, after = (
+        (prefix.encode("utf-8", "surrogateescape"), suffix.encode("utf-8", "surrogateescape"))
+        if place is None
+        else sides(place)
+    )
+
+    from charwise.cli import completion
+    from charwise.template import Template
+
+    loaded = completion.Loaded(options.model, options.load(preset))
+    template = Template.of(loaded.index.vocabulary)
+    try:
+        template.order(order)
+    except SettingError as error:
+        raise typer.BadParameter(str(error)) from error
+    asked = loaded.lm.infill_request(before, after, order=order)
+    exact = loaded.lm.infill(before, after, n=n, max_new_bytes=max_new_bytes, order=order)
+    generates = hasattr(loaded.model, "generate")
+    texts: dict[str, list[str]] = {"plain": [], "healed": []} if generates else {}
+    for name in steps(list(texts), len(texts), "filling in"):
+        texts[name] = [_generated(loaded, before, after, order, name == "healed", max_new_bytes)]
+    texts["exact"] = [one.text for one in exact]
+    if as_json:
+        print_json(
+            model=loaded.name,
+            template=template.family,
+            order=template.order(order),
+            forced=_text(asked.forced),
+            ending=_text(asked.ending),
+            prefix_cut=asked.prefix_cut,
+            suffix_cut=asked.suffix_cut,
+            middles=texts,
+            logprobs=[one.logprob for one in exact],
+        )
+        return
+    screen = console()
+    screen.print(request_line(before, after, asked))
+    screen.print(Text(request_sentence(asked), style="dim"))
+    from charwise.cli.display import completion_table
+
+    screen.print(completion_table(_text(before), texts))
+
+
+def sides(place: str) -> tuple[bytes, bytes]:
+    """What comes before and after a place in a file.
+
+    Columns count characters, as editors do; a line's end is its last column.
+
+    Raises:
+        InputError: no such file, or no such place in it.
+        typer.BadParameter: what is no place.
+    """
+    found = _PLACE.fullmatch(place)
+    if found is None:
+        raise typer.BadParameter(f"{place!r} is neither FILE:LINE:COLUMN nor FILE:OFFSET.")
+    path = Path(found["file"])
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}.") from error
+    if found["column"] is None:
+        at = int(found["line"])
+        if at > len(data):
+            raise InputError(f"{path} has {len(data)} bytes: there is no offset {at}.")
+        return data[:at], data[at:]
+    lines = data.split(b"\n")
+    line, column = int(found["line"]), int(found["column"])
+    if not 1 <= line <= len(lines):
+        raise InputError(f"{path} has {len(lines)} lines: there is no line {line}.")
+    text = lines[line - 1].decode("utf-8", "surrogateescape")
+    if not 1 <= column <= len(text) + 1:
+        raise InputError(f"line {line} of {path} has {len(text)} characters: column {column}?")
+    at = sum(len(one) + 1 for one in lines[: line - 1])
+    at += len(text[: column - 1].encode("utf-8", "surrogateescape"))
+    return data[:at], data[at:]
+
+
+def request_line(before: bytes, after: bytes, asked: Request) -> Text:
+    r"""Both sides of a request, with scissors where they are cut and a bar between them.
+
+    >>> from charwise.infill import Request
+    >>> request_line(b"y = x.ind", b"ex()\n", Request([0], b".ind", b"ex", 1)).plain
+    'y␣=␣x ✂ .ind│ex ✂ ()⏎'
+    """
+    from charwise.cli.display import SCISSORS, visible
+
+    kept, rest = before[: len(before) - len(asked.forced)], after[len(asked.ending) :]
+    given = "bold black on yellow"
+    line = Text().append("…" if len(kept) > 24 else "", "dim").append(visible(kept[-24:]))
+    line.append(SCISSORS, style="bold red").append(visible(asked.forced), given)
+    line.append("│", style="bold red").append(visible(asked.ending), given)
+    line.append(SCISSORS, style="bold red").append(visible(rest[:24]))
+    return line.append("…" if len(rest) > 24 else "", "dim")
+
+
+def request_sentence(asked: Request) -> str:
+    """What was cut, in words.
+
+    >>> from charwise.infill import Request
+    >>> request_sentence(Request([0], b".ind", b"ex", 1, suffix_cut=7))
+    "The middle begins with '.ind' and ends with 'ex'. 7 bytes of the suffix do not fit."
+    """
+    begins = f"begins with {_text(asked.forced)!r}" if asked.forced else "begins anywhere"
+    ends = f"ends with {_text(asked.ending)!r}" if asked.ending else "ends anywhere"
+    lost = [
+        f"{count} bytes of the {side} do not fit."
+        for side, count in (("prefix", asked.prefix_cut), ("suffix", asked.suffix_cut))
+        if count
+    ]
+    return " ".join([f"The middle {begins} and {ends}.", *lost])
+
+
+def _generated(
+    loaded: Loaded, before: bytes, after: bytes, order: Order | None, heal: bool, most: int
+) -> str:
+    from charwise.engines.pretrained import quietly
+    from charwise.processors.transformers.infill import heal_infill
+
+    rule: Literal["auto", "off"] = "auto" if heal else "off"
+    with quietly():
+        [text] = heal_infill(
+            loaded.model,
+            loaded.index,
+            before,
+            after,
+            order=order,
+            left=rule,
+            right=rule,
+            max_new_tokens=most,
+            do_sample=False,
+        )
+    return text.encode()[:most].decode("utf-8", "ignore")
+
+
+def _text(data: bytes) -> str:
+    from charwise.cli.display import spelling
+
+    return spelling(data)

@@ -1,0 +1,62 @@
+"""What callers say of a constraint: one keyword of several."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypedDict
+
+from charwise.constraints.choices import choices
+from charwise.constraints.constraint import Constraint
+from charwise.constraints.grammars import json_schema, lark, regex
+from charwise.errors import ConstraintError
+
+
+class MayFollow(TypedDict, total=False):
+    """What may follow a prompt: at most one of these.
+
+    Attributes:
+        regex: a regular expression that all of it matches.
+        json_schema: a schema, as Python objects or as JSON text.
+        grammar: a grammar in Lark's notation.
+        choices: one of these strings.
+        constraint: any `Constraint`, for example `both(regex("…"), choices([…]))`.
+    """
+
+    regex: str | None
+    json_schema: Mapping[str, Any] | str | bool | None
+    grammar: str | None
+    choices: Iterable[str | bytes] | None
+    constraint: Constraint | None
+
+
+_MAKERS: dict[str, Callable[[Any], Constraint]] = {
+    "constraint": lambda constraint: constraint,
+    "regex": regex,
+    "json_schema": json_schema,
+    "grammar": lark,
+    "choices": choices,
+}
+
+
+def constraint_of(may_follow: MayFollow) -> Constraint | None:
+    """The constraint that was asked for; None if none was.
+
+    Raises:
+        ConstraintError: two of them, or one that is wrong.
+        TypeError: another keyword.
+
+    >>> constraint_of({"choices": ["yes", "no"]}), constraint_of({})
+    (Choices(2 left, from b'no, yes' on), None)
+    """
+    given = {name: value for name, value in may_follow.items() if value is not None}
+    unknown = given.keys() - MayFollow.__annotations__.keys()
+    if unknown:
+        raise TypeError(f"unexpected keyword {min(unknown)!r}.")
+    if not given:
+        return None
+    if len(given) > 1:
+        raise ConstraintError(
+            f"{' and '.join(sorted(given))} are given: give one, or constraint=both(…, …)."
+        )
+    [(name, value)] = given.items()
+    return _MAKERS[name](value)

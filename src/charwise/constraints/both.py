@@ -1,0 +1,76 @@
+"""Two constraints at once."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from charwise.constraints.constraint import Constraint, Flags, TokenConstraint
+from charwise.constraints.grammars import Grammar, both_patterns
+from charwise.errors import ConstraintError
+from charwise.tokens.index import SortedVocabulary
+
+
+class Both:
+    """Two constraints at once. Made by `both`."""
+
+    def __init__(self, one: Constraint, other: Constraint) -> None:
+        self.one, self.other = one, other
+
+    @property
+    def characters(self) -> bool:
+        """Whether one of them is over whole characters."""
+        return self.one.characters or self.other.characters
+
+    def allowed(self) -> Flags:
+        """`[257]`: what both allow."""
+        return self.one.allowed() & self.other.allowed()
+
+    def after(self, data: bytes) -> Self:
+        """Both after more bytes."""
+        return type(self)(self.one.after(data), self.other.after(data))
+
+    def over(self, index: SortedVocabulary) -> BothTokens:
+        """The same over the tokens of a vocabulary."""
+        return BothTokens(self.one.over(index), self.other.over(index))
+
+
+class BothTokens:
+    """Two constraints over the tokens of one vocabulary: a token that both allow."""
+
+    def __init__(self, one: TokenConstraint, other: TokenConstraint) -> None:
+        self.one, self.other = one, other
+
+    def mask(self) -> Flags:
+        """`[width]`: the tokens that both allow."""
+        return self.one.mask() & self.other.mask()
+
+    def after(self, data: bytes) -> Self:
+        """Both after the bytes of a token."""
+        return type(self)(self.one.after(data), self.other.after(data))
+
+
+def both(one: Constraint, other: Constraint) -> Constraint:
+    """What two constraints allow: the members that their sets share.
+
+    Of two regular expressions one is made, which knows from the start where a shared member can be
+    reached. Otherwise a byte is allowed that each of them allows, and the way may turn out to end
+    in nothing, when what each still allows is no longer the same.
+
+    Raises:
+        ConstraintError: what is no constraint, or where nothing may follow from the start.
+
+    >>> from charwise.constraints import choices, regex
+    >>> both(choices(["cat", "car", "dog"]), regex("c.*t")).after(b"ca").allowed()[ord("t")]
+    np.True_
+    """
+    for given in (one, other):
+        if not all(callable(getattr(given, name, None)) for name in ("allowed", "after", "over")):
+            raise ConstraintError(f"{given!r} is no constraint: regex('…') makes one.")
+    if isinstance(one, Grammar) and isinstance(other, Grammar):
+        joined = both_patterns(one, other)
+        if joined is not None:
+            return joined
+    shared = Both(one, other)
+    if not shared.allowed().any():
+        raise ConstraintError("the two constraints share no beginning: nothing satisfies both.")
+    return shared

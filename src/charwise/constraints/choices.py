@@ -1,0 +1,88 @@
+"""A set of byte strings: sorted, those that go on with a text are a range."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping
+from typing import Self
+
+import numpy as np
+
+from charwise.constraints.constraint import END, Flags, refuse
+from charwise.constraints.walk import Walked
+from charwise.errors import ConstraintError
+from charwise.tokens.canonical import to_bytes
+from charwise.tokens.index import SortedVocabulary
+
+
+class Choices:
+    """One of a list of byte strings. Made by `choices`.
+
+    Attributes:
+        sorted: all of them, in the order of their bytes.
+        lo, hi: those that begin with what came so far.
+        depth: how many bytes that is.
+    """
+
+    characters = False
+
+    def __init__(self, sorted: tuple[bytes, ...], lo: int, hi: int, depth: int) -> None:
+        self.sorted, self.lo, self.hi, self.depth = sorted, lo, hi, depth
+
+    def allowed(self) -> Flags:
+        """`[257]`: the bytes that may follow; at 256 whether the text may end here."""
+        out: Flags = np.zeros(END + 1, dtype=np.bool_)
+        at = self.lo
+        while at < self.hi:
+            byte = self._byte(self.sorted[at])
+            out[byte] = True  # −1, where a string ends, is the last index: END
+            at = bisect_right(self.sorted, byte, at, self.hi, key=self._byte)
+        return out
+
+    def after(self, data: bytes) -> Self:
+        """The choices that go on with these bytes.
+
+        Raises:
+            ConstraintError: at the first byte with which none goes on.
+        """
+        left = self
+        for n, byte in enumerate(data):
+            lo = bisect_left(left.sorted, byte, left.lo, left.hi, key=left._byte)
+            hi = bisect_right(left.sorted, byte, lo, left.hi, key=left._byte)
+            if lo == hi:
+                raise refuse(data, n, left.allowed())
+            left = type(self)(self.sorted, lo, hi, left.depth + 1)
+        return left
+
+    def _byte(self, string: bytes) -> int:
+        """The next byte of one that is left; −1 if it ends here."""
+        return string[self.depth] if len(string) > self.depth else -1
+
+    def over(self, index: SortedVocabulary) -> Walked:
+        """The same over the tokens of a vocabulary."""
+        return Walked(self, index)
+
+    def __repr__(self) -> str:
+        left = b", ".join(self.sorted[self.lo : min(self.hi, self.lo + 3)])
+        return f"Choices({self.hi - self.lo} left, from {left!r} on)"
+
+
+def choices(strings: Iterable[str | bytes]) -> Choices:
+    """One of these strings, any bytes.
+
+    Raises:
+        ConstraintError: none, or what is no string.
+
+    >>> choices(["yes", "no"]).after(b"ye").allowed().nonzero()[0].tolist() == [ord("s")]
+    True
+    """
+    if isinstance(strings, str | bytes | Mapping) or not isinstance(strings, Iterable):
+        raise ConstraintError(f"choices are {strings!r}: give a list of strings.")
+    given = list(strings)
+    for string in given:
+        if not isinstance(string, str | bytes):
+            raise ConstraintError(f"a choice is text or bytes, not {string!r}.")
+    if not given:
+        raise ConstraintError("there are no choices: give at least one string.")
+    found = tuple(sorted({to_bytes(string) for string in given}))
+    return Choices(found, 0, len(found), 0)

@@ -1,0 +1,278 @@
+"""Regular expressions, JSON schemas and Lark grammars, matched by llguidance.
+
+llguidance (extra `charwise[constraints]`) matches tokens. Here its tokens are those of a model
+followed by the 256 bytes, so that one matcher answers for tokens, and for any bytes in between;
+over bytes alone there are no others.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from charwise.constraints.constraint import END, Flags, refuse
+from charwise.errors import ConstraintError, MissingExtraError
+from charwise.tokens.index import SortedVocabulary
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLTokenizer
+
+#: Where only one text can follow, all tokens that begin it may come, not the canonical one alone.
+_ALL_TOKENS = '%llguidance {"no_forcing": true}'
+
+#: How llguidance marks a token that stands for no bytes.
+_SPECIAL = b"\xff"
+
+
+class Alphabet:
+    """llguidance's view of a vocabulary: its tokens, then the 256 bytes, then the end.
+
+    Attributes:
+        width: ids of the vocabulary; byte b is `width + b`, the end `width + 256`.
+        ends: the vocabulary's end tokens.
+        tokenizer: llguidance's.
+    """
+
+    def __init__(self, index: SortedVocabulary | None = None) -> None:
+        from llguidance import LLTokenizer, TokenizerWrapper
+
+        tokens = [] if index is None else index.vocabulary.tokens
+        self.width = len(tokens)
+        self.ends = [] if index is None else list(index.vocabulary.end_ids)
+        self.tokenizer: LLTokenizer = LLTokenizer(
+            TokenizerWrapper(_Tokens(tokens)),
+            n_vocab=self.width + END + 1,
+            slices=[] if index is None else None,
+        )
+
+    def ids(self, data: bytes) -> list[int]:
+        """A token for each byte."""
+        return [self.width + byte for byte in data]
+
+
+class _Tokens:
+    """What llguidance asks of a tokenizer."""
+
+    bos_token_id = None
+
+    def __init__(self, tokens: Sequence[bytes | None]) -> None:
+        self.width = len(tokens)
+        self.eos_token_id = self.width + END
+        named = [token if token else _SPECIAL + b"<%d>" % n for n, token in enumerate(tokens)]
+        self.tokens = [*named, *(bytes([byte]) for byte in range(END)), _SPECIAL + b"<end>"]
+        empty = [n for n, token in enumerate(tokens) if not token]
+        self.special_token_ids = [*empty, self.eos_token_id]
+
+    def __call__(self, data: bytes) -> list[int]:
+        return [self.width + byte for byte in data]
+
+
+_alphabets: WeakKeyDictionary[SortedVocabulary, Alphabet] = WeakKeyDictionary()
+_bytes: list[Alphabet] = []
+
+
+def _alphabet(index: SortedVocabulary | None) -> Alphabet:
+    """Made once for each vocabulary: it takes a second for the largest."""
+    if index is not None:
+        if index not in _alphabets:
+            _alphabets[index] = Alphabet(index)
+        return _alphabets[index]
+    if not _bytes:
+        _bytes.append(Alphabet())
+    return _bytes[0]
+
+
+class Grammar:
+    """A regular expression, JSON schema or Lark grammar. Made by `regex`, `json_schema`, `lark`.
+
+    Only valid UTF-8 is ever allowed.
+
+    Attributes:
+        name: what it was made from, for messages.
+        compiled: the grammar as llguidance has it.
+        pattern: the regular expression, if it is one.
+        raw: the bytes that came so far.
+    """
+
+    characters = True
+
+    def __init__(
+        self, name: str, compiled: str, pattern: str | None, alphabet: Alphabet, matcher: LLMatcher
+    ) -> None:
+        self.name, self.compiled, self.pattern = name, compiled, pattern
+        self.raw = b""
+        self._alphabet, self._matcher = alphabet, matcher
+
+    def allowed(self) -> Flags:
+        """`[257]`: the bytes that may follow; at 256 whether the text may end here.
+
+        Raises:
+            ConstraintError: where the grammar is too complex for llguidance.
+        """
+        bits = self._bits()[self._alphabet.width : self._alphabet.width + END + 1]
+        bits[END] = self._matcher.is_accepting()
+        return bits
+
+    def mask(self) -> Flags:
+        """`[width]`: the tokens all of whose bytes may follow; the end tokens, if it may end."""
+        bits = self._bits()[: self._alphabet.width]
+        bits[self._alphabet.ends] = self._matcher.is_accepting()
+        return bits
+
+    def after(self, data: bytes) -> Self:
+        """The grammar after more bytes.
+
+        Raises:
+            ConstraintError: at the first byte that may not follow.
+        """
+        ids = self._alphabet.ids(data)
+        known = self._matcher.validate_tokens(ids)
+        matcher = self._matcher.deep_copy()
+        if not matcher.consume_tokens(ids[:known]) or known < len(ids):
+            raise refuse(data, known, self.after(data[:known]).allowed())
+        out = type(self)(self.name, self.compiled, self.pattern, self._alphabet, matcher)
+        out.raw = self.raw + data
+        return out
+
+    def over(self, index: SortedVocabulary) -> Self:
+        """The same over the tokens of a vocabulary."""
+        alphabet = _alphabet(index)
+        matcher = _matcher(self.name, self.compiled, alphabet)
+        new = type(self)(self.name, self.compiled, self.pattern, alphabet, matcher)
+        return new.after(self.raw)
+
+    def _bits(self) -> Flags:
+        """`[width + 257]`: what llguidance says of each token, each byte, and the end."""
+        packed = self._matcher.compute_bitmask()
+        if self._matcher.is_error():
+            why = _why(self._matcher)
+            if "NoExtension" in why:  # nothing may follow, and the text may not end either
+                return np.zeros(self._alphabet.width + END + 1, dtype=np.bool_)
+            raise ConstraintError(f"{self.name} cannot be followed: {why}")
+        bits = np.unpackbits(np.frombuffer(packed, dtype=np.uint8), bitorder="little")
+        return bits.view(np.bool_)
+
+    def __repr__(self) -> str:
+        return f"{self.name} after {self.raw[-20:]!r}"
+
+
+def regex(pattern: str) -> Grammar:
+    """The strings that a regular expression matches as a whole.
+
+    The syntax is that of Rust's `regex`, on characters: no look-around, no back-references. `.` is
+    any character but a line break.
+
+    Raises:
+        ConstraintError: what is no regular expression, and where; one that nothing matches.
+        MissingExtraError: if llguidance is not installed.
+
+    >>> regex(r"(yes|no)\\.").after(b"ye").allowed().nonzero()[0].tolist() == [ord("s")]
+    True
+    """
+    if not isinstance(pattern, str):
+        raise ConstraintError(f"a regular expression is a str, not {pattern!r}.")
+    return _grammar(f"the regular expression {pattern!r}", f"start: /{_slashed(pattern)}/", pattern)
+
+
+def json_schema(schema: Mapping[str, Any] | str | bool) -> Grammar:
+    """The JSON texts that a schema allows.
+
+    Args:
+        schema: as Python objects or as JSON text. A keyword that is not known is refused.
+
+    Raises:
+        ConstraintError: what is no schema, and why; one that nothing satisfies.
+        MissingExtraError: if llguidance is not installed.
+
+    >>> json_schema({"enum": ["a", "b"]}).after(b'"').allowed().nonzero()[0].tolist()
+    [97, 98]
+    """
+    if isinstance(schema, str):
+        try:
+            schema = json.loads(schema)
+        except json.JSONDecodeError as error:
+            raise ConstraintError(f"the schema is no JSON: {error}.", error.pos) from None
+    if not isinstance(schema, Mapping | bool):
+        raise ConstraintError(f"a JSON schema is an object, not {schema!r}.")
+    try:
+        text = json.dumps(schema if isinstance(schema, bool) else dict(schema))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ConstraintError(f"the schema cannot be written as JSON: {error}.") from None
+    return _grammar("the JSON schema", f"start: %json {text}")
+
+
+def lark(grammar: str) -> Grammar:
+    """The strings of a context-free grammar in Lark's notation, which begins at `start`.
+
+    Raises:
+        ConstraintError: what is no grammar, and where; one that has no string.
+        MissingExtraError: if llguidance is not installed.
+
+    >>> lark('start: "(" start ")" | "x"').after(b"((x").allowed().nonzero()[0].tolist()
+    [41]
+    """
+    if not isinstance(grammar, str):
+        raise ConstraintError(f"a grammar is a str, not {grammar!r}.")
+    return _grammar("the grammar", grammar)
+
+
+def both_patterns(one: Grammar, other: Grammar) -> Grammar | None:
+    """The strings that two regular expressions match; None if either is none, or has begun."""
+    if one.pattern is None or other.pattern is None or one.raw or other.raw:
+        return None
+    sides = " & ".join(f"/{_slashed(side.pattern or '')}/" for side in (one, other))
+    return _grammar(f"{one.name} and {other.name}", f"start: BOTH\nBOTH: {sides}")
+
+
+def _slashed(pattern: str) -> str:
+    """A regular expression as Lark writes it, between slashes.
+
+    >>> _slashed("a/b\\\\/c\\n")
+    'a\\\\/b\\\\/c\\\\n'
+    """
+    escaped = re.sub(r"(\\.)|/", lambda found: found[1] or r"\/", pattern, flags=re.DOTALL)
+    return escaped.replace("\n", r"\n") or "(?:)"
+
+
+def _grammar(name: str, source: str, pattern: str | None = None) -> Grammar:
+    """A grammar over bytes, checked."""
+    try:
+        from llguidance import LLMatcher
+    except ImportError as error:
+        raise MissingExtraError(
+            "expressions and grammars need llguidance: pip install 'charwise[constraints]'."
+        ) from error
+    compiled = LLMatcher.grammar_from_lark(f"{source}\n{_ALL_TOKENS}")
+    alphabet = _alphabet(None)
+    matcher = _matcher(name, compiled, alphabet)
+    grammar = Grammar(name, compiled, pattern, alphabet, matcher)
+    if not grammar.allowed().any():
+        raise ConstraintError(f"{name} cannot be satisfied: no text is in it.")
+    return grammar
+
+
+def _matcher(name: str, compiled: str, alphabet: Alphabet) -> LLMatcher:
+    from llguidance import LLMatcher
+
+    matcher = LLMatcher(alphabet.tokenizer, compiled, log_level=0)
+    if matcher.is_error():
+        raise ConstraintError(f"{name} is wrong: {_why(matcher)}")
+    return matcher
+
+
+def _why(matcher: LLMatcher) -> str:
+    """llguidance's message, without its state, and without the grammar made of an expression."""
+    message = str(matcher.get_error()).split("<state>")[0]
+    message = re.sub(
+        r"^at \d+\(\d+\): (invalid regex .*?\(in regex\)|failed to \w+ JSON schema): ",
+        "",
+        message,
+        flags=re.S,
+    )
+    message = message.replace(f"\n{_ALL_TOKENS}", "")
+    return re.sub(r"\n +\d+ \| (start: [/%]|%llguidance).*", "", message, flags=re.S).strip()

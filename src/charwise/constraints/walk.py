@@ -1,0 +1,70 @@
+"""Constraints over tokens, by walking: the sorted vocabulary and the constraint go side by side.
+
+Tokens that begin alike are one range, so a byte that may not follow rules out all of them at once.
+"""
+
+from __future__ import annotations
+
+from typing import Self
+
+import numpy as np
+
+from charwise.constraints.constraint import END, Constraint, Flags
+from charwise.tokens.index import SortedVocabulary
+
+
+class Walked:
+    """A constraint over tokens, for constraints that know bytes only.
+
+    >>> from charwise.constraints.choices import choices
+    >>> from charwise.tokens.vocabulary import Vocabulary
+    >>> vocabulary = Vocabulary.from_bytes([b"n", b"no", b"not", b"o", None], end_ids=[4])
+    >>> walked = Walked(choices(["no", "yes"]), SortedVocabulary(vocabulary))
+    >>> walked.mask().tolist(), walked.after(b"no").mask().tolist()
+    ([True, True, False, False, False], [False, False, False, False, True])
+    """
+
+    def __init__(self, constraint: Constraint, index: SortedVocabulary) -> None:
+        self.constraint = constraint
+        self.index = index
+
+    def mask(self) -> Flags:
+        """`[width]`: the tokens all of whose bytes may follow; the end tokens, if it may end."""
+        index = self.index
+        mask: Flags = np.zeros(index.vocabulary.width, dtype=np.bool_)
+        mask[index.ids[walk(self.constraint, index, 0, len(index.sorted), 0)]] = True
+        mask[list(index.vocabulary.end_ids)] = bool(self.constraint.allowed()[END])
+        return mask
+
+    def after(self, data: bytes) -> Self:
+        """The constraint after the bytes of a token."""
+        return type(self)(self.constraint.after(data), self.index)
+
+
+def walk(constraint: Constraint, index: SortedVocabulary, lo: int, hi: int, depth: int) -> Flags:
+    """`[hi - lo]`: which tokens of a range may follow with all their bytes from `depth` on.
+
+    Args:
+        constraint: what may follow after the first `depth` bytes, on which the tokens agree.
+        index: the vocabulary.
+        lo, hi: a range of it, in sorted order.
+        depth: bytes of each token that are there already.
+
+    >>> from charwise.constraints.choices import choices
+    >>> from charwise.tokens.vocabulary import Vocabulary
+    >>> index = SortedVocabulary(Vocabulary.from_bytes([b"is", b"isn", b"iso"]))
+    >>> walk(choices(["n't"]), index, 0, 3, depth=2).tolist()
+    [True, True, False]
+    """
+    found: Flags = np.zeros(hi - lo, dtype=np.bool_)
+    todo = [(constraint, lo, hi, depth)]
+    while todo:
+        here, first, last, at = todo.pop()
+        while first < last and len(index.sorted[first]) == at:
+            found[first - lo] = True  # it ends here; twins, of equal bytes, too
+            first += 1
+        following = np.unique(index.flat[index.starts[first:last] + at])
+        allowed = here.allowed()
+        for byte in following[allowed[following]].tolist():
+            todo.append((here.after(bytes([byte])), *index.narrow(first, last, at, byte), at + 1))
+    return found

@@ -1,0 +1,218 @@
+"""The posterior over a list of continuations: →p(prompt · choice) for each, in common batches.
+
+The choices are known texts after the prompt, so they are branches of its token tree: their rounds
+go side by side, and the tokens that several begin with are evaluated once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from charwise.constraints.choices import choices as choices_of
+from charwise.coverings.log_sums import log_sum
+from charwise.cursor.distributions import bars
+from charwise.cursor.shared_tree import SharedTree
+from charwise.errors import (
+    ContextLengthError,
+    MissingExtraError,
+    SettingError,
+    TokenizationError,
+    check_count,
+    zero_probability,
+)
+from charwise.known_text.effort import Effort
+from charwise.known_text.ranges import KnownText
+from charwise.known_text.rounds import Rounds, run_together
+from charwise.known_text.windows import end_logprob
+from charwise.tokens.stops import Stops, StopStrings
+
+if TYPE_CHECKING:
+    import pandas
+
+#: Canonical tokens of choices that are evaluated side by side, and the bytes of log-probabilities
+#: that they keep until they are done, at so many contexts a token.
+_TOGETHER, _RETAINED, _CONTEXTS = 128, 2**28, 8
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The choices with their probabilities, in the order in which they were given.
+
+    Attributes:
+        raw: the choices, as bytes.
+        logprobs: `[n]` log p(choice, and its end | prompt), nats; −inf for what cannot be.
+        error: `[n]` by how much each may be off, nats: an estimate, as `Score.error` is.
+        missing: the greatest share of a choice's probability that was left out on its way.
+
+    >>> chosen = Chosen((b"yes", b"no"), np.log([0.3, 0.1]), np.zeros(2), missing=0.0)
+    >>> chosen.top(1)[0][0], chosen.probs.round(9).tolist(), round(chosen.other, 9)
+    ('yes', [0.75, 0.25], 0.6)
+    """
+
+    raw: tuple[bytes, ...]
+    logprobs: NDArray[np.float64]
+    error: NDArray[np.float64]
+    missing: float
+
+    @property
+    def texts(self) -> list[str]:
+        """The choices; bytes that are no part of a character as `\\xNN`."""
+        return [choice.decode("utf-8", "backslashreplace") for choice in self.raw]
+
+    @property
+    def probs(self) -> NDArray[np.float64]:
+        """`[n]` p(choice | prompt, one of the choices); sums to 1."""
+        shares = np.exp(self.logprobs - log_sum(self.logprobs.tolist()))
+        return np.asarray(shares / shares.sum())
+
+    @property
+    def other(self) -> float:
+        """p(none of the choices | prompt)."""
+        return max(0.0, 1.0 - math.exp(log_sum(self.logprobs.tolist())))
+
+    def top(self, k: int) -> list[tuple[str, float]]:
+        """The k most probable, with their share among the choices."""
+        check_count("k", k, 0)
+        order = np.argsort(-self.probs, kind="stable")[:k].tolist()
+        return [(self.texts[at], float(self.probs[at])) for at in order]
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """A row for each choice: `choice`, `prob` among them, `logprob` and `error` in nats.
+
+        Raises:
+            MissingExtraError: without pandas (`charwise[tables]`).
+        """
+        try:
+            import pandas
+        except ImportError as error:
+            raise MissingExtraError(
+                "tables need pandas: pip install 'charwise[tables]'."
+            ) from error
+        return pandas.DataFrame(
+            {
+                "choice": self.texts,
+                "prob": self.probs,
+                "logprob": self.logprobs,
+                "error": self.error,
+            }
+        )
+
+    def _repr_html_(self) -> str:
+        return bars(self.top(20), f"choices; none of them: {self.other:.3g}")
+
+
+def choose(
+    shared: SharedTree,
+    whole: bytes,
+    effort: Effort,
+    given: Iterable[str | bytes],
+    *,
+    stop: StopStrings = None,
+    ended: bool = False,
+) -> Chosen:
+    """The posterior over continuations of a text; see `CharLM.choose`.
+
+    Args:
+        shared: the token tree of a state.
+        whole: its text, lead included.
+        effort: how much to spend.
+        given, stop, ended: as in `CharLM.choose`.
+    """
+    raw = _checked(given, bool(stop) or ended)
+    stops = Stops(stop).strings
+    if stops and ended:
+        raise SettingError("choices end with a stop string or with the text: give one of the two.")
+    _apart(stops, "stop string")
+    texts = [choice + end for choice in raw for end in stops or (b"",)]
+    logs, errors, missing = _evaluate(shared, whole, effort, texts, ended)
+    logprobs = np.array([log_sum(row) for row in np.reshape(logs, (len(raw), -1)).tolist()])
+    if not np.isfinite(logprobs).any():
+        raise zero_probability(whole + texts[0])
+    error = np.reshape(errors, (len(raw), -1)).max(axis=1)
+    return Chosen(raw, np.minimum(logprobs, 0.0), error, missing)
+
+
+def _checked(given: Iterable[str | bytes], ends: bool) -> tuple[bytes, ...]:
+    """The choices as bytes, each once; without an end none may begin another."""
+    listed = list(given) if not isinstance(given, str | bytes) else given
+    found = choices_of(listed).sorted  # what is no list of strings is refused there
+    raw = tuple(one.encode() if isinstance(one, str) else one for one in listed)
+    if len(found) < len(raw):
+        twice = next(one for n, one in enumerate(raw) if one in raw[:n])
+        raise SettingError(f"{twice!r} is among the choices twice: give each once.")
+    if not ends:
+        _apart(found, "choice")
+    return raw
+
+
+def _apart(strings: Sequence[bytes], what: str) -> None:
+    """Refuse strings of which one begins another."""
+    for one, other in pairwise(sorted(strings)):
+        if other.startswith(one):
+            raise SettingError(
+                f"the {what} {one!r} begins {other!r}, so that a text may go on with both. "
+                "Say how choices end, with stop=… or ended=True."
+                if what == "choice"
+                else f"the {what} {one!r} begins {other!r}: leave out the longer one."
+            )
+
+
+def _evaluate(
+    shared: SharedTree, whole: bytes, effort: Effort, texts: Sequence[bytes], ended: bool
+) -> tuple[list[float], list[float], float]:
+    """log p(text | whole) of some texts, how far off each may be, and the most left out."""
+    base = whole[shared.start :]
+    logs, errors = [-math.inf] * len(texts), [0.0] * len(texts)
+    before, missing = list[float](), 0.0
+    for pack in _packs(shared, base, texts):
+        with shared.lock:
+            evaluated, size = shared.evaluated.aside(), shared.evaluated.tree.size
+            works = [
+                Rounds(
+                    evaluated,
+                    0,
+                    KnownText.of(base + text, shared.index),
+                    canonical,
+                    effort,
+                    through=ended,
+                    deepest=shared.room,
+                )
+                for text, canonical in ((texts[number], ids) for number, ids in pack.items())
+            ]
+            run_together([(rounds, rounds.portion(0, len(rounds.canonical))) for rounds in works])
+            shared.drop(range(size, evaluated.tree.size))
+        for number, rounds in zip(pack, works, strict=True):
+            lattice = rounds.lattice
+            end = end_logprob(lattice) if ended and np.isfinite(lattice.log_prefix[-1]) else 0.0
+            logs[number] = float(lattice.log_prefix[-1]) + end
+            errors[number] = float(lattice.error[len(base) + 1 :].sum())
+            before.append(float(lattice.log_prefix[len(base)]))
+            missing = max(missing, float(lattice.missing[len(base) + 1 :].max(initial=0.0)))
+    return [log - max(before) if before else log for log in logs], errors, missing
+
+
+def _packs(shared: SharedTree, base: bytes, texts: Sequence[bytes]) -> list[dict[int, list[int]]]:
+    """The texts that some token string spells: numbers and canonical tokens, as go side by side."""
+    packs: list[dict[int, list[int]]] = [{}]
+    most = min(_TOGETHER, _RETAINED // (4 * _CONTEXTS * shared.index.vocabulary.width))
+    for number, text in enumerate(texts):
+        try:
+            canonical = shared.index.vocabulary.encode_beginning(base + text)
+        except TokenizationError:
+            continue  # of probability zero
+        if shared.room is not None and len(canonical) > shared.room:
+            raise ContextLengthError(
+                f"the choice {text[:20]!r} needs {len(canonical)} tokens after the prompt, and "
+                f"the model's window leaves {shared.room}. Shorten the prompt or the choice."
+            )
+        if packs[-1] and sum(map(len, packs[-1].values())) + len(canonical) > most:
+            packs.append({})
+        packs[-1][number] = canonical
+    return packs

@@ -1,0 +1,174 @@
+"""The exact way to fill in the middle: candidates are drawn, and ranked by their probability.
+
+With the prefix P = P₀·r and the suffix S = s·S₁, cut by the rule of healing on both sides
+(`charwise.infill`), a prompt x holds P₀ and S₁, and
+
+    p(m | P, S) ∝ Σ { p_Δ(δ · end | x) : κ(δ) = r · m · s }
+
+is a string probability, with its end: known text, which is summed in rounds. Candidates come from
+the covering of r, as completions do. Where a model ends before s is written, or goes on past it,
+every place where the middle may end is a candidate, and the sum decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from charwise.cursor.drafts import Completion, Cursor
+from charwise.cursor.generation import complete
+from charwise.cursor.limit import Limit
+from charwise.cursor.sampling import Sampling
+from charwise.cursor.shared_tree import EXACT_TOKENS
+from charwise.errors import EmptyBeamError, ZeroProbabilityError
+from charwise.infill import Request, middles
+from charwise.known_text.effort import PRESETS, Effort
+from charwise.known_text.packs import score_texts
+from charwise.known_text.windows import Text
+from charwise.token_lm import TokenLM
+from charwise.tokens.index import SortedVocabulary
+from charwise.tokens.prompts import Opening
+from charwise.tokens.utf8 import decoder_after
+
+
+@dataclass(frozen=True)
+class Infilling(Completion):
+    """A middle, and its probability given both sides.
+
+    Attributes:
+        logprob: of the middle, what it takes over from the suffix, and its end, given the prompt
+            and what the prefix gave back; nats. All tokenizations are summed. The share of all
+            middles that end with what is taken over is not divided out: it is the same for every
+            middle between the same two texts.
+        finish: "end" if the model ended the middle by itself; otherwise as for a completion.
+        forced: the end of the prefix, given back to be written again.
+        ending: the start of the suffix, taken over to be written with the middle.
+        prefix_cut, suffix_cut: bytes left out to fit the window, at the start of the prefix and
+            at the end of the suffix.
+
+    `text`, `raw` and `drawn` are those of the middle alone.
+    """
+
+    forced: bytes
+    ending: bytes
+    prefix_cut: int
+    suffix_cut: int
+
+
+def opening_of(asked: Request, index: SortedVocabulary) -> tuple[Opening, bytes]:
+    """What a request conditions on as it is, and the text before the middle.
+
+    In PSM that text is what the prefix gave back. In SPM it is also the prefix's last tokens, all
+    tokenizations of which are summed.
+
+    >>> from charwise.tokens.vocabulary import Vocabulary
+    >>> index = SortedVocabulary(Vocabulary.from_bytes([b"a", b"b", None]))
+    >>> opening_of(Request([2, 0, 1], b"a", b"", opening=1), index)
+    (Opening(ids=(2,), lead=b''), b'aba')
+    """
+    until = max(asked.opening, len(asked.ids) - EXACT_TOKENS)
+    last = index.vocabulary.decode(asked.ids[until:])
+    return Opening(tuple(asked.ids[:until]), b""), last + asked.forced
+
+
+def score_middles(
+    engine: TokenLM,
+    index: SortedVocabulary,
+    asked: Request,
+    found: Sequence[bytes],
+    effort: Effort,
+) -> list[float]:
+    """log Σ p_Δ(δ · end | x), over κ(δ) = r · m · s, given r: of each middle m, nats.
+
+    −inf for a middle that cannot be.
+
+    Raises:
+        EmptyBeamError: if what may spell a middle was left out.
+        TokenizationError: a middle that no token string spells.
+    """
+    opening, before = opening_of(asked, index)
+    texts = [Text(opening, before + m + asked.ending, len(before)) for m in found]
+    try:
+        scores = score_texts(engine, index, texts, effort, end=True)
+    except ZeroProbabilityError:
+        if len(texts) == 1:
+            return [-float("inf")]
+        return [score_middles(engine, index, asked, [m], effort)[0] for m in found]
+    return [float(score.logprobs.sum()) + (score.end_logprob or 0.0) for score in scores]
+
+
+def infill(
+    state: Cursor,
+    asked: Request,
+    effort: Effort,
+    *,
+    n: int,
+    max_new_bytes: int,
+    sampling: Sampling,
+    limit: Limit,
+) -> list[Infilling]:
+    """Middles of a request, the most probable first; see `CharLM.infill`.
+
+    Args:
+        state: after the request's opening and text, as `opening_of` divides it.
+        asked: the request.
+        effort: for the sums.
+        n, max_new_bytes, sampling, limit: as for `complete`.
+    """
+    engine, index = state.shared.engine, state.shared.index
+    drawn = _drawn(state, n, max_new_bytes + len(asked.ending), sampling, limit)
+    best: dict[bytes, Infilling] = {}
+    for completion in drawn:
+        found = middles(completion.raw, asked.ending, completion.finish == "end")
+        found = [middle for middle in found if len(middle) <= max_new_bytes] or [
+            completion.raw[:max_new_bytes]
+        ]
+        try:
+            logprobs = score_middles(engine, index, asked, found, effort)
+        except EmptyBeamError:  # an effort too coarse for one of them
+            logprobs = score_middles(engine, index, asked, found, PRESETS["exact"])
+        at = max(range(len(found)), key=logprobs.__getitem__)
+        one = _infilling(asked, completion, found[at], logprobs[at])
+        best.setdefault(one.raw, one)
+    return sorted(best.values(), key=lambda one: -one.logprob)
+
+
+def _drawn(
+    state: Cursor, n: int, max_new_bytes: int, sampling: Sampling, limit: Limit
+) -> list[Completion]:
+    """n completions of different beginnings, or as many samples."""
+    if sampling.temperature or n == 1 or not state.at_root:
+        return complete(state, n=n, max_new_bytes=max_new_bytes, sampling=sampling, limit=limit)
+    # Nothing was given back, so there is no covering to choose from: the next bytes are.
+    nxt = state.next()
+    firsts = [byte for byte in (-nxt.probs[:256]).argsort(kind="stable")[:n] if nxt.probs[byte] > 0]
+    found = complete(state, n=1, max_new_bytes=max_new_bytes, sampling=sampling, limit=limit)
+    for byte in firsts:
+        first = bytes([int(byte)])
+        for one in complete(
+            state + first,
+            n=1,
+            max_new_bytes=max(0, max_new_bytes - 1),
+            sampling=sampling,
+            limit=limit,
+        ):
+            raw = first + one.raw
+            found.append(Completion(one.text, raw, one.logprob, one.token_ids, 0, one.finish, 0))
+    distinct = {one.raw: one for one in reversed(found)}
+    return list(distinct.values())[::-1][:n]
+
+
+def _infilling(asked: Request, completion: Completion, middle: bytes, logprob: float) -> Infilling:
+    return Infilling(
+        decoder_after(asked.before).decode(middle),
+        middle,
+        logprob,
+        completion.token_ids,
+        completion.exact_from,
+        completion.finish,
+        len(middle) + len(asked.ending) + 1,
+        asked.forced,
+        asked.ending,
+        asked.prefix_cut,
+        asked.suffix_cut,
+    )

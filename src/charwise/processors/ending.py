@@ -1,0 +1,63 @@
+"""The decision at the other end: a middle may end only where it ends with what the suffix gave up.
+
+    new bytes, ending  →  what is still owed              infill.owed
+    owed               →  the end is not allowed, and its probability goes to what is owed
+
+A model that would end the middle before that has said that it is over; all that is missing then
+is what the suffix begins with. Like the mask at the beginning, this is read off the token ids at
+every call. The end itself is never forced: a model that goes on past the ending may do so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from charwise.healing import remaining
+from charwise.infill import owed, owed_tokens
+from charwise.tokens.index import SortedVocabulary
+
+
+def new_bytes(ids: Sequence[int], forced: bytes, index: SortedVocabulary) -> bytes | None:
+    """What generated tokens add beyond the forced text; None while, or if, they do not have it.
+
+    >>> from charwise import Vocabulary
+    >>> index = SortedVocabulary(Vocabulary.from_bytes([b"in", b"index", b"d"]))
+    >>> new_bytes([1], b"ind", index), new_bytes([0], b"ind", index)
+    (b'ex', None)
+    """
+    if remaining(forced, ids, index.vocabulary) != b"":
+        return None
+    return index.vocabulary.decode(ids)[len(forced) :]
+
+
+def hold_end_(row: torch.Tensor, new: bytes, ending: bytes, index: SortedVocabulary) -> bool:
+    """Take the end tokens out of a row of scores, in place, where the middle may not end.
+
+    Args:
+        row: `[columns]` scores, of which softmax makes probabilities.
+        new: the bytes written beyond the forced text.
+        ending: what the middle must end with.
+        index: of the model's vocabulary.
+
+    Returns:
+        Whether anything was changed.
+
+    >>> from charwise import Vocabulary
+    >>> index = SortedVocabulary(Vocabulary.from_bytes([b"y", b"ex", b"e", None], end_ids=[3]))
+    >>> row = torch.tensor([0.25, 0.25, 0.25, 0.25]).log()
+    >>> hold_end_(row, b"ind", b"ex", index), row.exp()
+    (True, tensor([0.2500, 0.5000, 0.2500, 0.0000]))
+    >>> hold_end_(row, b"index", b"ex", index)
+    False
+    """
+    if not owed(new, ending):
+        return False
+    ends = list(index.vocabulary.end_ids)
+    heir = next(iter(owed_tokens(new, ending, index)), None)
+    if heir is not None:
+        mass = torch.logsumexp(torch.cat((row[[heir]], row[ends])).float(), dim=0)
+        row[heir] = mass.to(row.dtype)
+    row[ends] = -torch.inf
+    return True

@@ -1,0 +1,1 @@
+"""Completions in the form of OpenAI's API: requests, calls to the server behind, answers."""

@@ -1,0 +1,162 @@
+"""The exchange between a client and the server behind: calls out, one answer back."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from charwise.errors import CharwiseError
+from charwise.processors.openai.answer import Answer, usage_of
+from charwise.processors.openai.asgi_call import Upstream, merged
+
+Message = dict[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Message, Receive, Send], Awaitable[None]]
+
+
+async def exchange(
+    app: App, scope: Message, receive: Receive, send: Send, answers: list[Answer]
+) -> None:
+    """Ask the server behind for every prompt, and answer the client as one.
+
+    A client that leaves ends the calls, and gets no answer. Between two calls others have their
+    turn: to make one takes the server a few milliseconds.
+    """
+    calls = [Upstream(json.dumps(answer.body).encode()) for answer in answers]
+    watch = asyncio.create_task(_end_with_client(receive, calls))
+    tasks = []
+    try:
+        for call in calls:
+            tasks.append(asyncio.create_task(call.run(app, scope, len(calls) > 1)))
+            await asyncio.sleep(0)
+        for call in calls:
+            await call.started.wait()
+        for call, task in zip(calls, tasks, strict=True):
+            if call.status is None and not watch.done():
+                await task  # raises what the server raised
+            if call.status != 200 and not watch.done():
+                await call.relay(send)
+                return
+        if not watch.done():
+            await (_stream if answers[0].streams else _respond)(send, calls, answers, watch)
+    finally:
+        watch.cancel()
+        for call in calls:
+            call.gone.set()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _end_with_client(receive: Receive, calls: list[Upstream]) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    for call in calls:
+        call.gone.set()
+
+
+async def _respond(
+    send: Send, calls: list[Upstream], answers: list[Answer], left: asyncio.Task[None]
+) -> None:
+    """One JSON object; none if the client left."""
+    async for number, chunk in merged(calls):
+        if isinstance(chunk, bytes):
+            continue
+        if "error" in chunk:
+            await _send_json(send, chunk["error"].get("code", 500), chunk, [])
+            return
+        try:
+            answers[number].add(chunk)
+        except CharwiseError as error:
+            await send_error(send, 500, str(error))
+            return
+        if answers[number].ended:
+            calls[number].gone.set()
+    if left.done():
+        return
+    body = answers[0].top | {
+        "choices": [choice for answer in answers for choice in answer.choices()],
+        "usage": usage_of(answers),
+    }
+    await _send_json(send, 200, body, calls[0].headers)
+
+
+async def _stream(
+    send: Send, calls: list[Upstream], answers: list[Answer], left: asyncio.Task[None]
+) -> None:
+    """Server-sent events, until the client leaves."""
+    start = {"type": "http.response.start", "status": 200, "headers": calls[0].headers}
+    await send(start)
+
+    async def event(data: bytes) -> None:
+        await send({"type": "http.response.body", "body": data, "more_body": True})
+
+    async for number, chunk in merged(calls):
+        if isinstance(chunk, bytes):  # a comment, to keep the connection alive
+            await event(chunk)
+            continue
+        answer = answers[number]
+        try:
+            choices = [] if "error" in chunk else answer.add(chunk)
+        except CharwiseError as error:
+            await event(_event({"error": _error(500, str(error))}))
+            break
+        if "error" in chunk:
+            await event(_event(chunk))
+        elif choices:
+            same = {name: answers[0].top[name] for name in ("id", "created") if answers[0].top}
+            await event(_event(chunk | same | {"choices": choices}))
+        if answer.ended:
+            calls[number].gone.set()
+    if left.done():
+        return
+    if any(answer.tells_usage for answer in answers):
+        await event(_event(answers[0].top | {"choices": [], "usage": usage_of(answers)}))
+    await event(b"data: [DONE]\n\n")
+    await send({"type": "http.response.body", "body": b""})
+
+
+async def read(receive: Receive) -> bytes:
+    """The whole body of a request."""
+    return (await read_up_to(receive, None))[0]
+
+
+async def read_up_to(receive: Receive, most: int | None) -> tuple[bytes, bool]:
+    """The body of a request, or its beginning of about `most` bytes; and whether that is all."""
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return b"".join(parts), True
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        if not message.get("more_body"):
+            return b"".join(parts), True
+        if most is not None and size > most:
+            return b"".join(parts), False
+
+
+def _event(chunk: Message) -> bytes:
+    return b"data: " + json.dumps(chunk, ensure_ascii=False).encode() + b"\n\n"
+
+
+def _error(status: int, message: str) -> Message:
+    kind = "BadRequestError" if status == 400 else "InternalServerError"
+    return {"message": message, "type": kind, "param": None, "code": status}
+
+
+async def send_error(send: Send, status: int, message: str) -> None:
+    """Answer with an error, in the form of OpenAI's API."""
+    await _send_json(send, status, {"error": _error(status, message)}, [])
+
+
+async def _send_json(
+    send: Send, status: int, content: Message, headers: list[tuple[bytes, bytes]]
+) -> None:
+    body = json.dumps(content, ensure_ascii=False).encode()
+    rest = [pair for pair in headers if pair[0] not in (b"content-length", b"content-type")]
+    own = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    await send({"type": "http.response.start", "status": status, "headers": rest + own})
+    await send({"type": "http.response.body", "body": body})

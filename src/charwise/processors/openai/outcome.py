@@ -1,0 +1,66 @@
+"""What became of a request, told in a header of its answer: healed, or not and why."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, NamedTuple
+
+from charwise.processors.openai.answer import Answer
+
+Message = dict[str, Any]
+Send = Callable[[Message], Awaitable[None]]
+
+#: The header's name.
+HEADER = b"x-charwise"
+
+
+class Outcome(NamedTuple):
+    """Healed, unless there is a reason why not.
+
+    Attributes:
+        reason: one word, why the request goes through as it came.
+        given_back: tokens that its prompts gave back, together.
+        forced: bytes that are reproduced, together.
+        how: "mask" or "exact".
+
+    >>> Outcome(None, 2, 5).header, Outcome("max_tokens").header
+    ('healed; given-back=2; forced=5', 'off; reason=max_tokens')
+    """
+
+    reason: str | None = None
+    given_back: int = 0
+    forced: int = 0
+    how: str = "mask"
+
+    @classmethod
+    def of(cls, answers: Iterable[Answer]) -> Outcome:
+        """Of the prompts that are healed together."""
+        healed = [answer.healed for answer in answers]
+        forced = sum(len(each.forced) for each in healed)
+        return cls(None, sum(each.given_back for each in healed), forced)
+
+    @property
+    def header(self) -> str:
+        """The header's value."""
+        if self.reason is not None:
+            return f"off; reason={self.reason}"
+        exactly = "; how=exact" if self.how == "exact" else ""
+        return f"healed; given-back={self.given_back}; forced={self.forced}{exactly}"
+
+
+def telling(send: Send, outcome: Outcome) -> Send:
+    """A `send` that adds the header to the response, in whatever form it comes.
+
+    What the server refused was not healed.
+    """
+
+    async def tell(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            became = outcome
+            if message["status"] >= 400 and outcome.reason is None:
+                became = Outcome("refused")
+            headers = [*message.get("headers", ()), (HEADER, became.header.encode())]
+            message = {**message, "headers": headers}
+        await send(message)
+
+    return tell

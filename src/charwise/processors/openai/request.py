@@ -1,0 +1,138 @@
+"""Completion requests in the form of OpenAI's API: read, and checked as far as they are used."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from charwise.errors import SettingError
+from charwise.tokens.vocabulary import Vocabulary
+
+Message = dict[str, Any]
+
+#: The request argument that says where to cut, or "off".
+HEAL = "charwise_heal"
+
+#: What servers write if a completion request does not say how much.
+DEFAULT_MAX_TOKENS = 16
+
+#: Fields that are numbers, and at least so much.
+_NUMBERS = {"max_tokens": 0, "min_tokens": 0, "n": 1}
+
+#: The types of the fields that are computed with; the server itself answers requests with others.
+_TYPES: dict[str, type | tuple[type, ...]] = {
+    "max_tokens": int,
+    "min_tokens": int,
+    "n": int,
+    "stop": (str, list),
+    "stream": bool,
+    "stream_options": dict,
+    "echo": bool,
+    "vllm_xargs": dict,
+}
+
+
+#: Where a list of ids, or of lists of them, begins.
+_IDS = re.compile(rb'"prompt"\s*:\s*\[\s*\[?\s*\d')
+
+
+def is_long_and_of_ids(body: bytes) -> bool:
+    """Whether a body has many token ids for a prompt, and does not ask for healing.
+
+    To parse it would keep all other requests waiting, for a prompt that is not healed.
+
+    >>> is_long_and_of_ids(b'{"prompt": [' + b"5, " * 50_000), is_long_and_of_ids(b'{"prompt": 5}')
+    (True, False)
+    """
+    return len(body) > 2**16 and HEAL.encode() not in body and _IDS.search(body) is not None
+
+
+def parsed(body: bytes) -> Message:
+    """A request that can be read; empty if it cannot, and the server itself will say so.
+
+    Raises:
+        SettingError: what servers stumble over: nesting that is too deep, half a surrogate pair.
+
+    >>> parsed(b'{"max_tokens": "8"}'), parsed(b'{"max_tokens": -1}'), parsed(b'{"stop": [')
+    ({'max_tokens': 8}, {}, {})
+    """
+    try:
+        request = json.loads(body)
+        if b"\\ud" in body.lower():
+            json.dumps(request, ensure_ascii=False).encode()
+    except RecursionError:
+        raise SettingError("the body of this request is nested too deeply.") from None
+    except UnicodeEncodeError as error:
+        raise SettingError(
+            f"the body of this request has {error.object[error.start]!r}, half of a surrogate "
+            "pair, which is no text."
+        ) from None
+    except ValueError:
+        return {}
+    if not isinstance(request, dict):
+        return {}
+    for name in _NUMBERS:
+        if name in request:
+            request[name] = _number(request[name])
+    return request if _well_formed(request) else {}
+
+
+def _number(value: Any) -> Any:
+    """What servers take for a whole number as one, anything else as it is.
+
+    >>> _number("8"), _number(8.0), _number("many"), _number(0.5)
+    (8, 8, 'many', 0.5)
+    """
+    if isinstance(value, str) and len(value) < 20 and value.isascii() and value.isdecimal():
+        return int(value)
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value
+
+
+def _well_formed(request: Message) -> bool:
+    for name, kind in _TYPES.items():
+        value = request.get(name)
+        if value is not None and not isinstance(value, kind):
+            return False
+    for name, least in _NUMBERS.items():
+        if request.get(name) is not None and request[name] < least:
+            return False
+    stop = request.get("stop") or []
+    return all(isinstance(string, str) and string for string in stop)
+
+
+def prompts(prompt: Any, *, with_ids: bool) -> list[Any]:
+    """The prompts of a request as a list, token ids only if asked for; empty if there is none."""
+    if isinstance(prompt, str):
+        return [prompt] if prompt else []
+    if not isinstance(prompt, list) or not prompt:
+        return []
+    if all(isinstance(part, str) and part for part in prompt):
+        return prompt
+    if not with_ids:
+        return []
+    if all(type(part) is int for part in prompt):
+        return [prompt]
+    every = all(
+        isinstance(part, list) and part and all(type(id) is int for id in part) for part in prompt
+    )
+    return prompt if every else []
+
+
+def text_of(prompt: Any, vocabulary: Vocabulary) -> str:
+    """A prompt of `prompts` as text."""
+    if isinstance(prompt, str):
+        return prompt
+    return vocabulary.decode(prompt).decode("utf-8", "replace")
+
+
+def asked(request: Message) -> int:
+    """How many tokens are asked for.
+
+    >>> asked({}), asked({"max_tokens": 3})
+    (16, 3)
+    """
+    most: int | None = request.get("max_tokens")
+    return DEFAULT_MAX_TOKENS if most is None else most

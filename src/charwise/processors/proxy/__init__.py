@@ -1,0 +1,1 @@
+"""Token healing in front of other people's servers: an HTTP proxy, `charwise heal-proxy`."""

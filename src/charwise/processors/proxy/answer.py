@@ -1,0 +1,128 @@
+"""Answers of servers that tell text and no token ids.
+
+The text is tokenized here, and read like token ids: the forced text is taken off, stop strings are
+searched and tokens are counted. A piece of a stream is a token's text as a rule, and becomes that
+token, so that a stream is asked for where the server has good ones. A text that comes in one piece,
+such as the tokens of one character, is counted as the tokenizer splits it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from charwise.processors.openai.answer import Answer
+from charwise.tokens.vocabulary import Vocabulary
+
+Message = dict[str, Any]
+
+
+class TextAnswer(Answer):
+    """The choices for one prompt; arguments and attributes are those of `Answer`."""
+
+    def __init__(self, vocabulary: Vocabulary, *arguments: Any, **named: Any) -> None:
+        super().__init__(vocabulary, *arguments, **named)
+        self._vocabulary = vocabulary
+        # Where nothing is kept of a prompt, some servers take the space off that it begins with.
+        self._lead = "" if self.body.get("prompt") else vocabulary.lead.decode()
+        self._begun: set[int] = set()
+        self._over: set[int] = set()
+
+    @property
+    def ended(self) -> bool:
+        """Whether the server has said all, or need not go on, for every choice.
+
+        It need not after a stop string. Otherwise it has a few tokens to go at most, and then its
+        numbers.
+        """
+        return len(self._over) == self._n
+
+    def add(self, chunk: Message) -> list[Message]:
+        """Take a chunk of the server; returns the choices to tell the client, if any.
+
+        Raises:
+            HealingError: the server does not reproduce the forced text.
+        """
+        counted = (chunk.get("usage") or {}).get("prompt_tokens")
+        if isinstance(counted, int):
+            self.prompt_tokens = counted + self.healed.given_back
+        for choice in chunk["choices"]:
+            choice["token_ids"] = self._ids(choice)
+        told = super().add(chunk)
+        for choice in chunk["choices"]:
+            own = self._choice(choice["index"])
+            if choice.get("finish_reason") is not None or own.new.stopped is not None:
+                self._over.add(choice["index"])
+        return [
+            {name: value for name, value in choice.items() if name in _FIELDS} for choice in told
+        ]
+
+    def choices(self) -> list[Message]:
+        """The whole choices, once the server has ended."""
+        return [
+            {name: value for name, value in choice.items() if name in _FIELDS}
+            for choice in super().choices()
+        ]
+
+    @property
+    def stopped(self) -> str | None:
+        """The stop string that was found here in the first choice."""
+        return self._choice(0).new.stopped
+
+    def _ids(self, choice: Message) -> list[int]:
+        text = choice.get("text") or ""
+        if text and choice["index"] not in self._begun:
+            self._begun.add(choice["index"])
+            if not text.startswith(self._lead):
+                text = self._lead + text
+        ids = list(self._vocabulary.encode(text)) if text else []
+        if choice.get("finish_reason") == "stop":
+            ids += [0]  # the token that ended it, or a stop string: it has no text
+        return ids
+
+
+#: The fields of a choice that these servers have.
+_FIELDS = ("index", "text", "logprobs", "finish_reason")
+
+
+class NativeAnswer:
+    """The answer to a request in the form of llama.cpp's own `/completion`.
+
+    Args:
+        answer: the same in OpenAI's form.
+
+    Attributes:
+        ended: whether the last chunk was handed out.
+    """
+
+    def __init__(self, answer: TextAnswer) -> None:
+        self.answer = answer
+        self.ended = False
+
+    def add(self, chunk: Message) -> Message | None:
+        """What the client is told of a chunk; None if that is nothing.
+
+        Raises:
+            HealingError: the server does not reproduce the forced text.
+        """
+        finish = None
+        if chunk.get("stop"):
+            finish = "length" if chunk.get("stop_type") == "limit" else "stop"
+        given = {"index": 0, "text": chunk.get("content", ""), "finish_reason": finish}
+        told = [] if self.ended else self.answer.add({"choices": [given]})
+        if not told:
+            return None
+        [choice] = told
+        own = {"content": choice["text"], "tokens": []}
+        own["tokens_predicted"] = self.answer.completion_tokens
+        if "tokens_evaluated" in chunk:
+            own["tokens_evaluated"] = chunk["tokens_evaluated"] + self.answer.healed.given_back
+        if choice["finish_reason"] is None:
+            return {**chunk, **own, "stop": False}
+        self.ended = True
+        stopped = self.answer.stopped
+        if finish is None or stopped is not None:
+            own |= {
+                "stop_type": "limit" if stopped is None else "word",
+                "stopping_word": stopped or "",
+            }
+        return {**chunk, **own, "stop": True}

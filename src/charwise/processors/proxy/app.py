@@ -1,0 +1,158 @@
+"""The proxy: an ASGI app that heals completion requests, and hands everything else on.
+
+    charwise heal-proxy --upstream http://127.0.0.1:8080 --tokenizer model.gguf
+
+A healed request goes to the server behind with the prompt's text up to the cut, and a grammar that
+begins with the rest of it and allows anything after that. What comes back starts with the forced
+text, which is taken off. What cannot be healed goes through as it came, unless the request asks
+for healing with `"charwise_heal": "auto"` (or "word", or a number of tokens): then it is an error.
+"off" turns healing off. The header `x-charwise` of an answer says which it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from dataclasses import replace
+
+from charwise.errors import CharwiseError
+from charwise.healing import cut
+from charwise.processors.openai.asgi_call import Upstream
+from charwise.processors.openai.exchange import exchange, read_up_to, send_error
+from charwise.processors.openai.outcome import Outcome, telling
+from charwise.processors.openai.request import HEAL, parsed
+from charwise.processors.proxy.native import exchange_native
+from charwise.processors.proxy.plan import Plan, checked, plan
+from charwise.processors.proxy.relay import Message, Receive, Relay, Send
+from charwise.processors.proxy.servers import PROBE, Server, server_of, starts
+from charwise.tokens.index import SortedVocabulary
+
+logger = logging.getLogger("charwise.proxy")
+
+#: Ends of the paths of completions in OpenAI's form, and in llama.cpp's own.
+_OPENAI = "/v1/completions"
+_NATIVE = ("/completion", "/completions")
+
+#: Longer bodies are not read, and not healed.
+MOST_BODY = 2**23
+
+#: So many prompts are tokenized at once; more wait for their turn.
+_THREADS = 2
+
+
+class HealingProxy:
+    """An ASGI app in front of one server.
+
+    Args:
+        index: of the served model's vocabulary.
+        relay: to the server behind.
+        server: its kind, if that is known; else its list of models says so.
+        model: heal only requests that name this model.
+        asked_only: heal only requests that ask for it.
+    """
+
+    def __init__(
+        self,
+        index: SortedVocabulary,
+        relay: Relay,
+        *,
+        server: Server | None = None,
+        model: str | None = None,
+        asked_only: bool = False,
+    ) -> None:
+        self._index = index
+        self._relay = relay
+        self._server = server
+        self._known: Server | None = None
+        self._model = model
+        self._asked_only = asked_only
+        self._turns = asyncio.Semaphore(_THREADS)
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1011})
+        elif scope["method"] == "POST" and _form(scope["path"]) is not None:
+            await self._complete(scope, receive, send)
+        else:
+            await self._relay(scope, receive, send)
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        while True:
+            message = await receive()
+            if message["type"] == "lifespan.startup":
+                await asyncio.to_thread(
+                    cut, [0, b"a"], self._index
+                )  # the index, before it is needed
+                await send({"type": "lifespan.startup.complete"})
+            else:
+                await self._relay.close()
+                await send({"type": "lifespan.shutdown.complete"})
+                return
+
+    async def _complete(self, scope: Message, receive: Receive, send: Send) -> None:
+        body, whole = await read_up_to(receive, MOST_BODY)
+        native = _form(scope["path"]) == "native"
+        try:
+            found = await self._plan(scope, body, native) if whole else Plan("size", [])
+        except CharwiseError as error:
+            await send_error(telling(send, Outcome("refused")), 400, str(error))
+            return
+        outcome = Outcome.of(found.answers) if found.reason is None else Outcome(found.reason)
+        logger.debug("%s: %s", scope["path"], outcome.header)
+        send = telling(send, outcome)
+        if found.answers:
+            # What is compressed cannot be read here.
+            headers = [pair for pair in scope["headers"] if pair[0] != b"accept-encoding"]
+            healed = {**scope, "headers": headers}
+            if native:
+                await exchange_native(self._relay, healed, receive, send, found.answers[0])
+            else:
+                await exchange(self._relay, healed, receive, send, list(found.answers))
+            return
+        if found.body is not None:
+            body = json.dumps(found.body).encode()
+        as_it_came = Upstream(body, receive, more=not whole)
+        await self._relay(as_it_came.scope(scope), as_it_came.receive, send)
+
+    async def _plan(self, scope: Message, body: bytes, native: bool) -> Plan:
+        async with self._turns:
+            request = checked(await asyncio.to_thread(parsed, body))
+            if not request:
+                return Plan("malformed", [])
+            named = request.get("model")
+            if self._model is not None and named != self._model:
+                rest = {name: value for name, value in request.items() if name != HEAL}
+                return Plan("model", [], rest if HEAL in request else None)
+            server = await self._find_server(scope)
+            return await asyncio.to_thread(
+                plan, request, self._index, server, native=native, asked_only=self._asked_only
+            )
+
+    async def _find_server(self, scope: Message) -> Server:
+        """What the server behind takes; asked for until it says so."""
+        if self._known is not None:
+            return self._known
+        headers = [pair for pair in scope["headers"] if pair[0] in (b"authorization", b"x-api-key")]
+        found = self._server or server_of((await self._relay.ask("/v1/models", headers))[1])
+        status = 200
+        if found.why_not is None:
+            status, answer = await self._relay.ask("/v1/completions", headers, PROBE)
+            found = replace(found, starts=starts(answer))
+        if found.name != "unknown" and status not in (0, 401, 403, 503):  # else ask again
+            self._known = found
+            logger.info("the server behind is %s", found.name)
+        return found
+
+
+def _form(path: str) -> str | None:
+    """Which form the requests of a path have, if it is one for completions.
+
+    >>> _form("/v1/completions"), _form("/completion"), _form("/v1/chat/completions")
+    ('openai', 'native', None)
+    """
+    if path.endswith(_OPENAI):
+        return "openai"
+    return "native" if path in _NATIVE else None

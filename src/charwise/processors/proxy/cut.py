@@ -1,0 +1,151 @@
+"""Prompts cut as text: the server behind tokenizes what is kept, as it would the whole prompt.
+
+Not every cut between two tokens will do. What is kept must become the same tokens without its end;
+what is forced must be whole characters, since grammars and answers are text. Where a cut is not
+fit, one more token is given back.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import NamedTuple
+
+from charwise.errors import HealingError
+from charwise.healing import Rule
+from charwise.processors.new_text import HealedPrompt, heal_prompt
+from charwise.tokens.index import SortedVocabulary
+from charwise.tokens.vocabulary import Vocabulary
+
+#: So many tokens more are given back to find a fit cut.
+_TRIES = 8
+
+#: Of a longer prompt so many characters are tokenized: the tokens near its end hardly ever depend
+#: on what comes before.
+_NEAR = 8192
+
+
+class CutText(NamedTuple):
+    """A prompt's text to keep, the text to reproduce after it, and the cut between tokens.
+
+    >>> CutText("->", " Nod", HealedPrompt([0], b" Nod", 2)).forced
+    ' Nod'
+    """
+
+    kept: str
+    forced: str
+    healed: HealedPrompt
+
+
+def most_forced(vocabulary: Vocabulary) -> int:
+    """Most bytes that are forced: a grammar keeps a state for each.
+
+    >>> most_forced(Vocabulary.from_bytes([b"a"]))
+    256
+    """
+    return max(256, 4 * vocabulary.munch)
+
+
+def cut_text(
+    prompt: str, index: SortedVocabulary, rule: Rule = "auto", *, starts: bool = False
+) -> CutText:
+    """Cut a prompt where healing should start, between two characters.
+
+    Special tokens in the text are taken for themselves, as these servers do; only what comes
+    after the last of them is cut. Of a long prompt only the end is tokenized, and the cut has only
+    the tokens there.
+
+    Args:
+        prompt: its text.
+        index: of the model's vocabulary.
+        rule: where to cut, as for `healing.cut`.
+        starts: whether nothing need be kept, since the server starts from a token of its own.
+
+    Raises:
+        HealingError: no fit cut near where the rule would have it, or too much to reproduce.
+        SettingError: an unknown rule.
+
+    >>> vocabulary = Vocabulary.from_bytes([b"->", b" ", b"No", b"d", b" Node", b"N"])
+    >>> cut_text("-> Nod", SortedVocabulary(vocabulary))[:2]
+    ('->', ' Nod')
+    """
+    near = _near_the_end(prompt, index.vocabulary, starts)
+    parts = near.parts(near.tail)
+    healed = heal_prompt(parts, index, rule)
+    for more in range(_TRIES):
+        if more:
+            back = healed.given_back + 1
+            healed = heal_prompt(parts, index, back)
+            if healed.given_back < back:
+                break
+        found = _as_text(near, healed, index.vocabulary)
+        if found is not None:
+            most = most_forced(index.vocabulary)
+            if len(healed.forced) > most:
+                raise HealingError(
+                    f"{len(healed.forced)} bytes would be forced; at most {most} may be. Give "
+                    "back fewer tokens, or leave it to the rule 'auto'."
+                )
+            return found
+    raise HealingError(
+        "the prompt cannot be cut near its end so that what is kept becomes the same tokens, and "
+        "the rest is whole characters."
+    )
+
+
+class _Near(NamedTuple):
+    """The end of a prompt, which is tokenized, and what stands for all that comes before it."""
+
+    head: str
+    before: list[int]
+    lead: str
+    tail: str
+
+    def parts(self, text: str) -> list[int | bytes]:
+        return [*self.before, (self.lead + text).encode()] if text else [*self.before]
+
+
+def _near_the_end(prompt: str, vocabulary: Vocabulary, starts: bool) -> _Near:
+    """What comes after the last special token, and of a long text the last lines."""
+    special, end = None, 0
+    pattern = _specials(tuple(sorted(vocabulary.special.values())))
+    for found in pattern.finditer(prompt) if pattern else ():
+        special, end = found[0], found.end()
+    lead = vocabulary.lead.decode()
+    if len(prompt) - end > _NEAR:
+        least = max(end, len(prompt) - _NEAR)
+        line = prompt.find("\n", least, len(prompt) - _NEAR // 2) + 1
+        at = line or least
+        return _Near(prompt[:at], [], "", prompt[at:])
+    if special is not None:
+        ids = {text: id for id, text in vocabulary.special.items()}
+        return _Near(prompt[:end], [ids[special]], lead, prompt[end:])
+    return _Near("", list(vocabulary.bos_ids) if starts else [], lead, prompt)
+
+
+def _as_text(near: _Near, healed: HealedPrompt, vocabulary: Vocabulary) -> CutText | None:
+    """The cut in the text itself; None if it is not fit."""
+    try:
+        forced = healed.forced.decode()
+    except UnicodeDecodeError:
+        return None
+    head, tail = near.head, near.tail
+    if not forced:
+        return CutText(head + tail, "", healed)
+    if "\0" in forced:
+        return None  # no grammar lets it through
+    if forced == near.lead + tail and not head and near.before:
+        return CutText("", forced, healed)  # all but the start token
+    if not tail.endswith(forced):
+        return None
+    kept = tail[: len(tail) - len(forced)]
+    if not kept and (near.lead or not head):
+        return None  # the server adds the lead to text after a special token, if there is any
+    ids = list(vocabulary.encode_prompt(near.parts(kept)))
+    return CutText(head + kept, forced, healed) if ids == healed.kept else None
+
+
+@lru_cache(maxsize=4)
+def _specials(texts: tuple[str, ...]) -> re.Pattern[str] | None:
+    longest_first = sorted((re.escape(text) for text in texts if text), key=len, reverse=True)
+    return re.compile("|".join(longest_first)) if longest_first else None

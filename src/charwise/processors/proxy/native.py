@@ -1,0 +1,86 @@
+"""One healed request in the form of llama.cpp's own `/completion`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+from charwise.errors import CharwiseError
+from charwise.processors.openai.asgi_call import Upstream
+from charwise.processors.openai.exchange import App, Receive, Send, send_error
+from charwise.processors.proxy.answer import Message, NativeAnswer, TextAnswer
+
+
+async def exchange_native(
+    app: App, scope: Message, receive: Receive, send: Send, answer: TextAnswer
+) -> None:
+    """Ask the server behind, and answer the client in the same form."""
+    call = Upstream(json.dumps(answer.body).encode())
+    task = asyncio.create_task(call.run(app, scope, one_of_many=False))
+    watch = asyncio.create_task(_end_with_client(receive, call))
+    try:
+        await call.started.wait()
+        if call.status is None:
+            await task  # raises what the server raised
+        elif call.status != 200:
+            await call.relay(send)
+        else:
+            await (_stream if answer.streams else _respond)(send, call, NativeAnswer(answer))
+    finally:
+        watch.cancel()
+        call.gone.set()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def _end_with_client(receive: Receive, call: Upstream) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    call.gone.set()
+
+
+async def _respond(send: Send, call: Upstream, answer: NativeAnswer) -> None:
+    """One JSON object, from one or from a stream of them."""
+    text, last = "", None
+    async for chunk in call.chunks():
+        if isinstance(chunk, bytes):
+            continue
+        try:
+            told = chunk if "error" in chunk else answer.add(chunk)
+        except CharwiseError as error:
+            await send_error(send, 500, str(error))
+            return
+        if told is not None:
+            last = told
+            text += told.get("content", "")
+        elif answer.ended and last is not None:
+            last = {**chunk, **last}  # what only the server's last word has: its timings
+        if "error" in chunk or answer.answer.stopped is not None or chunk.get("stop"):
+            break
+    if last is None:
+        return  # the client left, or the server broke off
+    body = json.dumps(last if "error" in last else {**last, "content": text}).encode()
+    rest = [pair for pair in call.headers if pair[0] not in (b"content-length", b"content-type")]
+    own = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    status = last["error"].get("code", 500) if "error" in last else 200
+    await send({"type": "http.response.start", "status": status, "headers": rest + own})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def _stream(send: Send, call: Upstream, answer: NativeAnswer) -> None:
+    """Server-sent events, without an end mark."""
+    await send({"type": "http.response.start", "status": 200, "headers": call.headers})
+    async for chunk in call.chunks():
+        if isinstance(chunk, bytes):
+            data = chunk
+        else:
+            try:
+                told = chunk if "error" in chunk else answer.add(chunk)
+            except CharwiseError as error:
+                told = {"error": {"code": 500, "message": str(error), "type": "server_error"}}
+            if told is None:
+                continue
+            data = b"data: " + json.dumps(told, separators=(",", ":")).encode() + b"\n\n"
+        await send({"type": "http.response.body", "body": data, "more_body": True})
+        if answer.ended or b'{"error"' in data[:16]:
+            break
+    await send({"type": "http.response.body", "body": b""})

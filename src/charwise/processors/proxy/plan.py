@@ -1,0 +1,225 @@
+"""Which requests can be healed, and what the server behind is asked instead."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from charwise.errors import CharwiseError, SettingError
+from charwise.healing import Rule
+from charwise.processors.openai.request import HEAL, Message, prompts
+from charwise.processors.proxy.answer import TextAnswer
+from charwise.processors.proxy.cut import CutText, cut_text
+from charwise.processors.proxy.gbnf import forced_first
+from charwise.processors.proxy.servers import Server
+from charwise.tokens.index import SortedVocabulary
+from charwise.tokens.stops import Stops
+from charwise.tokens.vocabulary import Vocabulary
+
+#: Fields that cannot go with healing, and why.
+UNFIT = {
+    "suffix": "the completion does not continue the prompt's end",
+    "logprobs": "they would list the tokens that write the prompt's end again",
+    "n_probs": "they would list the tokens that write the prompt's end again",
+    "json_schema": "only the server makes a grammar of it: give a grammar",
+    "response_format": "only the server makes a grammar of it: give a grammar",
+    "grammar_lazy": "the grammar would not be in force at the start",
+    "best_of": "the best of several would be chosen by other probabilities",
+    "prompt_embeds": "a prompt given as embeddings has no text",
+    "multimodal_data": "images are not text",
+    "response_fields": "what is taken off is not in all of them",
+    "min_tokens": "the server would count the tokens that write the prompt's end again",
+}
+
+#: Prompts and completions of one request, together: each is a request to the server behind.
+MOST_PROMPTS = 64
+
+#: Stop strings of one request.
+MOST_STOPS = 256
+
+#: How many tokens are asked for, by llama.cpp's own name and by OpenAI's.
+_MAX_TOKENS = ("n_predict", "max_tokens")
+
+
+class Plan(NamedTuple):
+    """What becomes of a request.
+
+    Attributes:
+        reason: why it goes through unhealed, in one word; None if it is healed.
+        answers: one for each prompt that is healed.
+        body: of the request without our own field, if it had that.
+    """
+
+    reason: str | None
+    answers: list[TextAnswer]
+    body: Message | None = None
+
+
+def plan(
+    request: Message, index: SortedVocabulary, server: Server, *, native: bool, asked_only: bool
+) -> Plan:
+    """Decide about one completion request.
+
+    Args:
+        request: as the client sent it.
+        index: of the model's vocabulary.
+        server: behind.
+        native: whether it is in the form of llama.cpp's `/completion`.
+        asked_only: heal only what asks for it.
+
+    Raises:
+        CharwiseError: healing was asked for, and cannot be had.
+    """
+    rule = request.get(HEAL)
+    without = {name: value for name, value in request.items() if name != HEAL}
+    body = without if rule is not None else None
+    if rule == "exact":
+        raise SettingError(
+            "exact healing asks for log-probabilities of named tokens after given tokens, which "
+            f'the server behind ({server.name}) does not tell: give "auto". vLLM\'s own '
+            "middleware can."
+        )
+    if rule == "off" or (rule is None and asked_only):
+        return Plan("asked" if rule else "not-asked", [], body)
+    reason = "cut"
+    try:
+        unfit = _why_not(without, server, native)
+        if unfit is not None:
+            reason, why = unfit
+            raise SettingError(f"this request cannot be healed: {why}.")
+        texts = prompts(without.get("prompt"), with_ids=False)
+        cuts = [_cut(text, index, rule, server) for text in texts]
+        if not any(cut.forced for cut in cuts):
+            return Plan("nothing-to-heal", [], body)
+        answers = [
+            _answer(without, text, cut, index, server, native, number)
+            for number, (text, cut) in enumerate(zip(texts, cuts, strict=True))
+        ]
+    except CharwiseError:
+        if rule is not None:
+            raise
+        return Plan(reason, [], body)
+    return Plan(None, answers, body)
+
+
+def _cut(text: str, index: SortedVocabulary, rule: Rule | None, server: Server) -> CutText:
+    return cut_text(text, index, "auto" if rule is None else rule, starts=server.starts)
+
+
+def _why_not(request: Message, server: Server, native: bool) -> tuple[str, str] | None:
+    """A word and a sentence; None if the request can be healed."""
+    if server.why_not is not None:
+        return server.why_not, f"the server behind ({server.name}) has no way to force a text"
+    if native and not server.native:
+        return "endpoint", f"{server.name} has no such endpoint"
+    for name, reason in UNFIT.items():
+        if request.get(name) not in (None, False, 0, "", [], {}, {"type": "text"}):
+            return name, f"{name} is set, and {reason}"
+    texts = prompts(request.get("prompt"), with_ids=False)
+    if not texts:
+        return "prompt", "its prompt is no text, and token ids do not say where words end"
+    wanted = request.get("n", request.get("n_cmpl")) or 1
+    if not isinstance(wanted, int) or len(texts) * wanted > MOST_PROMPTS:
+        return "too-many", f"more than {MOST_PROMPTS} completions in one request"
+    if native and (len(texts) > 1 or wanted > 1 or not isinstance(request["prompt"], str)):
+        return "several", "this endpoint is healed for one prompt and one completion"
+    if len(texts) > 1 and request.get("stream") and not server.streams_to_all:
+        return "several", f"{server.name} breaks a stream off when the next request comes"
+    if isinstance(request.get("stop"), list) and len(request["stop"]) > MOST_STOPS:
+        return "too-many", f"more than {MOST_STOPS} stop strings"
+    if not isinstance(request.get("grammar") or "", str):
+        return "grammar", "its grammar is no text"
+    field, most = _asked(request, server)
+    if field is not None and most == 0 and server.default_tokens is None:
+        return field, f"{field} is 0, so nothing is generated"
+    return None
+
+
+def _asked(request: Message, server: Server) -> tuple[str | None, int | None]:
+    """How many tokens are asked for, and the field that says so; a negative number is no bound."""
+    for name in _MAX_TOKENS if server.native else _MAX_TOKENS[1:]:
+        most = request.get(name)
+        if isinstance(most, int) and not isinstance(most, bool):
+            return name, most
+    return None, None
+
+
+def _answer(
+    request: Message,
+    prompt: str,
+    cut: CutText,
+    index: SortedVocabulary,
+    server: Server,
+    native: bool,
+    number: int,
+) -> TextAnswer:
+    name, asked = _asked(request, server)
+    most = server.default_tokens if asked is None else asked
+    if most is not None and (most < 0 or (most == 0 and server.default_tokens is not None)):
+        most = None
+    body: Message = {**request, "prompt": cut.kept}
+    several = (request.get("n") or 1) if server.several else 1
+    if cut.forced:
+        body["grammar"] = forced_first(cut.forced, request.get("grammar") or None)
+        if most is not None:
+            body[name or "max_tokens"] = most + cut.healed.given_back
+        body |= _without_specials(request, cut.forced, index.vocabulary)
+        if server.streams_to_all:  # it shows where tokens begin, and can be ended in time
+            body["stream"] = True
+        stops = Stops(request.get("stop") or None)
+        if stops:
+            body["stop"] = stops.apart_from(cut.healed.forced)
+    if request.get("echo"):
+        body["echo"] = False
+    seen = {field: request[field] for field in _READ if field in request}
+    return TextAnswer(
+        index.vocabulary,
+        {**seen, "n": several},
+        prompt,
+        cut.healed,
+        max_tokens=most,
+        first_index=number * several,
+        body=body,
+    )
+
+
+def _without_specials(request: Message, forced: str, vocabulary: Vocabulary) -> Message:
+    """A bias against special tokens that a grammar takes for the forced text, by their spelling.
+
+    A `<|im_start|>` would do for a forced `<`, and has no text in the answer. Those that end a text
+    cannot come before it is complete.
+    """
+    bias = request.get("logit_bias") or {}
+    alike = [
+        id
+        for id, text in vocabulary.special.items()
+        if text and id not in vocabulary.end_ids
+        if text.startswith(forced) or forced.startswith(text)
+    ]
+    if not alike or not isinstance(bias, Mapping) or request.get("logit_bias_type") == "tokens":
+        return {}
+    return {"logit_bias": {**bias, **{str(id): -100 for id in alike}}}
+
+
+#: What is read of a request to write its answer.
+_READ = ("stream", "stream_options", "echo", "stop")
+
+
+def checked(request: Any) -> Message | None:
+    """A request whose fields have the types that are relied on here; None for any other.
+
+    >>> checked({"prompt": "a", "stop": 3}), checked({"prompt": "a"})
+    (None, {'prompt': 'a'})
+    """
+    if not isinstance(request, Mapping):
+        return None
+    stop = request.get("stop")
+    stops = [stop] if isinstance(stop, str) else stop
+    if stops is not None and not isinstance(stops, list):
+        return None
+    if not all(isinstance(string, str) and string for string in stops or ()):
+        return None
+    options = request.get("stream_options")
+    if options is not None and not isinstance(options, Mapping):
+        return None
+    return dict(request)

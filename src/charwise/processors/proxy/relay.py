@@ -1,0 +1,184 @@
+"""An ASGI app that hands requests on to an HTTP server, and its answers back, as they come."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+from charwise.errors import MissingExtraError, SettingError
+
+Message = dict[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+logger = logging.getLogger("charwise.proxy")
+
+#: Headers that belong to one connection, not to the request.
+_OF_A_HOP = {
+    b"connection",
+    b"host",
+    b"keep-alive",
+    b"proxy-authenticate",
+    b"proxy-authorization",
+    b"proxy-connection",
+    b"te",
+    b"trailer",
+    b"transfer-encoding",
+    b"upgrade",
+}
+
+
+class Relay:
+    """Everything goes through as it is: paths, headers, bodies, streams, errors.
+
+    A client that leaves ends the request behind. A server that is not there is a 502, one that is
+    silent for too long a 504.
+
+    Args:
+        upstream: address of the server behind, such as `http://127.0.0.1:8080`.
+        seconds: how long it may say nothing.
+
+    Raises:
+        MissingExtraError: httpx is not installed.
+        SettingError: an address that is none.
+    """
+
+    def __init__(self, upstream: str, seconds: float = 600.0) -> None:
+        try:
+            import httpx
+        except ImportError as error:
+            raise MissingExtraError(
+                "httpx is not installed: pip install 'charwise[proxy]'."
+            ) from error
+        if not upstream.startswith(("http://", "https://")):
+            raise SettingError(f"the server behind is at {upstream!r}: give http://HOST:PORT.")
+        self._errors = (httpx.ConnectError, httpx.TimeoutException, httpx.HTTPError)
+        self._timeout_error = httpx.TimeoutException
+        self._upstream = upstream.rstrip("/")
+        self._client = httpx.AsyncClient(
+            timeout=httpx.Timeout(seconds, connect=min(10.0, seconds), pool=None),
+            limits=httpx.Limits(max_connections=None),
+            trust_env=False,
+        )
+        self._client.headers.clear()  # the client's own headers, and no others
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._client.aclose()
+
+    async def ask(
+        self, path: str, headers: list[tuple[bytes, bytes]], body: Message | None = None
+    ) -> tuple[int, Any]:
+        """Status and JSON of a path; 0 if the server says nothing, None if it says no JSON."""
+        method = "GET" if body is None else "POST"
+        try:
+            response = await self._client.request(
+                method, self._upstream + path, headers=headers, json=body
+            )
+        except self._errors:
+            return 0, None
+        try:
+            return response.status_code, response.json()
+        except ValueError:
+            return response.status_code, None
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Hand on one request, until it is answered or its client leaves."""
+        has_body = any(
+            name in (b"content-length", b"transfer-encoding") for name, _ in scope["headers"]
+        )
+        heard = asyncio.Event()
+        if not has_body:
+            heard.set()
+        answering = asyncio.ensure_future(self._answer(scope, receive, send, has_body, heard))
+        leaving = asyncio.ensure_future(_left(receive, heard))
+        try:
+            await asyncio.wait({answering, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            leaving.cancel()
+            if not answering.done():
+                answering.cancel()
+            await asyncio.gather(answering, leaving, return_exceptions=True)
+        if not answering.cancelled() and answering.exception() is not None:
+            raise answering.exception() or RuntimeError
+
+    async def _answer(
+        self, scope: Message, receive: Receive, send: Send, has_body: bool, heard: asyncio.Event
+    ) -> None:
+        path = scope.get("raw_path") or scope["path"].encode()
+        query = scope.get("query_string", b"")
+        url = (
+            self._upstream
+            + path.decode("latin-1")
+            + (f"?{query.decode('latin-1')}" if query else "")
+        )
+        request = self._client.build_request(
+            scope["method"],
+            url,
+            headers=[pair for pair in scope["headers"] if pair[0].lower() not in _OF_A_HOP],
+            content=_body(receive, heard) if has_body else None,
+        )
+        started = False
+        try:
+            response = await self._client.send(request, stream=True)
+            try:
+                headers = [
+                    (name.lower(), value)
+                    for name, value in response.headers.raw
+                    if name.lower() not in _OF_A_HOP
+                ]
+                await send(
+                    {
+                        "type": "http.response.start",
+                        "status": response.status_code,
+                        "headers": headers,
+                    }
+                )
+                started = True
+                async for part in response.aiter_raw():
+                    await send({"type": "http.response.body", "body": part, "more_body": True})
+                await send({"type": "http.response.body", "body": b""})
+            finally:
+                await response.aclose()
+        except self._errors as error:
+            logger.warning("%s: %s", url, error or type(error).__name__)
+            if started:
+                raise  # the connection breaks off, as the one behind did
+            await self._failed(send, error)
+
+    async def _failed(self, send: Send, error: Exception) -> None:
+        late = isinstance(error, self._timeout_error)
+        status = 504 if late else 502
+        what = "did not answer in time" if late else "cannot be reached"
+        message = f"the server behind {what}: {error or type(error).__name__}"
+        body = {"message": message, "type": "BadGateway", "param": None, "code": status}
+        content = json.dumps({"error": body}).encode()
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", b"%d" % len(content)),
+        ]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": content})
+
+
+async def _body(receive: Receive, heard: asyncio.Event) -> AsyncIterator[bytes]:
+    """The request's body, as it comes; sets `heard` at its end."""
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise asyncio.CancelledError
+        if message.get("body"):
+            yield message["body"]
+        if not message.get("more_body"):
+            heard.set()
+            return
+
+
+async def _left(receive: Receive, heard: asyncio.Event) -> None:
+    """Ends when the client leaves; listens once the body was heard."""
+    await heard.wait()
+    while (await receive())["type"] != "http.disconnect":
+        pass

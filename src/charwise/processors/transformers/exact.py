@@ -1,0 +1,222 @@
+"""Exact healing in transformers: a member of each forced text's covering, before `generate` runs.
+
+The kept ids of all prompts are evaluated once. What `charwise.boundary` asks of them, a few
+contexts at a time, is one call for each batch, on copies of their cache. Where the model has
+another kind of cache than keys and values, every call reads the kept ids again.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
+
+from charwise.boundary import Members, Question, Search
+from charwise.errors import HealingError, SettingError
+from charwise.healing import Cut
+from charwise.tokens.index import SortedVocabulary
+
+#: Contexts in one call of the model, whose copies of the cache are held at once.
+_ROWS = 16
+
+
+class Sampling(NamedTuple):
+    """What `generate` would do to the probabilities of a step.
+
+    >>> Sampling(0.0).temperature
+    0.0
+    """
+
+    temperature: float
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+
+
+def sampling_of(model: Any, given: dict[str, Any]) -> tuple[Sampling, int]:
+    """How members are to be chosen, and how many for each prompt, by the arguments of `generate`.
+
+    Raises:
+        SettingError: a search over several texts at once.
+    """
+    defaults: dict[str, Any] = {"do_sample": False, "num_beams": 1, "num_return_sequences": 1}
+    defaults |= {"temperature": 1.0, "top_k": 50, "top_p": None, "min_p": None}  # transformers'
+    configs = (given.get("generation_config"), model.generation_config)
+    values = {}
+    for name, default in defaults.items():
+        sources = [given.get(name), *(getattr(config, name, None) for config in configs)]
+        values[name] = next((value for value in sources if value is not None), default)
+    if values["num_beams"] != 1:
+        raise SettingError(
+            "how='exact' draws a member or takes the best, and beams are for neither: leave "
+            "num_beams out, or use how='mask'."
+        )
+    if not values["do_sample"]:
+        if values["num_return_sequences"] != 1:
+            raise SettingError("num_return_sequences needs do_sample=True: the best is one.")
+        return Sampling(0.0), 1
+    names = ("temperature", "top_k", "top_p", "min_p")
+    return Sampling(**{name: values[name] for name in names}), values["num_return_sequences"]
+
+
+class Begun(NamedTuple):
+    """The first tokens after each prompt's kept ids, and the cache of those ids if it can be used.
+
+    >>> Begun([[3, 4]], None).tokens
+    [[3, 4]]
+    """
+
+    tokens: list[list[int]]  # one list for each row of `generate`
+    cache: Any
+
+
+def begin(
+    model: Any,
+    index: SortedVocabulary,
+    cuts: Sequence[Cut],
+    filler: int,
+    sampling: Sampling,
+    copies: int,
+    window: int | None,
+) -> Begun:
+    """Choose `copies` members for each cut prompt; nothing for those that gave nothing back.
+
+    Random numbers are torch's, of the CPU, so its seed decides.
+
+    Raises:
+        HealingError: the members of some prompt cannot be found; see `boundary.Search`.
+    """
+    healed = [at for at, each in enumerate(cuts) if each.forced]
+    if not healed:
+        return Begun([[] for _ in cuts for _ in range(copies)], None)
+    searches = {}
+    for at in healed:
+        room = None if window is None else window - 1 - len(cuts[at].kept)
+        searches[at] = Search(index, cuts[at].forced, room=room)
+    with torch.no_grad():
+        kept = _Kept(model, [each.kept for each in cuts], filler)
+        while asked := [(at, q) for at, s in searches.items() for q in s.questions()]:
+            for at, question, logprobs in kept.answers(asked):
+                searches[at].answer(question.context, logprobs)
+    tokens: list[list[int]] = []
+    for at in range(len(cuts)):
+        if at in searches:
+            tokens += _chosen(searches[at].members(), sampling, copies)
+        else:
+            tokens += [[]] * copies
+    return Begun(tokens, kept.cache_for(tokens, copies))
+
+
+def _chosen(members: Members, sampling: Sampling, copies: int) -> list[list[int]]:
+    weights = members.weights(**sampling._asdict())
+    return [list(ids) for ids in members.draw(weights, torch.rand(copies).double().tolist())]
+
+
+class _Kept:
+    """The evaluated kept ids of a batch of prompts.
+
+    Args:
+        model: of transformers.
+        kept: ids of each prompt.
+        filler: an id to pad with.
+    """
+
+    def __init__(self, model: Any, kept: Sequence[list[int]], filler: int) -> None:
+        self._model, self._kept, self._filler = model, kept, filler
+        self._takes = set(inspect.signature(model.forward).parameters)
+        self._length = max(map(len, kept))
+        self._mask = torch.tensor([[0] * (self._length - len(k)) + [1] * len(k) for k in kept])
+        ids = [[filler] * (self._length - len(k)) + k for k in kept]
+        output = self._call(torch.tensor(ids), self._mask, None, last=1)
+        self._first = output.logits[:, -1]  # [prompts, width]
+        self._cache = _copied(getattr(output, "past_key_values", None))
+
+    def answers(
+        self, asked: Sequence[tuple[int, Question]]
+    ) -> list[tuple[int, Question, np.ndarray[Any, np.dtype[np.float64]]]]:
+        """Log-probabilities of what is asked after each prompt; the prompt's number comes first."""
+        found = []
+        for first in range(0, len(asked), _ROWS):
+            some = asked[first : first + _ROWS]
+            rows = self._logits([(at, question.context) for at, question in some])
+            for (at, question), logits in zip(some, rows, strict=True):
+                logs = logits.double() if logits.device.type != "mps" else logits.float()
+                logs = logs[torch.from_numpy(question.ids.copy()).to(logs.device)] - logs.logsumexp(
+                    -1
+                )
+                if logs.isnan().any():
+                    raise HealingError(
+                        "the model's logits are not numbers here: load it in bfloat16 or float32."
+                    )
+                found.append((at, question, logs.cpu().numpy()))
+        return found
+
+    def _logits(self, contexts: Sequence[tuple[int, tuple[int, ...]]]) -> list[torch.Tensor]:
+        """`[width]` of each context (prompt, tokens after it)."""
+        rows: list[torch.Tensor | None] = [
+            None if tokens else self._first[at] for at, tokens in contexts
+        ]
+        wanted = [n for n, row in enumerate(rows) if row is None]
+        if wanted:
+            some = [contexts[n] for n in wanted]
+            for n, row in zip(wanted, self._after(some), strict=True):
+                rows[n] = row
+        return [row for row in rows if row is not None]
+
+    def _after(self, contexts: Sequence[tuple[int, tuple[int, ...]]]) -> list[torch.Tensor]:
+        """The logits after contexts that have tokens: one call."""
+        longest = max(len(tokens) for _, tokens in contexts)
+        fill = [longest - len(tokens) for _, tokens in contexts]
+        prompts = torch.tensor([at for at, _ in contexts])
+        new = [
+            [*tokens, *[self._filler] * n] for (_, tokens), n in zip(contexts, fill, strict=True)
+        ]
+        seen = torch.tensor([[1] * (longest - n) + [0] * n for n in fill])
+        mask = torch.cat((self._mask[prompts], seen), 1)
+        ids = torch.tensor(new)
+        cache = _copied(self._cache, prompts.to(self._model.device))
+        if cache is None:
+            before = [[self._filler] * (self._length - len(k)) + k for k in self._kept]
+            ids = torch.cat((torch.tensor(before)[prompts], ids), 1)
+        logits = self._call(ids, mask, cache, last=longest).logits[:, -longest:]
+        return [logits[row, longest - 1 - n] for row, n in enumerate(fill)]
+
+    def _call(self, ids: torch.Tensor, mask: torch.Tensor, cache: Any, last: int) -> Any:
+        given: dict[str, Any] = {"attention_mask": mask, "use_cache": True}
+        if "position_ids" in self._takes:
+            given["position_ids"] = (mask.cumsum(-1) - 1).clamp(min=0)[:, -ids.shape[1] :]
+        if "logits_to_keep" in self._takes:
+            given["logits_to_keep"] = last
+        device = self._model.device
+        given = {k: v.to(device) if isinstance(v, torch.Tensor) else v for k, v in given.items()}
+        if cache is not None:
+            given["past_key_values"] = cache
+        return self._model(input_ids=ids.to(device), **given)
+
+    def cache_for(self, tokens: Sequence[list[int]], copies: int) -> Any:
+        """The cache of the kept ids for each row of `generate`; None if the rows do not allow it.
+
+        `generate` pads on the left, before the kept ids: they stay where they are only if as many
+        tokens follow in every row.
+        """
+        if len({len(each) for each in tokens}) > 1:
+            return None
+        prompts = torch.arange(len(self._kept)).repeat_interleave(copies)
+        return _copied(self._cache, prompts.to(self._model.device))
+
+
+def _copied(cache: Any, rows: torch.Tensor | None = None) -> Any:
+    """A copy of these rows of a cache, which can grow by itself; None of a kind not known."""
+    known = (DynamicLayer, DynamicSlidingWindowLayer)
+    if type(cache) is not DynamicCache or any(type(each) not in known for each in cache.layers):
+        return None
+    copied = copy.copy(cache)  # tensors are shared until a layer grows, which makes new ones
+    copied.layers = [copy.copy(layer) for layer in cache.layers]
+    if rows is not None:
+        copied.batch_select_indices(rows)
+    return copied

@@ -1,0 +1,186 @@
+"""Completion requests that ask for exact healing: `"vllm_xargs": {"charwise_heal": "exact"}`.
+
+Each choice goes on from a member of its own, so each is a call of its own: the prompt that vLLM
+gets is the kept ids and the member, and what the client gets begins inside the member. Where one
+token must reproduce the forced text, the mask is exact, and is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from charwise.errors import SettingError
+from charwise.processors.new_text import HealedPrompt
+from charwise.processors.openai.answer import Answer
+from charwise.processors.openai.request import HEAL, Message
+from charwise.processors.vllm.exact import Asking, chosen, members_from, needs_search
+from charwise.processors.vllm.openai_request import most_tokens, without_heal
+from charwise.processors.vllm.prompts import served
+from charwise.processors.vllm.structured import constraint
+from charwise.tokens.stops import Stops
+from charwise.tokens.vocabulary import Vocabulary
+
+
+def is_asked(request: Message) -> bool:
+    """Whether a request asks for exact healing.
+
+    >>> is_asked({"vllm_xargs": {"charwise_heal": "exact"}}), is_asked({})
+    (True, False)
+    """
+    return bool((request.get("vllm_xargs") or {}).get(HEAL) == "exact")
+
+
+def _check(request: Message) -> None:
+    """Refuse what cannot go with exact healing, beside what cannot go with any.
+
+    Raises:
+        SettingError: what it is, and why.
+    """
+    if request.get("logprobs") is not None:
+        raise SettingError(
+            "this request cannot be healed exactly: logprobs would lack those of its first "
+            'tokens, which are part of the prompt by then. Leave them out, or heal with "auto".'
+        )
+    if constraint(request) is not None:
+        raise SettingError(
+            "this request cannot be healed exactly: its structured output would begin after its "
+            'first tokens. Heal with "auto".'
+        )
+
+
+async def begun(state: Any, request: Message, answers: Sequence[Answer]) -> list[Answer]:
+    """An answer for each choice, which goes on from a member; asked of the engine itself.
+
+    Args:
+        state: of vLLM's application.
+        request: as the client sent it.
+        answers: as planned, one for each prompt.
+
+    Raises:
+        HealingError: members that cannot be found.
+        SettingError: an engine that cannot be asked; a model that is an adapter; what cannot go
+            with exact healing.
+    """
+    _check(request)
+    config = state.vllm_config
+    model = served(config.model_config)
+    _check_base_model(state, request)
+    asking = Asking(config, alone=False)
+    most = most_tokens(request)
+    defaults = config.model_config.get_diff_sampling_param()
+    given = {name: value for name, value in request.items() if value is not None}
+    found: list[Answer] = []
+    for number, answer in enumerate(answers):
+        healed = answer.healed
+        if not needs_search(model.index, healed):
+            found.append(answer)
+            continue
+        search = asking.search(model.index, healed, most or 1)
+        members = await members_from(state.engine_client, asking, search, healed.kept)
+        seed = request.get("seed")
+        rng = np.random.default_rng([abs(seed), number] if isinstance(seed, int) else None)
+        drawn = chosen(members, defaults | given, request.get("n") or 1, rng)
+        for copy, member in enumerate(drawn):
+            found.append(BegunAnswer(model.vocabulary, request, answer, number, copy, member))
+    return found
+
+
+class BegunAnswer(Answer):
+    """The answer of one choice whose first tokens are in the prompt that vLLM gets.
+
+    Args:
+        vocabulary: of the model.
+        request: as the client sent it.
+        answer: to all choices of the prompt, as planned.
+        number: of the prompt.
+        copy: of the choice among those of its prompt.
+        member: its first tokens.
+    """
+
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        request: Message,
+        answer: Answer,
+        number: int,
+        copy: int,
+        member: Sequence[int],
+    ) -> None:
+        healed = answer.healed
+        first = number * (request.get("n") or 1) + copy
+        beyond = vocabulary.decode(member)[len(healed.forced) :]
+        super().__init__(
+            vocabulary,
+            request | {"n": 1},
+            answer.prompt,
+            healed,
+            max_tokens=most_tokens(request),
+            first_index=first,
+            body=_body(request, healed, member, beyond, first, copy),
+        )
+        if copy:
+            self.prompt_tokens = 0  # they count once
+        self._member = list(member)
+        self._kept = healed.kept
+
+    def add(self, chunk: Message) -> list[Message]:
+        """See `Answer.add`: the first chunk brings the member as well."""
+        if self._member and chunk["choices"]:
+            [choice] = chunk["choices"]
+            ids = [*self._member, *(choice.get("token_ids") or [])]
+            choice = {**choice, "token_ids": ids}
+            if choice.get("prompt_token_ids") is not None:
+                choice["prompt_token_ids"] = self._kept
+            chunk = {**chunk, "choices": [choice]}
+            self._member = []
+        return super().add(chunk)
+
+
+def _body(
+    request: Message,
+    healed: HealedPrompt,
+    member: Sequence[int],
+    beyond: bytes,
+    first: int,
+    copy: int,
+) -> Message:
+    """What vLLM is asked: one completion, as much shorter as the member goes beyond the prompt.
+
+    Stop strings of which a match could begin there are searched here alone, on a stream.
+    """
+    body = without_heal(request)
+    body |= {"prompt": [*healed.kept, *member], "n": 1, "echo": False, "return_token_ids": True}
+    most = most_tokens(request)
+    if most is not None:
+        body["max_tokens"] = max(1, most - bool(beyond))
+    least = request.get("min_tokens") or 0
+    if least:
+        body["min_tokens"] = max(0, least - bool(beyond))
+    if isinstance(request.get("seed"), int):
+        body["seed"] = request["seed"] + copy
+    if request.get("request_id"):
+        body["request_id"] = f"{request['request_id']}-{first}"
+    stops = Stops(request.get("stop") or None)
+    safe = [] if least else stops.apart_from(beyond)
+    if len(safe) < len(stops.strings):
+        body |= {"stop": safe, "stream": True}
+    return body
+
+
+def _check_base_model(state: Any, request: Message) -> None:
+    """Refuse adapters: the engine is asked about the model itself.
+
+    Raises:
+        SettingError: the name is that of an adapter.
+    """
+    models = getattr(state, "openai_serving_models", None)
+    named = request.get("model")
+    is_base = getattr(models, "is_base_model", None)
+    if named and is_base is not None and not is_base(named):
+        raise SettingError(
+            f"{named!r} is no base model of this server, and adapters are not healed exactly: "
+            'heal with "auto".'
+        )

@@ -1,0 +1,120 @@
+"""Chat that goes on in the assistant's last message (`continue_final_message`).
+
+Such a prompt ends where a person stopped writing, like any other, and is healed like any other;
+without that, a template ends it between two tokens. vLLM's own handler says which ids a template
+makes of the messages. It takes ids in the place of messages where one server forwards them to
+another (`kv_transfer_params`), and so it takes those that are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from charwise.errors import SettingError
+from charwise.processors.openai.answer import Answer
+from charwise.processors.openai.chat_answer import ChatAnswer
+from charwise.processors.openai.request import HEAL, Message
+from charwise.processors.vllm import begun_answer
+from charwise.processors.vllm.openai_request import (
+    UNFIT,
+    Limits,
+    is_refused,
+    reproducing,
+    why_unfit,
+    without_grammar,
+    without_heal,
+)
+from charwise.processors.vllm.prompts import Served
+
+#: What a chat request has besides that cannot go with healing.
+_UNFIT = UNFIT | {
+    "echo": "the message would be repeated without its end",
+    "return_prompt_text": "the prompt would be told without its end",
+}
+
+
+def takes_ids() -> bool:
+    """Whether this vLLM takes ids in the place of messages; 0.30 and older do not."""
+    try:
+        from vllm.renderers import online_renderer
+    except ImportError:
+        return False
+    return hasattr(online_renderer, "_reused_prompt_token_ids")
+
+
+def before_rendering(request: Message, parses: bool) -> str | None:
+    """Why a chat request goes through as it came, in one word; None if its prompt may be healed.
+
+    Args:
+        request: as the client sent it.
+        parses: whether the server cuts reasoning or tool calls out of what is written.
+
+    Raises:
+        SettingError: healing was asked for, and cannot be had.
+    """
+    unfit = why_unfit(request, _UNFIT)
+    if request.get("continue_final_message") is not True:
+        unfit = "chat", "a chat template ends the prompt between two tokens"
+    elif not takes_ids():
+        unfit = "version", "this vLLM takes no token ids for a chat; 0.32 does"
+    elif parses or (request.get("tools") and request.get("tool_choice") != "none"):
+        unfit = "parser", "reasoning and tool calls are cut out of what is written"
+    if unfit and HEAL in (request.get("vllm_xargs") or ()):
+        raise SettingError(f"this request cannot be healed: {unfit[1]}.")
+    if begun_answer.is_asked(request):
+        raise SettingError(f'chat is healed by mask alone: leave {HEAL} out, or give "auto".')
+    return unfit[0] if unfit else None
+
+
+async def rendered(handler: Any, request: Message) -> list[int] | None:
+    """The ids that vLLM makes of the messages; None if it makes others, or refuses the request.
+
+    Args:
+        handler: vLLM's `OpenAIServingChat`.
+        request: as the client sent it.
+    """
+    from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+
+    try:
+        checked = ChatCompletionRequest.model_validate(without_heal(request))
+        found = await handler.render_chat_request(checked)
+    except Exception:  # vLLM meets it again, and says so itself
+        return None
+    if not isinstance(found, tuple):
+        return None
+    [prompt] = found[1]
+    return list(prompt["prompt_token_ids"]) if prompt.get("type") == "token" else None
+
+
+def plan(model: Served, limits: Limits, request: Message, ids: Sequence[int]) -> list[Answer] | str:
+    """The answer to come, or why the request goes through as it is, in one word.
+
+    Args:
+        model: that is served.
+        limits: of the server.
+        request: as the client sent it.
+        ids: that the template makes of its messages.
+
+    Raises:
+        CharwiseError: healing was asked for, and cannot be had.
+    """
+    rule = (request.get("vllm_xargs") or {}).get(HEAL)
+    healed = model.heal(ids, "auto" if rule is None else rule)
+    if not healed.forced:
+        return "nothing-to-heal"
+    most = request.get("max_completion_tokens")
+    if most is None:
+        most = request.get("max_tokens")
+    refused = is_refused(request, [], most, limits, model.vocabulary.munch)
+    room = limits.room(healed, most)
+    if refused or not room:
+        return "too-much"
+    body = without_heal(request) | {"kv_transfer_params": {"prompt_token_ids": healed.kept}}
+    body.pop("max_completion_tokens", None)
+    sent = reproducing(body, request, healed, None if most is None else room, limits)
+    if sent is None:
+        return without_grammar(healed, rule)
+    return [
+        ChatAnswer(model.vocabulary, request, "", healed, max_tokens=room, first_index=0, body=sent)
+    ]

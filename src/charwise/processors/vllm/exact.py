@@ -1,0 +1,251 @@
+"""Exact healing in vLLM: a member of the forced text's covering is chosen, then nothing is masked.
+
+What `charwise.boundary` asks about a context is a request of one token: its prompt is the kept ids
+and the context, all of which but the last few are in the prefix cache. The V2 model runner gives
+the log-probabilities of named tokens, 128 in a request. In V1 a request for named tokens spoils the
+log-probabilities of the other clients' requests in the same step, so it is asked for the likeliest
+of all tokens, as many as the server gives (`--max-logprobs`); those that it does not tell count as
+missing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+from numpy.typing import NDArray
+
+from charwise.boundary import Members, Question, Search
+from charwise.errors import HealingError, SettingError
+from charwise.processors.new_text import HealedPrompt
+from charwise.tokens.index import SortedVocabulary
+from charwise.tokens.stops import Stops
+
+#: Named tokens in one request, at most (vLLM's own bound).
+_NAMED = 128
+
+#: Requests for one context, at most: what starts with a single byte may be much.
+_REQUESTS = 64
+
+#: The likeliest tokens that V1 is asked for, where it gives as many as one wants.
+_LIKELIEST = 8192
+
+
+class Asking:
+    """How a vLLM is asked for log-probabilities.
+
+    Args:
+        config: vLLM's, of the engine.
+        alone: nobody else's requests are in the engine.
+
+    Raises:
+        SettingError: an engine whose log-probabilities are not the model's own.
+    """
+
+    def __init__(self, config: Any, *, alone: bool) -> None:
+        from vllm import SamplingParams
+
+        model = config.model_config
+        if model.logprobs_mode != "raw_logprobs":
+            raise SettingError(
+                f"this vLLM gives {model.logprobs_mode}, and exact healing needs the model's own "
+                "log-probabilities: serve with --logprobs-mode raw_logprobs."
+            )
+        self.width: int = model.get_vocab_size()
+        self.window: int = model.max_model_len
+        unspoiled = alone or bool(getattr(config, "use_v2_model_runner", False))
+        self.by_name = unspoiled and hasattr(SamplingParams, "logprob_token_ids")
+        most = self.width if model.max_logprobs == -1 else model.max_logprobs
+        self.likeliest: int = min(most, self.width, _LIKELIEST)
+
+    def parameters(self, question: Question) -> list[Any]:
+        """What is asked of the engine for one question: a list of `SamplingParams`."""
+        from vllm import SamplingParams
+
+        common = {"max_tokens": 1, "temperature": 0.0, "flat_logprobs": True, "detokenize": False}
+        if not self.by_name:
+            likeliest = -1 if self.likeliest == self.width else self.likeliest
+            return [SamplingParams(logprobs=likeliest, **common)]
+        ids = question.ids.tolist()
+        if len(ids) > _NAMED * _REQUESTS:
+            ids = ids[: _NAMED * _REQUESTS]  # shorter tokens come first; the rest is not seen
+        parts = [ids[at : at + _NAMED] for at in range(0, len(ids), _NAMED)]
+        return [SamplingParams(logprob_token_ids=part, **common) for part in parts]
+
+    def answer(
+        self, question: Question, completions: Sequence[Any]
+    ) -> tuple[NDArray[np.float64], float]:
+        """Log-probabilities of what was asked, and the most that is not seen of them."""
+        found = np.full(self.width, -np.inf)
+        told = np.zeros(self.width, dtype=bool)
+        for completion in completions:
+            flat = completion.logprobs
+            ids = np.array(flat.token_ids, dtype=np.int64)
+            found[ids] = flat.logprobs
+            told[ids] = True
+        logs = found[question.ids]
+        absent = int((~told[question.ids]).sum())
+        if not absent:
+            return logs, 0.0
+        unseen = max(0.0, 1.0 - float(np.exp(found).sum()))
+        if not self.by_name:  # none of the others is likelier than the last of the likeliest
+            unseen = min(unseen, absent * float(np.exp(found[told].min())))
+        return logs, unseen
+
+    def search(self, index: SortedVocabulary, healed: HealedPrompt, new_tokens: int) -> Search:
+        """A search that leaves room for new tokens."""
+        room = max(0, self.window - 1 - len(healed.kept) - new_tokens)
+        return Search(index, healed.forced, room=room)
+
+    def too_little(self, error: HealingError) -> HealingError:
+        """The same error, with what the operator can do about it."""
+        if self.by_name or self.likeliest == self.width:
+            return error
+        return HealingError(
+            f"{error} This vLLM tells the {self.likeliest} likeliest tokens: served with "
+            "--max-logprobs -1, or on its V2 model runner, it tells what is needed."
+        )
+
+
+def needs_search(index: SortedVocabulary, healed: HealedPrompt) -> bool:
+    """Whether the mask would not do: some token is a proper prefix of the forced text.
+
+    Otherwise one token reproduces all of it, and masking that one step is conditioning.
+
+    >>> from charwise.tokens.vocabulary import Vocabulary
+    >>> index = SortedVocabulary(Vocabulary.from_bytes([b"a", b"ab"]))
+    >>> [needs_search(index, HealedPrompt([0], forced, 1)) for forced in (b"", b"a", b"ab")]
+    [False, False, True]
+    """
+    return bool(healed.forced and index.prefixes(healed.forced))
+
+
+def drawn(
+    llm: Any, index: SortedVocabulary, healed: Sequence[HealedPrompt], parameters: Any
+) -> dict[int, list[tuple[int, ...]]]:
+    """`n` members for each prompt that needs a search, by its number; asked of a `vllm.LLM`.
+
+    Args:
+        llm: the engine.
+        index: of its vocabulary.
+        healed: the prompts, cut.
+        parameters: `SamplingParams` of the completions.
+
+    Raises:
+        HealingError: members that cannot be found.
+        SettingError: an engine that cannot be asked, or parameters that restrict the output.
+    """
+    for name in ("structured_outputs", "allowed_token_ids"):
+        if getattr(parameters, name, None):
+            raise SettingError(f"{name} restricts the output from its first token: heal by mask.")
+    asking = Asking(llm.llm_engine.vllm_config, alone=True)
+    new_tokens = parameters.max_tokens or 1
+    searches = {
+        at: asking.search(index, each, new_tokens)
+        for at, each in enumerate(healed)
+        if needs_search(index, each)
+    }
+    try:
+        while asked := [(at, q) for at, s in searches.items() for q in s.questions()]:
+            wanted = [asking.parameters(question) for _, question in asked]
+            prompts = [
+                {"prompt_token_ids": [*healed[at].kept, *question.context]}
+                for (at, question), parts in zip(asked, wanted, strict=True)
+                for _ in parts
+            ]
+            outputs = llm.generate(prompts, [p for parts in wanted for p in parts], use_tqdm=False)
+            told = iter(outputs)
+            for (at, question), parts in zip(asked, wanted, strict=True):
+                logs, unseen = asking.answer(question, [next(told).outputs[0] for _ in parts])
+                searches[at].answer(question.context, logs, unseen=unseen)
+    except HealingError as error:
+        raise asking.too_little(error) from None
+    rng = np.random.default_rng(parameters.seed)
+    count = parameters.n or 1
+    return {at: chosen(s.members(), parameters, count, rng) for at, s in searches.items()}
+
+
+def chosen(
+    members: Members, parameters: Any, count: int, rng: np.random.Generator
+) -> list[tuple[int, ...]]:
+    """As many members as completions are asked for, by `SamplingParams` or a request's fields."""
+    weights = members.weights(**sampling(parameters))
+    return members.draw(weights, rng.random(count).tolist())
+
+
+def after(
+    index: SortedVocabulary,
+    healed: HealedPrompt,
+    members: Sequence[tuple[int, ...]],
+    parameters: Any,
+) -> list[Any]:
+    """What is asked of vLLM after each member: one completion, as much shorter as it is begun.
+
+    Stop strings of which a match could begin in the member are searched by the reader alone.
+    """
+    found = []
+    for number, member in enumerate(members):
+        begun = index.vocabulary.decode(member)[len(healed.forced) :]
+        one = parameters.clone()
+        one.n = 1
+        if one.seed is not None:
+            one.seed += number
+        if one.max_tokens is not None:
+            one.max_tokens = max(1, one.max_tokens - bool(begun))
+        one.min_tokens = max(0, (one.min_tokens or 0) - bool(begun))
+        one.stop = [] if one.min_tokens else Stops(one.stop).apart_from(begun)
+        found.append(one)
+    return found
+
+
+async def members_from(client: Any, asking: Asking, search: Search, kept: list[int]) -> Members:
+    """Answer the questions of one search by the engine's client, a round at a time.
+
+    Raises:
+        HealingError: members that cannot be found.
+    """
+    try:
+        while questions := search.questions():
+            answers = await asyncio.gather(*(_ask(client, asking, kept, q) for q in questions))
+            for question, (logs, unseen) in zip(questions, answers, strict=True):
+                search.answer(question.context, logs, unseen=unseen)
+    except HealingError as error:
+        raise asking.too_little(error) from None
+    return search.members()
+
+
+async def _ask(
+    client: Any, asking: Asking, kept: list[int], question: Question
+) -> tuple[NDArray[np.float64], float]:
+    prompt = {"prompt_token_ids": [*kept, *question.context]}
+
+    async def one(parameters: Any) -> Any:
+        outputs = client.generate(prompt, parameters, f"charwise-{uuid4().hex}")
+        told = [output async for output in outputs if output.outputs]
+        if not told:
+            raise HealingError("vLLM ended a request without an answer: ask again.")
+        return told[-1].outputs[0]
+
+    parts = await asyncio.gather(*(one(each) for each in asking.parameters(question)))
+    return asking.answer(question, parts)
+
+
+def sampling(parameters: Any) -> dict[str, Any]:
+    """The arguments of `Members.weights`, of `SamplingParams` or of a request's fields.
+
+    >>> sampling({"temperature": 0.5, "top_k": 3, "n": 2})
+    {'temperature': 0.5, 'top_k': 3, 'top_p': None, 'min_p': None}
+    """
+    found: dict[str, Any] = dict.fromkeys(("temperature", "top_k", "top_p", "min_p"))
+    for name in found:
+        value: Any
+        value = parameters.get(name) if isinstance(parameters, dict) else getattr(parameters, name)
+        with suppress(TypeError, ValueError):  # what is no number vLLM itself refuses
+            found[name] = float(value)
+    if found["top_k"] is not None:
+        found["top_k"] = int(found["top_k"])
+    return {**found, "temperature": 1.0 if found["temperature"] is None else found["temperature"]}

@@ -1,0 +1,209 @@
+"""The template of a model that fills in the middle: its sentinels, found, laid out, recognised.
+
+    PSM   <prefix> P <suffix> S <middle>         the middle comes last
+    SPM   <prefix> <suffix> S <middle> P         it follows the prefix, which ends the prompt
+
+Sentinels are ids. A text is read as having them only where a client has written a whole template
+out (`with_sentinels`), which is how some editors send it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from charwise.errors import SettingError, TemplateError
+from charwise.healing import Cut, Rule, cut
+from charwise.tokens.index import SortedVocabulary
+from charwise.tokens.sentinels import SPELLINGS, spelling_of
+from charwise.tokens.vocabulary import Vocabulary
+
+#: Prefix, suffix, middle; or suffix, prefix, middle.
+Order = Literal["psm", "spm"]
+
+
+@dataclass(frozen=True)
+class Template:
+    """The sentinels of a model, as token ids.
+
+    Attributes:
+        prefix, suffix: come before the two.
+        middle: comes before the middle; None for models that take the suffix first, and whose
+            prefix ends the prompt.
+        family: whose they are.
+
+    >>> vocabulary = Vocabulary.from_bytes(
+    ...     [b"a", None, None, None], special={1: "<PRE>", 2: "<SUF>", 3: "<MID>"}
+    ... )
+    >>> Template.named(vocabulary, "<PRE>", "<SUF>", "<MID>")
+    Template(prefix=1, suffix=2, middle=3, family='given')
+    """
+
+    prefix: int
+    suffix: int
+    middle: int | None
+    family: str = "given"
+
+    @classmethod
+    def of(cls, vocabulary: Vocabulary) -> Template:
+        """The template that a vocabulary's special tokens show.
+
+        Raises:
+            TemplateError: they are of no family in the table (`tokens.sentinels`).
+
+        >>> names = ["<fim_prefix>", "<fim_suffix>", "<fim_middle>"]
+        >>> Template.of(Vocabulary.from_bytes([None] * 3 + [b"a"], special=dict(enumerate(names))))
+        Template(prefix=0, suffix=1, middle=2, family='StarCoder, Granite')
+        """
+        spelling = spelling_of(set(vocabulary.special.values()))
+        if spelling is None:
+            raise TemplateError(
+                "this model has no sentinels of fill-in-the-middle that are known: its special "
+                f"tokens are those of none of {'; '.join(one.family for one in SPELLINGS)}. If it "
+                "was trained to fill in, name its sentinels: "
+                "template=Template.named(vocabulary, prefix, suffix, middle), of charwise.template."
+            )
+        return cls.named(
+            vocabulary, spelling.prefix, spelling.suffix, spelling.middle, spelling.family
+        )
+
+    @classmethod
+    def named(
+        cls,
+        vocabulary: Vocabulary,
+        prefix: str,
+        suffix: str,
+        middle: str | None = None,
+        family: str = "given",
+    ) -> Template:
+        """A template by the spelling of its special tokens.
+
+        Raises:
+            TemplateError: the vocabulary has no special token of such a name.
+        """
+        ids = {name: id for id, name in vocabulary.special.items()}
+        for name in (prefix, suffix, middle):
+            if name is not None and name not in ids:
+                raise TemplateError(
+                    f"there is no special token {name!r}: those of this model are "
+                    f"{', '.join(map(repr, list(ids)[:20])) or 'none'}."
+                )
+        return cls(ids[prefix], ids[suffix], None if middle is None else ids[middle], family)
+
+    def order(self, asked: Order | None) -> Order:
+        """The order of a request: what was asked for, if the model knows it; PSM by default.
+
+        Raises:
+            TemplateError: PSM, of a model that knows the suffix first only.
+            SettingError: for an unknown order.
+
+        >>> Template(1, 2, 3).order(None), Template(1, 2, None).order(None)
+        ('psm', 'spm')
+        """
+        if asked is not None and asked not in ("psm", "spm"):
+            raise SettingError(f"order is {asked!r}: choose 'psm' or 'spm'.")
+        if asked == "psm" and self.middle is None:
+            raise TemplateError(
+                f"{self.family} has no sentinel before the middle: it takes the suffix first. "
+                "Leave the order out, or ask for order='spm'."
+            )
+        return asked or ("spm" if self.middle is None else "psm")
+
+    def layout(
+        self, start: Sequence[int], prefix: Sequence[int], suffix: Sequence[int], order: Order
+    ) -> list[int]:
+        """The ids of a prompt, after whose last one the middle comes.
+
+        >>> Template(7, 8, 9).layout([0], [1, 2], [3], "psm")
+        [0, 7, 1, 2, 8, 3, 9]
+        >>> Template(7, 8, 9).layout([0], [1, 2], [3], "spm")
+        [0, 7, 8, 3, 9, 1, 2]
+        >>> Template(7, 8, None).layout([0], [1, 2], [3], "spm")
+        [0, 8, 3, 7, 1, 2]
+        """
+        if self.middle is None:
+            return [*start, self.suffix, *suffix, self.prefix, *prefix]
+        if order == "spm":
+            return [*start, self.prefix, self.suffix, *suffix, self.middle, *prefix]
+        return [*start, self.prefix, *prefix, self.suffix, *suffix, self.middle]
+
+
+def cut_written(
+    ids: Sequence[int],
+    index: SortedVocabulary,
+    rule: Rule = "auto",
+    template: Template | None = None,
+) -> Cut | None:
+    """A prompt that holds a whole template, cut where the prefix in it ends; None if it holds none.
+
+    Editors write the template out and send it as a prompt. What they want healed is the end of the
+    prefix, which in PSM lies before the suffix. Nothing else is touched: no sentinel, and not what
+    comes before the template. In SPM the prefix ends the prompt, and `healing.cut` is all it takes.
+
+    Args:
+        ids: of the prompt, its sentinels as the tokens that they are.
+        index: of the model's vocabulary.
+        rule: where to cut, as for `healing.cut`.
+        template: the model's; by default what its special tokens show.
+
+    >>> tokens = [b"a", b"b", b"ab", b"c", None, None, None]
+    >>> index = SortedVocabulary(Vocabulary.from_bytes(tokens, special={4: "", 5: "", 6: ""}))
+    >>> cut_written([4, 3, 0, 5, 3, 6], index, template=Template(4, 5, 6))
+    Cut(kept=[4, 3, 5, 3, 6], forced=b'a')
+    >>> cut_written([3, 0], index, template=Template(4, 5, 6)) is None
+    True
+    """
+    if template is None:
+        try:
+            template = Template.of(index.vocabulary)
+        except TemplateError:
+            return None
+    ids = list(ids)
+    if template.middle is None or not ids or ids[-1] != template.middle:
+        return None
+    sentinels = [(at, id) for at, id in enumerate(ids) if id in (template.prefix, template.suffix)]
+    if [id for _, id in sentinels[-2:]] != [template.prefix, template.suffix]:
+        return None
+    (first, _), (last, _) = sentinels[-2:]
+    kept, forced = cut(ids[first:last], index, rule)
+    return Cut([*ids[:first], *kept, *ids[last:]], forced)
+
+
+def with_sentinels(text: str, vocabulary: Vocabulary) -> str | list[str | int]:
+    """A text with a whole template written out in it as a prompt with ids; else the text itself.
+
+    A template is whole if the text begins with it, each sentinel of the model occurs once, in an
+    order that there is, and nothing follows the sentinel of the middle (PSM). Otherwise a
+    sentinel's name may be part of what somebody edits, and stays text.
+
+    >>> names = {1: "<fim_prefix>", 2: "<fim_suffix>", 3: "<fim_middle>"}
+    >>> vocabulary = Vocabulary.from_bytes([b"a", None, None, None], special=names)
+    >>> with_sentinels("<fim_prefix>a<fim_suffix><fim_middle>", vocabulary)
+    [1, 'a', 2, 3]
+    >>> with_sentinels("print('<fim_prefix>')", vocabulary)
+    "print('<fim_prefix>')"
+    """
+    spelling = spelling_of(set(vocabulary.special.values()))
+    if spelling is None or any(text.count(name) > 1 for name in spelling.in_text if name):
+        return text
+    before, between, last = map(re.escape, spelling.in_text)
+    template = Template.of(vocabulary)
+    start, lead = list(vocabulary.bos_ids), vocabulary.lead.decode()
+    if template.middle is None:
+        if found := re.fullmatch(f"{between}(.*){before}(.*)", text, re.DOTALL):
+            return _parts(*start, template.suffix, found[1], template.prefix, lead + found[2])
+        return text
+    if found := re.fullmatch(f"{before}(.*){between}(.*){last}", text, re.DOTALL):
+        sides = lead + found[1], template.suffix, found[2]
+        return _parts(*start, template.prefix, *sides, template.middle)
+    before = re.escape(spelling.in_text[0].rstrip())  # two sentinels share the space between them
+    if found := re.fullmatch(f"{before}{between}(.*){last}(.*)", text, re.DOTALL):
+        sides = found[1], template.middle, found[2]
+        return _parts(*start, template.prefix, template.suffix, *sides)
+    return text
+
+
+def _parts(*parts: str | int) -> list[str | int]:
+    return [part for part in parts if part != ""]

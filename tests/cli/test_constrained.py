@@ -1,0 +1,79 @@
+"""`charwise complete` under a constraint."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from charwise.cli.app import app
+
+pytest.importorskip("llguidance")
+
+
+def run(*arguments: str, code: int = 0) -> str:
+    result = CliRunner().invoke(app, ["complete", *arguments], env={"COLUMNS": "100"})
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def test_a_regular_expression_with_the_probabilities_of_both() -> None:
+    shown = run("Answer: ", "--regex", r"(yes|no)\.")
+    assert "yes." in shown
+    assert "no." in shown
+    assert "all of it added up" in shown
+    answer = json.loads(run("Answer: ", "--regex", r"(yes|no)\.", "--json"))
+    assert sum(one["prob"] for one in answer["global"]) == pytest.approx(1)
+    assert {one["text"] for one in answer["global"]} == {"yes.", "no."}
+    assert answer["local"][0]["text"] in ("yes.", "no.")
+    assert answer["constraint_logprob"] < 0
+    assert answer["effective"] is None  # nothing was sampled
+
+
+def test_what_is_not_small_is_sampled() -> None:
+    answer = json.loads(
+        run("x = ", "--regex", "[0-9]{4}", "--particles", "20", "--json", "--seed", "3")
+    )
+    assert all(one["text"].isdigit() and len(one["text"]) == 4 for one in answer["global"])
+    assert 1 <= answer["effective"] <= 20
+    shown = run("x = ", "--regex", "[0-9]{4}", "--particles", "20", "-n", "3")
+    assert "effective sample size" in shown
+
+
+def test_files(tmp_path: Path) -> None:
+    schema, grammar = tmp_path / "schema.json", tmp_path / "grammar.lark"
+    schema.write_text('{"enum": ["größe", 3]}', encoding="utf-8")
+    grammar.write_text('start: "(" /[a-z]/ ")"', encoding="utf-8")
+    found = json.loads(run("x = ", "--json-schema", str(schema), "--json"))["global"]
+    assert {json.loads(one["text"]) for one in found} == {"größe", 3}
+    found = json.loads(run("f", "--grammar", str(grammar), "--json"))["global"]
+    assert all(one["text"][0] == "(" and one["text"][-1] == ")" for one in found)
+
+
+def test_choices() -> None:
+    answer = json.loads(
+        run(
+            "return ", *(part for one in ("True", "False") for part in ("--choices", one)), "--json"
+        )
+    )
+    assert [one["text"] for one in answer["global"]] == ["True", "False"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--regex", "("], "unclosed group"),
+        (["--regex", "a", "--choices", "b"], "choices and regex are given"),
+        (["--json-schema", "nowhere.json"], "cannot be read"),
+        (["--choices", "\udcff"], ""),
+    ],
+)
+def test_what_is_wrong_is_said(arguments: list[str], says: str) -> None:
+    result = CliRunner().invoke(app, ["complete", "x = ", *arguments])
+    if says:
+        assert result.exit_code != 0
+        assert says in " ".join((result.output + str(result.exception)).split())
+    else:
+        assert result.exit_code == 0, result.output

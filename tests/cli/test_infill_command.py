@@ -1,0 +1,106 @@
+"""`charwise infill`: between two texts, or at a place in a file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import typer
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from typer.testing import CliRunner
+
+from charwise.cli.app import app
+from charwise.cli.infill import sides
+from charwise.errors import InputError, TemplateError
+from charwise.models import EMBEDDED
+
+NAMES = ["<fim_prefix>", "<fim_suffix>", "<fim_middle>"]
+TEXT = "x = 1\nnaïve = x\n"
+
+
+def run(*arguments: str) -> Any:
+    return CliRunner().invoke(app, ["infill", *arguments], env={"COLUMNS": "100"})
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The embedded model with sentinels that it was not trained to use."""
+    path = tmp_path_factory.mktemp("model")
+    torch.manual_seed(1)
+    tokenizer = AutoTokenizer.from_pretrained(EMBEDDED)
+    tokenizer.add_special_tokens({"additional_special_tokens": NAMES})
+    model = AutoModelForCausalLM.from_pretrained(EMBEDDED)
+    model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+    model.save_pretrained(path)
+    tokenizer.save_pretrained(path)
+    return str(path)
+
+
+def test_both_cuts_and_every_method_are_shown(folder: str) -> None:
+    sent = ["--prefix", "for i in ra", "--suffix", "e(10):", "--model", folder]
+    result = run(*sent, "--max-new-bytes", "4")
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    assert lines[0] == "for␣i␣in ✂ ␣ra│e ✂ (10):"
+    assert lines[1] == "The middle begins with ' ra' and ends with 'e'."
+    assert [name for name in ("plain", "healed", "exact") if name in result.stdout] == [
+        "plain",
+        "healed",
+        "exact",
+    ]
+
+
+@pytest.mark.parametrize("order", ["psm", "spm"])
+def test_json(folder: str, order: str) -> None:
+    result = run(
+        "--prefix", "for i in ra", "--suffix", "e(10):", "--model", folder, "--json",
+        "--order", order, "--n", "2", "--max-new-bytes", "4",
+    )  # fmt: skip
+    answer = json.loads(result.stdout)
+    assert (answer["forced"], answer["ending"]) == (" ra", "e")
+    assert (answer["order"], answer["template"]) == (order, "StarCoder, Granite")
+    assert list(answer["middles"]) == ["plain", "healed", "exact"]
+    assert len(answer["logprobs"]) == len(answer["middles"]["exact"])
+    assert answer["logprobs"] == sorted(answer["logprobs"], reverse=True)
+    assert all(len(text.encode()) <= 4 for texts in answer["middles"].values() for text in texts)
+
+
+def test_a_place_in_a_file(folder: str, tmp_path: Path) -> None:
+    path = tmp_path / "a:b.py"
+    path.write_text(TEXT, encoding="utf-8")
+    result = run(f"{path}:2:4", "--model", folder, "--json", "--max-new-bytes", "2")
+    assert result.exit_code == 0, result.output
+    data = TEXT.encode()
+    for at in range(len(data) + 1):
+        assert sides(f"{path}:{at}") == (data[:at], data[at:])
+    for number, line in enumerate(TEXT.split("\n"), 1):
+        for column in range(1, len(line) + 2):
+            before, after = sides(f"{path}:{number}:{column}")
+            assert before + after == data
+            assert before.decode().split("\n")[-1] == line[: column - 1]
+            assert before.count(b"\n") == number - 1
+
+
+def test_what_is_no_place(tmp_path: Path) -> None:
+    path = tmp_path / "a.py"
+    path.write_text(TEXT, encoding="utf-8")
+    for place in (f"{path}:9:1", f"{path}:0:1", f"{path}:1:9", f"{path}:1:0", f"{path}:999"):
+        with pytest.raises(InputError):
+            sides(place)
+    with pytest.raises(InputError, match="No such file"):
+        sides(f"{tmp_path}/none.py:1:1")
+    with pytest.raises(typer.BadParameter):
+        sides("a.py")
+    assert run("a.py:1:1", "--prefix", "x").exit_code == 2
+
+
+def test_a_model_that_cannot_fill_in_is_refused() -> None:
+    from transformers import AutoTokenizer
+
+    if "<|fim_middle|>" in AutoTokenizer.from_pretrained(EMBEDDED).get_vocab():
+        pytest.skip("the embedded model fills in")
+    result = run("--prefix", "a", "--suffix", "b")
+    assert isinstance(result.exception, TemplateError)

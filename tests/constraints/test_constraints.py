@@ -1,0 +1,266 @@
+"""What may follow, against the definition: a byte may, if some member goes on with it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import re
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from charwise import SortedVocabulary, Vocabulary, constraints
+from charwise.constraints.constraint import END, Constraint, closed, finite
+from charwise.constraints.walk import Walked
+from charwise.errors import ConstraintError
+from models import examples
+
+pytest.importorskip("llguidance")
+
+#: Regular expressions that Python and llguidance read alike, on the letters a and b.
+ATOMS = st.sampled_from(["a", "b", "[ab]", "ab", "ba", "(a|bb)", "(ab)*", "a?", "b+", "a{2}"])
+PATTERNS = st.lists(ATOMS, min_size=1, max_size=3).map("".join) | st.tuples(
+    st.lists(ATOMS, min_size=1, max_size=2).map("".join), st.lists(ATOMS, max_size=2).map("".join)
+).map("|".join)
+
+
+@cache
+def words(letters: bytes, longest: int) -> list[bytes]:
+    """All words over some letters."""
+    sizes = range(longest + 1)
+    return [bytes(word) for size in sizes for word in itertools.product(letters, repeat=size)]
+
+
+def check(constraint: Constraint, members: set[bytes], letters: bytes, longest: int) -> None:
+    """`allowed` after every word is what the members say; words that leave them are refused."""
+    for word in words(letters, longest):
+        going_on = {one[len(word)] for one in members if one.startswith(word) and one != word}
+        if not any(one.startswith(word) for one in members):
+            with pytest.raises(ConstraintError):
+                constraint.after(word)
+            continue
+        allowed = constraint.after(word).allowed()
+        assert allowed[END] == (word in members), word
+        assert set(np.flatnonzero(allowed[:END]).tolist()) == going_on, word
+        assert closed(constraint.after(word)) == (not going_on)
+
+
+class TestChoices:
+    @given(st.sets(st.binary(max_size=4), min_size=1, max_size=12))
+    @examples(200)
+    def test_any_bytes(self, members: set[bytes]) -> None:
+        letters = bytes(sorted(set(b"".join(members)) | {0, 0xFF}))[:5]
+        check(constraints.choices(members), members, letters, longest=2)
+        for member in members:
+            assert constraints.choices(members).after(member).allowed()[END]
+
+    @given(st.sets(st.text("ab", max_size=5), min_size=1, max_size=8))
+    @examples(50)
+    def test_members_are_found_again(self, members: set[str]) -> None:
+        constraint = constraints.choices(members)
+        assert finite(constraint, len(members)) == sorted(member.encode() for member in members)
+        if len(members) > 1:
+            assert finite(constraint, len(members) - 1) is None
+
+    @pytest.mark.parametrize("wrong", [[], "yes", {"a": 1}, [1], None, 5, [None]])
+    def test_refused(self, wrong: object) -> None:
+        with pytest.raises(ConstraintError):
+            constraints.choices(wrong)  # type: ignore[arg-type]
+
+    def test_the_byte_that_may_not_follow_is_named(self) -> None:
+        with pytest.raises(ConstraintError, match=r"b'x' \(byte 2 of b'yex'\).*b's'") as caught:
+            constraints.choices(["yes", "no"]).after(b"yex")
+        assert caught.value.position == 2
+
+
+class TestExpressions:
+    @given(PATTERNS)
+    @examples(150)
+    def test_a_regular_expression_allows_what_python_matches(self, pattern: str) -> None:
+        # Every way to go on is seen within seven letters more: three atoms have six.
+        members = {word for word in words(b"ab", 10) if re.fullmatch(pattern.encode(), word)}
+        check(constraints.regex(pattern), members, b"ab", longest=3)
+
+    @given(PATTERNS, PATTERNS)
+    @examples(60)
+    def test_both_of_two_expressions_is_what_both_match(self, one: str, other: str) -> None:
+        both = [re.compile(pattern.encode()) for pattern in (one, other)]
+        members = {word for word in words(b"ab", 12) if all(p.fullmatch(word) for p in both)}
+        if not members:
+            with pytest.raises(ConstraintError):
+                constraints.both(constraints.regex(one), constraints.regex(other))
+            return
+        check(constraints.both(constraints.regex(one), constraints.regex(other)), members, b"ab", 2)
+
+    @given(PATTERNS, st.sets(st.text("ab", max_size=5), min_size=1, max_size=8))
+    @examples(60)
+    def test_both_of_other_constraints_allows_what_each_allows(
+        self, pattern: str, members: set[str]
+    ) -> None:
+        one, other = constraints.regex(pattern), constraints.choices(members)
+        if not (one.allowed() & other.allowed()).any():
+            with pytest.raises(ConstraintError, match="nothing satisfies both"):
+                constraints.both(one, other)
+            return
+        shared = constraints.both(one, other)
+        for member in members:
+            if re.fullmatch(pattern, member):
+                assert shared.after(member.encode()).allowed()[END]
+        for member in finite(shared, 100) or ():
+            assert re.fullmatch(pattern, member.decode())
+            assert member.decode() in members
+
+    def test_characters_of_several_bytes(self) -> None:
+        constraint = constraints.regex("é+!")
+        assert np.flatnonzero(constraint.allowed()).tolist() == [0xC3]
+        assert np.flatnonzero(constraint.after(b"\xc3").allowed()).tolist() == [0xA9]
+        after = constraint.after("é".encode()).allowed()
+        assert np.flatnonzero(after).tolist() == [ord("!"), 0xC3]
+
+    def test_slashes_and_line_breaks_in_both(self) -> None:
+        pattern, other = r"a/b\/c\\n", r"a.*"
+        shared = constraints.both(constraints.regex(pattern), constraints.regex(other))
+        assert finite(shared, 4) == [b"a/b/c\\n"]
+        shared = constraints.both(constraints.regex("a\nb|a/b"), constraints.regex("(?s:a.b)"))
+        assert finite(shared, 4) == [b"a\nb", b"a/b"]
+
+    def test_a_schema(self) -> None:
+        schema = {
+            "type": "object",
+            "properties": {"a": {"enum": ["x", "y"]}},
+            "required": ["a"],
+            "additionalProperties": False,
+        }
+        for given_as in (schema, json.dumps(schema)):
+            constraint = constraints.json_schema(given_as)
+            assert constraint.after(b'{"a":"x"}').allowed()[END]
+            with pytest.raises(ConstraintError):
+                constraint.after(b'{"b"')
+
+    @pytest.mark.parametrize(
+        ("make", "wrong", "says"),
+        [
+            ("regex", "(", "unclosed group"),
+            ("regex", "a{", "unclosed counted repetition"),
+            ("regex", "(?=x)y", "look-around"),
+            ("regex", b"a", "is a str"),
+            ("regex", r"[a&&b]", "cannot be satisfied|empty"),
+            ("json_schema", {"type": "strin"}, "Invalid type: strin"),
+            ("json_schema", {"not": {}}, "Unimplemented"),
+            ("json_schema", False, "schema is false"),
+            ("json_schema", "{", "no JSON"),
+            ("json_schema", [1], "is an object"),
+            ("json_schema", {"a": {1, 2}}, "cannot be written"),
+            ("lark", 'start: "a" b', "unknown name"),
+            ("lark", "nonsense", "."),
+            ("lark", None, "is a str"),
+        ],
+    )
+    def test_errors_come_at_once_and_say_what(self, make: str, wrong: object, says: str) -> None:
+        with pytest.raises(ConstraintError, match=says) as caught:
+            getattr(constraints, make)(wrong)
+        assert "<state>" not in str(caught.value)
+
+    def test_two_that_share_nothing(self) -> None:
+        with pytest.raises(ConstraintError, match="cannot be satisfied"):
+            constraints.both(constraints.regex("a"), constraints.regex("b"))
+        both = constraints.both(constraints.regex("a|b"), constraints.choices(["a"]))
+        assert both.characters
+        assert not constraints.both(
+            constraints.choices(["a"]), constraints.choices(["a"])
+        ).characters
+        with pytest.raises(ConstraintError, match="no constraint"):
+            constraints.both(constraints.regex("a"), "b")  # type: ignore[arg-type]
+
+    def test_values_do_not_change(self) -> None:
+        start = constraints.regex("ab|cd")
+        later = start.after(b"a")
+        assert start.allowed()[ord("c")]
+        assert not later.allowed()[ord("c")]
+        assert later.after(b"b").allowed()[END]
+        assert later.allowed()[ord("b")]
+
+
+class TestTokens:
+    """A token may follow if all of its bytes may: the native mask, and the walk."""
+
+    @staticmethod
+    def by_definition(constraint: Constraint, vocabulary: Vocabulary) -> np.ndarray:
+        mask = np.zeros(vocabulary.width, dtype=bool)
+        for id, token in enumerate(vocabulary.tokens):
+            if token is None:
+                continue
+            try:
+                constraint.after(token)
+            except ConstraintError:
+                continue
+            mask[id] = True
+        mask[list(vocabulary.end_ids)] = constraint.allowed()[END]
+        return mask
+
+    @given(
+        PATTERNS,
+        st.sets(st.text("abc", min_size=1, max_size=3), min_size=1, max_size=10),
+        st.integers(0, 3),
+    )
+    @examples(100)
+    def test_masks_are_those_of_the_definition(
+        self, pattern: str, tokens: set[str], along: int
+    ) -> None:
+        spelled = sorted(token.encode() for token in tokens)
+        # Twins, an id without bytes, and an end in between.
+        listed = [spelled[0], None, *spelled, None]
+        vocabulary = Vocabulary.from_bytes(listed, end_ids=[1])
+        index = SortedVocabulary(vocabulary)
+        constraint: Constraint = constraints.regex(pattern)
+        for _ in range(along):
+            going_on = np.flatnonzero(constraint.allowed()[:END])
+            if len(going_on):
+                constraint = constraint.after(bytes([going_on[0]]))
+        expected = self.by_definition(constraint, vocabulary)
+        native, walked = constraint.over(index), Walked(constraint, index)
+        np.testing.assert_array_equal(native.mask(), expected)
+        np.testing.assert_array_equal(walked.mask(), expected)
+        for id in np.flatnonzero(expected):
+            if vocabulary.tokens[id] is not None:
+                np.testing.assert_array_equal(
+                    native.after(vocabulary.tokens[id]).mask(),
+                    walked.after(vocabulary.tokens[id]).mask(),
+                )
+
+    @pytest.mark.parametrize("name", ["llama3", "qwen2", "llama2", "gpt2"])
+    def test_real_vocabularies(self, name: str) -> None:
+        data = os.environ.get("CHARWISE_DATA", "../shared/data")
+        folder = Path(data) / "tokenizers" / name
+        if not folder.is_dir():
+            pytest.skip("the tokenizers of CHARWISE_DATA are not here")
+        transformers = pytest.importorskip("transformers")
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+        index = SortedVocabulary(Vocabulary.from_transformers(tokenizer))
+        for constraint in (constraints.regex(r"(yes|no)\."), constraints.regex("naï?ve|\nx{3}")):
+            np.testing.assert_array_equal(
+                constraint.over(index).mask(), Walked(constraint, index).mask()
+            )
+
+
+class TestAsked:
+    def test_one_of_them(self) -> None:
+        assert constraints.constraint_of({}) is None
+        assert constraints.constraint_of({"regex": None}) is None
+        made = constraints.constraint_of({"regex": "a"})
+        assert made is not None
+        assert made.allowed()[ord("a")]
+        assert constraints.constraint_of({"constraint": made}) is made
+
+    def test_two_are_refused(self) -> None:
+        with pytest.raises(ConstraintError, match="choices and regex are given"):
+            constraints.constraint_of({"regex": "a", "choices": ["a"]})
+
+    def test_others_are_refused(self) -> None:
+        with pytest.raises(TypeError, match="regexp"):
+            constraints.constraint_of({"regexp": "a"})  # type: ignore[typeddict-unknown-key]

@@ -1,0 +1,343 @@
+"""Constraints and choices on random models, against sums by brute force."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from charwise import CharLM, constraints
+from charwise.constraints.constraint import END, closed, finite
+from charwise.coverings.reference import prefix_probability, string_probability
+from charwise.errors import (
+    ConstraintError,
+    ContextLengthError,
+    SettingError,
+    ZeroProbabilityError,
+)
+from models import Case, Model, cases, examples, table
+
+
+def lm_of(model: Model) -> CharLM:
+    return CharLM(model.lm, preset="exact")
+
+
+def prefix(model: Model, text: bytes) -> float:
+    return prefix_probability(text, model.p, model.vocabulary)
+
+
+def string(model: Model, text: bytes) -> float:
+    return string_probability(text, model.p, model.vocabulary)
+
+
+@st.composite
+def asked(draw: st.DrawFn) -> tuple[Case, list[bytes]]:
+    """A prompt of positive probability, and continuations over the model's letters."""
+    case = draw(cases(longest=4, largest=100))
+    letters = sorted(set(b"".join(case.model.index.sorted)))
+    sizes = st.integers(0, 4)
+    words = st.builds(
+        lambda size, numbers: bytes(letters[n % len(letters)] for n in numbers[:size]),
+        sizes,
+        st.lists(st.integers(0, 99), min_size=4, max_size=4),
+    )
+    choices = draw(st.lists(words, min_size=1, max_size=5, unique=True))
+    assume(prefix(case.model, case.text) > 1e-200)
+    return case, choices
+
+
+class TestChoose:
+    @given(asked(), st.sampled_from(["prefix", "ended", "stop"]))
+    @examples(300)
+    def test_probabilities_are_those_of_the_definition(
+        self, given_: tuple[Case, list[bytes]], how: str
+    ) -> None:
+        case, choices = given_
+        model, prompt = case.model, case.text
+        letter = model.index.sorted[0][:1]
+        if how == "prefix":
+            choices = [
+                one for one in choices if not any(o != one and o.startswith(one) for o in choices)
+            ]
+            expected = [prefix(model, prompt + one) for one in choices]
+            options = {}
+        elif how == "ended":
+            expected = [string(model, prompt + one) for one in choices]
+            options = {"ended": True}
+        else:
+            expected = [prefix(model, prompt + one + letter) for one in choices]
+            options = {"stop": letter}
+        whole = prefix(model, prompt)
+        if not sum(expected) > 1e-250:
+            with pytest.raises(ZeroProbabilityError):
+                lm_of(model).choose(prompt, choices, **options)
+            return
+        chosen = lm_of(model).choose(prompt, choices, **options)
+        assert chosen.raw == tuple(choices)
+        np.testing.assert_allclose(
+            np.exp(chosen.logprobs), np.array(expected) / whole, rtol=1e-9, atol=1e-250
+        )
+        np.testing.assert_allclose(chosen.probs, np.array(expected) / sum(expected), atol=1e-9)
+        if how == "prefix":
+            assert chosen.other == pytest.approx(1 - sum(expected) / whole, abs=1e-9)
+
+    def test_of_several_stops_the_sum(self) -> None:
+        model = table([b"a", b"b", b"ab"], {(): [0.4, 0.2, 0.3, 0.1]})
+        lm = lm_of(model)
+        apart = [lm.choose("", ["a"], stop=end).logprobs[0] for end in ("a", "b")]
+        both = lm.choose("", ["a"], stop=["a", "b"]).logprobs[0]
+        assert math.exp(both) == pytest.approx(sum(map(math.exp, apart)))
+
+    @pytest.mark.parametrize(
+        ("choices", "options", "error", "says"),
+        [
+            (["a", "a"], {}, SettingError, "twice"),
+            (["a", "ab"], {}, SettingError, "begins"),
+            (["a"], {"stop": ["a", "ab"]}, SettingError, "stop string"),
+            (["a"], {"stop": "b", "ended": True}, SettingError, "one of the two"),
+            ([], {}, ConstraintError, "no choices"),
+            ("ab", {}, ConstraintError, "list"),
+            ([1], {}, ConstraintError, "text or bytes"),
+            (["z"], {}, ZeroProbabilityError, "zero"),
+        ],
+    )
+    def test_refused(self, choices: object, options: dict, error: type, says: str) -> None:
+        model = table([b"a", b"b", b"ab"], {(): [0.4, 0.2, 0.3, 0.1]})
+        with pytest.raises(error, match=says):
+            lm_of(model).choose("b", choices, **options)  # type: ignore[arg-type]
+
+    def test_nested_choices_that_end(self) -> None:
+        model = table([b"a", b"b", b"ab"], {(): [0.4, 0.2, 0.3, 0.1]})
+        chosen = lm_of(model).choose("", ["a", "ab"], ended=True)
+        assert chosen.logprobs[0] == pytest.approx(math.log(0.4 * 0.1))
+
+    def test_a_choice_that_does_not_fit_the_window(self) -> None:
+        model = table([b"a", b"b", b"ab"], {(): [0.4, 0.2, 0.3, 0.1]})
+        model.lm.window = 32
+        with pytest.raises(ContextLengthError, match="Shorten"):
+            lm_of(model).choose("b", ["b" * 64])
+
+    def test_the_state_is_as_it_was(self) -> None:
+        import charwise
+
+        lm = charwise.load()
+        state = lm.state("for i in ra")
+        before, size = state.next().probs, len(state.shared.evaluated.tree.live)  # type: ignore[attr-defined]
+        first = state.choose(["nge(", "ndom."])
+        assert len(state.shared.evaluated.tree.live) == size  # type: ignore[attr-defined]
+        assert (state.next().probs == before).all()
+        np.testing.assert_allclose(
+            state.choose(["nge(", "ndom."]).logprobs, first.logprobs, atol=1e-5
+        )
+        assert ((state + "n").next()["g"]) > 0.5
+
+    def test_table(self) -> None:
+        model = table([b"a", b"b", b"ab"], {(): [0.4, 0.2, 0.3, 0.1]})
+        chosen = lm_of(model).choose("", ["b", b"a"])
+        frame = chosen.to_pandas()
+        assert list(frame.columns) == ["choice", "prob", "logprob", "error"]
+        assert frame.choice.tolist() == ["b", "a"]
+        assert "none of them: 0.1" in chosen._repr_html_()
+
+
+def conditional(model: Model, prompt: bytes, members: list[bytes], ends: bool) -> dict:
+    """p(member | prompt, one of them), by brute force: ended, or as what the text begins with."""
+    masses = {one: (string if ends else prefix)(model, prompt + one) for one in members}
+    total = sum(masses.values())
+    return {one: mass / total for one, mass in masses.items() if mass > 0} if total else {}
+
+
+@st.composite
+def small_sets(draw: st.DrawFn) -> tuple[Case, list[bytes]]:
+    """A prompt, and words of equal length: all are closed."""
+    case, _ = draw(asked())
+    size = draw(st.integers(1, 3))
+    letters = sorted(set(b"".join(case.model.index.sorted)))[:3]
+    every = [bytes(word) for word in itertools.product(letters, repeat=size)]
+    kept = draw(st.lists(st.sampled_from(every), min_size=1, max_size=6, unique=True))
+    return case, kept
+
+
+class TestGlobal:
+    @given(small_sets())
+    @examples(150)
+    def test_small_sets_are_added_up(self, given_: tuple[Case, list[bytes]]) -> None:
+        case, members = given_
+        expected = conditional(case.model, case.text, members, ends=False)
+        lm = lm_of(case.model)
+        if not expected:
+            with pytest.raises(ZeroProbabilityError):
+                lm.complete(case.text, choices=members, how="global", n=9)
+            return
+        found = lm.complete(case.text, choices=members, how="global", n=9)
+        shares = dict(zip([one.raw for one in found], found.weights, strict=True))  # type: ignore[attr-defined]
+        for member in members:
+            assert shares[member] == pytest.approx(expected.get(member, 0.0), abs=1e-9)
+        assert {one.finish for one in found} == {"constraint"}
+        mass = sum(prefix(case.model, case.text + one) for one in members)
+        assert found.logprob == pytest.approx(  # type: ignore[attr-defined]
+            math.log(mass / prefix(case.model, case.text)), abs=1e-9
+        )
+
+    def test_nested_members_end_by_the_model(self) -> None:
+        model = table([b"a", b"b", b"ab"], {(): [0.4, 0.2, 0.3, 0.1]})
+        found = lm_of(model).complete("", choices=["a", "ab"], how="global", n=2)
+        ended = 0.4 * 0.1  # [a] and the end; "ab" is closed, so whatever follows counts
+        begins = 0.3 + 0.4 * 0.2
+        assert dict(zip([c.text for c in found], found.weights, strict=True)) == pytest.approx(  # type: ignore[attr-defined]
+            {"a": ended / (ended + begins), "ab": begins / (ended + begins)}
+        )
+        assert [one.finish for one in found] == ["constraint", "end"]
+
+    def test_particles_are_unbiased(self) -> None:
+        """The mean of many estimates of p(C | prompt), and the weighted texts, are the truth."""
+        rows = {
+            (5,): [0.3, 0.2, 0.1, 0.3, 0.05, 0.05],
+            (0,): [0.2, 0.5, 0.1, 0.1, 0.0, 0.1],
+            (1,): [0.4, 0.2, 0.1, 0.1, 0.1, 0.1],
+            (2,): [0.1, 0.4, 0.1, 0.1, 0.1, 0.2],
+            (3,): [0.5, 0.1, 0.1, 0.1, 0.1, 0.1],
+            (4,): [0.2, 0.2, 0.2, 0.1, 0.1, 0.2],
+        }
+        model = table([b"a", b"b", b"aa", b"ab", b"aba"], rows, order=2)
+        # `a` leads into a dead end mostly: local renormalisation takes it far too often.
+        members = [b"abbbb", b"bbaba", b"babbb"]
+        truth = conditional(model, b"b", members, ends=False)
+        mass = sum(prefix(model, b"b" + one) for one in members) / prefix(model, b"b")
+        state, constraint = lm_of(model).state(b"b"), constraints.choices(members)
+        from charwise.cursor.particles import particles
+
+        estimates, shares = [], Counter[bytes]()
+        for seed in range(1000):
+            found = particles(state, constraint, 4, n=9, max_new_bytes=9, seed=seed)
+            estimate = math.exp(found.logprob)
+            estimates.append(estimate)
+            for one, weight in zip(found, found.weights, strict=True):
+                shares[one.raw] += estimate * weight
+        error = np.std(estimates) / math.sqrt(len(estimates))
+        assert abs(np.mean(estimates) - mass) < 4 * error
+        # The sums of unnormalised weights are unbiased, text by text.
+        for member in members:
+            assert shares[member] / 1000 == pytest.approx(truth[member] * mass, rel=0.12)
+
+    def test_many_particles_are_the_posterior(self) -> None:
+        model = table([b"a", b"b", b"ab"], {(): [0.4, 0.2, 0.3, 0.1]})
+        from charwise.cursor.particles import particles
+
+        constraint = constraints.choices(["aa", "ba", "bb"])
+        found = particles(lm_of(model).state(""), constraint, 20_000, n=9, seed=1)
+        truth = conditional(model, b"", [b"aa", b"ba", b"bb"], ends=False)
+        observed = np.array(
+            [dict(zip([c.raw for c in found], found.weights, strict=True))[m] for m in truth]
+        )
+        expected = np.array(list(truth.values()))
+        # Weighted draws: at most a few times the error of plain ones.
+        assert np.abs(observed - expected).max() < 5 * math.sqrt(0.25 / found.effective)
+
+    def test_where_all_particles_die(self) -> None:
+        model = table([b"a", b"b"], {(): [0.9, 0.0, 0.1]})
+        from charwise.cursor.particles import particles
+
+        with pytest.raises(ConstraintError, match="longest came to b'a'"):
+            particles(lm_of(model).state(""), constraints.choices(["ab"]), 4, seed=0)
+
+    @pytest.mark.parametrize(
+        ("options", "says"),
+        [
+            ({"how": "globally"}, "choose 'local' or 'global'"),
+            ({"how": "global"}, "give regex"),
+            ({"how": "global", "choices": ["a"], "temperature": 0.5}, "leave temperature"),
+            ({"how": "global", "choices": ["a"], "stop": "b"}, "leave temperature"),
+            ({"how": "global", "regex": "a+", "particles": 0}, "particles is 0"),
+        ],
+    )
+    def test_refused(self, options: dict, says: str) -> None:
+        model = table([b"a", b"b", b"ab"], {(): [0.4, 0.2, 0.3, 0.1]})
+        with pytest.raises(SettingError, match=says):
+            lm_of(model).complete("", **options)
+
+
+class TestLocal:
+    @given(asked(), st.integers(0, 2**31))
+    @examples(150)
+    def test_what_is_drawn_satisfies(self, given_: tuple[Case, list[bytes]], seed: int) -> None:
+        case, choices = given_
+        lm = lm_of(case.model)
+        try:
+            found = lm.complete(
+                case.text, choices=choices, n=4, temperature=1.0, seed=seed, max_new_bytes=64
+            )
+        except ConstraintError:
+            # Only if no token that covers the prompt fits, or none of what fits has mass.
+            reachable = [one for one in choices if prefix(case.model, case.text + one) > 0]
+            assert (
+                not any(string(case.model, case.text + one) > 0 for one in reachable)
+                or not reachable
+            )
+            return
+        for one in found:
+            if one.finish in ("constraint", "end"):
+                assert one.raw in choices
+            else:
+                assert one.finish == "dead end"
+                assert any(choice.startswith(one.raw) for choice in choices)
+
+    @given(asked())
+    @examples(150)
+    def test_next_is_the_renormalised_distribution(self, given_: tuple[Case, list[bytes]]) -> None:
+        case, choices = given_
+        state, constraint = lm_of(case.model).state(case.text), constraints.choices(choices)
+        whole, allowed = state.next().probs, constraint.allowed()
+        if not whole[allowed].sum() > 0:
+            with pytest.raises(ConstraintError):
+                state.next(constraint)
+            return
+        probs = state.next(constraint).probs
+        assert probs.sum() == pytest.approx(1)
+        np.testing.assert_allclose(probs[allowed], whole[allowed] / whole[allowed].sum())
+        assert (probs[~allowed] == 0).all()
+
+    def test_characters_and_streams_follow_too(self) -> None:
+        import charwise
+
+        lm = charwise.load()
+        drawn = list(lm.characters("return ", choices=["True", "False"], seed=3))
+        assert "".join(one.character for one in drawn) in ("True", "False")
+        assert "".join(lm.stream("return ", regex="[a-c]{2}x")).endswith("x")
+
+    def test_a_token_may_not_run_past_what_is_allowed(self) -> None:
+        import charwise
+
+        for temperature in (0.0, 1.0):
+            found = charwise.load().complete(
+                "Answer: ", regex=r"(yes|no)\.", n=8, temperature=temperature, seed=1
+            )
+            assert {one.text for one in found} <= {"yes.", "no."}
+            assert {one.finish for one in found} == {"constraint"}
+
+    def test_a_prompt_that_ends_inside_a_character(self) -> None:
+        import charwise
+
+        lm = charwise.load()
+        with pytest.raises(ConstraintError, match="inside a character"):
+            lm.complete(b"na\xc3", regex="ïve")
+        assert lm.complete(b"na\xc3", choices=[b"\xafve"])[0].raw == b"\xafve"
+        assert lm.complete(b"na\xc3", choices=[b"\xafve"])[0].text == "ïve"
+
+    def test_two_constraints_are_refused(self) -> None:
+        import charwise
+
+        with pytest.raises(ConstraintError, match="choices and regex"):
+            charwise.load().complete("a", regex="b", choices=["b"])
+
+
+def test_finite_sets_of_expressions() -> None:
+    assert finite(constraints.regex("(yes|no)[.!]"), 4) == [b"no!", b"no.", b"yes!", b"yes."]
+    assert finite(constraints.regex("a+"), 64) is None
+    assert not closed(constraints.regex("a+").after(b"a"))
+    assert constraints.regex("a+").after(b"a").allowed()[END]

@@ -1,0 +1,215 @@
+"""The exact way to fill in the middle, against sums over all token strings on both sides.
+
+The oracle knows nothing of `charwise.infill`: it finds by brute force what the two sides give up,
+lays the prompt out by hand, and adds up every token string. CHARWISE_EXAMPLES sets how many
+models are tried.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from charwise import CharLM, Vocabulary
+from charwise.coverings.members import covering_size
+from charwise.coverings.reference import (
+    conditional,
+    prefix_probability,
+    string_probability,
+)
+from charwise.cursor.limit import Limit
+from charwise.cursor.middle import infill, opening_of
+from charwise.cursor.sampling import Sampling
+from charwise.cursor.state import begin
+from charwise.engines.ngram import NgramLM
+from charwise.errors import TokenizationError, ZeroProbabilityError
+from charwise.infill import request
+from charwise.template import Template
+from models import Model, Rows, close_logs, examples, log_of, models, random_lm, texts
+
+EXAMPLES = int(os.environ.get("CHARWISE_EXAMPLES", "120"))
+
+
+def with_sentinels(model: Model) -> tuple[Model, Template]:
+    """The same tokens and three sentinels, with rows of a model that is as random."""
+    old, lm = model.vocabulary, model.lm
+    width = old.width
+    vocabulary = Vocabulary.from_bytes(
+        [*old.tokens, None, None, None],
+        end_ids=old.end_ids,
+        bos_ids=old.bos_ids,
+        special={width: "<fim_prefix>", width + 1: "<fim_suffix>", width + 2: "<fim_middle>"},
+    )
+    given: Any = lm._rows
+    rows = Rows(vocabulary, given.seed, given.zeros, 0.0, given.power)
+    return Model(vocabulary, NgramLM(vocabulary, lm.order, rows)), Template.of(vocabulary)
+
+
+@st.composite
+def tasks(draw: st.DrawFn) -> tuple[Model, Template, bytes, bytes, bytes, str]:
+    """A model with sentinels, a prefix, a middle, a suffix and an order."""
+    model, template = with_sentinels(draw(models()))
+    whole = draw(texts(model, 9))
+    cuts = sorted(
+        random.Random(draw(st.integers(0, 2**32 - 1))).choices(range(len(whole) + 1), k=2)
+    )
+    prefix, middle, suffix = whole[: cuts[0]], whole[cuts[0] : cuts[1]], whole[cuts[1] :]
+    return model, template, prefix, middle, suffix, draw(st.sampled_from(("psm", "spm")))
+
+
+def given_up(tokens: list[bytes], prefix: list[bytes], suffix: list[bytes]) -> tuple[int, int]:
+    """How many tokens the two sides give up, by the rule as it is said."""
+    text, after = b"".join(prefix), b"".join(suffix)
+    starts = [
+        at
+        for at in range(len(text))
+        if any(t.startswith(text[at:]) and len(t) > len(text) - at for t in tokens)
+    ]
+    stops = [
+        at
+        for at in range(1, len(after) + 1)
+        if any(t.endswith(after[:at]) and len(t) > at for t in tokens)
+    ]
+    back = forth = 0
+    while starts and len(b"".join(prefix[: len(prefix) - back])) > min(starts):
+        back += 1
+    while stops and len(b"".join(suffix[:forth])) < max(stops):
+        forth += 1
+    return back, forth
+
+
+@given(tasks())
+@examples(EXAMPLES)
+def test_scores_are_sums_over_all_token_strings(task: tuple[Any, ...]) -> None:
+    model, template, prefix, middle, suffix, order = task
+    vocabulary = model.vocabulary
+    try:
+        before, after = vocabulary.encode(prefix), vocabulary.encode(suffix)
+    except TokenizationError:
+        return  # no prompt can hold such a text
+    tokens = [token for token in vocabulary.tokens if token is not None]
+    back, forth = given_up(
+        tokens,
+        [vocabulary.tokens[id] or b"" for id in before],
+        [vocabulary.tokens[id] or b"" for id in after],
+    )
+    forced = vocabulary.decode(before[len(before) - back :])
+    ending = vocabulary.decode(after[:forth])
+    start, kept, rest = list(vocabulary.bos_ids), before[: len(before) - back], after[forth:]
+    lead = b""
+    if order == "psm":
+        prompt = [*start, template.prefix, *kept, template.suffix, *rest, template.middle]
+        lead = forced
+    else:
+        prompt = [*start, template.prefix, template.suffix, *rest, template.middle]
+        lead = prefix
+    text = lead + middle + ending
+    if covering_size(model.index, text) > 400:
+        return
+    p = conditional(model.lm, prompt)
+    condition = prefix_probability(lead, p, vocabulary)
+    lm = CharLM(model.lm, preset="exact")
+    if condition == 0:
+        with pytest.raises(ZeroProbabilityError):
+            lm.infill(prefix, suffix, order=order, template=template)
+        return
+    expected = log_of(string_probability(text, p, vocabulary)) - math.log(condition)
+    try:
+        found = lm.score_infill(prefix, middle, suffix, order=order, template=template)
+    except TokenizationError:  # a byte that no token has
+        assert expected == -math.inf
+        return
+    assert close_logs(found, expected)
+
+
+@given(tasks())
+@examples(EXAMPLES // 3)
+def test_middles_come_by_falling_probability_each_with_its_own(task: tuple[Any, ...]) -> None:
+    model, template, prefix, _, suffix, order = task
+    lm = CharLM(model.lm, preset="exact")
+    try:
+        found = lm.infill(prefix, suffix, n=4, max_new_bytes=5, order=order, template=template)
+    except (TokenizationError, ZeroProbabilityError):
+        return
+    assert found
+    assert len({one.raw for one in found}) == len(found)
+    assert [one.logprob for one in found] == sorted((one.logprob for one in found), reverse=True)
+    asked = request(prefix, suffix, template, model.index, order=order)
+    opening, text = opening_of(asked, model.index)
+    p = conditional(model.lm, opening.ids)
+    for one in found:
+        assert len(one.raw) <= 5
+        whole = text + one.raw + one.ending
+        assert prefix.endswith(one.forced)
+        assert suffix.startswith(one.ending)
+        if covering_size(model.index, whole) <= 400:
+            expected = log_of(string_probability(whole, p, model.vocabulary)) - math.log(
+                prefix_probability(text, p, model.vocabulary)
+            )
+            assert close_logs(one.logprob, expected)
+
+
+def test_the_end_is_where_the_sum_says_and_not_at_the_first_match() -> None:
+    """`x` after `ab`: the model ends after the second `x`, hardly ever after the first."""
+    tokens: list[bytes | None] = [b"a", b"x", b"b", None, None, None, None]
+    vocabulary = Vocabulary.from_bytes(
+        tokens,
+        end_ids=[3],
+        bos_ids=[3],
+        special={4: "<fim_prefix>", 5: "<fim_suffix>", 6: "<fim_middle>"},
+    )
+    rows = {
+        (6, 0): [0.0, 1.0, 0.0, 0.0],  # the middle starts with ax
+        (0, 1): [0.0, 0.0, 0.9, 0.1],  # then b, or the end
+        (1, 2): [0.0, 1.0, 0.0, 0.0],  # then x
+        (2, 1): [0.1, 0.0, 0.0, 0.9],  # then the end
+        (3,): [0.9, 0.1, 0.0, 0.0],
+    }
+
+    def row(context: tuple[int, ...]) -> list[float]:
+        return [*rows.get(context, [0.97, 0.01, 0.01, 0.01]), 0.0, 0.0, 0.0]
+
+    lm = CharLM(NgramLM(vocabulary, 3, row), preset="exact")
+    template = Template.of(vocabulary)
+    asked = request("a", "x", template, lm.index, right=1)
+    assert asked.ending == b"x"
+    scores = [
+        math.exp(lm.score("ax" + rest, context=[*asked.ids], end=True).logprobs.sum())
+        for rest in ("", "bx")
+    ]
+    assert scores[0] > scores[1]  # as prefixes: it is the end that tells
+    state = begin(lm.engine, lm.index, *opening_of(asked, lm.index), lm.effort)
+    [one] = infill(
+        state, asked, lm.effort, n=1, max_new_bytes=8, sampling=Sampling(), limit=Limit()
+    )
+    assert (one.raw, one.finish) == (b"axb", "end")
+
+
+def test_what_does_not_fit_the_window_is_cut_and_the_answer_says_so() -> None:
+    tokens: list[bytes | None] = [bytes([byte]) for byte in range(97, 107)]
+    vocabulary = Vocabulary.from_bytes(
+        [*tokens, None, None, None, None],
+        end_ids=[10],
+        bos_ids=[10],
+        special={11: "<fim_prefix>", 12: "<fim_suffix>", 13: "<fim_middle>"},
+    )
+    lm = CharLM(random_lm(vocabulary, 2, 3, window=64), preset="exact")
+    for order in ("psm", "spm"):
+        [short] = lm.infill("abc", "defg", max_new_bytes=2, order=order)  # type: ignore[arg-type]
+        assert (short.prefix_cut, short.suffix_cut) == (0, 0)
+        [long] = lm.infill("abcdefghij" * 9, "j" * 100, max_new_bytes=2, order=order)  # type: ignore[arg-type]
+        assert long.prefix_cut + long.suffix_cut == 190 - (64 - 64 // 4 - 4)
+        # The far ends are what is lost: the same texts without them are asked the same.
+        again = lm.infill(
+            ("abcdefghij" * 9)[long.prefix_cut :],
+            "j" * (100 - long.suffix_cut),
+            max_new_bytes=2,
+            order=order,  # type: ignore[arg-type]
+        )
+        assert [(one.raw, one.logprob) for one in again] == [(long.raw, long.logprob)]

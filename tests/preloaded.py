@@ -1,0 +1,98 @@
+"""The command line in processes of their own, without what starting them costs.
+
+One process imports everything and loads the embedded model; each command is a fork of it, with
+streams of its own, that ends as a process ends. What a fresh interpreter alone shows (what is
+imported when, streams that are closed or of another encoding) needs a fresh interpreter.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+#: Says hello once all is loaded; then, for each line of JSON, the process id and how it ended.
+SERVER = """
+import json, os, sys
+
+answers = os.fdopen(os.dup(1), "w", buffering=1)
+requests = os.fdopen(os.dup(0))
+for stream in (0, 1, 2):
+    os.dup2(os.open(os.devnull, os.O_RDWR), stream)
+
+import charwise
+from charwise.cli.app import main
+
+kept = charwise.load()
+kept.next("a")
+print("ready", file=answers)
+for line in requests:
+    arguments, out, errors = json.loads(line)
+    child = os.fork()
+    if child == 0:
+        answers.close()
+        for stream, path in ((1, out), (2, errors)):
+            os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), stream)
+        sys.argv = ["charwise", *arguments]
+        sys.exit(main())
+    print(child, file=answers)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), file=answers)
+"""
+
+
+@cache
+def server() -> subprocess.Popen[bytes]:
+    """The process that forks; it ends with this one, whose end closes its stdin."""
+    environment = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+    process = subprocess.Popen(
+        [sys.executable, "-c", SERVER],
+        env={**os.environ, **environment},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        bufsize=0,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"ready\n"
+    return process
+
+
+class Command:
+    """`charwise` with arguments, running; one at a time.
+
+    Args:
+        arguments: after the command's name.
+        folder: where its output goes, unless `out` says another place.
+        out: a path to write stdout to: a device, a pipe.
+    """
+
+    def __init__(self, arguments: list[str], folder: Path, out: Path | None = None) -> None:
+        self.out, self.errors = out or folder / "stdout", folder / "stderr"
+        self._server: Any = server()
+        request = [arguments, str(self.out), str(self.errors)]
+        self._server.stdin.write(json.dumps(request).encode() + b"\n")
+        self.pid = int(self._server.stdout.readline())
+        self.returncode: int | None = None
+
+    @property
+    def running(self) -> bool:
+        """Whether it has not ended."""
+        return not select.select([self._server.stdout], [], [], 0)[0]
+
+    def wait(self) -> int:
+        """How it ended: its exit status, or minus the signal."""
+        if self.returncode is None:
+            self.returncode = int(self._server.stdout.readline())
+        return self.returncode
+
+
+def finished(*arguments: str, folder: Path, out: Path | None = None) -> tuple[int, str, str]:
+    """Exit status, stdout (empty if it goes elsewhere) and stderr of a command that has ended."""
+    command = Command(list(arguments), folder, out)
+    status = command.wait()
+    shown = "" if out else command.out.read_text(encoding="utf-8")
+    return status, shown, command.errors.read_text(encoding="utf-8")

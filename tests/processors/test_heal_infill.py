@@ -1,0 +1,318 @@
+"""Infilling in engines: both ends of the middle, written-out templates, and what is refused."""
+
+from __future__ import annotations
+
+import random
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, LogitsProcessor
+
+from charwise import SortedVocabulary, Vocabulary, heal_generate, heal_infill
+from charwise.errors import SettingError, TemplateError
+from charwise.infill import Request, request
+from charwise.models import EMBEDDED
+from charwise.processors.ending import hold_end_
+from charwise.processors.new_text import heal_middle, heal_prompt
+from charwise.processors.transformers.generate import index_of
+from charwise.processors.transformers.infill import EndingLogitsProcessor
+from charwise.template import Template, cut_written, with_sentinels
+from charwise.tokens.sentinels import SPELLINGS, Spelling
+
+NAMES = ("<fim_prefix>", "<fim_suffix>", "<fim_middle>")
+PAIRS = [
+    ("import nu", "py as np\n"),
+    ("def area(radius):\n    ret", "rn radius\n"),
+    ("x = ", "\n"),
+    ("", "self.value = value\n"),
+    ("print('naï", "'')\n"),
+    ("print('na\u00ef".encode()[:-1].decode("utf-8", "ignore"), "ve')"),
+    ("for i in rang", ""),
+]
+
+
+@cache
+def model_with_sentinels() -> tuple[Any, Any]:
+    """The embedded model with three more rows, which it was not trained to use."""
+    torch.manual_seed(1)
+    tokenizer = AutoTokenizer.from_pretrained(EMBEDDED)
+    tokenizer.add_special_tokens({"additional_special_tokens": list(NAMES)})
+    model = AutoModelForCausalLM.from_pretrained(EMBEDDED, dtype=torch.float32).eval()
+    model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+    return model, tokenizer
+
+
+def template_of(tokenizer: Any) -> Template:
+    return Template.named(index_of(tokenizer, model_with_sentinels()[0]).vocabulary, *NAMES)
+
+
+class Prefers(LogitsProcessor):
+    """Adds to the scores of some ids."""
+
+    def __init__(self, ids: list[int], more: float) -> None:
+        self.ids, self.more = ids, more
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        scores = scores.clone()
+        scores[:, self.ids] += self.more
+        return scores
+
+
+def generated(prefix: str, suffix: str, **options: Any) -> tuple[Request, list[int], str]:
+    """A request, the ids that `generate` wrote for it, and the middle that is read off them."""
+    model, tokenizer = model_with_sentinels()
+    index, template = index_of(tokenizer, model), template_of(tokenizer)
+    kept: list[list[int]] = []
+
+    class Watched:
+        config, device, generation_config = model.config, model.device, model.generation_config
+
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            return model(*args, **kwargs)
+
+        def generate(self, **kwargs: Any) -> Any:
+            out = model.generate(**kwargs)
+            kept.append(out[0, kwargs["input_ids"].shape[1] :].tolist())
+            return out
+
+    [text] = heal_infill(
+        Watched(), tokenizer, prefix, suffix, template=template, do_sample=False, **options
+    )
+    asked = request(prefix, suffix, template, index, order=options.get("order"))
+    return asked, kept[0], text
+
+
+@pytest.mark.parametrize("order", ["psm", "spm"])
+@pytest.mark.parametrize(("prefix", "suffix"), PAIRS)
+def test_what_is_written_begins_and_ends_with_what_both_sides_gave_up(
+    prefix: str, suffix: str, order: str
+) -> None:
+    """With the end token made likely, so that every middle ends."""
+    _, tokenizer = model_with_sentinels()
+    index = index_of(tokenizer, model_with_sentinels()[0])
+    ends = list(index.vocabulary.end_ids)
+    for more in (6.0, 30.0):
+        asked, ids, text = generated(
+            prefix, suffix, order=order, max_new_tokens=24, logits_processor=[Prefers(ends, more)]
+        )
+        at = next((n for n, id in enumerate(ids) if id in ends), None)
+        written = index.vocabulary.decode(ids[:at])
+        assert written.startswith(asked.forced)
+        if at is not None:
+            assert written[len(asked.forced) :].endswith(asked.ending)
+            middle = written[len(asked.forced) : len(written) - len(asked.ending)]
+            assert text == middle.decode("utf-8", "replace")
+        if more == 30.0:  # it would end at once: what is owed is all that it writes
+            assert at is not None
+            assert len(written) <= len(asked.forced) + len(asked.ending) + index.vocabulary.munch
+
+
+def test_a_middle_that_does_not_end_is_cut_where_its_end_is_likeliest() -> None:
+    model, tokenizer = model_with_sentinels()
+    index = index_of(tokenizer, model)
+    never = [Prefers(list(index.vocabulary.end_ids), -1e9)]
+    asked, ids, text = generated(
+        "x = [1, 2]\ny = [", ", 2]\n", max_new_tokens=16, logits_processor=never
+    )
+    new = index.vocabulary.decode(ids)[len(asked.forced) :]
+    places, size = [], -len(asked.forced)
+    for n, id in enumerate(ids):
+        size += index.length(id)
+        if new[: max(size, 0)].endswith(asked.ending):
+            places.append((n, size))
+    if not places:
+        assert text.encode() == new
+        return
+    with torch.no_grad():
+        logits = model(torch.tensor([[*asked.ids, *ids]])).logits[0].log_softmax(-1)
+    ends = list(index.vocabulary.end_ids)
+    best = max(places, key=lambda place: float(logits[len(asked.ids) + place[0], ends].sum()))
+    assert text.encode() == new[: best[1] - len(asked.ending)]
+
+
+def test_a_template_in_a_prompt_of_generate_is_healed_inside() -> None:
+    model, tokenizer = model_with_sentinels()
+    prefix, suffix = "for i in rang", "e(3):\n    pass\n"
+    before, between, last = NAMES
+    options = {"max_new_tokens": 4, "do_sample": False}
+    [written] = heal_generate(
+        model, tokenizer, f"{before}{prefix}{between}{suffix}{last}", **options
+    )
+    [asked] = heal_infill(
+        model, tokenizer, [prefix], [suffix], right="off", template=template_of(tokenizer),
+        **options,
+    )  # fmt: skip
+    assert written
+    assert asked.startswith(written)
+
+
+def test_batches_are_what_their_rows_are_alone() -> None:
+    model, tokenizer = model_with_sentinels()
+    template = template_of(tokenizer)
+    prefixes, suffixes = [pair[0] for pair in PAIRS[:3]], [pair[1] for pair in PAIRS[:3]]
+    together = heal_infill(
+        model, tokenizer, prefixes, suffixes, template=template, max_new_tokens=8, do_sample=False
+    )
+    alone = [
+        heal_infill(model, tokenizer, *pair, template=template, max_new_tokens=8, do_sample=False)[
+            0
+        ]
+        for pair in PAIRS[:3]
+    ]
+    assert len(together) == 3
+    # Padding changes the sums of floats, and rows of a batch go on for as long as its longest.
+    assert [text[:4] for text in together] == [text[:4] for text in alone]
+
+
+def test_the_end_is_held_until_nothing_is_owed() -> None:
+    index = SortedVocabulary(
+        Vocabulary.from_bytes([b"y", b"e", b"x", b"ex", None, None], end_ids=[4, 5])
+    )
+    row = torch.tensor([0.2, 0.1, 0.1, 0.1, 0.3, 0.2]).log()
+    assert hold_end_(row, b"y", b"ex", index)
+    assert torch.allclose(row.exp(), torch.tensor([0.2, 0.1, 0.1, 0.6, 0.0, 0.0]))
+    assert torch.isclose(row.exp().sum(), torch.tensor(1.0))
+    row = torch.tensor([0.2, 0.1, 0.1, 0.1, 0.3, 0.2]).log()
+    assert hold_end_(row, b"ye", b"ex", index)
+    assert torch.allclose(row.exp(), torch.tensor([0.2, 0.1, 0.6, 0.1, 0.0, 0.0]))
+    before = row.clone()
+    assert not hold_end_(row, b"yex", b"ex", index)
+    assert torch.equal(row, before)
+
+
+def test_what_is_still_forced_is_left_to_the_mask_before() -> None:
+    index = SortedVocabulary(Vocabulary.from_bytes([b"in", b"ind", b"d", None], end_ids=[3]))
+    process = EndingLogitsProcessor(index, [Request([0], b"ind", b"d", 1)], prompt_length=1)
+    scores = torch.zeros(1, 4)
+    assert torch.equal(process(torch.tensor([[0, 0]]), scores), scores)
+    assert torch.isneginf(process(torch.tensor([[0, 1]]), scores)[0, 3])
+    assert torch.equal(process(torch.tensor([[0, 1, 2]]), scores), scores)
+
+
+def written_out(spelling: Spelling, prefix: str, suffix: str, order: str) -> str:
+    """The template as clients send it."""
+    before, between, last = spelling.in_text
+    if spelling.middle is None:
+        return f"{between}{suffix}{before}{prefix}"
+    if order == "spm":
+        space = " " if before.endswith(" ") else ""
+        return f"{before.rstrip()}{between}{suffix}{last}{space}{prefix}"
+    return f"{before}{prefix}{between}{suffix}{last}"
+
+
+@cache
+def index_with(spelling: Spelling) -> SortedVocabulary:
+    tokenizer = AutoTokenizer.from_pretrained(EMBEDDED)
+    if not set(spelling.names) <= set(tokenizer.get_vocab()):
+        tokenizer.add_special_tokens({"additional_special_tokens": list(spelling.names)})
+    return SortedVocabulary(Vocabulary.from_transformers(tokenizer))
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS, ids=lambda one: one.family)
+def test_a_template_written_out_is_healed_inside(spelling: Spelling) -> None:
+    index = index_with(spelling)
+    vocabulary = index.vocabulary
+    template = Template.named(vocabulary, spelling.prefix, spelling.suffix, spelling.middle)
+    if Template.of(vocabulary).prefix != template.prefix:
+        pytest.skip("the embedded model has sentinels of its own")
+    prefix, suffix = "def f(items):\n    for i in rang", "e(3):\n        pass\n"
+    psm = request(prefix, suffix, template, index, right="off")
+    text = written_out(spelling, prefix, suffix, "psm")
+    healed = heal_prompt(text, index)
+    assert (healed.kept, healed.forced) == (psm.ids, psm.forced)
+    assert healed.forced.endswith(b"rang")
+    assert healed.given_back == len(
+        vocabulary.encode_prompt(with_sentinels(text, vocabulary))
+    ) - len(healed.kept)
+    spm = request(prefix, suffix, template, index, right="off", order="spm")
+    again = heal_prompt(written_out(spelling, prefix, suffix, "spm"), index)
+    assert again.forced == spm.forced
+    special = [id for id in again.kept if id in vocabulary.special]
+    assert special == [id for id in spm.ids if id in vocabulary.special]
+    # One with a sentinel too many may be about sentinels, and stays as it is.
+    doubled = text.replace("for", spelling.in_text[0])
+    assert with_sentinels(doubled, vocabulary) == doubled
+    assert heal_middle(prefix, suffix, index)[:2] == (
+        (psm.ids, psm.forced) if spelling.middle else (spm.ids, spm.forced)
+    )
+
+
+def test_only_a_whole_template_is_one() -> None:
+    index = index_with(SPELLINGS[0])
+    template = Template.named(index.vocabulary, *NAMES)
+    before, between, last = template.prefix, template.suffix, template.middle
+    assert last is not None
+    text = index.vocabulary.encode("for i in rang")
+    for ids in (
+        [before, *text, between, *text],  # no middle
+        [before, *text, last],  # no suffix
+        [between, *text, before, *text, last],  # the other way round
+        [before, between, *text, last, *text],  # SPM: the prompt's own end
+        text,
+        [],
+    ):
+        assert cut_written(ids, index, template=template) is None
+    whole = [0, *text, before, *text, between, *text, last]  # something else comes first
+    cut = cut_written(whole, index, template=template)
+    assert cut is not None
+    assert cut.forced.endswith(b"rang")
+    assert cut.kept[: 2 + len(text)] == [0, *text, before]
+    empty = cut_written([before, between, last], index, template=template)
+    assert empty is not None
+    assert (empty.kept, empty.forced) == ([before, between, last], b"")
+
+
+def test_no_sentinel_is_forced_cut_or_eaten() -> None:
+    """Whatever the rule, and wherever the cut."""
+    index = index_with(SPELLINGS[0])
+    template = Template.named(index.vocabulary, *NAMES)
+    rng = random.Random(3)
+    code = "def f(x):\n    return x.value + 1\n"
+    for _ in range(60):
+        first, last = sorted(rng.choices(range(len(code) + 1), k=2))
+        rule: Any = rng.choice(["auto", "word", "off", 0, 1, 50])
+        order: Any = rng.choice(["psm", "spm"])
+        asked = request(
+            code[:first], code[last:], template, index, order=order, left=rule, right=rule
+        )
+        sentinels = [id for id in asked.ids if id in index.vocabulary.special]
+        start = len(index.vocabulary.bos_ids)
+        assert sentinels[start:] == [template.prefix, template.suffix, template.middle]
+
+
+def test_what_cannot_be_filled_in_is_refused() -> None:
+    model, tokenizer = model_with_sentinels()
+    bare = SortedVocabulary(
+        Vocabulary.from_bytes([bytes([n]) for n in range(256)], width=model.config.vocab_size)
+    )
+    with pytest.raises(TemplateError, match=r"Template\.named"):
+        heal_infill(model, bare, "a", "b")
+    template = template_of(tokenizer)
+    with pytest.raises(SettingError, match="2 prefixes for 1"):
+        heal_infill(model, tokenizer, ["a", "b"], ["c"], template=template)
+    with pytest.raises(SettingError, match="two texts"):
+        heal_infill(model, tokenizer, "a", ["c"], template=template)
+    assert heal_infill(model, tokenizer, [], [], template=template) == []
+
+
+def test_the_middleware_lays_out_a_suffix() -> None:
+    from charwise.processors.vllm.openai_request import Limits, plan
+    from charwise.processors.vllm.prompts import Served
+
+    tokenizer = AutoTokenizer.from_pretrained(EMBEDDED)
+    served = Served(tokenizer, index_with(SPELLINGS[0]))
+    prefix, suffix = "for i in rang", "(3):\n"
+    answers = plan(served, Limits(256), {"prompt": prefix, "suffix": suffix, "max_tokens": 8})
+    assert not isinstance(answers, str)
+    [answer] = answers
+    healed = heal_middle(prefix, suffix, served.index)
+    assert answer.body["prompt"] == healed.kept
+    assert "suffix" not in answer.body
+    assert answer.body["vllm_xargs"] == {"charwise_forced": healed.forced.hex()}
+    # Nothing to heal, and yet laid out: vLLM knows no suffix.
+    answers = plan(served, Limits(256), {"prompt": "x\n", "suffix": "\ny", "max_tokens": 8})
+    assert not isinstance(answers, str)
+    without = Served(tokenizer, SortedVocabulary(Vocabulary.from_bytes([b"a", b"b"])))
+    assert plan(without, Limits(256), {"prompt": "a", "suffix": "b"}) == "suffix"

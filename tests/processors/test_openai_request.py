@@ -1,0 +1,151 @@
+"""Completion requests as clients send them: planned, passed on with a reason, or refused."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import AutoTokenizer
+
+from charwise import SortedVocabulary, Vocabulary
+from charwise.errors import CharwiseError, SettingError
+from charwise.models import EMBEDDED
+from charwise.processors.openai.outcome import Outcome
+from charwise.processors.openai.request import parsed
+from charwise.processors.vllm.openai_request import Limits, plan, whether
+from charwise.processors.vllm.prompts import FORCED, Served
+from charwise.processors.vllm.settings import Settings
+from charwise.processors.vllm.structured import with_literal
+
+PROMPT = "def check(value):\n    raise ValueErr"
+LIMITS = Limits(64, 4, 8, 4, frozenset({"regex", "choice", "grammar"}), clamps=True)
+
+
+@cache
+def model() -> Served:
+    tokenizer = AutoTokenizer.from_pretrained(EMBEDDED)
+    return Served(tokenizer, SortedVocabulary(Vocabulary.from_transformers(tokenizer)))
+
+
+def planned(**fields):
+    return plan(model(), LIMITS, {"prompt": PROMPT, **fields})
+
+
+ANY = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.sampled_from(["", "a", "8", "-1", "auto", "off", "word", PROMPT, "\ud800", "é" * 40]),
+    lambda part: (
+        st.lists(part, max_size=4)
+        | st.dictionaries(
+            st.sampled_from(["regex", "choice", "json", "type", "include_usage", "charwise_heal"]),
+            part,
+            max_size=2,
+        )
+    ),
+    max_leaves=6,
+)
+FIELDS = ["prompt", "max_tokens", "min_tokens", "n", "stop", "stream", "stream_options", "echo",
+          "logprobs", "vllm_xargs", "structured_outputs", "response_format", "suffix",
+          "add_special_tokens", "request_id", "skip_special_tokens"]  # fmt: skip
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.dictionaries(st.sampled_from(FIELDS), ANY, max_size=4), st.booleans())
+def test_whatever_comes_is_planned_passed_on_or_refused(fields, whole):
+    request = {"model": "tiny", "prompt": PROMPT, **fields} if whole else fields
+    try:
+        read = parsed(json.dumps(request).encode())
+        reason = whether(read, Settings(), "tiny") if read else "malformed"
+        found = plan(model(), LIMITS, read) if reason is None else reason
+    except CharwiseError as error:
+        found = str(error)  # it is told in JSON
+        reason = "refused"
+    if reason == "refused":
+        assert found.encode()
+        return
+    if isinstance(found, str):
+        assert Outcome(found).header == f"off; reason={found}"
+        return
+    for answer in found:
+        healed = answer.healed
+        text = model().vocabulary.decode(healed.kept) + healed.forced
+        assert text.decode("utf-8", "replace").endswith(PROMPT) or fields.get("prompt")
+        assert answer.body["prompt"] == healed.kept
+        assert "charwise_heal" not in (answer.body.get("vllm_xargs") or {})
+        assert json.dumps(answer.body).encode()
+        if answer.body.get("max_tokens") is not None:
+            assert len(healed.kept) + answer.body["max_tokens"] <= LIMITS.window
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"prompt": ["a"] * 5}, "too-much"),
+        ({"n": 9}, "too-much"),
+        ({"stop": ["a"] * 5}, "too-much"),
+        ({"max_tokens": 65}, "too-much"),
+        ({"min_tokens": 17}, "too-much"),
+        ({"prompt": "x = 1\n" * 100_000}, "too-much"),
+        ({"prompt": "x = 1\n" * 14}, "too-much"),
+        ({"prompt": [1, 2]}, "prompt"),
+        ({"prompt": ""}, "prompt"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"kv_transfer_params": {"do_remote_prefill": True}}, "kv_transfer_params"),
+        ({"structured_outputs": {"json": {"type": "object"}}}, "structured-output"),
+        ({"structured_outputs": {"regex": "a", "whitespace_pattern": " "}}, "structured-output"),
+        ({"prompt": "<|endoftext|>"}, "nothing-to-heal"),
+    ],
+)
+def test_requests_that_go_through_say_why(fields, reason):
+    assert planned(**fields) == reason
+
+
+def test_the_reason_becomes_an_error_where_healing_is_asked_for():
+    asked = {"vllm_xargs": {"charwise_heal": "auto"}}
+    for fields in ({"max_tokens": 0}, {"suffix": "b"}, {"structured_outputs": {"json": {}}}):
+        with pytest.raises(SettingError, match="cannot be healed"):
+            planned(**fields, **asked)
+
+
+def test_one_token_more_for_each_byte_where_they_are_counted_as_they_come():
+    [short], [long] = planned(max_tokens=1), planned(max_tokens=40)
+    assert short.body["stream"]
+    assert short.body["max_tokens"] == 1 + len(short.healed.forced)
+    assert "stream" not in long.body
+    assert long.body["max_tokens"] == 40 + long.healed.given_back
+    [near] = planned(prompt="x = 1\n" * 11 + "for i in rang", max_tokens=32)
+    assert len(near.healed.kept) + near.body["max_tokens"] == LIMITS.window
+    [all_there_is] = planned(max_tokens=None)
+    assert all_there_is.body["max_tokens"] is None
+    strict = LIMITS._replace(clamps=False)
+    assert plan(model(), strict, {"prompt": "x = 1\n" * 11, "max_tokens": 60}) == "too-much"
+
+
+def test_a_grammar_takes_the_forced_text_in_the_place_of_the_processor():
+    [answer] = planned(structured_outputs={"regex": "or|x"})
+    assert answer.body["structured_outputs"] == {"regex": " ValueErr(or|x)"}
+    assert FORCED not in (answer.body.get("vllm_xargs") or {})
+    [answer] = planned(structured_outputs={"choice": ["or", "x"]})
+    assert answer.body["structured_outputs"] == {"choice": [" ValueError", " ValueErrx"]}
+    [answer] = planned(structured_outputs={"grammar": 'root ::= "or"'})
+    tag = json.loads(answer.body["structured_outputs"]["structural_tag"])
+    assert tag["format"]["elements"][0] == {"type": "const_string", "value": " ValueErr"}
+    assert with_literal({"structured_outputs": {"regex": "a"}}, b"\xa9") is None
+
+
+def test_what_an_operator_switches_off_is_off():
+    asked = {"vllm_xargs": {"charwise_heal": "word"}}
+    assert whether({}, Settings("request"), "tiny") == "not-asked"
+    assert whether(asked, Settings("request"), "tiny") is None
+    assert whether({}, Settings("off"), "tiny") == "setting"
+    assert whether({}, Settings(models=("other",)), "tiny") == "setting"
+    assert whether({"vllm_xargs": {"charwise_heal": "off"}}, Settings(), "tiny") == "asked"
+    for switched in (Settings("off"), Settings(models=("other",))):
+        with pytest.raises(SettingError, match="switched off"):
+            whether(asked, switched, "tiny")

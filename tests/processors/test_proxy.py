@@ -1,0 +1,436 @@
+"""The proxy without a model: what it makes of requests, answers and prompts, and what it relays.
+
+Against real servers it runs in tests_llama_cpp.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from charwise.engines.pretrained import read_vocabulary
+from charwise.errors import CharwiseError, HealingError, SettingError
+from charwise.processors.proxy.answer import NativeAnswer, TextAnswer
+from charwise.processors.proxy.app import HealingProxy
+from charwise.processors.proxy.cut import cut_text
+from charwise.processors.proxy.gbnf import forced_first, literal
+from charwise.processors.proxy.plan import MOST_PROMPTS, checked, plan
+from charwise.processors.proxy.servers import SERVERS
+from charwise.tokens.index import SortedVocabulary
+from charwise.tokens.vocabulary import Vocabulary
+
+httpx = pytest.importorskip("httpx")
+uvicorn = pytest.importorskip("uvicorn")
+
+LLAMA_CPP = SERVERS["llama.cpp"]
+PROMPT = "def check(value):\n    raise ValueErr"
+
+
+@cache
+def index() -> SortedVocabulary:
+    return SortedVocabulary(read_vocabulary("embedded"))
+
+
+# Cutting
+
+
+@settings(deadline=None)
+@given(st.text(min_size=1, max_size=40), st.sampled_from(["auto", "word", 0, 1, 3]), st.booleans())
+def test_a_cut_text_is_the_prompt(prompt: str, rule: Any, starts: bool) -> None:
+    """Kept and forced are the prompt, and what is kept becomes the tokens that were kept."""
+    vocabulary = index().vocabulary
+    try:
+        kept, forced, healed = cut_text(prompt, index(), rule, starts=starts)
+    except HealingError:
+        return
+    assert kept + forced == prompt
+    assert kept or starts
+    if not any(text in prompt for text in vocabulary.special.values()):
+        start = list(vocabulary.bos_ids) if starts else []
+        assert healed.kept == [*start, *(vocabulary.encode(kept) if kept else [])]
+        assert healed.forced == forced.encode()
+
+
+def test_only_what_follows_the_last_special_token_is_cut() -> None:
+    [special] = list(index().vocabulary.special.values())[:1]
+    assert cut_text(f"ab{special}", index()).forced == ""
+    kept, forced, _ = cut_text(f"ValueErr{special}raise ValueErr", index())
+    assert kept == f"ValueErr{special}raise"
+    assert forced == " ValueErr"
+
+
+@pytest.mark.parametrize("line", ["    raise ValueErr\n", "word "])
+def test_of_a_long_prompt_only_the_end_is_tokenized(line: str) -> None:
+    end = "def f():\n    raise ValueErr"
+    short = cut_text(line * 20 + end, index())
+    long = cut_text(line * 5000 + end, index())
+    assert long.forced == short.forced == " ValueErr"
+    assert long.kept + long.forced == line * 5000 + end
+    assert long.healed.given_back == short.healed.given_back
+    assert len(long.healed.kept) < 9000
+
+
+def test_a_cut_inside_a_character_moves_before_it() -> None:
+    tokens = [bytes([b]) for b in range(256)] + [b" na\xc3", b"\xaf", b"\xafv", b" "]
+    vocabulary = Vocabulary.from_bytes(tokens)
+    assert vocabulary.encode("a naï")[-1] == tokens.index(b"\xaf", 256)
+    kept, forced, healed = cut_text("a naï", SortedVocabulary(vocabulary), 1)
+    assert (kept, forced, healed.forced) == ("a", " naï", " naï".encode())
+
+
+def test_a_long_forced_text_is_refused() -> None:
+    with pytest.raises(HealingError, match="would be forced"):
+        cut_text("word " * 200, index(), 300)
+
+
+# Grammars
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Val", '"Val"'),
+        ('a"b\\', '"a\\u0022b\\u005C"'),
+        ("\n\t", '"\\u000A\\u0009"'),
+        ("日😀", '"\\u65E5\\U0001F600"'),
+    ],
+)
+def test_literals(text: str, expected: str) -> None:
+    assert literal(text) == expected
+
+
+def test_a_grammar_keeps_its_strings_and_gets_another_root() -> None:
+    grammar = 'root ::= "root" [root"] root? # root\nitem-root ::= <root> | root{2,3}\n'
+    lines = forced_first("x", grammar).splitlines()
+    assert lines == [
+        'root ::= "x" charwise-root',
+        'charwise-root ::= "root" [root"] charwise-root? # root',
+        "item-root ::= <root> | charwise-root{2,3}",
+    ]
+    for wrong in ("item ::= [a]", "root ::= charwise-root\ncharwise-root ::= [a]"):
+        with pytest.raises(SettingError, match="root"):
+            forced_first("x", wrong)
+
+
+# Requests
+
+
+def planned(request: dict[str, Any], server: Any = LLAMA_CPP, **more: Any) -> Any:
+    options = {"native": False, "asked_only": False} | more
+    return plan(request, index(), server, **options)
+
+
+def test_what_the_server_behind_is_asked() -> None:
+    request = {"prompt": PROMPT, "max_tokens": 5, "stop": ["V", "\n"], "temperature": 0.5}
+    [answer] = planned(request | {"charwise_heal": "auto"}).answers
+    assert answer.body == {
+        "prompt": "def check(value):\n    raise",
+        "max_tokens": 5 + answer.healed.given_back,
+        "temperature": 0.5,
+        "grammar": 'root ::= " ValueErr" .*',
+        "stop": ["\n"],  # it would find "V" in the forced text
+        "stream": True,
+    }
+    [answer] = planned({"prompt": PROMPT, "n_predict": 3, "max_tokens": 9}).answers
+    assert answer.body["n_predict"] == 3 + answer.healed.given_back
+    [answer] = planned({"prompt": PROMPT}).answers
+    assert "max_tokens" not in answer.body  # all that there is room for
+    [answer] = planned({"prompt": PROMPT}, SERVERS["llama-cpp-python"]).answers
+    assert answer.body["max_tokens"] == 16 + answer.healed.given_back
+    assert "stream" not in answer.body
+    both = {"prompt": [PROMPT, PROMPT], "stream": True}
+    assert planned(both, SERVERS["llama-cpp-python"]).reason == "several"
+
+
+def test_special_tokens_do_not_stand_for_the_forced_text() -> None:
+    """llama.cpp's grammars know them by their spelling; in the answer they have none."""
+    tokens: list[bytes | None] = [bytes([b]) for b in range(256)]
+    vocabulary = Vocabulary(
+        [*tokens, b"<a>", None, None, None],
+        special={257: "<|start|>", 258: "<|end|>", 259: "[x]"},
+        end_ids=[258],
+    )
+    own = SortedVocabulary(vocabulary)
+    request = {"prompt": "ab <", "max_tokens": 2, "logit_bias": {"7": 1}}
+    [answer] = plan(request, own, LLAMA_CPP, native=False, asked_only=False).answers
+    assert answer.healed.forced == b"<"
+    assert answer.body["logit_bias"] == {"7": 1, "257": -100}
+    [answer] = plan(
+        request | {"prompt": "ab <a"}, own, LLAMA_CPP, native=False, asked_only=False
+    ).answers
+    assert answer.body["logit_bias"] == {"7": 1}
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        ({"suffix": "x"}, "suffix"),
+        ({"logprobs": 2}, "logprobs"),
+        ({"json_schema": {"type": "object"}}, "json_schema"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"prompt": [1, 2]}, "prompt"),
+        ({"prompt": ""}, "prompt"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"n": MOST_PROMPTS + 1}, "too-many"),
+        ({"n": "2"}, "too-many"),
+        ({"grammar": {"root": 1}}, "grammar"),
+        ({"grammar": "no rule"}, "cut"),
+        ({"stop": ["a"] * 300}, "too-many"),
+        ({"prompt": ["a(", "b"] * 40}, "too-many"),
+    ],
+)
+def test_what_does_not_go_with_healing(more: dict[str, Any], reason: str) -> None:
+    """It goes through unhealed, and is an error if healing was asked for."""
+    request = {"prompt": PROMPT, "max_tokens": 4} | more
+    found = planned(request)
+    assert (found.reason, found.answers, found.body) == (reason, [], None)
+    with pytest.raises(CharwiseError):
+        planned(request | {"charwise_heal": "auto"})
+    found = planned(request | {"charwise_heal": "off"})
+    assert (found.reason, found.body) == ("asked", request)
+    assert planned(request, asked_only=True).reason == "not-asked"
+
+
+def test_servers_that_cannot_heal() -> None:
+    for name in ("ollama", "vllm", "unknown"):
+        assert planned({"prompt": PROMPT}, SERVERS[name]).reason == SERVERS[name].why_not
+        with pytest.raises(SettingError, match=name):
+            planned({"prompt": PROMPT, "charwise_heal": "word"}, SERVERS[name])
+    for server in SERVERS.values():
+        with pytest.raises(SettingError, match="log-probabilities of named tokens"):
+            planned({"prompt": PROMPT, "charwise_heal": "exact"}, server)
+    python = SERVERS["llama-cpp-python"]
+    assert planned({"prompt": PROMPT}, python, native=True).reason == "endpoint"
+    assert planned({"prompt": [PROMPT, "a"]}, native=True).reason == "several"
+
+
+def test_requests_of_other_types_are_not_touched() -> None:
+    for request in ([], "x", {"stop": 3}, {"stop": [3]}, {"stop": [""]}, {"stream_options": 1}):
+        assert checked(request) is None
+    assert checked({"stop": ["a"], "stream_options": {}}) == {"stop": ["a"], "stream_options": {}}
+
+
+# Answers
+
+
+def answer_to(request: dict[str, Any], native: bool = False) -> TextAnswer:
+    [answer] = planned({"prompt": PROMPT, "max_tokens": 30} | request, native=native).answers
+    return answer
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(1, 6), max_size=8), st.sampled_from([None, "ok", "V", "\n"]))
+def test_however_the_text_is_split_the_answer_is_the_same(
+    sizes: list[int], stop: str | None
+) -> None:
+    new = 'or("naï ok")\n    pass'
+    whole = " ValueErr" + new
+    expected = new if stop is None or stop not in new else new[: new.index(stop)]
+    answer = answer_to({"stream": True} | ({} if stop is None else {"stop": stop}))
+    told = ""
+    at = 0
+    for size in [*sizes, len(whole)]:
+        text, at = whole[at : at + size], at + size
+        finish = "stop" if at >= len(whole) else None
+        chunk = {"id": "x", "choices": [{"index": 0, "text": text, "finish_reason": finish}]}
+        for choice in answer.add(chunk):
+            told += choice["text"]
+            assert set(choice) <= {"index", "text", "logprobs", "finish_reason"}
+        if answer.ended:
+            break
+    assert told == expected
+    [choice] = answer.choices()
+    assert (choice["text"], choice["finish_reason"]) == (expected, "stop")
+
+
+def test_tokens_count_beyond_the_prompt() -> None:
+    """The server writes as many more as were given back; what is too much is cut off."""
+    answer = answer_to({"max_tokens": 2})
+    chunk = {"index": 0, "text": ' ValueError("x") and more', "finish_reason": "length"}
+    answer.add({"choices": [chunk], "usage": {"prompt_tokens": 10}})
+    [choice] = answer.choices()
+    ids = index().vocabulary.encode(" ValueErr" + choice["text"])
+    assert ' ValueError("x") and more'.startswith(" ValueErr" + choice["text"])
+    assert (choice["finish_reason"], answer.completion_tokens) == ("length", 2)
+    assert len(index().vocabulary.encode(" ValueError")) + 1 == len(ids)
+    assert answer.prompt_tokens == 10 + answer.healed.given_back
+
+
+def test_a_server_that_does_not_reproduce_the_text_is_found_out() -> None:
+    answer = answer_to({})
+    with pytest.raises(HealingError, match="must go on with"):
+        answer.add({"choices": [{"index": 0, "text": " Values", "finish_reason": None}]})
+
+
+def test_answers_in_the_servers_own_form() -> None:
+    answer = NativeAnswer(answer_to({"n_predict": 30, "stop": ["Err"]}, native=True))
+    first = {"content": " ValueErr", "stop": False, "tokens_evaluated": 9}
+    assert answer.add(first) is None
+    told = answer.add({"content": "or Err", "stop": False, "tokens_evaluated": 9})
+    assert told is not None
+    assert (told["content"], told["stop"], told["stopping_word"]) == ("or ", True, "Err")
+    assert (told["stop_type"], answer.ended) == ("word", True)
+    given_back = answer.answer.healed.given_back
+    assert told["tokens_evaluated"] == 9 + given_back
+
+
+# Through real sockets
+
+
+@contextmanager
+def running(app: Callable[..., Any]) -> Iterator[str]:
+    """An ASGI app on a free port."""
+    config = uvicorn.Config(app, port=0, log_level="error", ws="none")
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        assert thread.is_alive()
+        threading.Event().wait(0.01)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.should_exit = True
+        thread.join(10)
+
+
+class Behind:
+    """A server that says what it was asked, or streams until its client leaves."""
+
+    def __init__(self) -> None:
+        self.left = threading.Event()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "lifespan":
+            return
+        body = b""
+        while True:
+            message = await receive()
+            body += message.get("body", b"")
+            if not message.get("more_body"):
+                break
+        if scope["path"].startswith("/endless"):
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            listening = asyncio.ensure_future(receive())
+            while not listening.done():
+                await send({"type": "http.response.body", "body": b"x", "more_body": True})
+                await asyncio.sleep(0.01)
+            self.left.set()
+            return
+        if scope["path"] == "/silent":
+            await asyncio.sleep(5)
+        said = {
+            "method": scope["method"],
+            "path": scope["raw_path"].decode(),
+            "query": scope["query_string"].decode(),
+            "headers": {name.decode(): value.decode() for name, value in scope["headers"]},
+            "body": body.decode(),
+        }
+        headers = [(b"content-type", b"application/json"), (b"x-own", b"1"), (b"x-own", b"2")]
+        status = 418 if scope["path"] == "/teapot" else 200
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": json.dumps(said).encode()})
+
+
+@contextmanager
+def proxied(behind: Any, **options: Any) -> Iterator[httpx.Client]:
+    from charwise.processors.proxy.relay import Relay
+
+    with running(behind) as upstream:
+        seconds = options.pop("seconds", 60.0)
+        app = HealingProxy(index(), Relay(upstream, seconds), **options)
+        with running(app) as url, httpx.Client(base_url=url, timeout=60) as client:
+            yield client
+
+
+def test_everything_else_goes_through_as_it_is() -> None:
+    with proxied(Behind()) as client:
+        for method, path in [
+            ("GET", "/a%20b/ü?x=1&y=%2F"),
+            ("PUT", "/v1/completions"),
+            ("DELETE", "/"),
+        ]:
+            headers = {"authorization": "Bearer k", "x-mine": "a, b"}
+            content = None if method == "GET" else b'{"prompt": "raise ValueErr"}'
+            response = client.request(method, path, content=content, headers=headers)
+            said = response.json()
+            request = response.request
+            assert said["method"] == method
+            assert said["path"] + (f"?{said['query']}" if said["query"] else "") == str(
+                request.url.raw_path, "ascii"
+            )
+            assert said["body"] == (content or b"").decode()
+            kept = dict(request.headers)
+            kept.pop("host"), kept.pop("connection")
+            assert {name: said["headers"][name] for name in kept} == kept
+            assert response.headers.get_list("x-own") == ["1", "2"]
+            assert "x-charwise" not in response.headers
+        assert client.get("/teapot").status_code == 418
+
+
+def test_requests_that_cannot_be_healed_go_through_with_a_reason() -> None:
+    """This server lists no models, so nobody knows what it takes."""
+    with proxied(Behind()) as client:
+        bodies = [
+            (b'{"prompt": "raise ValueErr", "max_tokens": 3}', "unknown-server"),
+            (b'{"prompt": "raise ValueErr", "charwise_heal": "off"}', "asked"),
+            (b"no JSON", "malformed"),
+            (b'{"stop": 7}', "malformed"),
+            (b"[" * 5000, None),
+            (b" " * (2**23 + 2**21), "size"),
+        ]
+        for body, reason in bodies:
+            response = client.post("/v1/completions", content=body)
+            if reason is None:
+                assert response.status_code == 400
+                continue
+            assert response.headers["x-charwise"] == f"off; reason={reason}"
+            said = response.json()["body"]
+            if reason == "asked":
+                assert json.loads(said) == {"prompt": "raise ValueErr"}
+            else:
+                assert said == body.decode()
+        response = client.post(
+            "/v1/completions", json={"prompt": "raise ValueErr", "charwise_heal": "auto"}
+        )
+        assert response.status_code == 400
+        assert "unknown" in response.json()["error"]["message"]
+    with proxied(Behind(), model="a") as client:
+        response = client.post("/v1/completions", json={"prompt": "raise ValueErr", "model": "b"})
+        assert response.headers["x-charwise"] == "off; reason=model"
+
+
+def test_a_client_that_leaves_ends_the_request_behind() -> None:
+    behind = Behind()
+    with proxied(behind) as client:
+        with client.stream("POST", "/endless", content=b"abc") as response:
+            next(response.iter_raw())
+        assert behind.left.wait(20)
+
+
+def test_a_server_that_is_not_there_or_silent() -> None:
+    from charwise.processors.proxy.relay import Relay
+
+    with proxied(Behind(), seconds=0.3) as client:
+        assert client.get("/silent").status_code == 504
+    with running(Behind()) as url:
+        pass  # it has gone
+    with running(HealingProxy(index(), Relay(url, 2.0))) as proxy:
+        for response in (
+            httpx.get(proxy + "/health"),
+            httpx.post(proxy + "/v1/completions", json={"prompt": "raise ValueErr"}),
+        ):
+            assert response.status_code == 502
+            assert "cannot be reached" in response.json()["error"]["message"]
+    with pytest.raises(SettingError, match="http://HOST"):
+        Relay("localhost:80")

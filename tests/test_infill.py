@@ -1,0 +1,237 @@
+"""What a request for the middle holds: templates, both cuts, and where the end may come."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from charwise import SortedVocabulary, Vocabulary
+from charwise.errors import SettingError, TemplateError
+from charwise.infill import (
+    Request,
+    cut_start,
+    latest_reach,
+    middle_of,
+    middles,
+    owed,
+    owed_tokens,
+    request,
+)
+from charwise.models import EMBEDDED
+from charwise.template import Template
+from charwise.tokens.sentinels import SPELLINGS, Spelling
+from conftest import LANGUAGES, Data
+from models import Case, cases, examples
+
+CODE = '''def area(radius):
+    """The area of a circle: naïve, but in range."""
+    return 3.14159 * radius ** 2  # π·r²
+
+
+class Node:
+\tdef __init__(self, value):
+\t\tself.children = [value]
+'''
+
+
+def tokenizer_with(names: tuple[str, ...], special: bool = True) -> Any:
+    """The embedded model's tokenizer with these tokens added, as the table's models have them."""
+    from tokenizers import AddedToken
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(EMBEDDED)
+    added = [AddedToken(name, normalized=False, special=special) for name in names]
+    tokenizer.add_tokens(added, special_tokens=special)
+    return tokenizer
+
+
+@pytest.mark.parametrize("special", [True, False], ids=["special", "added"])
+@pytest.mark.parametrize("spelling", SPELLINGS, ids=lambda one: one.family)
+def test_every_template_is_found_and_laid_out(spelling: Spelling, special: bool) -> None:
+    tokenizer = tokenizer_with((*spelling.names, *spelling.ends), special)
+    own = tokenizer.convert_tokens_to_ids
+    vocabulary = Vocabulary.from_transformers(tokenizer)
+    index = SortedVocabulary(vocabulary)
+    template = Template.named(
+        vocabulary, spelling.prefix, spelling.suffix, spelling.middle, spelling.family
+    )
+    if len([one for one in SPELLINGS if set(one.names) <= set(vocabulary.special.values())]) == 1:
+        assert Template.of(vocabulary) == template
+    assert (template.prefix, template.suffix) == (own(spelling.prefix), own(spelling.suffix))
+    assert set(map(own, spelling.ends)) <= set(vocabulary.end_ids)
+    asked = request("def are", "ius):", template, index)
+    sentinels = [id for id in asked.ids if vocabulary.tokens[id] is None][len(vocabulary.bos_ids) :]
+    if spelling.middle is None:
+        assert sentinels == [template.suffix, template.prefix]
+        with pytest.raises(TemplateError, match="suffix first"):
+            request("a", "b", template, index, order="psm")
+    else:
+        assert sentinels == [template.prefix, template.suffix, template.middle]
+        assert asked.ids[-1] == template.middle
+        spm = request("def are", "ius):", template, index, order="spm")
+        assert [id for id in spm.ids if id in sentinels] == sentinels
+        assert spm.ids[: spm.opening][-1] == template.middle
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS, ids=lambda one: one.family)
+def test_a_sentinel_in_a_text_is_text(spelling: Spelling) -> None:
+    vocabulary = Vocabulary.from_transformers(tokenizer_with((*spelling.names, *spelling.ends)))
+    index = SortedVocabulary(vocabulary)
+    template = Template.named(vocabulary, spelling.prefix, spelling.suffix, spelling.middle)
+    for name in spelling.names:
+        text = f"see {name} and "
+        asked = request(text, text, template, index)
+        assert _given(asked, template, vocabulary) == (text.encode(), text.encode())
+        sentinels = [id for id in asked.ids if id in vocabulary.special]
+        assert len(sentinels) == len(vocabulary.bos_ids) + len(spelling.names)
+
+
+def _given(asked: Request, template: Template, vocabulary: Vocabulary) -> tuple[bytes, bytes]:
+    """Prefix and suffix as a request holds them."""
+    parts: dict[int, list[int]] = {}
+    at = -1
+    for id in asked.ids[len(vocabulary.bos_ids) :]:
+        if id in (template.prefix, template.suffix, template.middle):
+            at = id
+            parts[at] = []
+        else:
+            parts[at].append(id)
+    in_prefix = parts.get(template.middle or -1) or parts[template.prefix]
+    prefix = vocabulary.decode(in_prefix) + asked.forced
+    return prefix.removeprefix(vocabulary.lead), asked.ending + vocabulary.decode(
+        parts[template.suffix]
+    )
+
+
+def _cut_anywhere(vocabulary: Vocabulary, template: Template, texts: list[bytes]) -> None:
+    index = SortedVocabulary(vocabulary)
+    rng = random.Random(5)
+    for text in texts:
+        for _ in range(12):
+            first, last = sorted(rng.choices(range(len(text) + 1), k=2))
+            prefix, suffix = text[:first], text[last:]
+            for order in ("psm", "spm"):
+                asked = request(prefix, suffix, template, index, order=order)  # type: ignore[arg-type]
+                assert _given(asked, template, vocabulary) == (prefix, suffix)
+                assert asked.before == prefix[-3:]
+
+
+def test_both_sides_come_back_for_any_cut_of_code() -> None:
+    names = ("<fim_prefix>", "<fim_suffix>", "<fim_middle>")
+    vocabulary = Vocabulary.from_transformers(tokenizer_with(names))
+    template = Template.named(vocabulary, *names)
+    _cut_anywhere(vocabulary, template, [CODE.encode(), bytes(range(256)), b"", b" "])
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama2", "qwen2"])
+def test_both_sides_come_back_in_eight_languages(data: Data, name: str) -> None:
+    tokenizer = copy.deepcopy(data.tokenizer(name))
+    spelling = SPELLINGS[3] if name == "llama2" else SPELLINGS[0]
+    tokenizer.add_special_tokens({"additional_special_tokens": [*spelling.names, *spelling.ends]})
+    vocabulary = Vocabulary.from_transformers(tokenizer)
+    texts = [
+        (data.folder / "text" / f"udhr_{language}.txt").read_bytes()[:1500]
+        for language in LANGUAGES
+    ]
+    _cut_anywhere(vocabulary, Template.of(vocabulary), [*texts, CODE.encode()])
+
+
+def test_a_model_without_sentinels_is_told_so() -> None:
+    vocabulary = Vocabulary.from_bytes([b"a", None], end_ids=[1], special={1: "</s>"})
+    with pytest.raises(TemplateError, match=r"StarCoder.*Template\.named"):
+        Template.of(vocabulary)
+    with pytest.raises(TemplateError, match=r"no special token '<PRE>': those.*'</s>'"):
+        Template.named(vocabulary, "<PRE>", "</s>")
+    with pytest.raises(SettingError, match="order"):
+        Template(1, 1, 1).order("mps")  # type: ignore[arg-type]
+
+
+def naive_reach(text: bytes, tokens: list[bytes]) -> int:
+    """The rule, word for word."""
+    return max(
+        (
+            at
+            for at in range(1, len(text) + 1)
+            if any(token.endswith(text[:at]) and len(token) > at for token in tokens)
+        ),
+        default=0,
+    )
+
+
+@given(cases(longest=10))
+@examples(300)
+def test_the_reach_is_that_of_the_longest_token(case: Case) -> None:
+    index = case.model.index
+    assert latest_reach(case.text, index) == naive_reach(case.text, index.sorted)
+
+
+def test_what_the_suffix_gives_up() -> None:
+    tokens: list[bytes | None] = [b"d", b"e", b"node", b"x", b" ", b"x = ", None]
+    index = SortedVocabulary(Vocabulary.from_bytes(tokens))
+    assert cut_start([0, 1, 3], index) == (b"de", [3])
+    assert cut_start([0, 1, 3], index, "off") == (b"", [0, 1, 3])
+    assert cut_start([0, 1, 3], index, 1) == (b"d", [1, 3])
+    assert cut_start([0, 1, 3], index, 9) == (b"dex", [])
+    assert cut_start([4, 0, 4, 3], index, "word") == (b" d", [4, 3])
+    assert cut_start([], index) == (b"", [])
+    # " " ends "x = ", so a cut inside "x = " takes the whole token that holds it.
+    assert cut_start([4, 3], index) == (b" ", [3])
+    for rule in (-1, "all", True):
+        with pytest.raises(SettingError):
+            cut_start([0], index, rule)  # type: ignore[arg-type]
+
+
+@given(st.binary(max_size=6), st.binary(max_size=4), st.integers(0, 4))
+@examples(200)
+def test_what_is_owed_completes_the_ending(new: bytes, ending: bytes, shared: int) -> None:
+    new += ending[:shared]
+    rest = owed(new, ending)
+    assert (new + rest).endswith(ending)
+    assert (rest == b"") == new.endswith(ending)
+    whole = middle_of(new + rest, ending)
+    assert whole is not None
+    assert whole + ending == new + rest
+
+
+def test_owed_tokens_never_run_past_the_ending() -> None:
+    tokens: list[bytes | None] = [b"e", b"ex", b"exp", b"x", b"ex", None]
+    index = SortedVocabulary(Vocabulary.from_bytes(tokens))
+    assert owed_tokens(b"ind", b"dex", index) == [1, 4, 0]
+    assert owed_tokens(b"inde", b"dex", index) == [3]
+    assert owed_tokens(b"index", b"dex", index) == []
+    assert owed_tokens(b"", b"", index) == []
+
+
+def test_places_where_a_middle_may_end() -> None:
+    assert middles(b"aba", b"ba", ended=True) == [b"a", b"aba"]
+    assert middles(b"aba", b"bac", ended=True) == [b"a", b"aba"]
+    assert middles(b"aaaa", b"aa", ended=False) == [b"aa", b"a", b"", b"aaaa"]
+    assert middles(b"abc", b"", ended=False) == [b"abc"]
+    assert len(middles(b"x" * 100, b"x", ended=False)) == 9
+
+
+def test_what_is_too_long_is_cut_at_the_far_ends() -> None:
+    tokens: list[bytes | None] = [*(bytes([byte]) for byte in range(97, 107)), None, None, None]
+    vocabulary = Vocabulary.from_bytes(tokens, special={10: "a", 11: "b", 12: "c"})
+    index, template = SortedVocabulary(vocabulary), Template(10, 11, 12)
+    asked = request("abcde", "fghij", template, index, most=9)
+    assert asked.ids == [10, 2, 3, 4, 11, 5, 6, 7, 12]
+    assert (asked.prefix_cut, asked.suffix_cut) == (2, 2)
+    assert request("a", "fghij", template, index, most=7).ids == [10, 0, 11, 5, 6, 7, 12]
+    assert request("abcde", "f", template, index, most=7).ids == [10, 2, 3, 4, 11, 5, 12]
+    assert request("abcde", "f", template, index, most=9).prefix_cut == 0
+
+
+def test_a_request_can_be_written_down() -> None:
+    """What an engine is told is ids and bytes, nothing else."""
+    tokens: list[bytes | None] = [b"a", b"b", b"ab", b"c", None, None, None]
+    index = SortedVocabulary(Vocabulary.from_bytes(tokens, special={4: "", 5: "", 6: ""}))
+    asked = request("ca", "bc", Template(4, 5, 6), index)
+    assert json.dumps(asked.ids) == "[4, 3, 5, 3, 6]"
+    assert (asked.forced, asked.ending) == (b"a", b"b")
