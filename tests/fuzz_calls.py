@@ -191,10 +191,15 @@ CALLS: dict[str, Call] = {
         )
         for method, arguments in {
             "next": {"prompt": PROMPT, "preset": PRESET, "tolerance": TOLERANCE},
-            "next_chars": {"prompt": PROMPT, "coverage": COVERAGE, "preset": PRESET},
+            "next_chars": {
+                "prompt": PROMPT,
+                "coverage": COVERAGE,
+                "preset": PRESET,
+                "tolerance": TOLERANCE,
+            },
             "state": {"prompt": PROMPT, "preset": PRESET, "tolerance": TOLERANCE},
-            "prefix_logprob": {"prompt": PROMPT, "preset": PRESET},
-            "logprob": {"prompt": PROMPT, "preset": PRESET},
+            "prefix_logprob": {"prompt": PROMPT, "preset": PRESET, "tolerance": TOLERANCE},
+            "logprob": {"prompt": PROMPT, "preset": PRESET, "tolerance": TOLERANCE},
             "infill": {
                 "prefix": st.one_of(TEXT, BYTES),
                 "suffix": st.one_of(TEXT, BYTES),
@@ -202,6 +207,7 @@ CALLS: dict[str, Call] = {
                 "order": some(None, "psm", "spm", "x"),
                 "template": TEMPLATE,
                 "preset": PRESET,
+                "tolerance": TOLERANCE,
                 **SAMPLING,
                 **BUDGET,
             },
@@ -212,6 +218,7 @@ CALLS: dict[str, Call] = {
                 "order": some(None, "psm", "spm", "x"),
                 "template": TEMPLATE,
                 "preset": PRESET,
+                "tolerance": TOLERANCE,
             },
             "score": {
                 "prompt": PROMPT,
@@ -225,6 +232,7 @@ CALLS: dict[str, Call] = {
                 "prompts": st.one_of(st.lists(PROMPT, max_size=3), PROMPT),
                 "contexts": st.one_of(st.none(), st.lists(PROMPT, max_size=3)),
                 "preset": PRESET,
+                "tolerance": TOLERANCE,
                 "end": FLAG,
                 "entropy": some(None, "byte"),
                 "progress": REPORT,
@@ -240,6 +248,7 @@ CALLS: dict[str, Call] = {
                 "n": SIZE,
                 "stop": STOP,
                 "preset": PRESET,
+                "tolerance": TOLERANCE,
                 "progress": REPORT,
                 "regex": some(None, None, None, "[ab]+", "(", 5),
                 "choices": some(None, None, None, ["a", "b"], [], "ab", [b"\xff"]),
@@ -256,8 +265,15 @@ CALLS: dict[str, Call] = {
                 "preset": PRESET,
                 "tolerance": TOLERANCE,
             },
-            "stream": {"prompt": PROMPT, "stop": STOP, "preset": PRESET, **SAMPLING, **BUDGET},
-            "characters": {"prompt": PROMPT, "preset": PRESET, **SAMPLING},
+            "stream": {
+                "prompt": PROMPT,
+                "stop": STOP,
+                "preset": PRESET,
+                "tolerance": TOLERANCE,
+                **SAMPLING,
+                **BUDGET,
+            },
+            "characters": {"prompt": PROMPT, "preset": PRESET, "tolerance": TOLERANCE, **SAMPLING},
         }.items()
     },
     "CharLM": Call(
