@@ -510,6 +510,7 @@ class CharLM:
         seconds: float | None = None,
         cancel: Cancel | None = None,
         preset: str | Effort | None = None,
+        tolerance: float | None = None,
     ) -> list[Infilling]:
         """What may stand between two texts, either of which may end or begin inside a token.
 
@@ -524,7 +525,8 @@ class CharLM:
             max_new_bytes: of the middle.
             order: "psm" (prefix, suffix, middle) or "spm" (suffix first).
             template: the model's sentinels, where its special tokens do not show them.
-            temperature, top_p, top_k, seed, seconds, cancel, preset: as for `complete`.
+            temperature, top_p, top_k, seed, seconds, cancel: as for `complete`.
+            preset, tolerance: as for `score`.
 
         Raises:
             TemplateError: a model without sentinels, or that does not know the order.
@@ -532,10 +534,8 @@ class CharLM:
         """
         check_count("max_new_bytes", max_new_bytes, 0)
         limit, sampling = Limit(seconds, cancel), Sampling(temperature, top_p, top_k, seed)
-        asked, chosen = (
-            self.infill_request(prefix, suffix, order=order, template=template),
-            self._chosen(preset),
-        )
+        chosen = self._chosen(preset, tolerance)
+        asked = self.infill_request(prefix, suffix, order=order, template=template)
         state = begin(self.engine, self.index, *opening_of(asked, self.index), chosen)
         return infill(
             state,
@@ -556,6 +556,7 @@ class CharLM:
         order: Order | None = None,
         template: Template | None = None,
         preset: str | Effort | None = None,
+        tolerance: float | None = None,
     ) -> float:
         """log p(middle | prefix, suffix), nats, as `Infilling.logprob` counts it.
 
@@ -566,8 +567,8 @@ class CharLM:
             TokenizationError: a text that no token string spells.
         """
         asked = self.infill_request(prefix, suffix, order=order, template=template)
-        found = [to_bytes(middle)]
-        return score_middles(self.engine, self.index, asked, found, self._chosen(preset))[0]
+        chosen = self._chosen(preset, tolerance)
+        return score_middles(self.engine, self.index, asked, [to_bytes(middle)], chosen)[0]
 
     def infill_request(
         self,

@@ -53,7 +53,7 @@ _BEGINNINGS = 64
 #: What float64 cannot tell from the whole need not be listed.
 _NOTHING = 1e-15
 #: Bytes that occur again count as a repetition, and what a byte that is typed in one may be off by.
-_AGAIN, _REPEATED = 6, 0.005
+_AGAIN, _REPEATED = 6, 0.002
 
 
 class State:
