@@ -9,6 +9,7 @@ import asyncio
 import json
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -492,6 +493,33 @@ def test_paths_that_lead_elsewhere_are_refused(path: bytes) -> None:
     asyncio.run(ask())
     assert heard[0]["status"] == 400
     assert "path" in json.loads(heard[1]["body"])["error"]["message"]
+
+
+def test_a_server_that_is_slow_to_say_what_it_is_keeps_nobody_else_waiting() -> None:
+    class Slow(Behind):
+        def __init__(self) -> None:
+            super().__init__()
+            self.asked, self.says = threading.Semaphore(0), threading.Event()
+
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            if scope.get("path") == "/v1/models":
+                self.asked.release()
+                await asyncio.to_thread(self.says.wait, 30)
+            await super().__call__(scope, receive, send)
+
+    behind = Slow()
+    with proxied(behind, model="a") as client, ThreadPoolExecutor(3) as pool:
+
+        def asked(model: str) -> str:
+            body = {"prompt": "raise ValueErr", "model": model}
+            return str(client.post("/v1/completions", json=body).headers["x-charwise"])
+
+        waiting = [pool.submit(asked, "a") for _ in range(3)]
+        assert all(behind.asked.acquire(timeout=20) for _ in waiting)
+        assert asked("b") == "off; reason=model"
+        assert not any(each.done() for each in waiting)
+        behind.says.set()
+        assert {each.result() for each in waiting} == {"off; reason=unknown-server"}
 
 
 def test_a_client_that_leaves_ends_the_request_behind() -> None:
