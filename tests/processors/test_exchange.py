@@ -104,6 +104,8 @@ def test_a_response_that_breaks_off_is_no_answer() -> None:
     [
         (b"<html>", 500, "no JSON object"),
         (b"[]", 500, "no JSON object"),
+        (b"{}", 500, "no choices"),
+        (b'{"choices": null}', 500, "no choices"),
         (json.dumps(chunk([3])).encode(), 500, "rang"),  # not the forced text
         (b'{"error": {"code": null, "message": "a"}}', 500, '"a"'),
         (b'{"error": {"code": 404, "message": "a"}}', 404, '"a"'),

@@ -7,7 +7,7 @@ import json
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
-from charwise.errors import CharwiseError
+from charwise.errors import CharwiseError, EngineError
 from charwise.processors.openai.answer import Answer, usage_of
 from charwise.processors.openai.asgi_call import Upstream, merged
 
@@ -86,7 +86,7 @@ async def _respond(
             if "error" in chunk:
                 await send_json(send, status_of(chunk), chunk, [])
                 return
-            answers[number].add(chunk)
+            answers[number].add(_with_choices(chunk))
             if answers[number].ended:
                 calls[number].gone.set()
     except CharwiseError as error:
@@ -120,7 +120,7 @@ async def _stream(
             answer = answers[number]
             if "error" in chunk:
                 await event(_event(chunk))
-            elif choices := answer.add(chunk):
+            elif choices := answer.add(_with_choices(chunk)):
                 same = {name: first[name] for name in ("id", "created") if name in first}
                 await event(_event(chunk | same | {"choices": choices}))
             if answer.ended:
@@ -133,6 +133,13 @@ async def _stream(
         await event(_event(first | {"choices": [], "usage": usage_of(answers)}))
     await event(b"data: [DONE]\n\n")
     await send({"type": "http.response.body", "body": b""})
+
+
+def _with_choices(chunk: Message) -> Message:
+    """The chunk, which has choices, if only none."""
+    if not isinstance(chunk.get("choices"), list):
+        raise EngineError(f"the server behind answered {str(chunk)[:80]}, which has no choices.")
+    return chunk
 
 
 async def read_up_to(receive: Receive, most: int) -> tuple[bytes, bool] | None:
