@@ -94,8 +94,8 @@ def request(
         raise SettingError(f"template is a {type(template).__name__}: Template.named makes one.")
     order = template.order(order)
     start = list(vocabulary.bos_ids)
-    data = to_bytes(prefix)
-    before = vocabulary.encode(vocabulary.lead + data)
+    text = to_bytes(prefix)
+    before = vocabulary.encode(vocabulary.lead + text)
     after = vocabulary.encode(to_bytes(suffix))
     kept, forced = cut([template.prefix, *before], index, left)
     ending, rest = cut_start(after, index, right)
@@ -104,7 +104,7 @@ def request(
     )
     ids = template.layout(start, kept, rest, order)
     opening = len(ids) - (len(kept) if order == "spm" else 0)
-    return Request(ids, forced, ending, opening, prefix_cut, suffix_cut, data[-3:])
+    return Request(ids, forced, ending, opening, prefix_cut, suffix_cut, text[-3:])
 
 
 def cut_start(
