@@ -7,7 +7,7 @@ evaluated once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from charwise.coverings.rows import EvaluatedRows
 from charwise.known_text.effort import Effort
@@ -35,11 +35,13 @@ def score_texts(
     *,
     end: bool = False,
     entropy: Entropy | None = None,
+    progress: Callable[[int, int], object] | None = None,
 ) -> list[Score]:
     """`score_text` of several texts; the short ones share model calls.
 
     In which pack a text is depends on the texts before it, and changes its numbers by no more
-    than the order in which a model's floats are summed.
+    than the order in which a model's floats are summed. `progress` is told after each pack how
+    many bytes are scored, and of how many.
 
     >>> from charwise.engines.ngram import NgramLM
     >>> from charwise.tokens.vocabulary import Vocabulary
@@ -51,6 +53,7 @@ def score_texts(
     [(2,), (1,)]
     """
     scores: dict[int, Score] = {}
+    sizes = [len(text.whole) for text in texts]
     for pack in packs(engine, index, texts, end=end):
         if len(pack) == 1:
             [(number, _)] = pack.items()
@@ -58,6 +61,8 @@ def score_texts(
             scores[number] = score_text(engine, index, text, effort, end=end, entropy=entropy)
         else:
             scores |= _score_pack(engine, index, texts, pack, effort, end=end, entropy=entropy)
+        if progress is not None:
+            progress(sum(sizes[number] for number in scores), sum(sizes))
     return [scores[number] for number in range(len(texts))]
 
 
