@@ -11,7 +11,6 @@ import numpy as np
 from hypothesis import strategies as st
 
 from charwise import Effort
-from charwise.infill import Template
 
 Values = st.SearchStrategy[Any]
 
@@ -48,9 +47,6 @@ EFFORT = st.builds(
 )
 PRESET = st.one_of(some(None, "fast", "default", "Fast"), EFFORT)
 TOLERANCE = some(None, 0.5, 1e-3, 0, 0.0, -1.0, math.nan, math.inf)
-TEMPLATE = some(
-    None, Template(0, 1, 2), Template(4, 4, None), Template(6, 7, 99), Template(-1, 0, 0)
-)
 SHARE = some(0.0, 0.5, 0.99, 1.0, 1e-9, 2.0)
 COVERAGE = some(0.0, 0.5, 0.9, 1.0, 2.0, math.nan, "x", None)
 #: What is told how far a call is, or cannot be.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 import charwise
@@ -50,6 +51,15 @@ def test_what_is_no_engine_and_no_name():
         charwise.load("x" * 300)
     with pytest.raises(SettingError, match="unknown engine"):
         charwise.load(engine=[None])  # type: ignore[arg-type]
+
+
+def test_numbers_of_numpy_are_numbers():
+    lm = charwise.load()
+    same = [
+        lm.complete("a", n=kind(2), max_new_bytes=kind(4), temperature=1.0, seed=kind(3))
+        for kind in (int, np.int64, np.uint8)
+    ]
+    assert same[0] == same[1] == same[2]
 
 
 @pytest.mark.parametrize("byte", [b"y", bytearray(b"y"), memoryview(b"y"), "y", ord("y")])

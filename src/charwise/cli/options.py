@@ -78,6 +78,8 @@ class ModelOptions:
             ModelNotFoundError: what was looked for, and where.
         """
         check_preset(preset, tolerance)
+        if tolerance is None:
+            preset = preset or "default"
         with busy("loading the model"):
             from charwise.model import load
 

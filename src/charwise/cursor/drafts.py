@@ -137,7 +137,7 @@ class Drafts:
         self.shared = state.shared
         self.tree = self.shared.evaluated.tree
         self.mine: list[int] = []
-        seed = secrets.randbits(63) if sampling.seed is None else sampling.seed
+        seed = secrets.randbits(63) if sampling.seed is None else int(sampling.seed)
         self.rng = np.random.default_rng(seed)
         device = self.shared.engine.device
         self.torch_rng = torch.Generator(device).manual_seed(seed % 2**63)

@@ -47,7 +47,7 @@ _NEAR = 256
 _STEPPED = 4
 
 #: Bytes that occur again count as a repetition, and what a byte that is typed in one may be off by.
-_AGAIN, _REPEATED = 6, 0.005
+_AGAIN, _REPEATED = 6, 0.002
 
 
 class State:

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from charwise.coverings.rows import EvaluatedRows
 from charwise.known_text.effort import FINER, PRESETS, Effort, Tail, agreement
@@ -139,7 +140,8 @@ class Rounds:
 
     def begin(self, portion: Portion) -> None:
         """Start over with the first θ, for a portion of the text."""
-        self._theta, self._taken, self._before = self._effort.steps[0], 1, None
+        self._theta, self._taken = self._effort.steps[0], 1
+        self._before: NDArray[np.float64] | None = None
         self._at_most = self.contexts + self._most(portion)
         self._take(self._theta)
 
@@ -363,11 +365,11 @@ class Rounds:
     def _vertices_of(branches: Sequence[Branch], found: Sequence[Sequence[int]]) -> Iterator[int]:
         """The nodes along branches that are vertices already."""
         for (parent, tokens), nodes in zip(branches, found, strict=True):
-            vertex: Vertex | None = parent
+            vertex = parent
             for token, node in zip(tokens, nodes, strict=True):
-                vertex = vertex.children.get(token)
-                if vertex is None:
+                if token not in vertex.children:
                     break
+                vertex = vertex.children[token]
                 yield node
 
     def _vertices(self, contexts: Sequence[_Context]) -> list[Vertex]:
