@@ -17,6 +17,7 @@ import charwise
 from charwise import CharLM, SortedVocabulary, Vocabulary, healing
 from charwise.cli.app import app
 from charwise.errors import CharwiseError
+from charwise.template import Template
 from fuzz_values import (
     BUDGET,
     BYTES,
@@ -34,7 +35,6 @@ from fuzz_values import (
     SHARE,
     SIZE,
     STOP,
-    TEMPLATE,
     TEXT,
     TOLERANCE,
     WORDS,
@@ -179,6 +179,10 @@ def command_line(arguments: list[str]) -> None:
     assert result.exit_code in (0, 1, 2, 3), result.output
     assert "Traceback" not in result.output
 
+
+TEMPLATE = some(
+    None, Template(0, 1, 2), Template(4, 4, None), Template(6, 7, 99), Template(-1, 0, 0)
+)
 
 # ---- what is called -----------------------------------------------------------------------------
 

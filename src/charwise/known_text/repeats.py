@@ -102,6 +102,7 @@ class Repeats:
         self._least = math.log(max(theta, 1e-300))
         self.left = self._most = most
         self.deepest = deepest
+        self._stop = stop
         self.untried: list[Respelling] = []
         self._found = [
             Respelling(one.stretch, places)
@@ -125,7 +126,7 @@ class Repeats:
         """What to evaluate next, after a pass."""
         if not self._found:
             return []
-        out: list[Branch] = []
+        out, rest = list[Branch](), list[Branch]()
         if self._phase == "two places":
             going = [trial for trial in self._trials if trial.reached < len(trial.places)]
             going.sort(key=lambda t: self._log_share_at(t, t.reached, lattice), reverse=True)
@@ -139,9 +140,10 @@ class Repeats:
             self._phase = "done" if better is None else "begin"
             if better is not None:
                 self._adopt(better)
+                rest = self._rest(better)
         if self._phase == "begin":
             self._sweeps, self.left = self._sweeps - 1, self._most
-            out = self._begin(lattice)
+            out = rest + self._begin(lattice)
             self._phase = "two places"
         return out
 
@@ -226,6 +228,19 @@ class Repeats:
         first = bisect_left(self.starts, trial.places[0].start)
         last = bisect_left(self.starts, trial.places[-1].stop)
         self.set_base([*self.tokens[:first], *trial.tokens, *self.tokens[last:]])
+
+    def _rest(self, trial: _Trial) -> list[Branch]:
+        """The base path from the end of a trial to the end of the portion."""
+        there = Branch(trial.parent, trial.tokens).after(len(trial.tokens)).parent
+        first = bisect_left(self.starts, there.position)
+        tokens = [
+            token
+            for token, end in zip(self.tokens[first:], self.starts[first + 1 :], strict=False)
+            if end <= self._stop
+        ]
+        if self.deepest is not None:
+            tokens = tokens[: max(0, self.deepest - there.depth)]
+        return [Branch(there, tokens)] if tokens else []
 
     def _vertices(self, lattice: Lattice) -> dict[int, Vertex]:
         """The evaluated contexts of the base path, by position."""

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from charwise.coverings.rows import EvaluatedRows
 from charwise.known_text.effort import FINER, PRESETS, Effort, Tail, agreement
-from charwise.known_text.estimate import byte_errors
+from charwise.known_text.estimate import LIMITED, byte_errors
 from charwise.known_text.lattice import Branch, Edge, Lattice, Vertex, Wanted
 from charwise.known_text.next_bytes import rows_of
 from charwise.known_text.ranges import Ints, KnownText
@@ -32,6 +32,9 @@ from charwise.tokens.index import SortedVocabulary
 #: Most and fewest canonical tokens that are worked on at a time, and the contexts to aim for:
 #: with more, attention to all of them costs more than the calls that a portion takes.
 PORTION, LEAST, CONTEXTS = 128, 16, 320
+
+#: Canonical tokens of the first portion: how hard the text is, is not known yet.
+_FIRST = 32
 
 #: Bytes of logits of one model call, at most: they are turned into masses, and forgotten.
 _LOGITS = 2**25
@@ -194,7 +197,10 @@ class Rounds:
         # All that was followed may end in contexts that do not go on: then nothing is known.
         enough &= wanted is None or bool(np.isfinite(after).all())
         self._before = after
-        self.limited |= wanted is not None and not enough and not (more and theta > last)
+        if wanted is not None and not enough and not (more and theta > last):
+            self.limited = True  # what the last step would have changed is not known
+            fall = np.nan_to_num(-np.diff(after), nan=0.0, posinf=0.0)
+            lattice.error[first + 1 : stop] += LIMITED * fall
         if enough or not more or theta <= last:
             return False
         self._take(max(last, theta / FINER))
@@ -238,7 +244,7 @@ class Rounds:
         change which contexts are evaluated: a candidate's share is taken when its portion is
         worked on, and what is to its left is final by then.
         """
-        size = PORTION
+        size = min(PORTION, _FIRST)
         portion = self.portion(0, size)
         while True:
             before = self.contexts
@@ -250,7 +256,7 @@ class Rounds:
                 self.evaluated.keep([vertex.node for vertex in kept])
             # Where a portion brings many contexts, the next one is shorter.
             size = max(LEAST, min(PORTION, CONTEXTS * size // max(1, self.contexts - before)))
-            done = self._starts.index(portion.stop)
+            done = bisect_left(self._starts, portion.stop)
             portion = self.portion(done, size)
 
     def portion(self, finished: int, size: int) -> Portion:
@@ -265,6 +271,8 @@ class Rounds:
         vertex, n = self.lattice.root, 0
         while n < portion.tokens and self.canonical[n] in vertex.children:
             vertex, n = vertex.children[self.canonical[n]], n + 1
+        if vertex.position < self.lattice.frozen:
+            return []  # the path ends in what is finished: the candidates from there go on
         tokens = self.canonical[n : portion.tokens]
         while tokens and (
             self._starts[n + len(tokens)] >= len(self.known.text) + self.through
