@@ -70,7 +70,7 @@ def started(effort: Effort, text: bytes = b"ababab") -> Rounds:
     known = KnownText.of(text, model.index)
     rounds = Rounds(model.evaluated(), 0, known, model.vocabulary.encode(text), effort)
     evaluate([(rounds, rounds.path(rounds.portion(0, 100)))])
-    rounds.lattice.passage(len(text) + 1)
+    rounds.lattice.sum(len(text) + 1)
     return rounds
 
 

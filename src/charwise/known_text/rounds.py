@@ -1,7 +1,7 @@
 """Rounds: evaluate what a known text needs in a few batches.
 
 1. One teacher-forced pass over the canonical tokenization (`Rounds.path`).
-2. Sum (`Lattice.passage`), collect the candidates that are worth an evaluation, and follow those
+2. Sum (`Lattice.sum`), collect the candidates that are worth an evaluation, and follow those
    that end where a canonical token does along the canonical tokens from there (`Rounds.plan`).
 3. Evaluate all of that in one batch; again from 2 until nothing is wanted.
 
@@ -26,7 +26,8 @@ from charwise.known_text.estimate import LIMITED, byte_errors
 from charwise.known_text.lattice import Branch, Edge, Lattice, Vertex, Wanted
 from charwise.known_text.next_bytes import rows_of
 from charwise.known_text.ranges import Ints, KnownText
-from charwise.known_text.repeats import RESPELLED, Repeats, Respelling, respellings
+from charwise.known_text.repeats import RESPELLED, Repeats
+from charwise.known_text.respellings import Respelling, respellings
 from charwise.tokens.index import SortedVocabulary
 
 #: Most and fewest canonical tokens that are worked on at a time, and the contexts to aim for:
@@ -119,7 +120,6 @@ class Rounds:
     ) -> None:
         self.evaluated = evaluated
         self.known = known
-        self.canonical = canonical
         if effort.tolerance is not None and known.contexts(_FEW) <= _FEW:
             effort = PRESETS["exact"]  # `few`, of a text whose ranges are known
         self._effort = self.effort = effort
@@ -127,7 +127,6 @@ class Rounds:
         self.deepest = deepest
         self.distributions = distributions
         self._watch = watch
-        # Where each canonical token begins, and where the last ends; and which begins where.
         self._set_path(canonical)
         self._respellings: list[Respelling] | None = None
         self._repeats: Repeats | None = None
@@ -135,18 +134,22 @@ class Rounds:
         [vertex] = self._vertices([_Context(root, 0, None, 0)])
         self.lattice = Lattice(known, vertex, effort, through)
         self.calls = evaluated.tree.calls
+        # Of the portion that `begin` was called for last: θ, rounds taken and those of this θ, the
+        # most contexts to spend, and log →p as of the step before.
+        self._theta, self._taken, self._in_step, self._at_most = effort.steps[0], 0, 0, 0
+        self._before: NDArray[np.float64] | None = None
 
     def _set_path(self, tokens: Sequence[int]) -> None:
+        """The tokens that alternatives are followed along: where each begins, and the last ends."""
         self.canonical = tokens
         self._starts = np.cumsum([0, *map(self.evaluated.index.length, tokens)]).tolist()
         self._begins = {position: n for n, position in enumerate(self._starts)}
 
     def begin(self, portion: Portion) -> None:
         """Start over with the first θ, for a portion of the text."""
-        self._theta, self._taken = self._effort.steps[0], 1
-        self._before: NDArray[np.float64] | None = None
+        self._taken, self._before = 1, None
         self._at_most = self.contexts + self._most(portion)
-        self._take(self._theta)
+        self._take(self._effort.steps[0])
 
     def _take(self, theta: float) -> None:
         self._theta, self._in_step = theta, 0
