@@ -27,9 +27,10 @@ from charwise.errors import (
     check_count,
     zero_probability,
 )
+from charwise.known_text.calls import run_together
 from charwise.known_text.effort import Effort
 from charwise.known_text.ranges import KnownText
-from charwise.known_text.rounds import Rounds, run_together
+from charwise.known_text.rounds import Rounds
 from charwise.known_text.windows import end_logprob
 from charwise.tokens.stops import Stops, StopStrings
 
@@ -190,7 +191,7 @@ def _evaluate(
                 )
                 for text, canonical in ((texts[number], ids) for number, ids in pack.items())
             ]
-            run_together([(rounds, rounds.portion(0, len(rounds.canonical))) for rounds in works])
+            run_together(works)
             shared.drop(range(size, evaluated.tree.size))
         for number, rounds in zip(pack, works, strict=True):
             lattice, limited = rounds.lattice, limited or rounds.limited

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from charwise.coverings.rows import EvaluatedRows
+from charwise.known_text.calls import PORTION, run_together
 from charwise.known_text.effort import Effort
 from charwise.known_text.ranges import KnownText
-from charwise.known_text.rounds import PORTION, Rounds, run_together
+from charwise.known_text.rounds import Rounds
 from charwise.known_text.windows import Stretch, Text, gather, plan, score_text
 from charwise.surprisal.score import Entropy, Score
 from charwise.token_lm import TokenLM
@@ -122,8 +123,7 @@ def _score_pack(
             deepest=deepest,
             distributions=entropy is not None,
         )
-    # One portion holds each of them: a text of several would drop what the others need.
-    run_together([(rounds, rounds.portion(0, PORTION)) for rounds in works.values()])
+    run_together(list(works.values()))
     return {
         number: gather(index, texts[number], [(stretch, works[number])], end=end, entropy=entropy)
         for number, stretch in pack.items()
