@@ -7,6 +7,8 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
+from charwise.errors import HealingError
+
 Message = dict[str, Any]
 
 
@@ -39,6 +41,7 @@ class Upstream:
         self._receive = receive
         self._more = more
         self._parts: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._broke_off = False
 
     def scope(self, scope: Message, one_of_many: bool = False) -> Message:
         """The client's scope with our length; of many calls, each gets an id of its own."""
@@ -52,6 +55,9 @@ class Upstream:
         """Make the call, to its end."""
         try:
             await app(self.scope(scope, one_of_many), self.receive, self._send)
+        except Exception:
+            self._broke_off = True
+            raise
         finally:
             self.started.set()
             self._parts.put_nowait(None)
@@ -82,21 +88,27 @@ class Upstream:
             yield part
 
     async def chunks(self) -> AsyncIterator[Message | bytes]:
-        """JSON objects: one, or those of a stream of events, with its comments as bytes."""
+        """JSON objects: one, or those of a stream of events, with its comments as bytes.
+
+        Raises:
+            HealingError: what comes is no JSON object, or breaks off.
+        """
         kind = dict(self.headers).get(b"content-type", b"")
         if not kind.startswith(b"text/event-stream"):
             whole = b"".join([part async for part in self.parts()])
             if not self.gone.is_set():  # else what there is is part of an answer, or none
-                yield json.loads(whole)
+                yield _object(whole)
             return
         text = b""
         async for part in self.parts():
-            *events, text = (text + part).split(b"\n\n")
+            *events, text = (text + part).replace(b"\r\n\r\n", b"\n\n").split(b"\n\n")
             for event in events:
                 if event.startswith(b":"):
                     yield event + b"\n\n"
                 elif event != b"data: [DONE]":
-                    yield json.loads(event.removeprefix(b"data: "))
+                    yield _object(event.removeprefix(b"data: "))
+        if self._broke_off and not self.gone.is_set():
+            raise HealingError("the server behind broke its answer off.")
 
     async def relay(self, send: Callable[[Message], Awaitable[None]]) -> None:
         """Hand the response on as it is."""
@@ -104,6 +116,16 @@ class Upstream:
         async for part in self.parts():
             await send({"type": "http.response.body", "body": part, "more_body": True})
         await send({"type": "http.response.body", "body": b""})
+
+
+def _object(text: bytes) -> Message:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise HealingError(f"the server behind answered with no JSON object: {text[:80]!r}.")
+    return found
 
 
 async def merged(calls: Sequence[Upstream]) -> AsyncIterator[tuple[int, Message | bytes]]:

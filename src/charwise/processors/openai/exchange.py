@@ -60,19 +60,19 @@ async def _respond(
     send: Send, calls: list[Upstream], answers: list[Answer], left: asyncio.Task[None]
 ) -> None:
     """One JSON object; none if the client left."""
-    async for number, chunk in merged(calls):
-        if isinstance(chunk, bytes):
-            continue
-        if "error" in chunk:
-            await _send_json(send, chunk["error"].get("code", 500), chunk, [])
-            return
-        try:
+    try:
+        async for number, chunk in merged(calls):
+            if isinstance(chunk, bytes):
+                continue
+            if "error" in chunk:
+                await _send_json(send, status_of(chunk), chunk, [])
+                return
             answers[number].add(chunk)
-        except CharwiseError as error:
-            await send_error(send, 500, str(error))
-            return
-        if answers[number].ended:
-            calls[number].gone.set()
+            if answers[number].ended:
+                calls[number].gone.set()
+    except CharwiseError as error:
+        await send_error(send, 500, str(error))
+        return
     if left.done():
         return
     body = answers[0].top | {
@@ -86,29 +86,30 @@ async def _stream(
     send: Send, calls: list[Upstream], answers: list[Answer], left: asyncio.Task[None]
 ) -> None:
     """Server-sent events, until the client leaves."""
-    start = {"type": "http.response.start", "status": 200, "headers": calls[0].headers}
-    await send(start)
+    # How long it becomes is not known, whatever the server behind says of its own.
+    headers = [pair for pair in calls[0].headers if pair[0] != b"content-length"]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
 
     async def event(data: bytes) -> None:
         await send({"type": "http.response.body", "body": data, "more_body": True})
 
-    async for number, chunk in merged(calls):
-        if isinstance(chunk, bytes):  # a comment, to keep the connection alive
-            await event(chunk)
-            continue
-        answer = answers[number]
-        try:
+    try:
+        async for number, chunk in merged(calls):
+            if isinstance(chunk, bytes):  # a comment, to keep the connection alive
+                await event(chunk)
+                continue
+            answer = answers[number]
             choices = [] if "error" in chunk else answer.add(chunk)
-        except CharwiseError as error:
-            await event(_event({"error": _error(500, str(error))}))
-            break
-        if "error" in chunk:
-            await event(_event(chunk))
-        elif choices:
-            same = {name: answers[0].top[name] for name in ("id", "created") if answers[0].top}
-            await event(_event(chunk | same | {"choices": choices}))
-        if answer.ended:
-            calls[number].gone.set()
+            if "error" in chunk:
+                await event(_event(chunk))
+            elif choices:
+                top = answers[0].top
+                same = {name: top[name] for name in ("id", "created") if name in top}
+                await event(_event(chunk | same | {"choices": choices}))
+            if answer.ended:
+                calls[number].gone.set()
+    except CharwiseError as error:
+        await event(_event({"error": _error(500, str(error))}))
     if left.done():
         return
     if any(answer.tells_usage for answer in answers):
@@ -136,6 +137,17 @@ async def read_up_to(receive: Receive, most: int | None) -> tuple[bytes, bool]:
             return b"".join(parts), True
         if most is not None and size > most:
             return b"".join(parts), False
+
+
+def status_of(chunk: Message) -> int:
+    """The status that an error in a stream says it has.
+
+    >>> status_of({"error": {"code": 400}}), status_of({"error": "no"})
+    (400, 500)
+    """
+    error = chunk["error"]
+    code = error.get("code") if isinstance(error, dict) else None
+    return code if isinstance(code, int) and 400 <= code < 600 else 500
 
 
 def _event(chunk: Message) -> bytes:
