@@ -3,7 +3,7 @@
     python benchmarks/forgetting.py
 
 Pairs of contexts that spell the same text, by the number of last tokens on which they agree: the
-Jensen-Shannon distance of their next-token distributions, which rounds take to fall as γ^a.
+Jensen-Shannon distance of their next-token distributions. Rounds take one token to be enough.
 """
 
 from __future__ import annotations

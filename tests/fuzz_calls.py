@@ -17,6 +17,7 @@ import charwise
 from charwise import CharLM, SortedVocabulary, Vocabulary, healing
 from charwise.cli.app import app
 from charwise.errors import CharwiseError
+from charwise.template import Template
 from fuzz_values import (
     BUDGET,
     BYTES,
@@ -179,6 +180,10 @@ def command_line(arguments: list[str]) -> None:
     assert "Traceback" not in result.output
 
 
+TEMPLATE = some(
+    None, Template(0, 1, 2), Template(4, 4, None), Template(6, 7, 99), Template(-1, 0, 0)
+)
+
 # ---- what is called -----------------------------------------------------------------------------
 
 CALLS: dict[str, Call] = {
@@ -190,10 +195,35 @@ CALLS: dict[str, Call] = {
         )
         for method, arguments in {
             "next": {"prompt": PROMPT, "preset": PRESET, "tolerance": TOLERANCE},
-            "next_chars": {"prompt": PROMPT, "coverage": COVERAGE, "preset": PRESET},
+            "next_chars": {
+                "prompt": PROMPT,
+                "coverage": COVERAGE,
+                "preset": PRESET,
+                "tolerance": TOLERANCE,
+            },
             "state": {"prompt": PROMPT, "preset": PRESET, "tolerance": TOLERANCE},
-            "prefix_logprob": {"prompt": PROMPT, "preset": PRESET},
-            "logprob": {"prompt": PROMPT, "preset": PRESET},
+            "prefix_logprob": {"prompt": PROMPT, "preset": PRESET, "tolerance": TOLERANCE},
+            "logprob": {"prompt": PROMPT, "preset": PRESET, "tolerance": TOLERANCE},
+            "infill": {
+                "prefix": st.one_of(TEXT, BYTES),
+                "suffix": st.one_of(TEXT, BYTES),
+                "n": SIZE,
+                "order": some(None, "psm", "spm", "x"),
+                "template": TEMPLATE,
+                "preset": PRESET,
+                "tolerance": TOLERANCE,
+                **SAMPLING,
+                **BUDGET,
+            },
+            "score_infill": {
+                "prefix": st.one_of(TEXT, BYTES),
+                "middle": st.one_of(TEXT, BYTES),
+                "suffix": st.one_of(TEXT, BYTES),
+                "order": some(None, "psm", "spm", "x"),
+                "template": TEMPLATE,
+                "preset": PRESET,
+                "tolerance": TOLERANCE,
+            },
             "score": {
                 "prompt": PROMPT,
                 "context": PROMPT,
@@ -206,6 +236,7 @@ CALLS: dict[str, Call] = {
                 "prompts": st.one_of(st.lists(PROMPT, max_size=3), PROMPT),
                 "contexts": st.one_of(st.none(), st.lists(PROMPT, max_size=3)),
                 "preset": PRESET,
+                "tolerance": TOLERANCE,
                 "end": FLAG,
                 "entropy": some(None, "byte"),
                 "progress": REPORT,
@@ -221,6 +252,7 @@ CALLS: dict[str, Call] = {
                 "n": SIZE,
                 "stop": STOP,
                 "preset": PRESET,
+                "tolerance": TOLERANCE,
                 "progress": REPORT,
                 "regex": some(None, None, None, "[ab]+", "(", 5),
                 "choices": some(None, None, None, ["a", "b"], [], "ab", [b"\xff"]),
@@ -237,8 +269,15 @@ CALLS: dict[str, Call] = {
                 "preset": PRESET,
                 "tolerance": TOLERANCE,
             },
-            "stream": {"prompt": PROMPT, "stop": STOP, "preset": PRESET, **SAMPLING, **BUDGET},
-            "characters": {"prompt": PROMPT, "preset": PRESET, **SAMPLING},
+            "stream": {
+                "prompt": PROMPT,
+                "stop": STOP,
+                "preset": PRESET,
+                "tolerance": TOLERANCE,
+                **SAMPLING,
+                **BUDGET,
+            },
+            "characters": {"prompt": PROMPT, "preset": PRESET, "tolerance": TOLERANCE, **SAMPLING},
         }.items()
     },
     "CharLM": Call(

@@ -20,16 +20,24 @@ import torch
 import torch.nn.functional as F
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import nn
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import (
+    GenerationConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+)
 
 from data import COPYLEFT, Document, decode, fetch, packages
-from tokenizer import END, encode
-from train import Stream, export, optimisers, rate
 
 SEED = 20
+END = "<|endoftext|>"
 VOCABULARY = 3000
 CONTEXT = 512
 ROWS, LENGTH = 8, 256  # of a step
+MATRIX_RATE = 0.012  # Muon
+OTHER_RATE = 0.003  # AdamW
+WARMUP_STEPS = 60
+DECAY_FROM = 0.3  # share of the run after which the rate falls linearly to zero
 PACKAGE = "django"
 SUFFIXES = {".txt", ".js", ".json", ".html", ".css", ".po"}
 LANGUAGES = {"de", "zh_Hans", "zh_Hant"}
@@ -111,6 +119,60 @@ def build() -> LlamaForCausalLM:
     return LlamaForCausalLM(config)
 
 
+class Stream:
+    """An endless run of documents, each after `END`, shuffled anew each time round."""
+
+    def __init__(self, tokenizer: Tokenizer, documents: list[Document]) -> None:
+        end = tokenizer.token_to_id(END)
+        texts = [document.text for document in documents if END not in document.text]
+        self.pieces = [
+            np.array([end, *encoding.ids], dtype=np.uint16)
+            for encoding in tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        ]
+        self.rng = np.random.default_rng(SEED)
+        self.shuffle()
+
+    def shuffle(self) -> None:
+        """Put the documents in a new order."""
+        order = self.rng.permutation(len(self.pieces))
+        self.run = np.concatenate([self.pieces[i] for i in order])
+        self.at = int(self.rng.integers(0, 512))
+
+    def take(self, length: int) -> torch.Tensor:
+        """Return the next tokens and one more, which is also the first of the next call."""
+        if self.at + length + 1 > len(self.run):
+            self.shuffle()
+        row = self.run[self.at : self.at + length + 1]
+        self.at += length
+        return torch.from_numpy(row.astype(np.int64))
+
+
+def optimisers(model: nn.Module) -> list[torch.optim.Optimizer]:
+    """Return Muon for the layers' matrices and AdamW for the embedding and the norms."""
+    matrices: list[nn.Parameter] = []
+    embedding: list[nn.Parameter] = []
+    norms: list[nn.Parameter] = []
+    for name, parameter in model.named_parameters():
+        if parameter.ndim < 2:
+            norms.append(parameter)
+        else:
+            (embedding if "embed" in name else matrices).append(parameter)
+    groups = [
+        {"params": embedding, "weight_decay": 0.1},
+        {"params": norms, "weight_decay": 0.0},
+    ]
+    return [
+        torch.optim.Muon(matrices, lr=MATRIX_RATE, weight_decay=0.1, momentum=0.95),
+        torch.optim.AdamW(groups, lr=OTHER_RATE, betas=(0.9, 0.95), fused=True),
+    ]
+
+
+def rate(progress: float, step: int) -> float:
+    """Return the learning rate's factor: warm-up, flat, then linear to zero."""
+    warm = min(1.0, (step + 1) / WARMUP_STEPS)
+    return warm * min(1.0, max(0.0, (1 - progress) / (1 - DECAY_FROM)))
+
+
 def train(model: LlamaForCausalLM, stream: Stream, steps: int) -> None:
     """Run so many steps: the same weights from the same data, on the same machine."""
     tools = optimisers(model)
@@ -156,13 +218,12 @@ def main() -> None:
         model_max_length=CONTEXT,
         clean_up_tokenization_spaces=False,
     ).save_pretrained(args.out)
-    tokens = args.out / "tokens.npz"
-    encode(tokenizer, documents, tokens)
-    stream = Stream(tokens, np.random.default_rng(SEED))
-    model = build()
+    stream, model = Stream(tokenizer, documents), build()
     train(model, stream, args.steps)
-    print(f"read {stream.position():.2f} times")
-    export(model, args.out)
+    half = model.half()
+    half.config.use_cache = True
+    half.generation_config = GenerationConfig(bos_token_id=0, eos_token_id=0, pad_token_id=0)
+    half.save_pretrained(args.out)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 
 import numpy as np
@@ -11,12 +12,14 @@ from hypothesis import strategies as st
 
 import charwise
 from charwise import CharLM, Effort
+from charwise.cli import complete, demo, infill, next_and_cover
+from charwise.cli.score import score as score_command
 from charwise.coverings.reference import prefix_probability
 from charwise.errors import SettingError
 from charwise.known_text.effort import PRESETS, effort_of, for_tolerance
 from charwise.known_text.estimate import byte_errors, faded
 from charwise.known_text.ranges import KnownText
-from charwise.known_text.repeats import occurrences, respellings
+from charwise.known_text.respellings import occurrences, respellings
 from models import Case, cases, examples, table
 
 #: log →p of texts that repeat themselves, from `CharLM.covering`, or the widest beams.
@@ -136,6 +139,20 @@ def test_a_preset_and_a_tolerance():
         lm.next("a", preset="fast", tolerance=0.1)
     with pytest.raises(SettingError, match="give one of them"):
         effort_of("fast", 0.1)
+
+
+def test_what_takes_a_preset_takes_a_tolerance():
+    methods = {
+        name: set(inspect.signature(method).parameters)
+        for name, method in vars(CharLM).items()
+        if inspect.isfunction(method) and not name.startswith("_")
+    }
+    taking = {name for name, parameters in methods.items() if "preset" in parameters}
+    assert {"score", "next", "complete", "choose", "infill", "score_infill"} <= taking
+    assert all("tolerance" in methods[name] for name in taking)
+    others = (complete.complete, demo.demo, infill.infill, next_and_cover.next_bytes)
+    for command in (*others, score_command):
+        assert {"preset", "tolerance"} <= set(inspect.signature(command).parameters)
 
 
 def test_presets_are_tolerances():

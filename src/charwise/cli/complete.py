@@ -74,7 +74,7 @@ def complete(
     constraint = constrained.constraint_from(regex, json_schema, grammar, choices or ())
     if constraint is not None:
         found = constrained.answer(
-            options.load(preset),
+            options.load(preset, tolerance),
             text,
             constraint,
             n=n,

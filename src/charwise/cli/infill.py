@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 from rich.text import Text
 
-from charwise.cli.options import JsonOption, ModelOptions, PresetOption, takes_model
+from charwise.cli.options import (
+    JsonOption,
+    ModelOptions,
+    PresetOption,
+    ToleranceOption,
+    takes_model,
+)
 from charwise.cli.terminal import console, print_json, steps
 from charwise.errors import InputError, SettingError
 
@@ -39,7 +45,8 @@ def infill(
     max_new_bytes: Annotated[
         int, typer.Option(min=1, max=1_000_000, help="Length of a middle.")
     ] = 64,
-    preset: PresetOption = "default",
+    preset: PresetOption = None,
+    tolerance: ToleranceOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Fill in between two texts: plain, healed on both sides, and exact."""
@@ -54,7 +61,7 @@ def infill(
     from charwise.cli import completion
     from charwise.template import Template
 
-    loaded = completion.Loaded(options.model, options.load(preset))
+    loaded = completion.Loaded(options.model, options.load(preset, tolerance))
     template = Template.of(loaded.index.vocabulary)
     try:
         template.order(order)

@@ -15,7 +15,7 @@ from charwise.cli.terminal import busy
 from charwise.errors import InputError, SettingError
 
 if TYPE_CHECKING:
-    from charwise.model import CharLM
+    from charwise.char_lm import CharLM
 
 
 def _presets() -> list[str]:
@@ -78,6 +78,8 @@ class ModelOptions:
             ModelNotFoundError: what was looked for, and where.
         """
         check_preset(preset, tolerance)
+        if tolerance is None:
+            preset = preset or "default"
         with busy("loading the model"):
             from charwise.model import load
 

@@ -16,7 +16,7 @@ from charwise.tokens.prompts import Opening
 EXACT_TOKENS = 12
 
 #: A text of so few tokens is summed over as a whole.
-WHOLE_TOKENS = 40
+WHOLE_TOKENS = 24
 
 #: Tokens left free in the window for what a state grows by.
 _ROOM = 64

@@ -21,6 +21,9 @@ LENT, FADING = 1.0, 0.7
 #: The same of what was left out, which goes on at once.
 MISSING = 1.0
 
+#: Where a limit ended a step, this share of a byte's surprisal may be off, beside all that.
+LIMITED = 0.05
+
 
 def byte_errors(before: Floats | None, after: Floats, lent: Floats, missing: Floats) -> Floats:
     """Estimated errors of the log-probabilities of bytes.

@@ -15,7 +15,7 @@ from charwise.tables.rows import BadRow, Columns, Stimulus
 from charwise.tables.sources import Source
 
 if TYPE_CHECKING:
-    from charwise.model import CharLM
+    from charwise.char_lm import CharLM
 
 #: What models are told apart by: the surprisal of every byte of this.
 _PROBE = "the name of the first man in the list is not known.\n"
@@ -98,13 +98,14 @@ class Job:
         for part in ("text", "item", "context", "regions"):
             facts[f"--{part}-column"] = getattr(self.columns, part)
         facts["--keep-column"] = ", ".join(self.columns.kept) or None
+        tolerance = self.measure.tolerance
         info = lm.info()
         return {
             **facts,
             "--per": self.measure.per,
             "--convention": self.measure.convention,
-            "--preset": self.measure.preset,
-            "--tolerance": self.measure.tolerance,
+            "--preset": self.measure.preset or ("default" if tolerance is None else None),
+            "--tolerance": None if tolerance is None else repr(tolerance),
             "--entropy": self.measure.entropy,
             "--model": model,
             **{key: info[key] for key in ("engine", "device", "dtype", "path") if key in info},

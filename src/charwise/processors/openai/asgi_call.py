@@ -7,7 +7,7 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
-from charwise.errors import HealingError
+from charwise.errors import EngineError
 
 Message = dict[str, Any]
 
@@ -41,7 +41,7 @@ class Upstream:
         self._receive = receive
         self._more = more
         self._parts: asyncio.Queue[bytes | None] = asyncio.Queue()
-        self._broke_off = False
+        self._failure: Exception | None = None
 
     def scope(self, scope: Message, one_of_many: bool = False) -> Message:
         """The client's scope with our length; of many calls, each gets an id of its own."""
@@ -55,8 +55,8 @@ class Upstream:
         """Make the call, to its end."""
         try:
             await app(self.scope(scope, one_of_many), self.receive, self._send)
-        except Exception:
-            self._broke_off = True
+        except Exception as error:  # also for whoever reads: what came is not the whole answer
+            self._failure = error
             raise
         finally:
             self.started.set()
@@ -80,18 +80,25 @@ class Upstream:
             self._parts.put_nowait(message["body"])
 
     async def parts(self) -> AsyncIterator[bytes]:
-        """The body of the response, as it comes, until it ends or is given up."""
+        """The body of the response, as it comes, until it ends or is given up.
+
+        Raises whatever broke the response off.
+        """
         while True:
             part = await self._parts.get()
-            if part is None or self.gone.is_set():
+            if self.gone.is_set():
+                return
+            if part is None:
+                if self._failure is not None:
+                    raise self._failure
                 return
             yield part
 
     async def chunks(self) -> AsyncIterator[Message | bytes]:
-        """JSON objects: one, or those of a stream of events, with its comments as bytes.
+        """JSON objects: one, or those of a stream of events; comments, and the like, as bytes.
 
         Raises:
-            HealingError: what comes is no JSON object, or breaks off.
+            EngineError: what is none. Whatever broke the response off is raised as it is.
         """
         kind = dict(self.headers).get(b"content-type", b"")
         if not kind.startswith(b"text/event-stream"):
@@ -103,12 +110,10 @@ class Upstream:
         async for part in self.parts():
             *events, text = (text + part).replace(b"\r\n\r\n", b"\n\n").split(b"\n\n")
             for event in events:
-                if event.startswith(b":"):
+                if not event.startswith(b"data:"):
                     yield event + b"\n\n"
                 elif event != b"data: [DONE]":
-                    yield _object(event.removeprefix(b"data: "))
-        if self._broke_off and not self.gone.is_set():
-            raise HealingError("the server behind broke its answer off.")
+                    yield _object(event.removeprefix(b"data:"))
 
     async def relay(self, send: Callable[[Message], Awaitable[None]]) -> None:
         """Hand the response on as it is."""
@@ -124,7 +129,7 @@ def _object(text: bytes) -> Message:
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
-        raise HealingError(f"the server behind answered with no JSON object: {text[:80]!r}.")
+        raise EngineError(f"the server behind answered {text[:80]!r}, which is no JSON object.")
     return found
 
 

@@ -7,7 +7,16 @@ import json
 
 from charwise.errors import CharwiseError
 from charwise.processors.openai.asgi_call import Upstream
-from charwise.processors.openai.exchange import App, Receive, Send, send_error, status_of
+from charwise.processors.openai.exchange import (
+    App,
+    Receive,
+    Send,
+    end_with_client,
+    send_error,
+    send_json,
+    status_of,
+    without_length,
+)
 from charwise.processors.proxy.answer import Message, NativeAnswer, TextAnswer
 
 
@@ -17,7 +26,7 @@ async def exchange_native(
     """Ask the server behind, and answer the client in the same form."""
     call = Upstream(json.dumps(answer.body).encode())
     task = asyncio.create_task(call.run(app, scope, one_of_many=False))
-    watch = asyncio.create_task(_end_with_client(receive, call))
+    watch = asyncio.create_task(end_with_client(receive, [call]))
     try:
         await call.started.wait()
         if call.status is None:
@@ -30,12 +39,6 @@ async def exchange_native(
         watch.cancel()
         call.gone.set()
         await asyncio.gather(task, return_exceptions=True)
-
-
-async def _end_with_client(receive: Receive, call: Upstream) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-    call.gone.set()
 
 
 async def _respond(send: Send, call: Upstream, answer: NativeAnswer) -> None:
@@ -56,19 +59,17 @@ async def _respond(send: Send, call: Upstream, answer: NativeAnswer) -> None:
     except CharwiseError as error:
         await send_error(send, 500, str(error))
         return
-    if last is None:
-        return  # the client left, or the server broke off
-    body = json.dumps(last if "error" in last else {**last, "content": text}).encode()
-    rest = [pair for pair in call.headers if pair[0] not in (b"content-length", b"content-type")]
-    own = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
-    status = status_of(last) if "error" in last else 200
-    await send({"type": "http.response.start", "status": status, "headers": rest + own})
-    await send({"type": "http.response.body", "body": body})
+    if last is None or call.gone.is_set():
+        return  # the client left
+    if "error" in last:
+        await send_json(send, status_of(last), last, call.headers)
+    else:
+        await send_json(send, 200, {**last, "content": text}, call.headers)
 
 
 async def _stream(send: Send, call: Upstream, answer: NativeAnswer) -> None:
     """Server-sent events, without an end mark."""
-    headers = [pair for pair in call.headers if pair[0] != b"content-length"]
+    headers = without_length(call.headers)
     await send({"type": "http.response.start", "status": 200, "headers": headers})
 
     async def event(data: bytes) -> None:
@@ -78,16 +79,18 @@ async def _stream(send: Send, call: Upstream, answer: NativeAnswer) -> None:
         async for chunk in call.chunks():
             if isinstance(chunk, bytes):
                 await event(chunk)
-                continue
-            told = chunk if "error" in chunk else answer.add(chunk)
-            if told is not None:
+            elif "error" in chunk:
+                await event(_event(chunk))
+                break
+            elif (told := answer.add(chunk)) is not None:
                 await event(_event(told))
-            if answer.ended or "error" in chunk:
+            if answer.ended:
                 break
     except CharwiseError as error:
-        await event(_event({"error": {"code": 500, "message": str(error), "type": "server_error"}}))
+        message = {"code": 500, "message": str(error), "type": "server_error"}
+        await event(_event({"error": message}))
     await send({"type": "http.response.body", "body": b""})
 
 
-def _event(chunk: Message) -> bytes:
-    return b"data: " + json.dumps(chunk, separators=(",", ":")).encode() + b"\n\n"
+def _event(told: Message) -> bytes:
+    return b"data: " + json.dumps(told, separators=(",", ":")).encode() + b"\n\n"

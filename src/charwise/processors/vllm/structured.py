@@ -88,13 +88,9 @@ def with_literal(request: Message, forced: bytes) -> Message | None:
 
 
 def _behind(text: str, kind: str, value: Any) -> Message | None:
-    if kind == "regex":
-        if not isinstance(value, str):
-            raise TypeError(value)
+    if kind == "regex" and isinstance(value, str):
         return {"regex": f"{_escaped(text)}({value})"}
-    if kind == "choice":
-        if not isinstance(value, list):
-            raise TypeError(value)
+    if kind == "choice" and isinstance(value, list):
         return {"choice": [text + each for each in value]}
     form = _format(kind, value)
     if form is None:
