@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from functools import cache
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -15,7 +16,7 @@ from charwise import SortedVocabulary, Vocabulary
 from charwise.errors import CharwiseError, SettingError
 from charwise.models import EMBEDDED
 from charwise.processors.openai.outcome import Outcome
-from charwise.processors.openai.request import is_long_and_of_ids, parsed
+from charwise.processors.openai.request import HEAL, is_long_and_of_ids, parsed
 from charwise.processors.vllm import begun_answer
 from charwise.processors.vllm.exact import sampling
 from charwise.processors.vllm.gate import admits
@@ -191,3 +192,17 @@ def test_what_an_operator_switches_off_is_off():
     for switched in (Settings("off"), Settings(models=("other",))):
         with pytest.raises(SettingError, match="switched off"):
             whether(asked, switched, "tiny")
+
+
+def test_forced_bytes_of_ones_own_do_not_go_with_asking() -> None:
+    arguments = {FORCED: "20"}
+    assert whether({"vllm_xargs": arguments}, Settings(), "m") == FORCED
+    assert whether({"vllm_xargs": {**arguments, HEAL: "off"}}, Settings(), "m") == "asked"
+    with pytest.raises(SettingError, match="of its own"):
+        whether({"vllm_xargs": {**arguments, HEAL: "auto"}}, Settings(), "m")
+
+
+@pytest.mark.parametrize("constraint", [{"choice": "abc"}, {"choice": {"a": 1}}, {"regex": True}])
+def test_a_constraint_of_another_type_is_left_to_the_server(constraint: Any) -> None:
+    """Written behind a text, each would become one that the server takes."""
+    assert with_literal({"structured_outputs": constraint}, b" a") is None

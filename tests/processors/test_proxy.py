@@ -468,6 +468,116 @@ def test_requests_that_cannot_be_healed_go_through_with_a_reason() -> None:
         assert response.headers["x-charwise"] == "off; reason=model"
 
 
+class Completing:
+    """A server that says it is llama.cpp, and answers completions with these bytes."""
+
+    def __init__(self, body: bytes, kind: bytes = b"application/json") -> None:
+        self.body, self.kind = body, kind
+        self.asked: list[dict[str, Any]] = []
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "lifespan":
+            return
+        content = b""
+        while True:
+            message = await receive()
+            content += message.get("body", b"")
+            if not message.get("more_body"):
+                break
+        self.asked.append(json.loads(content))
+        headers = [(b"content-type", self.kind), (b"content-length", b"%d" % len(self.body))]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": self.body})
+
+
+EVENTS = "text/event-stream"
+
+
+def events(*chunks: Any, end: str = "\n\n") -> bytes:
+    return "".join(f"data: {json.dumps(chunk)}{end}" for chunk in chunks).encode()
+
+
+def piece(text: Any, finish: str | None = None) -> dict[str, Any]:
+    return {"choices": [{"index": 0, "text": text, "finish_reason": finish}], "content": text}
+
+
+@pytest.mark.parametrize("end", ["\n\n", "\r\n\r\n"])
+def test_a_stream_of_known_length_and_either_line_end_is_read(end: str) -> None:
+    """What is handed on is shorter than what the server behind announced."""
+    body = events(piece(" ValueErr"), piece("or", "stop"), end=end)
+    behind = Completing(body, b"text/event-stream")
+    with proxied(behind, server=LLAMA_CPP) as client:
+        for stream in (True, False):
+            request = {"prompt": PROMPT, "max_tokens": 5, "stream": stream}
+            response = client.post("/v1/completions", json=request)
+            assert response.status_code == 200
+            if stream:
+                told = [line[6:] for line in response.text.split("\n\n") if line]
+                assert told[-1] == "[DONE]"
+                texts = [json.loads(line)["choices"][0]["text"] for line in told[:-1]]
+                assert "".join(texts) == "or"
+            else:
+                assert response.json()["choices"][0]["text"] == "or"
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        (b"<html>", "text/html"),
+        (b"", "application/json"),
+        (b"[]", "application/json"),
+        (b"[" * 100_000, "application/json"),
+        (b"\xff", "application/json"),
+        (b'{"choices": [{"index": 0, "text": null}]}', "application/json"),
+        (b'{"choices": [{"index": 0, "text": " ValueErr\\ud800"}]}', "application/json"),
+        (b'{"choices": [{"index": 7, "text": " ValueError"}]}', "application/json"),
+        (b'{"choices": 5}', "application/json"),
+        (events(piece(" ValueErr")) + b"data: no JSON\n\n", EVENTS),
+        (events(piece(" ValueErr"), {"choices": [5]}), EVENTS),
+        (events({"error": "no"}), EVENTS),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_server_that_answers_with_no_completion_is_found_out(
+    body: bytes, kind: str, stream: bool
+) -> None:
+    with proxied(Completing(body, kind.encode()), server=LLAMA_CPP) as client:
+        request = {"prompt": PROMPT, "max_tokens": 5, "stream": stream}
+        response = client.post("/v1/completions", json=request)
+        if stream:
+            assert '"error"' in response.text
+        else:
+            assert response.status_code == 500
+            assert response.headers["x-charwise"] == "off; reason=refused"
+            assert "error" in response.json()
+
+
+def test_no_bound_is_one_that_llama_cpp_takes() -> None:
+    behind = Completing(events(piece(" ValueErr"), piece("or", "stop")), EVENTS.encode())
+    with proxied(behind, server=LLAMA_CPP) as client:
+        for name in ("max_tokens", "n_predict"):
+            response = client.post("/v1/completions", json={"prompt": PROMPT, name: -1})
+            assert response.headers["x-charwise"].startswith("healed")
+            assert behind.asked[-1][name] == -1
+        response = client.post("/v1/completions", json={"prompt": PROMPT, "max_tokens": -2})
+        assert response.headers["x-charwise"] == "off; reason=malformed"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"prompt": "raise \xed\xa0\x80"}',
+        '{"prompt": "raise \\ud800"}'.encode("utf-16"),
+        b'{"prompt": "raise \\ud800"}',
+    ],
+)
+def test_half_a_surrogate_pair_is_refused_however_it_is_written(body: bytes) -> None:
+    with proxied(Completing(b"{}"), server=LLAMA_CPP) as client:
+        response = client.post("/v1/completions", content=body)
+        assert response.status_code == 400
+        assert "half of a surrogate pair" in response.json()["error"]["message"]
+
+
 @pytest.mark.parametrize(
     "path", [b"@127.0.0.2/", b"http://127.0.0.2/", b".example/", b"/" * 70_000]
 )

@@ -108,7 +108,7 @@ class Upstream:
             return
         text = b""
         async for part in self.parts():
-            *events, text = (text + part).split(b"\n\n")
+            *events, text = (text + part).replace(b"\r\n\r\n", b"\n\n").split(b"\n\n")
             for event in events:
                 if not event.startswith(b"data:"):
                     yield event + b"\n\n"
@@ -126,7 +126,7 @@ class Upstream:
 def _object(text: bytes) -> Message:
     try:
         found = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
         raise EngineError(f"the server behind answered {text[:80]!r}, which is no JSON object.")

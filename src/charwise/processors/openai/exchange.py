@@ -105,8 +105,8 @@ async def _stream(
     send: Send, calls: list[Upstream], answers: list[Answer], left: asyncio.Task[None]
 ) -> None:
     """Server-sent events, until the client leaves; no end mark if a call breaks off."""
-    start = {"type": "http.response.start", "status": 200, "headers": calls[0].headers}
-    await send(start)
+    headers = without_length(calls[0].headers)
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
 
     async def event(data: bytes) -> None:
         await send({"type": "http.response.body", "body": data, "more_body": True})
@@ -159,6 +159,11 @@ async def read_up_to(receive: Receive, most: int) -> tuple[bytes, bool] | None:
             return b"".join(parts), True
         if size > most:
             return b"".join(parts), False
+
+
+def without_length(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """Headers of a stream that is written anew: its length is not that of the one behind."""
+    return [pair for pair in headers if pair[0] != b"content-length"]
 
 
 def _event(chunk: Message) -> bytes:

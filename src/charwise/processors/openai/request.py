@@ -50,8 +50,12 @@ def is_long_and_of_ids(body: bytes) -> bool:
     return len(body) > 2**16 and HEAL.encode() not in body and _IDS.search(body) is not None
 
 
-def parsed(body: bytes) -> Message:
+def parsed(body: bytes, *, unbounded: bool = False) -> Message:
     """A request that can be read; empty if it cannot, and the server itself will say so.
+
+    Args:
+        body: of the request.
+        unbounded: whether the server takes a `max_tokens` of -1 for no bound.
 
     Raises:
         SettingError: what servers stumble over: nesting that is too deep, half a surrogate pair.
@@ -61,7 +65,8 @@ def parsed(body: bytes) -> Message:
     """
     try:
         request = json.loads(body)
-        if b"\\ud" in body.lower():
+        # Written as \udXXX, in raw bytes, or either in UTF-16 or UTF-32, which have zeros.
+        if b"\\ud" in body.lower() or b"\xed" in body or b"\0" in body:
             json.dumps(request, ensure_ascii=False).encode()
     except RecursionError:
         raise SettingError("the body of this request is nested too deeply.") from None
@@ -77,7 +82,9 @@ def parsed(body: bytes) -> Message:
     for name in _NUMBERS:
         if name in request:
             request[name] = _number(request[name])
-    return request if _well_formed(request) else {}
+    bounded = not unbounded or request.get("max_tokens") != -1
+    checked = request if bounded else {**request, "max_tokens": None}
+    return request if _well_formed(checked) else {}
 
 
 def _number(value: Any) -> Any:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from charwise.errors import HealingError
 from charwise.processors.openai.answer import Answer
 from charwise.tokens.vocabulary import Vocabulary
 
@@ -40,11 +41,15 @@ class TextAnswer(Answer):
         """Take a chunk of the server; returns the choices to tell the client, if any.
 
         Raises:
-            HealingError: the server does not reproduce the forced text.
+            HealingError: the server does not reproduce the forced text, or what it says is none.
         """
-        counted = (chunk.get("usage") or {}).get("prompt_tokens")
+        usage = chunk.get("usage")
+        counted = usage.get("prompt_tokens") if isinstance(usage, dict) else None
         if isinstance(counted, int):
             self.prompt_tokens = counted + self.healed.given_back
+        choices = chunk.get("choices")
+        if not isinstance(choices, list) or not all(map(self._is_choice, choices)):
+            raise HealingError(f"the server behind answered with no completion: {str(chunk)[:80]}")
         for choice in chunk["choices"]:
             choice["token_ids"] = self._ids(choice)
         told = super().add(chunk)
@@ -67,6 +72,12 @@ class TextAnswer(Answer):
     def stopped(self) -> str | None:
         """The stop string that was found here in the first choice."""
         return self._choice(0).new.stopped
+
+    def _is_choice(self, choice: Any) -> bool:
+        if not isinstance(choice, dict) or choice.get("index") not in range(self._n):
+            return False
+        text = choice.get("text", "")
+        return isinstance(text, str) and not any("\ud800" <= char <= "\udfff" for char in text)
 
     def _ids(self, choice: Message) -> list[int]:
         text = choice.get("text") or ""

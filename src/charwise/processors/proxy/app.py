@@ -129,7 +129,7 @@ class HealingProxy:
 
     async def _plan(self, scope: Message, body: bytes, native: bool) -> Plan:
         async with self._turns:
-            request = checked(await asyncio.to_thread(parsed, body))
+            request = checked(await asyncio.to_thread(parsed, body, unbounded=True))
         if not request:
             return Plan("malformed", [])
         named = request.get("model")

@@ -15,6 +15,7 @@ from charwise.processors.openai.exchange import (
     send_error,
     send_json,
     status_of,
+    without_length,
 )
 from charwise.processors.proxy.answer import Message, NativeAnswer, TextAnswer
 
@@ -68,7 +69,8 @@ async def _respond(send: Send, call: Upstream, answer: NativeAnswer) -> None:
 
 async def _stream(send: Send, call: Upstream, answer: NativeAnswer) -> None:
     """Server-sent events, without an end mark."""
-    await send({"type": "http.response.start", "status": 200, "headers": call.headers})
+    headers = without_length(call.headers)
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
 
     async def event(data: bytes) -> None:
         await send({"type": "http.response.body", "body": data, "more_body": True})

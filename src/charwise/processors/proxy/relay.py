@@ -85,7 +85,7 @@ class Relay:
             return 0, None
         try:
             return response.status_code, response.json()
-        except ValueError:
+        except (ValueError, RecursionError):
             return response.status_code, None
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:

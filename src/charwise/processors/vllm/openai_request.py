@@ -103,6 +103,8 @@ def whether(request: Message, settings: Settings, model: str) -> str | None:
     if rule == "off":
         return "asked"
     if FORCED in arguments:
+        if rule is not None:
+            raise SettingError(f"this request brings {FORCED} of its own: leave {HEAL} out.")
         return FORCED
     if settings.heal == "off" or not settings.heals(model):
         if rule is not None:
