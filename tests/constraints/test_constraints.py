@@ -261,6 +261,10 @@ class TestAsked:
         with pytest.raises(ConstraintError, match="choices and regex are given"):
             constraints.constraint_of({"regex": "a", "choices": ["a"]})
 
+    def test_what_is_no_constraint_is_refused(self) -> None:
+        with pytest.raises(ConstraintError, match="3 is no constraint"):
+            constraints.constraint_of({"constraint": 3})  # type: ignore[typeddict-item]
+
     def test_others_are_refused(self) -> None:
         with pytest.raises(TypeError, match="regexp"):
             constraints.constraint_of({"regexp": "a"})  # type: ignore[typeddict-unknown-key]
