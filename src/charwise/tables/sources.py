@@ -94,7 +94,8 @@ def find(name: str) -> Source:
     """What a name on the command line means: a file, or "-", which is stdin.
 
     Raises:
-        InputError: there is no such file, it is a spreadsheet, or stdin is closed or cannot be read.
+        InputError: there is no such file, or it is a spreadsheet; stdin is closed, or cannot be
+            read.
     """
     if name == "-":
         if sys.stdin is None:
