@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from charwise.char_lm import CharLM
 from charwise.evaluation.distance import js_distance
 from charwise.evaluation.methods import Walk
 from charwise.known_text.effort import Effort, effort_of
 from charwise.known_text.windows import Text, score_text
-from charwise.model import CharLM
 from charwise.surprisal.score import Score
 from charwise.tokens.prompts import split
 

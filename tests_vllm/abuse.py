@@ -75,7 +75,10 @@ BODIES = [
     b"\x00\x01\x02",
     b'{"model": "tiny", "prompt": "a", "max_tokens": 8',
     b'{"model": "tiny", "prompt": "a", "max_tokens": }',
+    b'{"model": "tiny", "prompt": [' + b" " * 2**20 + b"[-1]]}",
     b'{"continue_final_message": true',
+    b'{"model": "tiny", "continue_final_message": true, "add_generation_prompt": false, '
+    b'"messages": [{"role": "assistant", "content": "a"}], "max_completion_tokens": "many"}',
     b'{"continue_final_message": true, "messages": ' + b"[" * 100_000,
     b'{"continue_final_message": true, "messages": [{"role": "assistant", "content": "\\ud800"}]}',
     b'{"continue_final_message": true, "messages": 7}',
@@ -141,11 +144,12 @@ def leave(url: httpx.URL, content: bytes, key: str, after: float, share: float =
 def departures(url: httpx.URL, key: str) -> list[Callable[[], None]]:
     """Clients that leave: in the middle of a body, before the answer, in its middle."""
     long = {"max_tokens": 300, "ignore_eos": True}
+    exactly = {"vllm_xargs": {"charwise_heal": "exact"}}
     return [
         lambda after=after, share=share, fields=fields: leave(
             url, body(**long, **fields), key, after, share
         )
-        for fields in ({}, {"stream": True}, {"prompt": [PROMPT] * 8}, {"n": 4})
+        for fields in ({}, {"stream": True}, {"prompt": [PROMPT] * 8}, {"n": 4}, exactly)
         for after, share in ((0.0, 0.5), (0.0, 1.0), (0.05, 1.0), (0.5, 1.0))
     ]
 

@@ -162,6 +162,24 @@ def test_beside_requests_for_logprobs(client):
             assert row == pytest.approx(expected, abs=1e-3)
 
 
+def test_what_is_asked_is_salted_like_the_request(client):
+    """Else another client could see, by what the prefix cache has, what this one's prompt is."""
+    prompt = "".join(f"salted_{n} = {n}\n" for n in range(40)) + PROMPT
+
+    def hits(**fields: Any) -> float:
+        def counted() -> float:
+            text = client.get("/metrics").text
+            return float(re.search(r"^vllm:prefix_cache_hits_total\{.*\} (\S+)$", text, re.M)[1])
+
+        before = counted()
+        assert ask(client, prompt, max_tokens=1, **fields).status_code == 200
+        return counted() - before
+
+    assert hits(cache_salt="mine", **EXACT) > 0  # its own questions, among themselves
+    assert hits(vllm_xargs={"charwise_heal": "off"}) == 0
+    assert hits(vllm_xargs={"charwise_heal": "off"}) > 0
+
+
 def test_what_is_refused(client):
     for fields in (
         {"logprobs": 1},

@@ -13,6 +13,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from charwise import constraints, errors, healing
+    from charwise.char_lm import CharLM
     from charwise.coverings.best_first import Covering
     from charwise.cursor.choose import Chosen
     from charwise.cursor.distributions import NextBytes, NextChars
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from charwise.cursor.middle import Infilling
     from charwise.cursor.state import State
     from charwise.known_text.effort import Effort
-    from charwise.model import CharLM, load
+    from charwise.model import load
     from charwise.processors.transformers.generate import heal_generate
     from charwise.processors.transformers.infill import heal_infill
     from charwise.surprisal.score import Score
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from charwise.tokens.vocabulary import Vocabulary
 
 _HOME = {
-    "CharLM": "charwise.model",
+    "CharLM": "charwise.char_lm",
     "Chosen": "charwise.cursor.choose",
     "Completion": "charwise.cursor.drafts",
     "Covering": "charwise.coverings.best_first",

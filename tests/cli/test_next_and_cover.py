@@ -44,7 +44,7 @@ def test_next() -> None:
 def test_next_as_json() -> None:
     answer = run_json("next", "raise ValueErr", "--top", "3")
     assert list(answer) == [
-        *("model", "prompt", "exact_from", "entropy_bits", "missing", "error", "next"),
+        *("model", "prompt", "exact_from", "entropy_bits", "missing", "error", "limited", "next"),
     ]
     nxt = charwise.load().next("raise ValueErr")
     assert [row["text"] for row in answer["next"]] == [name for name, _ in nxt.top(3)]

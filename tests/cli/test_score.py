@@ -82,9 +82,12 @@ def test_the_numbers_are_those_of_the_model(texts: Path) -> None:
         answer = run_json(texts, "--per", per)
         assert answer["left_out"] == []
         assert [
-            [row[name] for name in ("text", "start", "end", "surprisal", "cumulative", "missing")]
+            [
+                row[name]
+                for name in ("text", "start", "end", "surprisal", "cumulative", "missing", "error")
+            ]
             for row in answer["rows"]
-        ] == [list(span[:6]) for view in spans for span in view]
+        ] == [list(span[:7]) for view in spans for span in view]
         assert [(row["row"], row["unit"]) for row in answer["rows"]] == [
             (n, m) for n, view in enumerate(spans, 1) for m in range(1, len(view) + 1)
         ]
@@ -190,7 +193,7 @@ def test_columns_that_are_kept(tmp_path: Path, ngram: None, ending: str) -> None
         "parquet": pandas.read_parquet,
     }
     found = read[ending](out)
-    assert found.columns.tolist()[-4:] == ["missing", "condition", "subject", "n"]
+    assert found.columns.tolist()[-4:] == ["error", "condition", "subject", "n"]
     assert found.condition.tolist() == ["full", "full", 'réduit, "x"']
     assert found.subject.tolist() == ["3", "3", "s4"]
     assert [str(each) for each in found.n[found.n.notna()]] == ["0.5"]
@@ -241,7 +244,7 @@ def test_entropies_are_columns(
     rows = run_json(path, *more)["rows"]
     assert list(rows[0])[-4:] == [*names, "condition"]
     spans = [span for score in lm.scores(["ab a", "a"], entropy=entropy) for span in score.words()]
-    assert [tuple(row[name] for name in names) for row in rows] == [span[6:] for span in spans]
+    assert [tuple(row[name] for name in names) for row in rows] == [span[7:] for span in spans]
     assert [row["reduction"] is None for row in rows] == [False, True, True]
     plain = run_json(path)["rows"]
     assert not {*names} & {*plain[0]}
@@ -252,7 +255,7 @@ def test_entropies_are_columns(
     assert (last["reduction"], alone["reduction"]) == ("", "")
     printed = run(path, *more).stdout.splitlines()
     assert printed[0].split() == [
-        *("row", "unit", "text", "start", "end", "surprisal", "cumulative", "missing"),
+        *("row", "unit", "text", "start", "end", "surprisal", "cumulative", "missing", "error"),
         *(*names, "condition"),
     ]
     assert printed[-1].split()[-1] == "y"
@@ -393,7 +396,7 @@ def test_no_number_is_infinite_or_none(tmp_path: Path, ngram: None) -> None:
         assert all(
             math.isfinite(row[name])
             for row in answer["rows"]
-            for name in ("surprisal", "cumulative", "missing")
+            for name in ("surprisal", "cumulative", "missing", "error")
         )
 
 

@@ -19,7 +19,7 @@ from charwise.errors import SettingError
 from charwise.known_text.effort import PRESETS, effort_of, for_tolerance
 from charwise.known_text.estimate import byte_errors, faded
 from charwise.known_text.ranges import KnownText
-from charwise.known_text.repeats import occurrences, respellings
+from charwise.known_text.respellings import occurrences, respellings
 from models import Case, cases, examples, table
 
 #: log →p of texts that repeat themselves, from `CharLM.covering`, or the widest beams.

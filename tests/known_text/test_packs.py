@@ -17,9 +17,10 @@ from charwise import CharLM, Effort
 from charwise.coverings.reference import prefix_probability
 from charwise.coverings.rows import EvaluatedRows
 from charwise.errors import SettingError, ZeroProbabilityError
+from charwise.known_text.calls import run_together
 from charwise.known_text.packs import packs
 from charwise.known_text.ranges import KnownText
-from charwise.known_text.rounds import PORTION, Rounds, run_together
+from charwise.known_text.rounds import Rounds
 from charwise.known_text.windows import Text
 from charwise.tokens.prompts import split
 from models import Model, examples, models, table, texts
@@ -112,11 +113,11 @@ def test_a_text_has_no_part_in_calls_after_it_is_done():
     short, long = lm.scores([b"b", b"aaaaa"])
     assert (short.calls, short.contexts) == (1, 1)  # the root says all
     assert long.calls > 3
-    # [a], which "ab" asks for in the second round, was evaluated for "acc" in the first.
+    # [c, a], which "cab" asks for in the second round, was evaluated for "caccc" in the first.
     other = CharLM(table([b"a", b"ab", b"c", b"cc"], {(): [0.3, 0.2, 0.2, 0.2, 0.1]}).lm)
-    first, second = other.scores([b"accc", b"ab"], preset="exact")
+    first, second = other.scores([b"caccc", b"cab"], preset="exact")
     assert first.calls > 2
-    assert (second.calls, second.contexts) == (1, 2)
+    assert (second.calls, second.contexts) == (2, 3)
     twins = lm.scores([b"aaaaa", b"aaaaa"])
     assert {(score.calls, score.contexts) for score in twins} == {(long.calls, long.contexts)}
 
@@ -152,7 +153,7 @@ def test_what_texts_share_is_evaluated_once():
             )
             for text in company
         ]
-        run_together([(rounds, rounds.portion(0, PORTION)) for rounds in all_rounds])
+        run_together(all_rounds)
         return evaluated.tree.contexts
 
     apart = [contexts([text]) for text in found]

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import charwise.known_text.calls
 import charwise.known_text.rounds
 from charwise import CharLM
 from charwise.coverings.reference import next_character_probability, prefix_probability
@@ -18,10 +19,11 @@ from charwise.coverings.rows import EvaluatedRows
 from charwise.errors import EngineError, SettingError
 from charwise.evaluation.distance import bootstrap, js_distance
 from charwise.evaluation.methods import walk_beam, walk_canonical, walk_rounds
+from charwise.known_text.calls import evaluate
 from charwise.known_text.effort import PRESETS, Effort
-from charwise.known_text.lattice import Vertex, Wanted
+from charwise.known_text.lattice import Branch, Vertex, Wanted
 from charwise.known_text.ranges import KnownText
-from charwise.known_text.rounds import Branch, Rounds, evaluate
+from charwise.known_text.rounds import Rounds
 from models import Case, cases, examples, table
 
 
@@ -36,6 +38,7 @@ def test_portions_change_no_number(case: Case, portion: int):
     whole = lm.score(text)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(charwise.known_text.rounds, "PORTION", portion)
+        patch.setattr(charwise.known_text.calls, "PORTION", portion)
         patch.setattr(charwise.known_text.rounds, "LEAST", 1)
         cut = lm.score(text)
         distributions = walk_rounds(lm, text, PRESETS["exact"], distributions=True).distributions
@@ -70,7 +73,7 @@ def started(effort: Effort, text: bytes = b"ababab") -> Rounds:
     known = KnownText.of(text, model.index)
     rounds = Rounds(model.evaluated(), 0, known, model.vocabulary.encode(text), effort)
     evaluate([(rounds, rounds.path(rounds.portion(0, 100)))])
-    rounds.lattice.passage(len(text) + 1)
+    rounds.lattice.sum(len(text) + 1)
     return rounds
 
 
@@ -239,7 +242,7 @@ def test_the_size_of_calls_changes_no_number(case: Case, contexts: int):
     lm = CharLM(model.lm, preset="exact")
     whole = lm.score(text, end=True)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(charwise.known_text.rounds, "_LOGITS", 4 * model.vocabulary.width * contexts)
+        patch.setattr(charwise.known_text.calls, "_LOGITS", 4 * model.vocabulary.width * contexts)
         cut = lm.score(text, end=True)
     assert cut.logprobs == pytest.approx(whole.logprobs, rel=1e-9, abs=1e-9)
     assert cut.contexts == whole.contexts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from functools import cache
 
 import pytest
@@ -14,7 +15,10 @@ from charwise import SortedVocabulary, Vocabulary
 from charwise.errors import CharwiseError, SettingError
 from charwise.models import EMBEDDED
 from charwise.processors.openai.outcome import Outcome
-from charwise.processors.openai.request import parsed
+from charwise.processors.openai.request import is_long_and_of_ids, parsed
+from charwise.processors.vllm import begun_answer
+from charwise.processors.vllm.exact import sampling
+from charwise.processors.vllm.gate import admits
 from charwise.processors.vllm.openai_request import Limits, plan, whether
 from charwise.processors.vllm.prompts import FORCED, Served
 from charwise.processors.vllm.settings import Settings
@@ -137,6 +141,44 @@ def test_a_grammar_takes_the_forced_text_in_the_place_of_the_processor():
     tag = json.loads(answer.body["structured_outputs"]["structural_tag"])
     assert tag["format"]["elements"][0] == {"type": "const_string", "value": " ValueErr"}
     assert with_literal({"structured_outputs": {"regex": "a"}}, b"\xa9") is None
+    for wrong in ({"choice": "abc"}, {"regex": 5}, {"choice": [5]}):  # not made right on the way
+        assert with_literal({"structured_outputs": wrong}, b"a") is None
+
+
+def test_a_body_of_spaces_is_read_once():
+    """Two repeats that meet in the pattern would take the square of this: hours."""
+    assert not is_long_and_of_ids(b'{"prompt": [' + b" " * 2**20 + b'"a"]}')
+    assert is_long_and_of_ids(b'{"prompt": [' + b" " * 2**20 + b"[ 5]]}")
+
+
+def test_numbers_of_chat_are_read_like_those_of_completions():
+    assert parsed(b'{"max_completion_tokens": "8"}') == {"max_completion_tokens": 8}
+    for wrong in (b'"many"', b"[]", b"-1", b"0.5", b"{}"):
+        assert parsed(b'{"max_completion_tokens": ' + wrong + b"}") == {}
+
+
+def test_exact_healing_takes_so_many_completions_and_no_more():
+    begun_answer.check({"n": 256}, prompts=4)
+    for request, prompts in (({"n": 1025}, 1), ({"n": 256}, 5), ({}, 1025)):
+        with pytest.raises(SettingError, match="at most 1024"):
+            begun_answer.check(request, prompts)
+    for fields in ({"logprobs": 1}, {"structured_outputs": {"regex": "a"}}):
+        with pytest.raises(SettingError, match="cannot be healed exactly"):
+            begun_answer.check(fields, prompts=1)
+
+
+def test_numbers_that_are_none_are_left_to_the_server():
+    for wrong in (math.nan, math.inf, "all", [], None):
+        assert sampling({"top_k": wrong})["top_k"] is None
+    assert sampling({"top_k": "4", "top_p": "0.5"}) == {
+        "temperature": 1.0, "top_k": 4, "top_p": 0.5, "min_p": None
+    }  # fmt: skip
+
+
+def test_the_first_key_counts():
+    shown = [(b"authorization", b"Bearer a"), (b"authorization", b"Bearer k")]
+    assert admits(shown[1:], [b"k"])
+    assert not admits(shown, [b"k"])
 
 
 def test_what_an_operator_switches_off_is_off():

@@ -9,6 +9,7 @@ import asyncio
 import json
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -23,6 +24,7 @@ from charwise.processors.proxy.answer import NativeAnswer, TextAnswer
 from charwise.processors.proxy.app import HealingProxy
 from charwise.processors.proxy.cut import cut_text
 from charwise.processors.proxy.gbnf import forced_first, literal
+from charwise.processors.proxy.native import exchange_native
 from charwise.processors.proxy.plan import MOST_PROMPTS, checked, plan
 from charwise.processors.proxy.servers import SERVERS
 from charwise.tokens.index import SortedVocabulary
@@ -124,6 +126,13 @@ def test_a_grammar_keeps_its_strings_and_gets_another_root() -> None:
 # Requests
 
 
+@pytest.mark.parametrize("opening", ["[", "<", '"\\', '["'])
+def test_a_grammar_of_openings_is_read_once(opening: str) -> None:
+    """To look for the end of each, to the grammar's end, would take hours."""
+    grammar = "root ::= [a] root? " + opening * 2**18
+    assert forced_first("x", grammar).endswith("charwise-root? " + opening * 2**18)
+
+
 def planned(request: dict[str, Any], server: Any = LLAMA_CPP, **more: Any) -> Any:
     options = {"native": False, "asked_only": False} | more
     return plan(request, index(), server, **options)
@@ -149,6 +158,22 @@ def test_what_the_server_behind_is_asked() -> None:
     assert "stream" not in answer.body
     both = {"prompt": [PROMPT, PROMPT], "stream": True}
     assert planned(both, SERVERS["llama-cpp-python"]).reason == "several"
+
+
+def test_completions_are_counted_by_the_servers_own_name() -> None:
+    """`llama-server` takes `n_cmpl` before `n`: an answer with fewer choices would lose some."""
+    [answer] = planned({"prompt": PROMPT, "n": 2, "n_cmpl": 3}).answers
+    for number in range(3):
+        assert not answer.ended
+        choice = {"index": number, "text": " ValueError", "finish_reason": "stop"}
+        answer.add({"choices": [choice]})
+    assert answer.ended
+    assert [choice["text"] for choice in answer.choices()] == ["or"] * 3
+    for wrong in (-1, "many", 65):
+        assert planned({"prompt": PROMPT, "n_cmpl": wrong}).reason == "too-many"
+    python = SERVERS["llama-cpp-python"]
+    [answer] = planned({"prompt": PROMPT, "n_cmpl": 3}, python).answers
+    assert len(answer.choices()) == 1
 
 
 def test_special_tokens_do_not_stand_for_the_forced_text() -> None:
@@ -283,6 +308,39 @@ def test_answers_in_the_servers_own_form() -> None:
     assert told["tokens_evaluated"] == 9 + given_back
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_in_the_servers_own_form_may_break_off(stream: bool) -> None:
+    """What has come is not told as if it were all; what is no JSON object is an error."""
+
+    async def staying() -> dict[str, Any]:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    def heard(*parts: bytes | Exception) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
+
+        async def behind(scope: Any, receive: Any, send: Any) -> None:
+            headers = [(b"content-type", b"text/event-stream")]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            for part in parts:
+                if isinstance(part, Exception):
+                    raise part
+                await send({"type": "http.response.body", "body": part, "more_body": True})
+
+        async def hear(message: dict[str, Any]) -> None:
+            found.append(message)
+
+        answer = answer_to({"prompt": PROMPT, "stream": stream}, native=True)
+        asyncio.run(exchange_native(behind, {"headers": []}, staying, hear, answer))
+        return found
+
+    begun = b'data: {"content": " ValueError", "stop": false}\n\n'
+    with pytest.raises(ConnectionError, match="lost"):
+        heard(begun, ConnectionError("lost"))
+    whole = b"".join(message.get("body", b"") for message in heard(begun, b"data: 7\n\n"))
+    assert b"no JSON object" in whole
+
+
 # Through real sockets
 
 
@@ -408,6 +466,60 @@ def test_requests_that_cannot_be_healed_go_through_with_a_reason() -> None:
     with proxied(Behind(), model="a") as client:
         response = client.post("/v1/completions", json={"prompt": "raise ValueErr", "model": "b"})
         assert response.headers["x-charwise"] == "off; reason=model"
+
+
+@pytest.mark.parametrize(
+    "path", [b"@127.0.0.2/", b"http://127.0.0.2/", b".example/", b"/" * 70_000]
+)
+def test_paths_that_lead_elsewhere_are_refused(path: bytes) -> None:
+    """Behind `http://HOST:PORT`, "@elsewhere/" is another host, and HOST:PORT a user's name."""
+    from charwise.processors.proxy.relay import Relay
+
+    heard: list[dict[str, Any]] = []
+
+    async def hear(message: dict[str, Any]) -> None:
+        heard.append(message)
+
+    async def receive() -> dict[str, Any]:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def ask() -> None:
+        scope = {"type": "http", "method": "GET", "headers": [], "query_string": b"a=b"}
+        relay = Relay("http://127.0.0.1:9", 2.0)
+        await relay({**scope, "path": path.decode(), "raw_path": path}, receive, hear)
+        await relay.close()
+
+    asyncio.run(ask())
+    assert heard[0]["status"] == 400
+    assert "path" in json.loads(heard[1]["body"])["error"]["message"]
+
+
+def test_a_server_that_is_slow_to_say_what_it_is_keeps_nobody_else_waiting() -> None:
+    class Slow(Behind):
+        def __init__(self) -> None:
+            super().__init__()
+            self.asked, self.says = threading.Semaphore(0), threading.Event()
+
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            if scope.get("path") == "/v1/models":
+                self.asked.release()
+                await asyncio.to_thread(self.says.wait, 30)
+            await super().__call__(scope, receive, send)
+
+    behind = Slow()
+    with proxied(behind, model="a") as client, ThreadPoolExecutor(3) as pool:
+
+        def asked(model: str) -> str:
+            body = {"prompt": "raise ValueErr", "model": model}
+            return str(client.post("/v1/completions", json=body).headers["x-charwise"])
+
+        waiting = [pool.submit(asked, "a") for _ in range(3)]
+        assert all(behind.asked.acquire(timeout=20) for _ in waiting)
+        assert asked("b") == "off; reason=model"
+        assert not any(each.done() for each in waiting)
+        behind.says.set()
+        assert {each.result() for each in waiting} == {"off; reason=unknown-server"}
 
 
 def test_a_client_that_leaves_ends_the_request_behind() -> None:

@@ -362,3 +362,14 @@ def test_the_empty_text() -> None:
     views = (score.bytes(), score.chars(), score.words(), score.tokens(), score.spans([]))
     assert all(len(view) == 0 for view in views)
     assert (score.bits, score.bits_per_byte, score.bits_per_char) == (0.0, 0.0, 0.0)
+
+
+def test_the_error_of_a_span_is_the_sum_of_its_bytes_in_bits() -> None:
+    score = charwise.load().score("raise ValueErr", preset="fast")
+    assert score.error is not None
+    for spans in (score.words(), score.bytes(), score.spans([(2, 9)])):
+        for span in spans:
+            expected = score.error[span.start : span.end].sum() / math.log(2)
+            assert span.error == pytest.approx(expected)
+    assert repr(score.words()).split()[:7] == list(Span._fields[:7])
+    assert score_of(b"ab").words()[0].error is None

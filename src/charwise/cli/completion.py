@@ -14,7 +14,7 @@ from charwise.errors import SettingError
 from charwise.healing import Rule, allowed_next, cut
 
 if TYPE_CHECKING:
-    from charwise.model import CharLM
+    from charwise.char_lm import CharLM
     from charwise.tokens.index import SortedVocabulary
 
 #: torch's generators take seeds below this.

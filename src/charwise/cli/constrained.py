@@ -15,9 +15,9 @@ from charwise.cli import display
 from charwise.errors import ConstraintError, InputError
 
 if TYPE_CHECKING:
+    from charwise.char_lm import CharLM
     from charwise.constraints import Constraint
     from charwise.cursor.drafts import Completion
-    from charwise.model import CharLM
 
 #: So many of the heaviest texts are listed.
 _LISTED = 10

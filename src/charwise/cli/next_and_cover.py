@@ -60,6 +60,7 @@ def next_bytes(
             entropy_bits=entropy,
             missing=missing,
             error=error,
+            limited=nxt.limited,
             next=[{"text": name, "probability": p} for name, p in rows],
         )
         return
@@ -71,7 +72,7 @@ def next_bytes(
     left = "not listed" if chars else "left out"
     out.print(
         f"entropy of the next byte {entropy:.3f} bits; {left} {missing:.2g}; "
-        f"may be off by {error:.1g}; "
+        f"may be off by {error:.1g}{' (a limit ended the work)' if nxt.limited else ''}; "
         f"exact from byte {state.exact_from}",
         soft_wrap=True,
     )

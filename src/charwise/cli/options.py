@@ -15,7 +15,7 @@ from charwise.cli.terminal import busy
 from charwise.errors import InputError, SettingError
 
 if TYPE_CHECKING:
-    from charwise.model import CharLM
+    from charwise.char_lm import CharLM
 
 
 def _presets() -> list[str]:

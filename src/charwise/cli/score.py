@@ -31,7 +31,7 @@ from charwise.tables.chunks import Measure, Per, Record, fields
 from charwise.tables.rows import BadRow, Columns
 
 if TYPE_CHECKING:
-    from charwise.model import CharLM
+    from charwise.char_lm import CharLM
     from charwise.tables.jobs import Extent, Job, Scored
     from charwise.tables.output import Done, Output
 
@@ -248,7 +248,7 @@ def _table(records: list[Record], kinds: dict[str, type]) -> Table:
     shown: dict[str, Callable[[Any], str]] = {
         "text": lambda text: text.translate(VISIBLE),
         **dict.fromkeys(("surprisal", "cumulative", "entropy", "reduction"), bits),
-        "missing": "{:.2g}".format,
+        **dict.fromkeys(("missing", "error"), "{:.2g}".format),
     }
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
     for name in names:

@@ -27,9 +27,10 @@ from charwise.errors import (
     check_count,
     zero_probability,
 )
+from charwise.known_text.calls import run_together
 from charwise.known_text.effort import Effort
 from charwise.known_text.ranges import KnownText
-from charwise.known_text.rounds import Rounds, run_together
+from charwise.known_text.rounds import Rounds
 from charwise.known_text.windows import end_logprob
 from charwise.tokens.stops import Stops, StopStrings
 
@@ -50,6 +51,7 @@ class Chosen:
         logprobs: `[n]` log p(choice, and its end | prompt), nats; −inf for what cannot be.
         error: `[n]` by how much each may be off, nats: an estimate, as `Score.error` is.
         missing: the greatest share of a choice's probability that was left out on its way.
+        limited: whether a limit ended the work before the error was below the tolerance.
 
     >>> chosen = Chosen((b"yes", b"no"), np.log([0.3, 0.1]), np.zeros(2), missing=0.0)
     >>> chosen.top(1)[0][0], chosen.probs.round(9).tolist(), round(chosen.other, 9)
@@ -60,6 +62,7 @@ class Chosen:
     logprobs: NDArray[np.float64]
     error: NDArray[np.float64]
     missing: float
+    limited: bool = False
 
     @property
     def texts(self) -> list[str]:
@@ -131,12 +134,12 @@ def choose(
         raise SettingError("choices end with a stop string or with the text: give one of the two.")
     _apart(stops, "stop string")
     texts = [choice + end for choice in raw for end in stops or (b"",)]
-    logs, errors, missing = _evaluate(shared, whole, effort, texts, ended)
+    logs, errors, missing, limited = _evaluate(shared, whole, effort, texts, ended)
     logprobs = np.array([log_sum(row) for row in np.reshape(logs, (len(raw), -1)).tolist()])
     if not np.isfinite(logprobs).any():
         raise zero_probability(whole + texts[0])
     error = np.reshape(errors, (len(raw), -1)).max(axis=1)
-    return Chosen(raw, np.minimum(logprobs, 0.0), error, missing)
+    return Chosen(raw, np.minimum(logprobs, 0.0), error, missing, limited)
 
 
 def _checked(given: Iterable[str | bytes], ends: bool) -> tuple[bytes, ...]:
@@ -166,11 +169,13 @@ def _apart(strings: Sequence[bytes], what: str) -> None:
 
 def _evaluate(
     shared: SharedTree, whole: bytes, effort: Effort, texts: Sequence[bytes], ended: bool
-) -> tuple[list[float], list[float], float]:
-    """log p(text | whole) of some texts, how far off each may be, and the most left out."""
+) -> tuple[list[float], list[float], float, bool]:
+    """log p(text | whole) of some texts, how far off each may be, the most left out; and whether
+    a limit ended the work.
+    """
     base = whole[shared.start :]
     logs, errors = [-math.inf] * len(texts), [0.0] * len(texts)
-    before, missing = list[float](), 0.0
+    before, missing, limited = list[float](), 0.0, False
     for pack in _packs(shared, base, texts):
         with shared.lock:
             evaluated, size = shared.evaluated.aside(), shared.evaluated.tree.size
@@ -186,16 +191,16 @@ def _evaluate(
                 )
                 for text, canonical in ((texts[number], ids) for number, ids in pack.items())
             ]
-            run_together([(rounds, rounds.portion(0, len(rounds.canonical))) for rounds in works])
+            run_together(works)
             shared.drop(range(size, evaluated.tree.size))
         for number, rounds in zip(pack, works, strict=True):
-            lattice = rounds.lattice
+            lattice, limited = rounds.lattice, limited or rounds.limited
             end = end_logprob(lattice) if ended and np.isfinite(lattice.log_prefix[-1]) else 0.0
             logs[number] = float(lattice.log_prefix[-1]) + end
             errors[number] = float(lattice.error[len(base) + 1 :].sum())
             before.append(float(lattice.log_prefix[len(base)]))
             missing = max(missing, float(lattice.missing[len(base) + 1 :].max(initial=0.0)))
-    return [log - max(before) if before else log for log in logs], errors, missing
+    return [log - max(before) if before else log for log in logs], errors, missing, limited
 
 
 def _packs(shared: SharedTree, base: bytes, texts: Sequence[bytes]) -> list[dict[int, list[int]]]:

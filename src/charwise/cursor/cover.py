@@ -23,7 +23,7 @@ from charwise.cursor.shared_tree import EXACT_TOKENS, SharedTree
 from charwise.errors import impossible
 from charwise.known_text.effort import PRESETS, Effort
 from charwise.known_text.estimate import faded
-from charwise.known_text.lattice import Lattice, Vertex
+from charwise.known_text.lattice import Lattice
 from charwise.known_text.ranges import KnownText
 from charwise.known_text.rounds import Rounds
 
@@ -40,9 +40,6 @@ _RECENT = 32
 
 #: By how much an error fades with a byte that is typed, and how much of what is lent it gains.
 _FADING, _STEPPED = 0.85, 0.4
-
-#: What it changes if text before the root is not canonical, where it is not.
-_BEFORE = 0.05
 
 
 class Cover(NamedTuple):
@@ -128,8 +125,11 @@ class Steps:
     Attributes:
         last: the error as of the last step, a total variation.
 
-    >>> Steps.__name__
-    'Steps'
+    >>> import charwise
+    >>> lm = charwise.load()
+    >>> rows = EvaluatedRows.of(lm.engine, lm.vocabulary.bos_ids)
+    >>> Steps(rows, KnownText.of(b"import os", lm.index)).last
+    0.0
     """
 
     def __init__(self, rows: EvaluatedRows, known: KnownText) -> None:
@@ -150,30 +150,6 @@ class Steps:
             self._probs = probs
         self.last = min(1.0, error)
         return self.last
-
-    def before(self, lattice: Lattice, tokens: Sequence[int]) -> float:
-        """How much it matters that what is before the root is canonical.
-
-        By how much the distribution would change if the first of the last tokens, which are these,
-        were taken to be canonical too.
-        """
-        vertex, size = lattice.root, len(self._known.text)
-        for token in tokens:
-            if token not in vertex.children:
-                return _BEFORE
-            vertex = vertex.children[token]
-        weights = {vertex: 1.0}
-        for here in lattice.at[vertex.position : size]:
-            for one in here:
-                for child, mass in one.followed if one in weights else ():
-                    weights[child] = weights.get(child, 0.0) + weights[one] * mass
-        bundles = bundles_at(lattice, self._known, size, weights)
-        if self._probs is None or not bundles:
-            return _BEFORE
-        log_weight = lattice.log_weight(vertex) + log_sum([bundle.log_p for bundle in bundles])
-        others = max(0.0, 1.0 - math.exp(log_weight - float(lattice.log_prefix[size])))
-        changed = float(np.abs(self._next(bundles) - self._probs).sum()) / 2
-        return changed + _BEFORE * others
 
     def _next(self, bundles: Sequence[Bundle]) -> NDArray[np.float64]:
         masses = next_byte_masses(self._rows, bundles)[0]
@@ -196,15 +172,8 @@ def _cover_of(lattice: Lattice, known: KnownText, shared: SharedTree, effort: Ef
     return _given(cover, float(lattice.log_prefix[lead])) if lead > 0 else cover
 
 
-def bundles_at(
-    lattice: Lattice,
-    known: KnownText,
-    position: int,
-    weights: dict[Vertex, float] | None = None,
-) -> list[Bundle]:
+def bundles_at(lattice: Lattice, known: KnownText, position: int) -> list[Bundle]:
     """The evaluated contexts of a lattice that cover `known.text[:position]`, as bundles.
-
-    With weights of their own, if such are given: those of contexts that are not in them are zero.
 
     >>> import charwise
     >>> from charwise.known_text.windows import stretches
@@ -219,10 +188,7 @@ def bundles_at(
     for start in range(max(0, position - known.deepest), position + 1):
         depth = position - start
         for vertex in lattice.at[start]:
-            if weights is None:
-                weight = lattice.log_weight(vertex)
-            else:
-                weight = log(weights.get(vertex, 0.0))
+            weight = lattice.log_weight(vertex)
             if depth == 0:
                 lo, hi, log_p = 0, len(known.index.sorted), weight
             elif depth <= len(vertex.starting):

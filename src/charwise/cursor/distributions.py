@@ -119,12 +119,14 @@ class NextChars(Mapping[str, float]):
             of what was not looked at.
         error: by how much the probabilities of characters may be off, as a total variation: an
             estimate, as `NextBytes.error`.
+        limited: whether a limit ended the work on one of the bytes before the tolerance did.
     """
 
     probs: dict[str, float]
     eos: float
     missing: float
     error: float = 0.0
+    limited: bool = False
 
     def __getitem__(self, character: str) -> float:
         return self.probs[character]

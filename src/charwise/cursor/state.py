@@ -10,8 +10,6 @@ States are immutable and share one `SharedTree`: the token tree, and what has be
 
 from __future__ import annotations
 
-import heapq
-import math
 import operator
 from collections.abc import Iterable, Iterator
 from typing import Any, Unpack
@@ -24,14 +22,15 @@ from charwise.constraints.constraint import Constraint
 from charwise.coverings.bundles import Bundle, next_byte_masses
 from charwise.cursor.choose import Chosen, choose
 from charwise.cursor.cover import Cover, cover_after, covers_in_rounds
-from charwise.cursor.distributions import EOS, NextBytes, NextChars
+from charwise.cursor.distributions import NextBytes, NextChars
 from charwise.cursor.drafts import Completion
 from charwise.cursor.generation import Report, stream
 from charwise.cursor.limit import Cancel, Limit
+from charwise.cursor.next_chars import next_chars
 from charwise.cursor.particles import How, completions
 from charwise.cursor.sampling import Sampling
 from charwise.cursor.shared_tree import EXACT_TOKENS, WHOLE_TOKENS, SharedTree, prefill
-from charwise.errors import SettingError, ZeroProbabilityError, check_number
+from charwise.errors import SettingError
 from charwise.known_text.effort import PRESETS, Effort
 from charwise.known_text.rounds import few
 from charwise.token_lm import TokenLM
@@ -47,11 +46,6 @@ _NEAR = 256
 #: Longer additions to a state are taken in rounds instead of byte by byte.
 _STEPPED = 4
 
-#: Beginnings of characters that are taken apart for one list of next characters.
-_BEGINNINGS = 64
-
-#: What float64 cannot tell from the whole need not be listed.
-_NOTHING = 1e-15
 #: Bytes that occur again count as a repetition, and what a byte that is typed in one may be off by.
 _AGAIN, _REPEATED = 6, 0.002
 
@@ -124,6 +118,11 @@ class State:
         return self.cover.error
 
     @property
+    def limited(self) -> bool:
+        """Whether a limit ended the work on the text, and not the tolerance."""
+        return self.cover.limited
+
+    @property
     def exact_from(self) -> int:
         """Offset in `text`, in bytes, from which on all tokenizations are summed.
 
@@ -182,40 +181,7 @@ class State:
         >>> charwise.load().state("import nump").next_chars(0.5).top(1)[0][0]
         'y'
         """
-        check_number("coverage", coverage, 0.0, 1.0)
-        if not coverage > 0:
-            raise SettingError(f"coverage is {coverage}: it must lie in (0, 1].")
-        begun = utf8.pending(self.raw)
-        nxt = self.next()
-        eos, listed = nxt.eos, dict[str, float]()
-        held = eos
-        states, error = {begun: self}, nxt.error
-        heap = _branches(begun, nxt, 1.0)
-        heapq.heapify(heap)
-        left = -math.fsum(branch[0] for branch in heap)  # what may still be listed
-        while heap and held < coverage:
-            # Bytes that are no character may hold too much for it to be reached.
-            if held + left < coverage and left <= max(1.0 - coverage, _NOTHING):
-                break
-            negative, start = heapq.heappop(heap)
-            left += negative
-            if utf8.needs(start) == 0:
-                listed[start.decode()] = -negative
-                held -= negative
-                continue
-            if len(states) > _BEGINNINGS:
-                continue
-            try:
-                states[start] = states[start[:-1]] + start[-1:]
-            except ZeroProbabilityError:
-                continue  # lighter than the least float
-            following = states[start].next()
-            error += -negative * following.error
-            for branch in _branches(start, following, -negative):
-                left -= branch[0]
-                heapq.heappush(heap, branch)
-        missing = max(0.0, 1.0 - held * (1.0 - self.missing))
-        return NextChars(listed, eos, missing, min(1.0, error))
+        return next_chars(self, coverage)
 
     def __add__(self, more: str | bytes) -> State:
         """The state after more text.
@@ -463,13 +429,3 @@ def _whole_number(n: object) -> int:
     if not hasattr(n, "__index__") or isinstance(n, bool) or operator.index(n) < 0:
         raise SettingError(f"cannot delete {n!r} of a text: give a whole number, 0 or more.")
     return operator.index(n)
-
-
-def _branches(start: bytes, nxt: NextBytes, weight: float) -> list[tuple[float, bytes]]:
-    """(−probability, bytes so far) of each way to go on with a character that has begun."""
-    longer = (start + bytes([byte]) for byte in range(EOS))
-    return [
-        (-float(p) * weight, more)
-        for more, p in zip(longer, nxt.probs, strict=False)
-        if p > 0 and utf8.needs(more) >= 0
-    ]

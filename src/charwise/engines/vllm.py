@@ -183,7 +183,8 @@ class VllmTree(TreeNodes):
             ids = [*self._prompt_ids, *self.tokens(path[-1])]
             lengths = [len(self._prompt_ids) + self.depth(node) for node in path]
             self._logits.put(path, self._lm.path_logprobs(ids, lengths))
-        single = [node for node in asked if node not in set(path)]
+        together = set(path)
+        single = [node for node in asked if node not in together]
         if single:
             contexts = [[*self._prompt_ids, *self.tokens(node)] for node in single]
             self._logits.put(single, self._lm.next_logprobs(contexts))
@@ -191,11 +192,13 @@ class VllmTree(TreeNodes):
 
     def _path_of_many(self, asked: list[int]) -> list[int]:
         """Those of the nodes that lie on one path, if they are many and most of it; else none."""
-        above = {node: [node] for node in asked}
+        above: dict[int, int] = {}  # how many of them lie on the path to each, and with it
         for node in asked:  # parents come first
-            if self._parent[node] in above:
-                above[node] = [*above[self._parent[node]], node]
-        path = max(above.values(), key=len)
+            above[node] = 1 + above.get(self._parent[node], 0)
+        path = [max(asked, key=above.__getitem__)]
+        while self._parent[path[-1]] in above:
+            path.append(self._parent[path[-1]])
+        path.reverse()
         length = len(self._prompt_ids) + self.depth(path[-1])
         many = len(path) >= _MANY and 2 * len(path) >= length
         whole = [*self._prompt_ids, *self.tokens(path[-1])]

@@ -25,9 +25,10 @@ from lm_eval.api.model import LM
 from lm_eval.api.registry import register_model
 from tqdm import tqdm
 
+from charwise.char_lm import CharLM
 from charwise.errors import SettingError
 from charwise.known_text.effort import effort_of
-from charwise.model import CharLM, load
+from charwise.model import load
 from charwise.surprisal.score import Score
 
 #: Requests scored together where the harness says `auto`.

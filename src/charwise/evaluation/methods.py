@@ -14,12 +14,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from charwise.char_lm import CharLM
 from charwise.coverings import beam as beams
 from charwise.coverings.rows import EvaluatedRows
 from charwise.known_text import next_bytes
 from charwise.known_text.effort import Effort
 from charwise.known_text.windows import plan, stretches
-from charwise.model import CharLM
 from charwise.tokens.prompt_parts import Prompt
 from charwise.tokens.prompts import Opening, split
 

@@ -18,11 +18,11 @@ CHANGED = 0.6
 #: What was lent errs by so much of its share, spread over the bytes that follow.
 LENT, FADING = 1.0, 0.7
 
-#: Where a limit ended a step, this share of a byte's surprisal may be off, beside all that.
-LIMITED = 0.05
-
 #: The same of what was left out, which goes on at once.
 MISSING = 1.0
+
+#: Where a limit ended a step, this share of a byte's surprisal may be off, beside all that.
+LIMITED = 0.05
 
 
 def byte_errors(before: Floats | None, after: Floats, lent: Floats, missing: Floats) -> Floats:

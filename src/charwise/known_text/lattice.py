@@ -207,9 +207,10 @@ class Lattice:
         self.log_prefix: NDArray[np.float64] = np.full(size, -np.inf)
         self.missing: NDArray[np.float64] = np.zeros(size)
         self.lent: NDArray[np.float64] = np.zeros(size)
-        # Where every pass starts, and where the last one stopped.
         self.error: NDArray[np.float64] = np.zeros(size)
         self._seen = _Seen()
+        # Where passes may start again: the first place, and those kept on the way; before where
+        # something changed since the last pass, which went to `_stop` and left `_reached`.
         self._fronts: list[_Front] = []
         self._changed = self._stop = 0
         self._base = self._reached = _Front(0, 0.0, [1.0] + [0.0] * known.deepest, {root: 1.0}, {})
@@ -232,26 +233,22 @@ class Lattice:
             return -math.inf
         return self.log_scale[vertex.position] + math.log(vertex.weight)
 
-    def passage(self, stop: int) -> list[Wanted]:
-        """One pass over the text from `frozen` to `stop`: sums anew, and what is wanted next.
+    def sum(self, stop: int) -> None:
+        """One pass over the text to `stop`, from where something changed since the last.
 
         >>> from charwise.tokens.index import SortedVocabulary
         >>> from charwise.tokens.vocabulary import Vocabulary
         >>> index = SortedVocabulary(Vocabulary.from_bytes([b"a", b"ab"]))
         >>> root = Vertex(0, 0, None, 0, starting=[0.75, 0.25], edges=[(0, 1, 0.5)])
         >>> lattice = Lattice(KnownText.of(b"ab", index), root, Effort(1e-3, 0.5), through=False)
-        >>> [wanted.tail for wanted in lattice.passage(stop=2)]  # [a], not evaluated yet
+        >>> lattice.sum(stop=2)
+        >>> [wanted.tail for wanted in lattice.wanted(stop=2)]  # [a], not evaluated yet
         [(0, None)]
         >>> np.exp(lattice.log_prefix[:2]).tolist(), lattice.log_weight(root)
         ([1.0, 0.75], 0.0)
         >>> lattice.freeze(), lattice.frozen
         ([], 2)
         """
-        self.sum(stop)
-        return self.wanted(stop)
-
-    def sum(self, stop: int) -> None:
-        """One pass over the text to `stop`, from where something changed since the last."""
         base = self._restart(stop)
         start, log_scale, ahead, _, _ = base
         last, deepest = len(self.known.text), self.known.deepest

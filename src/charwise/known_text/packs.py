@@ -7,12 +7,13 @@ evaluated once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from charwise.coverings.rows import EvaluatedRows
+from charwise.known_text.calls import PORTION, run_together
 from charwise.known_text.effort import Effort
 from charwise.known_text.ranges import KnownText
-from charwise.known_text.rounds import PORTION, Rounds, run_together
+from charwise.known_text.rounds import Rounds
 from charwise.known_text.windows import Stretch, Text, gather, plan, score_text
 from charwise.surprisal.score import Entropy, Score
 from charwise.token_lm import TokenLM
@@ -35,11 +36,13 @@ def score_texts(
     *,
     end: bool = False,
     entropy: Entropy | None = None,
+    progress: Callable[[int, int], object] | None = None,
 ) -> list[Score]:
     """`score_text` of several texts; the short ones share model calls.
 
     In which pack a text is depends on the texts before it, and changes its numbers by no more
-    than the order in which a model's floats are summed.
+    than the order in which a model's floats are summed. `progress` is told after each pack how
+    many bytes are scored, and of how many.
 
     >>> from charwise.engines.ngram import NgramLM
     >>> from charwise.tokens.vocabulary import Vocabulary
@@ -51,6 +54,7 @@ def score_texts(
     [(2,), (1,)]
     """
     scores: dict[int, Score] = {}
+    sizes = [len(text.whole) for text in texts]
     for pack in packs(engine, index, texts, end=end):
         if len(pack) == 1:
             [(number, _)] = pack.items()
@@ -58,6 +62,8 @@ def score_texts(
             scores[number] = score_text(engine, index, text, effort, end=end, entropy=entropy)
         else:
             scores |= _score_pack(engine, index, texts, pack, effort, end=end, entropy=entropy)
+        if progress is not None:
+            progress(sum(sizes[number] for number in scores), sum(sizes))
     return [scores[number] for number in range(len(texts))]
 
 
@@ -117,8 +123,7 @@ def _score_pack(
             deepest=deepest,
             distributions=entropy is not None,
         )
-    # One portion holds each of them: a text of several would drop what the others need.
-    run_together([(rounds, rounds.portion(0, PORTION)) for rounds in works.values()])
+    run_together(list(works.values()))
     return {
         number: gather(index, texts[number], [(stretch, works[number])], end=end, entropy=entropy)
         for number, stretch in pack.items()

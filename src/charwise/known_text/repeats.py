@@ -1,30 +1,23 @@
-"""Stretches of text that occur again, and other ways to split them, the same at each occurrence.
+"""Tries other ways to split what a text repeats, beside the rounds: see `respellings.py`.
 
-A model that sees a word a second time expects it in the tokens in which it came first. So a
-tokenization that splits a word in its own way gains on the canonical one at each occurrence, if it
-splits it so every time, and an alternative that is tried once does not show it. A *respelling* is
-such a path: one stretch split in one other way wherever it occurs, and all else as before.
+A respelling shows what it is worth only where it has come by several occurrences, so it is followed
+along all of its path, which is canonical elsewhere, whatever its share is on the way.
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations, pairwise
-from typing import NamedTuple
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
 
-from charwise.errors import TokenizationError
 from charwise.known_text.lattice import Branch, Lattice, Vertex
+from charwise.known_text.respellings import OFTEN, Place, Respelling
 from charwise.tokens.index import SortedVocabulary
-
-#: Longest word that is taken as a whole, in bytes.
-_LONGEST = 24
-_OFTEN = 4
 
 #: Most nats that a split gains on another at one occurrence.
 _GAIN = 4.0
@@ -37,35 +30,11 @@ RESPELLED = 3.0
 _DOUBT = 0.1
 
 
-class Place(NamedTuple):
-    """An occurrence: the bytes [start, stop), which begin and end with tokens, and its tokens.
-
-    >>> Place(start=3, stop=6, tokens=(7, 8)).stop
-    6
-    """
-
-    start: int
-    stop: int
-    tokens: tuple[int, ...]
-
-
-class Respelling(NamedTuple):
-    """Other tokens for each occurrence of a stretch, from left to right.
-
-    >>> Respelling(b"ab", (Place(0, 2, (1, 2)), Place(3, 5, (1, 2)))).places[1].start
-    3
-    """
-
-    stretch: bytes
-    places: tuple[Place, ...]
-
-
 @dataclass
 class _Trial:
     """A respelling along a base path, and how far it has been evaluated."""
 
     respelling: Respelling
-    log_rho: float  # of its first token
     parent: Vertex  # on the base path, at the first place
     places: tuple[Place, ...]
     tokens: list[int]  # asked for so far, after `parent`
@@ -79,6 +48,7 @@ class Repeats:
     that proves better than the base becomes the base, and the others are tried again on that.
 
     Args:
+        found: the respellings of the whole text.
         tokens: the base path: tokens from the beginning of the text.
         index: their vocabulary.
         begin, stop: the bytes in which places are taken.
@@ -114,13 +84,11 @@ class Repeats:
         self._sweeps = 4
         self.adopted = False
         self._phase = "begin"
-        self.set_base(tokens)
+        self.tokens, self.starts = tokens, self._edges(tokens)
 
-    def set_base(self, tokens: list[int]) -> None:
-        self.tokens = tokens
-        self.starts = [0]
-        for token in tokens:
-            self.starts.append(self.starts[-1] + self.index.length(token))
+    def _edges(self, tokens: list[int]) -> list[int]:
+        """Where each token begins, and where the last ends."""
+        return list(accumulate(map(self.index.length, tokens), initial=0))
 
     def branches(self, lattice: Lattice) -> list[Branch]:
         """What to evaluate next, after a pass."""
@@ -169,19 +137,19 @@ class Repeats:
             room = _fall(log_prefix, places[0].stop, places[-1].stop)
             reach = log_rho + min(0.8 * room, _GAIN * (len(places) - 1))
             if reach > self._least:
-                rated.append((reach, log_rho, one, places, parent))
+                rated.append((reach, one, places, parent))
         rated.sort(key=lambda row: row[0], reverse=True)
         out, self._trials = [], []
-        for _, log_rho, one, places, parent in rated:
+        for _, one, places, parent in rated:
             tokens = self._respelled(places[:2])
             if len(tokens) > self.left or (
                 self.deepest is not None and parent.depth + len(tokens) > self.deepest
             ):
-                if len(places) >= _OFTEN:
+                if len(places) >= OFTEN:
                     self.untried.append(one)
                 continue
             self.left -= len(tokens)
-            self._trials.append(_Trial(one, log_rho, parent, places, tokens))
+            self._trials.append(_Trial(one, parent, places, tokens))
             out.append(Branch(parent, tokens))
         return out
 
@@ -198,7 +166,7 @@ class Repeats:
         trial.reached = min(len(places), 2 * done)
         tokens = self._respelled(places[: trial.reached])[len(trial.tokens) :]
         if len(tokens) > self.left:
-            if len(places) >= _OFTEN:
+            if len(places) >= OFTEN:
                 self.untried.append(trial.respelling)
             trial.reached = done
             return None
@@ -227,7 +195,8 @@ class Repeats:
         self.adopted = True
         first = bisect_left(self.starts, trial.places[0].start)
         last = bisect_left(self.starts, trial.places[-1].stop)
-        self.set_base([*self.tokens[:first], *trial.tokens, *self.tokens[last:]])
+        self.tokens = [*self.tokens[:first], *trial.tokens, *self.tokens[last:]]
+        self.starts = self._edges(self.tokens)
 
     def _rest(self, trial: _Trial) -> list[Branch]:
         """The base path from the end of a trial to the end of the portion."""
@@ -295,127 +264,3 @@ def _fall(log_prefix: NDArray[np.float64], start: int, stop: int) -> float:
     """By how much the prefix probability falls between two positions; inf to what is not known."""
     before, after = float(log_prefix[start]), float(log_prefix[stop])
     return before - after if math.isfinite(after) else math.inf
-
-
-def respellings(text: bytes, canonical: Sequence[int], index: SortedVocabulary) -> list[Respelling]:
-    """All ways to split what occurs again otherwise, one change of the canonical tokens each.
-
-    >>> from charwise.tokens.vocabulary import Vocabulary
-    >>> index = SortedVocabulary(Vocabulary.from_bytes([b"a", b"b", b" ", b"ab"]))
-    >>> [found] = respellings(b"ab ab", [3, 2, 3], index)
-    >>> found.stretch, [place.tokens for place in found.places]
-    (b'ab', [(0, 1), (0, 1)])
-    """
-    starts = [0]
-    for token in canonical:
-        starts.append(starts[-1] + index.length(token))
-    found = []
-    for stretch, spans in occurrences(text, starts).items():
-        splits = dict.fromkeys(
-            tuple(end - (stop - len(stretch)) for end in starts[first + 1 : last])
-            for first, last in spans
-            for stop in (starts[last],)
-        )
-        others = [*splits, *_other_cuts(stretch, list(splits), index)]
-        if len(spans) >= _OFTEN:
-            inner = range(1, len(stretch))
-            most = len(inner) if len(inner) < 6 else 2
-            others += [cuts for k in range(most + 1) for cuts in combinations(inner, k)]
-            others.append(tuple(inner))
-        for cuts in dict.fromkeys(others):
-            places = []
-            for first, last in spans:
-                whole = text[starts[first] : starts[last]]
-                tokens = _tokens(whole, len(whole) - len(stretch), cuts, index)
-                if tokens and tokens != tuple(canonical[first:last]):
-                    places.append(Place(starts[first], starts[last], tokens))
-            if len(places) > 1:
-                found.append(Respelling(stretch, tuple(places)))
-    return found
-
-
-def occurrences(text: bytes, starts: Sequence[int]) -> dict[bytes, list[tuple[int, int]]]:
-    """What occurs twice or more: words, and tokens inside longer words, without a leading space.
-
-    Args:
-        text: σ.
-        starts: where its canonical tokens begin, and where the last ends.
-
-    Returns:
-        For each stretch the canonical tokens, first and last, of its occurrences.
-
-    >>> occurrences(b"ab ab", [0, 2, 5])
-    {b'ab': [(0, 1), (1, 2)]}
-    """
-    found: dict[bytes, list[tuple[int, int]]] = {}
-    for first, last in _words(text, starts):
-        word = text[starts[first] : starts[last]].removeprefix(b" ")
-        if 1 < len(word) <= _LONGEST:
-            found.setdefault(word, []).append((first, last))
-        if last - first > 1:
-            for n in range(first, last):
-                part = text[starts[n] : starts[n + 1]].removeprefix(b" ")
-                if len(part) > 1:
-                    found.setdefault(part, []).append((n, n + 1))
-    return {stretch: spans for stretch, spans in found.items() if len(spans) > 1}
-
-
-def _words(text: bytes, starts: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Runs of tokens that only letters and digits join."""
-    first = 0
-    for n, start in enumerate(starts[1:], start=1):
-        if n == len(starts) - 1 or not (_inside(text[start]) and _inside(text[start - 1])):
-            yield first, n
-            first = n
-
-
-def _inside(byte: int) -> bool:
-    return byte >= 0x80 or chr(byte).isalnum()
-
-
-def _other_cuts(
-    stretch: bytes, splits: Sequence[tuple[int, ...]], index: SortedVocabulary
-) -> Iterator[tuple[int, ...]]:
-    """One token of a split made shorter or longer, and what follows split canonically."""
-    for cuts in splits:
-        for n, (begin, end) in enumerate(pairwise([0, *cuts, len(stretch)])):
-            for token in index.prefixes(stretch[begin:]):
-                size = index.length(token)
-                first, at = stretch[begin : begin + size], begin + size
-                if at == end:
-                    continue
-                yield from _joined((*cuts[:n], at), stretch, index)
-                tiled = [*cuts[:n], at]
-                while stretch.startswith(first, at) and at + size < len(stretch):
-                    at += size
-                    tiled.append(at)
-                if len(tiled) > n + 1:
-                    yield from _joined(tuple(tiled), stretch, index)
-
-
-def _joined(
-    cuts: tuple[int, ...], stretch: bytes, index: SortedVocabulary
-) -> Iterator[tuple[int, ...]]:
-    """A split that goes on canonically after its last cut, if what is left has tokens."""
-    try:
-        rest = index.vocabulary.encode(stretch[cuts[-1] :])
-    except TokenizationError:
-        return
-    at = list(cuts)
-    for token in rest[:-1]:
-        at.append(at[-1] + index.length(token))
-    yield tuple(at)
-
-
-def _tokens(
-    whole: bytes, lead: int, cuts: Sequence[int], index: SortedVocabulary
-) -> tuple[int, ...]:
-    """The tokens of a stretch, after `lead` bytes, cut so; none if one is no token."""
-    edges = [0, *(lead + cut for cut in cuts), len(whole)]
-    tokens = []
-    for begin, end in pairwise(edges):
-        lo, hi = index.twins(whole[begin:end])
-        if lo == hi:
-            return ()
-        tokens.append(int(index.ids[lo]))
-    return tuple(tokens)

@@ -1,7 +1,7 @@
 """Rounds: evaluate what a known text needs in a few batches.
 
 1. One teacher-forced pass over the canonical tokenization (`Rounds.path`).
-2. Sum (`Lattice.passage`), collect the candidates that are worth an evaluation, and follow those
+2. Sum (`Lattice.sum`), collect the candidates that are worth an evaluation, and follow those
    that end where a canonical token does along the canonical tokens from there (`Rounds.plan`).
 3. Evaluate all of that in one batch; again from 2 until nothing is wanted.
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -21,23 +21,21 @@ import torch
 from numpy.typing import NDArray
 
 from charwise.coverings.rows import EvaluatedRows
+from charwise.known_text.calls import PORTION, run_together
 from charwise.known_text.effort import FINER, PRESETS, Effort, Tail, agreement
 from charwise.known_text.estimate import LIMITED, byte_errors
 from charwise.known_text.lattice import Branch, Edge, Lattice, Vertex, Wanted
 from charwise.known_text.next_bytes import rows_of
 from charwise.known_text.ranges import Ints, KnownText
-from charwise.known_text.repeats import RESPELLED, Repeats, Respelling, respellings
+from charwise.known_text.repeats import RESPELLED, Repeats
+from charwise.known_text.respellings import Respelling, respellings
 from charwise.tokens.index import SortedVocabulary
 
-#: Most and fewest canonical tokens that are worked on at a time, and the contexts to aim for:
-#: with more, attention to all of them costs more than the calls that a portion takes.
-PORTION, LEAST, CONTEXTS = 128, 16, 320
+#: Fewest canonical tokens that are worked on at a time, and the contexts to aim for.
+LEAST, CONTEXTS = 16, 320
 
 #: Canonical tokens of the first portion: how hard the text is, is not known yet.
 _FIRST = 32
-
-#: Bytes of logits of one model call, at most: they are turned into masses, and forgotten.
-_LOGITS = 2**25
 
 #: With a tolerance, all contexts are evaluated where there are so few.
 _FEW = 64
@@ -119,7 +117,6 @@ class Rounds:
     ) -> None:
         self.evaluated = evaluated
         self.known = known
-        self.canonical = canonical
         if effort.tolerance is not None and known.contexts(_FEW) <= _FEW:
             effort = PRESETS["exact"]  # `few`, of a text whose ranges are known
         self._effort = self.effort = effort
@@ -127,7 +124,6 @@ class Rounds:
         self.deepest = deepest
         self.distributions = distributions
         self._watch = watch
-        # Where each canonical token begins, and where the last ends; and which begins where.
         self._set_path(canonical)
         self._respellings: list[Respelling] | None = None
         self._repeats: Repeats | None = None
@@ -135,18 +131,62 @@ class Rounds:
         [vertex] = self._vertices([_Context(root, 0, None, 0)])
         self.lattice = Lattice(known, vertex, effort, through)
         self.calls = evaluated.tree.calls
+        # The portion that is worked on, its canonical tokens, and how many contexts there were
+        # before it.
+        self._portion: Portion | None = None
+        self._size, self._begun = min(PORTION, _FIRST), 0
+        # There: θ, rounds taken and those of this θ, the most contexts to spend, and log →p as of
+        # the step before.
+        self._theta, self._taken, self._in_step, self._at_most = effort.steps[0], 0, 0, 0
+        self._before: NDArray[np.float64] | None = None
 
     def _set_path(self, tokens: Sequence[int]) -> None:
+        """The tokens that alternatives are followed along: where each begins, and the last ends."""
         self.canonical = tokens
         self._starts = np.cumsum([0, *map(self.evaluated.index.length, tokens)]).tolist()
         self._begins = {position: n for n, position in enumerate(self._starts)}
 
-    def begin(self, portion: Portion) -> None:
-        """Start over with the first θ, for a portion of the text."""
-        self._theta, self._taken = self._effort.steps[0], 1
-        self._before: NDArray[np.float64] | None = None
+    def wants(self) -> list[Branch]:
+        """What to evaluate next; nothing when all of the text is finished.
+
+        It is taken in portions of at most `PORTION` canonical tokens, which bounds the contexts
+        held at a time: of each its canonical tokens first, then what is worth it, round by round.
+        With θ = 0 and rounds enough this changes no number. Otherwise it may change which contexts
+        are evaluated: a candidate's share is taken when its portion is worked on, and what is to
+        its left is final by then.
+        """
+        if self._portion is None:
+            self._portion, path = self._begin(0)
+            if path:
+                return path
+        while True:
+            branches = self._wanted(self._portion)
+            if branches or self._portion.stop > len(self.known.text):
+                return branches
+            self._portion, path = self._begin(self._finish(self._portion))
+            if path:
+                return path
+
+    def _begin(self, done: int) -> tuple[Portion, list[Branch]]:
+        """The portion after so many canonical tokens, from the first θ on, and what it needs first.
+
+        That is its canonical tokens.
+        """
+        portion = self.portion(done, self._size)
+        self._begun, self._taken, self._before = self.contexts, 1, None
         self._at_most = self.contexts + self._most(portion)
-        self._take(self._theta)
+        self._take(self._effort.steps[0])
+        return portion, self.path(portion)
+
+    def _finish(self, portion: Portion) -> int:
+        """Let go of all that only a portion needed; returns how many canonical tokens are done."""
+        kept = self.lattice.freeze()
+        if not self.evaluated.retain:
+            self.evaluated.keep([vertex.node for vertex in kept])
+        # Where a portion brings many contexts, the next one is shorter.
+        brought = max(1, self.contexts - self._begun)
+        self._size = max(LEAST, min(PORTION, CONTEXTS * self._size // brought))
+        return bisect_left(self._starts, portion.stop)
 
     def _take(self, theta: float) -> None:
         self._theta, self._in_step = theta, 0
@@ -160,7 +200,7 @@ class Rounds:
         size = portion.tokens - bisect_left(self._starts, self.lattice.frozen)
         return int(_SPARE + size * (16 + 0.1 / self._effort.tolerance))
 
-    def wants(self, portion: Portion) -> list[Branch]:
+    def _wanted(self, portion: Portion) -> list[Branch]:
         """What to evaluate next for a portion; nothing when its error is small enough."""
         self.lattice.sum(portion.stop)
         while True:
@@ -237,27 +277,9 @@ class Rounds:
         return len(self.lattice.vertices)
 
     def run(self) -> Lattice:
-        """All rounds, from the canonical tokenization of the text to the last that is wanted.
-
-        The text is taken in portions of `PORTION` canonical tokens, which bounds the contexts
-        held at a time. With θ = 0 and rounds enough this changes no number. Otherwise it may
-        change which contexts are evaluated: a candidate's share is taken when its portion is
-        worked on, and what is to its left is final by then.
-        """
-        size = min(PORTION, _FIRST)
-        portion = self.portion(0, size)
-        while True:
-            before = self.contexts
-            run_together([(self, portion)])
-            if portion.stop > len(self.known.text):
-                return self.lattice
-            kept = self.lattice.freeze()
-            if not self.evaluated.retain:
-                self.evaluated.keep([vertex.node for vertex in kept])
-            # Where a portion brings many contexts, the next one is shorter.
-            size = max(LEAST, min(PORTION, CONTEXTS * size // max(1, self.contexts - before)))
-            done = bisect_left(self._starts, portion.stop)
-            portion = self.portion(done, size)
+        """All rounds, from the canonical tokenization of the text to the last that is wanted."""
+        run_together([self])
+        return self.lattice
 
     def portion(self, finished: int, size: int) -> Portion:
         """The portion after `finished` canonical tokens: `size` more, or all that is left."""
@@ -417,82 +439,6 @@ def few(effort: Effort, text: bytes, index: SortedVocabulary) -> bool:
         and len(text) < _FEW
         and KnownText.of(text, index).contexts(_FEW) <= _FEW
     )
-
-
-def first_path(canonical: Sequence[int], index: SortedVocabulary, through: bool) -> Sequence[int]:
-    """The canonical tokens that `Rounds.run` needs first, to be evaluated with the root.
-
-    >>> from charwise.tokens.vocabulary import Vocabulary
-    >>> first_path([0, 1, 0], SortedVocabulary(Vocabulary.from_bytes([b"a", b"b"])), through=False)
-    [0, 1]
-    """
-    most = min(PORTION, _batch(index))
-    return canonical[: min(most, len(canonical) - (not through))]
-
-
-def run_together(portions: Sequence[tuple[Rounds, Portion]]) -> None:
-    """A portion of each of several texts over one tree: their rounds side by side.
-
-    The first round is the canonical path. Each later one is a pass of each text, and one batch of
-    what all of them want; a text is done when it wants nothing.
-
-    >>> run_together([])
-    """
-    for rounds, portion in portions:
-        rounds.begin(portion)
-    evaluate([(rounds, rounds.path(portion)) for rounds, portion in portions])
-    while portions:
-        batch, busy = [], []
-        for rounds, portion in portions:
-            branches = rounds.wants(portion)
-            if branches:
-                batch.append((rounds, branches))
-                busy.append((rounds, portion))
-        evaluate(batch)
-        portions = busy
-
-
-def evaluate(wanted: Sequence[tuple[Rounds, Sequence[Branch]]]) -> None:
-    """Evaluate branches of one or several texts over one tree, in as few calls as memory allows.
-
-    >>> evaluate([])
-    """
-    todo = deque((rounds, branch) for rounds, branches in wanted for branch in branches)
-    done = 0  # contexts of the first branch that earlier calls evaluated
-    while todo:
-        call, room = list[tuple[Rounds, Branch]](), _batch(todo[0][0].evaluated.index)
-        while todo and room:
-            rounds, branch = todo[0]
-            left = branch.after(done)
-            tokens = left.tokens[:room]
-            call.append((rounds, Branch(left.parent, tokens)))
-            room, done = room - len(tokens), done + len(tokens)
-            if done == len(branch.tokens):
-                todo.popleft()
-                done = 0
-        _call(call)
-
-
-def _call(call: Sequence[tuple[Rounds, Branch]]) -> None:
-    """One evaluation for several texts, each of which gets its vertices."""
-    evaluated = call[0][0].evaluated
-    size, calls = evaluated.tree.size, evaluated.tree.calls
-    found = evaluated.follow([(branch.parent.node, branch.tokens) for _, branch in call])
-    calls = evaluated.tree.calls - calls
-    shares: dict[Rounds, tuple[list[Branch], list[list[int]]]] = {}
-    for (rounds, branch), nodes in zip(call, found, strict=True):
-        branches, along = shares.setdefault(rounds, ([], []))
-        branches.append(branch)
-        along.append(nodes)
-    for rounds, (branches, along) in shares.items():
-        rounds.add(branches, along)
-        if any(node >= size for nodes in along for node in nodes):
-            rounds.calls += calls
-
-
-def _batch(index: SortedVocabulary) -> int:
-    """Most contexts of one call."""
-    return max(1, _LOGITS // (4 * index.vocabulary.width))
 
 
 def _edges(known: KnownText, logprobs: torch.Tensor, positions: Ints) -> list[list[Edge]]:

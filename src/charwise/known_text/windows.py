@@ -17,13 +17,14 @@ from numpy.typing import NDArray
 from charwise.coverings.log_sums import log_sum
 from charwise.coverings.rows import EvaluatedRows
 from charwise.errors import ContextLengthError, impossible
+from charwise.known_text.calls import first_path
 from charwise.known_text.effort import Effort
 from charwise.known_text.lattice import Lattice
 from charwise.known_text.next_bytes import Floats, distributions
 from charwise.known_text.next_bytes import entropies as entropies_of
 from charwise.known_text.next_bytes import ranks as ranks_of
 from charwise.known_text.ranges import KnownText
-from charwise.known_text.rounds import Rounds, first_path
+from charwise.known_text.rounds import Rounds
 from charwise.surprisal.score import Entropy, Score
 from charwise.token_lm import TokenLM
 from charwise.tokens.index import SortedVocabulary

@@ -83,6 +83,35 @@ def heal_request(
         SettingError: `sampling_params` that would cut the prompt once more, or make no sense.
         HealingError, TokenizationError: as `healing.cut`.
     """
+    _check(llm, sampling_params)
+    if tokenizer is None:
+        tokenizer = str(getattr(llm.tokenizer, "tokenizer", llm.tokenizer).name_or_path)
+    index = decisions_of(tokenizer).index
+    kept, forced, given_back = heal_prompt(prompt, index, rule)
+    end_id = _end_id(sampling_params, index.vocabulary)
+    processor = HealingLogitsProcessor(tokenizer, forced, len(kept), end_id)
+    params = copy.copy(sampling_params)
+    others = params.logits_processor
+    if others is not None:
+        params.logits_processor = [*(others if isinstance(others, list) else [others]), processor]
+    else:
+        params.logits_processor = processor
+    asked = getattr(params, "max_tokens", None)
+    if asked is not None:
+        check_count("max_tokens", asked, 1)
+        params.max_tokens = asked + given_back
+    stops = Stops(getattr(params, "stop", None))
+    if stops:
+        params.stop = stops.apart_from(forced) or None
+    before = index.vocabulary.decode(kept[-3:])
+    reader = Reader(
+        index.vocabulary, forced, before, stops.strings, asked, may_be_lost=end_id is not None
+    )
+    return HealedRequest(kept, params, reader)
+
+
+def _check(llm: Any, sampling_params: Any) -> None:
+    """Refuse an engine that keeps processors from seeing every token, and what goes with none."""
     if not hasattr(llm, "args"):
         raise EngineError(f"{type(llm).__name__} is no tensorrt_llm.LLM.")
     settings = llm.args
@@ -104,31 +133,6 @@ def heal_request(
         )
     if getattr(sampling_params, "truncate_prompt_tokens", None) is not None:
         raise SettingError("truncate_prompt_tokens would cut the prompt once more: leave it out.")
-    if tokenizer is None:
-        tokenizer = str(getattr(llm.tokenizer, "tokenizer", llm.tokenizer).name_or_path)
-    index = decisions_of(tokenizer).index
-    kept, forced, given_back = heal_prompt(prompt, index, rule)
-    end_id = _end_id(sampling_params, index.vocabulary)
-    processor = HealingLogitsProcessor(tokenizer, forced, len(kept), end_id)
-    params = copy.copy(sampling_params)
-    others = params.logits_processor
-    if others is not None:
-        params.logits_processor = [*(others if isinstance(others, list) else [others]), processor]
-    else:
-        params.logits_processor = processor
-    asked = getattr(params, "max_tokens", None)
-    if asked is not None:
-        check_count("max_tokens", asked, 1)
-    if asked is not None:
-        params.max_tokens = asked + given_back
-    stops = Stops(getattr(params, "stop", None))
-    if stops:
-        params.stop = stops.apart_from(forced) or None
-    before = index.vocabulary.decode(kept[-3:])
-    reader = Reader(
-        index.vocabulary, forced, before, stops.strings, asked, may_be_lost=end_id is not None
-    )
-    return HealedRequest(kept, params, reader)
 
 
 def _end_id(params: Any, vocabulary: Vocabulary) -> int | None:

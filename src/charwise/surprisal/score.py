@@ -273,7 +273,7 @@ class Score:
 
         >>> import charwise
         >>> charwise.load().score("os").to_pandas().columns.tolist()
-        ['text', 'start', 'end', 'surprisal', 'cumulative', 'missing', 'lent']
+        ['text', 'start', 'end', 'surprisal', 'cumulative', 'missing', 'error', 'lent']
         """
         return self.bytes().to_pandas().assign(lent=self.lent)
 
@@ -312,7 +312,7 @@ class Score:
         return f"{self.bits:.1f} bits, {self.bits_per_char:.2f} a character"
 
     def _byte_spans(self, offsets: list[tuple[int, int]], letters: bool = True) -> Spans:
-        found = spans.spans_of(self.raw, self._cumulative, self.missing, offsets)
+        found = spans.spans_of(self.raw, self._cumulative, self.missing, offsets, error=self.error)
         if self.entropies is None or self.ranks is None:
             return found
         return spans.with_entropies(
@@ -321,7 +321,7 @@ class Score:
 
     def _char_spans(self, offsets: list[tuple[int, int]], letters: bool = True) -> Spans:
         edges = self._characters[1]
-        found = spans.spans_of(self.raw, self._cumulative, self.missing, offsets, edges)
+        found = spans.spans_of(self.raw, self._cumulative, self.missing, offsets, edges, self.error)
         if self.entropies is None or self.ranks is None:
             return found
         of = self.entropies[edges[:-1]] if self.char_entropies is None else self.char_entropies

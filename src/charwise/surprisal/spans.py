@@ -36,6 +36,9 @@ WORDS: dict[str, re.Pattern[str]] = {
     "none": re.compile(r"\S+|\s+"),
 }
 
+#: The columns of `Span` that only scores with entropies have.
+ENTROPIES = ("entropy", "reduction", "rank")
+
 #: Rows that a table shows at its beginning, and at its end, before it leaves out the middle.
 _SHOWN = 30
 
@@ -49,6 +52,8 @@ class Span(NamedTuple):
         surprisal: −log₂ p(span | all before), bits.
         cumulative: −log₂ p(the text up to the span's end), bits.
         missing: share of the probability that was left out at the span's bytes; see `Score`.
+        error: by how much the surprisal may be off, bits: an estimate, the sum of `Score.error`
+            over the span's bytes. None of a score that has none.
         entropy: of what may come at the span's first letter, given all before it, bits.
         reduction: that entropy, less the entropy at the first letter after the span, bits.
         rank: of the byte that did come there, among the 256 and the end of text, from 1.
@@ -67,6 +72,7 @@ class Span(NamedTuple):
     surprisal: float
     cumulative: float
     missing: float
+    error: float | None = None
     entropy: float | None = None
     reduction: float | None = None
     rank: int | None = None
@@ -109,13 +115,16 @@ class Spans(Sequence[Span]):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The names of what the spans have: those of `Span`, with the entropies if there are any.
+        """The names of what the spans have: those of `Span`, the last four if there are any.
 
         >>> Spans((Span("a", 0, 1, 3.0, 3.0, 0.0),)).columns
         ('text', 'start', 'end', 'surprisal', 'cumulative', 'missing')
         """
-        found = any(row.entropy is not None for row in self.rows)
-        return Span._fields if found else Span._fields[:6]
+        some = {
+            "error": any(row.error is not None for row in self.rows),
+            **dict.fromkeys(ENTROPIES, any(row.entropy is not None for row in self.rows)),
+        }
+        return tuple(name for name in Span._fields if some.get(name, True))
 
     def to_pandas(self) -> pandas.DataFrame:
         """A table with these columns; needs pandas (`charwise[tables]`).
@@ -141,7 +150,7 @@ class Spans(Sequence[Span]):
         cut = len(rows) > 2 * _SHOWN
         names = self.columns
         shown_rows = rows[:_SHOWN] + rows[-_SHOWN:] if cut else rows
-        lines = [names, *(_line(row)[: len(names)] for row in shown_rows)]
+        lines = [names, *(_line(row, names) for row in shown_rows)]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         shown = [
             "  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])])
@@ -152,11 +161,13 @@ class Spans(Sequence[Span]):
         return "\n".join(shown)
 
 
-def _line(row: Span) -> tuple[str, ...]:
-    bits = (f"{row.surprisal:.3f}", f"{row.cumulative:.3f}")
-    more = ("" if x is None else f"{x:.3f}" for x in (row.entropy, row.reduction))
-    left = (f"{row.missing:.2g}", *more, str(row.rank))
-    return (repr(row.text), str(row.start), str(row.end), *bits, *left)
+def _line(row: Span, names: Sequence[str]) -> tuple[str, ...]:
+    """The cells of a row in these columns."""
+    cells = dict(zip(Span._fields, row, strict=True))
+    digits = dict.fromkeys(("surprisal", "cumulative", "entropy", "reduction"), ".3f")
+    digits |= dict.fromkeys(("missing", "error"), ".2g")
+    left = ("" if cells[n] is None else format(cells[n], digits.get(n, "")) for n in names[1:])
+    return (repr(row.text), *left)
 
 
 def characters_of(text: bytes) -> tuple[str, NDArray[np.int64]]:
@@ -294,6 +305,7 @@ def spans_of(
     missing: NDArray[np.float64],
     offsets: Sequence[tuple[int, int]],
     edges: NDArray[np.int64] | None = None,
+    error: NDArray[np.float64] | None = None,
 ) -> Spans:
     """The rows of spans that are in order and not empty.
 
@@ -303,6 +315,7 @@ def spans_of(
         missing: `[n]` of each byte.
         offsets: start and end of each span, in characters with `edges`, else in bytes.
         edges: byte offsets between the characters.
+        error: `[n]` of each byte, nats.
 
     >>> spans_of(b"ab", np.array([0.0, 3.0, 4.5]), np.zeros(2), [(1, 2)])[0].surprisal
     1.5
@@ -312,14 +325,20 @@ def spans_of(
     pairs = np.array(offsets, dtype=np.int64)  # [n_spans, 2]
     places = pairs if edges is None else edges[pairs]
     costs = cumulative[places[:, 1]] - cumulative[places[:, 0]]
-    # Every second sum is over a span, the others over what lies between two.
-    left_out = np.add.reduceat(np.append(missing, 0.0), places.ravel())[::2] + 0.0  # no −0.0
+
+    def over(each: NDArray[np.float64]) -> NDArray[np.float64]:
+        # Every second sum is over a span, the others over what lies between two.
+        sums: NDArray[np.float64] = np.add.reduceat(np.append(each, 0.0), places.ravel())[::2]
+        return sums + 0.0  # no −0.0
+
+    off = [None] * len(offsets) if error is None else (over(error) / math.log(2)).tolist()
     rows = zip(
         (text[start:end].decode("utf-8", "backslashreplace") for start, end in places.tolist()),
         *pairs.T.tolist(),
         costs.tolist(),
         cumulative[places[:, 1]].tolist(),
-        left_out.tolist(),
+        over(missing).tolist(),
+        off,
         strict=True,
     )
     return Spans(tuple(Span(*row) for row in rows), "byte" if edges is None else "character")

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from charwise.errors import CharwiseError, EngineError, SettingError, ZeroProbabilityError
-from charwise.surprisal.spans import Convention, Span, characters_of
+from charwise.surprisal.spans import ENTROPIES, Convention, Span, characters_of
 from charwise.tables.rows import BadRow, Stimulus
 
 if TYPE_CHECKING:
-    from charwise.model import CharLM
+    from charwise.char_lm import CharLM
     from charwise.surprisal.score import Entropy, Score
 
 Per = Literal["byte", "char", "word", "region", "text"]
@@ -57,8 +57,8 @@ def fields(measure: Measure, kept: Sequence[str] = ()) -> dict[str, type]:
     - file, row, item: where the text is from: the file as it was named, the number of its row
       from 1, the name of the item.
     - unit: the number of the unit in its text, from 1.
-    - text, start, end, surprisal, cumulative, missing: as in `Span`; offsets are in bytes where
-      units are bytes, and else in characters.
+    - text, start, end, surprisal, cumulative, missing, error: as in `Span`; offsets are in bytes
+      where units are bytes, and else in characters.
     - entropy, reduction, rank, if entropies are asked for: as in `Span`.
     - the columns of the input that are kept.
 
@@ -66,11 +66,11 @@ def fields(measure: Measure, kept: Sequence[str] = ()) -> dict[str, type]:
         SettingError: a column to keep has a name that the output has already.
 
     >>> list(fields(Measure(), kept=["condition"]))[-2:]
-    ['missing', 'condition']
+    ['error', 'condition']
     """
     own: dict[str, type] = {"file": str, "row": int, "item": str, "unit": int}
     own |= {"text": str, "start": int, "end": int}
-    own |= dict.fromkeys(("surprisal", "cumulative", "missing"), float)
+    own |= dict.fromkeys(("surprisal", "cumulative", "missing", "error"), float)
     if measure.entropy is not None:
         own |= {"entropy": float, "reduction": float, "rank": int}
     for n, name in enumerate(kept):
@@ -162,15 +162,20 @@ def _outcome(
         file = row.place.file.encode("utf-8", "backslashreplace").decode()
         place = {"file": file, "row": row.place.number, "item": row.item}
         units = _units(score, row, measure)
-        names = Span._fields[: 6 if measure.entropy is None else None]
+        leave = ENTROPIES if measure.entropy is None else ()
         return [
-            {**place, "unit": n, **dict(zip(names, span, strict=False)), **dict(row.kept)}
+            {**place, "unit": n, **_cells(span, leave), **dict(row.kept)}
             for n, span in enumerate(units, 1)
         ]
     except (EngineError, SettingError):
         raise
     except CharwiseError as error:
         return BadRow(row.place, row.column, str(error))
+
+
+def _cells(span: Span, leave: Sequence[str]) -> Record:
+    """What a span has, without the columns to leave out."""
+    return {name: value for name, value in span._asdict().items() if name not in leave}
 
 
 def _units(score: Score, row: Stimulus, measure: Measure) -> Sequence[Span]:

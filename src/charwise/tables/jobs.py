@@ -15,7 +15,7 @@ from charwise.tables.rows import BadRow, Columns, Stimulus
 from charwise.tables.sources import Source
 
 if TYPE_CHECKING:
-    from charwise.model import CharLM
+    from charwise.char_lm import CharLM
 
 #: What models are told apart by: the surprisal of every byte of this.
 _PROBE = "the name of the first man in the list is not known.\n"

@@ -21,7 +21,7 @@ from charwise.tables.jobs import Job, Scored
 from charwise.tables.ray_driver import Order
 
 if TYPE_CHECKING:
-    from charwise.model import CharLM
+    from charwise.char_lm import CharLM
 
 #: What the driver runs. It finds modules where this process does.
 _MAIN = """\

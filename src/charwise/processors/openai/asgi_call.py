@@ -7,6 +7,8 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
+from charwise.errors import EngineError
+
 Message = dict[str, Any]
 
 
@@ -39,6 +41,7 @@ class Upstream:
         self._receive = receive
         self._more = more
         self._parts: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._failure: Exception | None = None
 
     def scope(self, scope: Message, one_of_many: bool = False) -> Message:
         """The client's scope with our length; of many calls, each gets an id of its own."""
@@ -52,6 +55,9 @@ class Upstream:
         """Make the call, to its end."""
         try:
             await app(self.scope(scope, one_of_many), self.receive, self._send)
+        except Exception as error:  # also for whoever reads: what came is not the whole answer
+            self._failure = error
+            raise
         finally:
             self.started.set()
             self._parts.put_nowait(None)
@@ -74,29 +80,40 @@ class Upstream:
             self._parts.put_nowait(message["body"])
 
     async def parts(self) -> AsyncIterator[bytes]:
-        """The body of the response, as it comes, until it ends or is given up."""
+        """The body of the response, as it comes, until it ends or is given up.
+
+        Raises whatever broke the response off.
+        """
         while True:
             part = await self._parts.get()
-            if part is None or self.gone.is_set():
+            if self.gone.is_set():
+                return
+            if part is None:
+                if self._failure is not None:
+                    raise self._failure
                 return
             yield part
 
     async def chunks(self) -> AsyncIterator[Message | bytes]:
-        """JSON objects: one, or those of a stream of events, with its comments as bytes."""
+        """JSON objects: one, or those of a stream of events; comments, and the like, as bytes.
+
+        Raises:
+            EngineError: what is none. Whatever broke the response off is raised as it is.
+        """
         kind = dict(self.headers).get(b"content-type", b"")
         if not kind.startswith(b"text/event-stream"):
             whole = b"".join([part async for part in self.parts()])
             if not self.gone.is_set():  # else what there is is part of an answer, or none
-                yield json.loads(whole)
+                yield _object(whole)
             return
         text = b""
         async for part in self.parts():
             *events, text = (text + part).split(b"\n\n")
             for event in events:
-                if event.startswith(b":"):
+                if not event.startswith(b"data:"):
                     yield event + b"\n\n"
                 elif event != b"data: [DONE]":
-                    yield json.loads(event.removeprefix(b"data: "))
+                    yield _object(event.removeprefix(b"data:"))
 
     async def relay(self, send: Callable[[Message], Awaitable[None]]) -> None:
         """Hand the response on as it is."""
@@ -104,6 +121,16 @@ class Upstream:
         async for part in self.parts():
             await send({"type": "http.response.body", "body": part, "more_body": True})
         await send({"type": "http.response.body", "body": b""})
+
+
+def _object(text: bytes) -> Message:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise EngineError(f"the server behind answered {text[:80]!r}, which is no JSON object.")
+    return found
 
 
 async def merged(calls: Sequence[Upstream]) -> AsyncIterator[tuple[int, Message | bytes]]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, TypeVar
 
-from charwise.errors import CharwiseError
+from charwise.errors import CharwiseError, EngineError
 from charwise.processors.openai.answer import Answer, usage_of
 from charwise.processors.openai.asgi_call import Upstream, merged
 
@@ -15,6 +15,7 @@ Message = dict[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Message, Receive, Send], Awaitable[None]]
+Result = TypeVar("Result")
 
 
 async def exchange(
@@ -26,7 +27,7 @@ async def exchange(
     turn: to make one takes the server a few milliseconds.
     """
     calls = [Upstream(json.dumps(answer.body).encode()) for answer in answers]
-    watch = asyncio.create_task(_end_with_client(receive, calls))
+    watch = asyncio.create_task(end_with_client(receive, calls))
     tasks = []
     try:
         for call in calls:
@@ -49,92 +50,114 @@ async def exchange(
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _end_with_client(receive: Receive, calls: list[Upstream]) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
+async def end_with_client(receive: Receive, calls: Sequence[Upstream]) -> None:
+    """Give the calls up once the client leaves."""
+    await until_left(receive)
     for call in calls:
         call.gone.set()
+
+
+async def while_connected(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result | None:
+    """What some work comes to; None, and the work is cancelled, if the client leaves before."""
+    task, watch = asyncio.create_task(work), asyncio.create_task(until_left(receive))
+    try:
+        await asyncio.wait({task, watch}, return_when=asyncio.FIRST_COMPLETED)
+        return task.result() if task.done() else None
+    finally:
+        task.cancel()
+        watch.cancel()
+        await asyncio.gather(task, watch, return_exceptions=True)
+
+
+async def until_left(receive: Receive) -> None:
+    """Ends when the client leaves."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 async def _respond(
     send: Send, calls: list[Upstream], answers: list[Answer], left: asyncio.Task[None]
 ) -> None:
     """One JSON object; none if the client left."""
-    async for number, chunk in merged(calls):
-        if isinstance(chunk, bytes):
-            continue
-        if "error" in chunk:
-            await _send_json(send, chunk["error"].get("code", 500), chunk, [])
-            return
-        try:
-            answers[number].add(chunk)
-        except CharwiseError as error:
-            await send_error(send, 500, str(error))
-            return
-        if answers[number].ended:
-            calls[number].gone.set()
+    try:
+        async for number, chunk in merged(calls):
+            if isinstance(chunk, bytes):
+                continue
+            if "error" in chunk:
+                await send_json(send, status_of(chunk), chunk, [])
+                return
+            answers[number].add(_with_choices(chunk))
+            if answers[number].ended:
+                calls[number].gone.set()
+    except CharwiseError as error:
+        await send_error(send, 500, str(error))
+        return
     if left.done():
         return
     body = answers[0].top | {
         "choices": [choice for answer in answers for choice in answer.choices()],
         "usage": usage_of(answers),
     }
-    await _send_json(send, 200, body, calls[0].headers)
+    await send_json(send, 200, body, calls[0].headers)
 
 
 async def _stream(
     send: Send, calls: list[Upstream], answers: list[Answer], left: asyncio.Task[None]
 ) -> None:
-    """Server-sent events, until the client leaves."""
+    """Server-sent events, until the client leaves; no end mark if a call breaks off."""
     start = {"type": "http.response.start", "status": 200, "headers": calls[0].headers}
     await send(start)
 
     async def event(data: bytes) -> None:
         await send({"type": "http.response.body", "body": data, "more_body": True})
 
-    async for number, chunk in merged(calls):
-        if isinstance(chunk, bytes):  # a comment, to keep the connection alive
-            await event(chunk)
-            continue
-        answer = answers[number]
-        try:
-            choices = [] if "error" in chunk else answer.add(chunk)
-        except CharwiseError as error:
-            await event(_event({"error": _error(500, str(error))}))
-            break
-        if "error" in chunk:
-            await event(_event(chunk))
-        elif choices:
-            same = {name: answers[0].top[name] for name in ("id", "created") if answers[0].top}
-            await event(_event(chunk | same | {"choices": choices}))
-        if answer.ended:
-            calls[number].gone.set()
+    first = answers[0].top
+    try:
+        async for number, chunk in merged(calls):
+            if isinstance(chunk, bytes):  # a comment, to keep the connection alive
+                await event(chunk)
+                continue
+            answer = answers[number]
+            if "error" in chunk:
+                await event(_event(chunk))
+            elif choices := answer.add(_with_choices(chunk)):
+                same = {name: first[name] for name in ("id", "created") if name in first}
+                await event(_event(chunk | same | {"choices": choices}))
+            if answer.ended:
+                calls[number].gone.set()
+    except CharwiseError as error:
+        await event(_event({"error": _error(500, str(error))}))
     if left.done():
         return
     if any(answer.tells_usage for answer in answers):
-        await event(_event(answers[0].top | {"choices": [], "usage": usage_of(answers)}))
+        await event(_event(first | {"choices": [], "usage": usage_of(answers)}))
     await event(b"data: [DONE]\n\n")
     await send({"type": "http.response.body", "body": b""})
 
 
-async def read(receive: Receive) -> bytes:
-    """The whole body of a request."""
-    return (await read_up_to(receive, None))[0]
+def _with_choices(chunk: Message) -> Message:
+    """The chunk, which has choices, if only none."""
+    if not isinstance(chunk.get("choices"), list):
+        raise EngineError(f"the server behind answered {str(chunk)[:80]}, which has no choices.")
+    return chunk
 
 
-async def read_up_to(receive: Receive, most: int | None) -> tuple[bytes, bool]:
-    """The body of a request, or its beginning of about `most` bytes; and whether that is all."""
+async def read_up_to(receive: Receive, most: int) -> tuple[bytes, bool] | None:
+    """The body of a request, or its beginning of about `most` bytes; and whether that is all.
+
+    None if the client leaves before: what came is no request.
+    """
     parts: list[bytes] = []
     size = 0
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
-            return b"".join(parts), True
+            return None
         parts.append(message.get("body", b""))
         size += len(parts[-1])
         if not message.get("more_body"):
             return b"".join(parts), True
-        if most is not None and size > most:
+        if size > most:
             return b"".join(parts), False
 
 
@@ -149,12 +172,24 @@ def _error(status: int, message: str) -> Message:
 
 async def send_error(send: Send, status: int, message: str) -> None:
     """Answer with an error, in the form of OpenAI's API."""
-    await _send_json(send, status, {"error": _error(status, message)}, [])
+    await send_json(send, status, {"error": _error(status, message)}, [])
 
 
-async def _send_json(
+def status_of(answer: Message) -> int:
+    """The status that an error of the server behind names; 500 if it names none.
+
+    >>> status_of({"error": {"code": 404}}), status_of({"error": {"code": None}})
+    (404, 500)
+    """
+    error = answer["error"]
+    code = error.get("code") if isinstance(error, dict) else None
+    return code if isinstance(code, int) and 400 <= code < 600 else 500
+
+
+async def send_json(
     send: Send, status: int, content: Message, headers: list[tuple[bytes, bytes]]
 ) -> None:
+    """Answer with a JSON object, and these headers but for those of the body."""
     body = json.dumps(content, ensure_ascii=False).encode()
     rest = [pair for pair in headers if pair[0] not in (b"content-length", b"content-type")]
     own = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]

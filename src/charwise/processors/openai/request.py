@@ -18,11 +18,12 @@ HEAL = "charwise_heal"
 DEFAULT_MAX_TOKENS = 16
 
 #: Fields that are numbers, and at least so much.
-_NUMBERS = {"max_tokens": 0, "min_tokens": 0, "n": 1}
+_NUMBERS = {"max_tokens": 0, "max_completion_tokens": 0, "min_tokens": 0, "n": 1}
 
 #: The types of the fields that are computed with; the server itself answers requests with others.
 _TYPES: dict[str, type | tuple[type, ...]] = {
     "max_tokens": int,
+    "max_completion_tokens": int,
     "min_tokens": int,
     "n": int,
     "stop": (str, list),
@@ -33,8 +34,9 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
 }
 
 
-#: Where a list of ids, or of lists of them, begins.
-_IDS = re.compile(rb'"prompt"\s*:\s*\[\s*\[?\s*\d')
+#: Where a list of ids, or of lists of them, begins. No two repeats meet: where two share a run of
+#: spaces, a body of nothing else takes the square of its length.
+_IDS = re.compile(rb'"prompt"\s*:\s*\[\s*(?:\[\s*)?\d')
 
 
 def is_long_and_of_ids(body: bytes) -> bool:

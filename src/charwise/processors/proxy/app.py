@@ -19,12 +19,19 @@ from dataclasses import replace
 from charwise.errors import CharwiseError
 from charwise.healing import cut
 from charwise.processors.openai.asgi_call import Upstream
-from charwise.processors.openai.exchange import exchange, read_up_to, send_error
+from charwise.processors.openai.exchange import (
+    Message,
+    Receive,
+    Send,
+    exchange,
+    read_up_to,
+    send_error,
+)
 from charwise.processors.openai.outcome import Outcome, telling
 from charwise.processors.openai.request import HEAL, parsed
 from charwise.processors.proxy.native import exchange_native
 from charwise.processors.proxy.plan import Plan, checked, plan
-from charwise.processors.proxy.relay import Message, Receive, Relay, Send
+from charwise.processors.proxy.relay import Relay
 from charwise.processors.proxy.servers import PROBE, Server, server_of, starts
 from charwise.tokens.index import SortedVocabulary
 
@@ -93,7 +100,10 @@ class HealingProxy:
                 return
 
     async def _complete(self, scope: Message, receive: Receive, send: Send) -> None:
-        body, whole = await read_up_to(receive, MOST_BODY)
+        read = await read_up_to(receive, MOST_BODY)
+        if read is None:
+            return
+        body, whole = read
         native = _form(scope["path"]) == "native"
         try:
             found = await self._plan(scope, body, native) if whole else Plan("size", [])
@@ -120,13 +130,14 @@ class HealingProxy:
     async def _plan(self, scope: Message, body: bytes, native: bool) -> Plan:
         async with self._turns:
             request = checked(await asyncio.to_thread(parsed, body))
-            if not request:
-                return Plan("malformed", [])
-            named = request.get("model")
-            if self._model is not None and named != self._model:
-                rest = {name: value for name, value in request.items() if name != HEAL}
-                return Plan("model", [], rest if HEAL in request else None)
-            server = await self._find_server(scope)
+        if not request:
+            return Plan("malformed", [])
+        named = request.get("model")
+        if self._model is not None and named != self._model:
+            rest = {name: value for name, value in request.items() if name != HEAL}
+            return Plan("model", [], rest if HEAL in request else None)
+        server = await self._find_server(scope)  # may wait for a busy server: not in a turn
+        async with self._turns:
             return await asyncio.to_thread(
                 plan, request, self._index, server, native=native, asked_only=self._asked_only
             )

@@ -13,9 +13,11 @@ from charwise.errors import SettingError
 #: Where the user's grammar starts, once it is not the root any more.
 _USERS_ROOT = "charwise-root"
 
-# What names no rule: strings, character classes, tokens and comments; and a rule's name.
+# What names no rule: strings, character classes, tokens and comments; and a rule's name. One that
+# is not closed runs on, and the server refuses it: to look for its end, fail and start at the next
+# character would take the square of the grammar's length.
 _TOKENS = re.compile(
-    r"""(?P<other>"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|<[^>\s]*>|\#[^\n]*)"""
+    r"""(?P<other>"(?:\\.|[^"\\])*"?|\[(?:\\.|[^\]\\])*\]?|<[^>\s]*>?|\#[^\n]*)"""
     r"""|(?P<name>[A-Za-z0-9-]+)|(?P<rest>.)""",
     re.DOTALL,
 )

@@ -7,7 +7,15 @@ import json
 
 from charwise.errors import CharwiseError
 from charwise.processors.openai.asgi_call import Upstream
-from charwise.processors.openai.exchange import App, Receive, Send, send_error
+from charwise.processors.openai.exchange import (
+    App,
+    Receive,
+    Send,
+    end_with_client,
+    send_error,
+    send_json,
+    status_of,
+)
 from charwise.processors.proxy.answer import Message, NativeAnswer, TextAnswer
 
 
@@ -17,7 +25,7 @@ async def exchange_native(
     """Ask the server behind, and answer the client in the same form."""
     call = Upstream(json.dumps(answer.body).encode())
     task = asyncio.create_task(call.run(app, scope, one_of_many=False))
-    watch = asyncio.create_task(_end_with_client(receive, call))
+    watch = asyncio.create_task(end_with_client(receive, [call]))
     try:
         await call.started.wait()
         if call.status is None:
@@ -32,55 +40,55 @@ async def exchange_native(
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def _end_with_client(receive: Receive, call: Upstream) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-    call.gone.set()
-
-
 async def _respond(send: Send, call: Upstream, answer: NativeAnswer) -> None:
     """One JSON object, from one or from a stream of them."""
     text, last = "", None
-    async for chunk in call.chunks():
-        if isinstance(chunk, bytes):
-            continue
-        try:
+    try:
+        async for chunk in call.chunks():
+            if isinstance(chunk, bytes):
+                continue
             told = chunk if "error" in chunk else answer.add(chunk)
-        except CharwiseError as error:
-            await send_error(send, 500, str(error))
-            return
-        if told is not None:
-            last = told
-            text += told.get("content", "")
-        elif answer.ended and last is not None:
-            last = {**chunk, **last}  # what only the server's last word has: its timings
-        if "error" in chunk or answer.answer.stopped is not None or chunk.get("stop"):
-            break
-    if last is None:
-        return  # the client left, or the server broke off
-    body = json.dumps(last if "error" in last else {**last, "content": text}).encode()
-    rest = [pair for pair in call.headers if pair[0] not in (b"content-length", b"content-type")]
-    own = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
-    status = last["error"].get("code", 500) if "error" in last else 200
-    await send({"type": "http.response.start", "status": status, "headers": rest + own})
-    await send({"type": "http.response.body", "body": body})
+            if told is not None:
+                last = told
+                text += told.get("content", "")
+            elif answer.ended and last is not None:
+                last = {**chunk, **last}  # what only the server's last word has: its timings
+            if "error" in chunk or answer.answer.stopped is not None or chunk.get("stop"):
+                break
+    except CharwiseError as error:
+        await send_error(send, 500, str(error))
+        return
+    if last is None or call.gone.is_set():
+        return  # the client left
+    if "error" in last:
+        await send_json(send, status_of(last), last, call.headers)
+    else:
+        await send_json(send, 200, {**last, "content": text}, call.headers)
 
 
 async def _stream(send: Send, call: Upstream, answer: NativeAnswer) -> None:
     """Server-sent events, without an end mark."""
     await send({"type": "http.response.start", "status": 200, "headers": call.headers})
-    async for chunk in call.chunks():
-        if isinstance(chunk, bytes):
-            data = chunk
-        else:
-            try:
-                told = chunk if "error" in chunk else answer.add(chunk)
-            except CharwiseError as error:
-                told = {"error": {"code": 500, "message": str(error), "type": "server_error"}}
-            if told is None:
-                continue
-            data = b"data: " + json.dumps(told, separators=(",", ":")).encode() + b"\n\n"
+
+    async def event(data: bytes) -> None:
         await send({"type": "http.response.body", "body": data, "more_body": True})
-        if answer.ended or b'{"error"' in data[:16]:
-            break
+
+    try:
+        async for chunk in call.chunks():
+            if isinstance(chunk, bytes):
+                await event(chunk)
+            elif "error" in chunk:
+                await event(_event(chunk))
+                break
+            elif (told := answer.add(chunk)) is not None:
+                await event(_event(told))
+            if answer.ended:
+                break
+    except CharwiseError as error:
+        message = {"code": 500, "message": str(error), "type": "server_error"}
+        await event(_event({"error": message}))
     await send({"type": "http.response.body", "body": b""})
+
+
+def _event(told: Message) -> bytes:
+    return b"data: " + json.dumps(told, separators=(",", ":")).encode() + b"\n\n"

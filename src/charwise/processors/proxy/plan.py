@@ -118,8 +118,8 @@ def _why_not(request: Message, server: Server, native: bool) -> tuple[str, str] 
     texts = prompts(request.get("prompt"), with_ids=False)
     if not texts:
         return "prompt", "its prompt is no text, and token ids do not say where words end"
-    wanted = request.get("n", request.get("n_cmpl")) or 1
-    if not isinstance(wanted, int) or len(texts) * wanted > MOST_PROMPTS:
+    wanted = _completions(request, server)
+    if not isinstance(wanted, int) or wanted < 1 or len(texts) * wanted > MOST_PROMPTS:
         return "too-many", f"more than {MOST_PROMPTS} completions in one request"
     if native and (len(texts) > 1 or wanted > 1 or not isinstance(request["prompt"], str)):
         return "several", "this endpoint is healed for one prompt and one completion"
@@ -133,6 +133,12 @@ def _why_not(request: Message, server: Server, native: bool) -> tuple[str, str] 
     if field is not None and most == 0 and server.default_tokens is None:
         return field, f"{field} is 0, so nothing is generated"
     return None
+
+
+def _completions(request: Message, server: Server) -> Any:
+    """How many completions of a prompt are asked for; llama.cpp's own name for it goes first."""
+    own = request.get("n_cmpl") if server.native else None
+    return (request.get("n") if own is None else own) or 1
 
 
 def _asked(request: Message, server: Server) -> tuple[str | None, int | None]:
@@ -158,7 +164,7 @@ def _answer(
     if most is not None and (most < 0 or (most == 0 and server.default_tokens is not None)):
         most = None
     body: Message = {**request, "prompt": cut.kept}
-    several = (request.get("n") or 1) if server.several else 1
+    several = _completions(request, server) if server.several else 1
     if cut.forced:
         body["grammar"] = forced_first(cut.forced, request.get("grammar") or None)
         if most is not None:

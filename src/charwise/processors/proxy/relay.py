@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 from charwise.errors import MissingExtraError, SettingError
-
-Message = dict[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
+from charwise.processors.openai.exchange import (
+    Message,
+    Receive,
+    Send,
+    send_json,
+    until_left,
+)
 
 logger = logging.getLogger("charwise.proxy")
 
@@ -57,6 +59,7 @@ class Relay:
             raise SettingError(f"the server behind is at {upstream!r}: give http://HOST:PORT.")
         self._errors = (httpx.ConnectError, httpx.TimeoutException, httpx.HTTPError)
         self._timeout_error = httpx.TimeoutException
+        self._url_error = httpx.InvalidURL
         self._upstream = upstream.rstrip("/")
         self._client = httpx.AsyncClient(
             timeout=httpx.Timeout(seconds, connect=min(10.0, seconds), pool=None),
@@ -102,25 +105,35 @@ class Relay:
             if not answering.done():
                 answering.cancel()
             await asyncio.gather(answering, leaving, return_exceptions=True)
-        if not answering.cancelled() and answering.exception() is not None:
-            raise answering.exception() or RuntimeError
+        if not answering.cancelled():
+            answering.result()  # raises what broke the answer off
+
+    def _request(self, scope: Message, body: AsyncIterator[bytes] | None) -> Any:
+        """What the server behind is asked.
+
+        Raises:
+            httpx.InvalidURL: a path that is none, or would lead to another server.
+        """
+        path = scope.get("raw_path") or scope["path"].encode()
+        if not path.startswith(b"/"):  # "@elsewhere/" would make another host of ours
+            raise self._url_error("it does not begin with /")
+        query = scope.get("query_string", b"")
+        return self._client.build_request(
+            scope["method"],
+            self._upstream + (path + (b"?" + query if query else b"")).decode("latin-1"),
+            headers=[pair for pair in scope["headers"] if pair[0].lower() not in _OF_A_HOP],
+            content=body,
+        )
 
     async def _answer(
         self, scope: Message, receive: Receive, send: Send, has_body: bool, heard: asyncio.Event
     ) -> None:
-        path = scope.get("raw_path") or scope["path"].encode()
-        query = scope.get("query_string", b"")
-        url = (
-            self._upstream
-            + path.decode("latin-1")
-            + (f"?{query.decode('latin-1')}" if query else "")
-        )
-        request = self._client.build_request(
-            scope["method"],
-            url,
-            headers=[pair for pair in scope["headers"] if pair[0].lower() not in _OF_A_HOP],
-            content=_body(receive, heard) if has_body else None,
-        )
+        try:
+            request = self._request(scope, _body(receive, heard) if has_body else None)
+        except self._url_error as error:
+            message = f"the path {scope['path'][:80]!r}: {error}."
+            await _refuse(send, 400, "BadRequestError", message)
+            return
         started = False
         try:
             response = await self._client.send(request, stream=True)
@@ -144,7 +157,7 @@ class Relay:
             finally:
                 await response.aclose()
         except self._errors as error:
-            logger.warning("%s: %s", url, error or type(error).__name__)
+            logger.warning("%s: %s", request.url, error or type(error).__name__)
             if started:
                 raise  # the connection breaks off, as the one behind did
             await self._failed(send, error)
@@ -154,14 +167,12 @@ class Relay:
         status = 504 if late else 502
         what = "did not answer in time" if late else "cannot be reached"
         message = f"the server behind {what}: {error or type(error).__name__}"
-        body = {"message": message, "type": "BadGateway", "param": None, "code": status}
-        content = json.dumps({"error": body}).encode()
-        headers = [
-            (b"content-type", b"application/json"),
-            (b"content-length", b"%d" % len(content)),
-        ]
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": content})
+        await _refuse(send, status, "BadGateway", message)
+
+
+async def _refuse(send: Send, status: int, kind: str, message: str) -> None:
+    body = {"message": message, "type": kind, "param": None, "code": status}
+    await send_json(send, status, {"error": body}, [])
 
 
 async def _body(receive: Receive, heard: asyncio.Event) -> AsyncIterator[bytes]:
@@ -180,5 +191,4 @@ async def _body(receive: Receive, heard: asyncio.Event) -> AsyncIterator[bytes]:
 async def _left(receive: Receive, heard: asyncio.Event) -> None:
     """Ends when the client leaves; listens once the body was heard."""
     await heard.wait()
-    while (await receive())["type"] != "http.disconnect":
-        pass
+    await until_left(receive)

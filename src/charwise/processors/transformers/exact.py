@@ -19,6 +19,7 @@ from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingW
 from charwise.boundary import Members, Question, Search
 from charwise.errors import HealingError, SettingError
 from charwise.healing import Cut
+from charwise.processors.transformers.padding import left_padded
 from charwise.tokens.index import SortedVocabulary
 
 #: Contexts in one call of the model, whose copies of the cache are held at once.
@@ -127,12 +128,10 @@ class _Kept:
     """
 
     def __init__(self, model: Any, kept: Sequence[list[int]], filler: int) -> None:
-        self._model, self._kept, self._filler = model, kept, filler
+        self._model, self._filler = model, filler
         self._takes = set(inspect.signature(model.forward).parameters)
-        self._length = max(map(len, kept))
-        self._mask = torch.tensor([[0] * (self._length - len(k)) + [1] * len(k) for k in kept])
-        ids = [[filler] * (self._length - len(k)) + k for k in kept]
-        output = self._call(torch.tensor(ids), self._mask, None, last=1)
+        self._ids, self._mask = left_padded(kept, filler)  # [prompts, longest]
+        output = self._call(self._ids, self._mask, None, last=1)
         self._first = output.logits[:, -1]  # [prompts, width]
         self._cache = _copied(getattr(output, "past_key_values", None))
 
@@ -181,8 +180,7 @@ class _Kept:
         ids = torch.tensor(new)
         cache = _copied(self._cache, prompts.to(self._model.device))
         if cache is None:
-            before = [[self._filler] * (self._length - len(k)) + k for k in self._kept]
-            ids = torch.cat((torch.tensor(before)[prompts], ids), 1)
+            ids = torch.cat((self._ids[prompts], ids), 1)
         logits = self._call(ids, mask, cache, last=longest).logits[:, -longest:]
         return [logits[row, longest - 1 - n] for row, n in enumerate(fill)]
 
@@ -206,7 +204,7 @@ class _Kept:
         """
         if len({len(each) for each in tokens}) > 1:
             return None
-        prompts = torch.arange(len(self._kept)).repeat_interleave(copies)
+        prompts = torch.arange(len(self._ids)).repeat_interleave(copies)
         return _copied(self._cache, prompts.to(self._model.device))
 
 

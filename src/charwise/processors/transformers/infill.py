@@ -19,6 +19,7 @@ from charwise.infill import Request, middle_of, request
 from charwise.processors.ending import hold_end_, new_bytes
 from charwise.processors.transformers.generate import index_of, window_of
 from charwise.processors.transformers.logits_processor import HealingLogitsProcessor
+from charwise.processors.transformers.padding import left_padded
 from charwise.template import Order, Template
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.utf8 import decoder_after
@@ -79,7 +80,10 @@ def heal_infill(
     ]
     if not asked:
         return []
-    length = max(len(one.ids) for one in asked)
+    end = list(index.vocabulary.end_ids)
+    filler = end[0] if end else 0
+    ids, seen = left_padded([one.ids for one in asked], filler)
+    length = ids.shape[1]
     masks = [
         HealingLogitsProcessor(index, [one.forced for one in asked], length),
         EndingLogitsProcessor(index, asked, length),
@@ -89,8 +93,6 @@ def heal_infill(
     room = (
         max_new_tokens + again if window is None else min(max_new_tokens + again, window - length)
     )
-    end = list(index.vocabulary.end_ids)
-    filler = end[0] if end else 0
     settings = {
         "eos_token_id": end or None,
         "pad_token_id": filler,
@@ -98,19 +100,14 @@ def heal_infill(
         **generate_kwargs,
     }
     output = model.generate(
-        input_ids=torch.tensor(  # [pairs, length]
-            [[filler] * (length - len(one.ids)) + one.ids for one in asked], device=model.device
-        ),
-        attention_mask=torch.tensor(
-            [[0] * (length - len(one.ids)) + [1] * len(one.ids) for one in asked],
-            device=model.device,
-        ),
+        input_ids=ids.to(model.device),
+        attention_mask=seen.to(model.device),
         logits_processor=LogitsProcessorList([*given, *masks]),
         **settings,
     )
     rows = getattr(output, "sequences", output)[:, length:].tolist()
     copies = len(rows) // len(asked)
-    return [_text(model, asked[row // copies], ids, index) for row, ids in enumerate(rows)]
+    return [_text(model, asked[row // copies], new, index) for row, new in enumerate(rows)]
 
 
 class EndingLogitsProcessor(LogitsProcessor):  # type: ignore[misc]

@@ -23,6 +23,9 @@ from charwise.processors.vllm.structured import constraint
 from charwise.tokens.stops import Stops
 from charwise.tokens.vocabulary import Vocabulary
 
+#: Completions of one request, each a call of its own: as many as vLLM takes prompts.
+MOST_CHOICES = 1024
+
 
 def is_asked(request: Message) -> bool:
     """Whether a request asks for exact healing.
@@ -33,12 +36,21 @@ def is_asked(request: Message) -> bool:
     return bool((request.get("vllm_xargs") or {}).get(HEAL) == "exact")
 
 
-def _check(request: Message) -> None:
+def check(request: Message, prompts: int) -> None:
     """Refuse what cannot go with exact healing, beside what cannot go with any.
 
     Raises:
         SettingError: what it is, and why.
+
+    >>> check({"n": MOST_CHOICES}, prompts=1)
     """
+    choices = prompts * (request.get("n") or 1)
+    if choices > MOST_CHOICES:
+        raise SettingError(
+            f"this request cannot be healed exactly: it asks for {choices} completions, each of "
+            f"which is a request of its own; at most {MOST_CHOICES} may be. Send several requests, "
+            'or heal with "auto".'
+        )
     if request.get("logprobs") is not None:
         raise SettingError(
             "this request cannot be healed exactly: logprobs would lack those of its first "
@@ -64,7 +76,7 @@ async def begun(state: Any, request: Message, answers: Sequence[Answer]) -> list
         SettingError: an engine that cannot be asked; a model that is an adapter; what cannot go
             with exact healing.
     """
-    _check(request)
+    check(request, len(answers))
     config = state.vllm_config
     model = served(config.model_config)
     _check_base_model(state, request)
@@ -72,6 +84,8 @@ async def begun(state: Any, request: Message, answers: Sequence[Answer]) -> list
     most = most_tokens(request)
     defaults = config.model_config.get_diff_sampling_param()
     given = {name: value for name, value in request.items() if value is not None}
+    salt = request.get("cache_salt")
+    salt = salt if isinstance(salt, str) else None  # vLLM refuses any other
     found: list[Answer] = []
     for number, answer in enumerate(answers):
         healed = answer.healed
@@ -79,7 +93,7 @@ async def begun(state: Any, request: Message, answers: Sequence[Answer]) -> list
             found.append(answer)
             continue
         search = asking.search(model.index, healed, most or 1)
-        members = await members_from(state.engine_client, asking, search, healed.kept)
+        members = await members_from(state.engine_client, asking, search, healed.kept, salt)
         seed = request.get("seed")
         rng = np.random.default_rng([abs(seed), number] if isinstance(seed, int) else None)
         drawn = chosen(members, defaults | given, request.get("n") or 1, rng)

@@ -202,15 +202,25 @@ def after(
     return found
 
 
-async def members_from(client: Any, asking: Asking, search: Search, kept: list[int]) -> Members:
+async def members_from(
+    client: Any, asking: Asking, search: Search, kept: list[int], salt: str | None = None
+) -> Members:
     """Answer the questions of one search by the engine's client, a round at a time.
+
+    Args:
+        client: of the engine.
+        asking: how it is asked.
+        search: for the members.
+        kept: ids of the prompt.
+        salt: the request's `cache_salt`: what it asks must not be found in the cache by others.
 
     Raises:
         HealingError: members that cannot be found.
     """
     try:
         while questions := search.questions():
-            answers = await asyncio.gather(*(_ask(client, asking, kept, q) for q in questions))
+            asked = (_ask(client, asking, kept, question, salt) for question in questions)
+            answers = await asyncio.gather(*asked)
             for question, (logs, unseen) in zip(questions, answers, strict=True):
                 search.answer(question.context, logs, unseen=unseen)
     except HealingError as error:
@@ -219,9 +229,11 @@ async def members_from(client: Any, asking: Asking, search: Search, kept: list[i
 
 
 async def _ask(
-    client: Any, asking: Asking, kept: list[int], question: Question
+    client: Any, asking: Asking, kept: list[int], question: Question, salt: str | None
 ) -> tuple[NDArray[np.float64], float]:
-    prompt = {"prompt_token_ids": [*kept, *question.context]}
+    prompt: dict[str, Any] = {"prompt_token_ids": [*kept, *question.context]}
+    if salt:
+        prompt["cache_salt"] = salt
 
     async def one(parameters: Any) -> Any:
         outputs = client.generate(prompt, parameters, f"charwise-{uuid4().hex}")
@@ -244,8 +256,6 @@ def sampling(parameters: Any) -> dict[str, Any]:
     for name in found:
         value: Any
         value = parameters.get(name) if isinstance(parameters, dict) else getattr(parameters, name)
-        with suppress(TypeError, ValueError):  # what is no number vLLM itself refuses
-            found[name] = float(value)
-    if found["top_k"] is not None:
-        found["top_k"] = int(found["top_k"])
+        with suppress(TypeError, ValueError, OverflowError):  # vLLM itself refuses what is none
+            found[name] = int(value) if name == "top_k" else float(value)
     return {**found, "temperature": 1.0 if found["temperature"] is None else found["temperature"]}

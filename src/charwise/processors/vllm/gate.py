@@ -35,7 +35,7 @@ def admits(headers: Headers, accepted: Sequence[bytes]) -> bool:
     """
     if not accepted:
         return True
-    shown = dict(headers).get(b"authorization", b"")
+    shown = next((value for name, value in headers if name == b"authorization"), b"")
     scheme, _, key = shown.partition(b" ")
     matches = [secrets.compare_digest(key, each) for each in accepted]
     return scheme.lower() == b"bearer" and any(matches)

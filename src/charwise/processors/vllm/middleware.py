@@ -25,7 +25,7 @@ import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any
 
 from charwise.errors import CharwiseError
 from charwise.processors.openai.answer import Answer
@@ -34,10 +34,12 @@ from charwise.processors.openai.exchange import (
     App,
     Message,
     Receive,
+    Result,
     Send,
     exchange,
     read_up_to,
     send_error,
+    while_connected,
 )
 from charwise.processors.openai.outcome import Outcome, telling
 from charwise.processors.openai.request import HEAL, is_long_and_of_ids, parsed
@@ -55,8 +57,6 @@ CHAT = "/v1/chat/completions"
 
 #: Longer bodies are not healed: what is more is images, or no request of a model that there is.
 MOST_BODY = 2**23
-
-Result = TypeVar("Result")
 
 
 class HealingMiddleware:
@@ -103,7 +103,10 @@ class HealingMiddleware:
         return admits(scope["headers"], accepted)
 
     async def _answer(self, path: str, scope: Message, receive: Receive, send: Send) -> None:
-        body, whole = await read_up_to(receive, MOST_BODY)
+        read = await read_up_to(receive, MOST_BODY)
+        if read is None:
+            return
+        body, whole = read
         begun = time.perf_counter()
         request: Message = {}
         found: list[Answer] | str = "size"
@@ -115,7 +118,11 @@ class HealingMiddleware:
             outcome = Outcome(found) if isinstance(found, str) else Outcome.of(found)
             if begun_answer.is_asked(request) and not isinstance(found, str):
                 outcome = outcome._replace(how="exact")
-                found = await begun_answer.begun(scope["app"].state, request, found)
+                asked = begun_answer.begun(scope["app"].state, request, found)
+                drawn = await while_connected(receive, asked)
+                if drawn is None:
+                    return
+                found = drawn
         except CharwiseError as error:
             outcome = Outcome("refused")
             self._note(outcome, begun)

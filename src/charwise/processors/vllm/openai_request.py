@@ -133,17 +133,9 @@ def plan(model: Served, limits: Limits, request: Message) -> list[Answer] | str:
     most = most_tokens(request)
     if is_refused(request, texts, most, limits, model.vocabulary.munch):
         return "too-much"
-    special = request.get("add_special_tokens", True) is not False
-    where: Any = "auto" if rule in (None, "exact") else rule
-    left = limits.window - min(most or limits.window // 4, limits.window // 2)
-    healed: list[HealedPrompt] = []
-    for prompt in texts:
-        if suffix is None:
-            healed.append(model.heal(prompt, where, special))
-        else:  # which vLLM itself refuses, so that the template is laid out whatever is healed
-            healed.append(model.heal_middle(prompt, suffix, where, left))
-        if not limits.room(healed[-1], most):
-            return "too-much"  # also unhealed: vLLM says so, with the numbers the client knows
+    healed = _healed(model, limits, request, texts, suffix)
+    if healed is None:
+        return "too-much"
     if suffix is None and not any(each.forced for each in healed):
         return "nothing-to-heal"
     rooms = [limits.room(each, most) for each in healed]
@@ -165,6 +157,26 @@ def plan(model: Served, limits: Limits, request: Message) -> list[Answer] | str:
         )
         for number, (prompt, each, body) in enumerate(zip(texts, healed, bodies, strict=True))
     ]
+
+
+def _healed(
+    model: Served, limits: Limits, request: Message, texts: Sequence[Any], suffix: str | None
+) -> list[HealedPrompt] | None:
+    """Each prompt, cut; None if one leaves no room: vLLM says so, with numbers the client knows."""
+    rule = (request.get("vllm_xargs") or {}).get(HEAL)
+    where: Any = "auto" if rule in (None, "exact") else rule
+    special = request.get("add_special_tokens", True) is not False
+    most = most_tokens(request)
+    left = limits.window - min(most or limits.window // 4, limits.window // 2)
+    healed: list[HealedPrompt] = []
+    for prompt in texts:
+        if suffix is None:
+            healed.append(model.heal(prompt, where, special))
+        else:  # which vLLM itself refuses, so that the template is laid out whatever is healed
+            healed.append(model.heal_middle(prompt, suffix, where, left))
+        if not limits.room(healed[-1], most):
+            return None
+    return healed
 
 
 def suffix_of(model: Served, request: Message, texts: Sequence[Any]) -> str | None:

@@ -88,9 +88,9 @@ def with_literal(request: Message, forced: bytes) -> Message | None:
 
 
 def _behind(text: str, kind: str, value: Any) -> Message | None:
-    if kind == "regex":
+    if kind == "regex" and isinstance(value, str):
         return {"regex": f"{_escaped(text)}({value})"}
-    if kind == "choice":
+    if kind == "choice" and isinstance(value, list):
         return {"choice": [text + each for each in value]}
     form = _format(kind, value)
     if form is None:

@@ -1,0 +1,184 @@
+"""The keyword arguments of `generate`: the caller's checked, and those that healing adds.
+
+`generate` reads a setting from an argument, a generation config that is handed over, or the
+model's own; so does this.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteriaList
+
+from charwise.errors import SettingError, check_count
+from charwise.processors.transformers.limits import Limits, Stop
+from charwise.tokens.index import SortedVocabulary
+from charwise.tokens.vocabulary import Vocabulary
+
+#: How many tokens `generate` writes when nobody says how many.
+DEFAULT_NEW_TOKENS = 20
+
+
+def check_arguments(
+    model: Any, kwargs: dict[str, Any], max_new_bytes: int | None, how: str
+) -> None:
+    """Refuse what makes no sense with healing, before anything is done.
+
+    Raises:
+        SettingError: what it is, and what to do.
+    """
+    if how not in ("mask", "exact"):
+        raise SettingError(f"how is {how!r}: use 'mask' or 'exact'.")
+    if not hasattr(model, "generate") or not hasattr(model, "config"):
+        raise SettingError(
+            f"{type(model).__name__} is no model of transformers: give a causal language model."
+        )
+    for name in ("inputs", "input_ids", "attention_mask", "inputs_embeds", "position_ids"):
+        if name in kwargs:
+            raise SettingError(f"{name} is made from the prompts here: leave it out.")
+    if kwargs.get("token_healing"):
+        raise SettingError("token_healing=True would heal a second time: leave it out.")
+    if max_new_bytes is not None:
+        check_count("max_new_bytes", max_new_bytes, 1)
+    if getattr(model.config, "is_encoder_decoder", False):
+        raise SettingError(
+            f"{type(model).__name__} is an encoder-decoder model: it does not continue its prompt, "
+            "so there is nothing to heal. Use a causal language model."
+        )
+
+
+def new_tokens_of(model: Any, kwargs: dict[str, Any], max_new_bytes: int | None) -> int | None:
+    """The caller's max_new_tokens, or else the default; None if something else sets the end."""
+    sources = [kwargs.pop("max_new_tokens", None)]
+    for config in (kwargs.get("generation_config"), model.generation_config):
+        sources.append(getattr(config, "max_new_tokens", None))
+    tokens = next((value for value in sources if value is not None), None)
+    if tokens is not None:
+        check_count("max_new_tokens", tokens, 1)
+    if tokens is None and max_new_bytes is None and _max_length(model, kwargs) is None:
+        return DEFAULT_NEW_TOKENS
+    return tokens
+
+
+def _max_length(model: Any, kwargs: dict[str, Any]) -> int | None:
+    """The caller's bound on prompt and completion together."""
+    lengths = [kwargs.get("max_length")]
+    for config in (kwargs.get("generation_config"), model.generation_config):
+        lengths.append(getattr(config, "max_length", None))
+    length = next((value for value in lengths if value is not None), None)
+    if length is not None:
+        check_count("max_length", length, 1)
+    return length
+
+
+class OwnRows(LogitsProcessor):  # type: ignore[misc]
+    """Masks the model's own rows, and leaves those of an assistant with other tokens alone.
+
+    `generate` gives both the same processors, and does not say for whom it calls them.
+    """
+
+    def __init__(self, mask: LogitsProcessor, prompt_ids: list[int], width: int) -> None:
+        self.mask = mask
+        self.prompt_ids = prompt_ids
+        self.width = width
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        own = input_ids[0, : len(self.prompt_ids)].tolist() == self.prompt_ids
+        return self.mask(input_ids, scores) if own and scores.shape[1] == self.width else scores
+
+
+def own_tokenizer(tokenizer: Any) -> Any:
+    """The model's tokenizer, which `generate` wants beside an assistant's.
+
+    Raises:
+        SettingError: there is its index alone.
+    """
+    if isinstance(tokenizer, SortedVocabulary):
+        raise SettingError(
+            "an assistant_tokenizer needs the model's own beside it: give heal_generate the "
+            "tokenizer instead of its index."
+        )
+    return tokenizer
+
+
+def settings_of(
+    model: Any, given: dict[str, Any], limits: Limits, mask: LogitsProcessor | None
+) -> tuple[dict[str, Any], set[int], int]:
+    """The keyword arguments of `generate`, the end tokens and the id to pad with."""
+    settings = dict(given)
+    processors = list(settings.get("logits_processor") or ())
+    if mask is not None:
+        names = [type(processor).__name__ for processor in processors]
+        first_warper = next((at for at, n in enumerate(names) if n.endswith("Warper")), len(names))
+        processors.insert(first_warper, mask)
+    settings["logits_processor"] = LogitsProcessorList(processors)
+    settings["stopping_criteria"] = StoppingCriteriaList(
+        [*(settings.get("stopping_criteria") or ()), Stop(limits)]
+    )
+    own = _generation_settings(model, settings, limits)
+    if mask is None:
+        own["num_return_sequences"] = 1  # each has a row of its own
+    if given.get("generation_config") is None:
+        settings |= own
+    else:  # generate wants either such an object or the arguments
+        settings["generation_config"] = copy.deepcopy(given["generation_config"])
+        settings["generation_config"].update(**{"max_new_tokens": None, **own})
+    filler = own["pad_token_id"]
+    return settings, set(as_list(own["eos_token_id"])), 0 if filler is None else filler
+
+
+def reads_cache(settings: dict[str, Any]) -> bool:
+    """Whether `generate` may be given a cache of the first tokens: it makes none of its own."""
+    config = settings.get("generation_config")
+    if any(name.startswith(("assistant", "prompt_lookup")) for name in settings):
+        return False
+    names = ("cache_implementation", "use_cache", "past_key_values", "prompt_lookup_num_tokens")
+    own = (settings.get(name, getattr(config, name, None)) for name in names)
+    return all(value is None or value is True for value in own)
+
+
+def _generation_settings(model: Any, given: dict[str, Any], limits: Limits) -> dict[str, Any]:
+    """What `heal_generate` itself says about the length, the end tokens and the padding."""
+    own: dict[str, Any] = {}
+    bounds = [limits.max_new_tokens, limits.max_new_bytes]
+    new = min((bound for bound in bounds if bound is not None), default=None)
+    lengths = [limits.window]
+    if new is not None:
+        # A byte takes at most one token, so this never ends a row before its own limit does.
+        lengths.append(limits.prompt_length + new + max(map(len, limits.forced)))
+    if limits.max_new_tokens is None:
+        lengths.append(_max_length(model, given))
+    length = min((bound for bound in lengths if bound is not None), default=None)
+    if length is not None:
+        if getattr(model.generation_config, "max_new_tokens", None) is not None:
+            own["max_new_tokens"] = length - limits.prompt_length
+        else:  # quiet even if the model's own generation config has a max_length
+            own["max_length"] = length
+    for name, value in (
+        ("eos_token_id", list(limits.vocabulary.end_ids) or None),
+        ("pad_token_id", filler_of(limits.vocabulary, model)),
+    ):
+        config = getattr(given.get("generation_config"), name, None)
+        own[name] = given.get(name, value if config is None else config)
+    return own
+
+
+def filler_of(vocabulary: Vocabulary, model: Any) -> int:
+    """An id to pad with. The attention mask hides it, so any will do; best one without bytes."""
+    known = getattr(model.generation_config, "pad_token_id", None)
+    if known is not None:
+        return int(known)
+    without = (id for id, token in enumerate(vocabulary.tokens) if token is None)
+    return next(iter(vocabulary.end_ids), next(without, 0))
+
+
+def as_list(value: Any) -> list[Any]:
+    """None → [], a single value → [value], anything iterable → its list."""
+    if value is None:
+        return []
+    if isinstance(value, Iterable) and not isinstance(value, str | bytes):
+        return [int(item) if hasattr(item, "__index__") else item for item in value]
+    return [value]
