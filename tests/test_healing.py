@@ -138,6 +138,10 @@ def test_an_empty_prompt_without_a_start_token() -> None:
     for empty in ("", b"", []):
         with pytest.raises(HealingError, match="no start token"):
             cut(empty, index)
+    started = SortedVocabulary(Vocabulary.from_bytes([b"a", None], bos_ids=[1]))
+    assert cut("", started) == ([1], b"")
+    with pytest.raises(HealingError, match="the prompt is empty: there"):
+        cut([], started)  # ids are taken as they are
 
 
 @pytest.mark.parametrize(

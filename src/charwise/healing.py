@@ -99,7 +99,9 @@ def prompt_ids(prompt: Prompt, vocabulary: Vocabulary) -> list[int]:
     ids = vocabulary.encode_prompt(prompt)
     if not ids:
         raise HealingError(
-            "the prompt is empty and the tokenizer has no start token: there is nothing to "
+            "the prompt is empty: there is nothing to continue. Give it at least one token."
+            if vocabulary.bos_ids
+            else "the prompt is empty and the tokenizer has no start token: there is nothing to "
             "continue. Give it at least one token."
         )
     return ids

@@ -116,6 +116,11 @@ def test_closed_streams(tmp_path: Path) -> None:
     done = charwise("next", "--stdin", shell='"$@" <&-')
     assert done.returncode == 1
     assert done.stderr == b"charwise: stdin is closed, and --stdin reads the prompt from it.\n"
+    done = charwise("score", "-", shell='"$@" <&-')
+    assert done.returncode == 1
+    assert done.stderr == b"charwise: stdin is closed, and - reads a text from it.\n"
+    unreadable = charwise("score", "-", shell='"$@" 0>/dev/null')  # open for writing only
+    assert unreadable.stderr == b"charwise: stdin cannot be read: Bad file descriptor.\n"
     done = charwise("vocab", shell='"$@" >&-')
     assert (done.returncode, done.stderr) == (0, b"")
     missing = str(tmp_path / "no.csv")

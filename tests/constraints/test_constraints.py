@@ -153,6 +153,9 @@ class TestExpressions:
             ("json_schema", {"type": "strin"}, "Invalid type: strin"),
             ("json_schema", {"not": {}}, "Unimplemented"),
             ("json_schema", False, "schema is false"),
+            ("json_schema", {"minLenght": 3}, "'minLenght' is no keyword: is it 'minLength'"),
+            ("json_schema", {"properties": {"a": {"frob": 1}}}, "'frob' is no keyword"),
+            ("json_schema", {"anyOf": [{"type": "null"}, {"nullable": True}]}, "'nullable'"),
             ("json_schema", "{", "no JSON"),
             ("json_schema", [1], "is an object"),
             ("json_schema", {"a": {1, 2}}, "cannot be written"),
@@ -165,6 +168,13 @@ class TestExpressions:
         with pytest.raises(ConstraintError, match=says) as caught:
             getattr(constraints, make)(wrong)
         assert "<state>" not in str(caught.value)
+
+    def test_names_and_annotations_are_no_keywords(self) -> None:
+        inner = {"type": "null", "x-order": 1, "title": "t", "default": {"frob": 1}}
+        made = constraints.json_schema(
+            {"$defs": {"frob": inner}, "properties": {"frob": {"$ref": "#/$defs/frob"}}}
+        )
+        assert made.after(b'{"frob": nul').allowed()[ord("l")]
 
     def test_two_that_share_nothing(self) -> None:
         with pytest.raises(ConstraintError, match="cannot be satisfied"):
@@ -260,6 +270,10 @@ class TestAsked:
     def test_two_are_refused(self) -> None:
         with pytest.raises(ConstraintError, match="choices and regex are given"):
             constraints.constraint_of({"regex": "a", "choices": ["a"]})
+
+    def test_what_is_no_constraint_is_refused(self) -> None:
+        with pytest.raises(ConstraintError, match="3 is no constraint"):
+            constraints.constraint_of({"constraint": 3})  # type: ignore[typeddict-item]
 
     def test_others_are_refused(self) -> None:
         with pytest.raises(TypeError, match="regexp"):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypedDict
 
 from charwise.constraints.choices import choices
-from charwise.constraints.constraint import Constraint
+from charwise.constraints.constraint import Constraint, checked
 from charwise.constraints.grammars import json_schema, lark, regex
 from charwise.errors import ConstraintError
 
@@ -30,7 +30,7 @@ class MayFollow(TypedDict, total=False):
 
 
 _MAKERS: dict[str, Callable[[Any], Constraint]] = {
-    "constraint": lambda constraint: constraint,
+    "constraint": checked,
     "regex": regex,
     "json_schema": json_schema,
     "grammar": lark,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Self
 
-from charwise.constraints.constraint import Constraint, Flags, TokenConstraint
+from charwise.constraints.constraint import Constraint, Flags, TokenConstraint, checked
 from charwise.constraints.grammars import Grammar, both_patterns
 from charwise.errors import ConstraintError
 from charwise.tokens.index import SortedVocabulary
@@ -64,8 +64,7 @@ def both(one: Constraint, other: Constraint) -> Constraint:
     np.True_
     """
     for given in (one, other):
-        if not all(callable(getattr(given, name, None)) for name in ("allowed", "after", "over")):
-            raise ConstraintError(f"{given!r} is no constraint: regex('…') makes one.")
+        checked(given)
     if isinstance(one, Grammar) and isinstance(other, Grammar):
         joined = both_patterns(one, other)
         if joined is not None:

@@ -60,6 +60,21 @@ class Constraint(Protocol):
         ...
 
 
+def checked(given: Constraint) -> Constraint:
+    """What was given, if it is a constraint.
+
+    Raises:
+        ConstraintError: what is none.
+
+    >>> from charwise.constraints.choices import choices
+    >>> checked(choices(["yes"]))
+    Choices(1 left, from b'yes' on)
+    """
+    if not all(callable(getattr(given, name, None)) for name in ("allowed", "after", "over")):
+        raise ConstraintError(f"{given!r} is no constraint: regex('…') makes one.")
+    return given
+
+
 def closed(constraint: Constraint) -> bool:
     """Whether nothing may follow but the end.
 

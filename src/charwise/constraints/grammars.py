@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from charwise.constraints.constraint import END, Flags, refuse
+from charwise.constraints.keywords import unknown_keyword
 from charwise.errors import ConstraintError, MissingExtraError
 from charwise.tokens.index import SortedVocabulary
 
@@ -183,7 +184,8 @@ def json_schema(schema: Mapping[str, Any] | str | bool) -> Grammar:
     """The JSON texts that a schema allows.
 
     Args:
-        schema: as Python objects or as JSON text. A keyword that is not known is refused.
+        schema: as Python objects or as JSON text. A keyword that is not known is refused,
+            unless it begins with `x-`.
 
     Raises:
         ConstraintError: what is no schema, and why; one that nothing satisfies.
@@ -203,6 +205,8 @@ def json_schema(schema: Mapping[str, Any] | str | bool) -> Grammar:
         text = json.dumps(schema if isinstance(schema, bool) else dict(schema))
     except (TypeError, ValueError, RecursionError) as error:
         raise ConstraintError(f"the schema cannot be written as JSON: {error}.") from None
+    if wrong := unknown_keyword(schema):
+        raise ConstraintError(f"the JSON schema is wrong: {wrong}")
     return _grammar("the JSON schema", f"start: %json {text}")
 
 

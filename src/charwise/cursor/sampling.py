@@ -27,8 +27,8 @@ class Sampling:
         check_number("temperature", self.temperature, 0.0, math.inf)
         if math.isinf(self.temperature):
             raise SettingError("temperature is infinite: it must be a number.")
-        check_number("top_p", self.top_p, 0.0, 1.0)
-        if not self.top_p > 0:
+        check_number("top_p", self.top_p, -math.inf, math.inf)
+        if not 0 < self.top_p <= 1:
             raise SettingError(f"top_p is {self.top_p}: it must lie in (0, 1].")
         check_count("top_k", self.top_k, 0)
         if self.seed is not None:

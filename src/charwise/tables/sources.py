@@ -94,10 +94,16 @@ def find(name: str) -> Source:
     """What a name on the command line means: a file, or "-", which is stdin.
 
     Raises:
-        InputError: there is no such file, or it is a spreadsheet.
+        InputError: there is no such file, or it is a spreadsheet; stdin is closed, or cannot be
+            read.
     """
     if name == "-":
-        return Source("-", sys.stdin.buffer.read())
+        if sys.stdin is None:
+            raise InputError("stdin is closed, and - reads a text from it.")
+        try:
+            return Source("-", sys.stdin.buffer.read())
+        except OSError as error:
+            raise InputError(f"stdin cannot be read: {error.strerror}.") from error
     path = Path(name)
     if not path.is_file():
         what = "is a folder" if path.is_dir() else "does not exist"
