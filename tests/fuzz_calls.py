@@ -332,8 +332,8 @@ CALLS: dict[str, Call] = {
     ),
     "Score.audit": Call(
         lambda which, **given: models()[which].score("ab").audit(**given),
-        {"which": WHICH, "draws": some(0, 1, 3), "seed": some(0, 7, -1, 2**64)},
-        odd=["draws", "seed"],
+        {"which": WHICH, "n": some(0, 8, 3), "seed": some(0, 7, -1, 2**64)},
+        odd=["n", "seed"],
     ),
     "Score": Call(on_score, {"which": WHICH, "text": WORDS, "reading": READINGS}),
     "Spans[]": Call(

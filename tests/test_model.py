@@ -358,7 +358,7 @@ def bigram_truth(model: Model, text: bytes) -> np.ndarray:
 
 #: For models of order 2, lending to a context with the same last token is exact: this looks at
 #: those contexts, and at little more.
-SAME_TAIL = Effort(theta=1e-8, gamma=1e-3, lookahead=4)
+SAME_TAIL = Effort(theta=1e-10, gamma=1e-10, lookahead=4)
 
 
 def long_text(model: Model, size: int, seed: int = 0) -> bytes:
