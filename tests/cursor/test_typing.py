@@ -195,7 +195,7 @@ class TinyEditor(RuleBasedStateMachine):
         assert (truth[nxt.probs > 0] > 0).all()
 
 
-Editor.TestCase.settings = examples(6)
+Editor.TestCase.settings = examples(2)
 TinyEditor.TestCase.settings = examples(100)
 TestEditor = Editor.TestCase
 TestTinyEditor = TinyEditor.TestCase

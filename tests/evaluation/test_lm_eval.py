@@ -294,8 +294,8 @@ def test_scores_of_the_stock_adapter_move_and_ours_do_not(
     rows = {(row["adapter"], row["cut"]): row for row in json.loads(file.read_text())}
     for cut in ("after_space", "in_word"):
         ours, stock = rows["charwise", cut], rows["hf", cut]
-        assert ours["margin_moved"] < 1e-3
-        assert ours["chain_rule"] < 1e-3
+        assert ours["margin_moved"] < 1e-2  # the tolerance of the preset, over a few words
+        assert ours["chain_rule"] < 1e-2
         assert ours["accuracy"] == rows["charwise", "before_space"]["accuracy"]
         assert stock["chain_rule"] > 1
     assert rows["hf", "in_word"]["margin_moved"] > 1

@@ -42,6 +42,11 @@ _RECENT = 32
 _FADING, _STEPPED = 0.85, 0.4
 
 
+#: A context that is typed into earns an evaluation at this part of θ, however it agrees with
+#: others: who is let go is not looked for again, as rounds do.
+_WORTH = 0.25
+
+
 class Cover(NamedTuple):
     """The bundles kept of a text's covering.
 
@@ -245,21 +250,15 @@ def _worth_opening(
     """The contexts that weigh enough to be evaluated, and the others with their shares."""
     ended = sorted(ended, reverse=True)
     shares = [math.exp(extension.log_weight - logprob) for extension in ended]
-    heavy, others = list[Extension](), list[tuple[Extension, float]]()
-    left = math.fsum(shares)
-    tokens: set[int] = set()
-    for extension, share in zip(ended, shares, strict=True):
+    count = 0
+    for share in shares:
         # No context was evaluated here before the first; and whatever θ is, the better part is
         # never left out.
-        least = effort.first if not heavy else 1.0
-        worth = share >= least or effort.worth(share, int(extension.token in tokens))
-        if worth or left > 0.5:
-            heavy.append(extension)
-            tokens.add(extension.token)
-        else:
-            others.append((extension, share))
-        left -= share
-    return heavy, others
+        least = _WORTH * effort.theta if count else effort.first
+        if share < least and math.fsum(shares[count:]) <= 0.5:
+            break
+        count += 1
+    return ended[:count], list(zip(ended[count:], shares[count:], strict=True))
 
 
 def _lend(

@@ -283,7 +283,7 @@ class State:
         if len(whole) <= shared.start:
             return self._anew(whole)
         canonical = shared.index.vocabulary.encode_beginning(whole[shared.start :])
-        if shared.given and len(canonical) < EXACT_TOKENS // 4:
+        if shared.given and len(canonical) < EXACT_TOKENS - 1:
             # Too near the root: alternatives across it would be missed.
             return self._anew(whole)
         cover = next(covers_in_rounds(shared, whole, canonical, self.effort))

@@ -245,7 +245,10 @@ class Score:
         """An unbiased estimate of the text's probability, by beams that prune at random.
 
         Nothing is left out or lent by rule, so it may find what the score has lost without saying
-        so. Its own doubt is in `Audit.error`. It is slow: about as a beam of width `n`.
+        so. Its own doubt is in `Audit.error`, as far as the beams differ: a tokenization of tiny
+        share early that outweighs all others late, as single letters do in a long run of one
+        letter, is hardly ever kept, and then all of them are too low and `error` does not show it.
+        It is slow: about as a beam of width `n`.
 
         Args:
             n: contexts to keep after each byte, in eight independent beams of n / 8.
