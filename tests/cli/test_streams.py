@@ -101,14 +101,13 @@ def test_a_full_device(arguments: list[str], tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
 @pytest.mark.parametrize("lines", [0, 1])
-@pytest.mark.parametrize("options", [["--top", "9000"], ["--json"]], ids=["table", "json"])
-def test_a_reader_that_leaves(options: list[str], lines: int, tmp_path: Path) -> None:
+def test_a_reader_that_leaves(lines: int, tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    command = Command(["vocab", *options], tmp_path, pipe)
+    command = Command(["vocab", "--top", "9000"], tmp_path, pipe)
     with pipe.open("rb") as reader:
         assert all(reader.readline().strip() for _ in range(lines))
-    assert command.wait() == 1  # a pipe holds less than either of the outputs
+    assert command.wait() == 1  # a pipe holds less than the output
     assert command.errors.read_bytes() == b""
 
 
