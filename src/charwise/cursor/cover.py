@@ -254,7 +254,7 @@ def _worth_opening(
     for share in shares:
         # No context was evaluated here before the first; and whatever θ is, the better part is
         # never left out.
-        least = _WORTH * effort.theta if count else effort.first
+        least = _WORTH * effort.theta if count else min(effort.first, _WORTH * effort.theta)
         if share < least and math.fsum(shares[count:]) <= 0.5:
             break
         count += 1
