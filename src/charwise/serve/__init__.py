@@ -1,0 +1,1 @@
+"""Completions for editors: an HTTP server in several dialects, sessions, and what they share."""
