@@ -155,6 +155,10 @@ class Candidate:
         return line_length(self.text)
 
 
+#: Where nothing is offered.
+NOTHING = Candidate("", b"", 0.0, "stop", None, ())
+
+
 @dataclass(frozen=True)
 class Answer:
     """What a request comes to.

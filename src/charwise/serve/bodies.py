@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Coroutine
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
 from typing import Any, Literal, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict
@@ -72,13 +73,13 @@ async def read(request: Request, server: Server, kind: type[Kind]) -> Kind:
     return kind.model_validate_json(b"".join(parts) or b"{}")
 
 
-async def answered(request: Request, work: Coroutine[Any, Any, Result]) -> Result | Literal[False]:
+async def answered(request: Request, work: Awaitable[Result]) -> Result | Literal[False]:
     """What some work comes to; False, and it is ended, if the client leaves before."""
     found = await while_connected(cast(Receive, request.receive), _wrapped(work))
     return False if found is None else found[0]
 
 
-async def _wrapped(work: Coroutine[Any, Any, Result]) -> tuple[Result]:
+async def _wrapped(work: Awaitable[Result]) -> tuple[Result]:
     return (await work,)
 
 
@@ -92,6 +93,35 @@ def gone() -> Response:
     return Response(status_code=GONE)
 
 
-def events(chunks: AsyncIterator[bytes], kind: str = "text/event-stream") -> Response:
-    """A stream of chunks; it ends with its client."""
-    return StreamingResponse(chunks, media_type=kind, headers={"cache-control": "no-cache"})
+async def events(
+    request: Request, chunks: AsyncGenerator[bytes], kind: str = "text/event-stream"
+) -> Response:
+    """A stream of chunks; it ends with its client. What fails before the first is an error."""
+    first = await answered(request, anext(chunks, b""))
+    if first is False:
+        await chunks.aclose()
+        return gone()
+
+    async def every() -> AsyncIterator[bytes]:
+        try:
+            yield first
+            async for chunk in chunks:
+                yield chunk
+        finally:
+            await chunks.aclose()
+
+    return StreamingResponse(every(), media_type=kind, headers={"cache-control": "no-cache"})
+
+
+def event(chunk: Message) -> bytes:
+    """A server-sent event.
+
+    >>> event({"content": "y"})
+    b'data: {"content":"y"}\\n\\n'
+    """
+    return b"data: " + line(chunk) + b"\n"
+
+
+def line(chunk: Message) -> bytes:
+    """A line of JSON."""
+    return json.dumps(chunk, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"

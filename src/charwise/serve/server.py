@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -108,7 +108,7 @@ class Server:
         self.metrics.answered(answer)
         return answer
 
-    async def stream(self, asked: Asked) -> AsyncIterator[tuple[int, str] | Answer]:
+    async def stream(self, asked: Asked) -> AsyncGenerator[tuple[int, str] | Answer]:
         """Pieces of an answer as they are drawn (which candidate, and text); last, the answer."""
         loop = asyncio.get_running_loop()
         told: asyncio.Queue[tuple[int, str] | Answer | BaseException] = asyncio.Queue()
