@@ -88,6 +88,11 @@ class Answer:
 
     @property
     def ended(self) -> bool:
+        """Whether the engine need not go on, since every choice has ended."""
+        return self.told_all
+
+    @property
+    def told_all(self) -> bool:
         """Whether every choice has ended, whatever the engine still writes."""
         choices = self._choices.values()
         return len(choices) == self._n and all(choice.ended for choice in choices)

@@ -51,13 +51,13 @@ class Outcome(NamedTuple):
 def telling(send: Send, outcome: Outcome) -> Send:
     """A `send` that adds the header to the response, in whatever form it comes.
 
-    What the server refused was not healed.
+    What was not answered with a completion (an error, a redirection) was not healed.
     """
 
     async def tell(message: Message) -> None:
         if message["type"] == "http.response.start":
             became = outcome
-            if message["status"] >= 400 and outcome.reason is None:
+            if message["status"] != 200 and outcome.reason is None:
                 became = Outcome("refused")
             headers = [*message.get("headers", ()), (HEADER, became.header.encode())]
             message = {**message, "headers": headers}

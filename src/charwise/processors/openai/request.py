@@ -17,6 +17,10 @@ HEAL = "charwise_heal"
 #: What servers write if a completion request does not say how much.
 DEFAULT_MAX_TOKENS = 16
 
+#: Of so few tokens none may be missing: the server is asked for as many more as the forced text has
+#: bytes, and ended when they are there.
+SHORT = 32
+
 #: Fields that are numbers, and at least so much.
 _NUMBERS = {"max_tokens": 0, "max_completion_tokens": 0, "min_tokens": 0, "n": 1}
 

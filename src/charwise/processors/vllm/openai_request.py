@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from charwise.errors import SettingError
 from charwise.processors.new_text import HealedPrompt
 from charwise.processors.openai.answer import Answer
-from charwise.processors.openai.request import HEAL, Message, asked, prompts, text_of
+from charwise.processors.openai.request import HEAL, SHORT, Message, asked, prompts, text_of
 from charwise.processors.vllm.prompts import FORCED, Served
 from charwise.processors.vllm.settings import Settings
 from charwise.processors.vllm.structured import constraint, extensible, with_literal
@@ -27,9 +27,6 @@ UNFIT = {
     "kv_transfer_params": "two servers would have to cut the prompt alike",
     "allowed_token_ids": "they may forbid the text to reproduce",
 }
-
-#: Of so few tokens none may be missing: vLLM is read as a stream, and ended when they are there.
-SHORT = 32
 
 
 class Limits(NamedTuple):
