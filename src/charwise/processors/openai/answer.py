@@ -82,6 +82,7 @@ class Answer:
             min_tokens=request.get("min_tokens") or 0,
             max_tokens=max_tokens,
             specials=request.get("skip_special_tokens") is False,
+            ending=healed.ending,
         )
         # Made as the engine tells of them: it may refuse a request for very many.
         self._choices: dict[int, _Choice] = {}

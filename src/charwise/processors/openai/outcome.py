@@ -22,6 +22,7 @@ class Outcome(NamedTuple):
         given_back: tokens that its prompts gave back, together.
         forced: bytes that are reproduced, together.
         how: "mask" or "exact".
+        taken_over: bytes of suffixes that their middles end with, together.
 
     >>> Outcome(None, 2, 5).header, Outcome("max_tokens").header
     ('healed; given-back=2; forced=5', 'off; reason=max_tokens')
@@ -31,21 +32,24 @@ class Outcome(NamedTuple):
     given_back: int = 0
     forced: int = 0
     how: str = "mask"
+    taken_over: int = 0
 
     @classmethod
     def of(cls, answers: Iterable[Answer]) -> Outcome:
         """Of the prompts that are healed together."""
         healed = [answer.healed for answer in answers]
         forced = sum(len(each.forced) for each in healed)
-        return cls(None, sum(each.given_back for each in healed), forced)
+        given_back = sum(each.given_back for each in healed)
+        return cls(None, given_back, forced, taken_over=sum(len(each.ending) for each in healed))
 
     @property
     def header(self) -> str:
         """The header's value."""
         if self.reason is not None:
             return f"off; reason={self.reason}"
-        exactly = "; how=exact" if self.how == "exact" else ""
-        return f"healed; given-back={self.given_back}; forced={self.forced}{exactly}"
+        more = f"; taken-over={self.taken_over}" if self.taken_over else ""
+        more += "; how=exact" if self.how == "exact" else ""
+        return f"healed; given-back={self.given_back}; forced={self.forced}{more}"
 
 
 def telling(send: Send, outcome: Outcome) -> Send:

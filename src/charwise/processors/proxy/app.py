@@ -136,7 +136,7 @@ class HealingProxy:
 
     async def _plan(self, scope: Message, body: bytes, native: bool) -> Plan:
         async with self._turns:
-            request = checked(await asyncio.to_thread(parsed, body, unbounded=True))
+            request = checked(await asyncio.to_thread(parsed, body, llama_cpp=True))
         if not request:
             return Plan("malformed", [])
         named = request.get("model")
