@@ -247,7 +247,8 @@ def test_settings(editor: Editor, lm: CharLM) -> None:
     assert editor.offered() == []
     editor.settings = {"enabled": True, "candidates": 1, "stop": None}
     editor.configure(None)  # to be fetched
-    assert editor.offered() or editor.offered() == [best(lm, "for i in rang")]
+    while editor.offered() != [best(lm, "for i in rang")]:  # it is fetched meanwhile
+        pass
     editor.configure({"charwise": {"maxBytes": -1, "until": "page", "hue": 3, "model": "gpt2"}})
     editor.settle()
     assert len(editor.shown) == 4
@@ -304,11 +305,12 @@ def test_over_tcp_each_editor_has_its_own(runner: asyncio.Runner, lm: CharLM) ->
         process = await asyncio.create_subprocess_exec(
             *COMMAND, "--tcp", "0", stderr=asyncio.subprocess.PIPE
         )
-        while match := True:
+        match = None
+        while match is None:
             line = (await process.stderr.readline()).decode()
             assert line, "it ended"
-            if match := re.search(r"listening on 127\.0\.0\.1:(\d+)", line):
-                return process, int(match[1])
+            match = re.search(r"listening on 127\.0\.0\.1:(\d+)", line)
+        return process, int(match[1])
 
     process, port = runner.run(listening())
     try:

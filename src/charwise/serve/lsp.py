@@ -312,7 +312,7 @@ async def serve_tcp(desk: Desk, settings: Settings, host: str, port: int) -> Non
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         editor = Editor(desk, settings)
-        editor.protocol.set_writer(writer)  # type: ignore[arg-type]
+        editor.protocol.set_writer(writer)
         try:
             await run_async(threading.Event(), _Reader(reader), editor.protocol)
         except (asyncio.IncompleteReadError, ConnectionError, SystemExit):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from charwise.errors import CharwiseError
+from charwise.errors import SettingError
 from charwise.serve.offers import Wishes
 
 #: The name under which editors keep them.
@@ -65,10 +65,8 @@ class Settings:
         for name, value in given.items():
             try:
                 settings = settings._with(str(name), value, starting)
-            except CharwiseError as error:
+            except SettingError as error:
                 wrong.append(str(error))
-            except _WrongSettingError as error:
-                wrong.append(f"{error}")
         return settings, wrong
 
     def _with(self, name: str, value: Any, starting: bool) -> Settings:
@@ -77,23 +75,20 @@ class Settings:
             return replace(self, wishes=replace(self.wishes, **{at: _value(at, value)}))
         if name in ("enabled", "warm"):
             if not isinstance(value, bool | None):
-                raise _WrongSettingError(f"{name} is {value!r}: it must be true or false.")
-            return replace(self, **{name: value is not False})
+                raise SettingError(f"{name} is {value!r}: it must be true or false.")
+            on: dict[str, Any] = {name: value is not False}
+            return replace(self, **on)
         if name in MODEL:
             if not isinstance(value, str | None):
-                raise _WrongSettingError(f"{name} is {value!r}: it must be a string.")
+                raise SettingError(f"{name} is {value!r}: it must be a string.")
             model = {**self.model, name: value} if value else dict(self.model)
             if not starting and model != self.model:
-                raise _WrongSettingError(
+                raise SettingError(
                     f"{name} is read when the server starts: restart it for {value!r}."
                 )
             return replace(self, model=model)
         known = ", ".join(sorted([*NAMES, "enabled", "warm", *MODEL]))
-        raise _WrongSettingError(f"unknown setting {name!r}: there are {known}.")
-
-
-class _WrongSettingError(Exception):
-    """What is wrong with a setting, in a sentence."""
+        raise SettingError(f"unknown setting {name!r}: there are {known}.")
 
 
 def _value(name: str, value: Any) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from charwise.char_lm import CharLM
 from charwise.cursor.drafts import Completion
@@ -179,7 +179,7 @@ class Offers:
     def _drawn(
         self, before: str, after: str, wishes: Wishes, cancel: Cancel | None
     ) -> list[Completion]:
-        draw = {
+        draw: dict[str, Any] = {
             "n": wishes.candidates,
             "temperature": wishes.temperature,
             "top_p": wishes.top_p,
