@@ -48,6 +48,7 @@ function! Tell() abort
 endfunction
 inoremap <F5> <Cmd>call Tell()<CR>
 function! Begin(path) abort
+    let [g:cache_data, g:cache_lru_order] = [{{}}, []]
     silent %delete _
     call setline(1, readfile(a:path))
     call cursor(line('$'), 1)
