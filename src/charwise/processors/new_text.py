@@ -243,8 +243,17 @@ class Continuation:
         """Count a token that ended the text and has no text of its own."""
         if not self.ended:
             self._count(not self.left)
-            if not self.left and self._new.endswith(self._ending):
-                del self._new[len(self._new) - len(self._ending) :]
+            self.close()
+
+    def close(self) -> None:
+        """A token ended the text: the ending is no part of it.
+
+        >>> new = Continuation(Vocabulary.from_bytes([b"in", b"dex"]), b"", ending=b"ex")
+        >>> new.add([0, 1]), new.close(), new.take(final=True)
+        (None, None, 'ind')
+        """
+        if not self.left and self._new.endswith(self._ending):
+            del self._new[len(self._new) - len(self._ending) :]
 
     def take(self, final: bool = False) -> str:
         """New text not handed out yet, without what may begin a stop string or the ending."""
