@@ -76,19 +76,21 @@ def test_a_middle_ends_only_where_it_has_written_what_it_took_over(client, index
     if more == 30.0:
         assert choice["finish_reason"] == "stop"
         assert len(new) <= len(healed.ending) + index.vocabulary.munch
-    assert told(stream(client, PREFIX, **fields)) == {0: choice["text"]}
+    [text] = told(stream(client, PREFIX, **fields)).values()
+    # One that is not streamed may be ended by tokens that reproduced the prefix.
+    assert text == choice["text"] or choice["finish_reason"] == "length"
+    assert text.startswith(choice["text"])
 
 
 def test_the_same_middle_as_in_transformers(client, folder):
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder)
     for suffix in ("\n", SUFFIX, ""):
-        [expected] = [
-            heal_infill(model, tokenizer, PREFIX, suffix, max_new_tokens=6, do_sample=False)
-        ]
+        options = {"max_new_tokens": 6, "do_sample": False}
+        expected = heal_infill(model, tokenizer, PREFIX, suffix, **options)[0]
         [found] = post(client, PREFIX, suffix=suffix, max_tokens=6)["choices"]
         assert found["text"]
-        assert expected[0].startswith(found["text"]) or found["text"].startswith(expected[0])
+        assert expected.startswith(found["text"]) or found["text"].startswith(expected)
 
 
 def test_several_middles_each_end_for_themselves(client, index):
