@@ -260,11 +260,17 @@ class Continuation:
         end = len(self._new)
         if not (final or self.ended):
             held = 0 if self._include_stop else self._stops.held(self._new)
-            begun = len(self._ending) - len(owed(self._new, self._ending))
-            end = max(self._taken, end - max(held, begun))
+            end = max(self._taken, end - max(held, self._begun_ending()))
         part = self._new[self._taken : end]
         self._taken += len(part)
         return self._decoder.decode(part)
+
+    def _begun_ending(self) -> int:
+        """How many bytes at the end of the text may be the ending, or begin it."""
+        if not self._ending:
+            return 0
+        last = bytes(self._new[-len(self._ending) :])
+        return len(self._ending) - len(owed(last, self._ending))
 
     def _count(self, beyond: bool) -> None:
         self.tokens += 1
