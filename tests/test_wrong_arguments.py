@@ -9,8 +9,14 @@ import numpy as np
 import pytest
 
 import charwise
-from charwise import CharLM
-from charwise.errors import EngineError, ModelNotFoundError, SettingError
+from charwise import CharLM, constraints, healing
+from charwise.errors import (
+    CharwiseError,
+    ConstraintError,
+    EngineError,
+    ModelNotFoundError,
+    SettingError,
+)
 
 
 @pytest.mark.parametrize("texts", ["import", b"import", bytearray(b"ab"), {"a": 1}, {"a"}, 1.5])
@@ -42,6 +48,82 @@ def test_what_gives_texts_is_a_list_of_texts(texts: Any):
 def test_arguments_are_looked_at_when_the_call_is_made(ask: Callable[[CharLM], object]):
     with pytest.raises(SettingError):
         ask(charwise.load())
+
+
+@pytest.mark.parametrize("constraint", [3, "a", b"a", object(), constraints.choices])
+def test_what_is_no_constraint(constraint: Any):
+    lm = charwise.load()
+    for ask in (
+        lambda: lm.state("a").next(constraint),
+        lambda: lm.next("a").under(constraint),
+        lambda: lm.complete("a", constraint=constraint),
+        lambda: lm.state("a").complete(constraint=constraint),
+        lambda: constraints.both(constraints.choices(["a"]), constraint),
+    ):
+        with pytest.raises(ConstraintError, match="is no constraint"):
+            ask()
+
+
+LONG = "long " * 10_000
+
+
+@pytest.mark.parametrize(
+    "given",
+    [LONG, LONG.encode(), [LONG] * 3, -(10**5000), 10**5000],
+    ids=["str", "bytes", "list", "small", "large"],
+)
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda lm, it: lm.state("a") - it,
+        lambda lm, it: lm.state("a").without_bytes(it),
+        lambda lm, it: lm.state("a").next(it),
+        lambda lm, it: lm.next("a")[it],
+        lambda lm, it: lm.next("a").top([it]),
+        lambda lm, it: lm.scores(LONG, contexts=it),
+        lambda lm, it: lm.score("a", entropy=it),
+        lambda lm, it: lm.score("a").words(it),
+        lambda lm, it: lm.score("a").regex([it]),
+        lambda lm, it: lm.score("a").spans([it]),
+        lambda lm, it: lm.score("a").spans([(0, 1)], unit=it),
+        lambda lm, it: lm.complete("a", n=[it]),
+        lambda lm, it: lm.complete("a", temperature=it),
+        lambda lm, it: lm.complete("a", seconds=[it]),
+        lambda lm, it: lm.complete("a", cancel=it),
+        lambda lm, it: lm.complete("a", progress=it),
+        lambda lm, it: lm.complete("a", stop=[[it]]),
+        lambda lm, it: lm.complete("a", regex=[it]),
+        lambda lm, it: lm.complete("a", regex="(" + LONG),
+        lambda lm, it: lm.complete("a", choices=[[it]]),
+        lambda lm, it: lm.complete("a", json_schema=[it]),
+        lambda lm, it: lm.complete("a", json_schema={"type": it}),
+        lambda lm, it: lm.complete("a", grammar=[it]),
+        lambda lm, it: lm.complete("a", choices=["a"], how=it),
+        lambda lm, it: lm.choose("a", {LONG: it}),
+        lambda lm, it: lm.choose("a", [LONG, LONG]),
+        lambda lm, it: lm.infill("a", "b", template=it),
+        lambda lm, it: lm.covering("a", tolerance=it),
+        lambda lm, it: lm.covering("a").top([it]),
+        lambda lm, it: lm.next({"a": it}),
+        lambda lm, it: lm.next([[it]]),
+        lambda lm, it: lm.next([it, 3.5]),
+        lambda lm, it: lm.vocabulary.decode([it]),
+        lambda lm, it: lm.index.range([it]),
+        lambda lm, it: lm.index.narrow(0, 1, 0, it),
+        lambda lm, it: healing.cut("a", lm.index, rule=[it]),
+        lambda lm, it: healing.remaining([it], [], lm.vocabulary),
+        lambda lm, it: healing.remaining(b"a", it, lm.vocabulary),
+        lambda lm, it: healing.allowed_next([it], lm.index),
+        lambda lm, it: charwise.load(engine=it),
+        lambda lm, it: charwise.load(device=[it]),
+        lambda lm, it: charwise.load(dtype=[it]),
+        lambda lm, it: charwise.load([it]),
+    ],
+)
+def test_an_error_is_short_whatever_was_given(ask: Callable[[CharLM, Any], object], given: Any):
+    with pytest.raises(CharwiseError) as caught:
+        ask(charwise.load(), given)
+    assert len(str(caught.value)) < 500
 
 
 def test_what_is_no_engine_and_no_name():

@@ -21,7 +21,7 @@ from charwise.cursor.middle import Infilling, infill, opening_of, score_middles
 from charwise.cursor.particles import How, completions
 from charwise.cursor.sampling import Sampling
 from charwise.cursor.state import State, begin
-from charwise.errors import EngineError, SettingError, check_count
+from charwise.errors import EngineError, SettingError, check_count, shown
 from charwise.infill import Request, request
 from charwise.known_text.auditor import Auditor
 from charwise.known_text.effort import Effort, effort_of
@@ -269,7 +269,7 @@ class CharLM:
             raise SettingError(f"{len(contexts)} contexts for {len(prompts)} texts.")
         texts = [self._text(*pair) for pair in zip(prompts, contexts, strict=True)]
         if entropy not in (None, "byte", "char"):
-            raise SettingError(f"entropy is {entropy!r}: choose 'byte', 'char' or None.")
+            raise SettingError(f"entropy is {shown(entropy)}: choose 'byte', 'char' or None.")
         check_report(progress)
         chosen = self._chosen(preset, tolerance)
         scores = score_texts(
@@ -586,7 +586,7 @@ class CharLM:
         """
         window = self.engine.window
         if template is not None and not isinstance(template, Template):
-            raise SettingError(f"template is {template!r}: make one with Template.named.")
+            raise SettingError(f"template is {shown(template)}: make one with Template.named.")
         return request(
             prefix,
             suffix,
@@ -637,7 +637,9 @@ class CharLM:
 def _several(name: str, texts: Sequence[Prompt]) -> list[Prompt]:
     """Several texts, as a list; one alone is refused."""
     if is_text(texts) or isinstance(texts, Mapping | Set) or not isinstance(texts, Iterable):
-        raise SettingError(f"{name} are a list of texts, not {texts!r}: put one text into a list.")
+        raise SettingError(
+            f"{name} are a list of texts, not {shown(texts)}: put one text into a list."
+        )
     return list(texts)
 
 

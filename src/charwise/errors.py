@@ -100,6 +100,29 @@ class ModelNotFoundError(CharwiseError, FileNotFoundError):
     """A model that is neither a folder here nor to be had from a hub."""
 
 
+def shown(given: object, most: int = 80) -> str:
+    """What was given, for a message: its `repr`, cut short in the middle.
+
+    >>> shown("naï"), shown("a" * 90, most=9)
+    ("'naï'", "'aaa…aaa'")
+    """
+    try:
+        whole = repr(given)
+    except Exception:  # an int of very many digits, or what cannot be shown at all
+        return f"<{type(given).__name__}>"
+    return shorter(whole, most)
+
+
+def shorter(text: str, most: int = 80) -> str:
+    """A text, cut short in the middle.
+
+    >>> shorter("0123456789", most=4)
+    '01…89'
+    """
+    half = most // 2
+    return text if len(text) <= most else f"{text[:half]}…{text[-half:]}"
+
+
 def impossible(text: bytes, missing: float) -> ZeroProbabilityError | EmptyBeamError:
     """The error for a text that nothing evaluated can spell, though `missing` was left out.
 
@@ -137,9 +160,10 @@ def check_count(name: str, value: object, least: int) -> None:
     >>> check_count("max_tokens", 16, 1)
     """
     if isinstance(value, bool) or not isinstance(value, Integral):
-        raise SettingError(f"{name} is {value!r}: it must be a whole number.")
+        raise SettingError(f"{name} is {shown(value)}: it must be a whole number.")
     if value < least:
-        raise SettingError(f"{name} is {value}: it must be {least} or more.")
+        value = int(value)
+        raise SettingError(f"{name} is {shown(value)}: it must be {least} or more.")
 
 
 def check_number(name: str, value: object, low: float, high: float) -> None:
@@ -151,7 +175,11 @@ def check_number(name: str, value: object, low: float, high: float) -> None:
     >>> check_number("coverage", 0.5, 0.0, 1.0)
     """
     if isinstance(value, bool) or not isinstance(value, Real):
-        raise SettingError(f"{name} is {value!r}: it must be a number.")
-    if not low <= float(value) <= high:
+        raise SettingError(f"{name} is {shown(value)}: it must be a number.")
+    try:
+        number = float(value)
+    except OverflowError:
+        raise SettingError(f"{name} is {shown(value)}: no number can be so large.") from None
+    if not low <= number <= high:
         most = f"lie in [{low:g}, {high:g}]" if math.isfinite(high) else f"be {low:g} or more"
         raise SettingError(f"{name} is {value}: it must {most}.")

@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
-from charwise.errors import ContextLengthError, SettingError
+from charwise.errors import ContextLengthError, SettingError, shown
 from charwise.healing import Rule, cut
 from charwise.template import Order, Template
 from charwise.tokens.canonical import to_bytes
@@ -142,7 +142,9 @@ def cut_start(
             at += len(pieces[count])
             count += 1
     else:
-        raise SettingError(f"unknown healing rule {rule!r}: use 'auto', 'word', 'off' or a number.")
+        raise SettingError(
+            f"unknown healing rule {shown(rule)}: use 'auto', 'word', 'off' or a number."
+        )
     return b"".join(pieces[:count]), list(ids[count:])
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from charwise.constraints.constraint import END, Flags, refuse
 from charwise.constraints.walk import Walked
-from charwise.errors import ConstraintError
+from charwise.errors import ConstraintError, shown
 from charwise.tokens.canonical import to_bytes
 from charwise.tokens.index import SortedVocabulary
 
@@ -77,11 +77,11 @@ def choices(strings: Iterable[str | bytes]) -> Choices:
     True
     """
     if isinstance(strings, str | bytes | Mapping) or not isinstance(strings, Iterable):
-        raise ConstraintError(f"choices are {strings!r}: give a list of strings.")
+        raise ConstraintError(f"choices are {shown(strings)}: give a list of strings.")
     given = list(strings)
     for string in given:
         if not isinstance(string, str | bytes):
-            raise ConstraintError(f"a choice is text or bytes, not {string!r}.")
+            raise ConstraintError(f"a choice is text or bytes, not {shown(string)}.")
     if not given:
         raise ConstraintError("there are no choices: give at least one string.")
     found = tuple(sorted({to_bytes(string) for string in given}))

@@ -16,8 +16,8 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from charwise.constraints.constraint import END, Flags, refuse
-from charwise.constraints.keywords import unknown_keyword
-from charwise.errors import ConstraintError, MissingExtraError
+from charwise.constraints.keywords import misspelt_keyword
+from charwise.errors import ConstraintError, MissingExtraError, shorter, shown
 from charwise.tokens.index import SortedVocabulary
 
 if TYPE_CHECKING:
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 #: Where only one text can follow, all tokens that begin it may come, not the canonical one alone.
 _ALL_TOKENS = '%llguidance {"no_forcing": true}'
+
+#: Characters of llguidance's messages that are passed on.
+_WHY = 240
 
 #: How llguidance marks a token that stands for no bytes.
 _SPECIAL = b"\xff"
@@ -176,16 +179,18 @@ def regex(pattern: str) -> Grammar:
     True
     """
     if not isinstance(pattern, str):
-        raise ConstraintError(f"a regular expression is a str, not {pattern!r}.")
-    return _grammar(f"the regular expression {pattern!r}", f"start: /{_slashed(pattern)}/", pattern)
+        raise ConstraintError(f"a regular expression is a str, not {shown(pattern)}.")
+    return _grammar(
+        f"the regular expression {shown(pattern)}", f"start: /{_slashed(pattern)}/", pattern
+    )
 
 
 def json_schema(schema: Mapping[str, Any] | str | bool) -> Grammar:
     """The JSON texts that a schema allows.
 
     Args:
-        schema: as Python objects or as JSON text. A keyword that is not known is refused,
-            unless it begins with `x-`.
+        schema: as Python objects or as JSON text. A misspelt keyword is refused; other names
+            that no draft has are annotations, as the standard has it.
 
     Raises:
         ConstraintError: what is no schema, and why; one that nothing satisfies.
@@ -200,12 +205,12 @@ def json_schema(schema: Mapping[str, Any] | str | bool) -> Grammar:
         except json.JSONDecodeError as error:
             raise ConstraintError(f"the schema is no JSON: {error}.", error.pos) from None
     if not isinstance(schema, Mapping | bool):
-        raise ConstraintError(f"a JSON schema is an object, not {schema!r}.")
+        raise ConstraintError(f"a JSON schema is an object, not {shown(schema)}.")
     try:
         text = json.dumps(schema if isinstance(schema, bool) else dict(schema))
     except (TypeError, ValueError, RecursionError) as error:
         raise ConstraintError(f"the schema cannot be written as JSON: {error}.") from None
-    if wrong := unknown_keyword(schema):
+    if wrong := misspelt_keyword(schema):
         raise ConstraintError(f"the JSON schema is wrong: {wrong}")
     return _grammar("the JSON schema", f"start: %json {text}")
 
@@ -221,7 +226,7 @@ def lark(grammar: str) -> Grammar:
     [41]
     """
     if not isinstance(grammar, str):
-        raise ConstraintError(f"a grammar is a str, not {grammar!r}.")
+        raise ConstraintError(f"a grammar is a str, not {shown(grammar)}.")
     return _grammar("the grammar", grammar)
 
 
@@ -279,4 +284,5 @@ def _why(matcher: LLMatcher) -> str:
         flags=re.S,
     )
     message = message.replace(f"\n{_ALL_TOKENS}", "")
-    return re.sub(r"\n +\d+ \| (start: [/%]|%llguidance).*", "", message, flags=re.S).strip()
+    message = re.sub(r"\n +\d+ \| (start: [/%]|%llguidance).*", "", message, flags=re.S).strip()
+    return shorter(message, _WHY)  # it repeats a long expression, and marks a place in it

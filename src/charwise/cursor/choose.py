@@ -25,6 +25,7 @@ from charwise.errors import (
     SettingError,
     TokenizationError,
     check_count,
+    shown,
     zero_probability,
 )
 from charwise.known_text.calls import run_together
@@ -149,7 +150,7 @@ def _checked(given: Iterable[str | bytes], ends: bool) -> tuple[bytes, ...]:
     raw = tuple(one.encode() if isinstance(one, str) else one for one in listed)
     if len(found) < len(raw):
         twice = next(one for n, one in enumerate(raw) if one in raw[:n])
-        raise SettingError(f"{twice!r} is among the choices twice: give each once.")
+        raise SettingError(f"{shown(twice)} is among the choices twice: give each once.")
     if not ends:
         _apart(found, "choice")
     return raw
@@ -160,10 +161,10 @@ def _apart(strings: Sequence[bytes], what: str) -> None:
     for one, other in pairwise(sorted(strings)):
         if other.startswith(one):
             raise SettingError(
-                f"the {what} {one!r} begins {other!r}, so that a text may go on with both. "
-                "Say how choices end, with stop=… or ended=True."
+                f"the {what} {shown(one)} begins {shown(other)}, so that a text may go on with "
+                "both. Say how choices end, with stop=… or ended=True."
                 if what == "choice"
-                else f"the {what} {one!r} begins {other!r}: leave out the longer one."
+                else f"the {what} {shown(one)} begins {shown(other)}: leave out the longer one."
             )
 
 

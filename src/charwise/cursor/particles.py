@@ -30,7 +30,7 @@ from charwise.cursor.drafts import Completion, Cursor, check_begins
 from charwise.cursor.generation import Report, complete
 from charwise.cursor.limit import Limit
 from charwise.cursor.sampling import Sampling
-from charwise.errors import ConstraintError, SettingError, check_count
+from charwise.errors import ConstraintError, SettingError, check_count, shown
 from charwise.tokens.stops import StopStrings
 from charwise.tokens.utf8 import decoder_after
 
@@ -240,7 +240,7 @@ def completions(
         SettingError: another word for `how`, or settings that conditioning has no meaning for.
     """
     if how not in ("local", "global"):
-        raise SettingError(f"how is {how!r}: choose 'local' or 'global'.")
+        raise SettingError(f"how is {shown(how)}: choose 'local' or 'global'.")
     if how == "local":
         return complete(
             state,

@@ -8,14 +8,14 @@ process, and what runs beside it finds tensors without contents, then and ever a
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from charwise.engines.pretrained import DEFAULT_MODEL, LOADING, read_pretrained
-from charwise.errors import EngineError, SettingError
+from charwise.errors import EngineError, SettingError, shown
 from charwise.models import EMBEDDED
 
 if TYPE_CHECKING:
@@ -94,7 +94,12 @@ def open_engine(
     place = _place(os.fspath(name))
     chosen = engine or ("llama.cpp" if place.endswith(".gguf") else "transformers")
     if not isinstance(chosen, str) or chosen not in _ENGINES:
-        raise SettingError(f"unknown engine {engine!r}: use {' or '.join(map(repr, _ENGINES))}.")
+        raise SettingError(
+            f"unknown engine {shown(engine)}: use {' or '.join(map(repr, _ENGINES))}."
+        )
+    for what, given in (("device", device), ("dtype", dtype)):
+        if isinstance(given, int | bytes | Iterable) and not isinstance(given, str):
+            raise SettingError(f"{what} is {shown(given)}: give its name.")
     where = None if device is None else str(device)
     numbers = None if dtype is None else str(dtype).removeprefix("torch.")
     return _opened(
@@ -205,7 +210,7 @@ def _refuse(asked: Asked, why: str, *names: str) -> None:
     for name in names:
         value = getattr(asked, name)
         if value is not None and value is not False:
-            raise SettingError(f"{name} is {value!r}, but {why}.")
+            raise SettingError(f"{name} is {shown(value)}, but {why}.")
 
 
 #: How each engine opens a model.

@@ -28,7 +28,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from charwise.errors import ContextLengthError, HealingError, SettingError, check_count
+from charwise.errors import ContextLengthError, HealingError, SettingError, check_count, shown
 from charwise.healing import Rule
 from charwise.processors.decision import Decisions
 from charwise.processors.new_text import Continuation, heal_middle, heal_prompt
@@ -235,7 +235,7 @@ def _check_arguments(llama: Any, sampling: Mapping[str, Any], max_tokens: int | 
     for name in sampling:
         if name not in known:
             raise SettingError(
-                f"heal_completion does not know {name!r}. Besides its own arguments it takes "
+                f"heal_completion does not know {shown(name)}. Besides its own arguments it takes "
                 f"those of Llama.generate: {', '.join(sorted(known))}."
             )
     if max_tokens is not None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
-from charwise.errors import SettingError
+from charwise.errors import SettingError, shown
 from charwise.tokens.canonical import to_bytes
 
 #: One stop string, or several.
@@ -36,11 +36,11 @@ class Stops:
             stop = ()
         given = [stop] if isinstance(stop, str | bytes) else stop
         if isinstance(given, Mapping) or not isinstance(given, Iterable):
-            raise SettingError(f"stop is {stop!r}: give a string, or a list of strings.")
+            raise SettingError(f"stop is {shown(stop)}: give a string, or a list of strings.")
         strings = []
         for string in given:
             if not isinstance(string, str | bytes):
-                raise SettingError(f"a stop string is text or bytes, not {string!r}.")
+                raise SettingError(f"a stop string is text or bytes, not {shown(string)}.")
             if not string:
                 raise SettingError("a stop string is empty: it would stop before anything is new.")
             strings.append(to_bytes(string))

@@ -22,7 +22,7 @@ import torch
 from vllm.v1.sample.logits_processor import LogitsProcessor as V1LogitsProcessor
 from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 
-from charwise.errors import CharwiseError, SettingError
+from charwise.errors import CharwiseError, SettingError, shown
 from charwise.processors.decision import Decisions
 from charwise.processors.vllm.prompts import FORCED, Served, heal_generate, most_forced, served
 
@@ -178,9 +178,10 @@ def forced_of(sampling_params: Any) -> bytes:
     for name in arguments:
         if name.startswith(PREFIX) and name != FORCED:
             raise SettingError(
-                f"unknown argument {name!r}: the logits processor knows {FORCED!r}, the bytes to "
-                "force, in hexadecimal. charwise_heal needs the middleware in front of it: start "
-                "vLLM with --middleware charwise.processors.vllm.middleware.HealingMiddleware."
+                f"unknown argument {shown(name)}: the logits processor knows {FORCED!r}, the bytes "
+                "to force, in hexadecimal. charwise_heal needs the middleware in front of it: "
+                "start vLLM with --middleware "
+                "charwise.processors.vllm.middleware.HealingMiddleware."
             )
     value = arguments.get(FORCED, b"")
     if isinstance(value, bytes):
@@ -189,7 +190,7 @@ def forced_of(sampling_params: Any) -> bytes:
         return bytes.fromhex(value)
     except (TypeError, ValueError):
         raise SettingError(
-            f"{FORCED} is {value!r}: it must be the bytes to force, in hexadecimal."
+            f"{FORCED} is {shown(value)}: it must be the bytes to force, in hexadecimal."
         ) from None
 
 
