@@ -475,15 +475,8 @@ def test_fallback_fills_an_empty_beam(case: Case, k: int, theta: float):
 
 
 def test_fallback_remembers_as_many_contexts_as_it_keeps():
-    tokens = [
-        b"\xff\xff\xfe",
-        b"\xff",
-        b"\xfe\xff\xff\x00",
-        b"\xfe",
-        b"\x00\x00\xff",
-        b"\xfe\xfe\xff",
-    ]
-    model = model_of(tokens, 2, 204)
+    tokens = "fffffe ff feffff00 fe 0000ff fefeff"
+    model = model_of([bytes.fromhex(token) for token in tokens.split()], 2, 204)
     text = b"\xfe\xff\xff\x00\xff\xff\xff\xff"
     with pytest.raises(EmptyBeamError):
         begin(model, 1, fallback=True).advance(text)

@@ -1,0 +1,65 @@
+"""The command `charwise lsp`: completions for editors that speak the language server protocol."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+
+from charwise.cli.options import (
+    ModelOptions,
+    PresetOption,
+    ToleranceOption,
+    check_preset,
+    given,
+    takes_model,
+)
+from charwise.errors import InputError, MissingExtraError, OutputError
+
+
+@takes_model
+def lsp(
+    options: ModelOptions,
+    tcp: Annotated[
+        int | None,
+        typer.Option("--tcp", min=0, max=65535, help="Listen on this port instead of stdin."),
+    ] = None,
+    host: Annotated[str, typer.Option("--host", help="Where to listen, with --tcp.")] = "127.0.0.1",
+    preset: PresetOption = None,
+    tolerance: ToleranceOption = None,
+) -> None:
+    """Inline completions for an editor, over stdin and stdout. It needs `charwise[lsp]`.
+
+    Editors set the rest in their initializationOptions: see docs/editors.md.
+    """
+    check_preset(preset, tolerance)
+    try:
+        from charwise.serve.lsp import Desk, serve_stdin, serve_tcp
+    except ImportError as error:
+        raise MissingExtraError(
+            f"the language server's parts are not installed: pip install 'charwise[lsp]'. ({error})"
+        ) from error
+    from charwise.serve.lsp_settings import Settings
+
+    def load(**chosen: str) -> Any:
+        from charwise.model import load
+
+        options_ = {**given(**asdict(options)), **chosen}
+        return load(options_.pop("model"), **given(preset=preset, tolerance=tolerance), **options_)
+
+    if tcp is not None:
+        try:
+            asyncio.run(serve_tcp(Desk(load), Settings(), host, tcp))
+        except OSError as error:
+            raise OutputError(f"cannot listen on {host}:{tcp}: {error.strerror}.") from error
+        return
+    if sys.stdin is None or sys.stdout is None:
+        raise InputError("stdin or stdout is closed: an editor starts `charwise lsp`, or --tcp.")
+    # What else prints to stdout would be read as a message.
+    out = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(2, sys.stdout.fileno())
+    serve_stdin(Desk(load), Settings(), sys.stdin.buffer, out)

@@ -1,0 +1,1 @@
+"""The model where editors reach it: an HTTP server, a language server, and a page to look at."""

@@ -1,0 +1,328 @@
+"""A language server: `textDocument/inlineCompletion` (LSP 3.18) by pygls.
+
+Documents are kept as editors change them, positions as editors count them. One thread does all the
+work with the model, for all connections; what a change or a cancellation has made useless ends
+there before its next model call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import version
+from typing import Any, BinaryIO, TypeVar, cast, get_args
+
+from lsprotocol import types
+from pygls.io_ import run_async
+from pygls.lsp.server import LanguageServer
+from pygls.protocol import LanguageServerProtocol, lsp_method
+
+from charwise.char_lm import CharLM
+from charwise.errors import CharwiseError
+from charwise.serve.documents import Document, Units
+from charwise.serve.interruption import InterruptedWork
+from charwise.serve.lsp_settings import SECTION, Settings
+from charwise.serve.offers import Offer, Offers
+
+#: Loads a model: `charwise.load`, with what the command line said.
+Load = Callable[..., CharLM]
+
+_T = TypeVar("_T")
+
+
+class Desk:
+    """The thread that works with the model, and the models it has loaded.
+
+    Args:
+        load: called with the settings that say which model.
+    """
+
+    def __init__(self, load: Load) -> None:
+        self._load = load
+        self._thread = ThreadPoolExecutor(1, "charwise-model")
+        self._offers: dict[tuple[tuple[str, str], ...], Offers] = {}
+
+    def offers(self, settings: Settings) -> Offers:
+        """Those of the model that is set; loaded if it is not. To be called by the thread."""
+        key = tuple(sorted(settings.model.items()))
+        if key not in self._offers:
+            self._offers[key] = Offers(self._load(**settings.model))
+        return self._offers[key]
+
+    async def do(self, work: Callable[[], _T]) -> _T:
+        """The result of some work, once its turn has come."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    def close(self) -> None:
+        """Take no more work."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+
+class Protocol(LanguageServerProtocol):
+    """pygls' protocol, with documents whose lines end where those of editors do."""
+
+    _server: Editor
+
+    @lsp_method(types.TEXT_DOCUMENT_DID_OPEN)
+    def lsp_text_document__did_open(self, params: types.DidOpenTextDocumentParams) -> None:
+        """A document with its text."""
+        self._server.open(params.text_document.uri, params.text_document.text)
+
+    @lsp_method(types.TEXT_DOCUMENT_DID_CHANGE)
+    def lsp_text_document__did_change(self, params: types.DidChangeTextDocumentParams) -> None:
+        """Changes, each of what the one before has made."""
+        self._server.change(params.text_document.uri, params.content_changes)
+
+    @lsp_method(types.TEXT_DOCUMENT_DID_CLOSE)
+    def lsp_text_document__did_close(self, params: types.DidCloseTextDocumentParams) -> None:
+        """A document that is not needed any more."""
+        self._server.close(params.text_document.uri)
+
+
+class Editor(LanguageServer):
+    """The server for one connection.
+
+    Args:
+        desk: where the work is done.
+        settings: what holds before the editor has said anything.
+    """
+
+    def __init__(self, desk: Desk, settings: Settings | None = None) -> None:
+        # Before pygls' own: it looks at every attribute.
+        self.desk = desk
+        self.settings = settings or Settings()
+        self.documents: dict[str, Document] = {}
+        self._running: dict[str, set[threading.Event]] = {}
+        self._warming: set[asyncio.Future[None]] = set()
+        self._told: set[str] = set()
+        super().__init__("charwise", version("charwise"), protocol_cls=Protocol)
+        _listen(self)
+
+    # What an editor says of itself and of its settings.
+
+    async def load(self) -> None:
+        """Load the model, and say what it is."""
+        began = time.monotonic()
+        offers = await self._try(lambda: self.desk.offers(self.settings))
+        if offers is not None:
+            info = offers.lm.info()
+            took = f"{info['model']}, {info['device']}, {time.monotonic() - began:.1f} s"
+            self.window_log_message(
+                types.LogMessageParams(types.MessageType.Info, f"the model is ready: {took}.")
+            )
+
+    async def configure(self, given: Any) -> None:
+        """Change settings; where none came along, they are fetched."""
+        workspace = self.client_capabilities.workspace
+        if not given and workspace is not None and workspace.configuration:  # to be fetched
+            asked = types.ConfigurationParams([types.ConfigurationItem(section=SECTION)])
+            [given] = await self.workspace_configuration_async(asked)
+        self.set(given)
+
+    def set(self, given: object, *, starting: bool = False) -> None:
+        """Change settings, and warn of those that are none."""
+        self.settings, wrong = self.settings.changed(given, starting=starting)
+        for why in wrong:
+            self._say(types.MessageType.Warning, why)
+
+    def _say(self, kind: types.MessageType, what: str) -> None:
+        """Show a message; the same one once."""
+        if what not in self._told:
+            self._told.add(what)
+            self.window_show_message(types.ShowMessageParams(kind, f"charwise: {what}"))
+
+    # Documents.
+
+    @property
+    def units(self) -> Units:
+        """In what this editor counts characters."""
+        agreed = self.protocol.server_capabilities.position_encoding
+        for units in get_args(Units):
+            if agreed == units:
+                return cast(Units, units)
+        return "utf-16"
+
+    def open(self, uri: str, text: str) -> None:
+        """Keep a document."""
+        self._overtake(uri)
+        self.documents[uri] = Document(text)
+
+    def change(self, uri: str, changes: Any) -> None:
+        """Apply changes in their order; what is under way for the document is not wanted now."""
+        self._overtake(uri)
+        document, cursor = self.documents.get(uri, Document("")), None
+        for change in changes:
+            if isinstance(change, types.TextDocumentContentChangePartial):
+                start = self._offset(document, change.range.start)
+                end = self._offset(document, change.range.end)
+                document = document.edited(start, max(start, end), change.text)
+                cursor = start + len(change.text)
+            else:
+                document, cursor = Document(change.text), None
+        self.documents[uri] = document
+        if cursor is not None and self.settings.warm and self.settings.enabled:
+            task = asyncio.ensure_future(self._warm(uri, document, cursor))
+            self._warming.add(task)
+            task.add_done_callback(self._warming.discard)
+
+    def close(self, uri: str) -> None:
+        """Forget a document."""
+        self._overtake(uri)
+        self.documents.pop(uri, None)
+
+    def _offset(self, document: Document, position: types.Position) -> int:
+        return document.offset(position.line, position.character, self.units)
+
+    def _overtake(self, uri: str) -> None:
+        for cancel in self._running.pop(uri, ()):
+            cancel.set()
+
+    def stop(self) -> None:
+        """What is under way is not wanted any more."""
+        for uri in list(self._running):
+            self._overtake(uri)
+
+    # Completions.
+
+    async def complete(
+        self, params: types.InlineCompletionParams
+    ) -> types.InlineCompletionList | None:
+        """What may be inserted at a position, the best first."""
+        uri, settings = params.text_document.uri, self.settings
+        document = self.documents.get(uri)
+        if document is None or not settings.enabled:
+            return None
+        start = end = self._offset(document, params.position)
+        begun = ""
+        if chosen := params.context.selected_completion_info:
+            start = self._offset(document, chosen.range.start)
+            end, begun = max(end, self._offset(document, chosen.range.end)), chosen.text
+
+        def offered(cancel: threading.Event) -> list[Offer]:
+            offers, wishes = self.desk.offers(settings), settings.wishes
+            before = document.before(start, _most(wishes.before, offers.far)) + begun
+            after = document.after(end, _most(wishes.after, offers.far))
+            return offers.at(before, after, wishes, cancel)
+
+        found = await self._while_wanted(uri, offered)
+        if not found:
+            return None
+        place = types.Range(
+            types.Position(*document.position(start, self.units)),
+            types.Position(*document.position(end, self.units)),
+        )
+        items = [types.InlineCompletionItem(begun + one.text, range=place) for one in found]
+        return types.InlineCompletionList(items)
+
+    async def _warm(self, uri: str, document: Document, cursor: int) -> None:
+        """Read a change, so that a completion after it begins at once."""
+        settings = self.settings
+
+        def read(cancel: threading.Event) -> None:
+            offers = self.desk.offers(settings)
+            most = _most(settings.wishes.before, offers.far)
+            offers.warm(document.before(cursor, most), settings.wishes, cancel)
+
+        await self._while_wanted(uri, read)
+
+    async def _while_wanted(
+        self, uri: str, work: Callable[[threading.Event], _T | None]
+    ) -> _T | None:
+        """The result of some work for a document; None if it was overtaken."""
+        cancel = threading.Event()
+        self._running.setdefault(uri, set()).add(cancel)
+        try:
+            found = await self._try(lambda: None if cancel.is_set() else work(cancel))
+            return None if cancel.is_set() else found
+        except asyncio.CancelledError:  # by the editor
+            cancel.set()
+            raise
+        finally:
+            self._running.get(uri, set()).discard(cancel)
+
+    async def _try(self, work: Callable[[], _T]) -> _T | None:
+        """The result of some work; an error is shown, and there is none."""
+        try:
+            return await self.desk.do(work)
+        except InterruptedWork:
+            return None
+        except CharwiseError as error:
+            self._say(types.MessageType.Error, " ".join(str(error).split()))
+            return None
+
+
+def _listen(editor: Editor) -> None:
+    """Tell pygls which message is whose business: it takes functions, and no methods."""
+
+    @editor.feature(types.INITIALIZE)
+    def initialize(params: types.InitializeParams) -> None:
+        editor.set(params.initialization_options, starting=True)
+
+    @editor.feature(types.INITIALIZED)
+    async def initialized(_: types.InitializedParams) -> None:
+        await editor.load()
+
+    @editor.feature(types.SHUTDOWN)
+    def shutdown(*_: object) -> None:
+        editor.stop()
+
+    @editor.feature(types.WORKSPACE_DID_CHANGE_CONFIGURATION)
+    async def configured(params: types.DidChangeConfigurationParams) -> None:
+        await editor.configure(params.settings)
+
+    @editor.feature(types.TEXT_DOCUMENT_INLINE_COMPLETION, types.InlineCompletionOptions())
+    async def offered(params: types.InlineCompletionParams) -> types.InlineCompletionList | None:
+        return await editor.complete(params)
+
+
+def _most(wished: int | None, far: int) -> int:
+    return far if wished is None else wished
+
+
+def serve_stdin(desk: Desk, settings: Settings, source: BinaryIO, out: BinaryIO) -> None:
+    """Speak with the editor that has started this process, until it says to end."""
+    editor = Editor(desk, settings)
+    try:
+        editor.start_io(source, out)
+    finally:
+        editor.stop()
+        desk.close()
+
+
+class _Reader:
+    """A stream, read so that what a message has begun goes on before the next one is read."""
+
+    def __init__(self, reader: asyncio.StreamReader) -> None:
+        self._reader = reader
+
+    async def readline(self) -> bytes:
+        await asyncio.sleep(0)
+        return await self._reader.readline()
+
+    async def readexactly(self, n: int) -> bytes:
+        return await self._reader.readexactly(n)
+
+
+async def serve_tcp(desk: Desk, settings: Settings, host: str, port: int) -> None:
+    """Listen for editors, each with documents and settings of its own; says where on stderr."""
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        editor = Editor(desk, settings)
+        editor.protocol.set_writer(writer)
+        try:
+            await run_async(threading.Event(), _Reader(reader), editor.protocol)
+        except (asyncio.IncompleteReadError, ConnectionError, SystemExit):
+            pass  # it has gone, or said `exit`
+        finally:
+            editor.stop()
+            writer.close()
+
+    server = await asyncio.start_server(connected, host, port)
+    bound = ", ".join("{}:{}".format(*one.getsockname()[:2]) for one in server.sockets)
+    print(f"charwise lsp: listening on {bound}", file=sys.stderr, flush=True)
+    async with server:
+        await server.serve_forever()

@@ -1,0 +1,328 @@
+"""`charwise lsp` with pygls' own client: a real process, over stdin and over TCP."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sys
+from collections.abc import Coroutine, Iterator
+from typing import Any, TypeVar
+
+import pytest
+
+pytest.importorskip("pygls", reason="the language server needs: pip install 'charwise[lsp]'")
+
+from lsprotocol import types
+from pygls.exceptions import JsonRpcException
+from pygls.lsp.client import LanguageClient
+
+import charwise
+from charwise import CharLM
+
+T = TypeVar("T")
+URI = "file:///a.py"
+COMMAND = [sys.executable, "-m", "charwise", "lsp"]
+
+
+class Editor:
+    """A client with one document, whose positions it counts itself."""
+
+    def __init__(self, runner: asyncio.Runner) -> None:
+        self.runner, self.client = runner, LanguageClient("test", "0")
+        self.shown: list[str] = []
+        self.settings: dict[str, Any] = {}
+        self.text, self.version = "", 0
+
+        @self.client.feature(types.WINDOW_SHOW_MESSAGE)
+        def _(params: types.ShowMessageParams) -> None:
+            self.shown.append(params.message)
+
+        @self.client.feature(types.WORKSPACE_CONFIGURATION)
+        def _(params: types.ConfigurationParams) -> list[Any]:
+            return [self.settings for _ in params.items]
+
+    def wait(self, awaited: Coroutine[Any, Any, T]) -> T:
+        return self.runner.run(asyncio.wait_for(awaited, 120))
+
+    def initialize(self, options: Any = None, encodings: list[Any] | None = None) -> Any:
+        capabilities = types.ClientCapabilities(
+            workspace=types.WorkspaceClientCapabilities(configuration=True),
+            general=types.GeneralClientCapabilities(position_encodings=encodings),
+        )
+        result = self.wait(
+            self.client.initialize_async(
+                types.InitializeParams(capabilities, initialization_options=options)
+            )
+        )
+        self.client.initialized(types.InitializedParams())
+        return result.capabilities
+
+    def open(self, text: str) -> None:
+        self.text, self.version = text, 1
+        item = types.TextDocumentItem(URI, "python", 1, text)
+        self.client.text_document_did_open(types.DidOpenTextDocumentParams(item))
+
+    def close(self) -> None:
+        document = types.TextDocumentIdentifier(URI)
+        self.client.text_document_did_close(types.DidCloseTextDocumentParams(document))
+
+    def place(self, offset: int) -> types.Position:
+        before = self.text[:offset]
+        line = before[before.rfind("\n") + 1 :]
+        return types.Position(before.count("\n"), len(line.encode("utf-16-le")) // 2)
+
+    def edit(self, start: int, end: int, new: str) -> None:
+        self.version += 1
+        where = types.Range(self.place(start), self.place(end))
+        self.text = self.text[:start] + new + self.text[end:]
+        self.client.text_document_did_change(
+            types.DidChangeTextDocumentParams(
+                types.VersionedTextDocumentIdentifier(self.version, URI),
+                [types.TextDocumentContentChangePartial(where, new)],
+            )
+        )
+
+    def params(self, offset: int, **context: Any) -> types.InlineCompletionParams:
+        kind = types.InlineCompletionTriggerKind.Automatic
+        return types.InlineCompletionParams(
+            types.InlineCompletionContext(kind, **context),
+            types.TextDocumentIdentifier(URI),
+            self.place(offset),
+        )
+
+    def items(self, offset: int, **context: Any) -> list[Any]:
+        found = self.wait(
+            self.client.text_document_inline_completion_async(self.params(offset, **context))
+        )
+        return [] if found is None else list(found.items)
+
+    def offered(self, offset: int | None = None) -> list[str]:
+        return [
+            item.insert_text for item in self.items(len(self.text) if offset is None else offset)
+        ]
+
+    def configure(self, settings: Any) -> None:
+        self.client.workspace_did_change_configuration(types.DidChangeConfigurationParams(settings))
+
+    def settle(self) -> None:
+        """Until the server has read all that was sent: it answers in order."""
+        self.items(0)
+
+    def end(self) -> None:
+        self.wait(self.client.shutdown_async(None))
+        self.client.exit(None)
+        self.wait(self.client.stop())
+
+
+@pytest.fixture(scope="module")
+def runner() -> Iterator[asyncio.Runner]:
+    with asyncio.Runner() as runner:
+        yield runner
+
+
+@pytest.fixture(scope="module")
+def started(runner: asyncio.Runner) -> Iterator[Editor]:
+    editor = Editor(runner)
+    editor.wait(editor.client.start_io(*COMMAND))
+    capabilities = editor.initialize({"seconds": None, "maxBytes": 40, "color": 1})
+    assert capabilities.inline_completion_provider is not None
+    assert capabilities.text_document_sync.change == types.TextDocumentSyncKind.Incremental
+    yield editor
+    editor.end()
+    assert editor.client._server.returncode == 0
+
+
+DEFAULTS = {"seconds": None, "maxBytes": 40, "until": "line", "candidates": 1}
+
+
+@pytest.fixture
+def editor(started: Editor) -> Iterator[Editor]:
+    started.configure({"charwise": DEFAULTS})
+    started.shown.clear()
+    yield started
+    started.configure({"charwise": dict.fromkeys(["stop", "threshold", "enabled", "temperature"])})
+    started.close()
+
+
+@pytest.fixture(scope="module")
+def lm() -> CharLM:
+    return charwise.load()
+
+
+def best(lm: CharLM, text: str, most: int = 40) -> str:
+    """The first line of what `CharLM` has to say."""
+    return lm.complete(text, max_new_bytes=most, stop=["\n"])[0].text
+
+
+def test_an_unknown_setting_is_named_at_the_start(started: Editor) -> None:
+    started.settle()
+    assert any("unknown setting 'color'" in one for one in started.shown)
+
+
+def test_what_is_offered_is_what_the_model_says(editor: Editor, lm: CharLM) -> None:
+    text = "import math\n\ndef area(radius):\n    return math."
+    editor.open(text)
+    [item] = editor.items(len(text))
+    assert item.insert_text == best(lm, text)
+    assert item.range.start == item.range.end == types.Position(3, 16)
+
+
+def test_typing_and_deleting_go_on_from_the_states(editor: Editor, lm: CharLM) -> None:
+    editor.open("for i in ra")
+    assert editor.offered() == [best(lm, "for i in ra")]
+    state = lm.state("for i in ra")
+    for key in "nge(":
+        editor.edit(len(editor.text), len(editor.text), key)
+        state = state + key
+        [found] = state.complete(max_new_bytes=40, stop=["\n"])
+        assert editor.offered() == [found.text] * bool(found.text.strip())
+    editor.edit(len(editor.text) - 2, len(editor.text), "")
+    assert editor.text == "for i in rang"
+    [found] = (state - 2).complete(max_new_bytes=40, stop=["\n"])
+    assert editor.offered() == [found.text]
+
+
+@pytest.mark.parametrize(
+    "before",
+    ["x = '😀😀'; raise ValueErr", "名前 = '東京'\nimport nump", "s = '\x0c\u2028'; import nump"],
+)
+def test_positions_count_as_editors_count(editor: Editor, lm: CharLM, before: str) -> None:
+    editor.open(f"# 😀\r\n{before}")
+    at = len(editor.text)
+    assert editor.offered() == [best(lm, editor.text)]
+    editor.edit(at - 2, at, "😀")  # replaces two letters, in the middle of a line later on
+    editor.edit(at - 2, at - 1, before[-2:])
+    assert editor.text == f"# 😀\r\n{before}"
+    assert editor.offered() == [best(lm, editor.text)]
+
+
+@pytest.mark.parametrize("encoding", list(types.PositionEncodingKind))
+def test_every_encoding_of_positions(
+    runner: asyncio.Runner, encoding: types.PositionEncodingKind, lm: CharLM
+) -> None:
+    from charwise.serve.documents import Document
+
+    document = Document("é😀x\nb")
+    size = {"utf-8": 6, "utf-16": 3, "utf-32": 2}[encoding.value]
+    assert document.offset(0, size, encoding.value) == 2
+    assert document.position(2, encoding.value) == (0, size)
+
+
+def test_the_suffix_is_never_repeated(editor: Editor, lm: CharLM) -> None:
+    text = "for i in rang(10):\n    print(i)\n"
+    editor.open(text)
+    at = text.index("(10)")
+    assert best(lm, text[:at]).startswith("e(")
+    [item] = editor.items(at)
+    assert "(" not in item.insert_text
+    editor.configure({"charwise": {"until": "block", "maxBytes": 80}})
+    text = "def f(n):\n    for i in range(n):\n        "
+    after = lm.complete(text, max_new_bytes=80, stop=["\n\n"])[0].text.split("\n")
+    assert len(after) > 1
+    editor.close()
+    editor.open(f"{text}\n{after[1]}\n")
+    [item] = editor.items(len(text))
+    assert item.insert_text == after[0]
+
+
+def test_the_selected_entry_of_a_menu_begins_the_offer(editor: Editor, lm: CharLM) -> None:
+    editor.open("import nu")
+    chosen = types.SelectedCompletionInfo(
+        types.Range(types.Position(0, 7), types.Position(0, 9)), "nump"
+    )
+    [item] = editor.items(9, selected_completion_info=chosen)
+    assert item.insert_text == "nump" + best(lm, "import nump")
+    assert (item.range.start.character, item.range.end.character) == (7, 9)
+
+
+def test_settings(editor: Editor, lm: CharLM) -> None:
+    editor.open("for i in rang")
+    editor.configure({"charwise": {"candidates": 3, "stop": ["("]}})
+    several = editor.offered()
+    assert len(several) == len(set(several)) > 1
+    assert not any("(" in one for one in several)
+    editor.configure({"charwise": {"threshold": 1.0}})
+    assert editor.offered() == []
+    editor.configure({"charwise": {"threshold": None, "enabled": False}})
+    assert editor.offered() == []
+    editor.settings = {"enabled": True, "candidates": 1, "stop": None}
+    editor.configure(None)  # to be fetched
+    while editor.offered() != [best(lm, "for i in rang")]:  # it is fetched meanwhile
+        pass
+    editor.configure({"charwise": {"maxBytes": -1, "until": "page", "hue": 3, "model": "gpt2"}})
+    editor.settle()
+    assert len(editor.shown) == 4
+    for wrong in ("max_bytes is -1", "until is 'page'", "unknown setting 'hue'", "restart it"):
+        assert any(wrong in one for one in editor.shown)
+
+
+def test_cancelled(editor: Editor, lm: CharLM) -> None:
+    editor.open("def " * 600)
+    editor.configure({"charwise": {"maxBytes": 4000, "until": "length"}})
+
+    async def cancelled() -> None:
+        asked = editor.client.protocol.send_request_async(
+            types.TEXT_DOCUMENT_INLINE_COMPLETION, editor.params(2400), msg_id="long"
+        )
+        task = asyncio.ensure_future(asked)
+        await asyncio.sleep(0.3)
+        editor.client.cancel_request(types.CancelParams("long"))
+        with pytest.raises(JsonRpcException) as error:
+            await task
+        assert error.value.code == types.LSPErrorCodes.RequestCancelled
+
+    editor.wait(cancelled())
+    editor.configure({"charwise": DEFAULTS})
+    editor.close()
+    editor.open("import nump")  # and the thread is free again
+    assert editor.offered() == [best(lm, "import nump")]
+
+
+def test_a_change_overtakes_what_is_under_way(editor: Editor, lm: CharLM) -> None:
+    editor.open("import nu")
+    editor.configure({"charwise": {"maxBytes": 4000, "until": "length"}})
+
+    async def overtaken() -> Any:
+        asked = editor.client.text_document_inline_completion_async(editor.params(9))
+        task = asyncio.ensure_future(asked)
+        await asyncio.sleep(0.2)
+        editor.edit(9, 9, "mp")
+        return await task
+
+    assert editor.wait(overtaken()) is None
+    editor.configure({"charwise": DEFAULTS})
+    assert editor.offered() == [best(lm, "import nump")]
+
+
+def test_a_closed_document_has_nothing_to_offer(editor: Editor) -> None:
+    editor.open("import nump")
+    editor.close()
+    assert editor.items(0) == []
+
+
+def test_over_tcp_each_editor_has_its_own(runner: asyncio.Runner, lm: CharLM) -> None:
+    async def listening() -> tuple[Any, int]:
+        process = await asyncio.create_subprocess_exec(
+            *COMMAND, "--tcp", "0", stderr=asyncio.subprocess.PIPE
+        )
+        match = None
+        while match is None:
+            line = (await process.stderr.readline()).decode()
+            assert line, "it ended"
+            match = re.search(r"listening on 127\.0\.0\.1:(\d+)", line)
+        return process, int(match[1])
+
+    process, port = runner.run(listening())
+    try:
+        editors = [Editor(runner), Editor(runner)]
+        for number, one in enumerate(editors):
+            one.wait(one.client.start_tcp("127.0.0.1", port))
+            one.initialize({"maxBytes": 8 + 8 * number, "seconds": None})
+            one.open("import nump" if number else "for i in rang")
+        for number, one in enumerate(editors):
+            assert one.offered() == [best(lm, one.text, 8 + 8 * number)]
+        editors[0].end()
+        assert editors[1].offered()
+    finally:
+        process.terminate()
+        runner.run(process.wait())
