@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import replace
 from typing import Any, Unpack
 
@@ -21,7 +21,7 @@ from charwise.cursor.middle import Infilling, infill, opening_of, score_middles
 from charwise.cursor.particles import How, completions
 from charwise.cursor.sampling import Sampling
 from charwise.cursor.state import State, begin
-from charwise.errors import EngineError, SettingError, check_count, shown
+from charwise.errors import EngineError, SettingError, check_count, items, shown
 from charwise.healing import Rule
 from charwise.infill import Request, request
 from charwise.known_text.auditor import Auditor
@@ -33,7 +33,7 @@ from charwise.template import Order, Template
 from charwise.token_lm import TokenLM
 from charwise.tokens.canonical import to_bytes
 from charwise.tokens.index import SortedVocabulary
-from charwise.tokens.prompt_parts import Prompt, is_text, parts_of
+from charwise.tokens.prompt_parts import Prompt, parts_of
 from charwise.tokens.prompts import last_text, split, split_parts
 from charwise.tokens.stops import StopStrings
 from charwise.tokens.vocabulary import Vocabulary
@@ -269,7 +269,7 @@ class CharLM:
         if len(contexts) != len(prompts):
             raise SettingError(f"{len(contexts)} contexts for {len(prompts)} texts.")
         texts = [self._text(*pair) for pair in zip(prompts, contexts, strict=True)]
-        if entropy not in (None, "byte", "char"):
+        if entropy is not None and not (isinstance(entropy, str) and entropy in ("byte", "char")):
             raise SettingError(f"entropy is {shown(entropy)}: choose 'byte', 'char' or None.")
         check_report(progress)
         chosen = self._chosen(preset, tolerance)
@@ -643,11 +643,12 @@ class CharLM:
 
 def _several(name: str, texts: Sequence[Prompt]) -> list[Prompt]:
     """Several texts, as a list; one alone is refused."""
-    if is_text(texts) or isinstance(texts, Mapping | Set) or not isinstance(texts, Iterable):
+    listed = None if isinstance(texts, Set) else items(texts)
+    if listed is None:
         raise SettingError(
             f"{name} are a list of texts, not {shown(texts)}: put one text into a list."
         )
-    return list(texts)
+    return listed
 
 
 def _rebuild(engine: TokenLM, chosen: Effort) -> CharLM:

@@ -189,8 +189,21 @@ def _tail(ids: Sequence[int], vocabulary: Vocabulary) -> list[bytes]:
     return tail[::-1]
 
 
+def unknown_rule(rule: object) -> SettingError:
+    """The error for what is no healing rule.
+
+    >>> str(unknown_rule("sentence"))
+    "unknown healing rule 'sentence': use 'auto', 'word', 'off' or a number."
+    """
+    return SettingError(
+        f"unknown healing rule {shown(rule)}: use 'auto', 'word', 'off' or a number."
+    )
+
+
 def _tokens_back(tail: list[bytes], index: SortedVocabulary, rule: Rule) -> int:
     """How many tokens of `tail` the rule gives back."""
+    if not isinstance(rule, str | int):
+        raise unknown_rule(rule)
     if rule == "off":
         return 0
     if isinstance(rule, int) and not isinstance(rule, bool):
@@ -206,9 +219,7 @@ def _tokens_back(tail: list[bytes], index: SortedVocabulary, rule: Rule) -> int:
         word = re.match(rb"\S*\s?", text[::-1])  # backwards: linear however long the word
         start = len(text) - (word.end() if word else 0)
     else:
-        raise SettingError(
-            f"unknown healing rule {shown(rule)}: use 'auto', 'word', 'off' or a number."
-        )
+        raise unknown_rule(rule)
     back, at = 0, len(text)
     while at > start:
         back += 1

@@ -104,7 +104,7 @@ class Template:
         >>> Template(1, 2, 3).order(None), Template(1, 2, None).order(None)
         ('psm', 'spm')
         """
-        if asked is not None and asked not in ("psm", "spm"):
+        if asked is not None and not (isinstance(asked, str) and asked in ("psm", "spm")):
             raise SettingError(f"order is {shown(asked)}: choose 'psm' or 'spm'.")
         if asked == "psm" and self.middle is None:
             raise TemplateError(

@@ -18,6 +18,7 @@ import numpy as np
 from charwise.constraints.constraint import END, Flags, refuse
 from charwise.constraints.keywords import misspelt_keyword
 from charwise.errors import ConstraintError, MissingExtraError, shorter, shown
+from charwise.tokens.canonical import to_bytes
 from charwise.tokens.index import SortedVocabulary
 
 if TYPE_CHECKING:
@@ -128,12 +129,13 @@ class Grammar:
         bits[self._alphabet.ends] = self._matcher.is_accepting()
         return bits
 
-    def after(self, data: bytes) -> Self:
+    def after(self, data: str | bytes) -> Self:
         """The grammar after more bytes.
 
         Raises:
             ConstraintError: at the first byte that may not follow.
         """
+        data = to_bytes(data)
         ids = self._alphabet.ids(data)
         known = self._matcher.validate_tokens(ids)
         matcher = self._matcher.deep_copy()
@@ -256,7 +258,10 @@ def _grammar(name: str, source: str, pattern: str | None = None) -> Grammar:
         raise MissingExtraError(
             "expressions and grammars need llguidance: pip install 'charwise[constraints]'."
         ) from error
-    compiled = LLMatcher.grammar_from_lark(f"{source}\n{_ALL_TOKENS}")
+    try:
+        compiled = LLMatcher.grammar_from_lark(f"{source}\n{_ALL_TOKENS}")
+    except UnicodeEncodeError as error:
+        raise ConstraintError(f"{name} is no text: {error.reason}.") from None
     alphabet = _alphabet(None)
     matcher = _matcher(name, compiled, alphabet)
     grammar = Grammar(name, compiled, pattern, alphabet, matcher)

@@ -25,6 +25,7 @@ from charwise.errors import (
     SettingError,
     TokenizationError,
     check_count,
+    items,
     shown,
     zero_probability,
 )
@@ -33,6 +34,7 @@ from charwise.known_text.effort import Effort
 from charwise.known_text.ranges import KnownText
 from charwise.known_text.rounds import Rounds
 from charwise.known_text.windows import end_logprob
+from charwise.tokens.canonical import to_bytes
 from charwise.tokens.stops import Stops, StopStrings
 
 if TYPE_CHECKING:
@@ -129,8 +131,8 @@ def choose(
         effort: how much to spend.
         given, stop, ended: as in `CharLM.choose`.
     """
-    raw = _checked(given, bool(stop) or ended)
-    stops = Stops(stop).strings
+    stops, ended = Stops(stop).strings, bool(ended)
+    raw = _checked(given, bool(stops) or ended)
     if stops and ended:
         raise SettingError("choices end with a stop string or with the text: give one of the two.")
     _apart(stops, "stop string")
@@ -145,9 +147,9 @@ def choose(
 
 def _checked(given: Iterable[str | bytes], ends: bool) -> tuple[bytes, ...]:
     """The choices as bytes, each once; without an end none may begin another."""
-    listed = list(given) if not isinstance(given, str | bytes) else given
-    found = choices_of(listed).sorted  # what is no list of strings is refused there
-    raw = tuple(one.encode() if isinstance(one, str) else one for one in listed)
+    listed = items(given)
+    found = choices_of(given if listed is None else listed).sorted  # or refused there
+    raw = tuple(map(to_bytes, listed or ()))
     if len(found) < len(raw):
         twice = next(one for n, one in enumerate(raw) if one in raw[:n])
         raise SettingError(f"{shown(twice)} is among the choices twice: give each once.")

@@ -426,6 +426,10 @@ def _restore(engine: TokenLM, opening: Opening, whole: bytes, effort: Effort) ->
 
 def _whole_number(n: object) -> int:
     """How many to delete."""
-    if not hasattr(n, "__index__") or isinstance(n, bool) or operator.index(n) < 0:
+    try:
+        count = -1 if isinstance(n, bool) else operator.index(n)  # type: ignore[arg-type]
+    except TypeError:
+        count = -1
+    if count < 0:
         raise SettingError(f"cannot delete {shown(n)} of a text: give a whole number, 0 or more.")
-    return operator.index(n)
+    return count

@@ -92,11 +92,11 @@ def open_engine(
             "have already: CharLM.from_transformers(model, tokenizer)."
         )
     place = _place(os.fspath(name))
+    if engine is not None and not isinstance(engine, str):
+        raise _no_engine(engine)
     chosen = engine or ("llama.cpp" if place.endswith(".gguf") else "transformers")
-    if not isinstance(chosen, str) or chosen not in _ENGINES:
-        raise SettingError(
-            f"unknown engine {shown(engine)}: use {' or '.join(map(repr, _ENGINES))}."
-        )
+    if chosen not in _ENGINES:
+        raise _no_engine(engine)
     for what, given in (("device", device), ("dtype", dtype)):
         if isinstance(given, int | bytes | Iterable) and not isinstance(given, str):
             raise SettingError(f"{what} is {shown(given)}: give its name.")
@@ -108,6 +108,10 @@ def open_engine(
             *(revision, trust_remote_code, device_map, quantization_config),
         )
     )
+
+
+def _no_engine(engine: object) -> SettingError:
+    return SettingError(f"unknown engine {shown(engine)}: use {' or '.join(map(repr, _ENGINES))}.")
 
 
 def _opened(asked: Asked) -> Engine:

@@ -21,7 +21,14 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from charwise.errors import MissingExtraError, SettingError, SpanError, ZeroProbabilityError, shown
+from charwise.errors import (
+    MissingExtraError,
+    SettingError,
+    SpanError,
+    ZeroProbabilityError,
+    items,
+    shown,
+)
 
 if TYPE_CHECKING:
     import pandas
@@ -264,13 +271,14 @@ def in_order(pairs: Iterable[Sequence[int]], size: int, unit: Unit) -> list[tupl
     >>> in_order([(0, 2), (2, 3)], 3, "character")
     [(0, 2), (2, 3)]
     """
-    if unit not in ("character", "byte"):
+    if not isinstance(unit, str) or unit not in ("character", "byte"):
         raise SettingError(f"unknown unit {shown(unit)}: offsets count 'character' or 'byte'.")
-    if not isinstance(pairs, Iterable):
+    listed = items(pairs)
+    if listed is None:
         raise SettingError(f"spans are pairs of integers (start, end), not {shown(pairs)}.")
     good: list[tuple[int, int]] = []
     before = 0
-    for n, pair in enumerate(pairs):
+    for n, pair in enumerate(listed):
         start, end = _two_integers(n, pair)
         wrong = (
             f"it begins before {unit} 0"

@@ -363,7 +363,7 @@ def _device(name: torch.device | str) -> torch.device:
 
     try:
         return torch.device(name)
-    except (RuntimeError, TypeError):
+    except (RuntimeError, TypeError, ValueError, OverflowError):
         raise SettingError(f"there is no device {shown(name)}.") from None
 
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from charwise.errors import TokenizationError, VocabularyError, shown
+from charwise.errors import TokenizationError, VocabularyError, items, shown
 from charwise.tokens.canonical import Canonical, to_bytes
 from charwise.tokens.prompt_parts import Prompt, is_text, parts_of
 
@@ -229,6 +229,7 @@ class Vocabulary:
         >>> Vocabulary.from_bytes([b"a", b"bc"]).encode_beginning(b"aab")
         [0, 0]
         """
+        data = to_bytes(data)
         end = len(data)
         while True:
             try:
@@ -314,7 +315,8 @@ def _checked(
     width: int | None,
 ) -> tuple[bytes | None, ...]:
     """Token bytes as a tuple as long as the output layer is wide, or a `VocabularyError`."""
-    if is_text(tokens) or isinstance(tokens, Mapping) or not isinstance(tokens, Iterable):
+    listed = items(tokens)
+    if listed is None:
         raise VocabularyError(
             f"tokens is of type {type(tokens).__name__}: give a list of bytes, by id."
         )
@@ -323,7 +325,7 @@ def _checked(
     ):
         raise VocabularyError(f"width is {shown(width)}: it is how many logits the model has.")
     checked: list[bytes | None] = []
-    for id, token in enumerate(tokens):
+    for id, token in enumerate(listed):
         if token is not None and not isinstance(token, bytes):
             raise VocabularyError(f"token {id} is {shown(token)}: tokens must be bytes or None.")
         if token == b"" and id not in special and id not in end_ids:

@@ -30,7 +30,7 @@ def check_arguments(
     Raises:
         SettingError: what it is, and what to do.
     """
-    if how not in ("mask", "exact"):
+    if not isinstance(how, str) or how not in ("mask", "exact"):
         raise SettingError(f"how is {shown(how)}: use 'mask' or 'exact'.")
     if not hasattr(model, "generate") or not hasattr(model, "config"):
         raise SettingError(

@@ -194,7 +194,7 @@ def heal_generate(
         SettingError, HealingError: as `HealingLogitsProcessor.validate_params`; "exact" where
             this vLLM does not tell enough, or with what restricts the output.
     """
-    if how not in ("mask", "exact"):
+    if not isinstance(how, str) or how not in ("mask", "exact"):
         raise SettingError(f"how is {shown(how)}: use 'mask' or 'exact'.")
     model = served(llm.llm_engine.model_config)
     healed = [model.heal(prompt, rule) for prompt in prompts]
