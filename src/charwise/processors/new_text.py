@@ -11,7 +11,7 @@ import codecs
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from charwise.errors import HealingError, SettingError
+from charwise.errors import HealingError, SettingError, shown
 from charwise.healing import Rule, cut, prompt_ids
 from charwise.infill import owed, request
 from charwise.template import Template, cut_written, with_sentinels
@@ -185,7 +185,9 @@ class Continuation:
         may_be_lost: bool = False,
     ) -> None:
         if not isinstance(forced, bytes):
-            raise SettingError(f"a forced text is bytes, as healing.cut returns, not {forced!r}.")
+            raise SettingError(
+                f"a forced text is bytes, as healing.cut returns, not {shown(forced)}."
+            )
         self.left = forced
         self.tokens = 0
         self.counted = 0
@@ -305,7 +307,7 @@ class Continuation:
 
 def _left_the_text(left: bytes, token: str) -> HealingError:
     return HealingError(
-        f"the completion must go on with {left!r}, but the engine wrote {token}: it was not "
+        f"the completion must go on with {shown(left)}, but the engine wrote {token}: it was not "
         "masked. Check that charwise's logits processor is installed where the engine runs, and "
         "that no other setting (allowed tokens, bad words, a grammar) forbids that text."
     )

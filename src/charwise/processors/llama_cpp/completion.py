@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-from charwise.errors import ContextLengthError, SettingError, check_count
+from charwise.errors import ContextLengthError, SettingError, check_count, shown
 from charwise.healing import Rule
 from charwise.processors.llama_cpp.logits_processor import (
     EndingLogitsProcessor,
@@ -142,7 +142,7 @@ def _check_arguments(llama: Any, sampling: Mapping[str, Any], max_tokens: int | 
     for name in sampling:
         if name not in known:
             raise SettingError(
-                f"heal_completion does not know {name!r}. Besides its own arguments it takes "
+                f"heal_completion does not know {shown(name)}. Besides its own arguments it takes "
                 f"those of Llama.generate: {', '.join(sorted(known))}."
             )
     if max_tokens is not None:
