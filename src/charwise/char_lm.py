@@ -22,6 +22,7 @@ from charwise.cursor.particles import How, completions
 from charwise.cursor.sampling import Sampling
 from charwise.cursor.state import State, begin
 from charwise.errors import EngineError, SettingError, check_count
+from charwise.healing import Rule
 from charwise.infill import Request, request
 from charwise.known_text.auditor import Auditor
 from charwise.known_text.effort import Effort, effort_of
@@ -578,8 +579,12 @@ class CharLM:
         *,
         order: Order | None = None,
         template: Template | None = None,
+        left: Rule = "auto",
+        right: Rule = "auto",
     ) -> Request:
         """What `infill` asks: how both sides are cut. It leaves a quarter of the window free.
+
+        `left` and `right` say where to cut, as for `charwise.infill.request`.
 
         Raises:
             TemplateError: as `infill`.
@@ -593,6 +598,8 @@ class CharLM:
             Template.of(self.vocabulary) if template is None else template,
             self.index,
             order=order,
+            left=left,
+            right=right,
             most=None if window is None else window - window // 4,
         )
 

@@ -12,12 +12,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from charwise.errors import SettingError, TemplateError
 from charwise.healing import Cut, Rule, cut
 from charwise.tokens.index import SortedVocabulary
-from charwise.tokens.sentinels import SPELLINGS, spelling_of
+from charwise.tokens.sentinels import SPELLINGS, Spelling, spelling_of
 from charwise.tokens.vocabulary import Vocabulary
 
 #: Prefix, suffix, middle; or suffix, prefix, middle.
@@ -186,23 +186,52 @@ def with_sentinels(text: str, vocabulary: Vocabulary) -> str | list[str | int]:
     "print('<fim_prefix>')"
     """
     spelling = spelling_of(set(vocabulary.special.values()))
-    if spelling is None or any(text.count(name) > 1 for name in spelling.in_text if name):
+    found = None if spelling is None else written(text, spelling)
+    if found is None:
         return text
-    before, between, last = map(re.escape, spelling.in_text)
     template = Template.of(vocabulary)
-    start, lead = list(vocabulary.bos_ids), vocabulary.lead.decode()
+    start, prefix = list(vocabulary.bos_ids), vocabulary.lead.decode() + found.prefix
     if template.middle is None:
-        if found := re.fullmatch(f"{between}(.*){before}(.*)", text, re.DOTALL):
-            return _parts(*start, template.suffix, found[1], template.prefix, lead + found[2])
-        return text
-    if found := re.fullmatch(f"{before}(.*){between}(.*){last}", text, re.DOTALL):
-        sides = lead + found[1], template.suffix, found[2]
+        return _parts(*start, template.suffix, found.suffix, template.prefix, prefix)
+    if found.order == "psm":
+        sides = prefix, template.suffix, found.suffix
         return _parts(*start, template.prefix, *sides, template.middle)
+    sides = found.suffix, template.middle, found.prefix
+    return _parts(*start, template.prefix, template.suffix, *sides)
+
+
+class Written(NamedTuple):
+    """Both sides of a template that is written out in a text.
+
+    >>> Written("a", "b", "psm").suffix
+    'b'
+    """
+
+    prefix: str
+    suffix: str
+    order: Order
+
+
+def written(text: str, spelling: Spelling) -> Written | None:
+    """Both sides of a text that is a whole template, as `with_sentinels` says; None if it is none.
+
+    >>> spelling = spelling_of({"<fim_prefix>", "<fim_suffix>", "<fim_middle>"})
+    >>> written("<fim_prefix>a<fim_suffix>b<fim_middle>", spelling)
+    Written(prefix='a', suffix='b', order='psm')
+    """
+    if any(text.count(name) > 1 for name in spelling.in_text if name):
+        return None
+    before, between, last = map(re.escape, spelling.in_text)
+    if spelling.middle is None:
+        if found := re.fullmatch(f"{between}(.*){before}(.*)", text, re.DOTALL):
+            return Written(found[2], found[1], "spm")
+        return None
+    if found := re.fullmatch(f"{before}(.*){between}(.*){last}", text, re.DOTALL):
+        return Written(found[1], found[2], "psm")
     before = re.escape(spelling.in_text[0].rstrip())  # two sentinels share the space between them
     if found := re.fullmatch(f"{before}{between}(.*){last}(.*)", text, re.DOTALL):
-        sides = found[1], template.middle, found[2]
-        return _parts(*start, template.prefix, template.suffix, *sides)
-    return text
+        return Written(found[2], found[1], "spm")
+    return None
 
 
 def _parts(*parts: str | int) -> list[str | int]:

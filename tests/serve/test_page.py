@@ -11,8 +11,8 @@ import pytest
 
 import charwise
 from charwise import CharLM, healing
+from serving import running
 
-pytest.importorskip("fastapi", reason="the page needs: pip install 'charwise[serve]'")
 api = pytest.importorskip("playwright.sync_api", reason="needs: pip install playwright")
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium-headless-shell", "chromium"))), None)
@@ -30,10 +30,8 @@ def lm() -> CharLM:
 
 @pytest.fixture(scope="module")
 def address(lm: CharLM) -> Iterator[str]:
-    from pages import serving
-
-    with serving(lm) as url:
-        yield url
+    with running(lm) as one:
+        yield one.url
 
 
 @pytest.fixture(scope="module")
@@ -197,7 +195,7 @@ def test_characters_of_all_kinds(page: Page) -> None:
 def test_a_text_that_is_too_long_is_said_to_be(opened: Page) -> None:
     opened.page.fill("#text", "x" * 9000)
     opened.page.wait_for_function("() => document.getElementById('status').textContent !== ''")
-    assert "too long" in opened.texts("#status")[0]
+    assert "at most 8000 characters" in opened.texts("#status")[0]
     opened.write("x = 1")
     assert opened.texts("#status") == [""]
     opened.complaints.clear()  # of the browser, about the answer

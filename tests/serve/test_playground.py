@@ -8,16 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("fastapi", reason="the page needs: pip install 'charwise[serve]'")
-
 from fastapi.testclient import TestClient
-from pages import app_of
 
 import charwise
 from charwise import CharLM, heal_generate, healing
 from charwise.models import EMBEDDED
+from charwise.serve.app import application
 from charwise.serve.playground.routes import MOST
+from charwise.serve.server import Settings
 
 TEXTS = [
     "def sweep(self):\n    self.sw",
@@ -36,7 +34,8 @@ def lm() -> CharLM:
 
 @pytest.fixture(scope="module")
 def page(lm: CharLM) -> Iterator[TestClient]:
-    with TestClient(app_of(lm)) as client:
+    app = application(lm, Settings())
+    with TestClient(app, base_url="http://127.0.0.1") as client:
         yield client
 
 
@@ -178,10 +177,12 @@ def test_texts_of_all_kinds(page: TestClient) -> None:
         assert (seen["covering"] is None) == (not text)
         for what in ("complete", "surprisal", "walk"):
             asked(page, what, text)
+    assert asked(page, "surprisal", source)["left_out"] == 6000 - 400
     halved = page.post("/playground/look", content=b'{"text": "\\ud83d"}')
-    assert halved.status_code in (200, 422)
+    assert halved.status_code in (200, 400)
     too_long = page.post("/playground/look", json={"text": "a" * (MOST + 1)})
-    assert too_long.status_code == 422
+    assert too_long.status_code == 400
+    assert "text" in too_long.json()["error"]["message"]
 
 
 def test_the_files_of_the_page(page: TestClient) -> None:

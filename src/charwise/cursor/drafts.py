@@ -137,6 +137,7 @@ class Drafts:
         self.shared = state.shared
         self.tree = self.shared.evaluated.tree
         self.mine: list[int] = []
+        self.rows: list[tuple[Draft, torch.Tensor]] = []  # what the last tokens were drawn from
         seed = secrets.randbits(63) if sampling.seed is None else int(sampling.seed)
         self.rng = np.random.default_rng(seed)
         device = self.shared.engine.device
@@ -181,11 +182,12 @@ class Drafts:
                 draft.node = node
             logprobs = self.tree.logprobs([draft.node for draft in drafts])
             self.tree.forget(nodes)
-        drafts, allowed = self._reachable(drafts, logprobs)
+        drafts, allowed = self.reachable(drafts, logprobs)
         if not drafts:
             return
         tokens = draw_tokens(allowed, self.sampling, self.torch_rng)
         scores = allowed.gather(1, tokens[:, None])[:, 0].double().tolist()
+        self.rows = list(zip(drafts, allowed, strict=True))
         for draft, token, score in zip(drafts, tokens.tolist(), scores, strict=True):
             draft.logprob += score
             draft.token = token
@@ -193,12 +195,16 @@ class Drafts:
                 draft.finish = "end"
                 continue
             draft.token_ids.append(token)
-            draft.raw += vocabulary.tokens[token] or b""
-            if draft.may_follow is not None:
-                draft.may_follow = draft.may_follow.after(vocabulary.tokens[token] or b"")
+            self.take(draft, vocabulary.tokens[token] or b"")
             self._check(draft)
 
-    def _reachable(
+    def take(self, draft: Draft, data: bytes) -> None:
+        """Add the bytes of a token to a draft."""
+        draft.raw += data
+        if draft.may_follow is not None:
+            draft.may_follow = draft.may_follow.after(data)
+
+    def reachable(
         self, drafts: list[Draft], logprobs: torch.Tensor
     ) -> tuple[list[Draft], torch.Tensor]:
         """The drafts that can go on as they may, and their rows, −inf where they may not."""

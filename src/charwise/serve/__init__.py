@@ -1,1 +1,1 @@
-"""The model where editors reach it: documents, a language server, and a page to look at."""
+"""Completions for editors: an HTTP server, sessions, a language server, and a page to look at."""

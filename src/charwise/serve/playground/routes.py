@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from importlib.resources import files
 from typing import Any
 
-from fastapi import APIRouter, FastAPI, HTTPException
-from fastapi.responses import JSONResponse, Response
+from fastapi import APIRouter
 from pydantic import BaseModel, Field
+from starlette.requests import Request
+from starlette.responses import Response
 
 from charwise.char_lm import CharLM
 from charwise.cursor.state import State
-from charwise.errors import CharwiseError
+from charwise.serve.bodies import answered, gone, read, respond
 from charwise.serve.playground.views import (
     covering_view,
     next_view,
@@ -20,6 +21,9 @@ from charwise.serve.playground.views import (
     tokens_view,
 )
 from charwise.serve.playground.walk import completions_view, walk_view
+from charwise.serve.refusals import Refused
+from charwise.serve.server import Server
+from charwise.tokens.prompts import split
 
 #: Characters of a text that the page may ask about.
 MOST = 8_000
@@ -33,6 +37,9 @@ _FILES = {
     "walk.js": "text/javascript; charset=utf-8",
 }
 
+#: Paths that a browser opens by itself, and can show no key for: what they ask for needs it.
+PAGES = frozenset({"/", *(f"/playground/{name}" for name in _FILES)})
+
 #: Nothing of the page comes from elsewhere, or goes there; no text becomes markup or script.
 _SAFE = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
@@ -43,8 +50,8 @@ _SAFE = {
     "Cache-Control": "no-cache",
 }
 
-#: A function of the model, run where the model is.
-Run = Callable[[Callable[[CharLM], dict[str, Any]]], Awaitable[dict[str, Any]]]
+#: What a view shows of a text.
+View = Callable[[CharLM, bytes], dict[str, Any]]
 
 
 class Text(BaseModel):
@@ -53,48 +60,44 @@ class Text(BaseModel):
     text: str = Field(max_length=MOST)
 
 
-def mount(app: FastAPI, run: Run, state_of: Callable[[CharLM, bytes], State]) -> None:
-    """Add the page at `/`, and what it asks for below `/playground`, to an app.
+def router(server: Server) -> APIRouter:
+    """The page at `/`, and what it asks for below `/playground`."""
+    routes = APIRouter()
 
-    Args:
-        app: of the server.
-        run: calls a function of the model on the thread that has it, and awaits the result.
-        state_of: the state after a text, on that thread; one that is near is known already.
-    """
-    router = APIRouter(include_in_schema=False)
+    def state_of(lm: CharLM, raw: bytes) -> State:
+        return server.completions.memory.after(*split(lm.vocabulary, raw)).state
 
-    @router.get("/")
+    async def view(request: Request, made: View) -> Response:
+        body = await read(request, server, Text)
+        raw = body.text.encode("utf-8", "replace")  # half an emoji is what a browser may send
+        found = await answered(request, server.run(lambda lm: made(lm, raw), typed=True))
+        return gone() if found is False else respond(found)
+
+    @routes.get("/")
     async def page() -> Response:
         return _file("index.html")
 
-    @router.get("/playground/{name}")
+    @routes.get("/playground/{name}")
     async def file(name: str) -> Response:
         return _file(name)
 
-    async def view(text: Text, made: Callable[[CharLM, bytes], dict[str, Any]]) -> Response:
-        raw = text.text.encode("utf-8", "replace")  # half an emoji is what a browser may send
-        try:
-            return JSONResponse(await run(lambda lm: made(lm, raw)))
-        except CharwiseError as error:
-            return JSONResponse({"error": {"message": str(error)}}, 400)
+    @routes.post("/playground/look")
+    async def look(request: Request) -> Response:
+        return await view(request, lambda lm, raw: _look(lm, raw, state_of(lm, raw)))
 
-    @router.post("/playground/look")
-    async def look(text: Text) -> Response:
-        return await view(text, lambda lm, raw: _look(lm, raw, state_of(lm, raw)))
+    @routes.post("/playground/complete")
+    async def complete(request: Request) -> Response:
+        return await view(request, lambda lm, raw: completions_view(lm, raw, state_of(lm, raw)))
 
-    @router.post("/playground/complete")
-    async def complete(text: Text) -> Response:
-        return await view(text, lambda lm, raw: completions_view(lm, raw, state_of(lm, raw)))
+    @routes.post("/playground/surprisal")
+    async def surprisal(request: Request) -> Response:
+        return await view(request, surprisal_view)
 
-    @router.post("/playground/surprisal")
-    async def surprisal(text: Text) -> Response:
-        return await view(text, surprisal_view)
+    @routes.post("/playground/walk")
+    async def walk(request: Request) -> Response:
+        return await view(request, walk_view)
 
-    @router.post("/playground/walk")
-    async def walk(text: Text) -> Response:
-        return await view(text, walk_view)
-
-    app.include_router(router)
+    return routes
 
 
 def _look(lm: CharLM, raw: bytes, state: State) -> dict[str, Any]:
@@ -108,6 +111,6 @@ def _look(lm: CharLM, raw: bytes, state: State) -> dict[str, Any]:
 
 def _file(name: str) -> Response:
     if name not in _FILES:
-        raise HTTPException(404, f"there is no {name!r}.")
+        raise Refused(404, f"there is no page {name!r}.")
     content = files("charwise.serve.playground").joinpath("page", name).read_bytes()
     return Response(content, media_type=_FILES[name], headers=_SAFE)

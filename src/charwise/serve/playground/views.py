@@ -26,6 +26,9 @@ _CONTEXTS, _MEMBERS = 24, 4
 #: Next characters that are listed, and the probability until which they are looked for.
 _CHARACTERS, _COVERAGE = 8, 0.9
 
+#: Characters whose surprisal is shown.
+_SCORED = 400
+
 #: What is less probable is not listed.
 _LEAST = 1e-6
 
@@ -215,21 +218,25 @@ def leaves(children: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def surprisal_view(lm: CharLM, text: bytes) -> dict[str, Any]:
-    """The surprisal of each character, in bits.
+    """The surprisal of each character, in bits: of the last `_SCORED` of a longer text.
 
     >>> import charwise
     >>> view = surprisal_view(charwise.load(), b"import numpy")
-    >>> len(view["characters"]), view["characters"][-1]["bits"] < 1
-    (12, True)
+    >>> len(view["characters"]), view["characters"][-1]["bits"] < 1, view["left_out"]
+    (12, True, 0)
     """
-    if not text:
-        return {"characters": [], "bits": 0.0, "bits_per_byte": 0.0}
-    score = lm.score(text)
+    letters = text.decode("utf-8", "surrogateescape")
+    before, scored = letters[:-_SCORED], letters[-_SCORED:]
+    if not scored:
+        return {"characters": [], "bits": 0.0, "bits_per_byte": 0.0, "left_out": 0}
+    context = before[-4 * _SCORED :].encode("utf-8", "surrogateescape")
+    score = lm.score(scored.encode("utf-8", "surrogateescape"), context=context)
     spans = score.chars()
     return {
         "characters": [{"text": span.text, "bits": _finite(span.surprisal)} for span in spans],
         "bits": _finite(spans[-1].cumulative),
         "bits_per_byte": _finite(score.bits_per_byte),
+        "left_out": len(before),
     }
 
 

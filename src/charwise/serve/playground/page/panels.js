@@ -86,7 +86,7 @@ function bar(row, name, p) {
   return el("li", {}, row);
 }
 
-export function showSurprisal({ characters, bits, bits_per_byte: each }) {
+export function showSurprisal({ characters, bits, bits_per_byte: each, left_out: before }) {
   byId("heat").replaceChildren(...characters.map(({ text, bits: own }) => {
     const span = el("span", { text, title: `${own === null ? "impossible" : own.toFixed(2) + " bits"}` });
     const strength = own === null ? 1 : Math.min(1, own / 12);
@@ -94,7 +94,7 @@ export function showSurprisal({ characters, bits, bits_per_byte: each }) {
     return span;
   }));
   byId("bits").textContent = characters.length
-    ? `${bits.toFixed(1)} bits in all, ${each.toFixed(2)} for each byte. The stronger the colour of a ` +
+    ? (before ? `The last ${characters.length} letters: ` : "") + `${bits.toFixed(1)} bits in all, ${each.toFixed(2)} for each byte. The stronger the colour of a ` +
       "letter, the less the model expected it: a bit is one halving."
     : "";
 }

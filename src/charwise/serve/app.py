@@ -1,0 +1,70 @@
+"""The server: every dialect's routes around one model.
+
+    charwise serve
+    uvicorn.run(application(charwise.load(), Settings()))
+
+What was refused, and why, is said in the form of the dialect (`refusals.py`); who may ask is
+settled before a body is read (`gate.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+from pydantic import ValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from charwise.char_lm import CharLM
+from charwise.errors import CharwiseError
+from charwise.serve import llama_cpp, ollama, openai, own, session
+from charwise.serve.bodies import respond
+from charwise.serve.gate import Gate
+from charwise.serve.playground import routes
+from charwise.serve.playground.routes import PAGES
+from charwise.serve.refusals import Refused, body_of, refusal_of
+from charwise.serve.server import Server, Settings
+
+
+def application(lm: CharLM, settings: Settings) -> FastAPI:
+    """The app that serves a model; `app.state.server` is the `Server`.
+
+    >>> import charwise
+    >>> app = application(charwise.load(), Settings())
+    >>> "/v1/next" in {route.path for route in app.routes if hasattr(route, "path")}
+    True
+    >>> app.state.server.close()
+    """
+    server = Server(lm, settings)
+
+    @asynccontextmanager
+    async def live(_: FastAPI) -> AsyncIterator[None]:
+        await server.run(lambda lm: lm.next("a"))  # what is made once, before it is needed
+        try:
+            yield
+        finally:
+            server.close()
+
+    app = FastAPI(title="charwise", lifespan=live, openapi_url=None, docs_url=None, redoc_url=None)
+    app.state.server = server
+    for dialect in (openai, llama_cpp, ollama, own, session, routes):
+        app.include_router(dialect.router(server))
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        return Response(server.metrics.text(), media_type="text/plain; version=0.0.4")
+
+    async def failed(request: Request, error: Exception) -> Response:
+        if isinstance(error, HTTPException):
+            refused = Refused(error.status_code, f"{error.detail}: {request.url.path}")
+        else:
+            refused = refusal_of(error)
+        return respond(body_of(request.url.path, refused), refused.status, refused.headers)
+
+    for kind in (HTTPException, CharwiseError, ValidationError, Exception):
+        app.add_exception_handler(kind, failed)
+    app.add_middleware(Gate, settings=settings, pages=PAGES)
+    return app

@@ -1,0 +1,192 @@
+"""What a request asks for, whatever dialect it was written in, and what answers it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, get_args
+
+from charwise.cursor.sampling import Sampling
+from charwise.errors import SettingError, check_count, check_number
+from charwise.tokens.prompt_parts import Prompt
+from charwise.tokens.stops import Stops, StopStrings
+
+#: How the end of a prompt is treated: conditioned on as characters, healed, or left as it is.
+Mode = Literal["exact", "healed", "plain"]
+
+#: Where a completion may end by itself: at the end of its line, or of the block it is in.
+Until = Literal["line", "block"]
+
+#: Completions of one prompt, and tokens of one completion, at most.
+MOST_COMPLETIONS, MOST_TOKENS = 64, 1_000_000
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A completion that is asked for.
+
+    Attributes:
+        prompt: what comes before it: text, or a list of texts and token ids.
+        suffix: what comes after it; None, as "", where nothing is known.
+        mode: how the prompt's end is treated.
+        n: candidates. At temperature 0 they differ.
+        max_tokens: tokens of each, and `max_bytes` bytes; None for as many as there is room for.
+        temperature, top_p, top_k, seed: as for `CharLM.complete`. A request with a seed is always
+            computed: it asks for what can be had again.
+        stop: strings before which it ends.
+        indent: it ends before a line that is indented by less.
+        until: "line" or "block".
+        seconds: a time budget, from when the model begins with it.
+        line_seconds: another one, which counts once a whole line is there.
+        threshold: a candidate less probable than this is not offered.
+        top: alternatives to list for each token; None for no log-probabilities at all.
+
+    >>> Asked("import nu", until="page")
+    Traceback (most recent call last):
+    charwise.errors.SettingError: until is 'page': choose 'line' or 'block', or leave it out.
+    """
+
+    prompt: Prompt
+    suffix: str | bytes | None = None
+    mode: Mode = "exact"
+    n: int = 1
+    max_tokens: int | None = None
+    max_bytes: int | None = None
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    seed: int | None = None
+    stop: StopStrings = None
+    indent: int = 0
+    until: Until | None = None
+    seconds: float | None = None
+    line_seconds: float | None = None
+    threshold: float = 0.0
+    top: int | None = None
+    sampling: Sampling = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.mode not in get_args(Mode):
+            raise SettingError(f"mode is {self.mode!r}: choose 'exact', 'healed' or 'plain'.")
+        if self.until not in (None, *get_args(Until)):
+            raise SettingError(
+                f"until is {self.until!r}: choose 'line' or 'block', or leave it out."
+            )
+        check_count("n", self.n, 1)
+        for name in ("max_tokens", "max_bytes", "top"):
+            if getattr(self, name) is not None:
+                check_count(name, getattr(self, name), 0)
+        if self.n > MOST_COMPLETIONS:
+            raise SettingError(f"n is {self.n}: it must be {MOST_COMPLETIONS} or less.")
+        check_count("indent", self.indent, 0)
+        for name in ("seconds", "line_seconds"):
+            if getattr(self, name) is not None:
+                check_number(name, getattr(self, name), 0.0, math.inf)
+        check_number("threshold", self.threshold, 0.0, 1.0)
+        Stops(self.stop)
+        sampling = Sampling(self.temperature, self.top_p, self.top_k, self.seed)
+        object.__setattr__(self, "sampling", sampling)
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether the answer may come from what was offered before."""
+        return self.temperature == 0 and self.seed is None and self.top is None
+
+
+class Piece(NamedTuple):
+    """A token of a completion, as far as it is beyond the prompt.
+
+    Attributes:
+        raw: its bytes; empty for the end of text.
+        logprob: nats.
+        id: of the token.
+        top: alternatives with their log-probabilities, where they were asked for.
+
+    >>> Piece(b"y", -0.5, 88).raw
+    b'y'
+    """
+
+    raw: bytes
+    logprob: float
+    id: int
+    top: tuple[tuple[bytes, float], ...] = ()
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A completion.
+
+    Attributes:
+        text, raw: what to insert. `text` begins with a character that the prompt left incomplete.
+        logprob: of the tokens that hold it, nats.
+        finish: "end" (end of text), "stop", "line", "block", "suffix" (what follows would be
+            repeated), "length", "window", "time" or "cancelled".
+        stopped_by: the stop string that ended it.
+        pieces: its tokens.
+
+    >>> Candidate("y = 1", b"y = 1", -1.0, "stop", None, ()).accept_word
+    1
+    """
+
+    text: str
+    raw: bytes
+    logprob: float
+    finish: str
+    stopped_by: bytes | None
+    pieces: tuple[Piece, ...]
+
+    @property
+    def probability(self) -> float:
+        """That of the tokens that hold it."""
+        return math.exp(min(0.0, self.logprob))
+
+    @property
+    def accept_word(self) -> int:
+        """How many characters a user takes who accepts a word."""
+        from charwise.serve.endings import word_length
+
+        return word_length(self.text)
+
+    @property
+    def accept_line(self) -> int:
+        """How many characters a user takes who accepts a line, its end not among them."""
+        from charwise.serve.endings import line_length
+
+        return line_length(self.text)
+
+
+#: Where nothing is offered.
+NOTHING = Candidate("", b"", 0.0, "stop", None, ())
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a request comes to.
+
+    Attributes:
+        candidates: the most probable for its length first; as drawn, at a temperature.
+        prompt_tokens: of the prompt, as it is counted.
+        from_memory: whether it had been offered before.
+        cached: prompt tokens that were known before.
+        seconds: that it took, and `prompt_seconds` until the prompt was read.
+        forced: bytes at the end of the prompt that the model wrote again.
+        limited: whether time ended it.
+    """
+
+    candidates: tuple[Candidate, ...]
+    prompt_tokens: int
+    from_memory: bool = False
+    cached: int = 0
+    seconds: float = 0.0
+    prompt_seconds: float = 0.0
+    forced: bytes = b""
+
+    @property
+    def written(self) -> int:
+        """Tokens of all candidates."""
+        return sum(len(one.pieces) for one in self.candidates)
+
+    @property
+    def limited(self) -> bool:
+        """Whether time ended it."""
+        return any(one.finish == "time" for one in self.candidates)

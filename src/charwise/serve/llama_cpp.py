@@ -1,0 +1,278 @@
+"""llama.cpp's own endpoints: `/infill`, `/completion`, `/health`, `/props`, `/tokenize`, …"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Any
+
+from fastapi import APIRouter
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from charwise.serve.asked import MOST_TOKENS, NOTHING, Answer, Asked, Candidate
+from charwise.serve.bodies import Body, answered, event, events, gone, read, respond
+from charwise.serve.prompts import sides_of
+from charwise.serve.refusals import Refused, body_of, refusal_of
+from charwise.serve.server import Server
+from charwise.tokens.prompt_parts import Prompt
+
+Message = dict[str, Any]
+
+#: Our ends in their words.
+_TYPES = {"end": "eos", "stop": "word"}
+
+
+class CompletionBody(Body):
+    """`/completion`; `/infill` takes more. Fields that are not listed are ignored."""
+
+    prompt: str | list[str | int] = ""
+    n_predict: int | None = Field(None, le=MOST_TOKENS)
+    max_tokens: int | None = Field(None, le=MOST_TOKENS)
+    temperature: float | None = Field(None, ge=0)
+    top_k: int | None = None
+    top_p: float | None = None
+    samplers: list[str] | None = None
+    seed: int | None = None
+    stop: str | list[str] | None = None
+    stream: bool | None = None
+    n_cmpl: int | None = None
+    n: int | None = None
+    n_probs: int | None = Field(None, ge=0, le=100)
+    t_max_predict_ms: float | None = None
+    response_fields: list[str] | None = None
+    return_tokens: bool | None = None
+
+    def sides(self) -> tuple[Prompt, str | None]:
+        """What is before and after the completion."""
+        prompt: Any = self.prompt
+        if isinstance(prompt, list) and all(isinstance(part, str) for part in prompt):
+            prompt = "".join(prompt)
+        return prompt, None
+
+    def asked(self, server: Server) -> Asked:
+        """The request.
+
+        Where a list of samplers has none of temperature, the most probable is taken: so editors
+        mean it.
+        """
+        prompt, suffix = self.sides()
+        most = self.n_predict if self.n_predict is not None else self.max_tokens
+        cold = self.samplers is not None and "temperature" not in self.samplers
+        seed = None if self.seed is None or self.seed < 0 else self.seed
+        line = self.t_max_predict_ms
+        top_p = 1.0 if self.top_p is None or self.top_p <= 0 else min(self.top_p, 1.0)
+        return Asked(
+            prompt,
+            suffix,
+            n=self.n_cmpl or self.n or 1,
+            max_tokens=None if most is None or most < 0 else most,
+            temperature=0.0 if cold else self.temperature or 0.0,
+            top_p=top_p,
+            top_k=max(0, self.top_k or 0),
+            seed=seed,
+            stop=tuple(one for one in _list(self.stop) if one),
+            line_seconds=None if line is None or line <= 0 else line / 1000,
+            top=self.n_probs or None,
+            **self.common(server),
+        )
+
+
+class InfillBody(CompletionBody):
+    """`/infill`. What other files hold (`input_extra`) is not read."""
+
+    input_prefix: str = ""
+    input_suffix: str = ""
+
+    def sides(self) -> tuple[Prompt, str | None]:
+        """`prompt` comes after the prefix, as in llama.cpp's server."""
+        prompt, _ = super().sides()
+        if not isinstance(prompt, str):
+            raise Refused(400, "prompt is the text before the cursor on its line.", "prompt")
+        return self.input_prefix + prompt, self.input_suffix
+
+
+class TokenizeBody(BaseModel):
+    """`/tokenize`."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    content: str | None = None
+    add_special: bool = False
+    with_pieces: bool = False
+
+
+class DetokenizeBody(BaseModel):
+    """`/detokenize`."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    tokens: list[int] = []
+
+
+def router(server: Server) -> APIRouter:
+    """The routes of a server."""
+    routes = APIRouter()
+
+    async def complete(request: Request, body: CompletionBody) -> Response:
+        asked = body.asked(server)
+        sides_of(asked, server.lm.vocabulary)
+        if body.stream:
+            return await events(request, _streamed(server, body, asked))
+        answer = await answered(request, server.answer(asked))
+        if answer is False:
+            return gone()
+        every = [_message(server, body, answer, one) for one in answer.candidates or (NOTHING,)]
+        return respond(every[0] if asked.n == 1 else every)
+
+    @routes.post("/infill")
+    async def infill(request: Request) -> Response:
+        return await complete(request, await read(request, server, InfillBody))
+
+    @routes.post("/completion")
+    @routes.post("/completions")
+    async def completion(request: Request) -> Response:
+        return await complete(request, await read(request, server, CompletionBody))
+
+    @routes.get("/health")
+    async def health() -> Response:
+        return respond({"status": "ok"})
+
+    @routes.get("/props")
+    async def props() -> Response:
+        window = server.lm.engine.window
+        return respond(
+            {
+                "default_generation_settings": {"n_ctx": window, "params": {"temperature": 0.0}},
+                "total_slots": 1,
+                "model_path": server.settings.name,
+                "model_alias": server.settings.name,
+                "build_info": "charwise",
+                "modalities": {"vision": False, "audio": False},
+                "fills_in": server.completions.template is not None,
+                "mode": server.settings.mode,
+            }
+        )
+
+    @routes.post("/tokenize")
+    async def tokenize(request: Request) -> Response:
+        body = await read(request, server, TokenizeBody)
+        vocabulary = server.lm.vocabulary
+        ids = vocabulary.encode(body.content or "")
+        if body.add_special:
+            ids = [*vocabulary.bos_ids, *ids]
+        if not body.with_pieces:
+            return respond({"tokens": ids})
+        pieces = [{"id": id, "piece": _piece(vocabulary.tokens[id] or b"")} for id in ids]
+        return respond({"tokens": pieces})
+
+    @routes.post("/detokenize")
+    async def detokenize(request: Request) -> Response:
+        body = await read(request, server, DetokenizeBody)
+        raw = server.lm.vocabulary.decode(body.tokens)
+        return respond({"content": raw.decode("utf-8", "replace")})
+
+    return routes
+
+
+def _list(stop: str | list[str] | None) -> list[str]:
+    return [stop] if isinstance(stop, str) else stop or []
+
+
+def _piece(raw: bytes) -> str | list[int]:
+    """Text, or bytes that are no part of one, as llama.cpp lists them."""
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return list(raw)
+
+
+def _message(server: Server, body: CompletionBody, answer: Answer, one: Candidate) -> Message:
+    """A whole answer, or those of its fields that were asked for."""
+    known = answer.cached
+    found: Message = {
+        "index": 0,
+        "content": one.text,
+        "tokens": [piece.id for piece in one.pieces] if body.return_tokens else [],
+        "id_slot": 0,
+        "stop": True,
+        "model": server.settings.name,
+        "tokens_predicted": len(one.pieces),
+        "tokens_evaluated": answer.prompt_tokens,
+        "has_new_line": "\n" in one.text,
+        "truncated": False,
+        "stop_type": _TYPES.get(one.finish, "limit"),
+        "stopping_word": (one.stopped_by or b"").decode("utf-8", "replace"),
+        "tokens_cached": known,
+        "timings": _timings(answer, one),
+        "probability": one.probability,
+        "accept_word": one.accept_word,
+        "accept_line": one.accept_line,
+        "finish": one.finish,
+    }
+    if body.n_probs:
+        found["completion_probabilities"] = [_probabilities(piece) for piece in one.pieces]
+    if body.response_fields is None:
+        return found
+    return {name: value for name in body.response_fields for value in _nested(found, name)}
+
+
+def _nested(found: Message, name: str) -> list[Any]:
+    """The value of a field, `a/b` for field b of a; none where there is no such field."""
+    value: Any = found
+    for part in name.split("/"):
+        if not isinstance(value, dict) or part not in value:
+            return []
+        value = value[part]
+    return [value]
+
+
+def _timings(answer: Answer, one: Candidate) -> Message:
+    read_ = max(answer.prompt_tokens - answer.cached, 0)
+    written = len(one.pieces)
+    prompt_ms = 1000 * answer.prompt_seconds
+    predicted_ms = 1000 * max(answer.seconds - answer.prompt_seconds, 0.0)
+    return {
+        "cache_n": answer.cached,
+        "prompt_n": read_,
+        "prompt_ms": prompt_ms,
+        "prompt_per_token_ms": prompt_ms / max(read_, 1),
+        "prompt_per_second": 1000 * read_ / max(prompt_ms, 1e-3),
+        "predicted_n": written,
+        "predicted_ms": predicted_ms,
+        "predicted_per_token_ms": predicted_ms / max(written, 1),
+        "predicted_per_second": 1000 * written / max(predicted_ms, 1e-3),
+    }
+
+
+def _probabilities(piece: Any) -> Message:
+    tops = [
+        {"token": raw.decode("utf-8", "replace"), "logprob": max(logprob, -9999.0)}
+        for raw, logprob in piece.top
+    ]
+    return {
+        "id": piece.id,
+        "token": piece.raw.decode("utf-8", "replace"),
+        "bytes": list(piece.raw),
+        "logprob": max(piece.logprob, -9999.0),
+        "top_logprobs": tops,
+    }
+
+
+async def _streamed(server: Server, body: CompletionBody, asked: Asked) -> AsyncGenerator[bytes]:
+    """Pieces as they are drawn; last, all but the content."""
+    begun = False  # from then on errors are told in the stream
+    try:
+        async for piece in server.stream(asked):
+            begun = True
+            if isinstance(piece, Answer):
+                for number, one in enumerate(piece.candidates or (NOTHING,)):
+                    last = _message(server, body, piece, one)
+                    yield event(last | {"index": number, "content": ""})
+            else:
+                number, text = piece
+                yield event({"index": number, "content": text, "tokens": [], "stop": False})
+    except Exception as error:
+        if not begun:
+            raise
+        yield event(body_of("/completion", refusal_of(error)))

@@ -1,0 +1,183 @@
+"""What is known of texts that were asked about: states, by what their text is.
+
+Requests carry whole texts, which differ by a key from the last. Whose they are plays no part: the
+longest known text that a new one begins like is where it goes on from.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable
+from typing import NamedTuple
+
+from charwise.char_lm import CharLM
+from charwise.cursor.middle import opening_of
+from charwise.cursor.shared_tree import SharedTree
+from charwise.cursor.state import State, begin
+from charwise.infill import Request
+from charwise.known_text.effort import Effort
+from charwise.tokens.prompts import Opening
+
+#: States that are kept at most, and the bytes of what was evaluated for them.
+MOST_STATES, MOST_BYTES = 256, 2**30
+
+#: Bytes typed since a prompt was divided into prefix and suffix, until it is divided anew.
+_TYPED = 512
+
+#: States before one that deletions go back to, and bytes of their texts.
+_BACK, _BACK_BYTES = 4096, 2**23
+
+
+class Known(NamedTuple):
+    """A state, and the text that it stands for.
+
+    Attributes:
+        text: before the cursor.
+        state: after it.
+        asked: the request, of a state between two sides.
+        typed: bytes added since the state's prompt was read.
+    """
+
+    text: bytes
+    state: State
+    asked: Request | None = None
+    typed: int = 0
+
+
+class Memory:
+    """States of one model, by content; those used longest ago are forgotten.
+
+    For one thread: the one that has the model.
+
+    Args:
+        lm: the model.
+        most_bytes: of what is kept, as estimated from the contexts evaluated.
+
+    >>> import charwise
+    >>> memory = Memory(charwise.load())
+    >>> opening = Opening(memory.lm.vocabulary.bos_ids, b"")
+    >>> first, second = memory.after(opening, b"import nu"), memory.after(opening, b"import num")
+    >>> second.state.shared is first.state.shared, memory.trees
+    (True, 1)
+    """
+
+    def __init__(self, lm: CharLM, most_bytes: int = MOST_BYTES) -> None:
+        self.lm = lm
+        self._most_bytes = most_bytes
+        self._kept: OrderedDict[tuple[Hashable, bytes], Known] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    @property
+    def trees(self) -> int:
+        """How many token trees are kept."""
+        return len(self._shared())
+
+    @property
+    def size(self) -> int:
+        """Bytes of what was evaluated and is kept, about."""
+        return sum(map(self._size, self._shared()))
+
+    def after(self, opening: Opening, whole: bytes, effort: Effort | None = None) -> Known:
+        """What is known after a text.
+
+        Raises:
+            ZeroProbabilityError: if the model gives the text probability zero.
+        """
+        effort = effort or self.lm.effort
+        key = (opening, effort)
+        known, both = self._nearest(key, whole)
+        if known is None or both <= known.state.shared.start:
+            state = begin(self.lm.engine, self.lm.index, opening, whole, effort)
+            return self._keep(key, Known(whole, state))
+        return self._keep(key, self._moved(known, whole, both), known)
+
+    def between(self, prefix: bytes, suffix: bytes, effort: Effort | None = None) -> Known:
+        """What is known between two texts, by a model that fills in.
+
+        What is typed after the prompt was divided is conditioned on as the beginning of the
+        middle: the prompt stays, and a key costs what it costs elsewhere.
+
+        Raises:
+            TemplateError: the model has no sentinels.
+        """
+        effort = effort or self.lm.effort
+        key = (suffix, effort)
+        known, both = self._nearest(key, prefix)
+        back = 0 if known is None else len(known.text) - both
+        if known is None or back > len(known.state.raw) or known.typed > _TYPED:
+            asked = self.lm.infill_request(prefix, suffix)
+            state = begin(self.lm.engine, self.lm.index, *opening_of(asked, self.lm.index), effort)
+            return self._keep(key, Known(prefix, state, asked))
+        return self._keep(key, self._moved(known, prefix, both), known)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._kept.clear()
+
+    def _nearest(self, key: Hashable, text: bytes) -> tuple[Known | None, int]:
+        """The state of the longest text that this one begins like, and for how many bytes."""
+        best: tuple[int, int] = (-1, 0)
+        found = None
+        for (other, _), known in self._kept.items():
+            if other == key:
+                both = common(known.text, text)
+                if (both, -len(known.text)) > best:
+                    best, found = (both, -len(known.text)), known
+        return found, best[0]
+
+    def _moved(self, known: Known, text: bytes, both: int) -> Known:
+        """The state of another text with this beginning."""
+        back, more = len(known.text) - both, text[both:]
+        state = known.state.without_bytes(back) if back else known.state
+        state = state + more if more else state
+        return Known(text, state, known.asked, max(0, known.typed - back) + len(more))
+
+    def _keep(self, key: Hashable, known: Known, grown_from: Known | None = None) -> Known:
+        if grown_from is not None and known.text.startswith(grown_from.text):
+            self._kept.pop((key, grown_from.text), None)  # its parents know it
+        self._kept[key, known.text] = known
+        self._kept.move_to_end((key, known.text))
+        _forget_parents(known.state)
+        while len(self._kept) > 1 and (
+            len(self._kept) > MOST_STATES or self.size > self._most_bytes
+        ):
+            self._kept.popitem(last=False)
+        return known
+
+    def _shared(self) -> list[SharedTree]:
+        states = [known.state for known in list(self._kept.values())]
+        return list({id(state.shared): state.shared for state in states}.values())
+
+    def _size(self, shared: SharedTree) -> int:
+        # Of each context its logits, and its row in sorted order.
+        return shared.evaluated.tree.size * self.lm.vocabulary.width * 12
+
+
+def _forget_parents(state: State) -> None:
+    """Let go of states too far back for a deletion to reach."""
+    most = min(_BACK, max(16, _BACK_BYTES // (len(state.whole) + 1)))
+    for _ in range(most):
+        if state._parent is None:
+            return
+        state = state._parent
+    state._parent = None
+
+
+def common(one: bytes, other: bytes) -> int:
+    """How many bytes two texts begin with alike.
+
+    >>> common(b"import nu", b"import os"), common(b"ab", b"abc"), common(b"b", b"a")
+    (7, 2, 0)
+    """
+    low, high = 0, min(len(one), len(other))
+    if one[:high] == other[:high]:
+        return high
+    while high - low > 1:
+        middle = (low + high) // 2
+        if one[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle
+    return low

@@ -1,0 +1,73 @@
+"""What Prometheus is told at `/metrics`."""
+
+from __future__ import annotations
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    generate_latest,
+)
+
+from charwise.serve.asked import Answer
+from charwise.serve.completions import Completions
+from charwise.serve.work import Worker
+
+#: Seconds at which answers are counted.
+_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+
+class Metrics:
+    """Counters of one server.
+
+    Args:
+        completions: whose memory and model are looked at when somebody asks.
+        worker: whose queue is.
+    """
+
+    def __init__(self, completions: Completions, worker: Worker) -> None:
+        self._registry = registry = CollectorRegistry()
+        ProcessCollector(registry=registry)  # resident memory, CPU seconds
+        self.requests = Counter(
+            "charwise_requests", "Requests answered.", ["path", "status"], registry=registry
+        )
+        self._seconds = Histogram(
+            "charwise_completion_seconds",
+            "From the model's turn to the end of an answer.",
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        counted = {
+            "bytes": "Bytes of completions written.",
+            "remembered": "Completions answered from what was offered before.",
+            "cut": "Completions that time ended.",
+            "cancelled": "Completions whose client left.",
+            "refused": "Requests refused since too many waited.",
+        }
+        self.counters = {
+            name: Counter(f"charwise_{name}", said, registry=registry)
+            for name, said in counted.items()
+        }
+        watched = {
+            "queue": ("Requests that wait.", lambda: worker.waiting),
+            "model_seconds": ("Seconds in model calls.", lambda: completions.engine.seconds),
+            "model_calls": ("Model calls.", lambda: completions.engine.calls),
+            "states": ("States kept.", lambda: len(completions.memory)),
+            "trees": ("Token trees kept.", lambda: completions.memory.trees),
+            "kept_bytes": ("Of what is kept, estimated.", lambda: completions.memory.size),
+        }
+        for name, (said, value) in watched.items():
+            Gauge(f"charwise_{name}", said, registry=registry).set_function(value)
+
+    def answered(self, answer: Answer) -> None:
+        """Count an answer."""
+        self._seconds.observe(answer.seconds)
+        self.counters["bytes"].inc(sum(len(one.raw) for one in answer.candidates))
+        self.counters["remembered"].inc(answer.from_memory)
+        self.counters["cut"].inc(answer.limited)
+
+    def text(self) -> bytes:
+        """All of them, in Prometheus' format."""
+        return bytes(generate_latest(self._registry))

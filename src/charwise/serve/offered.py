@@ -1,0 +1,81 @@
+"""Completions that were offered: what a user types along one is answered from it."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable
+from dataclasses import replace
+
+from charwise.serve.asked import Candidate, Piece
+from charwise.tokens.utf8 import decoder_after
+
+#: Requests whose offers are kept.
+MOST_OFFERS = 512
+
+#: Ends that more of the same could still follow.
+_UNFINISHED = {"length", "window", "time"}
+
+
+class Offered:
+    """The offers of the latest requests.
+
+    >>> offered = Offered()
+    >>> one = Candidate("py as np", b"py as np", -1.0, "line", None, (Piece(b"py as np", -1.0, 1),))
+    >>> offered.add("key", b"import num", (one,))
+    >>> [one.text for one in offered.along("key", b"import nump")]
+    ['y as np']
+    >>> offered.along("key", b"import numb"), offered.along("other", b"import nump")
+    ((), ())
+    """
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[tuple[Hashable, bytes], tuple[Candidate, ...]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def add(self, key: Hashable, text: bytes, candidates: tuple[Candidate, ...]) -> None:
+        """Remember what was offered after a text, to requests that are otherwise alike."""
+        if any(one.finish == "cancelled" for one in candidates):
+            return
+        self._kept[key, text] = candidates
+        self._kept.move_to_end((key, text))
+        if len(self._kept) > MOST_OFFERS:
+            self._kept.popitem(last=False)
+
+    def along(self, key: Hashable, text: bytes) -> tuple[Candidate, ...]:
+        """What is left of offers that this text was typed along; empty if there is nothing."""
+        for (other, before), candidates in reversed(self._kept.items()):
+            if other == key and text.startswith(before):
+                typed = text[len(before) :]
+                rests = [rest_of(one, typed, text) for one in candidates]
+                if found := tuple(rest for rest in rests if rest is not None):
+                    return found
+        return ()
+
+
+def rest_of(candidate: Candidate, typed: bytes, text: bytes) -> Candidate | None:
+    """What is left of a candidate after its beginning was typed; None if that was another text.
+
+    Of one that could go on, more than half must be left. Its log-probability is that of the tokens
+    that hold what is left: at most what it is, where the first of them was typed in part.
+    """
+    if not typed:
+        return None if candidate.finish == "time" else candidate
+    rest = candidate.raw[len(typed) :]
+    if not rest or not candidate.raw.startswith(typed):
+        return None
+    if candidate.finish in _UNFINISHED and 2 * len(rest) <= len(candidate.raw):
+        return None
+    pieces, at = list[Piece](), 0
+    for piece in candidate.pieces:
+        at += len(piece.raw)
+        if at > len(typed) or not piece.raw:
+            pieces.append(piece._replace(raw=piece.raw[-(at - len(typed)) :] if piece.raw else b""))
+    return replace(
+        candidate,
+        text=decoder_after(text[-3:]).decode(rest),
+        raw=rest,
+        logprob=sum(piece.logprob for piece in pieces),
+        pieces=tuple(pieces),
+    )

@@ -1,0 +1,134 @@
+"""Ollama's `/api/generate` and `/api/tags`, as far as completing goes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from datetime import UTC, datetime
+from typing import Any
+
+from fastapi import APIRouter
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from charwise.serve.asked import MOST_TOKENS, NOTHING, Answer, Asked, Candidate
+from charwise.serve.bodies import Body, answered, events, gone, line, read, respond
+from charwise.serve.prompts import sides_of
+from charwise.serve.refusals import Refused, body_of, refusal_of
+from charwise.serve.server import Server
+
+Message = dict[str, Any]
+
+
+class Options(BaseModel):
+    """`options` of a request."""
+
+    model_config = ConfigDict(extra="ignore", allow_inf_nan=False)
+
+    temperature: float | None = Field(default=None, ge=0)
+    top_k: int | None = None
+    top_p: float | None = None
+    seed: int | None = None
+    num_predict: int | None = Field(default=None, le=MOST_TOKENS)
+    stop: str | list[str] | None = None
+
+
+class GenerateBody(Body):
+    """`/api/generate`. Fields that are not listed are ignored, and no template is applied."""
+
+    model: str | None = None
+    prompt: str = ""
+    suffix: str | None = None
+    stream: bool = True
+    options: Options | None = None
+    system: str | None = None
+    images: list[str] | None = None
+    format: Any = None
+
+    def asked(self, server: Server) -> Asked:
+        """The request.
+
+        Raises:
+            Refused: what would be ignored, and change the answer.
+        """
+        for name in ("system", "images", "format"):
+            if getattr(self, name):
+                raise Refused(400, f"{name} is not known here: leave it out.", name)
+        options = self.options or Options()
+        most = options.num_predict
+        stop = [options.stop] if isinstance(options.stop, str) else options.stop or []
+        return Asked(
+            self.prompt,
+            self.suffix,
+            max_tokens=None if most is None or most < 0 else most,
+            temperature=options.temperature or 0.0,
+            top_p=1.0 if options.top_p is None or options.top_p <= 0 else min(options.top_p, 1.0),
+            top_k=max(0, options.top_k or 0),
+            seed=None if options.seed is None or options.seed < 0 else options.seed,
+            stop=tuple(one for one in stop if one),
+            **self.common(server),
+        )
+
+
+def router(server: Server) -> APIRouter:
+    """The routes of a server."""
+    routes = APIRouter()
+
+    @routes.post("/api/generate")
+    async def generate(request: Request) -> Response:
+        body = await read(request, server, GenerateBody)
+        asked = body.asked(server)
+        sides_of(asked, server.lm.vocabulary)
+        if body.stream:
+            return await events(request, _streamed(server, asked), "application/x-ndjson")
+        answer = await answered(request, server.answer(asked))
+        if answer is False:
+            return gone()
+        one = (answer.candidates or (NOTHING,))[0]
+        return respond(_message(server, one.text) | _last(answer, one))
+
+    @routes.get("/api/tags")
+    async def tags() -> Response:
+        name = server.settings.name
+        began = datetime.fromtimestamp(server.started, UTC).isoformat()
+        details = {"format": "charwise", "family": server.lm.info().get("model", "")}
+        model = {"name": name, "model": name, "modified_at": began, "size": 0, "details": details}
+        return respond({"models": [model]})
+
+    return routes
+
+
+def _message(server: Server, text: str) -> Message:
+    now = datetime.now(UTC).isoformat()
+    return {"model": server.settings.name, "created_at": now, "response": text, "done": False}
+
+
+def _last(answer: Answer, one: Candidate) -> Message:
+    reading = int(1e9 * answer.prompt_seconds)
+    return {
+        "done": True,
+        "done_reason": "length" if one.finish in ("length", "window", "time") else "stop",
+        "total_duration": int(1e9 * answer.seconds),
+        "load_duration": 0,
+        "prompt_eval_count": answer.prompt_tokens,
+        "prompt_eval_duration": reading,
+        "eval_count": len(one.pieces),
+        "eval_duration": max(0, int(1e9 * answer.seconds) - reading),
+    }
+
+
+async def _streamed(server: Server, asked: Asked) -> AsyncGenerator[bytes]:
+    """A line of JSON for each piece."""
+    begun = False  # from then on errors are told in the stream
+    try:
+        async for piece in server.stream(asked):
+            begun = True
+            if isinstance(piece, Answer):
+                one = (piece.candidates or (NOTHING,))[0]
+                yield line(_message(server, "") | _last(piece, one))
+            else:
+                yield line(_message(server, piece[1]))
+    except Exception as error:
+        if not begun:
+            raise
+        yield line(body_of("/api/generate", refusal_of(error)))

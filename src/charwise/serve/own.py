@@ -1,0 +1,174 @@
+"""What only this server has: the next bytes and characters, scores, and coverings."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import Any, Literal
+
+import numpy as np
+from fastapi import APIRouter
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from charwise.char_lm import CharLM
+from charwise.cursor.distributions import show_byte
+from charwise.cursor.drafts import draw_members
+from charwise.cursor.sampling import Sampling
+from charwise.serve.asked import Asked
+from charwise.serve.bodies import answered, gone, read, respond
+from charwise.serve.prompts import sides_of
+from charwise.serve.server import Server
+from charwise.tokens.prompts import split
+
+Message = dict[str, Any]
+
+
+class Prompted(BaseModel):
+    """A prompt: text, or token ids."""
+
+    model_config = ConfigDict(extra="ignore", allow_inf_nan=False)
+
+    prompt: str | list[int] = ""
+    model: str | None = None
+
+
+class NextBody(Prompted):
+    """`/v1/next`."""
+
+    top: int = Field(10, ge=0, le=257)
+    coverage: float = Field(0.9, gt=0, le=0.999)
+    chars: bool = True
+
+
+class ScoreBody(BaseModel):
+    """`/v1/score`."""
+
+    model_config = ConfigDict(extra="ignore", allow_inf_nan=False)
+
+    text: str
+    context: str = ""
+    per: Literal["byte", "char", "word", "token"] = "char"
+    end: bool = False
+    model: str | None = None
+
+
+class CoveringBody(Prompted):
+    """`/v1/covering`."""
+
+    top: int = Field(10, ge=1, le=1000)
+
+
+def router(server: Server) -> APIRouter:
+    """The routes of a server."""
+    routes = APIRouter()
+
+    @routes.post("/v1/next")
+    async def next_(request: Request) -> Response:
+        body = await read(request, server, NextBody)
+        found = await answered(request, server.run(lambda _: _next(server, body), typed=True))
+        return gone() if found is False else respond(found)
+
+    @routes.post("/v1/score")
+    async def score(request: Request) -> Response:
+        body = await read(request, server, ScoreBody)
+        found = await answered(request, server.run(lambda lm: _score(lm, body)))
+        return gone() if found is False else respond(found)
+
+    @routes.post("/v1/covering")
+    async def covering(request: Request) -> Response:
+        body = await read(request, server, CoveringBody)
+        found = await answered(request, server.run(lambda _: _covering(server, body), typed=True))
+        return gone() if found is False else respond(found)
+
+    return routes
+
+
+def _next(server: Server, body: NextBody) -> Message:
+    lm, memory = server.lm, server.completions.memory
+    sides = sides_of(Asked(body.prompt), lm.vocabulary)
+    state = memory.after(*split(lm.vocabulary, sides.prompt)).state
+    nxt = state.next()
+    order = np.argsort(-nxt.probs, kind="stable")[: body.top].tolist()
+    found: Message = {
+        "bytes": [{"byte": b, "text": show_byte(b), "prob": float(nxt.probs[b])} for b in order],
+        "eos": nxt.eos,
+        "entropy": nxt.entropy,
+        "missing": nxt.missing,
+        "error": nxt.error,
+        "exact_from": state.exact_from,
+    }
+    if body.chars:
+        chars = state.next_chars(body.coverage)
+        top = chars.top(max(1, body.top))
+        found["chars"] = [{"text": text, "prob": prob} for text, prob in top]
+        found["chars_missing"] = chars.missing
+    return found
+
+
+def _score(lm: CharLM, body: ScoreBody) -> Message:
+    score = lm.score(body.text, context=body.context, end=body.end)
+    found: Message = {
+        "logprob": finite(float(score.logprobs.sum())),
+        "bits_per_byte": score.bits_per_byte if body.text else 0.0,
+        "missing": float(score.missing.max(initial=0.0)),
+        "error": None if score.error is None else float(score.error.sum()),
+        "limited": score.limited,
+    }
+    if body.end and score.end_logprob is not None:
+        found["end_logprob"] = finite(score.end_logprob)
+    if body.per == "byte":
+        found["logprobs"] = [finite(one) for one in score.logprobs.tolist()]
+    elif body.per == "token":
+        ends = [0, *(score.token_ends.tolist() if score.token_ends is not None else [])]
+        found["spans"] = [
+            {"text": _text(score.raw[a:b]), "surprisal": _bits(score.logprobs[a:b].sum())}
+            for a, b in pairwise(ends)
+        ]
+    else:
+        spans = score.chars() if body.per == "char" else score.words("leading")
+        found["spans"] = [{"text": one.text, "surprisal": finite(one.surprisal)} for one in spans]
+    return found
+
+
+def _covering(server: Server, body: CoveringBody) -> Message:
+    lm, memory = server.lm, server.completions.memory
+    sides = sides_of(Asked(body.prompt), lm.vocabulary)
+    state = memory.after(*split(lm.vocabulary, sides.prompt)).state
+    drawn = draw_members(state, body.top, Sampling(), np.random.default_rng(0))
+    members = {tuple(one.token_ids): one for one in drawn if one.token_ids}
+    tokens = lm.vocabulary.tokens
+    return {
+        "exact_from": state.exact_from,
+        "logprob": finite(state.logprob),
+        "missing": state.missing,
+        "error": state.error,
+        "members": [
+            {
+                "ids": list(ids),
+                "tokens": [_text(tokens[id_] or b"") for id_ in ids],
+                "beyond": _text(one.raw),
+                "logprob": finite(one.logprob),
+                "prob": math.exp(min(0.0, one.logprob)),
+            }
+            for ids, one in members.items()
+        ],
+    }
+
+
+def finite(logprob: float) -> float:
+    """A log-probability as JSON can have it: −9999 for that of what cannot be.
+
+    >>> finite(-1.5), finite(-math.inf)
+    (-1.5, -9999.0)
+    """
+    return max(float(logprob), -9999.0)
+
+
+def _bits(logprob: float) -> float:
+    return finite(-float(logprob) / math.log(2)) if math.isfinite(logprob) else 9999.0
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode("utf-8", "backslashreplace")

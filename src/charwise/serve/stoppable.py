@@ -1,0 +1,161 @@
+"""An engine that can be stopped between two model calls, and that counts what it does.
+
+All that the server asks of a model goes through trees of contexts. Before each call, whoever
+waits for it may have left, or its time may be over: then the call is not made, and `Stopped` ends
+the work. Trees are as they were, so that others go on with them.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from charwise.cursor.limit import Limit
+from charwise.errors import CharwiseError
+from charwise.token_lm import TokenLM, TokenTree
+from charwise.tokens.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Stopped(CharwiseError, RuntimeError):
+    """Work that was ended before a model call; `why` is "cancelled" or "time"."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"the work was ended before it was done: {why}.")
+        self.why = why
+
+
+class StoppableLM:
+    """A `TokenLM` that looks at a limit before each model call.
+
+    Attributes:
+        calls: model calls made.
+        seconds: spent in them.
+
+    >>> import threading
+    >>> import charwise
+    >>> lm = StoppableLM(charwise.load().engine)
+    >>> cancel = threading.Event()
+    >>> cancel.set()
+    >>> with lm.until(Limit(cancel=cancel)):
+    ...     lm.tree(lm.vocabulary.bos_ids)
+    Traceback (most recent call last):
+    charwise.serve.stoppable.Stopped: the work was ended before it was done: cancelled.
+    """
+
+    def __init__(self, engine: TokenLM) -> None:
+        self._engine = engine
+        self._limits = threading.local()
+        self.calls = 0
+        self.seconds = 0.0
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """Δ and κ."""
+        return self._engine.vocabulary
+
+    @property
+    def window(self) -> int | None:
+        """Longest context in tokens."""
+        return self._engine.window
+
+    @property
+    def device(self) -> torch.device:
+        """Where log-probabilities live."""
+        return self._engine.device
+
+    def info(self) -> dict[str, str]:
+        """What runs here."""
+        return self._engine.info()
+
+    def tree(self, prompt_ids: Sequence[int], edges: Sequence[tuple[int, int]] = ()) -> TokenTree:
+        """A tree whose root is this prompt; see `TokenLM.tree`.
+
+        Raises:
+            Stopped: the limit is reached.
+        """
+        with self.call():
+            return StoppableTree(self, self._engine.tree(prompt_ids, edges))
+
+    @contextmanager
+    def until(self, limit: Limit) -> Iterator[None]:
+        """Look at this limit before each model call that this thread makes meanwhile."""
+        self._limits.one = limit
+        try:
+            yield
+        finally:
+            self._limits.one = None
+
+    @contextmanager
+    def call(self) -> Iterator[None]:
+        """A model call, unless the limit is reached."""
+        limit: Limit | None = getattr(self._limits, "one", None)
+        if limit is not None and (why := limit.reached()):
+            raise Stopped(why)
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.calls += 1
+            self.seconds += time.perf_counter() - started
+
+
+class StoppableTree:
+    """A tree of such an engine; see `TokenTree`."""
+
+    root = 0
+
+    def __init__(self, lm: StoppableLM, tree: TokenTree) -> None:
+        self._lm = lm
+        self._tree = tree
+
+    @property
+    def size(self) -> int:
+        """Nodes handed out so far."""
+        return self._tree.size
+
+    @property
+    def contexts(self) -> int:
+        """Contexts evaluated so far."""
+        return self._tree.contexts
+
+    @property
+    def calls(self) -> int:
+        """Model calls so far."""
+        return self._tree.calls
+
+    def extend(
+        self, edges: Sequence[tuple[int, int]], logprobs: Sequence[bool] | None = None
+    ) -> list[int]:
+        """See `TokenTree.extend`.
+
+        Raises:
+            Stopped: the limit is reached; nothing was evaluated.
+        """
+        with self._lm.call():
+            return self._tree.extend(edges, logprobs)
+
+    def logprobs(self, nodes: Sequence[int]) -> torch.Tensor:
+        """See `TokenTree.logprobs`."""
+        return self._tree.logprobs(nodes)
+
+    def forget(self, nodes: Sequence[int]) -> None:
+        """See `TokenTree.forget`."""
+        self._tree.forget(nodes)
+
+    def depth(self, node: int) -> int:
+        """Tokens after the prompt."""
+        return self._tree.depth(node)
+
+    def tokens(self, node: int) -> tuple[int, ...]:
+        """The token string after the prompt."""
+        return self._tree.tokens(node)
+
+    def keep(self, nodes: Sequence[int]) -> None:
+        """See `TokenTree.keep`."""
+        self._tree.keep(nodes)

@@ -1,0 +1,144 @@
+"""Completions token by token, as everybody makes them: after a prompt's own tokens, or healed.
+
+Healed, the prompt's last tokens are given back (`healing.cut`), and until they are written again
+the scores of all tokens that do not agree with them are masked.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+import torch
+
+from charwise.char_lm import CharLM
+from charwise.coverings.bundles import Bundle
+from charwise.cursor.distributions import NextBytes
+from charwise.cursor.drafts import Draft, Drafts
+from charwise.cursor.shared_tree import SharedTree
+from charwise.errors import ContextLengthError
+from charwise.healing import allowed_next
+from charwise.tokens.prompts import Opening
+
+#: Last tokens of a prompt that are nodes of its tree, so that a deletion goes back to one.
+_BEHIND = 32
+
+
+class TokenCursor:
+    """The end of a prompt's tokens: a `Cursor` after which tokens are drawn.
+
+    Attributes:
+        shared: the tree that knows the prompt.
+        raw: the prompt's bytes, as far as the tree has them.
+        cached: how many of its tokens were known before.
+    """
+
+    logprob = 0.0
+    at_root = True
+
+    def __init__(self, shared: SharedTree, node: int, raw: bytes, cached: int) -> None:
+        self.shared = shared
+        self.raw = raw
+        self.cached = cached
+        self.exact_from = len(raw)
+        self.bundles = (Bundle(node, 0.0, 0, 0, len(shared.index.sorted), 0.0),)
+
+    def next(self) -> NextBytes:
+        """Not known of tokens."""
+        raise NotImplementedError
+
+    def __add__(self, more: bytes) -> TokenCursor:
+        raise NotImplementedError
+
+
+class TokenTrees:
+    """The trees of prompts asked about lately: what a prompt begins with is evaluated once.
+
+    Args:
+        lm: the model.
+
+    >>> import charwise
+    >>> lm = charwise.load()
+    >>> trees = TokenTrees(lm)
+    >>> ids = [*lm.vocabulary.bos_ids, *lm.vocabulary.encode("import os")]
+    >>> trees.after(ids).cached, trees.after([*ids, *lm.vocabulary.encode(".path")]).cached
+    (0, 3)
+    """
+
+    def __init__(self, lm: CharLM) -> None:
+        self.lm = lm
+        self.kept: OrderedDict[tuple[int, ...], SharedTree] = OrderedDict()
+
+    def after(self, ids: Sequence[int]) -> TokenCursor:
+        """The cursor after these tokens. Of more than fit the window, the first are left out.
+
+        Raises:
+            ContextLengthError: if the window has no room for a token.
+        """
+        window, engine = self.lm.engine.window, self.lm.engine
+        start = list(self.lm.vocabulary.bos_ids)
+        if window is not None and len(ids) > window - 2:
+            raise ContextLengthError(
+                f"the prompt has {len(ids)} tokens, and the model's window is {window}: there is "
+                "no room for another. Shorten the prompt from its start."
+            )
+        fitting = [root for root in self.kept if tuple(ids[: len(root)]) == root]
+        root = max(fitting, key=len, default=None)
+        if root is not None and self.kept[root].evaluated.tree.size > 4096:
+            del self.kept[root]
+            root = None
+        if root is None:
+            root = tuple(ids[: max(1, len(start), len(ids) - _BEHIND)])
+            opening = Opening(root, b"")
+            self.kept[root] = SharedTree(engine, self.lm.index, opening, [], 0)
+            cached = 0
+        else:
+            cached = len(root)
+        shared = self.kept[root]
+        self.kept.move_to_end(root)
+        with shared.lock:
+            size = shared.evaluated.tree.size
+            [nodes] = shared.evaluated.follow([(0, list(ids[len(root) :]))])
+        cached += sum(node < size for node in nodes) if cached else 0
+        raw = self.lm.vocabulary.decode(ids)
+        return TokenCursor(shared, nodes[-1] if nodes else 0, raw, cached)
+
+
+class HealedDrafts(Drafts):
+    """Drafts that begin with a forced text, which is not part of their bytes.
+
+    Attributes:
+        forced: what is given back.
+    """
+
+    forced = b""
+
+    def heal(self, forced: bytes) -> HealedDrafts:
+        """Begin with this text."""
+        self.forced = forced
+        self._owed = {id(draft): forced for draft in self.drafts}
+        return self
+
+    def reachable(
+        self, drafts: list[Draft], logprobs: torch.Tensor
+    ) -> tuple[list[Draft], torch.Tensor]:
+        """The drafts that can go on, and their rows, −inf where they may not."""
+        if not any(self._owed[id(draft)] for draft in drafts):
+            return drafts, logprobs
+        rows = logprobs.clone()
+        for row, draft in zip(rows, drafts, strict=True):
+            if owed := self._owed[id(draft)]:
+                allowed = torch.from_numpy(allowed_next(owed, self.shared.index)).to(row.device)
+                kept = row[allowed]
+                row.fill_(-torch.inf)
+                row[allowed] = kept - kept.logsumexp(-1)
+        alive = (rows > -torch.inf).any(dim=1)
+        for draft, lives in zip(drafts, alive.tolist(), strict=True):
+            draft.finish = "" if lives else "dead end"
+        return [draft for draft in drafts if not draft.finish], rows[alive]
+
+    def take(self, draft: Draft, data: bytes) -> None:
+        """Add what a token has beyond the forced text."""
+        owed = self._owed[id(draft)]
+        self._owed[id(draft)] = owed[len(data) :]
+        super().take(draft, data[len(owed) :])

@@ -1,0 +1,147 @@
+"""One thread that has the model, and a queue before it.
+
+Whoever types waits for nobody: of the requests that wait, the newest keystroke comes first. Those
+of other sorts (scores, lists of prompts) come in their order, after every few keystrokes at the
+latest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from charwise.cursor.limit import Cancel
+from charwise.errors import CharwiseError
+
+Result = TypeVar("Result")
+
+#: Keystrokes after which something else has its turn, if it waits.
+_TURNS = 4
+
+
+class QueueFullError(CharwiseError, RuntimeError):
+    """As much work waits as may."""
+
+
+class Job:
+    """Some work, where its result is wanted, and a flag that ends it."""
+
+    def __init__(
+        self, run: Callable[[Cancel], Any], loop: asyncio.AbstractEventLoop, typed: bool
+    ) -> None:
+        self.run = run
+        self.typed = typed
+        self.cancel = threading.Event()
+        self.result: asyncio.Future[Any] = loop.create_future()
+        self._loop = loop
+
+    def settle(self, result: Any, error: BaseException | None) -> None:
+        """Hand the result to whoever waits for it; called on the model's thread."""
+        with suppress(RuntimeError):  # the loop is closed: nobody waits
+            self._loop.call_soon_threadsafe(self._settle, result, error)
+
+    def _settle(self, result: Any, error: BaseException | None) -> None:
+        if self.result.done():
+            return
+        if error is None:
+            self.result.set_result(result)
+        else:
+            self.result.set_exception(error)
+
+
+class Worker:
+    """The thread that has the model.
+
+    Args:
+        most: how many jobs may wait.
+
+    >>> worker = Worker(most=8)
+    >>> async def twice() -> int:
+    ...     return await worker.run(lambda cancel: 2 * 21)
+    >>> asyncio.run(twice())
+    42
+    >>> worker.close()
+    """
+
+    def __init__(self, most: int = 64) -> None:
+        self.most = most
+        self._typed: deque[Job] = deque()
+        self._others: deque[Job] = deque()
+        self._wake = threading.Condition()
+        self._closed = False
+        self._turns = 0
+        self._thread = threading.Thread(target=self._work, name="charwise-model", daemon=True)
+        self._thread.start()
+
+    @property
+    def waiting(self) -> int:
+        """How many jobs wait."""
+        return len(self._typed) + len(self._others)
+
+    async def run(self, work: Callable[[Cancel], Result], *, typed: bool = False) -> Result:
+        """The result of some work on the model's thread.
+
+        Whoever stops waiting for it (its task is cancelled) sets the flag that the work is given.
+
+        Args:
+            work: a function of that flag.
+            typed: whether it answers a keystroke.
+
+        Raises:
+            QueueFullError: too much waits already.
+        """
+        job = Job(work, asyncio.get_running_loop(), typed)
+        with self._wake:
+            if self._closed:
+                raise QueueFullError("the server is about to stop.")
+            if self.waiting >= self.most:
+                raise QueueFullError(f"{self.waiting} requests wait already: ask again later.")
+            (self._typed if typed else self._others).append(job)
+            self._wake.notify()
+        try:
+            result: Result = await job.result
+            return result
+        finally:
+            job.cancel.set()
+            with self._wake, suppress(ValueError):
+                (self._typed if typed else self._others).remove(job)
+
+    def close(self) -> None:
+        """Finish what is under way, and end; what waits is answered with an error."""
+        with self._wake:
+            self._closed = True
+            left = [*self._typed, *self._others]
+            self._typed.clear()
+            self._others.clear()
+            self._wake.notify()
+        for job in left:
+            job.settle(None, QueueFullError("the server is about to stop."))
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _next(self) -> Job | None:
+        with self._wake:
+            while not self._closed and not self.waiting:
+                self._wake.wait()
+            if self._closed:
+                return None
+            if self._typed and (not self._others or self._turns < _TURNS):
+                self._turns += 1
+                return self._typed.pop()
+            self._turns = 0
+            return self._others.popleft()
+
+    def _work(self) -> None:
+        while (job := self._next()) is not None:
+            if job.cancel.is_set():
+                continue
+            try:
+                result = job.run(job.cancel)
+            except BaseException as error:  # handed to whoever waits: the thread goes on
+                job.settle(None, error)
+            else:
+                job.settle(result, None)

@@ -1,0 +1,271 @@
+"""`/v1/completions` with OpenAI's own client."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from serving import Running, running
+
+openai = pytest.importorskip("openai")
+
+PROMPT = "def check(value):\n    if value < 0:\n        raise ValueErr"
+
+
+@pytest.fixture(scope="module")
+def client(running_server: Running) -> Iterator[Any]:
+    with openai.OpenAI(base_url=f"{running_server.url}/v1", api_key="none", max_retries=0) as one:
+        yield one
+
+
+def create(client: Any, **arguments: Any) -> Any:
+    return client.completions.create(model="charwise", **arguments)
+
+
+def test_a_completion_is_what_the_model_says(client: Any, running_server: Running) -> None:
+    found = create(client, prompt=PROMPT, max_tokens=8)
+    [choice] = found.choices
+    assert choice.text.startswith("or(")
+    raw = choice.text.encode()
+    [expected] = running_server.lm.complete(PROMPT, max_new_bytes=len(raw))
+    assert expected.raw == raw
+    assert choice.finish_reason == "length"
+    assert found.object == "text_completion"
+    assert found.usage.completion_tokens == 8
+    assert found.usage.prompt_tokens > 10
+    assert found.usage.total_tokens == 8 + found.usage.prompt_tokens
+
+
+def test_sixteen_tokens_are_the_default(client: Any) -> None:
+    assert create(client, prompt="x = ", seed=1).usage.completion_tokens == 16
+
+
+def test_prompts_as_a_list_and_as_ids(client: Any, running_server: Running) -> None:
+    vocabulary = running_server.lm.vocabulary
+    ids = [vocabulary.encode(text) for text in ("import nump", "for i in rang")]
+    texts = create(client, prompt=["import nump", "for i in rang"], max_tokens=2, seed=1)
+    by_ids = create(client, prompt=ids, max_tokens=2, seed=1)
+    one = create(client, prompt=[*vocabulary.bos_ids, *ids[0]], max_tokens=2, seed=1)
+    assert [choice.index for choice in texts.choices] == [0, 1]
+    assert texts.choices[0].text.startswith("y")
+    assert texts.choices[1].text.startswith("e(")
+    assert [c.text for c in by_ids.choices] == [c.text for c in texts.choices]
+    assert one.choices[0].text == texts.choices[0].text
+
+
+def test_several_candidates_differ_and_have_probabilities(client: Any) -> None:
+    choices = create(client, prompt="import s", n=3, stop="\n", max_tokens=8).choices
+    texts = [choice.text for choice in choices]
+    assert len(set(texts)) == len(texts) > 1
+    told = [choice.charwise for choice in choices]
+    assert all(0 < one["probability"] <= 1 for one in told)
+    assert all("\n" not in text for text in texts)
+
+
+def test_stop_strings_and_their_reason(client: Any) -> None:
+    [choice] = create(
+        client, prompt="import os\nimport sy", stop=["\n", "@"], max_tokens=50
+    ).choices
+    assert choice.text == "s"
+    assert choice.finish_reason == "stop"
+
+
+def test_a_seed_gives_the_same_draws(client: Any) -> None:
+    draw = {"prompt": "def f", "temperature": 1.0, "max_tokens": 6, "n": 2, "top_p": 0.9}
+    first, again, other = (
+        [choice.text for choice in create(client, seed=seed, **draw).choices] for seed in (5, 5, 6)
+    )
+    assert first == again
+    assert first != other
+
+
+def test_logprobs_are_of_the_tokens(client: Any, running_server: Running) -> None:
+    [choice] = create(client, prompt="import nump", max_tokens=4, logprobs=2, seed=1).choices
+    found = choice.logprobs
+    assert "".join(found.tokens) == choice.text
+    assert found.text_offset == [sum(map(len, found.tokens[:n])) for n in range(len(found.tokens))]
+    [expected] = running_server.lm.complete("import nump", max_new_bytes=len(choice.text.encode()))
+    assert math.isclose(sum(found.token_logprobs), expected.logprob, abs_tol=1e-4)
+    for token, logprob, top in zip(
+        found.tokens, found.token_logprobs, found.top_logprobs, strict=True
+    ):
+        assert top[token] == pytest.approx(logprob)
+        assert max(top.values()) == pytest.approx(logprob)  # greedy
+
+
+def test_echo_scores_the_prompt(client: Any, running_server: Running) -> None:
+    text = "import os\nimport sys"
+    found = create(client, prompt=text, max_tokens=0, echo=True, logprobs=1)
+    [choice] = found.choices
+    assert choice.text == text
+    assert found.usage.completion_tokens == 0
+    score = running_server.lm.score(text)
+    assert "".join(choice.logprobs.tokens) == text
+    assert sum(choice.logprobs.token_logprobs) == pytest.approx(score.logprobs.sum(), abs=1e-4)
+    [longer] = create(client, prompt=text, max_tokens=1, echo=True, logprobs=1, seed=1).choices
+    assert len(longer.logprobs.tokens) == len(choice.logprobs.tokens) + 1
+    assert longer.text == text + longer.logprobs.tokens[-1]
+
+
+def test_echo_of_ids_keeps_their_tokens(client: Any, running_server: Running) -> None:
+    vocabulary = running_server.lm.vocabulary
+    [n, nump] = [vocabulary.encode("import n"), vocabulary.encode("ump")]
+    [choice] = create(client, prompt=[*n, *nump], max_tokens=0, echo=True, logprobs=1).choices
+    assert len(choice.logprobs.tokens) == len(n) + len(nump)
+    score = running_server.lm.score("import nump")
+    assert sum(choice.logprobs.token_logprobs) == pytest.approx(score.logprobs.sum(), abs=1e-4)
+
+
+def test_a_stream_is_the_answer_in_pieces(client: Any) -> None:
+    asked = {"prompt": PROMPT, "max_tokens": 12, "seed": 1}
+    whole = create(client, **asked)
+    chunks = list(create(client, stream=True, stream_options={"include_usage": True}, **asked))
+    text = "".join(chunk.choices[0].text for chunk in chunks if chunk.choices)
+    assert text == whole.choices[0].text
+    assert len(chunks) > 5
+    assert chunks[-1].usage == whole.usage
+    assert [c.choices[0].finish_reason for c in chunks[:-1]][-1] == "length"
+    assert len({chunk.id for chunk in chunks}) == 1
+
+
+def test_a_stream_of_several_prompts_and_candidates(client: Any) -> None:
+    asked = {"prompt": ["import nump", "x = "], "n": 2, "temperature": 1.0, "seed": 4}
+    texts: dict[int, str] = {}
+    for chunk in create(client, stream=True, max_tokens=5, **asked):
+        for choice in chunk.choices:
+            texts[choice.index] = texts.get(choice.index, "") + choice.text
+    whole = create(client, max_tokens=5, **asked)
+    assert texts == {choice.index: choice.text for choice in whole.choices}
+
+
+def test_what_follows_is_not_repeated(client: Any) -> None:
+    prompt, suffix = "def area(radius):\n    return math.pi * (radius", " ** 2)\n"
+    [choice] = create(client, prompt=prompt, suffix=suffix, max_tokens=30).choices
+    assert "** 2)" not in choice.text
+    assert "\n" not in choice.text
+
+
+def test_until_the_end_of_the_line(client: Any) -> None:
+    extra = {"until": "line"}
+    [choice] = create(client, prompt="import os\nimp", max_tokens=60, extra_body=extra).choices
+    assert choice.text.startswith("ort")
+    assert "\n" not in choice.text
+    assert choice.charwise["finish"] == "line"
+    assert choice.charwise["accept_word"] == 3
+    assert choice.charwise["accept_line"] == len(choice.text)
+
+
+def test_under_the_threshold_nothing_is_offered(client: Any) -> None:
+    asked = {"prompt": "x = foo(", "max_tokens": 8}
+    [sure] = create(
+        client, prompt="import nump", max_tokens=1, extra_body={"threshold": 0.9}
+    ).choices
+    [unsure] = create(client, extra_body={"threshold": 0.9}, **asked).choices
+    [anything] = create(client, **asked).choices
+    assert (sure.text, unsure.text) == ("y", "")
+    assert anything.text
+
+
+@pytest.mark.parametrize("mode", ["plain", "healed", "exact"])
+def test_the_three_modes(client: Any, mode: str) -> None:
+    [choice] = create(client, prompt=PROMPT, max_tokens=4, extra_body={"mode": mode}).choices
+    assert choice.text.startswith("or") == (mode != "plain")
+    assert choice.charwise["forced"] == (" ValueErr" if mode == "healed" else "")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "field"),
+    [
+        ({"prompt": []}, "prompt"),
+        ({"prompt": [[999_999]]}, None),
+        ({"prompt": "a", "max_tokens": -1}, "max_tokens"),
+        ({"prompt": "a", "n": 0}, None),
+        ({"prompt": "a", "n": 10_000}, None),
+        ({"prompt": "a", "temperature": -1}, "temperature"),
+        ({"prompt": "a", "top_p": 0.0}, None),
+        ({"prompt": "a", "stop": [""]}, None),
+        ({"prompt": "a", "best_of": 5}, "best_of"),
+        ({"prompt": "a", "logit_bias": {"5": 1}}, "logit_bias"),
+        ({"prompt": "a", "presence_penalty": 1}, "presence_penalty"),
+        ({"prompt": "a", "stream_options": {"include_usage": True}}, "stream_options"),
+        ({"prompt": "a", "extra_body": {"mode": "magic"}}, "mode"),
+        ({"prompt": "a", "extra_body": {"until": "page"}}, "until"),
+    ],
+)
+def test_errors_say_what_is_wrong(client: Any, wrong: Any, field: str | None) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        create(client, **wrong)
+    assert caught.value.body["message"]
+    assert caught.value.body["type"] == "invalid_request_error"
+    assert caught.value.body["param"] == field
+
+
+def test_models(client: Any) -> None:
+    [model] = client.models.list().data
+    assert client.models.retrieve(model.id).id == model.id
+    with pytest.raises(openai.NotFoundError):
+        client.models.retrieve("another")
+
+
+def test_the_asynchronous_client_asks_for_several_at_once(running_server: Running) -> None:
+    prompts = ["import nump", "for i in rang", "if isinstan", "import sy"]
+
+    async def ask() -> list[str]:
+        url = f"{running_server.url}/v1"
+        async with openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client:
+            found = await asyncio.gather(
+                *(
+                    client.completions.create(model="charwise", prompt=prompt, max_tokens=1)
+                    for prompt in prompts
+                )
+            )
+            return [one.choices[0].text for one in found]
+
+    starts = ["y", "e", "ce", "s"]
+    for text, start in zip(asyncio.run(ask()), starts, strict=True):
+        assert text.startswith(start)
+
+
+def test_a_client_that_leaves_ends_its_work(running_server: Running) -> None:
+    engine = running_server.server.completions.engine
+
+    async def leave() -> None:
+        url = f"{running_server.url}/v1"
+        async with openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client:
+            stream = await client.completions.create(
+                model="charwise", prompt="x = [", max_tokens=900, stream=True, temperature=1.0
+            )
+            async for _ in stream:
+                break
+            await stream.close()
+            task = asyncio.create_task(
+                client.completions.create(model="charwise", prompt="y = [", max_tokens=900, seed=1)
+            )
+            await asyncio.sleep(0.3)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(leave())
+    calls = -1
+    while calls != engine.calls:  # until no more are made
+        calls = engine.calls
+        time.sleep(0.5)
+    assert calls < 900
+    assert not running_server.server.worker.waiting
+
+
+def test_the_time_a_request_may_take_ends_it(running_server: Running) -> None:
+    with (
+        running(lm=running_server.lm, seconds=0.5) as quick,
+        openai.OpenAI(base_url=f"{quick.url}/v1", api_key="none", max_retries=0) as client,
+    ):
+        found = create(client, prompt="x = [", max_tokens=900, temperature=1.0, seed=2)
+    [choice] = found.choices
+    assert choice.charwise["finish"] == "time"
+    assert choice.finish_reason == "length"
+    assert 0 < found.usage.completion_tokens < 900
