@@ -224,7 +224,7 @@ def test_pictures_for_the_documentation(browser: Any, address: str) -> None:
     folder = os.environ.get("CHARWISE_PICTURES")
     if not folder:
         pytest.skip("set CHARWISE_PICTURES to the folder that they are for")
-    page = Page(browser, address, viewport={"width": 1000, "height": 1120})
+    page = Page(browser, address, viewport={"width": 1000, "height": 1400})
     page.write("class Node:\n    pass\n\ndef get_node(self, value) -> Nod")
     page.page.evaluate("document.activeElement.blur()")
     page.page.screenshot(path=f"{folder}/playground.png")

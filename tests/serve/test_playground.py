@@ -133,7 +133,7 @@ def test_the_three_completions(page: TestClient, lm: CharLM, text: str) -> None:
 @pytest.mark.parametrize("text", TEXTS)
 def test_surprisal_is_that_of_the_score(page: TestClient, lm: CharLM, text: str) -> None:
     found = asked(page, "surprisal", text)
-    spans = lm.score(text).chars()
+    spans = lm.score(text, preset="fast").chars()
     assert "".join(one["text"] for one in found["characters"]) == text
     assert [one["bits"] for one in found["characters"]] == pytest.approx(
         [span.surprisal for span in spans], abs=1e-4
@@ -177,7 +177,7 @@ def test_texts_of_all_kinds(page: TestClient) -> None:
         assert (seen["covering"] is None) == (not text)
         for what in ("complete", "surprisal", "walk"):
             asked(page, what, text)
-    assert asked(page, "surprisal", source)["left_out"] == 6000 - 400
+    assert asked(page, "surprisal", source)["left_out"] == 6000 - 240
     halved = page.post("/playground/look", content=b'{"text": "\\ud83d"}')
     assert halved.status_code in (200, 400)
     too_long = page.post("/playground/look", json={"text": "a" * (MOST + 1)})

@@ -26,8 +26,8 @@ _CONTEXTS, _MEMBERS = 24, 4
 #: Next characters that are listed, and the probability until which they are looked for.
 _CHARACTERS, _COVERAGE = 8, 0.9
 
-#: Characters whose surprisal is shown.
-_SCORED = 400
+#: Characters whose surprisal is shown, after as many; at a price that a page can wait for.
+_SCORED, _PRESET = 240, "fast"
 
 #: What is less probable is not listed.
 _LEAST = 1e-6
@@ -229,8 +229,9 @@ def surprisal_view(lm: CharLM, text: bytes) -> dict[str, Any]:
     before, scored = letters[:-_SCORED], letters[-_SCORED:]
     if not scored:
         return {"characters": [], "bits": 0.0, "bits_per_byte": 0.0, "left_out": 0}
-    context = before[-4 * _SCORED :].encode("utf-8", "surrogateescape")
-    score = lm.score(scored.encode("utf-8", "surrogateescape"), context=context)
+    context = before[-_SCORED:].encode("utf-8", "surrogateescape")
+    raw = scored.encode("utf-8", "surrogateescape")
+    score = lm.score(raw, context=context, preset=_PRESET)
     spans = score.chars()
     return {
         "characters": [{"text": span.text, "bits": _finite(span.surprisal)} for span in spans],

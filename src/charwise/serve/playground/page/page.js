@@ -42,6 +42,8 @@ async function typed() {
   const began = performance.now();
   const text = box.value;
   under_way.abort();
+  delete document.body.dataset.looked;
+  delete document.body.dataset.shown;
   clearTimeout(pause);
   under_way = new AbortController();
   const { signal } = under_way;
