@@ -102,10 +102,11 @@ def test_a_response_that_breaks_off_is_no_answer() -> None:
 @pytest.mark.parametrize(
     ("body", "status", "says"),
     [
-        (b"<html>", 500, "no JSON object"),
-        (b"[]", 500, "no JSON object"),
-        (b"{}", 500, "no choices"),
-        (b'{"choices": null}', 500, "no choices"),
+        (b"<html>", 502, "no JSON object"),
+        (b"[]", 502, "no JSON object"),
+        (b"{}", 502, "no choices"),
+        (b'{"choices": null}', 502, "no choices"),
+        (b'{"choices": []}', 502, "before it was finished"),
         (json.dumps(chunk([3])).encode(), 500, "rang"),  # not the forced text
         (b'{"error": {"code": null, "message": "a"}}', 500, '"a"'),
         (b'{"error": {"code": 404, "message": "a"}}', 404, '"a"'),

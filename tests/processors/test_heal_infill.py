@@ -234,7 +234,7 @@ def test_a_template_written_out_is_healed_inside(spelling: Spelling) -> None:
     # One with a sentinel too many may be about sentinels, and stays as it is.
     doubled = text.replace("for", spelling.in_text[0])
     assert with_sentinels(doubled, vocabulary) == doubled
-    assert heal_middle(prefix, suffix, index)[:2] == (
+    assert heal_middle(prefix, suffix, index, right="off")[:2] == (
         (psm.ids, psm.forced) if spelling.middle else (spm.ids, spm.forced)
     )
 
@@ -298,7 +298,8 @@ def test_what_cannot_be_filled_in_is_refused() -> None:
 
 
 def test_the_middleware_lays_out_a_suffix() -> None:
-    from charwise.processors.vllm.openai_request import Limits, plan
+    from charwise.processors.vllm.limits import Limits
+    from charwise.processors.vllm.openai_request import plan
     from charwise.processors.vllm.prompts import Served
 
     tokenizer = AutoTokenizer.from_pretrained(EMBEDDED)
@@ -307,12 +308,38 @@ def test_the_middleware_lays_out_a_suffix() -> None:
     answers = plan(served, Limits(256), {"prompt": prefix, "suffix": suffix, "max_tokens": 8})
     assert not isinstance(answers, str)
     [answer] = answers
-    healed = heal_middle(prefix, suffix, served.index)
+    healed = heal_middle(prefix, suffix, served.index, right="off")
     assert answer.body["prompt"] == healed.kept
     assert "suffix" not in answer.body
     assert answer.body["vllm_xargs"] == {"charwise_forced": healed.forced.hex()}
+    assert answer.body["stop_token_ids"] == sorted(served.vocabulary.end_ids)
+    # Where a middle can be kept from ending, it must end with what leaves the suffix.
+    limits = Limits(256, holds_ends=True)
+    request = {"prompt": "for i in", "suffix": "ge(3):\n", "max_tokens": 8}
+    [answer] = plan(served, limits, request)
+    healed = heal_middle("for i in", "ge(3):\n", served.index)
+    assert healed.ending.startswith(b"ge")
+    assert answer.body["prompt"] == healed.kept
+    assert answer.body["vllm_xargs"] == {
+        "charwise_forced": healed.forced.hex(),
+        "charwise_ending": healed.ending.hex(),
+    }
+    for fields in (
+        {"logprobs": 1},
+        {"structured_outputs": {"regex": "a"}},
+        {"vllm_xargs": {"charwise_heal": "exact"}},
+    ):
+        limits = Limits(256, holds_ends=True, grammars=frozenset({"regex"}))
+        [answer] = plan(served, limits, request | fields)
+        assert answer.healed.ending == b""
+    # Either side may be empty.
+    for sides in ({"prompt": ""}, {"suffix": ""}):
+        [answer] = plan(served, limits, request | sides)
+        ids = answer.body["prompt"]
+        assert set(range(8192, 8195)) <= {*ids}
     # Nothing to heal, and yet laid out: vLLM knows no suffix.
     answers = plan(served, Limits(256), {"prompt": "x\n", "suffix": "\ny", "max_tokens": 8})
     assert not isinstance(answers, str)
     without = Served(tokenizer, SortedVocabulary(Vocabulary.from_bytes([b"a", b"b"])))
-    assert plan(without, Limits(256), {"prompt": "a", "suffix": "b"}) == "suffix"
+    for after in ("b", ""):  # vLLM refuses either, of a model that it does not know to fill in
+        assert plan(without, Limits(256), {"prompt": "a", "suffix": after}) == "suffix"

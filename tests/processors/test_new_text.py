@@ -131,8 +131,29 @@ def test_what_is_no_forced_text():
             Continuation(VOCABULARY, wrong)
 
 
+def test_what_a_middle_must_end_with_is_not_part_of_it():
+    """Held back until it shows whether the text ends there, and taken off if it does."""
+    vocabulary = Vocabulary.from_bytes([b"in", b"de", b"x", b"e", b"y", None], end_ids=[5])
+    new = Continuation(vocabulary, b"i", ending=b"dex")
+    taken = []
+    for id in (0, 1, 2, 4, 1):  # "in", "de", "x", "y", "de"
+        new.add([id])
+        taken.append(new.take())
+    assert taken == ["n", "", "", "dexy", ""]
+    new.add([2])
+    assert new.take() == ""
+    new.add_silent()
+    assert (new.take(final=True), new.text) == ("", "ndexy")
+    short = Continuation(vocabulary, b"", ending=b"dex", max_tokens=2)
+    short.add([0, 1])
+    assert short.take() == "inde"  # it did not end: what it would have come to is not known
+    stopped = Continuation(vocabulary, b"", ending=b"dex", stop="y")
+    stopped.add([1, 2, 4])
+    assert (stopped.take(), stopped.stopped) == ("dex", "y")
+
+
 def test_a_healed_prompt_knows_how_much_it_gave_back():
     index = SortedVocabulary(VOCABULARY)
-    assert heal_prompt("aba", index, 2) == ([2], b"a", 1)  # the first token stays
+    assert heal_prompt("aba", index, 2) == ([2], b"a", 1, b"")  # the first token stays
     with pytest.raises(SettingError, match="SortedVocabulary"):
         heal_prompt("aba", VOCABULARY)  # type: ignore[arg-type]

@@ -18,9 +18,11 @@ from charwise.models import EMBEDDED
 from charwise.processors.openai.outcome import Outcome
 from charwise.processors.openai.request import HEAL, is_long_and_of_ids, parsed
 from charwise.processors.vllm import begun_answer
+from charwise.processors.vllm.arguments import whether
 from charwise.processors.vllm.exact import sampling
 from charwise.processors.vllm.gate import admits
-from charwise.processors.vllm.openai_request import Limits, plan, whether
+from charwise.processors.vllm.limits import Limits
+from charwise.processors.vllm.openai_request import plan
 from charwise.processors.vllm.prompts import FORCED, Served
 from charwise.processors.vllm.settings import Settings
 from charwise.processors.vllm.structured import with_literal

@@ -20,8 +20,9 @@ from hypothesis import strategies as st
 
 from charwise.engines.pretrained import read_vocabulary
 from charwise.errors import CharwiseError, HealingError, SettingError
+from charwise.processors.openai.asgi_call import Upstream
 from charwise.processors.proxy.answer import NativeAnswer, TextAnswer
-from charwise.processors.proxy.app import HealingProxy
+from charwise.processors.proxy.app import MOST_ANSWER, HealingProxy
 from charwise.processors.proxy.cut import cut_text
 from charwise.processors.proxy.gbnf import forced_first, literal
 from charwise.processors.proxy.native import exchange_native
@@ -51,7 +52,7 @@ def test_a_cut_text_is_the_prompt(prompt: str, rule: Any, starts: bool) -> None:
     """Kept and forced are the prompt, and what is kept becomes the tokens that were kept."""
     vocabulary = index().vocabulary
     try:
-        kept, forced, healed = cut_text(prompt, index(), rule, starts=starts)
+        kept, forced, healed, _ = cut_text(prompt, index(), rule, starts=starts)
     except HealingError:
         return
     assert kept + forced == prompt
@@ -65,7 +66,8 @@ def test_a_cut_text_is_the_prompt(prompt: str, rule: Any, starts: bool) -> None:
 def test_only_what_follows_the_last_special_token_is_cut() -> None:
     [special] = list(index().vocabulary.special.values())[:1]
     assert cut_text(f"ab{special}", index()).forced == ""
-    kept, forced, _ = cut_text(f"ValueErr{special}raise ValueErr", index())
+    kept, forced, _, whole = cut_text(f"ValueErr{special}raise ValueErr", index())
+    assert not whole
     assert kept == f"ValueErr{special}raise"
     assert forced == " ValueErr"
 
@@ -79,13 +81,14 @@ def test_of_a_long_prompt_only_the_end_is_tokenized(line: str) -> None:
     assert long.kept + long.forced == line * 5000 + end
     assert long.healed.given_back == short.healed.given_back
     assert len(long.healed.kept) < 9000
+    assert (short.whole, long.whole) == (True, False)
 
 
 def test_a_cut_inside_a_character_moves_before_it() -> None:
     tokens = [bytes([b]) for b in range(256)] + [b" na\xc3", b"\xaf", b"\xafv", b" "]
     vocabulary = Vocabulary.from_bytes(tokens)
     assert vocabulary.encode("a naï")[-1] == tokens.index(b"\xaf", 256)
-    kept, forced, healed = cut_text("a naï", SortedVocabulary(vocabulary), 1)
+    kept, forced, healed, _ = cut_text("a naï", SortedVocabulary(vocabulary), 1)
     assert (kept, forced, healed.forced) == ("a", " naï", " naï".encode())
 
 
@@ -143,18 +146,20 @@ def test_what_the_server_behind_is_asked() -> None:
     [answer] = planned(request | {"charwise_heal": "auto"}).answers
     assert answer.body == {
         "prompt": "def check(value):\n    raise",
-        "max_tokens": 5 + answer.healed.given_back,
+        "max_tokens": 5 + len(" ValueErr"),
         "temperature": 0.5,
         "grammar": 'root ::= " ValueErr" .*',
         "stop": ["\n"],  # it would find "V" in the forced text
         "stream": True,
     }
     [answer] = planned({"prompt": PROMPT, "n_predict": 3, "max_tokens": 9}).answers
-    assert answer.body["n_predict"] == 3 + answer.healed.given_back
+    assert answer.body["n_predict"] == 3 + len(" ValueErr")
+    [answer] = planned({"prompt": PROMPT, "n_predict": 33}).answers
+    assert answer.body["n_predict"] == 33 + answer.healed.given_back
     [answer] = planned({"prompt": PROMPT}).answers
     assert "max_tokens" not in answer.body  # all that there is room for
     [answer] = planned({"prompt": PROMPT}, SERVERS["llama-cpp-python"]).answers
-    assert answer.body["max_tokens"] == 16 + answer.healed.given_back
+    assert answer.body["max_tokens"] == 16 + len(" ValueErr")
     assert "stream" not in answer.body
     both = {"prompt": [PROMPT, PROMPT], "stream": True}
     assert planned(both, SERVERS["llama-cpp-python"]).reason == "several"
@@ -547,9 +552,126 @@ def test_a_server_that_answers_with_no_completion_is_found_out(
         if stream:
             assert '"error"' in response.text
         else:
-            assert response.status_code == 500
+            assert response.status_code == (500 if b'"error"' in body else 502)
             assert response.headers["x-charwise"] == "off; reason=refused"
             assert "error" in response.json()
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/completion"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_stream_without_its_end_is_no_answer(path: str, stream: bool) -> None:
+    """Neither a reason why a choice ended nor an end mark has come: the server broke off."""
+    begun = events(piece(" ValueErr"), piece('or("'))
+    with proxied(Completing(begun, EVENTS.encode()), server=LLAMA_CPP) as client:
+        response = client.post(path, json={"prompt": PROMPT, "n_predict": 50, "stream": stream})
+        if stream:
+            told = [line for line in response.text.split("\n\n") if line]
+            assert "or(" in told[0]
+            error = json.loads(told[-1].removeprefix("data: "))["error"]
+        else:
+            assert response.status_code == 502
+            error = response.json()["error"]
+        assert (error["type"], error["code"]) == ("BadGateway", 502)
+        assert "before it was finished" in error["message"]
+
+
+@pytest.mark.parametrize("kind", [EVENTS, "application/json"])
+def test_an_answer_that_never_ends_is_given_up(kind: str) -> None:
+    """Of an event without an end no more than a bound is read, and each byte once."""
+    sent = 0
+
+    class Endless(Completing):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            nonlocal sent
+            await receive()
+            headers = [(b"content-type", kind.encode())]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            listening = asyncio.ensure_future(receive())
+            while not listening.done():
+                await send(
+                    {"type": "http.response.body", "body": b"data: x" * 999, "more_body": True}
+                )
+                sent += 7 * 999
+                await asyncio.sleep(0)
+
+    with proxied(Endless(b""), server=LLAMA_CPP) as client:
+        for stream in (False, True):
+            before = sent
+            response = client.post(
+                "/v1/completions", json={"prompt": PROMPT, "max_tokens": 5, "stream": stream}
+            )
+            assert response.status_code == (200 if stream else 502)
+            assert f"more than {MOST_ANSWER} bytes" in response.text
+            assert "[DONE]" not in response.text
+            assert sent - before < 3 * MOST_ANSWER
+
+
+def test_an_event_in_very_many_pieces_is_read_once() -> None:
+    """To search it from its beginning for every piece would take minutes."""
+    text = " ValueError" + "x" * 2**20
+    body = events(piece(text, "stop"))
+
+    async def parts(call: Upstream) -> list[Any]:
+        return [chunk async for chunk in call.chunks()]
+
+    async def read() -> list[Any]:
+        async def behind(scope: Any, receive: Any, send: Any) -> None:
+            headers = [(b"content-type", EVENTS.encode())]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            for at in range(0, len(body), 7):
+                await send({"type": "http.response.body", "body": body[at : at + 7]})
+
+        call = Upstream(b"")
+        await call.run(behind, {"headers": []}, one_of_many=False)
+        return await parts(call)
+
+    [chunk] = asyncio.run(read())
+    assert chunk["content"] == text
+
+
+def test_what_leads_elsewhere_was_not_healed() -> None:
+    class Moved(Completing):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            headers = [(b"location", b"/elsewhere")]
+            await send({"type": "http.response.start", "status": 302, "headers": headers})
+            await send({"type": "http.response.body", "body": b""})
+
+    with proxied(Moved(b""), server=LLAMA_CPP) as client:
+        for path in ("/v1/completions", "/completion"):
+            response = client.post(path, json={"prompt": PROMPT}, follow_redirects=False)
+            assert response.status_code == 302
+            assert response.headers["location"] == "/elsewhere"
+            assert response.headers["x-charwise"] == "off; reason=refused"
+
+
+@pytest.mark.parametrize("cut", [1, 3, 20])
+def test_one_token_asked_for_is_one_that_goes_beyond_the_prompt(cut: int) -> None:
+    """However many the server takes to write the prompt's end again; then it is told to end."""
+    text = ' ValueError("no") and much more'
+    pieces = [text[at : at + cut] for at in range(0, len(text), cut)]
+    behind = Completing(events(*map(piece, pieces)), EVENTS.encode())
+    with proxied(behind, server=LLAMA_CPP) as client:
+        for stream in (False, True):
+            request = {"prompt": PROMPT, "max_tokens": 1, "stream": stream}
+            request["stream_options"] = {"include_usage": True}
+            response = client.post("/v1/completions", json=request)
+            assert behind.asked[-1]["max_tokens"] == 1 + len(" ValueErr")
+            if stream:
+                told = [json.loads(line[6:]) for line in response.text.split("\n\n")[:-2]]
+                [choice] = [event["choices"][0] for event in told if event["choices"]]
+                usage = told[-1]["usage"]
+            else:
+                [choice] = response.json()["choices"]
+                usage = response.json()["usage"]
+            assert choice["text"]
+            assert 'or("no'.startswith(choice["text"])
+            assert choice["finish_reason"] == "length"
+            ids = index().vocabulary.encode(PROMPT)
+            assert usage == {
+                "prompt_tokens": len(ids),
+                "completion_tokens": 1,
+                "total_tokens": len(ids) + 1,
+            }
 
 
 def test_no_bound_is_one_that_llama_cpp_takes() -> None:
@@ -644,7 +766,11 @@ def test_a_server_that_is_not_there_or_silent() -> None:
     from charwise.processors.proxy.relay import Relay
 
     with proxied(Behind(), seconds=0.3) as client:
-        assert client.get("/silent").status_code == 504
+        for response in (client.get("/silent"), client.post("/silent", content=b"{}")):
+            error = response.json()["error"]
+            assert response.status_code == error["code"] == 504
+            assert error["type"] == "GatewayTimeout"
+            assert "did not answer in time" in error["message"]
     with running(Behind()) as url:
         pass  # it has gone
     with running(HealingProxy(index(), Relay(url, 2.0))) as proxy:

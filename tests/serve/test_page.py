@@ -45,7 +45,7 @@ def browser() -> Iterator[Any]:
 class Page:
     """The page, and all that it asked for and complained of."""
 
-    def __init__(self, browser: Any, address: str, **context: Any) -> None:
+    def __init__(self, browser: Any, address: str, *, wait: bool = True, **context: Any) -> None:
         self.page = browser.new_context(**context).new_page()
         self.page.set_default_timeout(TIMEOUT)
         self.requests: list[str] = []
@@ -54,7 +54,8 @@ class Page:
         self.page.on("console", lambda message: self.complaints.append(message.text))
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.page.goto(address)
-        self.shown()
+        if wait:
+            self.shown()
 
     @property
     def text(self) -> str:
@@ -218,6 +219,20 @@ def test_a_phone(browser: Any, address: str, scheme: str) -> None:
     assert page.page.evaluate("getComputedStyle(document.body).backgroundColor") != color
     assert page.complaints == []
     page.page.context.close()
+
+
+def test_the_page_asks_for_the_key(browser: Any, lm: CharLM) -> None:
+    with running(lm, api_key="secret") as server:
+        page = Page(browser, server.url, wait=False)
+        form = page.page.locator("#key-form")
+        form.wait_for(state="visible")
+        page.page.fill("#key", "secret")
+        page.page.keyboard.press("Enter")
+        page.shown()
+        assert not form.is_visible()
+        page.write("import nump")
+        assert page.texts("#bars .chip")[0] == "y"
+        page.page.context.close()
 
 
 def test_pictures_for_the_documentation(browser: Any, address: str) -> None:

@@ -49,8 +49,8 @@ EXAMPLES = {
     "score": "charwise score stimuli.csv --item-column item --out words.csv",
     "bench": "charwise bench --text README.md --bytes 200 --K 2,4 --reference-K 16",
     "heal-proxy": "charwise heal-proxy --upstream http://127.0.0.1:8080 --tokenizer model.gguf",
-    "lsp": "charwise lsp --model Qwen/Qwen2.5-Coder-0.5B",
     "serve": "charwise serve --port 8000",
+    "lsp": "charwise lsp --model Qwen/Qwen2.5-Coder-0.5B",
     "lm-eval": "charwise lm-eval --model charwise --model_args pretrained=gpt2 --tasks piqa",
 }
 
@@ -71,8 +71,8 @@ app.command("bench", epilog=_example("bench"), cls=bench.ListsCommand)(bench.ben
 app.command("lm-eval", epilog=_example("lm-eval"), context_settings=lm_eval.SETTINGS)(
     lm_eval.lm_eval
 )
-app.command("lsp", epilog=_example("lsp"))(lsp.lsp)
 app.command("serve", epilog=_example("serve"))(serve.serve)
+app.command("lsp", epilog=_example("lsp"))(lsp.lsp)
 app.command("heal-proxy", epilog=_example("heal-proxy"))(heal_proxy.heal_proxy)
 
 

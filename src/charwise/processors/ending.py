@@ -19,6 +19,36 @@ from charwise.infill import owed, owed_tokens
 from charwise.tokens.index import SortedVocabulary
 
 
+def hold_end_of_(
+    row: torch.Tensor,
+    forced: bytes,
+    ending: bytes,
+    generated: Sequence[int],
+    index: SortedVocabulary,
+) -> bool:
+    """`hold_end_` for a row whose tokens since the cut are given: all of them.
+
+    While the forced text is not reproduced there is nothing to do: its mask allows no end. Later
+    only as many tokens are read as the ending has bytes.
+
+    >>> from charwise import Vocabulary
+    >>> index = SortedVocabulary(Vocabulary.from_bytes([b"y", b"ex", None], end_ids=[2]))
+    >>> row = torch.zeros(3)
+    >>> hold_end_of_(row, b"y", b"ex", [0, 0], index), row
+    (True, tensor([0.0000, 0.6931,   -inf]))
+    >>> hold_end_of_(row, b"y", b"ex", [0, 1], index)
+    False
+    """
+    if not ending:
+        return False
+    new: bytes | None
+    if len(generated) >= len(forced) + len(ending):  # each token has a byte at least
+        new = index.vocabulary.decode(generated[-len(ending) :])
+    else:
+        new = new_bytes(generated, forced, index)
+    return new is not None and hold_end_(row, new, ending, index)
+
+
 def new_bytes(ids: Sequence[int], forced: bytes, index: SortedVocabulary) -> bytes | None:
     """What generated tokens add beyond the forced text; None while, or if, they do not have it.
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from charwise.errors import HealingError, SettingError
 from charwise.healing import Rule, cut, prompt_ids
-from charwise.infill import request
+from charwise.infill import owed, request
 from charwise.template import Template, cut_written, with_sentinels
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.prompt_parts import Prompt
@@ -26,7 +26,8 @@ class HealedPrompt(NamedTuple):
 
     An engine that counts tokens for itself is asked for `given_back` more than the caller wants,
     so that prompt and completion have the room they would have had; `Continuation` cuts off what
-    is too much.
+    is too much. `ending` is what a middle must end with (`charwise.infill`): the beginning of the
+    text after it.
 
     >>> HealedPrompt(kept=[0], forced=b" Nod", given_back=2).forced
     b' Nod'
@@ -35,6 +36,7 @@ class HealedPrompt(NamedTuple):
     kept: list[int]
     forced: bytes
     given_back: int
+    ending: bytes = b""
 
 
 class Reader(NamedTuple):
@@ -87,7 +89,7 @@ def heal_prompt(prompt: Prompt, index: SortedVocabulary, rule: Rule = "auto") ->
 
     >>> index = SortedVocabulary(Vocabulary.from_bytes([b"->", b" ", b"No", b"d", b" Node"]))
     >>> heal_prompt("-> Nod", index)
-    HealedPrompt(kept=[0], forced=b' Nod', given_back=3)
+    HealedPrompt(kept=[0], forced=b' Nod', given_back=3, ending=b'')
     """
     if not isinstance(index, SortedVocabulary):
         raise SettingError(
@@ -106,14 +108,17 @@ def heal_middle(
     index: SortedVocabulary,
     rule: Rule = "auto",
     *,
+    right: Rule = "auto",
     most: int | None = None,
 ) -> HealedPrompt:
-    """The model's own template around two texts, with the end of the prefix healed.
+    """The model's own template around two texts, both of which are cut where healing should start.
 
     Args:
         prefix, suffix: texts, or bytes.
         index: of the model's vocabulary.
-        rule: where to cut, as for `healing.cut`.
+        rule: where to cut the prefix, as for `healing.cut`.
+        right: where to cut the suffix, by the same rule, mirrored; "off" where nothing can see to
+            it that the middle ends with what is cut off.
         most: tokens that fit; what is too long is cut at the far ends.
 
     Raises:
@@ -122,11 +127,12 @@ def heal_middle(
     >>> names = {3: "<fim_prefix>", 4: "<fim_suffix>", 5: "<fim_middle>"}
     >>> tokens = [b"a", b"ab", b"c", None, None, None]
     >>> heal_middle("ca", "c", SortedVocabulary(Vocabulary.from_bytes(tokens, special=names)))
-    HealedPrompt(kept=[3, 2, 4, 2, 5], forced=b'a', given_back=1)
+    HealedPrompt(kept=[3, 2, 4, 2, 5], forced=b'a', given_back=1, ending=b'')
     """
     template = Template.of(index.vocabulary)
-    asked = request(prefix, suffix, template, index, left=rule, right="off", most=most)
-    return HealedPrompt(asked.ids, asked.forced, len(index.vocabulary.encode(asked.forced)))
+    asked = request(prefix, suffix, template, index, left=rule, right=right, most=most)
+    given_back = len(index.vocabulary.encode(asked.forced))
+    return HealedPrompt(asked.ids, asked.forced, given_back, asked.ending)
 
 
 class Continuation:
@@ -141,6 +147,8 @@ class Continuation:
         min_tokens: stop strings that are complete within so many counted tokens do not count.
         max_tokens: end after so many counted tokens; None for no bound.
         specials: whether special tokens appear in the text, by their spelling.
+        ending: bytes that are no part of the new text if a token ends it after them: the beginning
+            of what comes after a middle.
         may_be_lost: whether the engine may miss the mask for a step, and ends such a completion.
             Its text is then empty; without this, or if it goes on, it is an error.
 
@@ -173,6 +181,7 @@ class Continuation:
         min_tokens: int = 0,
         max_tokens: int | None = None,
         specials: bool = False,
+        ending: bytes = b"",
         may_be_lost: bool = False,
     ) -> None:
         if not isinstance(forced, bytes):
@@ -189,6 +198,7 @@ class Continuation:
         self._min_tokens = min_tokens
         self._max_tokens = max_tokens
         self._specials = specials
+        self._ending = ending
         self._new = bytearray()
         self._taken = 0
         self._begun = (before + forced)[-3:]  # a character that it begins ends in the new text
@@ -233,12 +243,16 @@ class Continuation:
         """Count a token that ended the text and has no text of its own."""
         if not self.ended:
             self._count(not self.left)
+            if not self.left and self._new.endswith(self._ending):
+                del self._new[len(self._new) - len(self._ending) :]
 
     def take(self, final: bool = False) -> str:
-        """New text not handed out yet, without what may be the start of a stop string."""
+        """New text not handed out yet, without what may begin a stop string or the ending."""
         end = len(self._new)
-        if not (final or self.ended or self._include_stop):
-            end -= self._stops.held(self._new)
+        if not (final or self.ended):
+            held = 0 if self._include_stop else self._stops.held(self._new)
+            begun = len(self._ending) - len(owed(self._new, self._ending))
+            end = max(self._taken, end - max(held, begun))
         part = self._new[self._taken : end]
         self._taken += len(part)
         return self._decoder.decode(part)

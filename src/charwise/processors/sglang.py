@@ -85,7 +85,7 @@ def heal_request(
     >>> reader.text([3])
     'de'
     """
-    kept, forced, given_back = heal_prompt(prompt, index, rule)
+    kept, forced, given_back, _ = heal_prompt(prompt, index, rule)
     if not isinstance(sampling_params or {}, Mapping):
         raise SettingError(f"sampling_params is {sampling_params!r}: give a dict.")
     sampling = dict(sampling_params or {})

@@ -87,7 +87,7 @@ def heal_request(
     if tokenizer is None:
         tokenizer = str(getattr(llm.tokenizer, "tokenizer", llm.tokenizer).name_or_path)
     index = decisions_of(tokenizer).index
-    kept, forced, given_back = heal_prompt(prompt, index, rule)
+    kept, forced, given_back, _ = heal_prompt(prompt, index, rule)
     end_id = _end_id(sampling_params, index.vocabulary)
     processor = HealingLogitsProcessor(tokenizer, forced, len(kept), end_id)
     params = copy.copy(sampling_params)

@@ -1,1 +1,1 @@
-"""Completions for editors: an HTTP server, sessions, a language server, and a page to look at."""
+"""The model where editors reach it: an HTTP server, a language server, and a page to look at."""

@@ -82,12 +82,18 @@ class Answer:
             min_tokens=request.get("min_tokens") or 0,
             max_tokens=max_tokens,
             specials=request.get("skip_special_tokens") is False,
+            ending=healed.ending,
         )
         # Made as the engine tells of them: it may refuse a request for very many.
         self._choices: dict[int, _Choice] = {}
 
     @property
     def ended(self) -> bool:
+        """Whether the engine need not go on, since every choice has ended."""
+        return self.told_all
+
+    @property
+    def told_all(self) -> bool:
         """Whether every choice has ended, whatever the engine still writes."""
         choices = self._choices.values()
         return len(choices) == self._n and all(choice.ended for choice in choices)

@@ -4,12 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
 from charwise.errors import EngineError
 
 Message = dict[str, Any]
+
+
+#: What is said of an answer that lacks its end.
+BROKEN_OFF = "the server behind ended its answer before it was finished."
+
+
+class UpstreamError(EngineError):
+    """What the server behind said is no answer, or not the whole of one.
+
+    Attributes:
+        status: that tells the client so.
+    """
+
+    def __init__(self, message: str, status: int = 502) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class Upstream:
@@ -24,6 +41,8 @@ class Upstream:
         body: of the request.
         receive: where further messages come from; by default only `gone` makes one.
         more: whether they go on with the body, whose length is then not ours to say.
+        most: bytes of an answer in one piece, or of an event of a stream, that are read; more is
+            an error. None for no bound.
     """
 
     def __init__(
@@ -31,6 +50,7 @@ class Upstream:
         body: bytes,
         receive: Callable[[], Awaitable[Message]] | None = None,
         more: bool = False,
+        most: int | None = None,
     ):
         self.started = asyncio.Event()
         self.gone = asyncio.Event()
@@ -40,6 +60,7 @@ class Upstream:
         self._length = len(body)
         self._receive = receive
         self._more = more
+        self._most = most
         self._parts: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._failure: Exception | None = None
 
@@ -98,22 +119,38 @@ class Upstream:
         """JSON objects: one, or those of a stream of events; comments, and the like, as bytes.
 
         Raises:
-            EngineError: what is none. Whatever broke the response off is raised as it is.
+            UpstreamError: what is none, or longer than may be. Whatever broke the response off is
+                raised as it is.
         """
         kind = dict(self.headers).get(b"content-type", b"")
         if not kind.startswith(b"text/event-stream"):
-            whole = b"".join([part async for part in self.parts()])
+            whole = bytearray()
+            async for part in self.parts():
+                whole += part
+                self._check_length(len(whole))
             if not self.gone.is_set():  # else what there is is part of an answer, or none
-                yield _object(whole)
+                yield _object(bytes(whole))
             return
-        text = b""
+        text = bytearray()
         async for part in self.parts():
-            *events, text = (text + part).replace(b"\r\n\r\n", b"\n\n").split(b"\n\n")
-            for event in events:
+            seen = max(0, len(text) - len(_ENDS) + 1)  # no end of an event begins before
+            text += part
+            begin = 0
+            while end := _EVENT_END.search(text, max(begin, seen)):
+                event, begin = bytes(text[begin : end.start()]), end.end()
                 if not event.startswith(b"data:"):
                     yield event + b"\n\n"
                 elif event != b"data: [DONE]":
                     yield _object(event.removeprefix(b"data:"))
+            del text[:begin]
+            self._check_length(len(text))
+
+    def _check_length(self, length: int) -> None:
+        if self._most is not None and length > self._most:
+            raise UpstreamError(
+                f"the server behind sent more than {self._most} bytes that are no whole answer, or "
+                "no whole event of a stream."
+            )
 
     async def relay(self, send: Callable[[Message], Awaitable[None]]) -> None:
         """Hand the response on as it is."""
@@ -123,13 +160,18 @@ class Upstream:
         await send({"type": "http.response.body", "body": b""})
 
 
+#: The end of an event, and the longest text that it may be.
+_EVENT_END = re.compile(rb"\r?\n\r?\n")
+_ENDS = b"\r\n\r\n"
+
+
 def _object(text: bytes) -> Message:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
-        raise EngineError(f"the server behind answered {text[:80]!r}, which is no JSON object.")
+        raise UpstreamError(f"the server behind answered {text[:80]!r}, which is no JSON object.")
     return found
 
 

@@ -7,9 +7,9 @@ import json
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
-from charwise.errors import CharwiseError, EngineError
+from charwise.errors import CharwiseError
 from charwise.processors.openai.answer import Answer, usage_of
-from charwise.processors.openai.asgi_call import Upstream, merged
+from charwise.processors.openai.asgi_call import BROKEN_OFF, Upstream, UpstreamError, merged
 
 Message = dict[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -19,14 +19,32 @@ Result = TypeVar("Result")
 
 
 async def exchange(
-    app: App, scope: Message, receive: Receive, send: Send, answers: list[Answer]
-) -> None:
+    app: App,
+    scope: Message,
+    receive: Receive,
+    send: Send,
+    answers: list[Answer],
+    *,
+    most: int | None = None,
+    tells_refusals: bool = True,
+) -> bool:
     """Ask the server behind for every prompt, and answer the client as one.
 
     A client that leaves ends the calls, and gets no answer. Between two calls others have their
     turn: to make one takes the server a few milliseconds.
+
+    Args:
+        app: the server behind.
+        scope, receive, send: of the client's request.
+        answers: to come, one for each call.
+        most: bytes of one of its answers, or events, that are read.
+        tells_refusals: whether the client is told what the server answers in place of a
+            completion, an error as a rule.
+
+    Returns:
+        Whether the client was answered, or has left.
     """
-    calls = [Upstream(json.dumps(answer.body).encode()) for answer in answers]
+    calls = [Upstream(json.dumps(answer.body).encode(), most=most) for answer in answers]
     watch = asyncio.create_task(end_with_client(receive, calls))
     tasks = []
     try:
@@ -38,11 +56,13 @@ async def exchange(
         for call, task in zip(calls, tasks, strict=True):
             if call.status is None and not watch.done():
                 await task  # raises what the server raised
-            if call.status != 200 and not watch.done():
-                await call.relay(send)
-                return
+            if call.status is not None and call.status != 200 and not watch.done():
+                if tells_refusals:
+                    await call.relay(send)
+                return tells_refusals
         if not watch.done():
             await (_stream if answers[0].streams else _respond)(send, calls, answers, watch)
+        return True
     finally:
         watch.cancel()
         for call in calls:
@@ -89,8 +109,10 @@ async def _respond(
             answers[number].add(_with_choices(chunk))
             if answers[number].ended:
                 calls[number].gone.set()
+        if not left.done():
+            _check_whole(answers)
     except CharwiseError as error:
-        await send_error(send, 500, str(error))
+        await send_error(send, status_for(error), str(error))
         return
     if left.done():
         return
@@ -104,7 +126,7 @@ async def _respond(
 async def _stream(
     send: Send, calls: list[Upstream], answers: list[Answer], left: asyncio.Task[None]
 ) -> None:
-    """Server-sent events, until the client leaves; no end mark if a call breaks off."""
+    """Server-sent events, until the client leaves; no end mark if that was not all of them."""
     headers = without_length(calls[0].headers)
     await send({"type": "http.response.start", "status": 200, "headers": headers})
 
@@ -112,6 +134,7 @@ async def _stream(
         await send({"type": "http.response.body", "body": data, "more_body": True})
 
     first = answers[0].top
+    failed = False  # which it has said itself
     try:
         async for number, chunk in merged(calls):
             if isinstance(chunk, bytes):  # a comment, to keep the connection alive
@@ -119,14 +142,19 @@ async def _stream(
                 continue
             answer = answers[number]
             if "error" in chunk:
+                failed = True
                 await event(_event(chunk))
             elif choices := answer.add(_with_choices(chunk)):
                 same = {name: first[name] for name in ("id", "created") if name in first}
                 await event(_event(chunk | same | {"choices": choices}))
             if answer.ended:
                 calls[number].gone.set()
+        if not (failed or left.done()):
+            _check_whole(answers)
     except CharwiseError as error:
-        await event(_event({"error": _error(500, str(error))}))
+        await event(_event({"error": error_of(status_for(error), str(error))}))
+        await send({"type": "http.response.body", "body": b""})
+        return
     if left.done():
         return
     if any(answer.tells_usage for answer in answers):
@@ -135,10 +163,21 @@ async def _stream(
     await send({"type": "http.response.body", "body": b""})
 
 
+def _check_whole(answers: list[Answer]) -> None:
+    """Refuse what came if some choice has no end: half an answer must not pass for a whole one."""
+    if not all(answer.told_all for answer in answers):
+        raise UpstreamError(BROKEN_OFF)
+
+
+def status_for(error: CharwiseError) -> int:
+    """The status that tells a client of an error: a server's is not ours."""
+    return error.status if isinstance(error, UpstreamError) else 500
+
+
 def _with_choices(chunk: Message) -> Message:
     """The chunk, which has choices, if only none."""
     if not isinstance(chunk.get("choices"), list):
-        raise EngineError(f"the server behind answered {str(chunk)[:80]}, which has no choices.")
+        raise UpstreamError(f"the server behind answered {str(chunk)[:80]}, which has no choices.")
     return chunk
 
 
@@ -170,14 +209,23 @@ def _event(chunk: Message) -> bytes:
     return b"data: " + json.dumps(chunk, ensure_ascii=False).encode() + b"\n\n"
 
 
-def _error(status: int, message: str) -> Message:
-    kind = "BadRequestError" if status == 400 else "InternalServerError"
+#: What an error is called; any other is an internal one.
+_KINDS = {400: "BadRequestError", 502: "BadGateway", 504: "GatewayTimeout"}
+
+
+def error_of(status: int, message: str) -> Message:
+    """An error in the form of OpenAI's API.
+
+    >>> error_of(504, "late")["type"], error_of(500, "lost")["type"]
+    ('GatewayTimeout', 'InternalServerError')
+    """
+    kind = _KINDS.get(status, "InternalServerError")
     return {"message": message, "type": kind, "param": None, "code": status}
 
 
 async def send_error(send: Send, status: int, message: str) -> None:
     """Answer with an error, in the form of OpenAI's API."""
-    await send_json(send, status, {"error": _error(status, message)}, [])
+    await send_json(send, status, {"error": error_of(status, message)}, [])
 
 
 def status_of(answer: Message) -> int:

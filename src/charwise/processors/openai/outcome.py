@@ -22,6 +22,7 @@ class Outcome(NamedTuple):
         given_back: tokens that its prompts gave back, together.
         forced: bytes that are reproduced, together.
         how: "mask" or "exact".
+        taken_over: bytes of suffixes that their middles end with, together.
 
     >>> Outcome(None, 2, 5).header, Outcome("max_tokens").header
     ('healed; given-back=2; forced=5', 'off; reason=max_tokens')
@@ -31,33 +32,36 @@ class Outcome(NamedTuple):
     given_back: int = 0
     forced: int = 0
     how: str = "mask"
+    taken_over: int = 0
 
     @classmethod
     def of(cls, answers: Iterable[Answer]) -> Outcome:
         """Of the prompts that are healed together."""
         healed = [answer.healed for answer in answers]
         forced = sum(len(each.forced) for each in healed)
-        return cls(None, sum(each.given_back for each in healed), forced)
+        given_back = sum(each.given_back for each in healed)
+        return cls(None, given_back, forced, taken_over=sum(len(each.ending) for each in healed))
 
     @property
     def header(self) -> str:
         """The header's value."""
         if self.reason is not None:
             return f"off; reason={self.reason}"
-        exactly = "; how=exact" if self.how == "exact" else ""
-        return f"healed; given-back={self.given_back}; forced={self.forced}{exactly}"
+        more = f"; taken-over={self.taken_over}" if self.taken_over else ""
+        more += "; how=exact" if self.how == "exact" else ""
+        return f"healed; given-back={self.given_back}; forced={self.forced}{more}"
 
 
 def telling(send: Send, outcome: Outcome) -> Send:
     """A `send` that adds the header to the response, in whatever form it comes.
 
-    What the server refused was not healed.
+    What was not answered with a completion (an error, a redirection) was not healed.
     """
 
     async def tell(message: Message) -> None:
         if message["type"] == "http.response.start":
             became = outcome
-            if message["status"] >= 400 and outcome.reason is None:
+            if message["status"] != 200 and outcome.reason is None:
                 became = Outcome("refused")
             headers = [*message.get("headers", ()), (HEADER, became.header.encode())]
             message = {**message, "headers": headers}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from charwise.errors import SettingError
@@ -17,8 +18,32 @@ HEAL = "charwise_heal"
 #: What servers write if a completion request does not say how much.
 DEFAULT_MAX_TOKENS = 16
 
+#: Of so few tokens none may be missing: the server is asked for as many more as the forced text has
+#: bytes, and ended when they are there.
+SHORT = 32
+
 #: Fields that are numbers, and at least so much.
 _NUMBERS = {"max_tokens": 0, "max_completion_tokens": 0, "min_tokens": 0, "n": 1}
+
+#: Fields that are true or false.
+_FLAGS = (
+    "stream",
+    "echo",
+    "return_token_ids",
+    "include_stop_str_in_output",
+    "skip_special_tokens",
+    "add_special_tokens",
+    "use_beam_search",
+    "continue_final_message",
+    "return_prompt_text",
+)
+
+#: Those of `stream_options`.
+_STREAM_FLAGS = ("include_usage", "continuous_usage_stats")
+
+#: What pydantic, by which vLLM reads requests, takes for true and for false.
+_TRUE = frozenset({"1", "on", "t", "true", "y", "yes"})
+_FALSE = frozenset({"0", "off", "f", "false", "n", "no"})
 
 #: The types of the fields that are computed with; the server itself answers requests with others.
 _TYPES: dict[str, type | tuple[type, ...]] = {
@@ -27,10 +52,9 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
     "min_tokens": int,
     "n": int,
     "stop": (str, list),
-    "stream": bool,
     "stream_options": dict,
-    "echo": bool,
     "vllm_xargs": dict,
+    **dict.fromkeys(_FLAGS, bool),
 }
 
 
@@ -50,12 +74,13 @@ def is_long_and_of_ids(body: bytes) -> bool:
     return len(body) > 2**16 and HEAL.encode() not in body and _IDS.search(body) is not None
 
 
-def parsed(body: bytes, *, unbounded: bool = False) -> Message:
+def parsed(body: bytes, *, llama_cpp: bool = False) -> Message:
     """A request that can be read; empty if it cannot, and the server itself will say so.
 
     Args:
         body: of the request.
-        unbounded: whether the server takes a `max_tokens` of -1 for no bound.
+        llama_cpp: whether a llama.cpp is behind: a `max_tokens` of -1 is no bound there, and a
+            `"true"` not true.
 
     Raises:
         SettingError: what servers stumble over: nesting that is too deep, half a surrogate pair.
@@ -82,7 +107,11 @@ def parsed(body: bytes, *, unbounded: bool = False) -> Message:
     for name in _NUMBERS:
         if name in request:
             request[name] = _number(request[name])
-    bounded = not unbounded or request.get("max_tokens") != -1
+    if not llama_cpp:
+        _read_flags(request, _FLAGS)
+        if isinstance(request.get("stream_options"), dict):
+            _read_flags(request["stream_options"], _STREAM_FLAGS)
+    bounded = not llama_cpp or request.get("max_tokens") != -1
     checked = request if bounded else {**request, "max_tokens": None}
     return request if _well_formed(checked) else {}
 
@@ -100,6 +129,25 @@ def _number(value: Any) -> Any:
     return value
 
 
+def _read_flags(fields: Message, names: Iterable[str]) -> None:
+    """What vLLM takes for true or false becomes that."""
+    for name in names:
+        if name in fields:
+            fields[name] = _flag(fields[name])
+
+
+def _flag(value: Any) -> Any:
+    """What vLLM takes for true or false as that, anything else as it is.
+
+    >>> _flag("Yes"), _flag(0), _flag("maybe"), _flag(2)
+    (True, False, 'maybe', 2)
+    """
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        return value
+    text = value.lower() if isinstance(value, str) else f"{value:g}"
+    return True if text in _TRUE else False if text in _FALSE else value
+
+
 def _well_formed(request: Message) -> bool:
     for name, kind in _TYPES.items():
         value = request.get(name)
@@ -108,6 +156,9 @@ def _well_formed(request: Message) -> bool:
     for name, least in _NUMBERS.items():
         if request.get(name) is not None and request[name] < least:
             return False
+    options = request.get("stream_options") or {}
+    if not all(isinstance(options.get(name), bool | None) for name in _STREAM_FLAGS):
+        return False
     stop = request.get("stop") or []
     return all(isinstance(string, str) and string for string in stop)
 

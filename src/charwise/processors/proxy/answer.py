@@ -10,18 +10,26 @@ from __future__ import annotations
 
 from typing import Any
 
-from charwise.errors import HealingError
 from charwise.processors.openai.answer import Answer
+from charwise.processors.openai.asgi_call import UpstreamError
 from charwise.tokens.vocabulary import Vocabulary
 
 Message = dict[str, Any]
 
 
 class TextAnswer(Answer):
-    """The choices for one prompt; arguments and attributes are those of `Answer`."""
+    """The choices for one prompt; arguments and attributes are those of `Answer`.
 
-    def __init__(self, vocabulary: Vocabulary, *arguments: Any, **named: Any) -> None:
+    Args:
+        counts: whether nothing is wanted of the server after the last token that is asked for: its
+            numbers are known here, and it has many tokens to go.
+    """
+
+    def __init__(
+        self, vocabulary: Vocabulary, *arguments: Any, counts: bool = False, **named: Any
+    ) -> None:
         super().__init__(vocabulary, *arguments, **named)
+        self._counts = counts
         self._vocabulary = vocabulary
         # Where nothing is kept of a prompt, some servers take the space off that it begins with.
         self._lead = "" if self.body.get("prompt") else vocabulary.lead.decode()
@@ -32,8 +40,8 @@ class TextAnswer(Answer):
     def ended(self) -> bool:
         """Whether the server has said all, or need not go on, for every choice.
 
-        It need not after a stop string. Otherwise it has a few tokens to go at most, and then its
-        numbers.
+        It need not after a stop string, nor after the last token where its numbers are not wanted.
+        Otherwise it has a few tokens to go at most, and then its numbers.
         """
         return len(self._over) == self._n
 
@@ -41,7 +49,8 @@ class TextAnswer(Answer):
         """Take a chunk of the server; returns the choices to tell the client, if any.
 
         Raises:
-            HealingError: the server does not reproduce the forced text, or what it says is none.
+            HealingError: the server does not reproduce the forced text.
+            UpstreamError: what it says is no completion.
         """
         usage = chunk.get("usage")
         counted = usage.get("prompt_tokens") if isinstance(usage, dict) else None
@@ -49,13 +58,14 @@ class TextAnswer(Answer):
             self.prompt_tokens = counted + self.healed.given_back
         choices = chunk.get("choices")
         if not isinstance(choices, list) or not all(map(self._is_choice, choices)):
-            raise HealingError(f"the server behind answered with no completion: {str(chunk)[:80]}")
+            raise UpstreamError(f"the server behind answered with no completion: {str(chunk)[:80]}")
         for choice in chunk["choices"]:
             choice["token_ids"] = self._ids(choice)
         told = super().add(chunk)
         for choice in chunk["choices"]:
             own = self._choice(choice["index"])
-            if choice.get("finish_reason") is not None or own.new.stopped is not None:
+            enough = own.new.ended if self._counts else own.new.stopped is not None
+            if enough or choice.get("finish_reason") is not None:
                 self._over.add(choice["index"])
         return [
             {name: value for name, value in choice.items() if name in _FIELDS} for choice in told

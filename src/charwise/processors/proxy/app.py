@@ -18,6 +18,7 @@ from dataclasses import replace
 
 from charwise.errors import CharwiseError
 from charwise.healing import cut
+from charwise.processors.openai.answer import Answer
 from charwise.processors.openai.asgi_call import Upstream
 from charwise.processors.openai.exchange import (
     Message,
@@ -43,6 +44,10 @@ _NATIVE = ("/completion", "/completions")
 
 #: Longer bodies are not read, and not healed.
 MOST_BODY = 2**23
+
+#: Bytes of an answer in one piece, or of an event of a stream, that are read to heal it: as many as
+#: the longest prompt, which llama.cpp tells again, can have in JSON.
+MOST_ANSWER = 2**24
 
 #: So many prompts are tokenized at once; more wait for their turn.
 _THREADS = 2
@@ -118,9 +123,11 @@ class HealingProxy:
             headers = [pair for pair in scope["headers"] if pair[0] != b"accept-encoding"]
             healed = {**scope, "headers": headers}
             if native:
-                await exchange_native(self._relay, healed, receive, send, found.answers[0])
+                [answer] = found.answers
+                await exchange_native(self._relay, healed, receive, send, answer, MOST_ANSWER)
             else:
-                await exchange(self._relay, healed, receive, send, list(found.answers))
+                answers: list[Answer] = [*found.answers]
+                await exchange(self._relay, healed, receive, send, answers, most=MOST_ANSWER)
             return
         if found.body is not None:
             body = json.dumps(found.body).encode()
@@ -129,7 +136,7 @@ class HealingProxy:
 
     async def _plan(self, scope: Message, body: bytes, native: bool) -> Plan:
         async with self._turns:
-            request = checked(await asyncio.to_thread(parsed, body, unbounded=True))
+            request = checked(await asyncio.to_thread(parsed, body, llama_cpp=True))
         if not request:
             return Plan("malformed", [])
         named = request.get("model")

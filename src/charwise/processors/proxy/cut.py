@@ -28,6 +28,11 @@ _NEAR = 8192
 class CutText(NamedTuple):
     """A prompt's text to keep, the text to reproduce after it, and the cut between tokens.
 
+    Attributes:
+        kept, forced: the text.
+        healed: the cut.
+        whole: whether the cut has all tokens of the prompt, not only those near its end.
+
     >>> CutText("->", " Nod", HealedPrompt([0], b" Nod", 2)).forced
     ' Nod'
     """
@@ -35,6 +40,7 @@ class CutText(NamedTuple):
     kept: str
     forced: str
     healed: HealedPrompt
+    whole: bool = True
 
 
 def most_forced(vocabulary: Vocabulary) -> int:
@@ -131,7 +137,7 @@ def _as_text(near: _Near, healed: HealedPrompt, vocabulary: Vocabulary) -> CutTe
         return None
     head, tail = near.head, near.tail
     if not forced:
-        return CutText(head + tail, "", healed)
+        return CutText(head + tail, "", healed, not head)
     if "\0" in forced:
         return None  # no grammar lets it through
     if forced == near.lead + tail and not head and near.before:
@@ -142,7 +148,7 @@ def _as_text(near: _Near, healed: HealedPrompt, vocabulary: Vocabulary) -> CutTe
     if not kept and (near.lead or not head):
         return None  # the server adds the lead to text after a special token, if there is any
     ids = list(vocabulary.encode_prompt(near.parts(kept)))
-    return CutText(head + kept, forced, healed) if ids == healed.kept else None
+    return CutText(head + kept, forced, healed, not head) if ids == healed.kept else None
 
 
 @lru_cache(maxsize=4)

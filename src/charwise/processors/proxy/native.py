@@ -6,14 +6,16 @@ import asyncio
 import json
 
 from charwise.errors import CharwiseError
-from charwise.processors.openai.asgi_call import Upstream
+from charwise.processors.openai.asgi_call import BROKEN_OFF, Upstream, UpstreamError
 from charwise.processors.openai.exchange import (
     App,
     Receive,
     Send,
     end_with_client,
+    error_of,
     send_error,
     send_json,
+    status_for,
     status_of,
     without_length,
 )
@@ -21,10 +23,15 @@ from charwise.processors.proxy.answer import Message, NativeAnswer, TextAnswer
 
 
 async def exchange_native(
-    app: App, scope: Message, receive: Receive, send: Send, answer: TextAnswer
+    app: App,
+    scope: Message,
+    receive: Receive,
+    send: Send,
+    answer: TextAnswer,
+    most: int | None = None,
 ) -> None:
-    """Ask the server behind, and answer the client in the same form."""
-    call = Upstream(json.dumps(answer.body).encode())
+    """Ask the server behind, and answer the client in the same form; see `exchange`."""
+    call = Upstream(json.dumps(answer.body).encode(), most=most)
     task = asyncio.create_task(call.run(app, scope, one_of_many=False))
     watch = asyncio.create_task(end_with_client(receive, [call]))
     try:
@@ -56,11 +63,13 @@ async def _respond(send: Send, call: Upstream, answer: NativeAnswer) -> None:
                 last = {**chunk, **last}  # what only the server's last word has: its timings
             if "error" in chunk or answer.answer.stopped is not None or chunk.get("stop"):
                 break
+        if call.gone.is_set():
+            return  # the client left
+        if last is None or not ("error" in last or answer.ended):
+            raise UpstreamError(BROKEN_OFF)
     except CharwiseError as error:
-        await send_error(send, 500, str(error))
+        await send_error(send, status_for(error), str(error))
         return
-    if last is None or call.gone.is_set():
-        return  # the client left
     if "error" in last:
         await send_json(send, status_of(last), last, call.headers)
     else:
@@ -75,20 +84,23 @@ async def _stream(send: Send, call: Upstream, answer: NativeAnswer) -> None:
     async def event(data: bytes) -> None:
         await send({"type": "http.response.body", "body": data, "more_body": True})
 
+    failed = False  # which the server has said itself
     try:
         async for chunk in call.chunks():
             if isinstance(chunk, bytes):
                 await event(chunk)
             elif "error" in chunk:
                 await event(_event(chunk))
+                failed = True
                 break
             elif (told := answer.add(chunk)) is not None:
                 await event(_event(told))
             if answer.ended:
                 break
+        if not (failed or answer.ended or call.gone.is_set()):
+            raise UpstreamError(BROKEN_OFF)
     except CharwiseError as error:
-        message = {"code": 500, "message": str(error), "type": "server_error"}
-        await event(_event({"error": message}))
+        await event(_event({"error": error_of(status_for(error), str(error))}))
     await send({"type": "http.response.body", "body": b""})
 
 

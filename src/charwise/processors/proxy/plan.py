@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from charwise.errors import CharwiseError, SettingError
 from charwise.healing import Rule
-from charwise.processors.openai.request import HEAL, Message, prompts
+from charwise.processors.openai.request import HEAL, SHORT, Message, prompts
 from charwise.processors.proxy.answer import TextAnswer
 from charwise.processors.proxy.cut import CutText, cut_text
 from charwise.processors.proxy.gbnf import forced_first
@@ -165,10 +165,14 @@ def _answer(
         most = None
     body: Message = {**request, "prompt": cut.kept}
     several = _completions(request, server) if server.several else 1
+    short = False
     if cut.forced:
         body["grammar"] = forced_first(cut.forced, request.get("grammar") or None)
         if most is not None:
-            body[name or "max_tokens"] = most + cut.healed.given_back
+            # How many tokens the server takes to write the text again is not known beforehand.
+            short = most <= SHORT
+            more = len(cut.healed.forced) if short else cut.healed.given_back
+            body[name or "max_tokens"] = most + more
         body |= _without_specials(request, cut.forced, index.vocabulary)
         if server.streams_to_all:  # it shows where tokens begin, and can be ended in time
             body["stream"] = True
@@ -186,6 +190,7 @@ def _answer(
         max_tokens=most,
         first_index=number * several,
         body=body,
+        counts=short and cut.whole and not native,
     )
 
 

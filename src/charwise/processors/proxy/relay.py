@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import AsyncIterator
 from typing import Any
 
 from charwise.errors import MissingExtraError, SettingError
+from charwise.processors.openai.asgi_call import UpstreamError
 from charwise.processors.openai.exchange import (
     Message,
     Receive,
     Send,
-    send_json,
+    send_error,
     until_left,
 )
 
 logger = logging.getLogger("charwise.proxy")
+
+#: Bytes of an answer to a question of our own.
+_MOST_ASKED = 2**20
 
 #: Headers that belong to one connection, not to the request.
 _OF_A_HOP = {
@@ -77,14 +82,17 @@ class Relay:
     ) -> tuple[int, Any]:
         """Status and JSON of a path; 0 if the server says nothing, None if it says no JSON."""
         method = "GET" if body is None else "POST"
+        url, said = self._upstream + path, bytearray()
         try:
-            response = await self._client.request(
-                method, self._upstream + path, headers=headers, json=body
-            )
+            async with self._client.stream(method, url, headers=headers, json=body) as response:
+                async for part in response.aiter_bytes():
+                    said += part
+                    if len(said) > _MOST_ASKED:
+                        return response.status_code, None
         except self._errors:
             return 0, None
         try:
-            return response.status_code, response.json()
+            return response.status_code, json.loads(said)
         except (ValueError, RecursionError):
             return response.status_code, None
 
@@ -132,7 +140,7 @@ class Relay:
             request = self._request(scope, _body(receive, heard) if has_body else None)
         except self._url_error as error:
             message = f"the path {scope['path'][:80]!r}: {error}."
-            await _refuse(send, 400, "BadRequestError", message)
+            await send_error(send, 400, message)
             return
         started = False
         try:
@@ -158,21 +166,17 @@ class Relay:
                 await response.aclose()
         except self._errors as error:
             logger.warning("%s: %s", request.url, error or type(error).__name__)
-            if started:
-                raise  # the connection breaks off, as the one behind did
-            await self._failed(send, error)
+            found = self._failure(error, started)
+            if started:  # the connection breaks off, as the one behind did
+                raise found from error
+            await send_error(send, found.status, str(found))
 
-    async def _failed(self, send: Send, error: Exception) -> None:
-        late = isinstance(error, self._timeout_error)
-        status = 504 if late else 502
-        what = "did not answer in time" if late else "cannot be reached"
-        message = f"the server behind {what}: {error or type(error).__name__}"
-        await _refuse(send, status, "BadGateway", message)
-
-
-async def _refuse(send: Send, status: int, kind: str, message: str) -> None:
-    body = {"message": message, "type": kind, "param": None, "code": status}
-    await send_json(send, status, {"error": body}, [])
+    def _failure(self, error: Exception, started: bool) -> UpstreamError:
+        name = str(error) or type(error).__name__
+        if isinstance(error, self._timeout_error):
+            return UpstreamError(f"the server behind did not answer in time: {name}", 504)
+        what = "broke off" if started else "cannot be reached"
+        return UpstreamError(f"the server behind {what}: {name}")
 
 
 async def _body(receive: Receive, heard: asyncio.Event) -> AsyncIterator[bytes]:

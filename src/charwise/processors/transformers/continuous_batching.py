@@ -121,7 +121,7 @@ class ContinuousHealing(ContinuousBatchingLogitsProcessor):  # type: ignore[misc
             HealingError, TokenizationError, SettingError: as `healing.cut`.
         """
         index = self.decisions.index
-        kept, forced, given_back = heal_prompt(prompt, index, rule)
+        kept, forced, given_back, _ = heal_prompt(prompt, index, rule)
         if max_new_tokens is None:
             max_new_tokens = manager.generation_config.max_new_tokens
         if max_new_tokens is not None:

@@ -16,8 +16,9 @@ from charwise.errors import SettingError
 from charwise.processors.new_text import HealedPrompt
 from charwise.processors.openai.answer import Answer
 from charwise.processors.openai.request import HEAL, Message
+from charwise.processors.vllm.arguments import without_heal
 from charwise.processors.vllm.exact import Asking, chosen, members_from, needs_search
-from charwise.processors.vllm.openai_request import most_tokens, without_heal
+from charwise.processors.vllm.openai_request import most_tokens
 from charwise.processors.vllm.prompts import served
 from charwise.processors.vllm.structured import constraint
 from charwise.tokens.stops import Stops
@@ -86,6 +87,8 @@ async def begun(state: Any, request: Message, answers: Sequence[Answer]) -> list
     given = {name: value for name, value in request.items() if value is not None}
     salt = request.get("cache_salt")
     salt = salt if isinstance(salt, str) else None  # vLLM refuses any other
+    priority = request.get("priority")
+    priority = priority if type(priority) is int and abs(priority) < 2**63 else 0  # likewise
     found: list[Answer] = []
     for number, answer in enumerate(answers):
         healed = answer.healed
@@ -93,7 +96,9 @@ async def begun(state: Any, request: Message, answers: Sequence[Answer]) -> list
             found.append(answer)
             continue
         search = asking.search(model.index, healed, most or 1)
-        members = await members_from(state.engine_client, asking, search, healed.kept, salt)
+        members = await members_from(
+            state.engine_client, asking, search, healed.kept, salt, priority
+        )
         seed = request.get("seed")
         rng = np.random.default_rng([abs(seed), number] if isinstance(seed, int) else None)
         drawn = chosen(members, defaults | given, request.get("n") or 1, rng)

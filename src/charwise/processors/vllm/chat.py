@@ -16,14 +16,13 @@ from charwise.processors.openai.answer import Answer
 from charwise.processors.openai.chat_answer import ChatAnswer
 from charwise.processors.openai.request import HEAL, Message
 from charwise.processors.vllm import begun_answer
+from charwise.processors.vllm.arguments import rule_of, without_heal
+from charwise.processors.vllm.limits import Limits, is_refused
 from charwise.processors.vllm.openai_request import (
     UNFIT,
-    Limits,
-    is_refused,
     reproducing,
     why_unfit,
     without_grammar,
-    without_heal,
 )
 from charwise.processors.vllm.prompts import Served
 
@@ -60,11 +59,34 @@ def before_rendering(request: Message, parses: bool) -> str | None:
         unfit = "version", "this vLLM takes no token ids for a chat; 0.32 does"
     elif parses or (request.get("tools") and request.get("tool_choice") != "none"):
         unfit = "parser", "reasoning and tool calls are cut out of what is written"
-    if unfit and HEAL in (request.get("vllm_xargs") or ()):
+    if unfit and rule_of(request) is not None:
         raise SettingError(f"this request cannot be healed: {unfit[1]}.")
     if begun_answer.is_asked(request):
         raise SettingError(f'chat is healed by mask alone: leave {HEAL} out, or give "auto".')
     return unfit[0] if unfit else None
+
+
+def out_of_bounds(request: Message, limits: Limits, munch: int) -> str | None:
+    """ "too-much" for a chat request that vLLM refuses, as far as that shows before its messages
+    are rendered, which takes a while for what is very long.
+
+    >>> out_of_bounds({"messages": [{"content": "aaaa"}]}, Limits(window=3), munch=1)
+    'too-much'
+    """
+    messages = request.get("messages")
+    contents = [
+        message["content"]
+        for message in (messages if isinstance(messages, list) else [])
+        if isinstance(message, dict) and isinstance(message.get("content"), str)
+    ]
+    text = sum(map(len, contents)) > limits.window * munch
+    refused = is_refused(request, [], _most_tokens(request), limits, munch)
+    return "too-much" if text or refused else None
+
+
+def _most_tokens(request: Message) -> int | None:
+    most: int | None = request.get("max_completion_tokens")
+    return request.get("max_tokens") if most is None else most
 
 
 async def rendered(handler: Any, request: Message) -> list[int] | None:
@@ -99,16 +121,13 @@ def plan(model: Served, limits: Limits, request: Message, ids: Sequence[int]) ->
     Raises:
         CharwiseError: healing was asked for, and cannot be had.
     """
-    rule = (request.get("vllm_xargs") or {}).get(HEAL)
+    rule = rule_of(request)
     healed = model.heal(ids, "auto" if rule is None else rule)
     if not healed.forced:
         return "nothing-to-heal"
-    most = request.get("max_completion_tokens")
-    if most is None:
-        most = request.get("max_tokens")
-    refused = is_refused(request, [], most, limits, model.vocabulary.munch)
+    most = _most_tokens(request)
     room = limits.room(healed, most)
-    if refused or not room:
+    if not room:
         return "too-much"
     body = without_heal(request) | {"kv_transfer_params": {"prompt_token_ids": healed.kept}}
     body.pop("max_completion_tokens", None)

@@ -203,7 +203,12 @@ def after(
 
 
 async def members_from(
-    client: Any, asking: Asking, search: Search, kept: list[int], salt: str | None = None
+    client: Any,
+    asking: Asking,
+    search: Search,
+    kept: list[int],
+    salt: str | None = None,
+    priority: int = 0,
 ) -> Members:
     """Answer the questions of one search by the engine's client, a round at a time.
 
@@ -213,13 +218,14 @@ async def members_from(
         search: for the members.
         kept: ids of the prompt.
         salt: the request's `cache_salt`: what it asks must not be found in the cache by others.
+        priority: the request's, which what it asks has too.
 
     Raises:
         HealingError: members that cannot be found.
     """
     try:
         while questions := search.questions():
-            asked = (_ask(client, asking, kept, question, salt) for question in questions)
+            asked = (_ask(client, asking, kept, each, salt, priority) for each in questions)
             answers = await asyncio.gather(*asked)
             for question, (logs, unseen) in zip(questions, answers, strict=True):
                 search.answer(question.context, logs, unseen=unseen)
@@ -229,14 +235,20 @@ async def members_from(
 
 
 async def _ask(
-    client: Any, asking: Asking, kept: list[int], question: Question, salt: str | None
+    client: Any,
+    asking: Asking,
+    kept: list[int],
+    question: Question,
+    salt: str | None,
+    priority: int,
 ) -> tuple[NDArray[np.float64], float]:
     prompt: dict[str, Any] = {"prompt_token_ids": [*kept, *question.context]}
     if salt:
         prompt["cache_salt"] = salt
 
     async def one(parameters: Any) -> Any:
-        outputs = client.generate(prompt, parameters, f"charwise-{uuid4().hex}")
+        name = f"charwise-{uuid4().hex}"
+        outputs = client.generate(prompt, parameters, name, priority=priority)
         told = [output async for output in outputs if output.outputs]
         if not told:
             raise HealingError("vLLM ended a request without an answer: ask again.")

@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from vllm.v1.sample.logits_processor import LogitsProcessor as V1LogitsProcessor
@@ -24,7 +25,15 @@ from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 
 from charwise.errors import CharwiseError, SettingError
 from charwise.processors.decision import Decisions
-from charwise.processors.vllm.prompts import FORCED, Served, heal_generate, most_forced, served
+from charwise.processors.ending import hold_end_of_
+from charwise.processors.vllm.prompts import (
+    ENDING,
+    FORCED,
+    Served,
+    heal_generate,
+    most_forced,
+    served,
+)
 
 try:
     from vllm.v1.worker.gpu.sample.logits_processor import LogitsProcessor as V2LogitsProcessor
@@ -34,7 +43,7 @@ except ImportError:  # up to vLLM 0.30 the V2 runner calls no processors but its
 if TYPE_CHECKING:
     from charwise.processors.vllm.device_table import ForcedSlots
 
-__all__ = ["FORCED", "HealingLogitsProcessor", "heal_generate", "served", "why_not"]
+__all__ = ["ENDING", "FORCED", "HealingLogitsProcessor", "heal_generate", "served", "why_not"]
 
 logger = logging.getLogger(__name__)
 
@@ -46,8 +55,24 @@ _BASES = (
 PREFIX = "charwise_"
 
 
+class Asked(NamedTuple):
+    """What a request's arguments ask for.
+
+    >>> bool(Asked()), bool(Asked(b"rang"))
+    (False, True)
+    """
+
+    forced: bytes = b""
+    ending: bytes = b""
+
+    def __bool__(self) -> bool:
+        return bool(self.forced or self.ending)
+
+
 class HealingLogitsProcessor(*_BASES):  # type: ignore[misc]
     """Lets a request write only what reproduces its `charwise_forced` bytes first.
+
+    In the V1 runner a request with `charwise_ending` may end only where its text ends so.
 
     vLLM makes one for each worker: with (vllm_config, device, is_pin_memory) in the V1 model
     runner, with (vllm_config, req_states) in V2. Requests without the argument cost nothing but
@@ -58,7 +83,7 @@ class HealingLogitsProcessor(*_BASES):  # type: ignore[misc]
     """
 
     def __init__(self, vllm_config: Any, *runner: Any) -> None:
-        self._rows: dict[int, tuple[bytes, list[int]]] = {}  # V1: row → forced, generated ids
+        self._rows: dict[int, tuple[Asked, list[int]]] = {}  # V1: row → what, and generated ids
         self._slots: ForcedSlots | None = None  # V2
         self._decisions: Decisions | None = None  # V1
         self._most = 0  # V1: bytes that a request may force
@@ -85,20 +110,27 @@ class HealingLogitsProcessor(*_BASES):  # type: ignore[misc]
                 constraint that forbids the forced text, a server that cannot heal.
             HealingError: a forced text that the vocabulary cannot spell, or a very long one.
         """
-        forced = forced_of(sampling_params)
-        if not forced:
+        asked = asked_of(sampling_params)
+        if not asked:
             return
         for name in ("structured_outputs", "allowed_token_ids"):
             if getattr(sampling_params, name, None):
-                raise SettingError(f"{name} may forbid the text that {FORCED} forces: use one.")
+                one = FORCED if asked.forced else ENDING
+                raise SettingError(f"{name} may forbid the text that {one} forces: use one.")
         config = _config_of_caller()
         if config is not None:
             reason = why_not(config)
             if reason:
                 raise SettingError(reason)
+            if asked.ending and not holds_ends(config):
+                raise SettingError(
+                    f"{ENDING} is not taken here: vLLM's V2 model runner keeps what is written on "
+                    "its device. Heal the prefix alone."
+                )
             model = _served(config.model_config)
-            model.check_length(forced)
-            Decisions(model.index).check(forced)
+            for text in asked:
+                model.check_length(text)
+                Decisions(model.index).check(text)
 
     def is_argmax_invariant(self) -> bool:
         """False: the mask changes which token is the most probable."""
@@ -111,16 +143,19 @@ class HealingLogitsProcessor(*_BASES):  # type: ignore[misc]
 
     def _forced_row(
         self, params: Any, _: Any, output_ids: list[int]
-    ) -> tuple[bytes, list[int]] | None:
-        forced = _admitted(params)
-        if len(forced) > self._most:  # refused on admission, where the server could be found
-            logger.error("%d bytes are not forced: at most %d may be.", len(forced), self._most)
+    ) -> tuple[Asked, list[int]] | None:
+        asked = _admitted(params)
+        most = max(map(len, asked))
+        if most > self._most:  # refused on admission, where the server could be found
+            logger.error("%d bytes are not forced: at most %d may be.", most, self._most)
             return None
-        return (forced, output_ids) if forced else None
+        return (asked, output_ids) if asked else None
 
     def add_request(self, req_idx: int, sampling_params: Any) -> bool:
         """V2: a request takes a slot; True if its logits will be masked."""
-        return self._slots is not None and self._slots.set(req_idx, _admitted(sampling_params))
+        return self._slots is not None and self._slots.set(
+            req_idx, _admitted(sampling_params).forced
+        )
 
     def apply_staged_writes(self) -> None:
         """V2: what `add_request` noted goes to the device."""
@@ -132,28 +167,31 @@ class HealingLogitsProcessor(*_BASES):  # type: ignore[misc]
         if self._slots is not None:
             self._slots.mask_(logits, ctx)
             return logits
-        for row, (forced, ids) in list(self._rows.items()):
-            if not self._masks(logits[row], forced, ids):
+        for row, (asked, ids) in list(self._rows.items()):
+            if not self._masks(logits[row], asked, ids):
                 del self._rows[row]
         return logits
 
-    def _masks(self, row: torch.Tensor, forced: bytes, ids: list[int]) -> bool:
+    def _masks(self, row: torch.Tensor, asked: Asked, ids: list[int]) -> bool:
         """Mask a row; False if all of the text is reproduced, or never will be."""
         assert self._decisions is not None
         try:
-            return self._decisions.mask_(row, forced, ids)
+            if self._decisions.mask_(row, asked.forced, ids):
+                return True
+            hold_end_of_(row, asked.forced, asked.ending, ids, self._decisions.index)
+            return bool(asked.ending)
         except CharwiseError as error:
             logger.error("a request is not healed: %s", error)
             return False
 
 
-def _admitted(sampling_params: Any) -> bytes:
-    """The forced bytes of a request that vLLM admitted; what it should not have is not healed."""
+def _admitted(sampling_params: Any) -> Asked:
+    """What a request asks for that vLLM admitted; what it should not have is not healed."""
     try:
-        return forced_of(sampling_params)
+        return asked_of(sampling_params)
     except SettingError as error:
         logger.error("a request is not healed: %s", error)
-        return b""
+        return Asked()
 
 
 def _served(model_config: Any) -> Served:
@@ -166,31 +204,44 @@ def _served(model_config: Any) -> Served:
         raise SettingError(f"this vLLM cannot heal: {type(error).__name__}: {error}.") from error
 
 
-def forced_of(sampling_params: Any) -> bytes:
-    """The forced bytes of a request; empty if it is not to be healed.
+def asked_of(sampling_params: Any) -> Asked:
+    """What a request asks for; nothing if it is not to be healed.
 
     Raises:
         SettingError: for an unknown argument of ours, or bytes that are not hexadecimal.
     """
     arguments = sampling_params.extra_args
     if not arguments:
-        return b""
+        return Asked()
     for name in arguments:
-        if name.startswith(PREFIX) and name != FORCED:
+        if name.startswith(PREFIX) and name not in (FORCED, ENDING):
             raise SettingError(
-                f"unknown argument {name!r}: the logits processor knows {FORCED!r}, the bytes to "
-                "force, in hexadecimal. charwise_heal needs the middleware in front of it: start "
-                "vLLM with --middleware charwise.processors.vllm.middleware.HealingMiddleware."
+                f"unknown argument {name!r}: the logits processor knows {FORCED!r} and {ENDING!r}, "
+                "bytes to begin and to end with, in hexadecimal. charwise_heal needs the "
+                "middleware in front of it: start vLLM with --middleware "
+                "charwise.processors.vllm.middleware.HealingMiddleware."
             )
-    value = arguments.get(FORCED, b"")
+    return Asked(_bytes_of(arguments, FORCED), _bytes_of(arguments, ENDING))
+
+
+def _bytes_of(arguments: Mapping[str, Any], name: str) -> bytes:
+    value = arguments.get(name, b"")
     if isinstance(value, bytes):
         return value
     try:
         return bytes.fromhex(value)
     except (TypeError, ValueError):
         raise SettingError(
-            f"{FORCED} is {value!r}: it must be the bytes to force, in hexadecimal."
+            f"{name} is {value!r}: it must be the bytes to force, in hexadecimal."
         ) from None
+
+
+def holds_ends(vllm_config: Any) -> bool:
+    """Whether this engine can be kept from ending a middle before it may end: the V1 runner can.
+
+    The V2 runner keeps what is written on its device.
+    """
+    return not getattr(vllm_config, "use_v2_model_runner", False)
 
 
 def why_not(vllm_config: Any) -> str | None:

@@ -36,6 +36,7 @@ from charwise.processors.openai.exchange import (
     Receive,
     Result,
     Send,
+    end_with_client,
     exchange,
     read_up_to,
     send_error,
@@ -44,11 +45,13 @@ from charwise.processors.openai.exchange import (
 from charwise.processors.openai.outcome import Outcome, telling
 from charwise.processors.openai.request import HEAL, is_long_and_of_ids, parsed
 from charwise.processors.vllm import begun_answer, chat, openai_request, settings
+from charwise.processors.vllm.arguments import rule_of, whether, without_heal
 from charwise.processors.vllm.counters import count
 from charwise.processors.vllm.gate import admits, keys
+from charwise.processors.vllm.limits import Limits
 from charwise.processors.vllm.logits_processor import why_not
-from charwise.processors.vllm.openai_request import Limits, whether, without_heal
 from charwise.processors.vllm.prompts import served
+from charwise.processors.vllm.structured import constraint
 
 logger = logging.getLogger("vllm.charwise")  # where VLLM_LOGGING_LEVEL counts
 
@@ -129,14 +132,71 @@ class HealingMiddleware:
             await send_error(telling(send, outcome), 400, str(error))
             return
         self._note(outcome, begun)
-        send = telling(send, outcome)
-        if not isinstance(found, str):
-            await exchange(self._app, scope, receive, send, found)
-            return
         if HEAL in (request.get("vllm_xargs") or ()):
             body = json.dumps(without_heal(request)).encode()
-        as_it_came = Upstream(body, receive, more=not whole)
-        await self._app(as_it_came.scope(scope), as_it_came.receive, send)
+        if isinstance(found, str):
+            await self._pass(scope, Upstream(body, receive, more=not whole), send, outcome)
+        elif not await exchange(
+            self._app, scope, receive, telling(send, outcome), found, tells_refusals=False
+        ):
+            await self._refused(scope, receive, send, request, body)
+
+    async def _pass(
+        self, scope: Message, as_it_came: Upstream, send: Send, outcome: Outcome
+    ) -> None:
+        """Hand a request on, and its answer back with the header, errors of any kind included.
+
+        What vLLM does not expect is answered outside of all middleware: by its handler, which is
+        asked for here.
+        """
+        tells = telling(send, outcome)
+        started = False
+
+        async def note(message: Message) -> None:
+            nonlocal started
+            started = True
+            await tells(message)
+
+        try:
+            await self._app(as_it_came.scope(scope), as_it_came.receive, note)
+        except Exception as error:
+            answers = getattr(scope["app"], "exception_handlers", {}).get(Exception)
+            if answers is not None and not started:
+                from starlette.requests import Request
+
+                response = await answers(Request(scope), error)
+                await response(scope, as_it_came.receive, tells)
+            raise
+
+    async def _refused(
+        self, scope: Message, receive: Receive, send: Send, request: Message, body: bytes
+    ) -> None:
+        """vLLM refused what was made of a request: asked for the request itself, it says why.
+
+        What was made of it has other numbers than the client knows, and its constraints begin with
+        text that is not theirs. A request that is refused only so is not healed; if it asks for
+        that, it is an error.
+        """
+        outcome = Outcome("structured-output" if constraint(request) else "refused")
+        if rule_of(request) is None:
+            await self._pass(scope, Upstream(body, receive), send, outcome)
+            return
+        call = Upstream(body)
+        task = asyncio.create_task(call.run(self._app, scope, one_of_many=False))
+        watch = asyncio.create_task(end_with_client(receive, [call]))
+        try:
+            await call.started.wait()
+            if call.status is None:
+                await task  # raises what vLLM raised
+            if call.status == 200:
+                message = "this request cannot be healed: vLLM refuses it with the forced text."
+                await send_error(telling(send, Outcome("refused")), 400, message)
+            elif not watch.done():
+                await call.relay(telling(send, Outcome("refused")))
+        finally:
+            watch.cancel()
+            call.gone.set()
+            await asyncio.gather(task, return_exceptions=True)
 
     def _plan(self, scope: Message, body: bytes) -> tuple[Message, list[Answer] | str]:
         if is_long_and_of_ids(body):
@@ -157,16 +217,17 @@ class HealingMiddleware:
         if not request:
             return request, "malformed"
         state = scope["app"].state
+        model, limits = served(state.vllm_config.model_config), Limits.of(state.vllm_config)
         handler = getattr(state, "openai_serving_chat", None)
         parses = getattr(handler, "parser_cls", None) is not None
         reason = whether(request, self._settings, _model(scope, request))
         reason = reason or chat.before_rendering(request, parses)
+        reason = reason or chat.out_of_bounds(request, limits, model.vocabulary.munch)
         if reason is not None:
             return request, reason
         ids = await chat.rendered(handler, request)
         if ids is None:
             return request, "messages"
-        model, limits = served(state.vllm_config.model_config), Limits.of(state.vllm_config)
         return request, await self._away(lambda: chat.plan(model, limits, request, ids))
 
     async def _away(self, work: Callable[[], Result]) -> Result:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from charwise.errors import SettingError
 from charwise.processors.new_text import HealedPrompt
 from charwise.processors.openai.answer import Answer
-from charwise.processors.openai.request import HEAL, Message, asked, prompts, text_of
+from charwise.processors.openai.request import HEAL, SHORT, Message, asked, text_of
+from charwise.processors.vllm.arguments import rule_of, without_heal
+from charwise.processors.vllm.limits import Limits, is_refused
 from charwise.processors.vllm.prompts import FORCED, Served
-from charwise.processors.vllm.settings import Settings
-from charwise.processors.vllm.structured import constraint, extensible, with_literal
+from charwise.processors.vllm.structured import constraint, with_literal
+from charwise.processors.vllm.suffix import SUFFIX, ending, right_rule, suffix_of, texts_of
 from charwise.tokens.stops import Stops
-
-#: The field that holds what comes after the completion; the prompt is then what comes before it.
-SUFFIX = "suffix"
 
 #: Fields that cannot go with healing, and why.
 UNFIT = {
@@ -28,90 +27,16 @@ UNFIT = {
     "allowed_token_ids": "they may forbid the text to reproduce",
 }
 
-#: Of so few tokens none may be missing: vLLM is read as a stream, and ended when they are there.
-SHORT = 32
-
-
-class Limits(NamedTuple):
-    """What the server behind accepts; it refuses the rest itself, in its own words.
-
-    Attributes:
-        window: tokens of prompt and completion together.
-        prompts, completions, stops: most in one request; None for no bound.
-        grammars: the kinds of structured output that can take a literal.
-        clamps: whether a prompt may leave less room than is asked for; older versions refuse it.
-    """
-
-    window: int
-    prompts: int | None = None
-    completions: int | None = None
-    stops: int | None = None
-    grammars: frozenset[str] = frozenset()
-    clamps: bool = False
-
-    @classmethod
-    def of(cls, config: Any) -> Limits:
-        """Of this vLLM; older versions have fewer bounds."""
-        from vllm import envs
-        from vllm.renderers.params import TokenizeParams
-
-        return cls(
-            config.model_config.max_model_len,
-            getattr(envs, "VLLM_MAX_COMPLETION_PROMPTS", None),
-            getattr(envs, "VLLM_MAX_N_SEQUENCES", None),
-            getattr(envs, "VLLM_MAX_STOP_STRINGS", None),
-            extensible(getattr(config, "structured_outputs_config", None)),
-            TokenizeParams(max_total_tokens=2, max_output_tokens=1).max_input_tokens == 2,
-        )
-
-    def room(self, healed: HealedPrompt, most: int | None) -> int:
-        """How many tokens may follow a prompt, if `most` are asked for; 0 for too few.
-
-        >>> Limits(10, clamps=True).room(HealedPrompt([1] * 5, b"ab", 2), 8), Limits(10).room(
-        ...     HealedPrompt([1] * 5, b"ab", 2), 8)
-        (3, 0)
-        """
-        room = self.window - len(healed.kept) - healed.given_back
-        if most is None or most <= room:
-            return max(room if most is None else most, 0)
-        return max(room, 0) if self.clamps else 0
-
 
 def why_unfit(request: Message, unfit: dict[str, str]) -> tuple[str, str] | None:
     """The first field that cannot go with healing, and a sentence about it; None if all can."""
     if request.get("max_tokens") == 0:
         return "max_tokens", "max_tokens is 0, so nothing is generated"
     for name, reason in unfit.items():
-        if request.get(name) not in (None, False, "", [], {}):
+        value = request.get(name)
+        if value not in (None, False, "", [], {}) or (name == SUFFIX and value == ""):
             return name, f"{name} is set, and {reason}"
     return None
-
-
-def whether(request: Message, settings: Settings, model: str) -> str | None:
-    """Why a request is not to be healed at all, in one word; None if it may be.
-
-    Args:
-        request: of any endpoint.
-        settings: of the server.
-        model: the name of the model that answers.
-
-    Raises:
-        SettingError: it asks for what this server does not do.
-    """
-    arguments = request.get("vllm_xargs") or {}
-    rule = arguments.get(HEAL)
-    if rule == "off":
-        return "asked"
-    if FORCED in arguments:
-        if rule is not None:
-            raise SettingError(f"this request brings {FORCED} of its own: leave {HEAL} out.")
-        return FORCED
-    if settings.heal == "off" or not settings.heals(model):
-        if rule is not None:
-            where = "in this server" if settings.heal == "off" else f"for the model {model!r}"
-            raise SettingError(f"healing is switched off {where}: leave {HEAL} out.")
-        return "setting"
-    return "not-asked" if rule is None and settings.heal == "request" else None
 
 
 def plan(model: Served, limits: Limits, request: Message) -> list[Answer] | str:
@@ -120,8 +45,8 @@ def plan(model: Served, limits: Limits, request: Message) -> list[Answer] | str:
     Raises:
         CharwiseError: healing was asked for, and cannot be had.
     """
-    rule = (request.get("vllm_xargs") or {}).get(HEAL)
-    texts = prompts(request.get("prompt"), with_ids=rule is not None)
+    rule = rule_of(request)
+    texts = texts_of(model, request)
     suffix = suffix_of(model, request, texts)
     unfit = why_unfit(request if suffix is None else {**request, SUFFIX: None}, UNFIT)
     if rule is not None and (unfit or not texts):
@@ -146,7 +71,7 @@ def plan(model: Served, limits: Limits, request: Message) -> list[Answer] | str:
         body = _upstream_body(request, each, number, rooms[number], limits)
         if body is None:
             return without_grammar(each, rule)
-        bodies.append(body)
+        bodies.append(body if suffix is None else ending(body, each, model))
     return [
         Answer(
             model.vocabulary,
@@ -165,8 +90,9 @@ def _healed(
     model: Served, limits: Limits, request: Message, texts: Sequence[Any], suffix: str | None
 ) -> list[HealedPrompt] | None:
     """Each prompt, cut; None if one leaves no room: vLLM says so, with numbers the client knows."""
-    rule = (request.get("vllm_xargs") or {}).get(HEAL)
+    rule = rule_of(request)
     where: Any = "auto" if rule in (None, "exact") else rule
+    right = right_rule(request, limits)
     special = request.get("add_special_tokens", True) is not False
     most = most_tokens(request)
     left = limits.window - min(most or limits.window // 4, limits.window // 2)
@@ -175,37 +101,10 @@ def _healed(
         if suffix is None:
             healed.append(model.heal(prompt, where, special))
         else:  # which vLLM itself refuses, so that the template is laid out whatever is healed
-            healed.append(model.heal_middle(prompt, suffix, where, left))
+            healed.append(model.heal_middle(prompt, suffix, where, left, right))
         if not limits.room(healed[-1], most):
             return None
     return healed
-
-
-def suffix_of(model: Served, request: Message, texts: Sequence[Any]) -> str | None:
-    """What comes after the completion, if this model is known to fill in, and the prompts are text.
-
-    An empty suffix is none: the prompt is then completed as ever.
-    """
-    suffix = request.get(SUFFIX)
-    if not isinstance(suffix, str) or not suffix:
-        return None
-    return suffix if model.fills_in and all(isinstance(text, str) for text in texts) else None
-
-
-def is_refused(
-    request: Message, texts: Sequence[Any], most: int | None, limits: Limits, munch: int
-) -> bool:
-    """Whether vLLM will refuse a request, as far as that shows without tokenizing it."""
-    stop = request.get("stop") or []
-    return (
-        (limits.prompts is not None and len(texts) > limits.prompts)
-        or (limits.completions is not None and (request.get("n") or 1) > limits.completions)
-        or (limits.stops is not None and isinstance(stop, list) and len(stop) > limits.stops)
-        or (most or 0) > limits.window
-        or bool(request.get("stream_options") and not request.get("stream"))
-        or (request.get("min_tokens") or 0) > (most or limits.window)
-        or any(len(prompt) > limits.window * munch for prompt in texts)
-    )
 
 
 def most_tokens(request: Message) -> int | None:
@@ -280,16 +179,3 @@ def reproducing(
         more = len(healed.forced) if body.get("stream") else healed.given_back
         body["max_tokens"] = min(most + more, limits.window - len(healed.kept))
     return body
-
-
-def without_heal(request: Message) -> Message:
-    """The request without our argument, which vLLM does not know.
-
-    >>> without_heal({"vllm_xargs": {"charwise_heal": "off", "other": 1}})
-    {'vllm_xargs': {'other': 1}}
-    """
-    arguments = request.get("vllm_xargs")
-    if not arguments or HEAL not in arguments:
-        return dict(request)
-    rest = {name: value for name, value in arguments.items() if name != HEAL}
-    return {**request, "vllm_xargs": rest}

@@ -23,6 +23,9 @@ from charwise.tokens.vocabulary import Vocabulary
 #: The request argument that holds the forced bytes, in hexadecimal.
 FORCED = "charwise_forced"
 
+#: The one that holds the bytes which a completion must have written last when it ends.
+ENDING = "charwise_ending"
+
 
 def most_forced(vocabulary: Vocabulary) -> int:
     """Most bytes that a request may force: CHARWISE_MOST_FORCED, or 256 or four munches.
@@ -81,14 +84,16 @@ class Served:
         """Whether the model has sentinels of fill-in-the-middle that are known."""
         return spelling_of(set(self.vocabulary.special.values())) is not None
 
-    def heal_middle(self, prefix: str, suffix: str, rule: Rule, most: int) -> HealedPrompt:
-        """The model's own template around two texts, with the end of the prefix healed.
+    def heal_middle(
+        self, prefix: str, suffix: str, rule: Rule, most: int, right: Rule
+    ) -> HealedPrompt:
+        """The model's own template around two texts, cut where healing should start on each side.
 
         Raises:
             TemplateError: a model that is not known to fill in the middle.
             HealingError: a rule that gives back more than `most_forced`.
         """
-        healed = heal_middle(prefix, suffix, self.index, rule, most=most)
+        healed = heal_middle(prefix, suffix, self.index, rule, right=right, most=most)
         self.check_length(healed.forced)
         return healed
 
