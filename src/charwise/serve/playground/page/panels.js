@@ -74,8 +74,8 @@ export function showCompletions(found, text) {
 export function showNext(next, type) {
   const rows = next.characters.map(({ text, p }) => bar(
     el("button", { type: "button", onclick: () => type(text) }), chip(text), p));
-  rows.push(bar(el("div"), chip("the end", "special"), next.end),
-    bar(el("div"), chip("others", "special"), next.rest));
+  rows.push(bar(el("div"), el("span", { class: "chip special", text: "the end" }), next.end),
+    bar(el("div"), el("span", { class: "chip special", text: "others" }), next.rest));
   byId("bars").replaceChildren(...rows);
   byId("rest").textContent = `Left out of the sum: ${chance(next.missing)}. The bars may be off by ` +
     `${chance(next.error)} in all.`;
