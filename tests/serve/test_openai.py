@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+
 from serving import Running, running
 
 openai = pytest.importorskip("openai")
