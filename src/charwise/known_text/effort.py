@@ -154,8 +154,8 @@ def for_tolerance(tolerance: float) -> Effort:
     return Effort(theta, LENDING, first=theta / 50, tolerance=float(tolerance), width=width)
 
 
-def _check_tolerance(tolerance: object) -> None:
-    if not (isinstance(tolerance, Real) and _is(tolerance, Real) and 0 < tolerance < math.inf):
+def _check_tolerance(tolerance: float) -> None:
+    if not (_is(tolerance, Real) and 0 < tolerance < math.inf):
         raise SettingError(
             f"tolerance is {tolerance!r}: it must be a number above 0, in bits a byte. For no "
             "error at all use preset='exact'."
@@ -167,7 +167,7 @@ def _check_tolerance(tolerance: object) -> None:
 PRESETS = {
     "fast": for_tolerance(0.2),
     "default": for_tolerance(0.1),
-    "accurate": for_tolerance(0.02),
+    "accurate": for_tolerance(0.01),
     # Every token string; exponential in the length of the text. For short texts and tiny models.
     "exact": Effort(theta=0.0, gamma=1.0, lookahead=0),
 }

@@ -48,6 +48,7 @@ class Vertex:
         tail: its tokens after the root, latest first.
         depth: how many these are.
         starting: masses of the tokens that start with `text[position:][:d + 1]`, for d = 0, 1, …
+        longer: the same without the tokens that end there: those that go on.
         edges: the tokens that spell the next bytes, if the context that they make is not evaluated.
         followed: the evaluated contexts that such tokens make, with their mass.
         children: all evaluated contexts that are one token longer, by that token.
@@ -61,7 +62,7 @@ class Vertex:
     """
 
     __slots__ = (
-        "arrived", "children", "depth", "edges", "end", "followed", "next_bytes", "node",
+        "arrived", "children", "depth", "edges", "end", "followed", "longer", "next_bytes", "node",
         "position", "starting", "tail", "weight",
     )  # fmt: skip
 
@@ -81,6 +82,10 @@ class Vertex:
         self.depth = depth
         self.starting = starting
         self.edges = list(edges)
+        self.longer = list(starting)
+        for _, stop, mass in edges:
+            if (d := stop - position - 1) < len(self.longer):
+                self.longer[d] = max(0.0, self.longer[d] - mass)
         self.followed: list[tuple[Vertex, float]] = []
         self.children: dict[int, Vertex] = {}
         self.end = end
@@ -426,8 +431,8 @@ class Lattice:
         some = [vertex for here in self.at[first:stop] for vertex in here if vertex.weight > 0]
         positions = [vertex.position for vertex in some]
         weights = np.array([vertex.weight for vertex in some])
-        at, weights = reaching(positions, weights, [vertex.starting for vertex in some])
-        scale = np.array(self.log_scale)[np.repeat(positions, [len(v.starting) + 1 for v in some])]
+        at, weights = reaching(positions, weights, [vertex.longer for vertex in some])
+        scale = np.array(self.log_scale)[np.repeat(positions, [len(v.longer) + 1 for v in some])]
         at = np.minimum(at, len(self.log_prefix) - 1)
         with np.errstate(invalid="ignore", over="ignore"):
             shares = np.nan_to_num(weights * np.exp(scale - self.log_prefix[at]), posinf=0.0)

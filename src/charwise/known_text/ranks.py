@@ -1,7 +1,7 @@
 """The rank of contexts at each position of a text, as a beam sees it.
 
-At position t stand the contexts that end there, and those before it with a token that reaches t
-or further: a beam of width K keeps the K heaviest of them, and a context that is not among them
+At position t stand the contexts that end there, and those before it with a token that reaches
+further: a beam of width K keeps the K heaviest of them, and a context that is not among them
 has no future. What weighs little may still decide what follows, where a model goes on as the text
 began: the share alone says nothing of that. So the rank is looked at too.
 """
@@ -32,21 +32,22 @@ class Rivals(NamedTuple):
 
 
 def reaching(
-    positions: Sequence[int], weights: Floats, starting: Sequence[Sequence[float]]
+    positions: Sequence[int], weights: Floats, longer: Sequence[Sequence[float]]
 ) -> Rivals:
     """What contexts weigh where they end and wherever their next token reaches.
 
     Args:
         positions: where each ends.
         weights: what each weighs.
-        starting: for each, the masses of the tokens that spell 1, 2, … bytes from there.
+        longer: for each, the masses of the tokens that begin with 1, 2, … of the next bytes and
+            go on.
 
     >>> found = reaching([0, 1], np.array([1.0, 0.25]), [[0.5, 0.125], []])
     >>> found.at.tolist(), found.shares.tolist()
     ([0, 1, 2, 1], [1.0, 0.5, 0.125, 0.25])
     """
-    counts = np.array([len(masses) + 1 for masses in starting], dtype=np.int64)
-    masses = np.array([mass for some in starting for mass in (1.0, *some)])
+    counts = np.array([len(masses) + 1 for masses in longer], dtype=np.int64)
+    masses = np.array([mass for some in longer for mass in (1.0, *some)])
     steps = np.arange(len(masses)) - np.repeat(np.cumsum(counts) - counts, counts)
     at = np.repeat(np.asarray(positions, dtype=np.int64), counts) + steps
     return Rivals(at, np.repeat(weights, counts) * masses)
