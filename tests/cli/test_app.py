@@ -236,7 +236,7 @@ for command in sys.argv[1:]:
     [
         name
         for name in EXAMPLES
-        if name not in ("score", "bench", "heal-proxy", "infill", "lm-eval")
+        if name not in ("score", "bench", "heal-proxy", "infill", "lm-eval", "lsp", "serve")
     ],
 )
 def test_the_examples_run(command: str) -> None:
