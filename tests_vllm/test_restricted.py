@@ -187,6 +187,20 @@ def test_structured_output_begins_where_the_prompt_ends(client, kind):
     assert told(events) == {0: choice["text"]}
 
 
+def test_a_grammar_that_is_none_is_refused_as_it_came(client):
+    """In a stream too, where vLLM says so only once a token is due."""
+    for constraint in ({"regex": "["}, {"grammar": "root ::= ["}):
+        fields = {"structured_outputs": constraint, "max_tokens": 60}
+        for streamed in (False, True):
+            found, expected = (
+                ask(client, stream=streamed, **fields),
+                ask(client, stream=streamed, **fields, **OFF),
+            )
+            assert "ValueErr" not in found.text
+            assert found.status_code == expected.status_code
+            assert found.text.split('"message"')[1] == expected.text.split('"message"')[1]
+
+
 def test_structured_chat_is_healed_too(client):
     fields, pattern = RESTRICTIONS["regex"]
     response = chat(client, max_tokens=40, **fields)
