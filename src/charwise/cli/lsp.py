@@ -45,11 +45,12 @@ def lsp(
         ) from error
     from charwise.serve.lsp_settings import Settings
 
-    def load(**chosen: str) -> Any:
+    def load(**chosen: Any) -> Any:
         from charwise.model import load
 
-        options_ = {**given(**asdict(options)), **chosen}
-        return load(options_.pop("model"), **given(preset=preset, tolerance=tolerance), **options_)
+        effort = given(preset=preset, tolerance=tolerance)
+        arguments = {**given(**asdict(options)), **effort, **chosen}
+        return load(arguments.pop("model"), **arguments)
 
     if tcp is not None:
         try:

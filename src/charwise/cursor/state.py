@@ -31,7 +31,7 @@ from charwise.cursor.particles import How, completions
 from charwise.cursor.sampling import Sampling
 from charwise.cursor.shared_tree import EXACT_TOKENS, WHOLE_TOKENS, SharedTree, prefill
 from charwise.errors import SettingError, shown
-from charwise.known_text.effort import PRESETS, Effort
+from charwise.known_text.effort import PRESETS, Effort, at_cursor
 from charwise.known_text.rounds import few
 from charwise.token_lm import TokenLM
 from charwise.tokens import utf8
@@ -77,7 +77,7 @@ class State:
         self.shared = shared
         self.whole = whole
         self.cover = cover
-        self.effort = effort
+        self.effort = at_cursor(effort)
         self._parent = parent
 
     @property
@@ -417,7 +417,8 @@ def begin(
     'y'
     """
     shared, rest = prefill(engine, index, opening, whole)
-    return State(shared, whole, next(covers_in_rounds(shared, whole, rest, effort)), effort)
+    cover = next(covers_in_rounds(shared, whole, rest, at_cursor(effort)))
+    return State(shared, whole, cover, effort)
 
 
 def _restore(engine: TokenLM, opening: Opening, whole: bytes, effort: Effort) -> State:

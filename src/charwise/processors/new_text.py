@@ -245,19 +245,34 @@ class Continuation:
         """Count a token that ended the text and has no text of its own."""
         if not self.ended:
             self._count(not self.left)
-            if not self.left and self._new.endswith(self._ending):
-                del self._new[len(self._new) - len(self._ending) :]
+            self.close()
+
+    def close(self) -> None:
+        """A token ended the text: the ending is no part of it.
+
+        >>> new = Continuation(Vocabulary.from_bytes([b"in", b"dex"]), b"", ending=b"ex")
+        >>> new.add([0, 1]), new.close(), new.take(final=True)
+        (None, None, 'ind')
+        """
+        if not self.left and self._new.endswith(self._ending):
+            del self._new[len(self._new) - len(self._ending) :]
 
     def take(self, final: bool = False) -> str:
         """New text not handed out yet, without what may begin a stop string or the ending."""
         end = len(self._new)
         if not (final or self.ended):
             held = 0 if self._include_stop else self._stops.held(self._new)
-            begun = len(self._ending) - len(owed(self._new, self._ending))
-            end = max(self._taken, end - max(held, begun))
+            end = max(self._taken, end - max(held, self._begun_ending()))
         part = self._new[self._taken : end]
         self._taken += len(part)
         return self._decoder.decode(part)
+
+    def _begun_ending(self) -> int:
+        """How many bytes at the end of the text may be the ending, or begin it."""
+        if not self._ending:
+            return 0
+        last = bytes(self._new[-len(self._ending) :])
+        return len(self._ending) - len(owed(last, self._ending))
 
     def _count(self, beyond: bool) -> None:
         self.tokens += 1

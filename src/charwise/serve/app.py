@@ -23,6 +23,9 @@ from charwise.errors import CharwiseError
 from charwise.serve import llama_cpp, ollama, openai, own, session
 from charwise.serve.bodies import respond
 from charwise.serve.gate import Gate
+from charwise.serve.metrics import Counting
+from charwise.serve.playground import routes
+from charwise.serve.playground.routes import PAGES
 from charwise.serve.refusals import Refused, body_of, refusal_of
 from charwise.serve.server import Server, Settings
 
@@ -32,8 +35,8 @@ def application(lm: CharLM, settings: Settings) -> FastAPI:
 
     >>> import charwise
     >>> app = application(charwise.load(), Settings())
-    >>> "/v1/next" in {route.path for route in app.routes if hasattr(route, "path")}
-    True
+    >>> app.state.server.settings.mode
+    'exact'
     >>> app.state.server.close()
     """
     server = Server(lm, settings)
@@ -48,7 +51,7 @@ def application(lm: CharLM, settings: Settings) -> FastAPI:
 
     app = FastAPI(title="charwise", lifespan=live, openapi_url=None, docs_url=None, redoc_url=None)
     app.state.server = server
-    for dialect in (openai, llama_cpp, ollama, own, session):
+    for dialect in (openai, llama_cpp, ollama, own, session, routes):
         app.include_router(dialect.router(server))
 
     @app.get("/metrics")
@@ -64,5 +67,6 @@ def application(lm: CharLM, settings: Settings) -> FastAPI:
 
     for kind in (HTTPException, CharwiseError, ValidationError, Exception):
         app.add_exception_handler(kind, failed)
-    app.add_middleware(Gate, settings=settings)
+    app.add_middleware(Gate, settings=settings, pages=PAGES)
+    app.add_middleware(Counting, metrics=server.metrics)
     return app

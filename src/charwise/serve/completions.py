@@ -252,7 +252,7 @@ class Drawing:
         self._carried[id(draft)] = 0.0
         top: tuple[tuple[bytes, float], ...] = ()
         if self._asked.top:
-            top = self._alternatives(draft)
+            top = self._alternatives(draft) or ((raw, carried + logprob),)
         self._pieces[id(draft)].append(Piece(raw, carried + logprob, id_, top))
 
     def _alternatives(self, draft: Draft) -> tuple[tuple[bytes, float], ...]:

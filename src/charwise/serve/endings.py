@@ -11,6 +11,9 @@ from typing import NamedTuple
 #: A word with the space before it, or a run of signs.
 _WORD = re.compile(r"\s*(\w+|[^\w\s]+)?")
 
+#: A word, an operator, or another sign.
+_TOKEN = re.compile(rb"[\w\x80-\xff]+|[-+*/=<>!&|^%~@.]+|[^\w\s]")
+
 
 class Ending(NamedTuple):
     """Where a completion ends, and why.
@@ -132,14 +135,18 @@ def _margin(line: bytes) -> int:
 def _overlap(line: bytes, rest: bytes) -> int:
     """Where a line begins to repeat what follows it, brackets that it opened apart; else its end.
 
+    It does so with the first word or sign of that: what would follow is there already.
+
     >>> _overlap(b"bar())", b")"), _overlap(b"bar()", b")"), _overlap(b"a + b)", b") + 1")
     (5, 5, 5)
+    >>> _overlap(b"e(0, 2):", b"(10):")
+    1
     """
-    at = line.find(rest)
-    while at >= 0:
-        if _matched(line[:at]):
-            return at
-        at = line.find(rest, at + 1)
+    first = _TOKEN.search(rest)
+    for token in _TOKEN.finditer(line):
+        if first and token[0] == first[0] and _matched(line[: token.start()]):
+            begun = rest[: first.end()]  # with the space before it, if that is written too
+            return token.end() - len(begun if line[: token.end()].endswith(begun) else first[0])
     for size in range(min(len(line), len(rest)), 0, -1):
         if line.endswith(rest[:size]) and _matched(line[: len(line) - size]):
             return len(line) - size

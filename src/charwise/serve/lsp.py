@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from importlib.metadata import version
 from typing import Any, BinaryIO, TypeVar, cast, get_args
 
@@ -22,14 +23,22 @@ from pygls.lsp.server import LanguageServer
 from pygls.protocol import LanguageServerProtocol, lsp_method
 
 from charwise.char_lm import CharLM
+from charwise.cursor.limit import Limit
 from charwise.errors import CharwiseError
+from charwise.serve.asked import Candidate
+from charwise.serve.completions import Completions
 from charwise.serve.documents import Document, Units
-from charwise.serve.interruption import InterruptedWork
+from charwise.serve.endings import Rules
 from charwise.serve.lsp_settings import SECTION, Settings
-from charwise.serve.offers import Offer, Offers
+from charwise.serve.stoppable import Stopped
+from charwise.tokens.prompts import split
 
 #: Loads a model: `charwise.load`, with what the command line said.
 Load = Callable[..., CharLM]
+
+#: Characters that a token has at most, on average; and those before the cursor that are read where
+#: no window bounds what is of use.
+_LETTERS, _FAR = 6, 65_536
 
 _T = TypeVar("_T")
 
@@ -44,14 +53,14 @@ class Desk:
     def __init__(self, load: Load) -> None:
         self._load = load
         self._thread = ThreadPoolExecutor(1, "charwise-model")
-        self._offers: dict[tuple[tuple[str, str], ...], Offers] = {}
+        self._models: dict[tuple[tuple[str, Any], ...], Completions] = {}
 
-    def offers(self, settings: Settings) -> Offers:
+    def completions(self, settings: Settings) -> Completions:
         """Those of the model that is set; loaded if it is not. To be called by the thread."""
-        key = tuple(sorted(settings.model.items()))
-        if key not in self._offers:
-            self._offers[key] = Offers(self._load(**settings.model))
-        return self._offers[key]
+        key = tuple(sorted(settings.load.items()))
+        if key not in self._models:
+            self._models[key] = Completions(self._load(**settings.load))
+        return self._models[key]
 
     async def do(self, work: Callable[[], _T]) -> _T:
         """The result of some work, once its turn has come."""
@@ -107,9 +116,9 @@ class Editor(LanguageServer):
     async def load(self) -> None:
         """Load the model, and say what it is."""
         began = time.monotonic()
-        offers = await self._try(lambda: self.desk.offers(self.settings))
-        if offers is not None:
-            info = offers.lm.info()
+        completions = await self._try(lambda: self.desk.completions(self.settings))
+        if completions is not None:
+            info = completions.lm.info()
             took = f"{info['model']}, {info['device']}, {time.monotonic() - began:.1f} s"
             self.window_log_message(
                 types.LogMessageParams(types.MessageType.Info, f"the model is ready: {took}.")
@@ -202,11 +211,12 @@ class Editor(LanguageServer):
             start = self._offset(document, chosen.range.start)
             end, begun = max(end, self._offset(document, chosen.range.end)), chosen.text
 
-        def offered(cancel: threading.Event) -> list[Offer]:
-            offers, wishes = self.desk.offers(settings), settings.wishes
-            before = document.before(start, _most(wishes.before, offers.far)) + begun
-            after = document.after(end, _most(wishes.after, offers.far))
-            return offers.at(before, after, wishes, cancel)
+        def offered(cancel: threading.Event) -> list[Candidate]:
+            completions = self.desk.completions(settings)
+            far = _far(completions)
+            before = document.before(start, _most(settings.before, far)) + begun
+            after = document.after(end, _most(settings.after, far))
+            return _offered(completions, settings, before, after, cancel)
 
         found = await self._while_wanted(uri, offered)
         if not found:
@@ -223,9 +233,12 @@ class Editor(LanguageServer):
         settings = self.settings
 
         def read(cancel: threading.Event) -> None:
-            offers = self.desk.offers(settings)
-            most = _most(settings.wishes.before, offers.far)
-            offers.warm(document.before(cursor, most), settings.wishes, cancel)
+            completions = self.desk.completions(settings)
+            before = document.before(cursor, _most(settings.before, _far(completions)))
+            if settings.mode == "exact" and not (settings.infill and completions.template):
+                with completions.engine.until(Limit(cancel=cancel)):
+                    text = before.encode("utf-8", "replace")
+                    completions.memory.after(*split(completions.lm.vocabulary, text))
 
         await self._while_wanted(uri, read)
 
@@ -248,7 +261,7 @@ class Editor(LanguageServer):
         """The result of some work; an error is shown, and there is none."""
         try:
             return await self.desk.do(work)
-        except InterruptedWork:
+        except Stopped:
             return None
         except CharwiseError as error:
             self._say(types.MessageType.Error, " ".join(str(error).split()))
@@ -277,6 +290,33 @@ def _listen(editor: Editor) -> None:
     @editor.feature(types.TEXT_DOCUMENT_INLINE_COMPLETION, types.InlineCompletionOptions())
     async def offered(params: types.InlineCompletionParams) -> types.InlineCompletionList | None:
         return await editor.complete(params)
+
+
+def _far(completions: Completions) -> int:
+    """How many characters before the cursor are worth reading."""
+    window = completions.lm.engine.window
+    return _FAR if window is None else min(_FAR, _LETTERS * window)
+
+
+def _offered(
+    completions: Completions, settings: Settings, before: str, after: str, cancel: threading.Event
+) -> list[Candidate]:
+    """What may be inserted between two texts: nothing empty, and nothing that is there already."""
+    counts = settings.infill or completions.template is None
+    asked = settings.asked(before, after if counts else None)
+    answer = completions.answer(asked, Limit(settings.seconds, cancel))
+    rules = Rules(_bytes(before), _bytes(after), until=settings.until)
+    found: dict[str, Candidate] = {}
+    for one in answer.candidates:
+        if not counts and (ending := rules.ending(one.raw, True)):
+            one = replace(one, text=one.raw[: ending.at].decode("utf-8", "replace"))
+        if one.text.strip():
+            found.setdefault(one.text.rstrip("\ufffd"), one)
+    return [replace(one, text=text) for text, one in found.items()]
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "replace")
 
 
 def _most(wished: int | None, far: int) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from prometheus_client import (
     CollectorRegistry,
     Counter,
@@ -71,3 +73,25 @@ class Metrics:
     def text(self) -> bytes:
         """All of them, in Prometheus' format."""
         return bytes(generate_latest(self._registry))
+
+
+class Counting:
+    """An ASGI middleware that counts answers, by the path of their route and their status.
+
+    Args:
+        app: what is behind it.
+        metrics: where they are counted.
+    """
+
+    def __init__(self, app: Any, metrics: Metrics) -> None:
+        self._app = app
+        self._metrics = metrics
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        async def count(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                path = getattr(scope.get("route"), "path", "other")
+                self._metrics.requests.labels(path, message["status"]).inc()
+            await send(message)
+
+        await self._app(scope, receive, count if scope["type"] == "http" else send)

@@ -28,7 +28,7 @@ class Settings:
         mode: how prompts' ends are treated where a request does not say.
         api_key: which requests must show; None for no key.
         max_queue: requests that may wait.
-        seconds: in which every request is answered, with what there is then.
+        seconds: of the model's time that a request may take, and that it may wait before.
         allow_origins: web pages that may ask; "*" for all of them.
         hosts: names under which it may be asked; None for any.
         most_body: bytes of a request.
@@ -69,7 +69,7 @@ class Server:
         self.settings = settings
         self.completions = Completions(lm)
         self.lm = self.completions.lm
-        self.worker = Worker(settings.max_queue)
+        self.worker = Worker(settings.max_queue, settings.seconds)
         self.metrics = Metrics(self.completions, self.worker)
         self.started = int(time.time())
 

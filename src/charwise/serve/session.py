@@ -95,7 +95,7 @@ def router(server: Server) -> APIRouter:
         except WebSocketDisconnect:
             pass
         finally:
-            await one.cancel()
+            await one.cancel(tell=False)
 
     return routes
 
@@ -114,6 +114,7 @@ class Session:
         self._text = ""
         self._version = 0
         self._asked: asyncio.Task[None] | None = None
+        self._id: int | str | None = None
         self._sending = asyncio.Lock()
 
     async def run(self) -> None:
@@ -132,17 +133,21 @@ class Session:
             except Exception as error:  # told to the client: the session goes on
                 await self._send(_error(id_, refusal_of(error)))
 
-    async def cancel(self) -> None:
-        """End what is under way."""
-        if self._asked is not None:
-            self._asked.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._asked
-            self._asked = None
+    async def cancel(self, *, tell: bool = True) -> None:
+        """End what is under way, and say so."""
+        task, self._asked = self._asked, None
+        if task is None or task.done():
+            return
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+        if tell and task.cancelled():
+            await self._send({"type": "cancelled", "id": self._id})
 
     async def _take(self, message: Open | Insert | Delete | Complete) -> None:
         if isinstance(message, Complete):
             self._check(message.at)
+            self._id = message.id
             self._asked = asyncio.create_task(self._complete(message))
             return
         if isinstance(message, Open):
@@ -175,14 +180,14 @@ class Session:
                 **message.common(self._server),
             )
             answer = await self._server.answer(asked)
-        except asyncio.CancelledError:
-            with suppress(Exception):  # whose client may have left
-                await self._send({"type": "cancelled", "id": message.id})
-            raise
         except Exception as error:  # told to the client: the session goes on
-            await self._send(_error(message.id, refusal_of(error)))
-            return
-        await self._send(_completions(message.id, version, answer))
+            told = _error(message.id, refusal_of(error))
+        else:
+            told = _completions(message.id, version, answer)
+        sending = asyncio.ensure_future(self._send(told))  # whole, once it has begun
+        with suppress(asyncio.CancelledError):
+            await asyncio.shield(sending)
+        await sending
 
     def _check(self, at: int) -> None:
         if at > len(self._text):
@@ -206,7 +211,7 @@ def _message(data: str | bytes, most: int) -> Open | Insert | Delete | Complete:
     model = _KINDS.get(kind) if isinstance(kind, str) else None
     if model is None:
         raise Refused(400, f"a message has a type: {', '.join(_KINDS)}.", "type")
-    return model.model_validate(found)
+    return model.model_validate_json(data)
 
 
 def _completions(id_: int | str | None, version: int, answer: Answer) -> Message:

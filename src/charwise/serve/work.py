@@ -58,6 +58,7 @@ class Worker:
 
     Args:
         most: how many jobs may wait.
+        patience: seconds that one may wait for its turn.
 
     >>> worker = Worker(most=8)
     >>> async def twice() -> int:
@@ -67,8 +68,9 @@ class Worker:
     >>> worker.close()
     """
 
-    def __init__(self, most: int = 64) -> None:
+    def __init__(self, most: int = 64, patience: float = 60.0) -> None:
         self.most = most
+        self.patience = patience
         self._typed: deque[Job] = deque()
         self._others: deque[Job] = deque()
         self._wake = threading.Condition()
@@ -92,9 +94,10 @@ class Worker:
             typed: whether it answers a keystroke.
 
         Raises:
-            QueueFullError: too much waits already.
+            QueueFullError: too much waits already, or this waited for too long.
         """
-        job = Job(work, asyncio.get_running_loop(), typed)
+        loop = asyncio.get_running_loop()
+        job = Job(work, loop, typed)
         with self._wake:
             if self._closed:
                 raise QueueFullError("the server is about to stop.")
@@ -102,13 +105,29 @@ class Worker:
                 raise QueueFullError(f"{self.waiting} requests wait already: ask again later.")
             (self._typed if typed else self._others).append(job)
             self._wake.notify()
+        timer = loop.call_later(self.patience, self._expire, job)
         try:
             result: Result = await job.result
             return result
         finally:
+            timer.cancel()
             job.cancel.set()
-            with self._wake, suppress(ValueError):
-                (self._typed if typed else self._others).remove(job)
+            self._forget(job)
+
+    def _forget(self, job: Job) -> bool:
+        """Take a job out of the queue, if it still waits."""
+        waiting = self._typed if job.typed else self._others
+        with self._wake:
+            if job not in waiting:
+                return False
+            waiting.remove(job)
+            return True
+
+    def _expire(self, job: Job) -> None:
+        if self._forget(job) and not job.result.done():
+            job.result.set_exception(
+                QueueFullError(f"this waited for its turn for {self.patience:g} seconds.")
+            )
 
     def close(self) -> None:
         """Finish what is under way, and end; what waits is answered with an error."""

@@ -1,0 +1,218 @@
+"""Requests as editors send them: llama.vim, llama.vscode, Zed, Continue, minuet, Tabby."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from charwise.tokens.sentinels import SPELLINGS
+from serving import Running
+
+LINES = "import os\n\n\ndef names(path):\n"
+LINE = "    return [n for n in os.listd"
+BELOW = "(path)]\n\n\nprint(names('.'))\n"
+
+
+@pytest.fixture(scope="module")
+def http(running_server: Running) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=running_server.url, timeout=60) as client:
+        yield client
+
+
+def llama_vim(**changes: Any) -> dict[str, Any]:
+    """The body of `llama#fim`."""
+    fields = ["content", "timings/prompt_n", "timings/prompt_ms", "timings/prompt_per_token_ms"]
+    fields += ["timings/prompt_per_second", "timings/predicted_n", "timings/predicted_ms"]
+    fields += ["timings/predicted_per_token_ms", "timings/predicted_per_second"]
+    fields += ["truncated", "tokens_cached"]
+    return {
+        "id_slot": 0,
+        "input_prefix": LINES,
+        "input_suffix": "\n" + BELOW,
+        "input_extra": [{"text": "x = 1\n", "time": [1, 2], "filename": "a.py"}],
+        "prompt": LINE,
+        "n_predict": 128,
+        "stop": [],
+        "n_indent": 4,
+        "top_k": 40,
+        "top_p": 0.90,
+        "samplers": ["top_k", "top_p", "infill"],
+        "stream": False,
+        "cache_prompt": True,
+        "t_max_prompt_ms": 500,
+        "t_max_predict_ms": 250,
+        "response_fields": fields,
+        **changes,
+    }
+
+
+def test_llama_vim_reads_the_answer(http: httpx.Client, running_server: Running) -> None:
+    answer = http.post("/infill", json=llama_vim())
+    assert answer.status_code == 200
+    assert '"content":"' in answer.text  # it looks for that, without a space
+    found = answer.json()
+    assert sorted(found) == sorted(llama_vim()["response_fields"])
+    assert found["content"].startswith("ir(")
+    expected = running_server.lm.complete(LINES + LINE, max_new_bytes=3)[0]
+    assert found["content"].encode()[:3] == expected.raw
+    assert found["truncated"] is False
+    assert found["timings/predicted_n"] > 0
+
+
+def test_llama_vim_warms_up(http: httpx.Client) -> None:
+    body = llama_vim(
+        input_prefix="", input_suffix="", prompt="", n_predict=0, samplers=[], temperature=0.0,
+        t_max_prompt_ms=1, t_max_predict_ms=1, response_fields=[""],
+    )  # fmt: skip
+    answer = http.post("/infill", json=body)
+    assert answer.json() == {}
+
+
+def test_a_block_ends_where_its_indent_does(http: httpx.Client) -> None:
+    body = llama_vim(prompt="    x = [", input_suffix="\n", t_max_predict_ms=8000)
+    content = http.post("/infill", json=body).json()["content"]
+    for line in content.split("\n")[1:]:
+        assert not line.strip() or line.startswith("    ")
+
+
+def test_llama_vscode(http: httpx.Client) -> None:
+    assert http.get("/health").json() == {"status": "ok"}
+    assert http.get("/props").json()["default_generation_settings"]["n_ctx"] == 1024
+    assert len(http.get("/v1/models").json()["data"]) == 1
+    body = llama_vim(n_cmpl=3, lora=[], n_predict=8)
+    del body["response_fields"]
+    several = http.post("/infill", json=body).json()
+    assert len({one["content"] for one in several}) == len(several) > 1
+    [one] = [http.post("/infill", json=body | {"n_cmpl": 1}).json()]
+    assert one["content"] == several[0]["content"]
+    assert one["timings"]["predicted_n"] == one["tokens_predicted"]
+    wrong = http.post("/infill", json=body | {"n_cmpl": -1})
+    assert wrong.status_code == 400
+    assert wrong.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS, ids=lambda one: one.family)
+def test_zed_writes_the_template_out(http: httpx.Client, spelling: Any) -> None:
+    """Whatever template it was set to: the end of the prefix in it is what is completed."""
+    before, between, last = spelling.in_text
+    prompt = f"{before}{LINES}{LINE}{between}{BELOW}{last}"
+    if not spelling.middle:
+        prompt = f"{between}{BELOW}{before}{LINES}{LINE}"
+    body = {"model": "m", "prompt": prompt, "max_tokens": 32, "stop": ["<|endoftext|>"]}
+    found = http.post("/v1/completions", json=body).json()
+    assert found["id"]
+    text = found["choices"][0]["text"]
+    assert text.startswith("ir")
+    assert "(path)]" not in text
+    raw = {"model": "m", "prompt": prompt, "raw": True, "stream": False}
+    raw["options"] = {"num_predict": 32, "stop": ["<|endoftext|>"]}
+    assert http.post("/api/generate", json=raw).json()["response"] == text
+
+
+def test_a_mention_of_a_template_is_text(http: httpx.Client, running_server: Running) -> None:
+    prompt = "names = ['<fim_prefix>', '<fim_suff"
+    body = {"prompt": prompt, "max_tokens": 4, "seed": 1}
+    text = http.post("/v1/completions", json=body).json()["choices"][0]["text"]
+    assert text.startswith("ix")
+    expected = running_server.lm.complete(prompt, max_new_bytes=len(text.encode()))[0]
+    assert text == expected.text
+
+
+def test_continue(http: httpx.Client) -> None:
+    """`/completion` as a stream of events, and Ollama's `/api/generate` with a suffix."""
+    body = {"prompt": LINES + LINE, "n_predict": 12, "stream": True, "temperature": 0.01, "seed": 3}
+    text, last = "", {}
+    with http.stream("POST", "/completion", json=body) as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        for line in answer.iter_lines():
+            if line.startswith("data: "):
+                last = json.loads(line[6:])
+                text += last["content"]
+    assert last["stop"] is True
+    assert 1 < last["tokens_predicted"] <= 12
+    assert text.startswith("ir(")
+    options = {"num_predict": 12, "temperature": 0, "stop": ["\n"], "num_ctx": 4096}
+    body = {"model": "m", "prompt": LINES + LINE, "suffix": BELOW, "options": options}
+    lines = http.post("/api/generate", json=body).text.splitlines()
+    parts = [json.loads(line) for line in lines]
+    assert [part["done"] for part in parts] == [False] * (len(parts) - 1) + [True]
+    text = "".join(part["response"] for part in parts)
+    assert text.startswith("ir")
+    assert "(path)]" not in text
+    assert parts[-1]["done_reason"] == "stop"
+    assert parts[-1]["eval_count"] > 0
+
+
+def test_minuet(http: httpx.Client) -> None:
+    """`/v1/completions` with a suffix, as a stream."""
+    body = {"model": "m", "prompt": LINES + LINE, "suffix": BELOW, "max_tokens": 32, "stream": True}
+    body |= {"stop": ["\n\n"], "top_p": 0.9}
+    text = ""
+    with http.stream("POST", "/v1/completions", json=body) as answer:
+        lines = [line for line in answer.iter_lines() if line]
+    assert lines[-1] == "data: [DONE]"
+    for line in lines[:-1]:
+        text += json.loads(line.removeprefix("data: "))["choices"][0]["text"]
+    assert text.startswith("ir")
+    assert "(path)]" not in text
+
+
+def test_tabby(http: httpx.Client) -> None:
+    prompt = f"<fim_prefix>{LINES}{LINE}<fim_suffix>{BELOW}<fim_middle>"
+    body = {"prompt": prompt, "n_predict": 24, "stop": ["\n\n"], "penalty_last_n": 0}
+    assert http.post("/completion", json=body).json()["content"].startswith("ir")
+
+
+def test_tokens_there_and_back(http: httpx.Client, running_server: Running) -> None:
+    text = "def naïve(): return '日本'"
+    ids = http.post("/tokenize", json={"content": text}).json()["tokens"]
+    assert ids == running_server.lm.vocabulary.encode(text)
+    assert http.post("/detokenize", json={"tokens": ids}).json() == {"content": text}
+    pieces = http.post("/tokenize", json={"content": text, "with_pieces": True}).json()["tokens"]
+    raw = b"".join(
+        p["piece"].encode() if isinstance(p["piece"], str) else bytes(p["piece"]) for p in pieces
+    )
+    assert raw.decode() == text
+    special = http.post("/tokenize", json={"content": "", "add_special": True}).json()["tokens"]
+    assert special == list(running_server.lm.vocabulary.bos_ids)
+
+
+def test_a_stop_is_named(http: httpx.Client) -> None:
+    body = {
+        "prompt": "import os\nimport sy",
+        "stop": ["\n"],
+        "n_predict": 40,
+        "return_tokens": True,
+    }
+    found = http.post("/completion", json=body | {"n_probs": 2}).json()
+    assert (found["content"], found["stop_type"], found["stopping_word"]) == ("s", "word", "\n")
+    assert found["completion_probabilities"][0]["top_logprobs"][0]["logprob"] <= 0
+    assert len(found["tokens"]) == found["tokens_predicted"]
+
+
+def test_ollama_lists_models(http: httpx.Client) -> None:
+    [model] = http.get("/api/tags").json()["models"]
+    assert model["name"] == http.get("/v1/models").json()["data"][0]["id"]
+    refused = http.post("/api/generate", json={"prompt": "a", "format": "json"})
+    assert (refused.status_code, list(refused.json())) == (400, ["error"])
+
+
+def test_our_own_endpoints(http: httpx.Client, running_server: Running) -> None:
+    lm = running_server.lm
+    nxt = http.post("/v1/next", json={"prompt": "import nump", "top": 3}).json()
+    assert nxt["bytes"][0]["prob"] == pytest.approx(lm.next("import nump")["y"], abs=1e-3)
+    assert nxt["chars"][0]["text"] == "y"
+    for per, count in (("byte", 9), ("char", 9), ("word", 2), ("token", 2)):
+        score = http.post("/v1/score", json={"text": "import os", "per": per, "end": True}).json()
+        assert score["logprob"] == pytest.approx(lm.prefix_logprob("import os"), abs=1e-4)
+        assert len(score["logprobs" if per == "byte" else "spans"]) == count
+        assert score["end_logprob"] < 0
+    covering = http.post("/v1/covering", json={"prompt": "import nump", "top": 3}).json()
+    best = lm.covering("import nump").top(1)[0]
+    assert covering["members"][0]["ids"] == list(best.token_ids)
+    assert covering["logprob"] == pytest.approx(lm.prefix_logprob("import nump"), abs=1e-3)
+    assert covering["members"][0]["beyond"] == "y"

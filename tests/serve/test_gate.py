@@ -1,0 +1,180 @@
+"""Who may ask, how much, and what is told about it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from serving import Running, running
+
+PATHS = ["/v1/completions", "/infill", "/completion", "/api/generate", "/v1/next", "/v1/score"]
+
+
+@pytest.fixture(scope="module")
+def locked(running_server: Running) -> Iterator[Running]:
+    settings = {"api_key": "sesame", "most_body": 4096, "max_queue": 2, "seconds": 3.0}
+    settings |= {"allow_origins": ("https://good.example",)}
+    settings |= {"hosts": ("127.0.0.1", "localhost")}
+    with running(lm=running_server.lm, **settings) as one:
+        yield one
+
+
+def post(one: Running, path: str, **arguments: object) -> httpx.Response:
+    arguments.setdefault("json", {"prompt": "a", "text": "a", "max_tokens": 1, "n_predict": 1})
+    headers = {"authorization": "Bearer sesame", **arguments.pop("headers", {})}  # type: ignore[dict-item]
+    return httpx.post(one.url + path, headers=headers, timeout=60, **arguments)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("key", ["", "Bearer wrong", "sesame", "Basic sesame"])
+def test_a_wrong_key_is_refused_before_anything_is_read(
+    locked: Running, path: str, key: str
+) -> None:
+    calls = locked.server.completions.engine.calls
+    answer = post(locked, path, headers={"authorization": key})
+    assert answer.status_code == 401
+    error = answer.json()["error"]
+    assert "key" in (error if path.startswith("/api") else error["message"])
+    assert locked.server.completions.engine.calls == calls
+    # Not even the body: what is too long, or no JSON, is refused alike.
+    assert (
+        post(
+            locked, path, headers={"authorization": key}, content=b"{" * 9999, json=None
+        ).status_code
+        == 401
+    )
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_the_right_key_is_let_in(locked: Running, path: str) -> None:
+    if path == "/api/generate":
+        assert post(locked, path, json={"prompt": "a", "options": {"num_predict": 1}}).is_success
+    else:
+        assert post(locked, path).is_success
+
+
+def test_health_needs_no_key_and_metrics_do(locked: Running) -> None:
+    assert httpx.get(locked.url + "/health").is_success
+    assert httpx.get(locked.url + "/metrics").status_code == 401
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_long_bodies_are_refused(locked: Running, path: str) -> None:
+    body = json.dumps({"prompt": "a" * 5000}).encode()
+    answer = post(locked, path, content=body, json=None)
+    assert answer.status_code == 413
+
+    def parts() -> Iterator[bytes]:
+        for _ in range(100):
+            yield b" " * 100
+
+    assert post(locked, path, content=parts(), json=None).status_code == 413
+
+
+def test_pages_of_other_origins_may_not_ask(locked: Running) -> None:
+    bad = post(locked, "/v1/next", headers={"origin": "https://bad.example"})
+    assert bad.status_code == 403
+    assert "access-control-allow-origin" not in bad.headers
+    good = post(locked, "/v1/next", headers={"origin": "https://good.example"})
+    assert good.is_success
+    assert good.headers["access-control-allow-origin"] == "https://good.example"
+    own = post(locked, "/v1/next", headers={"origin": locked.url})
+    assert own.is_success
+    preflight = httpx.options(
+        locked.url + "/v1/next",
+        headers={"origin": "https://good.example", "access-control-request-method": "POST"},
+    )
+    assert preflight.status_code == 204
+    refused = httpx.options(locked.url + "/v1/next", headers={"origin": "https://bad.example"})
+    assert refused.status_code == 403
+
+
+def test_a_name_that_is_not_ours_is_refused(locked: Running) -> None:
+    assert post(locked, "/v1/next", headers={"host": "evil.example:80"}).status_code == 403
+    assert post(locked, "/v1/next", headers={"host": f"localhost:{locked.port}"}).is_success
+
+
+def test_sessions_are_guarded_too(locked: Running) -> None:
+    sync = pytest.importorskip("websockets.sync.client")
+    from websockets.exceptions import InvalidStatus
+
+    url = f"ws://127.0.0.1:{locked.port}/v1/session"
+    for wrong in (url, url + "?api_key=wrong"):
+        with pytest.raises(InvalidStatus):
+            sync.connect(wrong)
+    with pytest.raises(InvalidStatus):
+        sync.connect(url + "?api_key=sesame", origin="https://bad.example")
+    with sync.connect(url + "?api_key=sesame", origin="https://good.example") as one:
+        one.send('{"type": "open", "text": "a"}')
+        assert json.loads(one.recv())["version"] == 1
+    headers = {"Authorization": "Bearer sesame"}
+    with sync.connect(url, additional_headers=headers) as one:
+        one.send('{"type": "open", "text": "a"}')
+        assert json.loads(one.recv())["version"] == 1
+
+
+def test_a_full_queue_says_when_to_come_again(locked: Running) -> None:
+    hold = threading.Event()
+
+    async def ask() -> list[httpx.Response]:
+        begun = threading.Event()
+
+        def wait(_: object) -> None:
+            begun.set()
+            hold.wait(60)
+
+        busy = [asyncio.create_task(locked.server.worker.run(wait))]
+        await asyncio.to_thread(begun.wait)
+        busy += [asyncio.create_task(locked.server.worker.run(lambda _: 1)) for _ in range(2)]
+        while locked.server.worker.waiting < 2:
+            await asyncio.sleep(0.01)
+        found = [
+            await asyncio.to_thread(post, locked, path) for path in ("/v1/completions", "/infill")
+        ]
+        stream = {"prompt": "a", "stream": True}
+        found.append(await asyncio.to_thread(post, locked, "/v1/completions", json=stream))
+        hold.set()
+        await asyncio.gather(*busy)
+        return found
+
+    for answer in asyncio.run(ask()):
+        assert answer.status_code == 429
+        assert int(answer.headers["retry-after"]) > 0
+        assert "wait" in answer.json()["error"]["message"]
+
+
+def test_metrics(running_server: Running) -> None:
+    httpx.post(running_server.url + "/v1/completions", json={"prompt": "import nump"}, timeout=60)
+    text = httpx.get(running_server.url + "/metrics").text
+    values = {
+        line.split()[0]: float(line.split()[1])
+        for line in text.splitlines()
+        if not line.startswith("#")
+    }
+    for name in ("charwise_bytes_total", "charwise_model_seconds", "charwise_model_calls"):
+        assert values[name] > 0
+    for name in ("charwise_states", "charwise_trees", "charwise_kept_bytes"):
+        assert values[name] > 0
+    assert values["charwise_queue"] == 0
+    assert values["process_resident_memory_bytes"] > 2**20
+    assert values["charwise_completion_seconds_count"] > 0
+    assert any(name.startswith('charwise_requests_total{path="/v1/completions"') for name in values)
+
+
+@pytest.mark.parametrize("path", ["/nowhere", "/v1/nowhere", "/api/nowhere"])
+def test_paths_that_are_not_there(running_server: Running, path: str) -> None:
+    assert httpx.get(running_server.url + path).status_code == 404
+    assert "error" in httpx.get(running_server.url + path).json()
+    assert httpx.get(running_server.url + "/infill").status_code == 405
+
+
+def test_a_body_that_breaks_off_harms_nobody(running_server: Running) -> None:
+    with socket.create_connection(("127.0.0.1", running_server.port)) as one:
+        one.sendall(b"POST /v1/next HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 100\r\n\r\n{")
+    assert httpx.get(running_server.url + "/health").is_success

@@ -1,0 +1,250 @@
+"""The page in a real browser: what one types, clicks and sees, against `CharLM`."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import charwise
+from charwise import CharLM, healing
+from serving import running
+
+api = pytest.importorskip("playwright.sync_api", reason="needs: pip install playwright")
+
+BROWSER = next(filter(None, map(shutil.which, ("chromium-headless-shell", "chromium"))), None)
+TIMEOUT = 30_000  # milliseconds: of what must come, however busy the machine is
+
+pytestmark = pytest.mark.skipif(
+    BROWSER is None, reason="no browser: apt-get install chromium-headless-shell"
+)
+
+
+@pytest.fixture(scope="module")
+def lm() -> CharLM:
+    return charwise.load()
+
+
+@pytest.fixture(scope="module")
+def address(lm: CharLM) -> Iterator[str]:
+    with running(lm) as one:
+        yield one.url
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+class Page:
+    """The page, and all that it asked for and complained of."""
+
+    def __init__(self, browser: Any, address: str, *, wait: bool = True, **context: Any) -> None:
+        self.page = browser.new_context(**context).new_page()
+        self.page.set_default_timeout(TIMEOUT)
+        self.requests: list[str] = []
+        self.complaints: list[str] = []
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.on("console", lambda message: self.complaints.append(message.text))
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.goto(address)
+        if wait:
+            self.shown()
+
+    @property
+    def text(self) -> str:
+        return str(self.page.locator("#text").input_value())
+
+    def shown(self, what: str = "shown") -> None:
+        """Until what is typed is shown: "looked", the quick part; "shown", everything."""
+        waiting = f"text => document.body.dataset.{what} === text"
+        self.page.wait_for_function(waiting, arg=self.text)
+
+    def write(self, text: str) -> None:
+        self.page.fill("#text", text)
+        self.shown()
+
+    def texts(self, selector: str) -> list[str]:
+        return [str(one) for one in self.page.locator(selector).all_text_contents()]
+
+    def leaf(self, beyond: str) -> Any:
+        return self.page.locator(f'#tree [data-beyond="{beyond}"]').first
+
+
+@pytest.fixture(scope="module")
+def opened(browser: Any, address: str) -> Iterator[Page]:
+    yield (page := Page(browser, address))
+    page.page.context.close()
+
+
+@pytest.fixture
+def page(opened: Page, address: str) -> Iterator[Page]:
+    yield opened
+    assert opened.complaints == []
+    assert all(url.startswith((address, "data:")) for url in opened.requests)
+
+
+def visible(text: str) -> str:
+    return text.replace(" ", "␣").replace("\n", "⏎")
+
+
+def test_typing_shows_what_the_model_says(page: Page, lm: CharLM) -> None:
+    page.write("")
+    page.page.focus("#text")
+    state = lm.state("")
+    for key in "raise ValueErr":
+        page.page.keyboard.type(key)
+        page.shown("looked")
+        state = state + key
+    kept, forced = healing.cut("raise ValueErr", lm.index)
+    ids = healing.prompt_ids("raise ValueErr", lm.vocabulary)
+    spelled = [lm.vocabulary.tokens[id] for id in ids[1:]]
+    assert page.texts("#chips .chip")[1:] == [visible(one.decode()) for one in spelled]
+    assert len(page.texts("#chips .back")) == len(ids) - len(kept)
+    assert page.texts("#healing .forced") == [visible(forced.decode())]
+    assert page.texts("#bars .chip")[0] == state.next_chars().top(1)[0][0] == "o"
+    page.shown()
+    [exact] = state.complete(max_new_bytes=32, stop="\n\n")
+    assert page.page.locator("#exact pre").get_attribute("data-text") == exact.text
+    assert page.page.locator("#exact mark").count() == 0
+    assert page.page.locator("#plain mark").count() == 1
+    assert len(page.texts("#heat span")) == len("raise ValueErr")
+
+
+def test_the_tree_shrinks_and_grows_and_is_clicked(page: Page, lm: CharLM) -> None:
+    page.write("raise Valu")
+    assert page.leaf("eError").count() == 1
+    page.page.focus("#text")
+    page.page.keyboard.type("eX")
+    page.shown("looked")
+    assert page.leaf("eError").count() == page.leaf("Error").count() == 0
+    for _ in "eX":
+        page.page.keyboard.press("Backspace")
+    page.shown("looked")
+    [member] = lm.covering("raise Valu").top(1)
+    assert member.text == "raise ValueError"
+    shares = page.page.locator("#tree [data-beyond]").evaluate_all(
+        "items => items.map(item => [Number(item.dataset.share), item.dataset.beyond])"
+    )
+    assert max(shares)[1] == "eError"
+    page.leaf("eError").locator(".node").click()
+    assert page.text == "raise ValueError"
+    page.shown()
+
+
+def test_the_tree_by_keyboard(page: Page) -> None:
+    page.write("raise Valu")
+    page.page.locator("#tree [role=treeitem]").first.focus()
+    items = page.page.locator("#tree [role=treeitem]").count()
+    for _ in range(items):
+        focused = page.page.evaluate("document.activeElement.dataset.beyond")
+        if focused == "eError":
+            break
+        page.page.keyboard.press("ArrowDown")
+    page.page.keyboard.press("Enter")
+    assert page.text == "raise ValueError"
+    page.write("raise Valu")
+    branch = page.page.locator("#tree [aria-expanded=true]").first
+    branch.focus()
+    page.page.keyboard.press("ArrowLeft")
+    assert page.page.locator("#tree [aria-expanded=false]").count() == 1
+    page.page.keyboard.press("ArrowRight")
+    assert page.page.locator("#tree [aria-expanded=false]").count() == 0
+
+
+def test_a_bar_types_its_letter(page: Page) -> None:
+    page.write("import nump")
+    page.page.locator("#bars button").first.click()
+    assert page.text == "import numpy"
+    page.shown()
+
+
+def test_the_walk_goes_as_the_figure_does(page: Page) -> None:
+    page.write("def sweep(self):\n    self.sw")
+    written = []
+    while page.page.locator("#forward").is_enabled():
+        page.page.click("#forward")
+        if page.page.locator("#figure .taken").count():
+            written.append(page.texts("#figure .taken .chip")[0])
+    assert written[:3] == [".s", "we", "ep"]
+    page.page.locator("#figure").focus()
+    for _ in range(2):
+        page.page.keyboard.press("ArrowLeft")
+    assert page.page.locator("#figure .forced").first.text_content() == "w"
+
+
+def test_no_text_becomes_markup(page: Page) -> None:
+    text = "<img src=x onerror=alert(1)><b>bold</b>\n</pre><script>alert(2)</script> '\"&amp;"
+    page.write(text)
+    assert page.texts("#heat") == [text]
+    assert page.page.locator("main img, main b, main script").count() == 0
+
+
+def test_characters_of_all_kinds(page: Page) -> None:
+    page.write("s = '😀東京é\u202e'\n\tx = na")
+    assert page.texts("#heat") == [page.text]
+    page.write("")
+    assert page.texts("#tree > li") == []
+
+
+def test_a_text_that_is_too_long_is_said_to_be(opened: Page) -> None:
+    opened.page.fill("#text", "x" * 9000)
+    opened.page.wait_for_function("() => document.getElementById('status').textContent !== ''")
+    assert "at most 8000 characters" in opened.texts("#status")[0]
+    opened.write("x = 1")
+    assert opened.texts("#status") == [""]
+    opened.complaints.clear()  # of the browser, about the answer
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_phone(browser: Any, address: str, scheme: str) -> None:
+    page = Page(
+        browser,
+        address,
+        viewport={"width": 360, "height": 740},
+        color_scheme=scheme,
+        has_touch=True,
+    )
+    assert page.page.evaluate("document.documentElement.scrollWidth") <= 360
+    color = page.page.evaluate("getComputedStyle(document.body).backgroundColor")
+    light = sum(map(int, color.removeprefix("rgb(").removesuffix(")").split(","))) > 384
+    assert light == (scheme == "light")
+    page.page.locator("#theme").tap()
+    assert page.page.evaluate("getComputedStyle(document.body).backgroundColor") != color
+    assert page.complaints == []
+    page.page.context.close()
+
+
+def test_the_page_asks_for_the_key(browser: Any, lm: CharLM) -> None:
+    with running(lm, api_key="secret") as server:
+        page = Page(browser, server.url, wait=False)
+        form = page.page.locator("#key-form")
+        form.wait_for(state="visible")
+        page.page.fill("#key", "secret")
+        page.page.keyboard.press("Enter")
+        page.shown()
+        assert not form.is_visible()
+        page.write("import nump")
+        assert page.texts("#bars .chip")[0] == "y"
+        page.page.context.close()
+
+
+def test_pictures_for_the_documentation(browser: Any, address: str) -> None:
+    folder = os.environ.get("CHARWISE_PICTURES")
+    if not folder:
+        pytest.skip("set CHARWISE_PICTURES to the folder that they are for")
+    page = Page(browser, address, viewport={"width": 1000, "height": 1400})
+    page.write("class Node:\n    pass\n\ndef get_node(self, value) -> Nod")
+    page.page.evaluate("document.activeElement.blur()")
+    page.page.screenshot(path=f"{folder}/playground.png")
+    page.write("def sweep(self):\n    self.sw")
+    for _ in range(3):
+        page.page.click("#forward")
+    page.page.locator("#walk").screenshot(path=f"{folder}/playground-walk.png")
+    page.page.context.close()

@@ -1,0 +1,174 @@
+"""What is known of texts: a server that remembers answers as a model that does not."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import charwise
+from charwise import CharLM
+from charwise.cursor.limit import Limit
+from charwise.serve.asked import Asked, Candidate, Piece
+from charwise.serve.completions import Completions
+from charwise.serve.memory import Memory, common
+from charwise.serve.offered import Offered, rest_of
+from charwise.tokens.prompts import split
+from models import Case, cases, examples
+
+CODE = b"import os\n\n\ndef names(path):\n    return [n for n in os.listdir(path) if n]\n"
+
+
+@given(cases(), st.lists(st.tuples(st.integers(0, 8), st.integers(0, 3)), max_size=6))
+@examples(40)
+def test_states_from_memory_are_those_of_the_model(
+    case: Case, edits: list[tuple[int, int]]
+) -> None:
+    lm = CharLM(case.model.lm, preset="exact")
+    memory, text = Memory(lm), case.text
+    for cut, more in edits:
+        text = text[:cut] + case.text[:more]
+        opening, whole = split(lm.vocabulary, text)
+        try:
+            expected = lm.next(text).probs
+        except charwise.errors.CharwiseError:
+            with pytest.raises(charwise.errors.CharwiseError):
+                memory.after(opening, whole).state.next()
+            continue
+        found = memory.after(opening, whole).state
+        assert found.raw == text
+        np.testing.assert_allclose(found.next().probs, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_typing_and_deleting_stays_near_a_new_state() -> None:
+    lm = charwise.load()
+    memory, rng, at = Memory(lm), random.Random(3), 12
+    opening = split(lm.vocabulary, "")[0]
+    for _ in range(60):
+        at = min(len(CODE), max(1, at + rng.choice([1, 1, 1, -1, 7, -4])))
+        state = memory.after(opening, CODE[:at]).state
+        expected = lm.next(CODE[:at]).probs
+        assert state.raw == CODE[:at]
+        assert np.abs(state.next().probs - expected).sum() / 2 < 0.05
+    assert memory.trees < 6
+
+
+def test_two_texts_do_not_disturb_each_other() -> None:
+    lm = charwise.load()
+    memory, opening = Memory(lm), split(lm.vocabulary, "")[0]
+    other = b"class Tree:\n    def __init__(self):\n        self.root = None\n"
+    for at in range(8, 40):
+        for text in (CODE, other):
+            assert memory.after(opening, text[:at]).state.raw == text[:at]
+    assert memory.trees == 2
+    assert len(memory) == 2
+
+
+def test_what_is_kept_is_bounded() -> None:
+    lm = charwise.load()
+    opening = split(lm.vocabulary, "")[0]
+    memory = Memory(lm, most_bytes=2**24)
+    for number in range(12):
+        memory.after(opening, b"x%d = " % number + CODE)
+    assert 0 < memory.size < 2**24
+    assert 0 < len(memory) < 12
+
+
+@given(st.binary(max_size=12), st.binary(max_size=12))
+def test_common(one: bytes, other: bytes) -> None:
+    size = common(one, other)
+    assert one[:size] == other[:size]
+    assert one[size : size + 1] != other[size : size + 1] or size == min(len(one), len(other))
+
+
+def candidate(text: bytes, finish: str = "line") -> Candidate:
+    pieces = tuple(Piece(text[at : at + 3], -0.5, at) for at in range(0, len(text), 3))
+    return Candidate(text.decode(), text, -0.5 * len(pieces), finish, None, pieces)
+
+
+def test_what_is_left_of_an_offer() -> None:
+    rest = rest_of(candidate(b"numpy as np"), b"nump", b"import nump")
+    assert rest is not None
+    assert rest.text == "y as np"
+    assert b"".join(piece.raw for piece in rest.pieces) == b"y as np"
+    assert rest.logprob == -1.5
+    assert rest_of(candidate(b"numpy"), b"numb", b"numb") is None
+    assert rest_of(candidate(b"numpy"), b"numpy", b"numpy") is None
+    assert rest_of(candidate(b"numpy", "length"), b"num", b"num") is None  # too little of it
+    assert rest_of(candidate(b"numpy", "length"), b"nu", b"nu") is not None
+    assert rest_of(candidate(b"numpy", "time"), b"", b"") is None
+
+
+def test_offers_are_kept_by_request_and_text() -> None:
+    offered = Offered()
+    offered.add("one", b"import ", (candidate(b"numpy as np"), candidate(b"os")))
+    assert [rest.text for rest in offered.along("one", b"import n")] == ["umpy as np"]
+    assert [rest.text for rest in offered.along("one", b"import o")] == ["s"]
+    assert offered.along("one", b"import x") == ()
+    assert offered.along("other", b"import n") == ()
+    for number in range(600):
+        offered.add("one", b"%d" % number, ())
+    assert len(offered) == 512
+
+
+@pytest.mark.parametrize("mode", ["exact", "healed", "plain"])
+def test_typing_along_an_offer_asks_no_model(mode: str) -> None:
+    completions = Completions(charwise.load())
+    text = "import os\nimport sys\nimport nu"
+    first = completions.answer(Asked(text, mode=mode, until="line", max_tokens=20), Limit())
+    offer = first.candidates[0].text
+    assert not first.from_memory
+    calls = completions.engine.calls
+    for size in range(1, len(offer)):
+        asked = Asked(text + offer[:size], mode=mode, until="line", max_tokens=20)
+        again = completions.answer(asked, Limit())
+        assert again.from_memory
+        assert again.candidates[0].text == offer[size:]
+    assert completions.engine.calls == calls
+
+
+def test_who_asks_with_a_seed_gets_no_remembered_answer() -> None:
+    completions = Completions(charwise.load())
+    for _ in range(2):
+        asked = Asked("import nump", max_tokens=2, seed=7)
+        assert not completions.answer(asked, Limit()).from_memory
+
+
+@pytest.mark.parametrize("mode", ["healed", "plain"])
+def test_token_by_token_as_transformers_generates(mode: str) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from charwise.models import EMBEDDED
+
+    model = AutoModelForCausalLM.from_pretrained(EMBEDDED)
+    tokenizer = AutoTokenizer.from_pretrained(EMBEDDED)
+    prompt = "def check(value):\n    if value < 0:\n        raise ValueErr"
+    [expected] = charwise.heal_generate(
+        model,
+        tokenizer,
+        prompt,
+        rule="auto" if mode == "healed" else "off",
+        max_new_tokens=8,
+        do_sample=False,
+    )
+    completions = Completions(charwise.load())
+    for cut in (len(prompt), len(prompt) - 5, len(prompt)):
+        asked = Asked(prompt[:cut], mode=mode, max_tokens=8, seed=0)  # type: ignore[arg-type]
+        found = completions.answer(asked, Limit())
+    assert found.candidates[0].text == expected
+    assert found.cached > 0
+
+
+def test_several_candidates_come_with_their_probability() -> None:
+    lm = charwise.load()
+    completions = Completions(lm)
+    found = completions.answer(Asked("import s", n=4, max_bytes=12, until="line"), Limit())
+    texts = [one.raw for one in found.candidates]
+    assert len(set(texts)) == len(texts) > 2
+    whole = lm.score("import s" + found.candidates[0].text, context="").logprobs[8:].sum()
+    # That of the tokens drawn is at most that of all tokens that spell the text.
+    assert found.candidates[0].logprob <= whole + 0.05
+    assert found.candidates[0].logprob == pytest.approx(whole, abs=0.5)

@@ -1,0 +1,119 @@
+"""The model's thread: whose turn it is, who is refused, and what ends."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from charwise.cursor.limit import Cancel
+from charwise.serve.work import QueueFullError, Worker
+
+
+def noting(seen: list[str], name: str) -> Callable[[Cancel], None]:
+    return lambda _: seen.append(name)
+
+
+def test_the_newest_keystroke_comes_first_and_the_others_have_turns() -> None:
+    worker, seen, hold = Worker(most=64), list[str](), threading.Event()
+
+    async def run() -> None:
+        first = asyncio.create_task(worker.run(lambda _: hold.wait()))
+        await asyncio.sleep(0.05)
+        tasks = []
+        for number in range(6):
+            tasks.append(worker.run(noting(seen, f"typed {number}"), typed=True))
+            tasks.append(worker.run(noting(seen, f"other {number}")))
+        every = asyncio.gather(*tasks)
+        await asyncio.sleep(0.05)
+        hold.set()
+        await asyncio.gather(first, every)
+
+    asyncio.run(run())
+    worker.close()
+    typed = [name for name in seen if name.startswith("typed")]
+    others = [name for name in seen if name.startswith("other")]
+    assert typed == [f"typed {number}" for number in reversed(range(6))]
+    assert others == [f"other {number}" for number in range(6)]
+    assert seen[0] == "typed 5"
+    assert "other 0" in seen[:6]
+
+
+def test_too_much_work_is_refused() -> None:
+    worker, hold = Worker(most=2), threading.Event()
+
+    async def run() -> None:
+        tasks = [asyncio.create_task(worker.run(lambda _: hold.wait())) for _ in range(1)]
+        await asyncio.sleep(0.05)
+        tasks += [asyncio.create_task(worker.run(lambda _: None)) for _ in range(2)]
+        await asyncio.sleep(0.05)
+        assert worker.waiting == 2
+        with pytest.raises(QueueFullError):
+            await worker.run(lambda _: None)
+        hold.set()
+        await asyncio.gather(*tasks)
+
+    asyncio.run(run())
+    worker.close()
+
+
+def test_who_waits_for_too_long_is_told_so() -> None:
+    worker, hold = Worker(patience=0.1), threading.Event()
+
+    async def run() -> None:
+        first = asyncio.create_task(worker.run(lambda _: hold.wait()))
+        await asyncio.sleep(0.05)
+        with pytest.raises(QueueFullError, match="its turn"):
+            await worker.run(lambda _: None, typed=True)
+        hold.set()
+        assert await first  # what has begun goes on
+        assert worker.waiting == 0
+
+    asyncio.run(run())
+    worker.close()
+
+
+def test_who_does_not_wait_any_more_ends_the_work() -> None:
+    worker, begun, ended = Worker(), threading.Event(), threading.Event()
+
+    def work(cancel: Cancel) -> None:
+        begun.set()
+        while not cancel.is_set():
+            pass
+        ended.set()
+
+    async def run() -> None:
+        task = asyncio.create_task(worker.run(work))
+        waiting = asyncio.create_task(worker.run(lambda _: 1))
+        await asyncio.to_thread(begun.wait)
+        waiting.cancel()
+        task.cancel()
+        await asyncio.gather(task, waiting, return_exceptions=True)
+        assert worker.waiting == 0
+
+    asyncio.run(run())
+    assert ended.wait(10)
+    worker.close()
+
+
+def test_an_error_is_raised_where_it_is_waited_for_and_the_thread_goes_on() -> None:
+    worker = Worker()
+
+    def fail(_: Cancel) -> None:
+        raise KeyError("x")
+
+    async def run() -> int:
+        with pytest.raises(KeyError):
+            await worker.run(fail)
+        return await worker.run(lambda _: 5)
+
+    assert asyncio.run(run()) == 5
+    worker.close()
+
+    async def late() -> None:
+        with pytest.raises(QueueFullError, match="about to stop"):
+            await worker.run(lambda _: 5)
+
+    asyncio.run(late())
