@@ -4,7 +4,8 @@
 
 For each tolerance, the held-out passages and the provocations of `held_out.py`, among them those of
 a model whose logits are multiplied. *stated* is the mean of `Score.error`, *true* the mean |ΔS|
-against a beam of width 128, both in bits a byte; *silent* is the worst error of a byte of which
+against a beam of width 128, or the evaluated contexts of the rounds where these add up to more
+(`bounds.py`), both in bits a byte; *silent* is the worst error of a byte of which
 less than 0.1 nats were stated, in nats.
 """
 
@@ -23,6 +24,8 @@ from rich.table import Table
 import charwise
 import held_out
 import references
+from bounds import lower_bound
+from charwise.known_text.effort import PRESETS
 from held_out import Passage
 from settings import NATS, TOLERANCES, Setting, asked, errors_of, name_of
 
@@ -41,9 +44,11 @@ def measure(
 ) -> dict[str, Any]:
     """One row: a passage with one setting."""
     model, text = references.name_of(passage.model), passage.text
-    reference = references.kept_beam(lm, model, text, args.reference, args.cache)
+    beam = references.kept_beam(lm, model, text, args.reference, args.cache).logprobs
+    rounds = lower_bound(lm, text, PRESETS["accurate"])
+    reference = max(beam, rounds, key=np.sum)  # both are lower bounds
     score = lm.score(text, **asked(setting))
-    stated, true = errors_of(score), np.abs(score.logprobs - reference.logprobs)
+    stated, true = errors_of(score), np.abs(score.logprobs - reference)
     return {
         "passage": passage.name,
         "provoked": passage.what in held_out.PROVOCATIONS,
@@ -55,6 +60,7 @@ def measure(
         "silent": float(true[stated < STATED].max(initial=0.0)),
         "contexts": score.contexts / len(text),
         "bytes": len(text),
+        "reference": "beam" if reference is beam else "rounds",
     }
 
 
@@ -66,14 +72,25 @@ def calibrated(row: dict[str, Any]) -> bool:
 
 def show(setting: str, rows: list[dict[str, Any]]) -> None:
     """All texts with one setting."""
-    columns = ("passage", "bytes", "stated", "true", "worst byte", "silent", "contexts/byte")
+    columns = (
+        "passage",
+        "bytes",
+        "against",
+        "stated",
+        "true",
+        "worst byte",
+        "silent",
+        "contexts/byte",
+    )
     table = Table(*columns, title=f"{setting}: bits a byte; bytes in nats")
     for provoked in (False, True):
         for row in rows:
             if row["provoked"] is provoked:
                 cells = [f"{row[key]:.2g}" for key in ("stated", "true", "worst", "silent")]
                 size = str(row["bytes"])
-                table.add_row(row["passage"], size, *cells, f"{row['contexts']:.2f}")
+                table.add_row(
+                    row["passage"], size, row["reference"], *cells, f"{row['contexts']:.2f}"
+                )
         table.add_section()
     Console(width=110).print(table)
 

@@ -7,6 +7,7 @@ the repository). Where it is missing, the tests that need it are skipped and say
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -98,3 +99,14 @@ def data() -> Data:
 def named(request: pytest.FixtureRequest, data: Data) -> Named:
     """Each of the seven real tokenizers in turn."""
     return data.named(request.param)
+
+
+@pytest.fixture(scope="module")
+def running_server() -> Iterator[Any]:
+    """A completion server with the embedded model, one for each module of tests."""
+    for part in ("fastapi", "prometheus_client", "uvicorn"):
+        pytest.importorskip(part, reason="the server needs: pip install 'charwise[serve]'")
+    from serving import running
+
+    with running() as one:
+        yield one

@@ -119,6 +119,8 @@ def on_state(which: int, text: str, steps: list[tuple[str, Any]]) -> None:
                 chars = state.next_chars(value)
                 assert 0 <= chars.missing <= 1 + 1e-9
                 chars.top(3)
+            elif step == "under":
+                state.next(value)
             else:
                 assert abs(state.next().probs.sum() - 1) < 1e-6
         except CharwiseError:
@@ -134,6 +136,7 @@ STEPS = st.lists(
         st.tuples(st.just("-"), st.one_of(some(0, 1, 2, 3, 100, np.int64(1)), ODD)),
         st.tuples(st.just("chars"), COVERAGE),
         st.tuples(st.just("next"), st.none()),
+        st.tuples(st.just("under"), ODD),
     ),
     max_size=5,
 )
@@ -432,13 +435,18 @@ def ours(error: BaseException) -> traceback.FrameSummary | None:
     return next((f for f in reversed(frames) if f.filename.startswith(package)), None)
 
 
+#: Characters that an error has: it repeats little of what was given.
+LONGEST = 1000
+
+
 def make(call: Drawn) -> None:
     """Make the call; what may not come out of it goes on."""
     target = CALLS[call.name]
     try:
         target.run(**call.given)
-    except CharwiseError:
-        pass
+    except CharwiseError as error:
+        if len(str(error)) > LONGEST:
+            raise AssertionError("this error is too long to be read") from error
     except target.may:
         pass
     except TypeError as error:

@@ -51,14 +51,48 @@ def text_of(response):
 def test_a_suffix_is_laid_out_as_transformers_has_it(llama, folder: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    expected = heal_infill(
-        model, tokenizer, PREFIX, SUFFIX, right="off", max_new_tokens=6, do_sample=False
-    )[0]
-    found = text_of(heal_completion(llama, PREFIX, SUFFIX, temperature=0, max_tokens=6))
-    assert found
-    assert expected.startswith(found) or found.startswith(expected)
+    for suffix in ("\n", SUFFIX):
+        expected = heal_infill(model, tokenizer, PREFIX, suffix, max_new_tokens=6, do_sample=False)[
+            0
+        ]
+        found = text_of(heal_completion(llama, PREFIX, suffix, temperature=0, max_tokens=6))
+        assert found
+        assert expected.startswith(found) or found.startswith(expected)
     healed = heal_middle(PREFIX, SUFFIX, index_of(llama))
     assert healed.forced.endswith(b"rang")
+    assert healed.ending
+
+
+@pytest.mark.parametrize("suffix", [SUFFIX, "py as np\n", "self.value = value\n", "naïve')"])
+@pytest.mark.parametrize("more", [4.0, 30.0])
+def test_a_middle_ends_only_where_it_has_written_what_it_took_over(llama, suffix, more) -> None:
+    """With the end token made likely; 30 nats more would end it at once."""
+    index = index_of(llama)
+    vocabulary = index.vocabulary
+    healed = heal_middle(PREFIX, suffix, index)
+    assert healed.ending
+    [end] = {llama.token_eos()} & set(vocabulary.end_ids)
+    seen: list[list[int]] = []
+
+    def note(input_ids, scores):
+        seen.append(input_ids[len(healed.kept) :].tolist())
+        return scores
+
+    options = {"temperature": 0, "max_tokens": 40, "logit_bias": {end: more}}
+    response = heal_completion(llama, PREFIX, suffix, logits_processor=[note], **options)
+    [choice] = response["choices"]
+    written = vocabulary.decode(seen[-1])  # all but the last token, which is the end
+    assert written.startswith(healed.forced)
+    new = written[len(healed.forced) :]
+    if choice["finish_reason"] == "stop":
+        assert new.endswith(healed.ending)
+        middle = new[: len(new) - len(healed.ending)]
+        assert choice["text"] == middle.decode("utf-8", "replace")
+    if more == 30.0:
+        assert choice["finish_reason"] == "stop"
+        assert len(new) <= len(healed.ending) + vocabulary.munch
+    parts = heal_completion(llama, PREFIX, suffix, stream=True, **options)
+    assert "".join(map(text_of, parts)) == choice["text"]
 
 
 def test_a_template_written_out_is_the_same(llama) -> None:
@@ -66,7 +100,10 @@ def test_a_template_written_out_is_the_same(llama) -> None:
     prompt = f"{before}{PREFIX}{between}{SUFFIX}{last}"
     options = {"temperature": 0, "max_tokens": 6}
     written = text_of(heal_completion(llama, prompt, **options))
-    assert written == text_of(heal_completion(llama, PREFIX, SUFFIX, **options))
+    vocabulary = index_of(llama).vocabulary
+    ids = {name: id for id, name in vocabulary.special.items()}
+    parts = [*vocabulary.bos_ids, ids[before], PREFIX, ids[between], SUFFIX, ids[last]]
+    assert written == text_of(heal_completion(llama, parts, **options)) != ""
     assert heal_completion(llama, prompt, **options)["usage"]["prompt_tokens"] > 10
 
 

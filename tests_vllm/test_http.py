@@ -222,6 +222,20 @@ def test_numbers_that_vllm_takes_for_numbers_heal_too(client):
     assert text_of(post(client, max_tokens=8.0)) == text_of(post(client, max_tokens=8))
 
 
+def test_what_vllm_takes_for_true_or_false_heals_too(client):
+    response = ask(client, echo="Yes", stream="off", return_token_ids=0)
+    assert response.headers["x-charwise"].startswith("healed")
+    assert text_of(response.json()).startswith(PROMPT + "or(")
+    for flag in ("true", 1, "ON"):
+        assert told(stream(client, stream=flag, echo="no")) == {0: text_of(post(client))}
+
+
+def test_null_says_nothing_of_healing(client):
+    assert text_of(post(client, vllm_xargs={"charwise_heal": None})).startswith("or(")
+    asked = {"vllm_xargs": {"charwise_heal": None}, "prompt_logprobs": 1}
+    assert ask(client, **asked).headers["x-charwise"] == "off; reason=prompt_logprobs"
+
+
 OFF = {"vllm_xargs": {"charwise_heal": "off"}}
 
 
@@ -243,6 +257,16 @@ OFF = {"vllm_xargs": {"charwise_heal": "off"}}
         {"max_tokens": "many"},
         {"logprobs": -2},
         {"stream_options": {"include_usage": True}},
+        {"stream": "perhaps"},
+        {"return_token_ids": "x"},
+        {"echo": []},
+        {"suffix": ""},
+        {"suffix": "x"},
+        {"structured_outputs": {"regex": "["}},
+        {"structured_outputs": {"regex": "a", "choice": ["b"]}},
+        {"structured_outputs": {"grammar": "root ::= ["}},
+        {"structured_outputs": {"json": '{"type": '}},
+        {"response_format": {"type": "poem"}},
     ],
     ids=lambda fields: f"{fields}"[:30],
 )

@@ -125,7 +125,17 @@ def test_other_chats_go_through(client):
     bad = chat(client, temperature=-1)
     assert (bad.status_code, bad.headers["x-charwise"]) == (400, "off; reason=refused")
     long = chat(client, BEGUN * 100)
-    assert long.status_code == 400
+    assert (long.status_code, long.headers["x-charwise"]) == (400, "off; reason=too-much")
+    nothing = client.post(CHAT, json=body | {"vllm_xargs": {"charwise_heal": None}})
+    assert nothing.headers["x-charwise"] == "off; reason=chat"
+
+
+def test_a_template_that_is_none_is_answered_with_the_header(client):
+    """vLLM does not expect what it raises, and answers outside of all middleware."""
+    for template in ("{% for", "{{ raise_exception('no') }}", "{{ 1 / 0 }}"):
+        response = chat(client, chat_template=template)
+        assert response.status_code >= 400
+        assert "x-charwise" in response.headers, response.text
 
 
 #: How the output is restricted, and what it must then be.

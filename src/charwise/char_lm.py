@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import replace
 from typing import Any, Unpack
 
@@ -21,7 +21,7 @@ from charwise.cursor.middle import Infilling, infill, opening_of, score_middles
 from charwise.cursor.particles import How, completions
 from charwise.cursor.sampling import Sampling
 from charwise.cursor.state import State, begin
-from charwise.errors import EngineError, SettingError, check_count
+from charwise.errors import EngineError, SettingError, check_count, items, shown
 from charwise.healing import Rule
 from charwise.infill import Request, request
 from charwise.known_text.auditor import Auditor
@@ -33,7 +33,7 @@ from charwise.template import Order, Template
 from charwise.token_lm import TokenLM
 from charwise.tokens.canonical import to_bytes
 from charwise.tokens.index import SortedVocabulary
-from charwise.tokens.prompt_parts import Prompt, is_text, parts_of
+from charwise.tokens.prompt_parts import Prompt, parts_of
 from charwise.tokens.prompts import last_text, split, split_parts
 from charwise.tokens.stops import StopStrings
 from charwise.tokens.vocabulary import Vocabulary
@@ -269,8 +269,8 @@ class CharLM:
         if len(contexts) != len(prompts):
             raise SettingError(f"{len(contexts)} contexts for {len(prompts)} texts.")
         texts = [self._text(*pair) for pair in zip(prompts, contexts, strict=True)]
-        if entropy not in (None, "byte", "char"):
-            raise SettingError(f"entropy is {entropy!r}: choose 'byte', 'char' or None.")
+        if entropy is not None and not (isinstance(entropy, str) and entropy in ("byte", "char")):
+            raise SettingError(f"entropy is {shown(entropy)}: choose 'byte', 'char' or None.")
         check_report(progress)
         chosen = self._chosen(preset, tolerance)
         scores = score_texts(
@@ -591,7 +591,7 @@ class CharLM:
         """
         window = self.engine.window
         if template is not None and not isinstance(template, Template):
-            raise SettingError(f"template is {template!r}: make one with Template.named.")
+            raise SettingError(f"template is {shown(template)}: make one with Template.named.")
         return request(
             prefix,
             suffix,
@@ -643,9 +643,12 @@ class CharLM:
 
 def _several(name: str, texts: Sequence[Prompt]) -> list[Prompt]:
     """Several texts, as a list; one alone is refused."""
-    if is_text(texts) or isinstance(texts, Mapping | Set) or not isinstance(texts, Iterable):
-        raise SettingError(f"{name} are a list of texts, not {texts!r}: put one text into a list.")
-    return list(texts)
+    listed = None if isinstance(texts, Set) else items(texts)
+    if listed is None:
+        raise SettingError(
+            f"{name} are a list of texts, not {shown(texts)}: put one text into a list."
+        )
+    return listed
 
 
 def _rebuild(engine: TokenLM, chosen: Effort) -> CharLM:

@@ -3,12 +3,29 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from numbers import Integral, Real
 from typing import Any
+
+#: Characters of a message; what is longer is cut short in its middle.
+_LONGEST = 1000
+
+
+def shorter(text: str, most: int = 80) -> str:
+    """A text, cut short in the middle.
+
+    >>> shorter("0123456789", most=4)
+    '01…89'
+    """
+    half = most // 2
+    return text if len(text) <= most else f"{text[:half]}…{text[-half:]}"
 
 
 class CharwiseError(Exception):
     """The base of all errors below; catch it to catch them all."""
+
+    def __init__(self, message: str = "", *others: object) -> None:
+        super().__init__(shorter(message, _LONGEST), *others)
 
 
 class VocabularyError(CharwiseError, ValueError):
@@ -100,6 +117,19 @@ class ModelNotFoundError(CharwiseError, FileNotFoundError):
     """A model that is neither a folder here nor to be had from a hub."""
 
 
+def shown(given: object, most: int = 80) -> str:
+    """What was given, for a message: its `repr`, cut short in the middle.
+
+    >>> shown("naï"), shown("a" * 90, most=9)
+    ("'naï'", "'aaa…aaa'")
+    """
+    try:
+        whole = repr(given)
+    except Exception:  # an int of very many digits, or what cannot be shown at all
+        return f"<{type(given).__name__}>"
+    return shorter(whole, most)
+
+
 def impossible(text: bytes, missing: float) -> ZeroProbabilityError | EmptyBeamError:
     """The error for a text that nothing evaluated can spell, though `missing` was left out.
 
@@ -128,8 +158,22 @@ def zero_probability(text: bytes) -> ZeroProbabilityError:
     )
 
 
-def check_count(name: str, value: object, least: int) -> None:
-    """Refuse what is no whole number, or too small.
+def items(given: object) -> list[Any] | None:
+    """What a list, or anything like it, holds; None of a text, a mapping, and what holds nothing.
+
+    >>> items(("a", "b")), items("ab"), items(3)
+    (['a', 'b'], None, None)
+    """
+    if isinstance(given, str | bytes | bytearray | memoryview | Mapping):
+        return None
+    try:
+        return list(given)  # type: ignore[call-overload, no-any-return]
+    except TypeError:  # tensors without a dimension are iterable, until one tries
+        return None
+
+
+def check_count(name: str, value: object, least: int, most: int | None = None) -> None:
+    """Refuse what is no whole number, too small, or too large.
 
     Raises:
         SettingError: what was given, and what is wanted.
@@ -137,9 +181,12 @@ def check_count(name: str, value: object, least: int) -> None:
     >>> check_count("max_tokens", 16, 1)
     """
     if isinstance(value, bool) or not isinstance(value, Integral):
-        raise SettingError(f"{name} is {value!r}: it must be a whole number.")
-    if value < least:
-        raise SettingError(f"{name} is {value}: it must be {least} or more.")
+        raise SettingError(f"{name} is {shown(value)}: it must be a whole number.")
+    count = int(value)
+    if count < least:
+        raise SettingError(f"{name} is {shown(count)}: it must be {least} or more.")
+    if most is not None and count > most:
+        raise SettingError(f"{name} is {shown(count)}: it must be {most:,} or less.")
 
 
 def check_number(name: str, value: object, low: float, high: float) -> None:
@@ -151,7 +198,11 @@ def check_number(name: str, value: object, low: float, high: float) -> None:
     >>> check_number("coverage", 0.5, 0.0, 1.0)
     """
     if isinstance(value, bool) or not isinstance(value, Real):
-        raise SettingError(f"{name} is {value!r}: it must be a number.")
-    if not low <= float(value) <= high:
+        raise SettingError(f"{name} is {shown(value)}: it must be a number.")
+    try:
+        number = float(value)
+    except OverflowError:
+        raise SettingError(f"{name} is {shown(value)}: no number can be so large.") from None
+    if not low <= number <= high:
         most = f"lie in [{low:g}, {high:g}]" if math.isfinite(high) else f"be {low:g} or more"
         raise SettingError(f"{name} is {value}: it must {most}.")

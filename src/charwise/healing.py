@@ -24,7 +24,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from charwise.errors import HealingError, SettingError
+from charwise.errors import HealingError, SettingError, shown
 from charwise.tokens.canonical import to_bytes
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.prompt_parts import Prompt, is_text
@@ -121,7 +121,7 @@ def remaining(forced: bytes, generated: Iterable[int], vocabulary: Vocabulary) -
     >>> remaining(b"sw", [0], vocabulary), remaining(b"sw", [0, 1], vocabulary)
     (b'w', b'')
     """
-    if not isinstance(forced, bytes):
+    if not isinstance(forced, bytes) or is_text(generated):
         raise _no_forced_text(forced, generated)
     at = 0
     try:
@@ -166,7 +166,7 @@ def allowed_next(left: bytes, index: SortedVocabulary) -> NDArray[np.int64]:
     shorter = [id for id in index.prefixes(left) if index.spellable(left[len(tokens[id] or b"") :])]
     if lo == hi and not shorter:
         raise HealingError(
-            f"no token string of this vocabulary spells {left!r}, so it cannot be forced. "
+            f"no token string of this vocabulary spells {shown(left)}, so it cannot be forced. "
             "Shorten the prompt, or check that the vocabulary belongs to the model."
         )
     return np.concatenate((np.array(shorter, dtype=np.int64), index.ids[lo:hi]))
@@ -174,8 +174,8 @@ def allowed_next(left: bytes, index: SortedVocabulary) -> NDArray[np.int64]:
 
 def _no_forced_text(forced: object, generated: object) -> SettingError:
     if isinstance(forced, bytes):
-        return SettingError(f"generated tokens are a list of ids, not {generated!r}.")
-    return SettingError(f"a forced text is bytes, as healing.cut returns, not {forced!r}.")
+        return SettingError(f"generated tokens are a list of ids, not {shown(generated)}.")
+    return SettingError(f"a forced text is bytes, as healing.cut returns, not {shown(forced)}.")
 
 
 def _tail(ids: Sequence[int], vocabulary: Vocabulary) -> list[bytes]:
@@ -189,13 +189,28 @@ def _tail(ids: Sequence[int], vocabulary: Vocabulary) -> list[bytes]:
     return tail[::-1]
 
 
+def unknown_rule(rule: object) -> SettingError:
+    """The error for what is no healing rule.
+
+    >>> str(unknown_rule("sentence"))
+    "unknown healing rule 'sentence': use 'auto', 'word', 'off' or a number."
+    """
+    return SettingError(
+        f"unknown healing rule {shown(rule)}: use 'auto', 'word', 'off' or a number."
+    )
+
+
 def _tokens_back(tail: list[bytes], index: SortedVocabulary, rule: Rule) -> int:
     """How many tokens of `tail` the rule gives back."""
+    if not isinstance(rule, str | int):
+        raise unknown_rule(rule)
     if rule == "off":
         return 0
     if isinstance(rule, int) and not isinstance(rule, bool):
         if rule < 0:
-            raise SettingError(f"cannot give back {rule} tokens: the number must be 0 or more.")
+            raise SettingError(
+                f"cannot give back {shown(rule)} tokens: the number must be 0 or more."
+            )
         return min(rule, len(tail))
     text = b"".join(tail)
     if rule == "auto":
@@ -204,7 +219,7 @@ def _tokens_back(tail: list[bytes], index: SortedVocabulary, rule: Rule) -> int:
         word = re.match(rb"\S*\s?", text[::-1])  # backwards: linear however long the word
         start = len(text) - (word.end() if word else 0)
     else:
-        raise SettingError(f"unknown healing rule {rule!r}: use 'auto', 'word', 'off' or a number.")
+        raise unknown_rule(rule)
     back, at = 0, len(text)
     while at > start:
         back += 1

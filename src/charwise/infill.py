@@ -25,7 +25,7 @@ from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 from charwise.errors import ContextLengthError, SettingError
-from charwise.healing import Rule, cut
+from charwise.healing import Rule, cut, unknown_rule
 from charwise.template import Order, Template
 from charwise.tokens.canonical import to_bytes
 from charwise.tokens.index import SortedVocabulary
@@ -128,6 +128,8 @@ def cut_start(
     """
     pieces = [index.vocabulary.tokens[id] or b"" for id in ids]
     text = b"".join(pieces)
+    if not isinstance(rule, str | int):
+        raise unknown_rule(rule)
     if rule == "off":
         count = 0
     elif isinstance(rule, int) and not isinstance(rule, bool):
@@ -142,7 +144,7 @@ def cut_start(
             at += len(pieces[count])
             count += 1
     else:
-        raise SettingError(f"unknown healing rule {rule!r}: use 'auto', 'word', 'off' or a number.")
+        raise unknown_rule(rule)
     return b"".join(pieces[:count]), list(ids[count:])
 
 

@@ -14,11 +14,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from charwise.errors import SettingError, TemplateError
+from charwise.errors import SettingError, TemplateError, shown
 from charwise.healing import Cut, Rule, cut
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.sentinels import SPELLINGS, Spelling, spelling_of
 from charwise.tokens.vocabulary import Vocabulary
+
+#: How one names the sentinels of a model whose special tokens do not show them.
+IN_PYTHON = "template=Template.named(vocabulary, prefix, suffix, middle), of charwise.template"
 
 #: Prefix, suffix, middle; or suffix, prefix, middle.
 Order = Literal["psm", "spm"]
@@ -62,8 +65,7 @@ class Template:
             raise TemplateError(
                 "this model has no sentinels of fill-in-the-middle that are known: its special "
                 f"tokens are those of none of {'; '.join(one.family for one in SPELLINGS)}. If it "
-                "was trained to fill in, name its sentinels: "
-                "template=Template.named(vocabulary, prefix, suffix, middle), of charwise.template."
+                f"was trained to fill in, name its sentinels: {IN_PYTHON}."
             )
         return cls.named(
             vocabulary, spelling.prefix, spelling.suffix, spelling.middle, spelling.family
@@ -87,7 +89,7 @@ class Template:
         for name in (prefix, suffix, middle):
             if name is not None and name not in ids:
                 raise TemplateError(
-                    f"there is no special token {name!r}: those of this model are "
+                    f"there is no special token {shown(name)}: those of this model are "
                     f"{', '.join(map(repr, list(ids)[:20])) or 'none'}."
                 )
         return cls(ids[prefix], ids[suffix], None if middle is None else ids[middle], family)
@@ -102,8 +104,8 @@ class Template:
         >>> Template(1, 2, 3).order(None), Template(1, 2, None).order(None)
         ('psm', 'spm')
         """
-        if asked is not None and asked not in ("psm", "spm"):
-            raise SettingError(f"order is {asked!r}: choose 'psm' or 'spm'.")
+        if asked is not None and not (isinstance(asked, str) and asked in ("psm", "spm")):
+            raise SettingError(f"order is {shown(asked)}: choose 'psm' or 'spm'.")
         if asked == "psm" and self.middle is None:
             raise TemplateError(
                 f"{self.family} has no sentinel before the middle: it takes the suffix first. "

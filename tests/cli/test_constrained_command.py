@@ -65,7 +65,7 @@ def test_choices() -> None:
     ("arguments", "says"),
     [
         (["--regex", "("], "unclosed group"),
-        (["--regex", "a", "--choices", "b"], "choices and regex are given"),
+        (["--regex", "a", "--choices", "b"], "--regex and --choices: give one"),
         (["--json-schema", "nowhere.json"], "cannot be read"),
         (["--choices", "\udcff"], ""),
     ],

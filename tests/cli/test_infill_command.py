@@ -104,3 +104,30 @@ def test_a_model_that_cannot_fill_in_is_refused() -> None:
         pytest.skip("the embedded model fills in")
     result = run("--prefix", "a", "--suffix", "b")
     assert isinstance(result.exception, TemplateError)
+    assert "--template '<PRE> <SUF> <MID>'" in str(result.exception)
+    assert "Template.named" not in str(result.exception)
+
+
+def test_a_template_by_the_names_of_its_tokens(folder: str) -> None:
+    sent = ["--prefix", "for i in ra", "--suffix", "e(10):", "--model", folder, "--json"]
+    named, known = (
+        json.loads(run(*sent, *more, "--max-new-bytes", "4").stdout)
+        for more in (["--template", " ".join(NAMES)], [])
+    )
+    assert named.pop("template") == "given"
+    assert known.pop("template") == "StarCoder, Granite"
+    assert named == known
+    swapped = json.loads(run(*sent, "--template", " ".join(NAMES[::-1])).stdout)
+    assert swapped["logprobs"] != known["logprobs"]
+    spm = json.loads(run(*sent, "--template", " ".join(NAMES[:2])).stdout)
+    assert spm["order"] == "spm"
+
+
+@pytest.mark.parametrize(
+    ("names", "status"), [("<PRE>", 2), ("a b c d", 2), ("", 2), ("<PRE> <SUF> <MID>", 1)]
+)
+def test_what_is_no_template(names: str, status: int) -> None:
+    result = run("--prefix", "a", "--suffix", "b", "--template", names)
+    assert result.exit_code == status
+    if status == 1:
+        assert "no special token '<PRE>'" in str(result.exception)

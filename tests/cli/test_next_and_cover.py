@@ -15,6 +15,7 @@ from typer.testing import CliRunner, Result
 
 import charwise
 from charwise import CharLM, Vocabulary
+from charwise.cli import next_and_cover
 from charwise.cli.app import app
 from charwise.coverings.best_first import Covering
 from charwise.coverings.members import Encodings
@@ -115,7 +116,7 @@ def test_a_text_with_too_many_tokenizations_shows_what_is_settled(
     more: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With fewer contexts than usual, which would take their time here."""
-    monkeypatch.setattr(CharLM, "covering", partialmethod(CharLM.covering, max_contexts=40))
+    monkeypatch.setattr(next_and_cover, "_MOST_VISITED", 40)
     monkeypatch.setattr(Covering, "top", partialmethod(Covering.top, max_contexts=40))
     monkeypatch.setattr(Encodings, "top", partialmethod(Encodings.top, max_contexts=40))
     text = " " * 200
@@ -129,6 +130,7 @@ def test_a_text_with_too_many_tokenizations_shows_what_is_settled(
     assert result.exit_code == 0
     assert re.search(r"0 of some 10\^\d+ (members|encodings)", result.stdout)
     assert "not settled" in result.stdout
+    assert "The search ends at 40 contexts" in result.stdout
 
 
 def test_the_empty_text_and_half_characters() -> None:

@@ -7,6 +7,7 @@ import io
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -152,6 +153,22 @@ def test_the_table_on_a_terminal(texts: Path) -> None:
     assert "To␣be,⏎" in result.stdout
     assert "\x1b" not in result.stdout, "no colours in a pipe"
     assert result.stderr == "", "no progress bar in a pipe"
+
+
+def test_a_name_that_is_asked_for_is_shown_though_all_have_it(tmp_path: Path) -> None:
+    table = tmp_path / "a.csv"
+    table.write_text("item,text\nqz,a b\nqz,c\n", encoding="utf-8")
+    result = run(table, "--item-column", "item", "--preset", "fast")
+    assert result.stdout.split()[:3] == ["row", "item", "unit"]
+    assert result.stdout.count("qz") == 3
+    assert "item" not in run(table, "--preset", "fast").stdout
+
+
+@pytest.mark.parametrize("name", ["a.xlsx", "a", "a.CSV.gz", ".csv"])
+def test_an_output_of_another_format_is_bad_usage(name: str, texts: Path, tmp_path: Path) -> None:
+    result = run(texts, "--out", tmp_path / name)
+    assert result.exit_code == 2
+    assert re.search(r"\.csv, \.tsv, \.jsonl, \.parquet", " ".join(result.stderr.split()))
 
 
 def test_a_long_table_is_cut(ngram: None) -> None:

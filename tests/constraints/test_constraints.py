@@ -16,11 +16,17 @@ from hypothesis import strategies as st
 
 from charwise import SortedVocabulary, Vocabulary, constraints
 from charwise.constraints.constraint import END, Constraint, closed, finite
+from charwise.constraints.keywords import misspelt_keyword
 from charwise.constraints.walk import Walked
 from charwise.errors import ConstraintError
 from models import examples
 
 pytest.importorskip("llguidance")
+
+ANNOTATIONS = """$anchor $comment $id $schema $vocabulary contentEncoding contentMediaType default
+deprecated description discriminator enumDescriptions enumNames errorMessage example examples
+externalDocs frob id kind label markdownDescription name note nullable options order patternError
+propertyOrdering readOnly strict tags title typeof units version writeOnly x-minLenght xml"""
 
 #: Regular expressions that Python and llguidance read alike, on the letters a and b.
 ATOMS = st.sampled_from(["a", "b", "[ab]", "ab", "ba", "(a|bb)", "(ab)*", "a?", "b+", "a{2}"])
@@ -154,8 +160,9 @@ class TestExpressions:
             ("json_schema", {"not": {}}, "Unimplemented"),
             ("json_schema", False, "schema is false"),
             ("json_schema", {"minLenght": 3}, "'minLenght' is no keyword: is it 'minLength'"),
-            ("json_schema", {"properties": {"a": {"frob": 1}}}, "'frob' is no keyword"),
-            ("json_schema", {"anyOf": [{"type": "null"}, {"nullable": True}]}, "'nullable'"),
+            ("json_schema", {"properties": {"a": {"max_items": 1}}}, "is it 'maxItems'"),
+            ("json_schema", {"anyOf": [{"type": "null"}, {"tpye": "null"}]}, "is it 'type'"),
+            ("json_schema", '{"items": {"ref": "#/a"}}', "is it .\\$ref.*may be called 'x-ref'"),
             ("json_schema", "{", "no JSON"),
             ("json_schema", [1], "is an object"),
             ("json_schema", {"a": {1, 2}}, "cannot be written"),
@@ -168,6 +175,17 @@ class TestExpressions:
         with pytest.raises(ConstraintError, match=says) as caught:
             getattr(constraints, make)(wrong)
         assert "<state>" not in str(caught.value)
+
+    def test_an_unknown_name_is_an_annotation(self) -> None:
+        for name in ANNOTATIONS.split():
+            assert misspelt_keyword({name: True}) is None
+            assert misspelt_keyword({"items": [{name: {"a": 1}}]}) is None
+
+    def test_annotations_stop_nobody(self) -> None:
+        plain = constraints.json_schema({"type": "integer"})
+        others = {"nullable": True, "example": 3, "$comment": "c", "frob": {"type": "strin"}}
+        annotated = constraints.json_schema({"type": "integer", **others})
+        assert (annotated.allowed() == plain.allowed()).all()
 
     def test_names_and_annotations_are_no_keywords(self) -> None:
         inner = {"type": "null", "x-order": 1, "title": "t", "default": {"frob": 1}}

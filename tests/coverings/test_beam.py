@@ -447,7 +447,8 @@ def test_asking_twice_changes_nothing():
 @given(cases(), st.integers(1, 2), st.sampled_from((0.0, 0.3, 1.0)))
 @examples(400)
 def test_fallback_fills_an_empty_beam(case: Case, k: int, theta: float):
-    """Texts are shorter than its memory, so it only gives up where the text is impossible."""
+    """It gives up only where k contexts for each byte are too few to remember, or the text is
+    impossible."""
     model, text = case.model, case.text
     truth = prefix_probability(text, model.p, model.vocabulary)
     beam = begin(model, k, theta, fallback=True)
@@ -457,9 +458,13 @@ def test_fallback_fills_an_empty_beam(case: Case, k: int, theta: float):
         strict = None
     try:
         beam = beam.advance(text)
-    except (EmptyBeamError, ZeroProbabilityError):
+    except ZeroProbabilityError:
         assert strict is None
         assert truth == 0
+        return
+    except EmptyBeamError:
+        assert strict is None
+        assert truth == 0 or begin(model, 400, theta, fallback=True).advance(text).bundles
         return
     kept = math.exp(beam.prefix_logprob)
     assert 0 < kept <= truth * (1 + _ROUNDING)
@@ -467,6 +472,16 @@ def test_fallback_fills_an_empty_beam(case: Case, k: int, theta: float):
     assert len(beam.bundles) <= k
     if strict is not None:  # nothing was empty, so nothing was revived
         assert beam.prefix_logprob == strict.prefix_logprob
+
+
+def test_fallback_remembers_as_many_contexts_as_it_keeps():
+    tokens = "fffffe ff feffff00 fe 0000ff fefeff"
+    model = model_of([bytes.fromhex(token) for token in tokens.split()], 2, 204)
+    text = b"\xfe\xff\xff\x00\xff\xff\xff\xff"
+    with pytest.raises(EmptyBeamError):
+        begin(model, 1, fallback=True).advance(text)
+    kept = begin(model, 2, fallback=True).advance(text).prefix_logprob
+    assert math.exp(kept) <= prefix_probability(text, model.p, model.vocabulary) * (1 + _ROUNDING)
 
 
 def test_fallback_revives_the_only_spelling():

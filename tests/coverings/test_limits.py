@@ -44,6 +44,17 @@ def test_members_of_long_texts_end_with_an_error_that_says_what_to_do(text: str)
         assert len(caught.value.found) < 2
 
 
+def test_the_error_says_how_many_members_are_settled():
+    counts = []
+    for most in range(1, 26, 4):
+        with pytest.raises(SearchLimitError, match=rf"^{most} contexts .* \(8 bytes\)") as caught:
+            first_members(two_ways().evaluated(), 0, b"abababab", 10**6, most)
+        counts.append(len(caught.value.found))
+        assert f" {counts[-1]} members of the text ending in b'abababab'" in str(caught.value)
+    assert counts == sorted(counts)
+    assert counts[-1] > 1
+
+
 def test_the_end_of_a_long_text_after_the_ids_of_its_beginning():
     lm = charwise.load()
     ids = [*lm.vocabulary.bos_ids, *lm.vocabulary.encode("import os\nimport sys\n" * 20)]

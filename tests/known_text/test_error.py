@@ -84,7 +84,9 @@ def test_what_repeats_is_not_off_in_silence(text: str, preset: str):
     assert score.error is not None
     off = abs(score.logprobs.sum() - REPEATS[text])
     assert off < max(1.0, score.error.sum() * 3)
-    assert off < 0.05 * len(text)
+    tolerance = PRESETS[preset].tolerance
+    assert tolerance is not None
+    assert off < max(0.05, tolerance) * math.log(2) * len(text)
 
 
 def test_the_next_byte_after_what_repeats():
@@ -168,7 +170,7 @@ def test_estimates_by_hand():
     logs, none = np.array([0.0, -1.0, -3.0]), np.zeros(3)
     assert byte_errors(logs, logs, none, none).tolist() == [0, 0]
     changed = byte_errors(logs, logs - [0.0, 0.1, 0.1], none, none)
-    assert changed == pytest.approx([0.06, 0.0])
+    assert changed == pytest.approx([0.04, 0.0])
     lent = byte_errors(logs, logs, np.array([0.1, 0.0, 0.0]), none)
     assert lent == pytest.approx(faded(np.array([0.1, 0.0, 0.0]))[:2])
     # Without a step before, a byte that surprises may be what was lent alone allows.

@@ -132,7 +132,7 @@ def test_real_texts_after_contexts_and_special_tokens():
     for prompt, context, packed in zip(prompts, contexts, together, strict=True):
         alone = lm.score(prompt, context=context)
         assert packed.text == alone.text
-        assert packed.logprobs == pytest.approx(alone.logprobs, abs=1e-3)
+        assert packed.logprobs == pytest.approx(alone.logprobs, abs=5e-3)
         assert packed.token_ends.tolist() == alone.token_ends.tolist()
 
 

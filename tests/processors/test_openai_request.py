@@ -22,7 +22,7 @@ from charwise.processors.vllm.arguments import whether
 from charwise.processors.vllm.exact import sampling
 from charwise.processors.vllm.gate import admits
 from charwise.processors.vllm.limits import Limits
-from charwise.processors.vllm.openai_request import plan
+from charwise.processors.vllm.openai_request import FEW, plan
 from charwise.processors.vllm.prompts import FORCED, Served
 from charwise.processors.vllm.settings import Settings
 from charwise.processors.vllm.structured import with_literal
@@ -37,8 +37,8 @@ def model() -> Served:
     return Served(tokenizer, SortedVocabulary(Vocabulary.from_transformers(tokenizer)))
 
 
-def planned(**fields):
-    return plan(model(), LIMITS, {"prompt": PROMPT, **fields})
+def planned(limits=LIMITS, **fields):
+    return plan(model(), limits, {"prompt": PROMPT, **fields})
 
 
 ANY = st.recursive(
@@ -126,6 +126,9 @@ def test_one_token_more_for_each_byte_where_they_are_counted_as_they_come():
     assert short.body["max_tokens"] == 1 + len(short.healed.forced)
     assert "stream" not in long.body
     assert long.body["max_tokens"] == 40 + long.healed.given_back
+    [several] = planned(max_tokens=1, n=FEW + 1, limits=LIMITS._replace(completions=99))
+    assert "stream" not in several.body
+    assert several.body["max_tokens"] == short.body["max_tokens"]
     [near] = planned(prompt="x = 1\n" * 11 + "for i in rang", max_tokens=32)
     assert len(near.healed.kept) + near.body["max_tokens"] == LIMITS.window
     [all_there_is] = planned(max_tokens=None)

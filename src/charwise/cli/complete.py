@@ -19,7 +19,7 @@ from charwise.cli.options import (
     takes_model,
 )
 from charwise.cli.terminal import bars, console, print_json
-from charwise.errors import SettingError
+from charwise.errors import SettingError, shown
 
 if TYPE_CHECKING:
     from charwise.healing import Rule
@@ -139,4 +139,4 @@ def parse_rule(value: str) -> Rule:
     # No prompt has a billion tokens, and `int` refuses numbers of thousands of digits.
     if value.isascii() and value.isdecimal() and len(value) < 10:
         return int(value)
-    raise typer.BadParameter(f"{value!r} is not auto, word, off or a number of tokens.")
+    raise typer.BadParameter(f"{shown(value)} is not auto, word, off or a number of tokens.")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import typer
 from rich import box
 from rich.table import Table
 
@@ -29,7 +30,8 @@ def constraint_from(
     """The constraint that the options ask for; None if none does.
 
     Raises:
-        ConstraintError: two of them, or one that is wrong.
+        typer.BadParameter: two of them.
+        ConstraintError: one that is wrong.
         InputError: a file that cannot be read.
     """
     asked: dict[str, Any] = {
@@ -38,8 +40,11 @@ def constraint_from(
         "grammar": grammar and _read(grammar),
         "choices": [choice.encode("utf-8", "surrogateescape") for choice in choices] or None,
     }
-    if all(value is None for value in asked.values()):
+    given = [name.replace("_", "-") for name, value in asked.items() if value is not None]
+    if not given:
         return None
+    if len(given) > 1:
+        raise typer.BadParameter(f"--{' and --'.join(given)}: give one of them.")
     from charwise.constraints import constraint_of
 
     return constraint_of(asked)  # type: ignore[arg-type]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, TypedDict
 
 import typer
 from rich.text import Text
@@ -17,12 +17,21 @@ from charwise.cli.options import (
     takes_model,
 )
 from charwise.cli.terminal import console, print_json, steps
-from charwise.errors import InputError, SettingError
+from charwise.errors import InputError, TemplateError, shown
 
 if TYPE_CHECKING:
     from charwise.cli.completion import Loaded
     from charwise.infill import Request
-    from charwise.template import Order
+    from charwise.template import Order, Template
+    from charwise.tokens.vocabulary import Vocabulary
+
+    class _Given(TypedDict):
+        order: Order | None
+        template: Template
+
+
+#: How one names the sentinels of a model whose special tokens do not show them.
+IN_A_SHELL = "--template '<PRE> <SUF> <MID>', for prefix, suffix and middle"
 
 #: FILE:LINE:COLUMN, both counted from 1; or FILE:OFFSET, in bytes.
 _PLACE = re.compile(r"(?P<file>.+?):(?P<line>\d{1,9})(:(?P<column>\d{1,9}))?")
@@ -41,6 +50,13 @@ def infill(
         Literal["psm", "spm"] | None,
         typer.Option(help="Prefix first or suffix first; by default what the model knows."),
     ] = None,
+    template: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAMES",
+            help="Its special tokens for prefix, suffix and middle, where they are unusual.",
+        ),
+    ] = None,
     n: Annotated[int, typer.Option("--n", "-n", min=1, max=1000, help="Exact candidates.")] = 1,
     max_new_bytes: Annotated[
         int, typer.Option(min=1, max=1_000_000, help="Length of a middle.")
@@ -58,27 +74,29 @@ def infill(
         else sides(place)
     )
 
+    names = None if template is None else template.split()
+    if names is not None and len(names) not in (2, 3):
+        raise typer.BadParameter(
+            f"--template {shown(template)}: give two or three names, as in '<PRE> <SUF> <MID>'."
+        )
+
     from charwise.cli import completion
-    from charwise.template import Template
 
     loaded = completion.Loaded(options.model, options.load(preset, tolerance))
-    template = Template.of(loaded.index.vocabulary)
-    try:
-        template.order(order)
-    except SettingError as error:
-        raise typer.BadParameter(str(error)) from error
-    asked = loaded.lm.infill_request(before, after, order=order)
-    exact = loaded.lm.infill(before, after, n=n, max_new_bytes=max_new_bytes, order=order)
+    sentinels = _sentinels(loaded.index.vocabulary, names)
+    given: _Given = {"order": order, "template": sentinels}
+    asked = loaded.lm.infill_request(before, after, **given)
+    exact = loaded.lm.infill(before, after, n=n, max_new_bytes=max_new_bytes, **given)
     generates = hasattr(loaded.model, "generate")
     texts: dict[str, list[str]] = {"plain": [], "healed": []} if generates else {}
     for name in steps(list(texts), len(texts), "filling in"):
-        texts[name] = [_generated(loaded, before, after, order, name == "healed", max_new_bytes)]
+        texts[name] = [_generated(loaded, before, after, given, name == "healed", max_new_bytes)]
     texts["exact"] = [one.text for one in exact]
     if as_json:
         print_json(
             model=loaded.name,
-            template=template.family,
-            order=template.order(order),
+            template=sentinels.family,
+            order=sentinels.order(order),
             forced=_text(asked.forced),
             ending=_text(asked.ending),
             prefix_cut=asked.prefix_cut,
@@ -95,6 +113,22 @@ def infill(
     screen.print(completion_table(_text(before), texts))
 
 
+def _sentinels(vocabulary: Vocabulary, names: list[str] | None) -> Template:
+    """Those of the model, or those named.
+
+    Raises:
+        TemplateError: the model has none that are known, or none of such a name.
+    """
+    from charwise.template import IN_PYTHON, Template
+
+    if names is not None:
+        return Template.named(vocabulary, *names)
+    try:
+        return Template.of(vocabulary)
+    except TemplateError as error:
+        raise TemplateError(str(error).replace(IN_PYTHON, IN_A_SHELL)) from None
+
+
 def sides(place: str) -> tuple[bytes, bytes]:
     """What comes before and after a place in a file.
 
@@ -106,7 +140,7 @@ def sides(place: str) -> tuple[bytes, bytes]:
     """
     found = _PLACE.fullmatch(place)
     if found is None:
-        raise typer.BadParameter(f"{place!r} is neither FILE:LINE:COLUMN nor FILE:OFFSET.")
+        raise typer.BadParameter(f"{shown(place)} is neither FILE:LINE:COLUMN nor FILE:OFFSET.")
     path = Path(found["file"])
     try:
         data = path.read_bytes()
@@ -165,7 +199,7 @@ def request_sentence(asked: Request) -> str:
 
 
 def _generated(
-    loaded: Loaded, before: bytes, after: bytes, order: Order | None, heal: bool, most: int
+    loaded: Loaded, before: bytes, after: bytes, given: _Given, heal: bool, most: int
 ) -> str:
     from charwise.engines.pretrained import quietly
     from charwise.processors.transformers.infill import heal_infill
@@ -177,7 +211,7 @@ def _generated(
             loaded.index,
             before,
             after,
-            order=order,
+            **given,
             left=rule,
             right=rule,
             max_new_tokens=most,

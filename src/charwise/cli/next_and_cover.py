@@ -27,6 +27,9 @@ from charwise.errors import SearchLimitError
 if TYPE_CHECKING:
     from charwise.tokens.vocabulary import Vocabulary
 
+#: Contexts that `cover` visits at most: a second or two.
+_MOST_VISITED = 2_000
+
 #: Numbers of token strings from here on are shown as powers of ten.
 _LARGEST = 10**18
 
@@ -100,7 +103,7 @@ def cover(
     from charwise.coverings.members import covering_size
 
     with busy("visiting token strings"):
-        covering = lm.covering(text, tolerance=tolerance)
+        covering = lm.covering(text, tolerance=tolerance, max_contexts=_MOST_VISITED)
         bounds, tokens = covering.prefix_logprob(), lm.vocabulary.tokens
         every = lm.encodings(text) if encodings else None
         size = covering_size(lm.index, covering.raw) if every is None else every.size
@@ -144,6 +147,12 @@ def cover(
     many = f"{size:,}" if size < _LARGEST else f"some 10^{math.floor(math.log10(size))}"
     line = f"{len(rows):,} of {many} {what}; {covering.contexts:,} contexts visited"
     out.print(line + lead_note(lm.vocabulary), soft_wrap=True)
+    if covering.contexts == _MOST_VISITED:
+        out.print(
+            f"The search ends at {_MOST_VISITED:,} contexts; in Python, "
+            "lm.covering(…, max_contexts=…) goes further.",
+            soft_wrap=True,
+        )
     if not settled:
         out.print(
             "Which come next is not settled: the text has too many tokenizations of like weight. "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -150,8 +150,10 @@ def _check_output(
         raise OutputError(f"{out} cannot be written: {out.parent} is not yours to write in.")
 
     from charwise.tables.output import refuse_finished
-    from charwise.tables.writers import format_of
+    from charwise.tables.writers import FORMATS, format_of
 
+    if out.suffix.lower() not in FORMATS:
+        raise typer.BadParameter(f"--out {out}: its name ends in none of {', '.join(FORMATS)}.")
     format_of(out)
     if not overwrite:
         refuse_finished(out)
@@ -228,21 +230,24 @@ def _print(
     screen = console()
     if not screen.is_terminal:  # which has a width of its own
         screen.width += _WIDER * (len(job.fields()) - len(fields(Measure())))
-    screen.print(_table(records[:_MOST_SHOWN], job.fields()))
+    kept = (*job.columns.kept, *(["item"] if job.columns.item is not None else []))
+    screen.print(_table(records[:_MOST_SHOWN], job.fields(), kept))
     if len(records) > _MOST_SHOWN:
         more = len(records) - _MOST_SHOWN
         screen.print(f"… and {more:,} more; --out FILE writes all, --json prints all.")
     return bad
 
 
-def _table(records: list[Record], kinds: dict[str, type]) -> Table:
-    """The records, without the names and numbers of files and rows that all have in common."""
+def _table(records: list[Record], kinds: dict[str, type], kept: Container[str] = ()) -> Table:
+    """The records, without the names and numbers that nobody asked for and all have in common."""
     from charwise.cli.display import VISIBLE
 
     names = [
         name
         for name in kinds
-        if name not in ("file", "row", "item") or len({record[name] for record in records}) > 1
+        if name in kept
+        or name not in ("file", "row", "item")
+        or len({record[name] for record in records}) > 1
     ]
     bits = "{:.3f}".format
     shown: dict[str, Callable[[Any], str]] = {

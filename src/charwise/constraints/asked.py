@@ -8,7 +8,7 @@ from typing import Any, TypedDict
 from charwise.constraints.choices import choices
 from charwise.constraints.constraint import Constraint, checked
 from charwise.constraints.grammars import json_schema, lark, regex
-from charwise.errors import ConstraintError
+from charwise.errors import ConstraintError, shown
 
 
 class MayFollow(TypedDict, total=False):
@@ -48,6 +48,8 @@ def constraint_of(may_follow: MayFollow) -> Constraint | None:
     >>> constraint_of({"choices": ["yes", "no"]}), constraint_of({})
     (Choices(2 left, from b'no, yes' on), None)
     """
+    if not isinstance(may_follow, Mapping):
+        raise ConstraintError(f"{shown(may_follow)} is no constraint: give a dict of keywords.")
     given = {name: value for name, value in may_follow.items() if value is not None}
     unknown = given.keys() - MayFollow.__annotations__.keys()
     if unknown:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Self
 
 import numpy as np
 
 from charwise.constraints.constraint import END, Flags, refuse
 from charwise.constraints.walk import Walked
-from charwise.errors import ConstraintError
+from charwise.errors import ConstraintError, items, shown
 from charwise.tokens.canonical import to_bytes
 from charwise.tokens.index import SortedVocabulary
 
@@ -39,13 +39,13 @@ class Choices:
             at = bisect_right(self.sorted, byte, at, self.hi, key=self._byte)
         return out
 
-    def after(self, data: bytes) -> Self:
+    def after(self, data: str | bytes) -> Self:
         """The choices that go on with these bytes.
 
         Raises:
             ConstraintError: at the first byte with which none goes on.
         """
-        left = self
+        left, data = self, to_bytes(data)
         for n, byte in enumerate(data):
             lo = bisect_left(left.sorted, byte, left.lo, left.hi, key=left._byte)
             hi = bisect_right(left.sorted, byte, lo, left.hi, key=left._byte)
@@ -76,12 +76,12 @@ def choices(strings: Iterable[str | bytes]) -> Choices:
     >>> choices(["yes", "no"]).after(b"ye").allowed().nonzero()[0].tolist() == [ord("s")]
     True
     """
-    if isinstance(strings, str | bytes | Mapping) or not isinstance(strings, Iterable):
-        raise ConstraintError(f"choices are {strings!r}: give a list of strings.")
-    given = list(strings)
+    given = items(strings)
+    if given is None:
+        raise ConstraintError(f"choices are {shown(strings)}: give a list of strings.")
     for string in given:
         if not isinstance(string, str | bytes):
-            raise ConstraintError(f"a choice is text or bytes, not {string!r}.")
+            raise ConstraintError(f"a choice is text or bytes, not {shown(string)}.")
     if not given:
         raise ConstraintError("there are no choices: give at least one string.")
     found = tuple(sorted({to_bytes(string) for string in given}))

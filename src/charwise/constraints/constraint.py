@@ -12,7 +12,7 @@ from typing import Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from charwise.errors import ConstraintError
+from charwise.errors import ConstraintError, shown
 from charwise.tokens.index import SortedVocabulary
 
 #: Index of the end in `Constraint.allowed`.
@@ -71,7 +71,7 @@ def checked(given: Constraint) -> Constraint:
     Choices(1 left, from b'yes' on)
     """
     if not all(callable(getattr(given, name, None)) for name in ("allowed", "after", "over")):
-        raise ConstraintError(f"{given!r} is no constraint: regex('…') makes one.")
+        raise ConstraintError(f"{shown(given)} is no constraint: regex('…') makes one.")
     return given
 
 

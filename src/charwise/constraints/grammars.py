@@ -16,8 +16,9 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from charwise.constraints.constraint import END, Flags, refuse
-from charwise.constraints.keywords import unknown_keyword
-from charwise.errors import ConstraintError, MissingExtraError
+from charwise.constraints.keywords import misspelt_keyword
+from charwise.errors import ConstraintError, MissingExtraError, shorter, shown
+from charwise.tokens.canonical import to_bytes
 from charwise.tokens.index import SortedVocabulary
 
 if TYPE_CHECKING:
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 
 #: Where only one text can follow, all tokens that begin it may come, not the canonical one alone.
 _ALL_TOKENS = '%llguidance {"no_forcing": true}'
+
+#: Characters of llguidance's messages that are passed on.
+_WHY = 240
 
 #: How llguidance marks a token that stands for no bytes.
 _SPECIAL = b"\xff"
@@ -125,12 +129,13 @@ class Grammar:
         bits[self._alphabet.ends] = self._matcher.is_accepting()
         return bits
 
-    def after(self, data: bytes) -> Self:
+    def after(self, data: str | bytes) -> Self:
         """The grammar after more bytes.
 
         Raises:
             ConstraintError: at the first byte that may not follow.
         """
+        data = to_bytes(data)
         ids = self._alphabet.ids(data)
         known = self._matcher.validate_tokens(ids)
         matcher = self._matcher.deep_copy()
@@ -176,16 +181,18 @@ def regex(pattern: str) -> Grammar:
     True
     """
     if not isinstance(pattern, str):
-        raise ConstraintError(f"a regular expression is a str, not {pattern!r}.")
-    return _grammar(f"the regular expression {pattern!r}", f"start: /{_slashed(pattern)}/", pattern)
+        raise ConstraintError(f"a regular expression is a str, not {shown(pattern)}.")
+    return _grammar(
+        f"the regular expression {shown(pattern)}", f"start: /{_slashed(pattern)}/", pattern
+    )
 
 
 def json_schema(schema: Mapping[str, Any] | str | bool) -> Grammar:
     """The JSON texts that a schema allows.
 
     Args:
-        schema: as Python objects or as JSON text. A keyword that is not known is refused,
-            unless it begins with `x-`.
+        schema: as Python objects or as JSON text. A misspelt keyword is refused; other names
+            that no draft has are annotations, as the standard has it.
 
     Raises:
         ConstraintError: what is no schema, and why; one that nothing satisfies.
@@ -200,12 +207,12 @@ def json_schema(schema: Mapping[str, Any] | str | bool) -> Grammar:
         except json.JSONDecodeError as error:
             raise ConstraintError(f"the schema is no JSON: {error}.", error.pos) from None
     if not isinstance(schema, Mapping | bool):
-        raise ConstraintError(f"a JSON schema is an object, not {schema!r}.")
+        raise ConstraintError(f"a JSON schema is an object, not {shown(schema)}.")
     try:
         text = json.dumps(schema if isinstance(schema, bool) else dict(schema))
     except (TypeError, ValueError, RecursionError) as error:
         raise ConstraintError(f"the schema cannot be written as JSON: {error}.") from None
-    if wrong := unknown_keyword(schema):
+    if wrong := misspelt_keyword(schema):
         raise ConstraintError(f"the JSON schema is wrong: {wrong}")
     return _grammar("the JSON schema", f"start: %json {text}")
 
@@ -221,7 +228,7 @@ def lark(grammar: str) -> Grammar:
     [41]
     """
     if not isinstance(grammar, str):
-        raise ConstraintError(f"a grammar is a str, not {grammar!r}.")
+        raise ConstraintError(f"a grammar is a str, not {shown(grammar)}.")
     return _grammar("the grammar", grammar)
 
 
@@ -251,7 +258,10 @@ def _grammar(name: str, source: str, pattern: str | None = None) -> Grammar:
         raise MissingExtraError(
             "expressions and grammars need llguidance: pip install 'charwise[constraints]'."
         ) from error
-    compiled = LLMatcher.grammar_from_lark(f"{source}\n{_ALL_TOKENS}")
+    try:
+        compiled = LLMatcher.grammar_from_lark(f"{source}\n{_ALL_TOKENS}")
+    except UnicodeEncodeError as error:
+        raise ConstraintError(f"{name} is no text: {error.reason}.") from None
     alphabet = _alphabet(None)
     matcher = _matcher(name, compiled, alphabet)
     grammar = Grammar(name, compiled, pattern, alphabet, matcher)
@@ -279,4 +289,5 @@ def _why(matcher: LLMatcher) -> str:
         flags=re.S,
     )
     message = message.replace(f"\n{_ALL_TOKENS}", "")
-    return re.sub(r"\n +\d+ \| (start: [/%]|%llguidance).*", "", message, flags=re.S).strip()
+    message = re.sub(r"\n +\d+ \| (start: [/%]|%llguidance).*", "", message, flags=re.S).strip()
+    return shorter(message, _WHY)  # it repeats a long expression, and marks a place in it

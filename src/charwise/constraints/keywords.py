@@ -1,11 +1,13 @@
 """The keywords of JSON schema, so that a misspelt one is not taken for an annotation.
 
 The standard has a validator pass over what it does not know. A schema whose `minLength` is
-misspelt then allows every string, in silence.
+misspelt then allows every string, in silence: what looks like a keyword that restricts is refused.
+All else that is unknown is an annotation, as the standard has it (`nullable`, `x-order`).
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any
@@ -22,37 +24,59 @@ _ONE_OR_MORE = _words(
 )
 #: Whose values map names to schemas (or, in `dependencies`, to lists of names).
 _NAMED = _words("$defs definitions dependencies dependentSchemas patternProperties properties")
-#: Of drafts 4 to 2020-12, and what OpenAPI and its generators add that restricts nothing.
+#: The others that restrict a text, of drafts 4 to 2020-12.
 _OTHERS = _words(
-    """$anchor $comment $dynamicAnchor $dynamicRef $id $recursiveAnchor $recursiveRef $ref $schema
-    $vocabulary const contentEncoding contentMediaType default dependentRequired deprecated
-    description enum examples exclusiveMaximum exclusiveMinimum format id maxContains maxItems
-    maxLength maxProperties maximum minContains minItems minLength minProperties minimum multipleOf
-    pattern readOnly required title type uniqueItems writeOnly
-    discriminator example externalDocs xml"""
+    """$dynamicRef $recursiveRef $ref const dependentRequired enum exclusiveMaximum exclusiveMinimum
+    format maxContains maxItems maxLength maxProperties maximum minContains minItems minLength
+    minProperties minimum multipleOf pattern required type uniqueItems"""
 )
 _KNOWN = _ONE_OR_MORE | _NAMED | _OTHERS
 
+#: As one writes names elsewhere: `min_length`, `MinLength`, `ref`.
+_PLAIN = {re.sub(r"[^a-z]", "", name.lower()): name for name in sorted(_KNOWN)}
 
-def unknown_keyword(schema: object) -> str | None:
-    """The first keyword that no draft of JSON schema has, with one it may be meant for.
+#: Least likeness, as difflib has it, and least length of a keyword that another is taken for. A
+#: name that is longer by two is one of its own (`typeof`, `formatted`).
+_NEAR, _LONG = 0.76, 4
 
-    Keywords that begin with `x-` are annotations.
 
-    >>> unknown_keyword({"properties": {"minLenght": {"minLenght": 3}}})
-    "'minLenght' is no keyword: is it 'minLength'?"
+def misspelt_keyword(schema: object) -> str | None:
+    """The first name in a schema that is nearly a keyword which restricts, and that keyword.
+
+    >>> misspelt_keyword({"properties": {"minLenght": {"minLenght": 3}}})
+    "'minLenght' is no keyword: is it 'minLength'? An annotation may be called 'x-minLenght'."
+    >>> misspelt_keyword({"type": "string", "nullable": True, "note": "a", "examples": ["b"]})
     """
     left = [schema]
     while left:
         one = left.pop()
         if not isinstance(one, Mapping):
             continue
-        for name in one:
-            if name not in _KNOWN and not str(name).startswith("x-"):
-                near = get_close_matches(str(name), _KNOWN, 1)
-                return f"{name!r} is no keyword" + (f": is it {near[0]!r}?" if near else ".")
+        for name in map(str, one):
+            if meant := _meant(name):
+                return (
+                    f"{name!r} is no keyword: is it {meant!r}? An annotation may be called "
+                    f"{'x-' + name!r}."
+                )
         left.extend(_inner(one))
     return None
+
+
+def _meant(name: str) -> str | None:
+    """The keyword that a name is nearly, if it is none.
+
+    >>> _meant("max_items"), _meant("tpye"), _meant("maxItems"), _meant("unit"), _meant("typeof")
+    ('maxItems', 'type', None, None, None)
+    """
+    if name in _KNOWN or name.startswith("x-"):
+        return None
+    plain = re.sub(r"[^a-z]", "", name.lower())
+    if plain in _PLAIN:
+        return _PLAIN[plain]
+    long = [one for one in _PLAIN if len(one) >= _LONG and len(plain) < len(one) + 2]
+    swapped = [one for one in long if sorted(one) == sorted(plain)]
+    near = swapped or get_close_matches(plain, long, 1, _NEAR)
+    return _PLAIN[near[0]] if near else None
 
 
 def _inner(schema: Mapping[Any, Any]) -> Iterator[object]:

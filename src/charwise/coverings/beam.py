@@ -45,7 +45,7 @@ class Beam:
         raw: the bytes consumed.
         bundles: heaviest first.
         fallback: when the beam empties, go back to the heaviest contexts dropped in the last
-            bytes, instead of raising `EmptyBeamError`.
+            bytes, k for each, before raising `EmptyBeamError`.
         log_dropped: log of all the mass dropped on the way, each at the moment it was dropped:
             the true →p(text) is at most the beam's plus this.
         reserve: what `fallback` goes back to: (how much of the text was consumed, what was

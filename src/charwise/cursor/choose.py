@@ -25,6 +25,8 @@ from charwise.errors import (
     SettingError,
     TokenizationError,
     check_count,
+    items,
+    shown,
     zero_probability,
 )
 from charwise.known_text.calls import run_together
@@ -32,6 +34,7 @@ from charwise.known_text.effort import Effort
 from charwise.known_text.ranges import KnownText
 from charwise.known_text.rounds import Rounds
 from charwise.known_text.windows import end_logprob
+from charwise.tokens.canonical import to_bytes
 from charwise.tokens.stops import Stops, StopStrings
 
 if TYPE_CHECKING:
@@ -128,8 +131,8 @@ def choose(
         effort: how much to spend.
         given, stop, ended: as in `CharLM.choose`.
     """
-    raw = _checked(given, bool(stop) or ended)
-    stops = Stops(stop).strings
+    stops, ended = Stops(stop).strings, bool(ended)
+    raw = _checked(given, bool(stops) or ended)
     if stops and ended:
         raise SettingError("choices end with a stop string or with the text: give one of the two.")
     _apart(stops, "stop string")
@@ -144,12 +147,12 @@ def choose(
 
 def _checked(given: Iterable[str | bytes], ends: bool) -> tuple[bytes, ...]:
     """The choices as bytes, each once; without an end none may begin another."""
-    listed = list(given) if not isinstance(given, str | bytes) else given
-    found = choices_of(listed).sorted  # what is no list of strings is refused there
-    raw = tuple(one.encode() if isinstance(one, str) else one for one in listed)
+    listed = items(given)
+    found = choices_of(given if listed is None else listed).sorted  # or refused there
+    raw = tuple(map(to_bytes, listed or ()))
     if len(found) < len(raw):
         twice = next(one for n, one in enumerate(raw) if one in raw[:n])
-        raise SettingError(f"{twice!r} is among the choices twice: give each once.")
+        raise SettingError(f"{shown(twice)} is among the choices twice: give each once.")
     if not ends:
         _apart(found, "choice")
     return raw
@@ -160,10 +163,10 @@ def _apart(strings: Sequence[bytes], what: str) -> None:
     for one, other in pairwise(sorted(strings)):
         if other.startswith(one):
             raise SettingError(
-                f"the {what} {one!r} begins {other!r}, so that a text may go on with both. "
-                "Say how choices end, with stop=… or ended=True."
+                f"the {what} {shown(one)} begins {shown(other)}, so that a text may go on with "
+                "both. Say how choices end, with stop=… or ended=True."
                 if what == "choice"
-                else f"the {what} {one!r} begins {other!r}: leave out the longer one."
+                else f"the {what} {shown(one)} begins {shown(other)}: leave out the longer one."
             )
 
 

@@ -9,8 +9,8 @@ from html import escape
 import numpy as np
 from numpy.typing import NDArray
 
-from charwise.constraints.constraint import Constraint
-from charwise.errors import ConstraintError, SettingError, check_count
+from charwise.constraints.constraint import Constraint, checked
+from charwise.errors import ConstraintError, SettingError, check_count, shown
 from charwise.tokens.canonical import to_bytes
 
 #: Index of the end of text in `NextBytes.probs`.
@@ -65,17 +65,19 @@ class NextBytes:
         if isinstance(byte, int | np.integer) and not isinstance(byte, bool):
             code = int(byte)
         elif not isinstance(byte, str | bytes | bytearray | memoryview):
-            raise SettingError(f"{byte!r} is no byte: ask for a character, a byte, or 0 to 256.")
+            raise SettingError(
+                f"{shown(byte)} is no byte: ask for a character, a byte, or 0 to 256."
+            )
         else:
             raw = to_bytes(byte)
             if len(raw) != 1:
                 raise SettingError(
-                    f"{byte!r} is {len(raw)} bytes long: ask next_chars for characters, or "
+                    f"{shown(byte)} is {len(raw)} bytes long: ask next_chars for characters, or "
                     "extend the state byte by byte."
                 )
             code = raw[0]
         if not 0 <= code <= EOS:
-            raise SettingError(f"{code} is not a byte (0-255), nor the end of text (256).")
+            raise SettingError(f"{shown(code)} is not a byte (0-255), nor the end of text (256).")
         return float(self.probs[code])
 
     def top(self, k: int) -> list[tuple[str, float]]:
@@ -90,14 +92,14 @@ class NextBytes:
         Renormalised, so what the constraint will allow later does not count: docs/constraints.md.
 
         Raises:
-            ConstraintError: if nothing that may follow has any probability.
+            ConstraintError: what is no constraint; if nothing that may follow has any probability.
 
         >>> from charwise import constraints
         >>> nxt = NextBytes(np.eye(257)[100] * 0.75 + np.eye(257)[256] * 0.25, 0.0)
         >>> nxt.under(constraints.choices(["d"])).top(1)
         [('d', 1.0)]
         """
-        masses = np.where(constraint.allowed(), self.probs, 0.0)
+        masses = np.where(checked(constraint).allowed(), self.probs, 0.0)
         if not masses.sum() > 0:
             raise ConstraintError(
                 "the model gives all that the constraint allows here probability zero."

@@ -19,7 +19,7 @@ from charwise.constraints.walk import walk
 from charwise.coverings.bundles import Bundle
 from charwise.cursor.distributions import NextBytes
 from charwise.cursor.limit import Limit
-from charwise.cursor.sampling import Sampling, draw_tokens
+from charwise.cursor.sampling import MOST_DRAWN, Sampling, draw_tokens
 from charwise.cursor.shared_tree import SharedTree
 from charwise.errors import ConstraintError, check_count
 from charwise.tokens.stops import Stops, StopStrings
@@ -129,7 +129,7 @@ class Drafts:
         limit: Limit,
         constraint: Constraint | None = None,
     ) -> None:
-        check_count("n", n, 1)
+        check_count("n", n, 1, MOST_DRAWN)
         check_count("max_new_bytes", max_new_bytes, 0)
         self.stops = Stops(stop)
         self.state, self.sampling, self.most = state, sampling, max_new_bytes

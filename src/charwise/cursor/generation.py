@@ -19,7 +19,7 @@ from charwise.cursor.distributions import EOS, NextBytes
 from charwise.cursor.drafts import Completion, Cursor, Drafts, check_begins
 from charwise.cursor.limit import Limit
 from charwise.cursor.sampling import Sampling, draw_tokens
-from charwise.errors import SettingError, check_count
+from charwise.errors import SettingError, check_count, shown
 from charwise.tokens.stops import StopStrings
 from charwise.tokens.utf8 import decoder_after
 
@@ -62,7 +62,7 @@ def check_report(progress: object) -> None:
     >>> check_report(print)
     """
     if progress is not None and not callable(progress):
-        raise SettingError(f"progress is {progress!r}: give a function of (done, total).")
+        raise SettingError(f"progress is {shown(progress)}: give a function of (done, total).")
 
 
 def _most_probable(completions: list[Completion]) -> list[Completion]:

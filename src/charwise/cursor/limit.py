@@ -6,7 +6,7 @@ import math
 import time
 from typing import Protocol
 
-from charwise.errors import SettingError, check_number
+from charwise.errors import SettingError, check_number, shown
 
 
 class Cancel(Protocol):
@@ -38,7 +38,7 @@ class Limit:
         if seconds is not None:
             check_number("seconds", seconds, 0.0, math.inf)
         if cancel is not None and not callable(getattr(cancel, "is_set", None)):
-            raise SettingError(f"cancel is {cancel!r}: give a threading.Event.")
+            raise SettingError(f"cancel is {shown(cancel)}: give a threading.Event.")
         self._end = math.inf if seconds is None else time.monotonic() + seconds
         self._cancel = cancel
 

@@ -29,8 +29,8 @@ from charwise.cursor.distributions import EOS
 from charwise.cursor.drafts import Completion, Cursor, check_begins
 from charwise.cursor.generation import Report, complete
 from charwise.cursor.limit import Limit
-from charwise.cursor.sampling import Sampling
-from charwise.errors import ConstraintError, SettingError, check_count
+from charwise.cursor.sampling import MOST_DRAWN, Sampling
+from charwise.errors import ConstraintError, SettingError, check_count, shown
 from charwise.tokens.stops import StopStrings
 from charwise.tokens.utf8 import decoder_after
 
@@ -107,8 +107,8 @@ def particles(
     >>> {completion.text for completion in found} <= {"0", "1"}, found.logprob < 0
     (True, True)
     """
-    check_count("particles", count, 1)
-    check_count("n", n, 1)
+    check_count("particles", count, 1, MOST_DRAWN)
+    check_count("n", n, 1, MOST_DRAWN)
     check_begins(state.raw, constraint)
     rng = np.random.default_rng(seed)
     limit = limit or Limit()
@@ -239,8 +239,8 @@ def completions(
     Raises:
         SettingError: another word for `how`, or settings that conditioning has no meaning for.
     """
-    if how not in ("local", "global"):
-        raise SettingError(f"how is {how!r}: choose 'local' or 'global'.")
+    if not isinstance(how, str) or how not in ("local", "global"):
+        raise SettingError(f"how is {shown(how)}: choose 'local' or 'global'.")
     if how == "local":
         return complete(
             state,

@@ -9,6 +9,9 @@ import torch
 
 from charwise.errors import SettingError, check_count, check_number
 
+#: Completions that are drawn at once, and particles.
+MOST_DRAWN = 1_000_000
+
 
 @dataclass(frozen=True)
 class Sampling:
@@ -33,6 +36,8 @@ class Sampling:
         check_count("top_k", self.top_k, 0)
         if self.seed is not None:
             check_count("seed", self.seed, 0)
+        for name in ("temperature", "top_p"):  # which may be any kind of number
+            object.__setattr__(self, name, float(getattr(self, name)))
 
 
 def draw_tokens(

@@ -30,8 +30,8 @@ from charwise.cursor.next_chars import next_chars
 from charwise.cursor.particles import How, completions
 from charwise.cursor.sampling import Sampling
 from charwise.cursor.shared_tree import EXACT_TOKENS, WHOLE_TOKENS, SharedTree, prefill
-from charwise.errors import SettingError
-from charwise.known_text.effort import PRESETS, Effort
+from charwise.errors import SettingError, shown
+from charwise.known_text.effort import PRESETS, Effort, at_cursor
 from charwise.known_text.rounds import few
 from charwise.token_lm import TokenLM
 from charwise.tokens import utf8
@@ -77,7 +77,7 @@ class State:
         self.shared = shared
         self.whole = whole
         self.cover = cover
-        self.effort = effort
+        self.effort = at_cursor(effort)
         self._parent = parent
 
     @property
@@ -143,7 +143,7 @@ class State:
 
         Raises:
             ZeroProbabilityError: if nothing can follow.
-            ConstraintError: if nothing that may follow has any probability.
+            ConstraintError: what is no constraint; if nothing that may follow has any probability.
 
         >>> import charwise
         >>> charwise.load().state("import nump").next().top(1)[0][0]
@@ -215,7 +215,7 @@ class State:
         for _ in range(count):
             if size == len(raw):
                 raise SettingError(
-                    f"cannot delete {count} characters of a text of {len(self.text)}."
+                    f"cannot delete {shown(count)} characters of a text of {len(self.text)}."
                 )
             size += utf8.last_character(raw[: len(raw) - size])
         return self.without_bytes(size)
@@ -232,7 +232,7 @@ class State:
         """
         left = _whole_number(n)
         if left > len(self.raw):
-            raise SettingError(f"cannot delete {n} bytes of a text of {len(self.raw)}.")
+            raise SettingError(f"cannot delete {shown(n)} bytes of a text of {len(self.raw)}.")
         state = self
         while left and state._parent is not None:
             step = len(state.whole) - len(state._parent.whole)
@@ -417,7 +417,8 @@ def begin(
     'y'
     """
     shared, rest = prefill(engine, index, opening, whole)
-    return State(shared, whole, next(covers_in_rounds(shared, whole, rest, effort)), effort)
+    cover = next(covers_in_rounds(shared, whole, rest, at_cursor(effort)))
+    return State(shared, whole, cover, effort)
 
 
 def _restore(engine: TokenLM, opening: Opening, whole: bytes, effort: Effort) -> State:
@@ -426,6 +427,10 @@ def _restore(engine: TokenLM, opening: Opening, whole: bytes, effort: Effort) ->
 
 def _whole_number(n: object) -> int:
     """How many to delete."""
-    if not hasattr(n, "__index__") or isinstance(n, bool) or operator.index(n) < 0:
-        raise SettingError(f"cannot delete {n!r} of a text: give a whole number, 0 or more.")
-    return operator.index(n)
+    try:
+        count = -1 if isinstance(n, bool) else operator.index(n)  # type: ignore[arg-type]
+    except TypeError:
+        count = -1
+    if count < 0:
+        raise SettingError(f"cannot delete {shown(n)} of a text: give a whole number, 0 or more.")
+    return count

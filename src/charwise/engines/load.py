@@ -8,14 +8,14 @@ process, and what runs beside it finds tensors without contents, then and ever a
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from charwise.engines.pretrained import DEFAULT_MODEL, LOADING, read_pretrained
-from charwise.errors import EngineError, SettingError
+from charwise.errors import EngineError, SettingError, shown
 from charwise.models import EMBEDDED
 
 if TYPE_CHECKING:
@@ -92,9 +92,14 @@ def open_engine(
             "have already: CharLM.from_transformers(model, tokenizer)."
         )
     place = _place(os.fspath(name))
+    if engine is not None and not isinstance(engine, str):
+        raise _no_engine(engine)
     chosen = engine or ("llama.cpp" if place.endswith(".gguf") else "transformers")
-    if not isinstance(chosen, str) or chosen not in _ENGINES:
-        raise SettingError(f"unknown engine {engine!r}: use {' or '.join(map(repr, _ENGINES))}.")
+    if chosen not in _ENGINES:
+        raise _no_engine(engine)
+    for what, given in (("device", device), ("dtype", dtype)):
+        if isinstance(given, int | bytes | Iterable) and not isinstance(given, str):
+            raise SettingError(f"{what} is {shown(given)}: give its name.")
     where = None if device is None else str(device)
     numbers = None if dtype is None else str(dtype).removeprefix("torch.")
     return _opened(
@@ -103,6 +108,10 @@ def open_engine(
             *(revision, trust_remote_code, device_map, quantization_config),
         )
     )
+
+
+def _no_engine(engine: object) -> SettingError:
+    return SettingError(f"unknown engine {shown(engine)}: use {' or '.join(map(repr, _ENGINES))}.")
 
 
 def _opened(asked: Asked) -> Engine:
@@ -205,7 +214,7 @@ def _refuse(asked: Asked, why: str, *names: str) -> None:
     for name in names:
         value = getattr(asked, name)
         if value is not None and value is not False:
-            raise SettingError(f"{name} is {value!r}, but {why}.")
+            raise SettingError(f"{name} is {shown(value)}, but {why}.")
 
 
 #: How each engine opens a model.

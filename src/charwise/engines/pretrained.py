@@ -16,7 +16,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from charwise.errors import CharwiseError, EngineError, ModelNotFoundError, SettingError
+from charwise.errors import (
+    CharwiseError,
+    EngineError,
+    ModelNotFoundError,
+    SettingError,
+    shorter,
+    shown,
+)
 from charwise.models import EMBEDDED
 from charwise.tokens.vocabulary import Vocabulary
 
@@ -58,13 +65,15 @@ def read_pretrained(
         where = device or ("cuda" if torch.cuda.is_available() else "cpu")
         if device is not None and device_map is not None:
             raise SettingError(
-                f"device is {device!r} and device_map {device_map!r}: give one of them."
+                f"device is {shown(device)} and device_map {shown(device_map)}: give one of them."
             )
         chosen: Any = torch.float32 if where == "cpu" else "auto"
         if dtype is not None:
             chosen = getattr(torch, dtype, None)
             if not isinstance(chosen, torch.dtype) or not chosen.is_floating_point:
-                raise SettingError(f"unknown dtype {dtype!r}: use float32, bfloat16 or float16.")
+                raise SettingError(
+                    f"unknown dtype {shown(dtype)}: use float32, bfloat16 or float16."
+                )
         options: dict[str, Any] = {"dtype": chosen}
         if quantization_config is not None:
             # Quantised weights may not be moved: they are made where they stay.
@@ -81,7 +90,8 @@ def read_pretrained(
         try:
             return model.to(where).eval(), tokenizer
         except (RuntimeError, AssertionError) as error:
-            raise SettingError(f"cannot use the device {where!r}: {error}") from error
+            why = shorter(str(error))
+            raise SettingError(f"cannot use the device {shown(where)}: {why}") from error
 
 
 def read_tokenizer(

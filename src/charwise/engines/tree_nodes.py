@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 from charwise.engines.logits import Logits
-from charwise.errors import ContextLengthError, EngineError
+from charwise.errors import ContextLengthError, EngineError, shown
 from charwise.token_lm import TokenLM
 from charwise.tokens.vocabulary import Vocabulary
 
@@ -209,7 +209,7 @@ def check_prompt(prompt_ids: Sequence[int], vocabulary: Vocabulary, window: int 
         )
     for id in prompt_ids:
         if not 0 <= id < vocabulary.width:
-            raise EngineError(f"{id} is not a token id: the width is {vocabulary.width}.")
+            raise EngineError(f"{shown(id)} is not a token id: the width is {vocabulary.width}.")
     check_length(len(prompt_ids), window)
 
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from charwise.engines.pretrained import DEFAULT_MODEL, read_vocabulary
 from charwise.engines.tree_nodes import TreeNodes
-from charwise.errors import EngineError, SettingError
+from charwise.errors import EngineError, SettingError, shown
 from charwise.models import EMBEDDED
 from charwise.tokens.vocabulary import Vocabulary
 
@@ -274,7 +274,9 @@ def load_vllm(
     except ImportError as error:
         raise EngineError(f"engine 'vllm' needs vLLM: pip install vllm. ({error})") from error
     if device is not None:
-        raise SettingError(f"device is {device!r}, but vLLM runs where it was built for: leave it.")
+        raise SettingError(
+            f"device is {shown(device)}, but vLLM runs where it was built for: leave it."
+        )
     llm = LLM(
         EMBEDDED if name == DEFAULT_MODEL else name,
         dtype=dtype or ("float32" if current_platform.is_cpu() else "auto"),

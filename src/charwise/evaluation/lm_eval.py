@@ -26,7 +26,7 @@ from lm_eval.api.registry import register_model
 from tqdm import tqdm
 
 from charwise.char_lm import CharLM
-from charwise.errors import SettingError
+from charwise.errors import SettingError, shown
 from charwise.known_text.effort import effort_of
 from charwise.model import load
 from charwise.surprisal.score import Score
@@ -256,7 +256,7 @@ def chunk_size(batch_size: int | str | None, most: int | None = None) -> int:
     if str(batch_size).split(":")[0] == "auto":
         return min(_AUTO, most or _AUTO)
     if not str(batch_size).isdecimal() or int(batch_size) < 1:
-        raise SettingError(f"batch_size is {batch_size!r}: it must be 1 or more, or 'auto'.")
+        raise SettingError(f"batch_size is {shown(batch_size)}: it must be 1 or more, or 'auto'.")
     return int(batch_size)
 
 

@@ -8,11 +8,13 @@ goes on much the same after both. So a candidate is worth an evaluation while
     ρ · γ ≥ θ     where it agrees with an evaluated context on its last token or more,
     ρ ≥ θ         elsewhere.
 
-γ = 1 never lends: whatever is not evaluated is left out, and every sum is a lower bound.
+γ = 1 never lends: whatever is not evaluated is left out, and every sum is a lower bound. Beside
+the share stands the rank: the heaviest contexts at a position, as many as the *width* says, are
+worth it whatever their share, for what weighs little here may be what the rest of the text needs.
 docs/scoring.md derives the rule, and the two things beside it: *hindsight*, as the text that
 follows is known, and the *first* context at a position, which shows bytes that no other does. It
-also says how θ is chosen: it falls, step by step, until the error that is estimated from the last
-step is below the *tolerance*.
+also says how θ is chosen: it falls, and the width grows, step by step, until the error that is
+estimated from the last step is below the *tolerance*.
 """
 
 from __future__ import annotations
@@ -58,6 +60,9 @@ class Effort(NamedTuple):
             the distributions of next bytes more accurate, for about one context a byte.
         tolerance: θ falls until the estimated error is at most this, in bits a byte; None to
             stay with the one θ.
+        width: so many contexts are worth an evaluation at each position whatever their share, the
+            heaviest of those that cover the text there, as a beam of this width keeps them. It
+            doubles where θ falls by `FINER`.
 
     >>> Effort(theta=1e-2, gamma=0.5).lookahead
     16
@@ -69,6 +74,7 @@ class Effort(NamedTuple):
     rounds: int = 1000
     first: float = 1.0
     tolerance: float | None = None
+    width: int = 0
 
     def worth(self, rho: float, agreed: int) -> bool:
         """Whether a candidate of this share and agreement earns an evaluation.
@@ -107,10 +113,21 @@ class Effort(NamedTuple):
         return self.at(min(self.theta, max(_LEAST, self.tolerance / 5)))
 
     def at(self, theta: float) -> Effort:
-        """The effort with θ at a step; φ falls with it."""
+        """The effort with θ at a step; φ falls with it, and the width grows."""
         if theta == self.theta:
             return self
-        return self._replace(theta=theta, first=min(1.0, self.first * theta / self.theta))
+        width = math.ceil(self.width * wider(self.theta / theta) - 1e-9)
+        first = min(1.0, self.first * theta / self.theta)
+        return self._replace(theta=theta, first=first, width=min(_WIDEST, width))
+
+
+def wider(finer: float) -> float:
+    """By how much the width grows where θ falls by a factor.
+
+    >>> wider(FINER), round(wider(1 / FINER**2), 9)
+    (2.0, 0.25)
+    """
+    return float(2.0 ** (math.log(finer) / math.log(FINER)))
 
 
 def _is(value: object, kind: type) -> bool:
@@ -118,8 +135,8 @@ def _is(value: object, kind: type) -> bool:
     return isinstance(value, kind) and not isinstance(value, bool)
 
 
-#: θ falls no further than this.
-_LEAST = 1e-10
+#: θ falls no further than this, and the width grows no further.
+_LEAST, _WIDEST = 1e-10, 128
 
 
 def for_tolerance(tolerance: float) -> Effort:
@@ -128,27 +145,54 @@ def for_tolerance(tolerance: float) -> Effort:
     Raises:
         SettingError: for what is no positive number.
 
-    >>> for_tolerance(0.01).tolerance
-    0.01
+    >>> for_tolerance(0.02).tolerance, for_tolerance(0.02).width
+    (0.02, 4)
     """
+    _check_tolerance(tolerance)
+    theta = min(1.0, max(1e-6, 2.5 * float(tolerance)))
+    width = max(2, round(4 * wider(0.05 / theta)))
+    return Effort(theta, LENDING, first=theta / 50, tolerance=float(tolerance), width=width)
+
+
+def _check_tolerance(tolerance: float) -> None:
     if not (_is(tolerance, Real) and 0 < tolerance < math.inf):
         raise SettingError(
             f"tolerance is {tolerance!r}: it must be a number above 0, in bits a byte. For no "
             "error at all use preset='exact'."
         )
-    theta = min(0.05, max(1e-6, 5.0 * float(tolerance)))
-    return Effort(theta, LENDING, first=theta / 50, tolerance=float(tolerance))
 
 
 #: The presets, cheapest first: names for tolerances. What each buys is measured in
 #: docs/benchmarks.md.
 PRESETS = {
-    "fast": for_tolerance(0.05),
-    "default": for_tolerance(0.02),
-    "accurate": for_tolerance(0.005),
+    "fast": for_tolerance(0.2),
+    "default": for_tolerance(0.1),
+    "accurate": for_tolerance(0.01),
     # Every token string; exponential in the length of the text. For short texts and tiny models.
     "exact": Effort(theta=0.0, gamma=1.0, lookahead=0),
 }
+
+#: The same at the cursor, as total variations of the next byte's distribution.
+_AT_CURSOR = {"fast": 0.05, "default": 0.02, "accurate": 0.005}
+
+
+def at_cursor(effort: Effort) -> Effort:
+    """The effort for the distribution of the next byte, where a tolerance is a total variation.
+
+    What the last tokens before the cursor may be is all that it takes, and a byte that is typed
+    takes one call: no width there.
+
+    >>> at_cursor(PRESETS["default"]).tolerance, at_cursor(for_tolerance(0.001)).tolerance
+    (0.02, 0.001)
+    """
+    tolerance = effort.tolerance
+    if tolerance is None or not effort.width:
+        return effort
+    for name, preset in PRESETS.items():
+        if effort == preset:
+            tolerance = _AT_CURSOR[name]
+    theta = min(0.05, max(1e-6, 5.0 * tolerance))
+    return Effort(theta, LENDING, first=theta / 50, tolerance=tolerance)
 
 
 def effort_of(preset: str | Effort | None, tolerance: float | None = None) -> Effort:
@@ -158,7 +202,8 @@ def effort_of(preset: str | Effort | None, tolerance: float | None = None) -> Ef
         SettingError: for an unknown name, what is neither a name nor an `Effort`, a preset and a
             tolerance at once, a tolerance that is no positive number, θ outside
             [0, 1], γ outside (0, 1], a lookahead that is no whole number or negative, rounds that
-            are none or less than one, or a negative `first`.
+            are none or less than one, a negative `first`, or a width that is no whole number or
+            negative.
 
     >>> effort_of("exact").theta, effort_of(None, tolerance=0.003).tolerance
     (0.0, 0.003)
@@ -177,7 +222,7 @@ def effort_of(preset: str | Effort | None, tolerance: float | None = None) -> Ef
         raise SettingError(f"unknown preset {preset!r}: choose one of {names}.")
     if not isinstance(preset, Effort):
         raise SettingError(f"the preset is {preset!r}: choose one of {names}, or pass an Effort.")
-    theta, gamma, lookahead, rounds, first, wanted = preset
+    theta, gamma, lookahead, rounds, first, wanted, width = preset
     if not (_is(theta, Real) and 0 <= theta <= 1):
         raise SettingError(f"theta is {theta!r}: it is a share of probability, in [0, 1].")
     if not (_is(gamma, Real) and 0 < gamma <= 1):
@@ -191,7 +236,9 @@ def effort_of(preset: str | Effort | None, tolerance: float | None = None) -> Ef
     if not (_is(first, Real) and first >= 0):
         raise SettingError(f"first is {first!r}: it is a share of probability, 0 or more.")
     if wanted is not None:
-        for_tolerance(wanted)
+        _check_tolerance(wanted)
+    if not (_is(width, Integral) and width >= 0):
+        raise SettingError(f"width is {width!r}: it must be 0 contexts or more, a whole number.")
     return preset
 
 

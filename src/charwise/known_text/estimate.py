@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 #: What a step changed says how much the next ones would: about as much together.
-CHANGED = 0.6
+CHANGED = 0.4
 
 #: What was lent errs by so much of its share, spread over the bytes that follow.
 LENT, FADING = 1.0, 0.7
@@ -39,7 +39,7 @@ def byte_errors(before: Floats | None, after: Floats, lent: Floats, missing: Flo
 
     >>> logs = np.array([0.0, -1.0, -2.0])
     >>> byte_errors(logs, logs - [0, 0, 0.01], np.zeros(3), np.zeros(3)).round(4).tolist()
-    [0.0, 0.006]
+    [0.0, 0.004]
     """
     with np.errstate(invalid="ignore"):
         surprisal = np.nan_to_num(-np.diff(after), nan=0.0, posinf=0.0)

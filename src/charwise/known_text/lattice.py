@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from charwise.known_text.effort import Effort, Tail, agreement, hindsight
 from charwise.known_text.ranges import KnownText
+from charwise.known_text.ranks import Rivals, floors, reaching
 
 #: Rescale when a running sum falls below this, so that long texts do not underflow.
 _SMALL = 1e-120
@@ -30,8 +31,9 @@ _LARGE = 1e300
 #: A pass keeps what it needs to start again from every so many positions.
 _KEPT = 16
 
-#: A candidate lighter than this share of θ is lent without a search for who agrees most.
-_LIGHT = 1e-2
+#: A candidate lighter than this share, and than this part of θ, is lent without a search for who
+#: agrees most.
+_LIGHT, _OF_THETA = 1e-6, 1e-2
 
 #: (token, position where it ends, p_Δ(token | context)).
 Edge = tuple[int, int, float]
@@ -46,20 +48,22 @@ class Vertex:
         tail: its tokens after the root, latest first.
         depth: how many these are.
         starting: masses of the tokens that start with `text[position:][:d + 1]`, for d = 0, 1, …
+        longer: the same without the tokens that end there: those that go on.
         edges: the tokens that spell the next bytes, if the context that they make is not evaluated.
         followed: the evaluated contexts that such tokens make, with their mass.
         children: all evaluated contexts that are one token longer, by that token.
         end: mass of the end tokens.
         next_bytes: what `next_bytes.rows_of` says of it, if that was asked for.
         weight: →p_Δ, and what was lent to it, as of the last pass, in units of its scale there.
+        arrived: the same without what was lent to it there.
 
     >>> Vertex(node=0, position=3, tail=(7, None), depth=1).weight
     0.0
     """
 
     __slots__ = (
-        "children", "depth", "edges", "end", "followed", "next_bytes", "node", "position",
-        "starting", "tail", "weight",
+        "arrived", "children", "depth", "edges", "end", "followed", "longer", "next_bytes", "node",
+        "position", "starting", "tail", "weight",
     )  # fmt: skip
 
     def __init__(
@@ -78,11 +82,15 @@ class Vertex:
         self.depth = depth
         self.starting = starting
         self.edges = list(edges)
+        self.longer = list(starting)
+        for _, stop, mass in edges:
+            if (d := stop - position - 1) < len(self.longer):
+                self.longer[d] = max(0.0, self.longer[d] - mass)
         self.followed: list[tuple[Vertex, float]] = []
         self.children: dict[int, Vertex] = {}
         self.end = end
         self.next_bytes: NDArray[np.float64] | None = None
-        self.weight = 0.0
+        self.weight = self.arrived = 0.0
 
     def follow(self, token: int, child: Vertex) -> None:
         """Let a token lead to a context that was evaluated; one of no mass adds nothing to it."""
@@ -184,6 +192,7 @@ class Lattice:
         log_prefix: `[len(text) + 1]` log →p(text[:t]), nats, as of the last pass.
         missing: `[len(text) + 1]` share of the mass at t that was left out there.
         lent: `[len(text) + 1]` share of the mass at t that was lent to another context there.
+        floor: `[len(text) + 1]` least share that is worth an evaluation by its rank there.
         error: `[len(text) + 1]` estimated error of log p(text[t - 1] | text[:t - 1]), nats.
 
     >>> from charwise.tokens.index import SortedVocabulary
@@ -207,6 +216,7 @@ class Lattice:
         self.log_prefix: NDArray[np.float64] = np.full(size, -np.inf)
         self.missing: NDArray[np.float64] = np.zeros(size)
         self.lent: NDArray[np.float64] = np.zeros(size)
+        self.floor: NDArray[np.float64] = np.full(size, np.inf)
         self.error: NDArray[np.float64] = np.zeros(size)
         self._seen = _Seen()
         # Where passes may start again: the first place, and those kept on the way; before where
@@ -364,12 +374,15 @@ class Lattice:
         """Lend or leave out the candidates that end at t, and add them to those seen."""
         here = self.at[t]
         lend = bool(here) and self.effort.gamma < 1.0
-        light = self.effort.theta * _LIGHT
         missing = lent = 0.0
+        light = min(_LIGHT, self.effort.theta * _OF_THETA)
+        for vertex in here:
+            vertex.arrived = vertex.weight
+        heaviest = max(here, key=lambda vertex: vertex.weight, default=self.root)
         for parent, token, weight in candidates:
             rho, agreed = weight / total, -1
             if lend:
-                to = here[0]
+                to = heaviest
                 if rho >= light:
                     to, agreed = self._closest(t, (token, parent.tail), weight)
                 to.weight += weight
@@ -393,11 +406,13 @@ class Lattice:
         position, rho = np.array(seen.positions), np.array(seen.shares)
         rise = hindsight(self.log_prefix[start:stop])[position - start]
         share = np.minimum(1.0, rho * rise)
+        self._rank(stop)
+        heavy = rho >= self.floor[position]
         alone = np.array([not here for here in self.at[start:stop]])[position - start]
-        maybe = ((share >= effort.theta) | (alone & (rho >= effort.first))) & (rho > 0)
+        maybe = (share >= effort.theta) | (alone & (rho >= effort.first)) | heavy
         chosen = []
-        for n in np.flatnonzero(maybe).tolist():
-            if alone[n] or effort.worth(float(share[n]), self._agreed(seen, n)):
+        for n in np.flatnonzero(maybe & (rho > 0)).tolist():
+            if alone[n] or heavy[n] or effort.worth(float(share[n]), self._agreed(seen, n)):
                 chosen.append(n)
         # Whatever θ is, the better part is never left out.
         for t in np.setdiff1d(position[self.missing[position] > 0.5], position[chosen]).tolist():
@@ -406,6 +421,23 @@ class Lattice:
             Wanted(seen.shares[n], seen.parents[n], seen.tokens[n], seen.positions[n])
             for n in chosen
         ]
+
+    def _rank(self, stop: int) -> None:
+        """Set the floors of all positions that the last pass covered."""
+        if not self.effort.width:
+            return
+        start, seen = self.frozen, self._seen
+        first = max(0, start - self.known.deepest)
+        some = [vertex for here in self.at[first:stop] for vertex in here if vertex.weight > 0]
+        positions = [vertex.position for vertex in some]
+        weights = np.array([vertex.weight for vertex in some])
+        at, weights = reaching(positions, weights, [vertex.longer for vertex in some])
+        scale = np.array(self.log_scale)[np.repeat(positions, [len(v.longer) + 1 for v in some])]
+        at = np.minimum(at, len(self.log_prefix) - 1)
+        with np.errstate(invalid="ignore", over="ignore"):
+            shares = np.nan_to_num(weights * np.exp(scale - self.log_prefix[at]), posinf=0.0)
+        rivals = Rivals(np.append(at, seen.positions).astype(int), np.append(shares, seen.shares))
+        self.floor[start:stop] = floors(rivals, start, stop, self.effort.width)
 
     def _agreed(self, seen: _Seen, n: int) -> int:
         """On how many tokens a candidate agrees with an evaluated context at its position."""
@@ -418,11 +450,12 @@ class Lattice:
     def _closest(self, t: int, tail: Tail, weight: float = 0.0) -> tuple[Vertex, int]:
         """The evaluated context at t that agrees longest with these tokens, and how long.
 
-        Of several, the heaviest; never one that is lighter than this weight.
+        Of several, the heaviest. None that arrived there lighter than this weight: it would grow
+        out of all proportion, a loan on a loan.
         """
-        best, longest = self.at[t][0], -1
+        best, longest = max(self.at[t], key=lambda vertex: vertex.arrived), -1
         for vertex in self.at[t]:
-            agreed = agreement(tail, vertex.tail) if vertex.weight >= weight else -1
-            if agreed > longest or (agreed == longest and vertex.weight > best.weight):
+            agreed = agreement(tail, vertex.tail) if vertex.arrived >= weight else -1
+            if agreed > longest or (agreed == longest and vertex.arrived > best.arrived):
                 best, longest = vertex, agreed
         return best, max(0, longest)

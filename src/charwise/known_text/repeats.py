@@ -165,7 +165,8 @@ class Repeats:
             return None
         trial.reached = min(len(places), 2 * done)
         tokens = self._respelled(places[: trial.reached])[len(trial.tokens) :]
-        if len(tokens) > self.left:
+        deep = trial.parent.depth + len(trial.tokens) + len(tokens)
+        if len(tokens) > self.left or (self.deepest is not None and deep > self.deepest):
             if len(places) >= OFTEN:
                 self.untried.append(trial.respelling)
             trial.reached = done

@@ -37,14 +37,18 @@ LEAST, CONTEXTS = 16, 320
 #: Canonical tokens of the first portion: how hard the text is, is not known yet.
 _FIRST = 32
 
+#: What repeats is respelled where that may reach this share, or θ.
+_REACH = 0.05
+
 #: With a tolerance, all contexts are evaluated where there are so few.
 _FEW = 64
 
 #: Contexts that any text may take, beside those that its length allows.
 _SPARE = 600
 
-#: Most rounds with one θ on the way to a tolerance: what is left then is wanted by the next θ too.
-_STEP = 12
+#: Most rounds with the first θ, and with each later one, on the way to a tolerance: what is left
+#: then is wanted by the next θ too. The first is for the estimate of what the second leaves.
+_BEGINNING, _STEP = 2, 10
 
 
 class Portion(NamedTuple):
@@ -204,7 +208,8 @@ class Rounds:
         """What to evaluate next for a portion; nothing when its error is small enough."""
         self.lattice.sum(portion.stop)
         while True:
-            busy = self._in_step < _STEP or self._effort.tolerance is None
+            most = _BEGINNING if self._before is None else _STEP
+            busy = self._in_step < most or self._effort.tolerance is None
             if busy and self._taken < self._effort.rounds and self.contexts < self._at_most:
                 branches = [*self._respell(portion), *self.plan(self.lattice.wanted(portion.stop))]
                 if branches:
@@ -262,7 +267,7 @@ class Rounds:
                 index,
                 begin,
                 min(portion.stop, len(self.known.text) - (not self.through)),
-                self.effort.theta,
+                min(_REACH, self.effort.theta),
                 max(512, size),
                 self.deepest,
             )
@@ -309,7 +314,8 @@ class Rounds:
         branches = []
         for candidate in sorted(wanted, key=lambda wanted: wanted.rho, reverse=True):
             rho, parent, token, position = candidate
-            if self._rejoins(rho, candidate.tail, chosen[position]):
+            heavy = rho >= self.lattice.floor[position]
+            if not heavy and self._rejoins(rho, candidate.tail, chosen[position]):
                 continue
             if self._too_deep(parent.depth + 1):
                 continue
@@ -335,11 +341,12 @@ class Rounds:
             tail, depth = (token, tail), depth + 1
             if position >= len(self.known.text) or self._too_deep(depth):
                 break
-            if not self.effort.worth(rho, 0):
-                break
-            there = [vertex.tail for vertex in self.lattice.at[position]]
-            if self._rejoins(rho, tail, [*there, *chosen.get(position, ())]):
-                break
+            if rho < self.lattice.floor[position]:
+                if not self.effort.worth(rho, 0):
+                    break
+                there = [vertex.tail for vertex in self.lattice.at[position]]
+                if self._rejoins(rho, tail, [*there, *chosen.get(position, ())]):
+                    break
             tokens.append(token)
         return tokens
 

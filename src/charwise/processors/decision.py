@@ -24,7 +24,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from charwise.errors import HealingError, SettingError, check_count
+from charwise.errors import HealingError, SettingError, check_count, shown
 from charwise.healing import allowed_next, remaining
 from charwise.tokens.index import SortedVocabulary
 
@@ -85,11 +85,13 @@ class Decisions:
         >>> Decisions(SortedVocabulary(Vocabulary.from_bytes([b"a"]))).check(b"aa")
         """
         if not isinstance(forced, bytes):
-            raise SettingError(f"a forced text is bytes, as healing.cut returns, not {forced!r}.")
+            raise SettingError(
+                f"a forced text is bytes, as healing.cut returns, not {shown(forced)}."
+            )
         if not self.index.spellable(forced):
             raise HealingError(
-                f"no token string of this vocabulary spells {forced!r}, so it cannot be forced. "
-                "Check that the index belongs to the model."
+                f"no token string of this vocabulary spells {shown(forced)}, so it cannot be "
+                "forced. Check that the index belongs to the model."
             )
 
     def check_columns(self, columns: int) -> None:

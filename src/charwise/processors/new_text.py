@@ -11,7 +11,7 @@ import codecs
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from charwise.errors import HealingError, SettingError
+from charwise.errors import HealingError, SettingError, shown
 from charwise.healing import Rule, cut, prompt_ids
 from charwise.infill import owed, request
 from charwise.template import Template, cut_written, with_sentinels
@@ -185,7 +185,9 @@ class Continuation:
         may_be_lost: bool = False,
     ) -> None:
         if not isinstance(forced, bytes):
-            raise SettingError(f"a forced text is bytes, as healing.cut returns, not {forced!r}.")
+            raise SettingError(
+                f"a forced text is bytes, as healing.cut returns, not {shown(forced)}."
+            )
         self.left = forced
         self.tokens = 0
         self.counted = 0
@@ -243,19 +245,34 @@ class Continuation:
         """Count a token that ended the text and has no text of its own."""
         if not self.ended:
             self._count(not self.left)
-            if not self.left and self._new.endswith(self._ending):
-                del self._new[len(self._new) - len(self._ending) :]
+            self.close()
+
+    def close(self) -> None:
+        """A token ended the text: the ending is no part of it.
+
+        >>> new = Continuation(Vocabulary.from_bytes([b"in", b"dex"]), b"", ending=b"ex")
+        >>> new.add([0, 1]), new.close(), new.take(final=True)
+        (None, None, 'ind')
+        """
+        if not self.left and self._new.endswith(self._ending):
+            del self._new[len(self._new) - len(self._ending) :]
 
     def take(self, final: bool = False) -> str:
         """New text not handed out yet, without what may begin a stop string or the ending."""
         end = len(self._new)
         if not (final or self.ended):
             held = 0 if self._include_stop else self._stops.held(self._new)
-            begun = len(self._ending) - len(owed(self._new, self._ending))
-            end = max(self._taken, end - max(held, begun))
+            end = max(self._taken, end - max(held, self._begun_ending()))
         part = self._new[self._taken : end]
         self._taken += len(part)
         return self._decoder.decode(part)
+
+    def _begun_ending(self) -> int:
+        """How many bytes at the end of the text may be the ending, or begin it."""
+        if not self._ending:
+            return 0
+        last = bytes(self._new[-len(self._ending) :])
+        return len(self._ending) - len(owed(last, self._ending))
 
     def _count(self, beyond: bool) -> None:
         self.tokens += 1
@@ -290,7 +307,7 @@ class Continuation:
 
 def _left_the_text(left: bytes, token: str) -> HealingError:
     return HealingError(
-        f"the completion must go on with {left!r}, but the engine wrote {token}: it was not "
+        f"the completion must go on with {shown(left)}, but the engine wrote {token}: it was not "
         "masked. Check that charwise's logits processor is installed where the engine runs, and "
         "that no other setting (allowed tokens, bad words, a grammar) forbids that text."
     )

@@ -29,7 +29,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from charwise.errors import CharwiseError, EngineError, SettingError, check_count
+from charwise.errors import CharwiseError, EngineError, SettingError, check_count, shown
 from charwise.healing import Rule
 from charwise.processors.decision import Decisions
 from charwise.processors.new_text import Reader, heal_prompt
@@ -87,7 +87,7 @@ def heal_request(
     """
     kept, forced, given_back, _ = heal_prompt(prompt, index, rule)
     if not isinstance(sampling_params or {}, Mapping):
-        raise SettingError(f"sampling_params is {sampling_params!r}: give a dict.")
+        raise SettingError(f"sampling_params is {shown(sampling_params)}: give a dict.")
     sampling = dict(sampling_params or {})
     if (sampling.get("beam_width") or 1) != 1:
         raise SettingError(

@@ -30,24 +30,24 @@ def prompt_pieces(lm: CharLM, asked: Asked) -> list[Piece]:
     [b'import', b' os']
     """
     sides = sides_of(asked, lm.vocabulary)
-    opening = [Piece(b"", 0.0, id) for id in sides.opening]
-    if not sides.before:
+    before, ids = _ids(lm, asked, sides)
+    opening = [Piece(b"", 0.0, id) for id in before]
+    if not ids:
         return opening
-    ids = _ids(lm, asked, sides)
     return opening + (_exact(lm, sides, ids) if asked.mode == "exact" else _own(lm, sides, ids))
 
 
-def _ids(lm: CharLM, asked: Asked, sides: Sides) -> list[int]:
-    """The tokens of the text: as they were given, or canonical."""
+def _ids(lm: CharLM, asked: Asked, sides: Sides) -> tuple[list[int], list[int]]:
+    """What comes before the text, and the tokens of it: as they were given, or canonical."""
     vocabulary = lm.vocabulary
     if isinstance(asked.prompt, str | bytes):
-        return vocabulary.encode(sides.before)
+        return [], vocabulary.encode(sides.before)
     given = vocabulary.encode_prompt(asked.prompt)
     size, at = 0, len(given)
     while at > 0 and size < len(sides.before):
         at -= 1
         size += len(vocabulary.tokens[given[at]] or b"")
-    return given[at:]
+    return given[:at], given[at:]
 
 
 def _exact(lm: CharLM, sides: Sides, ids: list[int]) -> list[Piece]:

@@ -217,7 +217,8 @@ class Score:
         >>> [row.text for row in score.spans([(0, 6), (10, 12)])]
         ['import', 'py']
         """
-        size = len(self._characters[0] if unit == "character" else self.raw)
+        bytewise = isinstance(unit, str) and unit == "byte"
+        size = len(self.raw if bytewise else self._characters[0])
         good = spans.in_order(offsets, size, unit)
         return self._char_spans(good) if unit == "character" else self._byte_spans(good)
 

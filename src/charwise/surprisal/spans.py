@@ -21,7 +21,14 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from charwise.errors import MissingExtraError, SettingError, SpanError, ZeroProbabilityError
+from charwise.errors import (
+    MissingExtraError,
+    SettingError,
+    SpanError,
+    ZeroProbabilityError,
+    items,
+    shown,
+)
 
 if TYPE_CHECKING:
     import pandas
@@ -222,8 +229,8 @@ def words(string: str, convention: str) -> list[tuple[int, int]]:
     """
     if not isinstance(convention, str) or convention not in WORDS:
         raise SettingError(
-            f"unknown convention {convention!r}: the whitespace between two words belongs to the "
-            "second ('leading'), to the first ('trailing'), or to neither ('none')."
+            f"unknown convention {shown(convention)}: the whitespace between two words belongs to "
+            "the second ('leading'), to the first ('trailing'), or to neither ('none')."
         )
     return matches(string, WORDS[convention])
 
@@ -241,11 +248,13 @@ def matches(string: str, pattern: str | re.Pattern[str]) -> list[tuple[int, int]
     try:
         found = [match.span() for match in re.finditer(pattern, string)]
     except (re.error, TypeError) as error:
-        raise SettingError(f"the pattern {pattern!r} is no regular expression: {error}.") from None
+        raise SettingError(
+            f"the pattern {shown(pattern)} is no regular expression: {error}."
+        ) from None
     for n, (start, end) in enumerate(found):
         if start == end:
             raise SpanError(
-                f"match {n} of the pattern {pattern!r} is empty, at character {start}: use a "
+                f"match {n} of the pattern {shown(pattern)} is empty, at character {start}: use a "
                 "pattern that matches at least one character.",
                 n,
             )
@@ -262,13 +271,14 @@ def in_order(pairs: Iterable[Sequence[int]], size: int, unit: Unit) -> list[tupl
     >>> in_order([(0, 2), (2, 3)], 3, "character")
     [(0, 2), (2, 3)]
     """
-    if unit not in ("character", "byte"):
-        raise SettingError(f"unknown unit {unit!r}: offsets count 'character' or 'byte'.")
-    if not isinstance(pairs, Iterable):
-        raise SettingError(f"spans are pairs of integers (start, end), not {pairs!r}.")
+    if not isinstance(unit, str) or unit not in ("character", "byte"):
+        raise SettingError(f"unknown unit {shown(unit)}: offsets count 'character' or 'byte'.")
+    listed = items(pairs)
+    if listed is None:
+        raise SettingError(f"spans are pairs of integers (start, end), not {shown(pairs)}.")
     good: list[tuple[int, int]] = []
     before = 0
-    for n, pair in enumerate(pairs):
+    for n, pair in enumerate(listed):
         start, end = _two_integers(n, pair)
         wrong = (
             f"it begins before {unit} 0"
@@ -295,7 +305,9 @@ def _two_integers(n: int, pair: Sequence[int]) -> tuple[int, int]:
     try:
         start, end = map(operator.index, pair)
     except (TypeError, ValueError):
-        raise SpanError(f"span {n} is {pair!r}: a span is two integers (start, end).", n) from None
+        raise SpanError(
+            f"span {n} is {shown(pair)}: a span is two integers (start, end).", n
+        ) from None
     return start, end
 
 

@@ -19,7 +19,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from charwise.errors import SettingError, TokenizationError, VocabularyError
+from charwise.errors import SettingError, TokenizationError, VocabularyError, shown
 from charwise.tokens.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -109,7 +109,9 @@ class SortedVocabulary:
                 return len(self.vocabulary.tokens[id] or b"")
         except (IndexError, TypeError):
             pass
-        raise TokenizationError(f"{id!r} is not a token id: the width is {self.vocabulary.width}.")
+        raise TokenizationError(
+            f"{shown(id)} is not a token id: the width is {self.vocabulary.width}."
+        )
 
     def range(self, prefix: bytes) -> tuple[int, int]:
         """The range [lo, hi), in sorted order, of the tokens that start with `prefix`.
@@ -145,7 +147,7 @@ class SortedVocabulary:
         try:
             prefix = self.sorted[hi - 1][:depth] + bytes([byte])
         except (TypeError, ValueError):
-            raise SettingError(f"{byte!r} is no byte: it is a number from 0 to 255.") from None
+            raise SettingError(f"{shown(byte)} is no byte: it is a number from 0 to 255.") from None
         lo = bisect_left(self.sorted, prefix, lo, hi)
         after = _successor(prefix)
         return lo, hi if after is None else bisect_left(self.sorted, after, lo, hi)
@@ -353,7 +355,7 @@ class SortedVocabulary:
 
 
 def _no_bytes(prefix: object) -> SettingError:
-    return SettingError(f"the index is asked about bytes, not about {prefix!r}.")
+    return SettingError(f"the index is asked about bytes, not about {shown(prefix)}.")
 
 
 def _device(name: torch.device | str) -> torch.device:
@@ -361,8 +363,8 @@ def _device(name: torch.device | str) -> torch.device:
 
     try:
         return torch.device(name)
-    except (RuntimeError, TypeError):
-        raise SettingError(f"there is no device {name!r}.") from None
+    except (RuntimeError, TypeError, ValueError, OverflowError):
+        raise SettingError(f"there is no device {shown(name)}.") from None
 
 
 def _successor(prefix: bytes) -> bytes | None:

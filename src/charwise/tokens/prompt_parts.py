@@ -9,7 +9,7 @@ import operator
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import TypeGuard
 
-from charwise.errors import TokenizationError
+from charwise.errors import TokenizationError, shown
 
 #: Text, bytes, or a list of those and of token ids.
 Prompt = str | bytes | bytearray | memoryview | Sequence["str | bytes | int"]
@@ -64,11 +64,11 @@ def _part(part: object) -> str | bytes | int:
         return operator.index(part)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         raise TokenizationError(
-            f"a part of a prompt is text, bytes or a token id, not {part!r}."
+            f"a part of a prompt is text, bytes or a token id, not {shown(part)}."
         ) from None
 
 
 def _no_prompt(prompt: object) -> TokenizationError:
     return TokenizationError(
-        f"a prompt is text, bytes, or a list of texts and token ids, not {prompt!r}."
+        f"a prompt is text, bytes, or a list of texts and token ids, not {shown(prompt)}."
     )

@@ -7,10 +7,10 @@ and of two that are complete at the same byte the longer.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 
-from charwise.errors import SettingError
+from charwise.errors import SettingError, items, shown
 from charwise.tokens.canonical import to_bytes
 
 #: One stop string, or several.
@@ -34,13 +34,13 @@ class Stops:
     def __init__(self, stop: StopStrings = None) -> None:
         if stop is None:
             stop = ()
-        given = [stop] if isinstance(stop, str | bytes) else stop
-        if isinstance(given, Mapping) or not isinstance(given, Iterable):
-            raise SettingError(f"stop is {stop!r}: give a string, or a list of strings.")
+        given = [stop] if isinstance(stop, str | bytes) else items(stop)
+        if given is None:
+            raise SettingError(f"stop is {shown(stop)}: give a string, or a list of strings.")
         strings = []
         for string in given:
             if not isinstance(string, str | bytes):
-                raise SettingError(f"a stop string is text or bytes, not {string!r}.")
+                raise SettingError(f"a stop string is text or bytes, not {shown(string)}.")
             if not string:
                 raise SettingError("a stop string is empty: it would stop before anything is new.")
             strings.append(to_bytes(string))

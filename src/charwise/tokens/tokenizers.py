@@ -186,15 +186,24 @@ def _exact_encoder(backend: Any, added: dict[int, Any]) -> Callable[[str], list[
     return _TextEncoder(exact, renamed)
 
 
+#: Characters of a text that takes milliseconds to encode.
+_LONG = 2**14
+
+
 class _TextEncoder:
-    """A picklable `str → ids`."""
+    """A picklable `str → ids`, which lets other threads run meanwhile if it takes long."""
 
     def __init__(self, tokenizer: Any, renamed: dict[int, int]) -> None:
         self.tokenizer = tokenizer
         self.renamed = renamed
 
     def __call__(self, text: str) -> list[int]:
-        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False).ids
+        ids: list[int]
+        if len(text) < _LONG:
+            ids = self.tokenizer.encode(text, add_special_tokens=False).ids
+        else:  # `encode` holds the interpreter's lock, and keeps track of positions
+            [found] = self.tokenizer.encode_batch_fast([text], add_special_tokens=False)
+            ids = found.ids
         return [self.renamed.get(id, id) for id in ids] if self.renamed else ids
 
 

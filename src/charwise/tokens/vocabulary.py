@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from charwise.errors import TokenizationError, VocabularyError
+from charwise.errors import TokenizationError, VocabularyError, items, shown
 from charwise.tokens.canonical import Canonical, to_bytes
 from charwise.tokens.prompt_parts import Prompt, is_text, parts_of
 
@@ -61,7 +61,7 @@ class Vocabulary:
     ) -> None:
         ends = tuple(sorted(set(_ids("end_ids", end_ids))))
         if special is not None and not isinstance(special, Mapping):
-            raise VocabularyError(f"special is {special!r}: give a dict, id → spelling.")
+            raise VocabularyError(f"special is {shown(special)}: give a dict, id → spelling.")
         self.special = dict(special or {})
         self.tokens = _checked(tokens, ends, self.special, width)
         self.end_ids = ends
@@ -70,7 +70,7 @@ class Vocabulary:
             bos_rule = "as given." if self.bos_ids else "no start token: none was given."
         self.bos_rule = bos_rule
         if not isinstance(lead, bytes):
-            raise VocabularyError(f"lead is {lead!r}: it is bytes.")
+            raise VocabularyError(f"lead is {shown(lead)}: it is bytes.")
         self.lead = lead
         for id in (*self.end_ids, *self.bos_ids):
             if not 0 <= id < self.width:
@@ -229,6 +229,7 @@ class Vocabulary:
         >>> Vocabulary.from_bytes([b"a", b"bc"]).encode_beginning(b"aab")
         [0, 0]
         """
+        data = to_bytes(data)
         end = len(data)
         while True:
             try:
@@ -254,7 +255,7 @@ class Vocabulary:
             elif 0 <= part < self.width:
                 ids.append(part)
             else:
-                raise TokenizationError(f"{part} is not a token id: the width is {self.width}.")
+                raise _no_id(part, self.width)
         return ids
 
     def decode(self, ids: Iterable[int]) -> bytes:
@@ -268,14 +269,18 @@ class Vocabulary:
         """
         out = []
         try:
+            if is_text(ids):
+                raise TypeError
             for id in ids:
                 if not 0 <= id < len(self.tokens):
-                    raise TokenizationError(f"{id} is not a token id: the width is {self.width}.")
+                    raise _no_id(id, self.width)
                 out.append(self.tokens[id] or b"")
         except (TypeError, ValueError, RuntimeError) as error:  # the last is torch's
             if isinstance(error, TokenizationError):
                 raise
-            raise TokenizationError(f"token ids are a list of integers, not {ids!r}.") from None
+            raise TokenizationError(
+                f"token ids are a list of integers, not {shown(ids)}."
+            ) from None
         return b"".join(out)
 
     def __len__(self) -> int:
@@ -289,6 +294,10 @@ class Vocabulary:
         )
 
 
+def _no_id(id: object, width: int) -> TokenizationError:
+    return TokenizationError(f"{shown(id)} is not a token id: the width is {width}.")
+
+
 def _ids(name: str, ids: object) -> list[int]:
     """Ids as integers, or a `VocabularyError`."""
     try:
@@ -296,7 +305,7 @@ def _ids(name: str, ids: object) -> list[int]:
             raise TypeError
         return [operator.index(id) for id in ids]  # type: ignore[attr-defined]
     except (TypeError, ValueError):
-        raise VocabularyError(f"{name} is {ids!r}: give a list of token ids.") from None
+        raise VocabularyError(f"{name} is {shown(ids)}: give a list of token ids.") from None
 
 
 def _checked(
@@ -306,18 +315,19 @@ def _checked(
     width: int | None,
 ) -> tuple[bytes | None, ...]:
     """Token bytes as a tuple as long as the output layer is wide, or a `VocabularyError`."""
-    if is_text(tokens) or isinstance(tokens, Mapping) or not isinstance(tokens, Iterable):
+    listed = items(tokens)
+    if listed is None:
         raise VocabularyError(
             f"tokens is of type {type(tokens).__name__}: give a list of bytes, by id."
         )
     if width is not None and (
         isinstance(width, bool) or not isinstance(width, Integral) or width < 1
     ):
-        raise VocabularyError(f"width is {width!r}: it is how many logits the model has.")
+        raise VocabularyError(f"width is {shown(width)}: it is how many logits the model has.")
     checked: list[bytes | None] = []
-    for id, token in enumerate(tokens):
+    for id, token in enumerate(listed):
         if token is not None and not isinstance(token, bytes):
-            raise VocabularyError(f"token {id} is {token!r}: tokens must be bytes or None.")
+            raise VocabularyError(f"token {id} is {shown(token)}: tokens must be bytes or None.")
         if token == b"" and id not in special and id not in end_ids:
             raise VocabularyError(
                 f"token {id} has no bytes. A token of text must add at least one byte (κ must be "

@@ -17,6 +17,9 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Message, Receive, Send], Awaitable[None]]
 Result = TypeVar("Result")
 
+#: Choices of one chunk that are read on the event loop; more take a while, and others have a turn.
+_AT_ONCE = 16
+
 
 async def exchange(
     app: App,
@@ -106,7 +109,10 @@ async def _respond(
             if "error" in chunk:
                 await send_json(send, status_of(chunk), chunk, [])
                 return
-            answers[number].add(_with_choices(chunk))
+            if len(_with_choices(chunk)["choices"]) > _AT_ONCE:
+                await asyncio.to_thread(answers[number].add, chunk)
+            else:
+                answers[number].add(chunk)
             if answers[number].ended:
                 calls[number].gone.set()
         if not left.done():

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteriaList
 
-from charwise.errors import SettingError, check_count
+from charwise.errors import SettingError, check_count, shown
 from charwise.processors.transformers.limits import Limits, Stop
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.vocabulary import Vocabulary
@@ -30,8 +30,8 @@ def check_arguments(
     Raises:
         SettingError: what it is, and what to do.
     """
-    if how not in ("mask", "exact"):
-        raise SettingError(f"how is {how!r}: use 'mask' or 'exact'.")
+    if not isinstance(how, str) or how not in ("mask", "exact"):
+        raise SettingError(f"how is {shown(how)}: use 'mask' or 'exact'.")
     if not hasattr(model, "generate") or not hasattr(model, "config"):
         raise SettingError(
             f"{type(model).__name__} is no model of transformers: give a causal language model."

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from transformers import LogitsProcessor
 
-from charwise.errors import HealingError, SettingError, check_count
+from charwise.errors import HealingError, SettingError, check_count, shown
 from charwise.processors.decision import Decisions
 from charwise.tokens.index import SortedVocabulary
 
@@ -59,7 +59,9 @@ class HealingLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
         if isinstance(forced, bytes):
             forced = (forced,)
         if isinstance(forced, str) or not isinstance(forced, Iterable):
-            raise SettingError(f"forced is {forced!r}: give a list of bytes, one for each row.")
+            raise SettingError(
+                f"forced is {shown(forced)}: give a list of bytes, one for each row."
+            )
         self.forced = tuple(forced)
         self.prompt_length = prompt_length
         if not self.forced:
@@ -111,7 +113,8 @@ class HealingLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
 
     def _blocked(self, left: bytes, row: int) -> HealingError:
         return HealingError(
-            f"row {row} must continue with {left!r}, but every token that may do so already had "
-            "the score −inf: another processor forbids them all. Put the healing processor before "
-            "those that truncate (top-k, top-p), and look for suppressed tokens or bad words."
+            f"row {row} must continue with {shown(left)}, but every token that may do so already "
+            "had the score −inf: another processor forbids them all. Put the healing processor "
+            "before those that truncate (top-k, top-p), and look for suppressed tokens or bad "
+            "words."
         )

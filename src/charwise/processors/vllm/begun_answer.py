@@ -8,6 +8,7 @@ token must reproduce the forced text, the mask is exact, and is used.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from charwise.processors.openai.answer import Answer
 from charwise.processors.openai.request import HEAL, Message
 from charwise.processors.vllm.arguments import without_heal
 from charwise.processors.vllm.exact import Asking, chosen, members_from, needs_search
+from charwise.processors.vllm.gate import Headers
 from charwise.processors.vllm.openai_request import most_tokens
 from charwise.processors.vllm.prompts import served
 from charwise.processors.vllm.structured import constraint
@@ -64,13 +66,29 @@ def check(request: Message, prompts: int) -> None:
         )
 
 
-async def begun(state: Any, request: Message, answers: Sequence[Answer]) -> list[Answer]:
+def priority_of(request: Message, headers: Headers) -> int:
+    """The priority that vLLM gives a request: the header goes first; 0 for what it will refuse.
+
+    >>> priority_of({"priority": 2}, []), priority_of({}, [(b"x-vllm-priority", b"-1")])
+    (2, -1)
+    """
+    shown = next((value for name, value in headers if name == b"x-vllm-priority"), b"")
+    given = request.get("priority")
+    with suppress(ValueError):
+        given = int(shown)
+    return given if type(given) is int and abs(given) < 2**63 else 0
+
+
+async def begun(
+    state: Any, request: Message, answers: Sequence[Answer], headers: Headers = ()
+) -> list[Answer]:
     """An answer for each choice, which goes on from a member; asked of the engine itself.
 
     Args:
         state: of vLLM's application.
         request: as the client sent it.
         answers: as planned, one for each prompt.
+        headers: of the request.
 
     Raises:
         HealingError: members that cannot be found.
@@ -87,8 +105,7 @@ async def begun(state: Any, request: Message, answers: Sequence[Answer]) -> list
     given = {name: value for name, value in request.items() if value is not None}
     salt = request.get("cache_salt")
     salt = salt if isinstance(salt, str) else None  # vLLM refuses any other
-    priority = request.get("priority")
-    priority = priority if type(priority) is int and abs(priority) < 2**63 else 0  # likewise
+    priority = priority_of(request, headers)
     found: list[Answer] = []
     for number, answer in enumerate(answers):
         healed = answer.healed

@@ -23,7 +23,7 @@ import torch
 from vllm.v1.sample.logits_processor import LogitsProcessor as V1LogitsProcessor
 from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 
-from charwise.errors import CharwiseError, SettingError
+from charwise.errors import CharwiseError, SettingError, shown
 from charwise.processors.decision import Decisions
 from charwise.processors.ending import hold_end_of_
 from charwise.processors.vllm.prompts import (
@@ -216,9 +216,9 @@ def asked_of(sampling_params: Any) -> Asked:
     for name in arguments:
         if name.startswith(PREFIX) and name not in (FORCED, ENDING):
             raise SettingError(
-                f"unknown argument {name!r}: the logits processor knows {FORCED!r} and {ENDING!r}, "
-                "bytes to begin and to end with, in hexadecimal. charwise_heal needs the "
-                "middleware in front of it: start vLLM with --middleware "
+                f"unknown argument {shown(name)}: the logits processor knows {FORCED!r} and "
+                f"{ENDING!r}, bytes to begin and to end with, in hexadecimal. charwise_heal needs "
+                "the middleware in front of it: start vLLM with --middleware "
                 "charwise.processors.vllm.middleware.HealingMiddleware."
             )
     return Asked(_bytes_of(arguments, FORCED), _bytes_of(arguments, ENDING))
@@ -232,7 +232,7 @@ def _bytes_of(arguments: Mapping[str, Any], name: str) -> bytes:
         return bytes.fromhex(value)
     except (TypeError, ValueError):
         raise SettingError(
-            f"{name} is {value!r}: it must be the bytes to force, in hexadecimal."
+            f"{name} is {shown(value)}: it must be the bytes to force, in hexadecimal."
         ) from None
 
 

@@ -121,7 +121,8 @@ class HealingMiddleware:
             outcome = Outcome(found) if isinstance(found, str) else Outcome.of(found)
             if begun_answer.is_asked(request) and not isinstance(found, str):
                 outcome = outcome._replace(how="exact")
-                asked = begun_answer.begun(scope["app"].state, request, found)
+                state, headers = scope["app"].state, scope["headers"]
+                asked = begun_answer.begun(state, request, found, headers)
                 drawn = await while_connected(receive, asked)
                 if drawn is None:
                     return

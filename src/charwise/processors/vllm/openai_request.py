@@ -16,6 +16,9 @@ from charwise.processors.vllm.structured import constraint, with_literal
 from charwise.processors.vllm.suffix import SUFFIX, ending, right_rule, suffix_of, texts_of
 from charwise.tokens.stops import Stops
 
+#: So many completions are read as a stream.
+FEW = 16
+
 #: Fields that cannot go with healing, and why.
 UNFIT = {
     "use_beam_search": "vLLM does not call logits processors in a beam search",
@@ -152,9 +155,10 @@ def reproducing(
 
     Short completions and streams are ended when `most` tokens are counted, so that vLLM is asked
     for as many more as the forced text can have tokens; else as many as the prompt gave back are
-    added, since the rest of the answer is cut off only when all of it is there. Stop strings of
-    which a match could begin in the forced text are searched here alone, on a stream, so that vLLM
-    can be told to end; likewise all, where they do not count for the first tokens.
+    added, since the rest of the answer is cut off only when all of it is there. Many short ones are
+    not streamed: an event for each token of each would keep the server busy for longer. Stop
+    strings of which a match could begin in the forced text are searched here alone, on a stream, so
+    that vLLM can be told to end; likewise all, where they do not count for the first tokens.
     """
     body = body | {"return_token_ids": True}
     if not healed.forced:
@@ -174,8 +178,9 @@ def reproducing(
     if len(safe) < len(stops.strings):
         body |= {"stop": safe, "stream": True}
     if most is not None:
-        if most <= SHORT:
+        if most <= SHORT and (request.get("n") or 1) <= FEW:
             body["stream"] = True
-        more = len(healed.forced) if body.get("stream") else healed.given_back
+        exactly = most <= SHORT or body.get("stream")
+        more = len(healed.forced) if exactly else healed.given_back
         body["max_tokens"] = min(most + more, limits.window - len(healed.kept))
     return body

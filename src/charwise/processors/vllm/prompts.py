@@ -9,7 +9,7 @@ from functools import cached_property, lru_cache
 from types import SimpleNamespace
 from typing import Any, Literal
 
-from charwise.errors import HealingError, SettingError
+from charwise.errors import HealingError, SettingError, shown
 from charwise.healing import Rule
 from charwise.processors.new_text import Continuation, HealedPrompt, heal_middle, heal_prompt
 from charwise.processors.vllm import exact, settings
@@ -194,8 +194,8 @@ def heal_generate(
         SettingError, HealingError: as `HealingLogitsProcessor.validate_params`; "exact" where
             this vLLM does not tell enough, or with what restricts the output.
     """
-    if how not in ("mask", "exact"):
-        raise SettingError(f"how is {how!r}: use 'mask' or 'exact'.")
+    if not isinstance(how, str) or how not in ("mask", "exact"):
+        raise SettingError(f"how is {shown(how)}: use 'mask' or 'exact'.")
     model = served(llm.llm_engine.model_config)
     healed = [model.heal(prompt, rule) for prompt in prompts]
     drawn: dict[int, list[tuple[int, ...]]] = {}

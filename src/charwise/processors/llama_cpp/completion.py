@@ -1,109 +1,31 @@
-"""Token healing in llama-cpp-python: a logits processor, and completions in one call.
-
-    response = heal_completion(llama, "for i in rang", max_tokens=16)
-
-or, in calls of your own:
-
-    index = index_of(llama)
-    kept, forced = healing.cut("for i in rang", index)
-    processor = HealingLogitsProcessor(index, forced, prompt_length=len(kept))
-    llama.create_completion(kept, logits_processor=Processors([processor]))
-
-Two traps of llama-cpp-python 0.3: with a `logit_bias`, `create_completion` drops all processors of
-a `LogitsProcessorList` (not of `Processors`); and what a processor raises is printed and ignored
-(`heal_completion` raises it). Not handled: draft models, whose guesses a processor cannot tell
-from what was generated.
-"""
+"""Completions in one call: `heal_completion`."""
 
 from __future__ import annotations
 
 import inspect
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
-
-from charwise.errors import ContextLengthError, HealingError, SettingError, check_count
+from charwise.errors import ContextLengthError, SettingError, check_count, shown
 from charwise.healing import Rule
-from charwise.processors.decision import Decisions
+from charwise.processors.llama_cpp.logits_processor import (
+    EndingLogitsProcessor,
+    Guard,
+    HealingLogitsProcessor,
+    Processor,
+    bias,
+)
 from charwise.processors.new_text import Continuation, heal_middle, heal_prompt
 from charwise.tokens.canonical import to_bytes
 from charwise.tokens.gguf import read_gguf
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.prompt_parts import Prompt, is_text
 
-Ids = NDArray[np.int32]
-Scores = NDArray[np.float32]
-Processor = Callable[[Ids, Scores], Scores]
-
 #: Arguments of `Llama.generate` that are made here, or mean something else here.
 _OURS = {"tokens", "reset", "temp", "logits_processor"}
-
-
-class HealingLogitsProcessor:
-    """Lets llama.cpp write only what reproduces the forced text first.
-
-    Args:
-        index: of the model's vocabulary; `index_of(llama)`.
-        forced: the bytes that the prompt gave back, as `healing.cut` returns them.
-        prompt_length: how many ids are kept of the prompt.
-
-    Put it last in the list of `Processors`. It writes −inf into the scores that it is given and
-    returns them; once the text is reproduced a call is one comparison. It keeps no state.
-
-    Raises:
-        HealingError: a forced text that the vocabulary cannot spell.
-        SettingError: a `forced` that is not bytes, or a negative `prompt_length`.
-
-    >>> from charwise import Vocabulary
-    >>> vocabulary = Vocabulary.from_bytes([b"s", b"weep", b"sw", b"a"])
-    >>> process = HealingLogitsProcessor(SortedVocabulary(vocabulary), b"sw", prompt_length=1)
-    >>> process(np.array([3], np.int32), np.zeros(4, np.float32))
-    array([  0., -inf,   0., -inf], dtype=float32)
-    >>> process(np.array([3, 0], np.int32), np.zeros(4, np.float32))
-    array([-inf,   0., -inf, -inf], dtype=float32)
-    """
-
-    def __init__(self, index: SortedVocabulary, forced: bytes, prompt_length: int) -> None:
-        self.decisions = Decisions(index)
-        self.decisions.check(forced)
-        if prompt_length is not None:
-            check_count("prompt_length", prompt_length, 0)
-        self.forced = forced
-        self.prompt_length = prompt_length
-
-    def __call__(self, input_ids: Ids, scores: Scores) -> Scores:
-        """Mask the scores `[width]` of the next token after `input_ids` `[n]`, in place."""
-        generated = len(input_ids) - self.prompt_length
-        if generated < 0:
-            raise SettingError(
-                f"{len(input_ids)} ids, but a prompt_length of {self.prompt_length}: it must be "
-                "the length of the prompt ids that llama.cpp was given."
-            )
-        if generated < len(self.forced):
-            ids = input_ids[self.prompt_length :].tolist()
-            self.decisions.mask_(torch.from_numpy(scores), self.forced, ids)
-        return scores
-
-
-class Processors(list[Processor]):
-    """A `LogitsProcessorList` that keeps its processors when there is a `logit_bias`.
-
-    `create_completion` calls `extend` then, and goes on with what that returns.
-
-    >>> kept = Processors([max]).extend([min])
-    >>> len(kept)
-    2
-    """
-
-    def extend(self, more: Iterable[Processor]) -> Processors:  # type: ignore[override]
-        """A new list with these at the end."""
-        return Processors([*self, *more])
 
 
 def heal_completion(
@@ -130,7 +52,10 @@ def heal_completion(
         prompt: text, bytes, or a list of texts and token ids, as for `healing.cut`. One that holds
             the model's whole template of fill-in-the-middle is healed where its prefix ends.
         suffix: what comes after the completion: the prompt, a text or bytes, is then the prefix.
-        rule: where to cut, as for `healing.cut`; "off" does not heal.
+            Both are healed: the completion ends where it has written the beginning of the suffix
+            that left the prompt, and has it no more. If `max_tokens` ends it, it is as it came.
+        rule: where to cut, as for `healing.cut`, and a suffix by the same rule, mirrored ("auto"
+            if it is a number); "off" does not heal.
         max_tokens: from where the prompt is reproduced: a token that goes beyond the prompt's end
             is the first. None or 0 for all that the context holds.
         stop: strings that end the new text. Matches in what was forced do not count.
@@ -161,16 +86,20 @@ def heal_completion(
     _check_arguments(llama, sampling, max_tokens)
     index = index_of(llama) if index is None else index
     request = _request(llama, prompt, suffix, index, rule, max_tokens, stop, echo)
-    if sampling.get("grammar") is not None and request.new.left:
+    forced, ending = request.new.left, request.ending
+    if sampling.get("grammar") is not None and (forced or ending):
         raise SettingError(
             "a grammar is about the new text, and would forbid what was given back of the prompt, "
-            f"{request.new.left!r}: llama.cpp ends the process then. Use rule='off' with a grammar."
+            f"{forced!r}, or of the suffix, {ending!r}: llama.cpp ends the process "
+            "then. Use rule='off' with a grammar."
         )
-    guard = _Guard(
+    length = len(request.kept)
+    guard = Guard(
         [
-            *([_bias(logit_bias, llama.n_vocab())] if logit_bias else []),
+            *([bias(logit_bias, llama.n_vocab())] if logit_bias else []),
             *(logits_processor or ()),
-            HealingLogitsProcessor(index, request.new.left, len(request.kept)),
+            *([EndingLogitsProcessor(index, forced, ending, length)] if ending else []),
+            HealingLogitsProcessor(index, forced, length),
         ]
     )
     if seed is not None:
@@ -203,29 +132,7 @@ class _Request(NamedTuple):
     room: int  # tokens that the context still holds
     ends: frozenset[int]
     echo: str
-
-
-class _Guard:
-    """Several processors as one, which keeps what they raise: llama-cpp-python ignores it."""
-
-    def __init__(self, processors: Sequence[Processor]) -> None:
-        self.processors = processors
-        self.error: Exception | None = None
-
-    def __call__(self, input_ids: Ids, scores: Scores) -> Scores:
-        try:
-            for process in self.processors[:-1]:
-                scores[:] = process(input_ids, scores)
-            scores = self.processors[-1](input_ids, scores)
-            if len(self.processors) > 1 and np.isneginf(scores).all():
-                raise HealingError(
-                    "every token that may come next has the score −inf: another logits processor "
-                    "or a logit_bias forbids them all."
-                )
-        except Exception as error:
-            self.error = error
-            scores[:] = 0.0  # no sampler survives a row of nothing
-        return scores
+    ending: bytes = b""
 
 
 def _check_arguments(llama: Any, sampling: Mapping[str, Any], max_tokens: int | None) -> None:
@@ -235,7 +142,7 @@ def _check_arguments(llama: Any, sampling: Mapping[str, Any], max_tokens: int | 
     for name in sampling:
         if name not in known:
             raise SettingError(
-                f"heal_completion does not know {name!r}. Besides its own arguments it takes "
+                f"heal_completion does not know {shown(name)}. Besides its own arguments it takes "
                 f"those of Llama.generate: {', '.join(sorted(known))}."
             )
     if max_tokens is not None:
@@ -265,12 +172,14 @@ def _request(
             "another model."
         )
     if suffix is None:
-        kept, forced, given_back = heal_prompt(prompt, index, rule)
+        healed = heal_prompt(prompt, index, rule)
     elif is_text(prompt):
         most = llama.n_ctx() - min(max_tokens or 16, llama.n_ctx() // 2)
-        kept, forced, given_back = heal_middle(to_bytes(prompt), suffix, index, rule, most=most)
+        right: Rule = rule if isinstance(rule, str) else "auto"
+        healed = heal_middle(to_bytes(prompt), suffix, index, rule, right=right, most=most)
     else:
         raise SettingError("with a suffix the prompt is a text: what comes before the middle.")
+    kept, forced, given_back, ending = healed
     length = len(kept) + given_back
     if length >= llama.n_ctx():
         raise ContextLengthError(
@@ -283,29 +192,17 @@ def _request(
     whole = to_bytes(prompt) if is_text(prompt) else vocabulary.decode(kept) + forced
     return _Request(
         kept,
-        Continuation(vocabulary, forced, before=before, stop=stop, max_tokens=most),
+        Continuation(vocabulary, forced, before=before, stop=stop, max_tokens=most, ending=ending),
         given_back,
         llama.n_ctx() - len(kept),
         frozenset(vocabulary.end_ids),
         whole.decode("utf-8", "replace") if echo else "",
+        ending,
     )
 
 
-def _bias(biases: Mapping[int, float], width: int) -> Processor:
-    ids = np.array([int(id) for id in biases])  # strings in OpenAI's JSON
-    values = np.array([float(value) for value in biases.values()], dtype=np.float32)
-    if not ((ids >= 0) & (ids < width)).all():
-        raise SettingError(f"logit_bias has ids beyond the vocabulary, whose width is {width}.")
-
-    def add(input_ids: Ids, scores: Scores) -> Scores:
-        scores[ids] += values
-        return scores
-
-    return add
-
-
 def _chunks(
-    llama: Any, tokens: Iterator[int], request: _Request, guard: _Guard
+    llama: Any, tokens: Iterator[int], request: _Request, guard: Guard
 ) -> Iterator[dict[str, Any]]:
     """The completion in OpenAI's streaming form; the last chunk has the reason why it ended."""
     new = request.new
@@ -328,6 +225,7 @@ def _chunks(
             raise guard.error
         if token in request.ends and not new.left:
             reason = "stop"
+            new.close()
             break
         new.add([token])
         text = new.take()

@@ -1,0 +1,194 @@
+"""Vim with llama.vim, as they are: typing, ghost text, and Tab, under a pseudo-terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import shutil
+import subprocess
+import termios
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conftest import FOLDER  # type: ignore[attr-defined]
+from serving import Running
+
+PLUGIN = FOLDER / "clients" / "llama.vim"
+
+pytestmark = [
+    pytest.mark.skipif(not PLUGIN.is_dir(), reason=f"llama.vim is not in {PLUGIN}"),
+    pytest.mark.skipif(
+        not (shutil.which("vim") and shutil.which("curl")), reason="needs vim and curl"
+    ),
+]
+
+RC = """
+set nocompatible encoding=utf-8 noswapfile noautoindent nosmartindent
+let g:llama_config = {{
+    \\ 'endpoint_fim': '{url}/infill', 'show_info': 0, 'ring_n_chunks': 0,
+    \\ 't_max_predict_ms': 1000 }}
+set rtp+={plugin}
+runtime plugin/llama.vim
+function! Tell() abort
+    redraw
+    let l:row = screenpos(win_getid(), line('.'), 1).row
+    let l:from = strdisplaywidth(strpart(getline('.'), 0, col('.') - 1)) + 1
+    let l:shown = join(map(range(l:from, 200), {{_, at -> screenstring(l:row, at)}}), '')
+    let l:told = {{'ghost': trim(l:shown, ' ', 2), 'lines': getline(1, '$'),
+        \\ 'answers': map(values(g:cache_data), {{_, raw -> json_decode(raw).content}})}}
+    call writefile([json_encode(l:told)], '{told}.new')
+    call rename('{told}.new', '{told}')
+endfunction
+inoremap <F5> <Cmd>call Tell()<CR>
+function! Begin(path) abort
+    let [g:cache_data, g:cache_lru_order] = [{{}}, []]
+    silent %delete _
+    call setline(1, readfile(a:path))
+    call cursor(line('$'), 1)
+endfunction
+"""
+
+#: Code that the model was not trained on, cut inside an identifier.
+CODE = '''import argparse
+import os
+
+
+def folders(root):
+    """The folders below a root."""
+    found = []
+    for name in os.listdir(root):
+        path = os.path.join(root, name)
+        if os.path.isdir(path):
+            found.append(path)
+    return sorted(found)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("root")
+    args = parser.parse_args()
+'''
+
+CUTS = [
+    "import argp",
+    "    for name in os.listd",
+    "        path = os.path.jo",
+    "        if os.path.isd",
+    "            found.appe",
+    "    return sort",
+    "    parser = argparse.ArgumentPars",
+    "    parser.add_argum",
+    "    args = parser.parse_ar",
+]
+
+F5 = b"\x1b[15~"
+
+
+class Vim:
+    """Vim under a pseudo-terminal."""
+
+    def __init__(self, keys: int, folder: Path) -> None:
+        self._keys = keys
+        self._folder = folder
+        self.told = folder / "told.json"
+
+    def press(self, keys: str | bytes) -> None:
+        os.write(self._keys, keys.encode() if isinstance(keys, str) else keys)
+
+    def tell(self) -> Any:
+        """What Vim shows: its ghost text, and its lines."""
+        self.told.unlink(missing_ok=True)
+        for attempt in range(600):
+            if attempt % 40 == 0:
+                self.press(F5)
+            if self.told.exists():
+                return json.loads(self.told.read_text())
+            time.sleep(0.05)
+        raise AssertionError("Vim does not answer")
+
+    def ghost(self, wanted: bool = True) -> Any:
+        """What it shows, once there is ghost text."""
+        for _ in range(200):
+            told = self.tell()
+            if told["ghost"] or not wanted:
+                return told
+            time.sleep(0.1)
+        raise AssertionError(f"no ghost text: {told}")
+
+    def begin(self, text: str) -> None:
+        """A buffer with this text, and the cursor in insert mode at its end."""
+        path = self._folder / "text"
+        path.write_text(text)
+        self.press(f"\x1b:call Begin('{path}')\rA")
+
+
+@contextmanager
+def vim(url: str, folder: Path) -> Iterator[Vim]:
+    rc = folder / "vimrc"
+    rc.write_text(RC.format(url=url, plugin=PLUGIN, told=folder / "told.json"))
+    master, slave = pty.openpty()
+    termios.tcsetwinsize(slave, (60, 200))
+    command = ["vim", "-u", str(rc), "-i", "NONE", "-n", str(folder / "code.py")]
+    env = {**os.environ, "TERM": "xterm", "HOME": str(folder), "no_proxy": "*"}
+    process = subprocess.Popen(
+        command, stdin=slave, stdout=slave, stderr=slave, env=env, start_new_session=True
+    )
+    os.close(slave)
+
+    def drain() -> None:
+        try:
+            while os.read(master, 65536):
+                pass
+        except OSError:
+            return
+
+    reader = threading.Thread(target=drain, daemon=True)
+    reader.start()
+    try:
+        yield Vim(master, folder)
+    finally:
+        process.kill()
+        process.wait()
+        reader.join(10)
+        os.close(master)
+
+
+def test_ghost_text_is_what_the_model_says(running_server: Running, tmp_path: Path) -> None:
+    lm = running_server.lm
+    with vim(running_server.url, tmp_path) as editor:
+        for cut in CUTS:
+            before = CODE[: CODE.index(cut)] + cut
+            editor.begin(before[:-1])
+            editor.press(before[-1])
+            told = editor.ghost()
+            ghost = told["ghost"]
+            expected = lm.complete(before, stop="\n", max_new_bytes=400)[0].text
+            assert ghost == expected.rstrip(" "), cut
+            assert told["lines"] == before.split("\n")
+            # Typed along, it stays; Tab takes it as it is.
+            along = told
+            if len(ghost) > 2:
+                editor.press(ghost[0])
+                for _ in range(50):  # Vim says that the cursor moved when no key is left
+                    time.sleep(0.1)
+                    along = editor.ghost()
+                    if along["ghost"] == ghost[1:]:
+                        break
+                assert along["ghost"] == ghost[1:], cut
+                assert "\n".join(along["lines"]) == before + ghost[0]
+            editor.press("\t")
+            for _ in range(100):
+                taken = editor.tell()
+                if taken["lines"] != along["lines"]:
+                    break
+                time.sleep(0.05)
+            whole = "\n".join(taken["lines"])
+            assert whole.startswith(before + ghost), cut
+            assert whole in {before + answer.rstrip("\n") for answer in along["answers"]}, cut

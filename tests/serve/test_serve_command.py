@@ -1,0 +1,71 @@
+"""`charwise serve` as a process: it starts, answers, finishes what is under way, and ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import httpx
+import pytest
+
+
+@contextmanager
+def process(*options: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port = one.getsockname()[1]
+    command = [sys.executable, "-m", "charwise", "serve", "--port", str(port), *options]
+    started = subprocess.Popen(command, stderr=subprocess.PIPE, env={**os.environ})
+    url = f"http://127.0.0.1:{port}"
+    try:
+        for _ in range(1200):
+            try:
+                httpx.get(url + "/health", timeout=5)
+                break
+            except httpx.TransportError:
+                assert started.poll() is None, started.stderr.read()  # type: ignore[union-attr]
+                time.sleep(0.1)
+        yield started, url
+    finally:
+        started.kill()
+        started.wait()
+
+
+def test_a_stop_finishes_what_is_under_way_and_a_restart_loses_nothing() -> None:
+    ask = {"prompt": "import nump", "max_tokens": 1, "seed": 1}
+    with process("--seconds", "3", "--mode", "healed") as (started, url):
+        first = httpx.post(url + "/v1/completions", json=ask, timeout=60).json()
+        assert first["choices"][0]["charwise"]["forced"] == " nump"
+        answers = list[httpx.Response]()
+        long = {"prompt": "x = [", "max_tokens": 900, "temperature": 1.0, "seed": 1}
+        asking = threading.Thread(
+            target=lambda: answers.append(
+                httpx.post(url + "/v1/completions", json=long, timeout=60)
+            )
+        )
+        asking.start()
+        time.sleep(0.7)
+        started.send_signal(signal.SIGTERM)
+        asking.join()
+        assert answers[0].status_code == 200
+        assert answers[0].json()["usage"]["completion_tokens"] > 0
+        assert started.wait(60) in (0, -signal.SIGTERM)
+    with process("--mode", "healed") as (started, url):
+        started.kill()
+        started.wait()
+    with process("--mode", "healed") as (_, url):
+        again = httpx.post(url + "/v1/completions", json=ask, timeout=60).json()
+    assert again["choices"] == first["choices"]
+
+
+@pytest.mark.parametrize("option", [("--mode", "magic"), ("--max-queue", "0"), ("--port", "-1")])
+def test_wrong_options(option: tuple[str, str]) -> None:
+    command = [sys.executable, "-m", "charwise", "serve", *option]
+    assert subprocess.run(command, capture_output=True, timeout=120).returncode == 2
