@@ -223,6 +223,20 @@ def test_lists_echo_and_one_token(served: Served) -> None:
     assert one.json()["usage"]["prompt_tokens"] == direct.json()["usage"]["prompt_tokens"]
 
 
+def test_one_token_goes_beyond_the_prompt(served: Served) -> None:
+    """However many the server takes to write the prompt's end again."""
+    for prompt, _ in code_prompts(10):
+        response = complete(served.healed, prompt, max_tokens=1)
+        if not response.headers["x-charwise"].startswith("healed"):
+            continue
+        [choice] = response.json()["choices"]
+        assert choice["text"] or choice["finish_reason"] == "stop"
+        usage = response.json()["usage"]
+        assert usage["completion_tokens"] == 1
+        direct = complete(served.direct, prompt, max_tokens=1).json()["usage"]
+        assert usage["prompt_tokens"] == direct["prompt_tokens"]
+
+
 def test_a_grammar_of_the_client_starts_where_the_prompt_ends(served: Served) -> None:
     response = complete(served.healed, CHECK, grammar='root ::= "or" rest\nrest ::= [!?]')
     assert text_of(response) in ("or!", "or?")
