@@ -46,6 +46,80 @@ def other_process(code: str, **environment: str) -> str:
     return done.stdout.strip()
 
 
+#: What runs elsewhere, one after the other in one process: each starts from what it imports.
+COPY = """
+import pickle
+engine = pickle.load(open(FOLDER + ".pickle", "rb"))
+print(engine.info()["dtype"], engine.vocabulary.width)
+"""
+
+QUANTIZED = """
+from transformers import quantizers
+from transformers.utils.quantization_config import QuantizationConfigMixin
+
+@quantizers.register_quantization_config("noted")
+class Noted(QuantizationConfigMixin):
+    def __init__(self, **kwargs):
+        self.quant_method = "noted"
+
+@quantizers.register_quantizer("noted")
+class Quantizer(quantizers.HfQuantizer):
+    requires_calibration = False
+    is_trainable = is_serializable = property(lambda self: False)
+    def _process_model_before_weight_loading(self, model, **kwargs):
+        model.noted = True
+    def _process_model_after_weight_loading(self, model, **kwargs):
+        return model
+
+import charwise
+lm = charwise.load(FOLDER, quantization_config=Noted())
+print(lm.engine.model.noted, lm.engine.model.device)
+print(charwise.load(FOLDER, quantization_config=Noted()).engine is lm.engine)
+"""
+
+OWN_CODE = """
+import charwise
+from charwise.engines.pretrained import read_vocabulary
+lm = charwise.load(FOLDER + "-own", trust_remote_code=True)
+print(lm.info()["model"], lm.info()["path"], lm.next("import nump").top(1)[0][0])
+print(read_vocabulary(FOLDER + "-own", trust_remote_code=True).width)
+"""
+
+REVISIONS = """
+import charwise
+for revision in (None, "v2", "2" * 40):
+    print(charwise.load("some/model", revision=revision).engine.window)
+try:
+    charwise.load("some/model", revision="v3")
+except charwise.errors.ModelNotFoundError as error:
+    print(str(error).split(":")[0])
+"""
+
+
+@pytest.fixture(scope="module")
+def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    """What each of these prints, in a fresh process: the copy of an engine is what it begins with.
+
+    Starting one takes seconds, so they share it.
+    """
+    folder = Path(shutil.copytree(EMBEDDED, tmp_path_factory.mktemp("elsewhere") / "model"))
+    folder.with_name("model.pickle").write_bytes(
+        pickle.dumps(open_engine(folder, dtype="bfloat16"))
+    )
+    written_with_code(Path(shutil.copytree(EMBEDDED, folder.with_name("model-own"))))
+    cache = with_revisions(folder, folder.with_name("hub"))
+    runs = [COPY, QUANTIZED, OWN_CODE, REVISIONS]
+    code = f"for code in {runs!r}: exec(code, {{'FOLDER': {str(folder)!r}}}); print('==')"
+    found = other_process(
+        code,
+        HF_MODULES_CACHE=str(folder.with_name("modules")),
+        HF_HUB_CACHE=str(cache),
+        HF_HUB_OFFLINE="1",
+    )
+    parts = [part.split() for part in found.split("==")]
+    return dict(zip(runs, parts[: len(runs)], strict=True))
+
+
 def sound(engine: Any) -> bool:
     """Whether its weights are there, and say something."""
     assert not any(weights.is_meta for weights in engine.model.parameters())
@@ -131,20 +205,15 @@ def test_weights_go_with_the_last_who_uses_them(folder: Path) -> None:
     assert weights() is None
 
 
-def test_an_engine_opened_by_name_is_opened_where_its_copy_arrives(folder: Path) -> None:
+def test_an_engine_opened_by_name_is_opened_where_its_copy_arrives(
+    folder: Path, elsewhere: dict[str, list[str]]
+) -> None:
     engine = open_engine(folder, dtype="bfloat16")
     pickled = pickle.dumps(engine)
     assert len(pickled) < 1000
     assert pickle.loads(pickled) is engine
     assert copy.deepcopy(engine) is engine
-    path = folder.parent / "engine.pickle"
-    path.write_bytes(pickled)
-    code = f"""
-    import pickle
-    engine = pickle.load(open({str(path)!r}, "rb"))
-    print(engine.info()["dtype"], engine.vocabulary.width)
-    """
-    assert other_process(code) == "bfloat16 8192"
+    assert elsewhere[COPY] == ["bfloat16", "8192"]
 
 
 def test_an_engine_of_a_model_that_one_has_takes_its_weights_along() -> None:
@@ -179,32 +248,9 @@ def test_a_device_map_is_the_loaders(folder: Path) -> None:
         open_engine(folder, device_map="nonsense")
 
 
-def test_a_quantization_config_is_the_loaders(folder: Path) -> None:
+def test_a_quantization_config_is_the_loaders(elsewhere: dict[str, list[str]]) -> None:
     """A method of quantisation that is made up here, as transformers lets one: it notes itself."""
-    code = f"""
-    from transformers import quantizers
-    from transformers.utils.quantization_config import QuantizationConfigMixin
-
-    @quantizers.register_quantization_config("noted")
-    class Noted(QuantizationConfigMixin):
-        def __init__(self, **kwargs):
-            self.quant_method = "noted"
-
-    @quantizers.register_quantizer("noted")
-    class Quantizer(quantizers.HfQuantizer):
-        requires_calibration = False
-        is_trainable = is_serializable = property(lambda self: False)
-        def _process_model_before_weight_loading(self, model, **kwargs):
-            model.noted = True
-        def _process_model_after_weight_loading(self, model, **kwargs):
-            return model
-
-    import charwise
-    lm = charwise.load({str(folder)!r}, quantization_config=Noted())
-    print(lm.engine.model.noted, lm.engine.model.device)
-    print(charwise.load({str(folder)!r}, quantization_config=Noted()).engine is lm.engine)
-    """
-    assert other_process(code).split("\n") == ["True cpu", "True"]
+    assert elsewhere[QUANTIZED] == ["True", "cpu", "True"]
 
 
 def written_with_code(folder: Path) -> Path:
@@ -226,25 +272,19 @@ def written_with_code(folder: Path) -> Path:
     return folder
 
 
-def test_code_that_comes_with_a_model_runs_when_it_is_trusted(folder: Path) -> None:
+def test_code_that_comes_with_a_model_runs_when_it_is_trusted(
+    folder: Path, elsewhere: dict[str, list[str]]
+) -> None:
     written_with_code(folder)
     for read in (charwise.load, open_engine, read_pretrained):
         with pytest.raises(SettingError, match=r"Python code of its own.*trust_remote_code=True"):
             read(str(folder))
-    code = f"""
-    import charwise
-    from charwise.engines.pretrained import read_vocabulary
-    lm = charwise.load({str(folder)!r}, trust_remote_code=True)
-    print(lm.info()["model"], lm.info()["path"], lm.next("import nump").top(1)[0][0])
-    print(read_vocabulary({str(folder)!r}, trust_remote_code=True).width)
-    """
-    found = other_process(code, HF_MODULES_CACHE=str(folder.parent / "modules"))
-    assert found.split("\n") == ["OwnForCausalLM tree attention y", "8192"]
+    assert elsewhere[OWN_CODE] == [*["OwnForCausalLM", "tree", "attention", "y", "8192"]]
 
 
-def test_a_revision_is_looked_for_in_the_hubs_cache(folder: Path) -> None:
+def with_revisions(folder: Path, cache: Path) -> Path:
     """A repository with two revisions, as the hub's library keeps them."""
-    repository = folder.parent / "hub" / "models--some--model"
+    repository = cache / "models--some--model"
     for revision, commit, context in (("main", "1" * 40, 1024), ("v2", "2" * 40, 512)):
         snapshot = Path(shutil.copytree(folder, repository / "snapshots" / commit))
         config = json.loads((snapshot / "config.json").read_text())
@@ -253,18 +293,11 @@ def test_a_revision_is_looked_for_in_the_hubs_cache(folder: Path) -> None:
         )
         (repository / "refs").mkdir(exist_ok=True)
         (repository / "refs" / revision).write_text(commit)
-    code = """
-    import charwise
-    for revision in (None, "v2", "2" * 40):
-        print(charwise.load("some/model", revision=revision).engine.window)
-    try:
-        charwise.load("some/model", revision="v3")
-    except charwise.errors.ModelNotFoundError as error:
-        print(str(error).split(":")[0])
-    """
-    cache = str(repository.parent)
-    found = other_process(code, HF_HUB_CACHE=cache, HF_HUB_OFFLINE="1")
-    assert found.split("\n") == ["1024", "512", "512", "no model 'some/model@v3'"]
+    return cache
+
+
+def test_a_revision_is_looked_for_in_the_hubs_cache(elsewhere: dict[str, list[str]]) -> None:
+    assert " ".join(elsewhere[REVISIONS]) == "1024 512 512 no model 'some/model@v3'"
 
 
 def test_a_folder_has_no_revision(folder: Path) -> None:
