@@ -20,8 +20,9 @@ from charwise.tokens.utf8 import pending
 #: Tokens at the end of a text that are shown.
 _TOKENS = 48
 
-#: Of the covering: contexts, and members of each, that are shown; the rest is summed.
-_CONTEXTS, _MEMBERS = 24, 4
+#: Of the covering: contexts, and members of each, that are shown, and the share of a context that
+#: is worth showing; the rest is summed.
+_CONTEXTS, _MEMBERS, _SHARE = 24, 4, 1e-5
 
 #: Next characters that are listed, and the probability until which they are looked for.
 _CHARACTERS, _COVERAGE = 8, 0.9
@@ -119,7 +120,8 @@ def covering_view(state: State) -> dict[str, Any]:
     shared = state.shared
     index = shared.index
     bundles = sorted((b for b in state.bundles if b.depth > 0), key=lambda b: -b.log_p)
-    picked = bundles[:_CONTEXTS]
+    worth = sum(math.exp(b.log_p - state.logprob) >= _SHARE for b in bundles)
+    picked = bundles[: min(max(1, worth), _CONTEXTS)]
     with shared.lock:
         paths = [shared.evaluated.tree.tokens(b.node) for b in picked]
         rows = [shared.evaluated.row(b.node).in_order[b.lo : b.hi] for b in picked]

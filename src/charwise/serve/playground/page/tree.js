@@ -24,7 +24,7 @@ const last = (text) => (text.length > 40 ? "…" + text.slice(-40) : text);
 // Items of the same key stay, others come and go.
 function update(list, nodes, level, type) {
   const old = new Map([...list.children].map((item) => [item.dataset.key, item]));
-  const items = nodes.map((node) => {
+  const items = nodes.map(joined).map((node) => {
     const item = old.get(node.key) ?? el("li", {
       role: "treeitem", tabindex: "-1", class: "new", "data-key": node.key,
     });
@@ -33,6 +33,16 @@ function update(list, nodes, level, type) {
     return item;
   });
   list.replaceChildren(...items);
+}
+
+// What does not branch is one row, with all of its tokens.
+function joined(node) {
+  const texts = [node.text];
+  while (node.children?.length === 1 && node.children[0].children) {
+    node = node.children[0];
+    texts.push(node.text);
+  }
+  return { ...node, texts };
 }
 
 function fill(item, node, level, type) {
@@ -47,7 +57,7 @@ function fill(item, node, level, type) {
     item.ariaExpanded = String(!folded.has(node.key));
     item.act = () => fold(item, item.ariaExpanded === "true");
     row.append(el("span", { class: "twist", text: item.ariaExpanded === "true" ? "▾" : "▸" }),
-      chip(node.text), share);
+      ...node.texts.map((text) => chip(text)), share);
     const list = inner ?? el("ul", { role: "group" });
     update(list, node.children, level + 1, type);
     item.replaceChildren(row, list);
