@@ -124,7 +124,7 @@ def test_other_chats_go_through(client):
     assert content(echoed).startswith(BEGUN)
     bad = chat(client, temperature=-1)
     assert (bad.status_code, bad.headers["x-charwise"]) == (400, "off; reason=refused")
-    long = chat(client, BEGUN * 100)
+    long = chat(client, "a b " * 100_000)
     assert (long.status_code, long.headers["x-charwise"]) == (400, "off; reason=too-much")
     nothing = client.post(CHAT, json=body | {"vllm_xargs": {"charwise_heal": None}})
     assert nothing.headers["x-charwise"] == "off; reason=chat"
@@ -185,6 +185,20 @@ def test_structured_output_begins_where_the_prompt_ends(client, kind):
         json.loads(choice["text"])
     events = stream(client, max_tokens=80, **fields)
     assert told(events) == {0: choice["text"]}
+
+
+def test_a_grammar_that_is_none_is_refused_as_it_came(client):
+    """In a stream too, where vLLM says so only once a token is due."""
+    for constraint in ({"regex": "["}, {"grammar": "root ::= ["}):
+        fields = {"structured_outputs": constraint, "max_tokens": 60}
+        for streamed in (False, True):
+            found, expected = (
+                ask(client, stream=streamed, **fields),
+                ask(client, stream=streamed, **fields, **OFF),
+            )
+            assert "ValueErr" not in found.text
+            assert found.status_code == expected.status_code
+            assert found.text.split('"message"')[1] == expected.text.split('"message"')[1]
 
 
 def test_structured_chat_is_healed_too(client):

@@ -236,7 +236,7 @@ for command in sys.argv[1:]:
     [
         name
         for name in EXAMPLES
-        if name not in ("score", "bench", "heal-proxy", "infill", "lm-eval")
+        if name not in ("score", "bench", "heal-proxy", "infill", "lm-eval", "lsp", "serve")
     ],
 )
 def test_the_examples_run(command: str) -> None:
@@ -248,11 +248,12 @@ def test_the_examples_run(command: str) -> None:
 
 def test_every_command_prints_json_and_takes_the_options_of_a_model() -> None:
     assert {command.name for command in app.registered_commands} == set(EXAMPLES)
-    # The options of one are the harness's, the other prints nothing.
+    # The options of one are the harness's; those that serve print nothing.
     for command in set(EXAMPLES) - {"lm-eval", "heal-proxy"}:
         shown = run(command, "--help").stdout
-        for option in ("--json", "--model", "--revision", "--trust-remote-code"):
+        for option in ("--model", "--revision", "--trust-remote-code"):
             assert option in shown
+        assert command in ("lsp", "serve") or "--json" in shown
         if command != "vocab":  # which reads a tokenizer, and loads no model
             assert "--device" in shown
             assert "--dtype" in shown

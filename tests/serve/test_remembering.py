@@ -16,6 +16,7 @@ from charwise.serve.asked import Asked, Candidate, Piece
 from charwise.serve.completions import Completions
 from charwise.serve.memory import Memory, common
 from charwise.serve.offered import Offered, rest_of
+from charwise.serve.stoppable import Stopped
 from charwise.tokens.prompts import split
 from models import Case, cases, examples
 
@@ -54,6 +55,36 @@ def test_typing_and_deleting_stays_near_a_new_state() -> None:
         assert state.raw == CODE[:at]
         assert np.abs(state.next().probs - expected).sum() / 2 < 0.05
     assert memory.trees < 6
+
+
+class After:
+    """A flag that is set after it was looked at so many times."""
+
+    def __init__(self, times: int) -> None:
+        self.left = times
+
+    def is_set(self) -> bool:
+        self.left -= 1
+        return self.left < 0
+
+
+@pytest.mark.parametrize("calls", range(6))
+def test_a_prompt_that_was_given_up_is_not_read_again(calls: int) -> None:
+    """A key that comes while a prompt is read goes on from what was read."""
+    completions = Completions(charwise.load())
+    lm, code = completions.lm, (CODE * 20).decode()
+    with pytest.raises(Stopped):
+        completions.answer(Asked(code, max_tokens=20), Limit(cancel=After(calls)))
+    made = completions.engine.calls
+    assert made <= calls
+    trees = completions.memory.trees
+    found = completions.answer(Asked(code + "\ndef na", max_bytes=3, seed=0), Limit())
+    assert completions.memory.trees == 1
+    assert trees == (calls > 0)
+    assert found.candidates[0].raw == lm.complete(code + "\ndef na", max_new_bytes=3)[0].raw
+    state = completions.memory.after(*split(lm.vocabulary, code + "\ndef na")).state
+    expected = lm.next(code + "\ndef na").probs
+    assert np.abs(state.next().probs - expected).sum() / 2 < 0.05
 
 
 def test_two_texts_do_not_disturb_each_other() -> None:

@@ -38,7 +38,8 @@ def lsp(
     """
     check_preset(preset, tolerance)
     try:
-        from charwise.serve.lsp import Desk, serve_stdin, serve_tcp
+        from charwise.serve.desk import Desk
+        from charwise.serve.lsp import serve_stdin, serve_tcp
     except ImportError as error:
         raise MissingExtraError(
             f"the language server's parts are not installed: pip install 'charwise[lsp]'. ({error})"

@@ -12,8 +12,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from importlib.metadata import version
 from typing import Any, BinaryIO, TypeVar, cast, get_args
 
@@ -22,53 +20,14 @@ from pygls.io_ import run_async
 from pygls.lsp.server import LanguageServer
 from pygls.protocol import LanguageServerProtocol, lsp_method
 
-from charwise.char_lm import CharLM
-from charwise.cursor.limit import Limit
 from charwise.errors import CharwiseError
 from charwise.serve.asked import Candidate
-from charwise.serve.completions import Completions
+from charwise.serve.desk import Desk, around, offered, read_ahead
 from charwise.serve.documents import Document, Units
-from charwise.serve.endings import Rules
 from charwise.serve.lsp_settings import SECTION, Settings
 from charwise.serve.stoppable import Stopped
-from charwise.tokens.prompts import split
-
-#: Loads a model: `charwise.load`, with what the command line said.
-Load = Callable[..., CharLM]
-
-#: Characters that a token has at most, on average; and those before the cursor that are read where
-#: no window bounds what is of use.
-_LETTERS, _FAR = 6, 65_536
 
 _T = TypeVar("_T")
-
-
-class Desk:
-    """The thread that works with the model, and the models it has loaded.
-
-    Args:
-        load: called with the settings that say which model.
-    """
-
-    def __init__(self, load: Load) -> None:
-        self._load = load
-        self._thread = ThreadPoolExecutor(1, "charwise-model")
-        self._models: dict[tuple[tuple[str, Any], ...], Completions] = {}
-
-    def completions(self, settings: Settings) -> Completions:
-        """Those of the model that is set; loaded if it is not. To be called by the thread."""
-        key = tuple(sorted(settings.load.items()))
-        if key not in self._models:
-            self._models[key] = Completions(self._load(**settings.load))
-        return self._models[key]
-
-    async def do(self, work: Callable[[], _T]) -> _T:
-        """The result of some work, once its turn has come."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
-
-    def close(self) -> None:
-        """Take no more work."""
-        self._thread.shutdown(wait=False, cancel_futures=True)
 
 
 class Protocol(LanguageServerProtocol):
@@ -211,14 +170,12 @@ class Editor(LanguageServer):
             start = self._offset(document, chosen.range.start)
             end, begun = max(end, self._offset(document, chosen.range.end)), chosen.text
 
-        def offered(cancel: threading.Event) -> list[Candidate]:
+        def found_by(cancel: threading.Event) -> list[Candidate]:
             completions = self.desk.completions(settings)
-            far = _far(completions)
-            before = document.before(start, _most(settings.before, far)) + begun
-            after = document.after(end, _most(settings.after, far))
-            return _offered(completions, settings, before, after, cancel)
+            before, after = around(completions, settings, document, start, end)
+            return offered(completions, settings, before + begun, after, cancel)
 
-        found = await self._while_wanted(uri, offered)
+        found = await self._while_wanted(uri, found_by)
         if not found:
             return None
         place = types.Range(
@@ -233,12 +190,7 @@ class Editor(LanguageServer):
         settings = self.settings
 
         def read(cancel: threading.Event) -> None:
-            completions = self.desk.completions(settings)
-            before = document.before(cursor, _most(settings.before, _far(completions)))
-            if settings.mode == "exact" and not (settings.infill and completions.template):
-                with completions.engine.until(Limit(cancel=cancel)):
-                    text = before.encode("utf-8", "replace")
-                    completions.memory.after(*split(completions.lm.vocabulary, text))
+            read_ahead(self.desk.completions(settings), settings, document, cursor, cancel)
 
         await self._while_wanted(uri, read)
 
@@ -288,39 +240,8 @@ def _listen(editor: Editor) -> None:
         await editor.configure(params.settings)
 
     @editor.feature(types.TEXT_DOCUMENT_INLINE_COMPLETION, types.InlineCompletionOptions())
-    async def offered(params: types.InlineCompletionParams) -> types.InlineCompletionList | None:
+    async def complete(params: types.InlineCompletionParams) -> types.InlineCompletionList | None:
         return await editor.complete(params)
-
-
-def _far(completions: Completions) -> int:
-    """How many characters before the cursor are worth reading."""
-    window = completions.lm.engine.window
-    return _FAR if window is None else min(_FAR, _LETTERS * window)
-
-
-def _offered(
-    completions: Completions, settings: Settings, before: str, after: str, cancel: threading.Event
-) -> list[Candidate]:
-    """What may be inserted between two texts: nothing empty, and nothing that is there already."""
-    counts = settings.infill or completions.template is None
-    asked = settings.asked(before, after if counts else None)
-    answer = completions.answer(asked, Limit(settings.seconds, cancel))
-    rules = Rules(_bytes(before), _bytes(after), until=settings.until)
-    found: dict[str, Candidate] = {}
-    for one in answer.candidates:
-        if not counts and (ending := rules.ending(one.raw, True)):
-            one = replace(one, text=one.raw[: ending.at].decode("utf-8", "replace"))
-        if one.text.strip():
-            found.setdefault(one.text.rstrip("\ufffd"), one)
-    return [replace(one, text=text) for text, one in found.items()]
-
-
-def _bytes(text: str) -> bytes:
-    return text.encode("utf-8", "replace")
-
-
-def _most(wished: int | None, far: int) -> int:
-    return far if wished is None else wished
 
 
 def serve_stdin(desk: Desk, settings: Settings, source: BinaryIO, out: BinaryIO) -> None:

@@ -6,14 +6,15 @@ longest known text that a new one begins like is where it goes on from.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Hashable
 from typing import NamedTuple
 
 from charwise.char_lm import CharLM
+from charwise.cursor.cover import covers_in_rounds
 from charwise.cursor.middle import opening_of
-from charwise.cursor.shared_tree import SharedTree
-from charwise.cursor.state import State, begin
+from charwise.cursor.shared_tree import EXACT_TOKENS, WHOLE_TOKENS, SharedTree, prefill
+from charwise.cursor.state import State
 from charwise.infill import Request
 from charwise.known_text.effort import Effort
 from charwise.tokens.prompts import Opening
@@ -23,6 +24,9 @@ MOST_STATES, MOST_BYTES = 256, 2**30
 
 #: Bytes typed since a prompt was divided into prefix and suffix, until it is divided anew.
 _TYPED = 512
+
+#: Prompts that were read, and given up before there was a state.
+_READ = 16
 
 #: States before one that deletions go back to, and bytes of their texts.
 _BACK, _BACK_BYTES = 4096, 2**23
@@ -42,6 +46,24 @@ class Known(NamedTuple):
     state: State
     asked: Request | None = None
     typed: int = 0
+
+
+class Read(NamedTuple):
+    """A prompt that was read, and has no state yet.
+
+    Attributes:
+        key: of the texts that may go on from it.
+        text: before the cursor.
+        whole: the text of the tree.
+        shared: the tree.
+        asked: the request, of a prompt between two sides.
+    """
+
+    key: Hashable
+    text: bytes
+    whole: bytes
+    shared: SharedTree
+    asked: Request | None
 
 
 class Memory:
@@ -65,6 +87,7 @@ class Memory:
         self.lm = lm
         self._most_bytes = most_bytes
         self._kept: OrderedDict[tuple[Hashable, bytes], Known] = OrderedDict()
+        self._reads: deque[Read] = deque(maxlen=_READ)
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -89,8 +112,8 @@ class Memory:
         key = (opening, effort)
         known, both = self._nearest(key, whole)
         if known is None or both <= known.state.shared.start:
-            state = begin(self.lm.engine, self.lm.index, opening, whole, effort)
-            return self._keep(key, Known(whole, state))
+            read = self._read_before(key, whole) or self._read(key, whole, opening, whole)
+            return self._keep(key, self._begun(read, whole, effort))
         return self._keep(key, self._moved(known, whole, both), known)
 
     def between(self, prefix: bytes, suffix: bytes, effort: Effort | None = None) -> Known:
@@ -107,14 +130,54 @@ class Memory:
         known, both = self._nearest(key, prefix)
         back = 0 if known is None else len(known.text) - both
         if known is None or back > len(known.state.raw) or known.typed > _TYPED:
-            asked = self.lm.infill_request(prefix, suffix)
-            state = begin(self.lm.engine, self.lm.index, *opening_of(asked, self.lm.index), effort)
-            return self._keep(key, Known(prefix, state, asked))
+            read = self._read_before(key, prefix)
+            if read is None:
+                asked = self.lm.infill_request(prefix, suffix)
+                read = self._read(key, prefix, *opening_of(asked, self.lm.index), asked)
+            return self._keep(key, self._begun(read, prefix, effort))
         return self._keep(key, self._moved(known, prefix, both), known)
 
     def clear(self) -> None:
         """Forget everything."""
         self._kept.clear()
+        self._reads.clear()
+
+    def _read(
+        self,
+        key: Hashable,
+        text: bytes,
+        opening: Opening,
+        whole: bytes,
+        asked: Request | None = None,
+    ) -> Read:
+        """A prompt, read: one model call, of use to the next key if this one is given up."""
+        shared, _ = prefill(self.lm.engine, self.lm.index, opening, whole)
+        self._reads.append(Read(key, text, whole, shared, asked))
+        return self._reads[-1]
+
+    def _read_before(self, key: Hashable, text: bytes) -> Read | None:
+        """A prompt that was read, and that this text goes on from."""
+        for read in self._reads:
+            back = len(read.text) - common(read.text, text)
+            if read.key == key and back <= len(read.whole) - read.shared.start:
+                tokens = len(self._rest(read, text)[1])
+                enough = not read.shared.given or tokens >= EXACT_TOKENS - 1
+                if enough and tokens <= 2 * WHOLE_TOKENS:
+                    return read
+        return None
+
+    def _rest(self, read: Read, text: bytes) -> tuple[bytes, list[int]]:
+        """A text on the tree of a prompt, and its tokens after the root."""
+        both = common(read.text, text)
+        whole = read.whole[: len(read.whole) - (len(read.text) - both)] + text[both:]
+        return whole, self.lm.vocabulary.encode_beginning(whole[read.shared.start :])
+
+    def _begun(self, read: Read, text: bytes, effort: Effort) -> Known:
+        """The first state on the tree of a prompt."""
+        whole, canonical = self._rest(read, text)
+        cover = next(covers_in_rounds(read.shared, whole, canonical, effort))
+        self._reads.remove(read)
+        return Known(text, State(read.shared, whole, cover, effort), read.asked)
 
     def _nearest(self, key: Hashable, text: bytes) -> tuple[Known | None, int]:
         """The state of the longest text that this one begins like, and for how many bytes."""
@@ -147,8 +210,9 @@ class Memory:
         return known
 
     def _shared(self) -> list[SharedTree]:
-        states = [known.state for known in list(self._kept.values())]
-        return list({id(state.shared): state.shared for state in states}.values())
+        trees = [known.state.shared for known in list(self._kept.values())]
+        trees += [read.shared for read in list(self._reads)]
+        return list({id(shared): shared for shared in trees}.values())
 
     def _size(self, shared: SharedTree) -> int:
         # Of each context its logits, and its row in sorted order.

@@ -64,7 +64,8 @@ async def exchange(
                     await call.relay(send)
                 return tells_refusals
         if not watch.done():
-            await (_stream if answers[0].streams else _respond)(send, calls, answers, watch)
+            tell = _stream if answers[0].streams else _respond
+            return await tell(send, calls, answers, watch, tells_refusals)
         return True
     finally:
         watch.cancel()
@@ -99,16 +100,22 @@ async def until_left(receive: Receive) -> None:
 
 
 async def _respond(
-    send: Send, calls: list[Upstream], answers: list[Answer], left: asyncio.Task[None]
-) -> None:
-    """One JSON object; none if the client left."""
+    send: Send,
+    calls: list[Upstream],
+    answers: list[Answer],
+    left: asyncio.Task[None],
+    tells_refusals: bool,
+) -> bool:
+    """One JSON object; none if the client left. False for a refusal that is not told."""
     try:
         async for number, chunk in merged(calls):
             if isinstance(chunk, bytes):
                 continue
             if "error" in chunk:
+                if not tells_refusals and status_of(chunk) < 500:
+                    return False
                 await send_json(send, status_of(chunk), chunk, [])
-                return
+                return True
             if len(_with_choices(chunk)["choices"]) > _AT_ONCE:
                 await asyncio.to_thread(answers[number].add, chunk)
             else:
@@ -119,28 +126,46 @@ async def _respond(
             _check_whole(answers)
     except CharwiseError as error:
         await send_error(send, status_for(error), str(error))
-        return
+        return True
     if left.done():
-        return
+        return True
     body = answers[0].top | {
         "choices": [choice for answer in answers for choice in answer.choices()],
         "usage": usage_of(answers),
     }
     await send_json(send, 200, body, calls[0].headers)
+    return True
 
 
 async def _stream(
-    send: Send, calls: list[Upstream], answers: list[Answer], left: asyncio.Task[None]
-) -> None:
-    """Server-sent events, until the client leaves; no end mark if that was not all of them."""
+    send: Send,
+    calls: list[Upstream],
+    answers: list[Answer],
+    left: asyncio.Task[None],
+    tells_refusals: bool,
+) -> bool:
+    """Server-sent events, until the client leaves; no end mark if that was not all of them.
+
+    False for a refusal that is not told: a grammar is read when the first token is due, so that an
+    answer with one does not begin before that.
+    """
     headers = without_length(calls[0].headers)
-    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    started = False
+
+    async def start() -> None:
+        nonlocal started
+        if not started:
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+        started = True
 
     async def event(data: bytes) -> None:
+        await start()
         await send({"type": "http.response.body", "body": data, "more_body": True})
 
     first = answers[0].top
     failed = False  # which it has said itself
+    if tells_refusals or "structured_outputs" not in answers[0].body:
+        await start()
     try:
         async for number, chunk in merged(calls):
             if isinstance(chunk, bytes):  # a comment, to keep the connection alive
@@ -148,6 +173,8 @@ async def _stream(
                 continue
             answer = answers[number]
             if "error" in chunk:
+                if not started and status_of(chunk) < 500:
+                    return False
                 failed = True
                 await event(_event(chunk))
             elif choices := answer.add(_with_choices(chunk)):
@@ -160,13 +187,14 @@ async def _stream(
     except CharwiseError as error:
         await event(_event({"error": error_of(status_for(error), str(error))}))
         await send({"type": "http.response.body", "body": b""})
-        return
+        return True
     if left.done():
-        return
+        return True
     if any(answer.tells_usage for answer in answers):
         await event(_event(first | {"choices": [], "usage": usage_of(answers)}))
     await event(b"data: [DONE]\n\n")
     await send({"type": "http.response.body", "body": b""})
+    return True
 
 
 def _check_whole(answers: list[Answer]) -> None:

@@ -1,0 +1,138 @@
+"""The thread that works with the model for the language server, and what it does there."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from charwise.char_lm import CharLM
+from charwise.cursor.limit import Limit
+from charwise.serve.asked import Candidate
+from charwise.serve.completions import Completions
+from charwise.serve.documents import Document
+from charwise.serve.endings import Rules
+from charwise.serve.lsp_settings import Settings
+from charwise.tokens.prompts import split
+
+#: Loads a model: `charwise.load`, with what the command line said.
+Load = Callable[..., CharLM]
+
+#: Characters that a token has at most, on average; and those before the cursor that are read where
+#: no window bounds what is of use.
+_LETTERS, _FAR = 6, 65_536
+
+_T = TypeVar("_T")
+
+
+class Desk:
+    """The thread that works with the model, and the models it has loaded.
+
+    Args:
+        load: called with the settings that say which model.
+    """
+
+    def __init__(self, load: Load) -> None:
+        self._load = load
+        self._thread = ThreadPoolExecutor(1, "charwise-model")
+        self._models: dict[tuple[tuple[str, Any], ...], Completions] = {}
+
+    def completions(self, settings: Settings) -> Completions:
+        """Those of the model that is set; loaded if it is not. To be called by the thread."""
+        key = tuple(sorted(settings.load.items()))
+        if key not in self._models:
+            self._models[key] = Completions(self._load(**settings.load))
+        return self._models[key]
+
+    async def do(self, work: Callable[[], _T]) -> _T:
+        """The result of some work, once its turn has come."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    def close(self) -> None:
+        """Take no more work."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+
+def offered(
+    completions: Completions,
+    settings: Settings,
+    before: str,
+    after: str,
+    cancel: threading.Event,
+) -> list[Candidate]:
+    """What may be inserted between two texts: nothing empty, and nothing that is there already.
+
+    Args:
+        completions: of the model.
+        settings: of the editor.
+        before, after: what is around the cursor.
+        cancel: ends the work within one model call when it is set.
+
+    Raises:
+        Stopped: it was set.
+
+    >>> import charwise
+    >>> completions = Completions(charwise.load())
+    >>> found = offered(completions, Settings(max_bytes=1), "import nump", "", threading.Event())
+    >>> found[0].text
+    'y'
+    """
+    counts = settings.infill or completions.template is None
+    asked = settings.asked(before, after if counts else None)
+    answer = completions.answer(asked, Limit(settings.seconds, cancel))
+    rules = Rules(_bytes(before), _bytes(after), until=settings.until)
+    found: dict[str, Candidate] = {}
+    for one in answer.candidates:
+        if not counts and (ending := rules.ending(one.raw, True)):
+            one = replace(one, text=one.raw[: ending.at].decode("utf-8", "replace"))
+        if one.text.strip():
+            found.setdefault(one.text.rstrip("\ufffd"), one)
+    return [replace(one, text=text) for text, one in found.items()]
+
+
+def read_ahead(
+    completions: Completions,
+    settings: Settings,
+    document: Document,
+    cursor: int,
+    cancel: threading.Event,
+) -> None:
+    """Read a document up to a cursor, so that a completion there begins at once.
+
+    >>> import charwise
+    >>> completions = Completions(charwise.load())
+    >>> read_ahead(completions, Settings(), Document("import nump"), 9, threading.Event())
+    >>> len(completions.memory)
+    1
+    """
+    if settings.mode != "exact":
+        return
+    before, after = around(completions, settings, document, cursor, cursor)
+    with completions.engine.until(Limit(cancel=cancel)):
+        if settings.infill and completions.template is not None:
+            completions.memory.between(_bytes(before), _bytes(after))
+        else:
+            completions.memory.after(*split(completions.lm.vocabulary, _bytes(before)))
+
+
+def around(
+    completions: Completions, settings: Settings, document: Document, start: int, end: int
+) -> tuple[str, str]:
+    """The text before and after a part of a document, as far as it is worth reading.
+
+    >>> import charwise
+    >>> completions = Completions(charwise.load())
+    >>> around(completions, Settings(after=2), Document("one two"), 3, 4)
+    ('one', 'tw')
+    """
+    window = completions.lm.engine.window
+    far = _FAR if window is None else min(_FAR, _LETTERS * window)
+    before = document.before(start, far if settings.before is None else settings.before)
+    return before, document.after(end, far if settings.after is None else settings.after)
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "replace")

@@ -1,0 +1,202 @@
+"""The candidates of one request while they are drawn, until each of them ends."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from charwise.cursor.drafts import Cursor, Draft, Drafts
+from charwise.cursor.limit import Limit
+from charwise.infill import middles
+from charwise.serve.asked import Asked, Candidate, Piece
+from charwise.serve.endings import Rules
+from charwise.serve.prompts import Sides
+from charwise.serve.stoppable import Stopped
+from charwise.serve.tokenwise import HealedDrafts
+from charwise.tokens.utf8 import decoder_after, pending
+
+#: Told after each model call what can be sent of each draft: its number, and text.
+Tell = Callable[[int, str], object]
+
+#: Bytes of a completion, where only its tokens are bounded.
+_MOST_BYTES = 2**20
+
+
+class Begun(NamedTuple):
+    """Where drawing begins.
+
+    Attributes:
+        cursor: after the prompt.
+        forced: bytes that drafts begin with.
+        ending: bytes of the suffix that drafts end with.
+        tokens: of the prompt, and how many of them were known.
+        cached: those.
+    """
+
+    cursor: Cursor
+    forced: bytes
+    ending: bytes
+    tokens: int
+    cached: int
+
+
+class Drawing:
+    """The candidates of one request while they are drawn.
+
+    Args:
+        asked: the request.
+        sides: its text.
+        begun: where drawing begins.
+        limit: when it ends at the latest.
+        tell: who wants to hear of them meanwhile.
+    """
+
+    def __init__(
+        self, asked: Asked, sides: Sides, begun: Begun, limit: Limit, tell: Tell | None
+    ) -> None:
+        self._asked, self._begun, self._tell = asked, begun, tell
+        self._before = sides.before
+        self._rules = Rules(
+            sides.before, sides.after or b"", until=asked.until, indent=asked.indent
+        )
+        self._held = bool(asked.until or asked.indent or sides.after or asked.threshold)
+        most = asked.max_bytes
+        if most is None:
+            munch = begun.cursor.shared.index.vocabulary.munch
+            most = min(_MOST_BYTES, (asked.max_tokens or _MOST_BYTES) * munch)
+        # The most probable beginnings often go on alike: of more, enough differ.
+        several = asked.n > 1 and not asked.temperature and tell is None
+        arguments = (
+            begun.cursor,
+            asked.n + 2 if several else asked.n,
+            most + len(begun.ending),
+            asked.stop,
+            asked.sampling,
+            limit,
+        )
+        self._drafts: Drafts = (
+            HealedDrafts(*arguments).heal(begun.forced)
+            if asked.mode != "exact"
+            else Drafts(*arguments)
+        )
+        self._started = time.perf_counter()
+        self._pieces: dict[int, list[Piece]] = {}
+        self._carried: dict[int, float] = {}
+        self._sent = [0] * asked.n
+        self._decoders = [decoder_after(sides.before) for _ in range(asked.n)]
+
+    def run(self) -> tuple[Candidate, ...]:
+        """Draw until all have ended."""
+        for draft in self._drafts.drafts:
+            self._pieces[id(draft)] = []
+            self._carried[id(draft)] = 0.0
+            if draft.token_ids:
+                self._add(draft, draft.raw, draft.logprob, draft.token_ids[-1])
+            self._judge(draft)
+        self._send()
+        while active := self._drafts.active():
+            before = [(len(draft.token_ids), len(draft.raw), draft.logprob) for draft in active]
+            self._drafts.advance()
+            for draft, (tokens, size, logprob) in zip(active, before, strict=True):
+                if len(draft.token_ids) > tokens or draft.finish == "end":
+                    self._add(draft, draft.raw[size:], draft.logprob - logprob, draft.token)
+                self._judge(draft)
+            self._send()
+        if any(draft.finish == "cancelled" for draft in self._drafts.drafts):
+            raise Stopped("cancelled")
+        found = [self._candidate(draft) for draft in self._drafts.drafts]
+        if self._tell is not None or self._asked.temperature:
+            return tuple(one for one in found if one.probability >= self._asked.threshold)
+        return self._offered(found)
+
+    def close(self) -> None:
+        """Give back the contexts drawn on the way."""
+        self._drafts.close()
+
+    def _add(self, draft: Draft, raw: bytes, logprob: float, id_: int) -> None:
+        """A token, unless all of it is in the prompt: then it counts with the next."""
+        carried = self._carried[id(draft)]
+        if not raw and draft.finish != "end":
+            self._carried[id(draft)] = carried + logprob
+            return
+        self._carried[id(draft)] = 0.0
+        top: tuple[tuple[bytes, float], ...] = ()
+        if self._asked.top:
+            top = self._alternatives(draft) or ((raw, carried + logprob),)
+        self._pieces[id(draft)].append(Piece(raw, carried + logprob, id_, top))
+
+    def _alternatives(self, draft: Draft) -> tuple[tuple[bytes, float], ...]:
+        """The most probable tokens where the last one was drawn."""
+        row = next((row for other, row in self._drafts.rows if other is draft), None)
+        if row is None:
+            return ()
+        assert self._asked.top is not None
+        best = row.topk(min(self._asked.top, len(row)))
+        tokens = self._drafts.shared.index.vocabulary.tokens
+        pairs = zip(best.values.tolist(), best.indices.tolist(), strict=True)
+        return tuple((tokens[id_] or b"", value) for value, id_ in pairs)
+
+    def _judge(self, draft: Draft) -> None:
+        """End a draft where a rule says so."""
+        asked, new = self._asked, self._drafts.kept(draft)
+        if draft.finish == "end" and self._begun.ending:
+            new = middles(new, self._begun.ending, True)[0]
+            draft.cut = len(new)
+        ending = self._rules.ending(new, bool(draft.finish))
+        if ending is not None and ending.at < max(len(new), 1):
+            draft.cut, draft.finish = ending.at, ending.why
+        elif not draft.finish:
+            if asked.max_tokens is not None and len(self._pieces[id(draft)]) >= asked.max_tokens:
+                draft.finish = "length"
+                if not asked.max_tokens:
+                    draft.cut = 0
+            elif asked.line_seconds is not None and b"\n" in new:
+                late = time.perf_counter() - self._started > asked.line_seconds
+                draft.finish = "time" if late else ""
+
+    def _candidate(self, draft: Draft) -> Candidate:
+        raw = self._drafts.kept(draft)
+        raw = raw[: len(raw) - len(pending(self._before[-3:] + raw)[: len(raw)])]
+        stopped = self._drafts.stops.first(draft.raw) if draft.finish == "stop" else None
+        pieces, left = list[Piece](), len(raw)
+        for piece in self._pieces[id(draft)]:
+            if left > 0 or (not piece.raw and draft.finish == "end"):
+                pieces.append(piece._replace(raw=piece.raw[:left]))
+            left -= len(piece.raw)
+        return Candidate(
+            decoder_after(self._before[-3:]).decode(raw),
+            raw,
+            sum(piece.logprob for piece in pieces if piece.raw),
+            draft.finish,
+            None if stopped is None else draft.raw[slice(*stopped)],
+            tuple(pieces),
+        )
+
+    def _offered(self, found: Sequence[Candidate]) -> tuple[Candidate, ...]:
+        """Those worth offering: each text once, the most probable for its length first."""
+        best: dict[bytes, Candidate] = {}
+        for one in sorted(found, key=lambda one: -one.logprob / max(1, len(one.raw))):
+            if one.probability >= self._asked.threshold:
+                best.setdefault(one.raw, one)
+        if len(best) > 1:
+            best.pop(b"", None)
+        return tuple(best.values())[: self._asked.n]
+
+    def _send(self) -> None:
+        """Tell what will not be taken back."""
+        if self._tell is None:
+            return
+        for number, draft in enumerate(self._drafts.drafts):
+            kept = self._drafts.kept(draft)
+            if draft.finish:
+                end = len(kept)
+            else:
+                end = self._drafts.safe(draft)
+                if self._held:
+                    end = min(end, len(kept[: max(0, kept.rfind(b"\n"))].rstrip()))
+                    end = 0 if self._asked.threshold else end
+            piece = self._decoders[number].decode(kept[self._sent[number] : end])
+            self._sent[number] = max(self._sent[number], end)
+            if piece:
+                self._tell(number, piece)

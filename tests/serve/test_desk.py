@@ -1,0 +1,122 @@
+"""What the language server does with the model, in this process."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+import charwise
+from charwise import CharLM
+from charwise.models import EMBEDDED
+from charwise.serve.completions import Completions
+from charwise.serve.desk import around, offered, read_ahead
+from charwise.serve.documents import Document
+from charwise.serve.lsp_settings import Settings
+from charwise.serve.stoppable import Stopped
+
+SETTINGS = Settings(seconds=None, max_bytes=24)
+TEXT = "import math\n\n\nclass Circle:\n    def area(self, radius):\n        return math."
+
+
+def texts(completions: Completions, before: str, after: str = "", **settings: object) -> list[str]:
+    chosen, wrong = SETTINGS.changed(settings)
+    assert not wrong
+    return [one.text for one in offered(completions, chosen, before, after, threading.Event())]
+
+
+@pytest.fixture(scope="module")
+def filler(tmp_path_factory: pytest.TempPathFactory) -> CharLM:
+    """The embedded model with sentinels, which it was never trained with."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    folder = tmp_path_factory.mktemp("filler")
+    tokenizer = AutoTokenizer.from_pretrained(EMBEDDED)
+    sentinels = ["<fim_prefix>", "<fim_suffix>", "<fim_middle>"]
+    tokenizer.add_special_tokens({"additional_special_tokens": sentinels})
+    model = AutoModelForCausalLM.from_pretrained(EMBEDDED)
+    model.resize_token_embeddings(max(len(tokenizer), model.config.vocab_size + 3))
+    tokenizer.save_pretrained(folder)
+    model.save_pretrained(folder)
+    return charwise.load(str(folder))
+
+
+def test_a_key_goes_on_from_the_last_state() -> None:
+    completions = Completions(charwise.load())
+    document, cancel = Document(TEXT), threading.Event()
+    read_ahead(completions, SETTINGS, document, len(TEXT), cancel)
+    for key in "pi":
+        end = len(document.text)
+        document = document.edited(end, end, key)
+        before = completions.engine.calls
+        read_ahead(completions, SETTINGS, document, end + 1, cancel)
+        assert completions.engine.calls - before <= 2
+        assert completions.memory.trees == 1
+    before = completions.engine.calls
+    read_ahead(completions, SETTINGS, document.edited(end, end + 1, ""), end, cancel)
+    assert completions.engine.calls == before
+
+
+def test_what_was_typed_along_an_offer_is_answered_from_it() -> None:
+    completions = Completions(charwise.load())
+    [found] = texts(completions, "import nump")
+    before = completions.engine.calls
+    assert texts(completions, "import nump" + found[:2]) == [found[2:]]
+    assert completions.engine.calls == before
+
+
+def test_work_that_is_not_wanted_ends_before_a_model_call() -> None:
+    completions, cancel = Completions(charwise.load()), threading.Event()
+    cancel.set()
+    for work in (
+        lambda: offered(completions, SETTINGS, TEXT, "", cancel),
+        lambda: read_ahead(completions, SETTINGS, Document(TEXT), len(TEXT), cancel),
+    ):
+        with pytest.raises(Stopped):
+            work()
+    assert completions.engine.calls == 0
+
+
+def test_a_model_with_a_template_reads_both_sides(filler: CharLM) -> None:
+    completions = Completions(filler)
+    assert completions.template is not None
+    before, after = "for i in ra", "e(3):\n    pass\n"
+    texts(completions, before, after)
+    known = completions.memory.between(before.encode(), after.encode())
+    assert known.asked == filler.infill_request(before, after)
+    left_to_right = Completions(CharLM(completions.engine))
+    left_to_right.template = None
+    assert texts(completions, before, after, infill=False) == texts(left_to_right, before, after)
+
+
+def test_a_key_between_two_sides_goes_on_from_the_last_state(filler: CharLM) -> None:
+    completions, cancel = Completions(filler), threading.Event()
+    document, cursor = Document(TEXT + "\n\n    def name(self):\n"), len(TEXT)
+    read_ahead(completions, SETTINGS, document, cursor, cancel)
+    trees = completions.memory.trees
+    read_ahead(completions, SETTINGS, document.edited(cursor, cursor, "p"), cursor + 1, cancel)
+    assert completions.memory.trees == trees
+
+
+def test_the_name_of_a_sentinel_in_a_document_is_text(filler: CharLM) -> None:
+    completions = Completions(filler)
+    written = "<fim_prefix>for i in ra<fim_suffix>e(3)<fim_middle>"
+    texts(completions, written, infill=False)
+    known = completions.memory.after(filler.state("").shared.opening, written.encode())
+    assert known.state.raw == written.encode()
+
+
+def test_what_is_read_around_a_cursor() -> None:
+    completions = Completions(charwise.load())
+    document = Document("a" * 20_000)
+    before, after = around(completions, SETTINGS, document, 15_000, 15_001)
+    assert 4_000 < len(before) <= 6 * 1024
+    assert len(after) == 4_999
+    settings = Settings(before=10, after=0)
+    assert around(completions, settings, document, 15_000, 15_000)[1] == ""
+
+
+def test_the_files_of_the_page_are_in_the_package() -> None:
+    page = Path(charwise.__file__).parent / "serve" / "playground" / "page"
+    assert (page / "index.html").is_file()
