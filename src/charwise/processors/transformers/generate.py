@@ -9,7 +9,7 @@ embeddings.
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
-from typing import Any, Literal
+from typing import Any, Literal, cast
 from weakref import WeakKeyDictionary
 
 from transformers import LogitsProcessor
@@ -199,7 +199,7 @@ def _as_batch(prompts: Prompt | Sequence[Prompt]) -> list[Any]:
         return [prompts]
     parts = None if isinstance(prompts, Set) else items(prompts)
     if parts is None:
-        return parts_of(prompts)  # which says that it is none
+        return parts_of(cast(Prompt, prompts))  # which says that it is none
     if any(hasattr(part, "__index__") and not getattr(part, "ndim", 0) for part in parts):
         return [parts]
     return parts
