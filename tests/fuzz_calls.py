@@ -436,7 +436,7 @@ def ours(error: BaseException) -> traceback.FrameSummary | None:
 
 
 #: Characters that an error has: it repeats little of what was given.
-LONGEST = 1000
+LONGEST = 1001
 
 
 def make(call: Drawn) -> None:

@@ -29,7 +29,7 @@ ODD = some(
     *(None, True, -1, 0.5, 1.5, math.nan, math.inf, -math.inf, "", "5", b"", -(2**70)),
     *(np.int64(3), np.float32(0.5), 1j, [], (), {}, {"a": 1}, {1, 2}, [None], [[1]], ["a", ["b"]]),
     *(object(), len, bytearray(b"ab"), memoryview(b"ab"), "\udcff", "\0", range(3), Ellipsis),
-    *(10**400, -(10**400), "x" * 2000, Fraction(1, 3), Decimal("0.5"), np.zeros(2)),
+    *("x" * 2000, Fraction(1, 3), Decimal("0.5"), np.zeros(2)),
     *(np.array(2), torch.tensor(2)),
 )
 

@@ -92,6 +92,15 @@ def test_what_is_no_list(ask: Callable[[CharLM, Any], object], given: Any):
         ask(charwise.load(), given)
 
 
+@pytest.mark.parametrize("prompts", [np.array(2), torch.tensor(2), {"a": 1}, {"a"}, 3, None])
+def test_what_are_no_prompts(prompts: Any):
+    lm = charwise.load()
+    with pytest.raises(CharwiseError, match="a prompt is"):
+        lm.next(prompts)
+    with pytest.raises(CharwiseError, match="a prompt is"):
+        charwise.heal_generate(lm.engine.model, lm.index, prompts, max_new_tokens=1)  # type: ignore
+
+
 @pytest.mark.parametrize("text", ["a", b"a", bytearray(b"a"), memoryview(b"a")])
 def test_text_is_no_list_of_token_ids(text: Any):
     vocabulary = charwise.load().vocabulary

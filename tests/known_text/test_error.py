@@ -20,7 +20,7 @@ from charwise.known_text.effort import PRESETS, effort_of, for_tolerance
 from charwise.known_text.estimate import byte_errors, faded
 from charwise.known_text.ranges import KnownText
 from charwise.known_text.respellings import occurrences, respellings
-from models import Case, cases, examples, table
+from models import MOST, Case, cases, examples, table
 
 #: log →p of texts that repeat themselves, from `CharLM.covering`, or the widest beams.
 REPEATS = {
@@ -58,7 +58,7 @@ def test_the_error_of_a_score_is_within_its_tolerance_and_what_it_says():
         over, tried = over + (off.mean() > tolerance * math.log(2)), tried + 1
 
     check()
-    assert tried > 500
+    assert tried > min(900, MOST) * 5 / 9
     assert over <= tried / 20
 
 

@@ -7,13 +7,12 @@ model's own; so does this.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
 from typing import Any
 
 import torch
 from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteriaList
 
-from charwise.errors import SettingError, check_count, shown
+from charwise.errors import SettingError, check_count, items, shown
 from charwise.processors.transformers.limits import Limits, Stop
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.vocabulary import Vocabulary
@@ -179,6 +178,6 @@ def as_list(value: Any) -> list[Any]:
     """None → [], a single value → [value], anything iterable → its list."""
     if value is None:
         return []
-    if isinstance(value, Iterable) and not isinstance(value, str | bytes):
-        return [int(item) if hasattr(item, "__index__") else item for item in value]
-    return [value]
+    found = items(value)
+    listed = [value] if found is None else found
+    return [int(item) if hasattr(item, "__index__") else item for item in listed]

@@ -8,13 +8,13 @@ embeddings.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
-from typing import Any, Literal
+from collections.abc import Sequence, Set
+from typing import Any, Literal, cast
 from weakref import WeakKeyDictionary
 
 from transformers import LogitsProcessor
 
-from charwise.errors import ContextLengthError
+from charwise.errors import ContextLengthError, items
 from charwise.healing import Cut, Rule
 from charwise.processors.new_text import heal_prompt
 from charwise.processors.transformers.arguments import (
@@ -197,9 +197,9 @@ def _as_batch(prompts: Prompt | Sequence[Prompt]) -> list[Any]:
     """One prompt or many → a list of prompts. A list with a token id in it is one prompt."""
     if is_text(prompts):
         return [prompts]
-    if isinstance(prompts, Mapping | Set) or not isinstance(prompts, Iterable):
-        return parts_of(prompts)  # which says that it is none
-    parts: list[Any] = list(prompts)
+    parts = None if isinstance(prompts, Set) else items(prompts)
+    if parts is None:
+        return parts_of(cast(Prompt, prompts))  # which says that it is none
     if any(hasattr(part, "__index__") and not getattr(part, "ndim", 0) for part in parts):
         return [parts]
     return parts

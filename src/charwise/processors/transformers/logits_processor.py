@@ -11,12 +11,12 @@ decoding, in one call.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import torch
 from transformers import LogitsProcessor
 
-from charwise.errors import HealingError, SettingError, check_count, shown
+from charwise.errors import HealingError, SettingError, check_count, items, shown
 from charwise.processors.decision import Decisions
 from charwise.tokens.index import SortedVocabulary
 
@@ -58,11 +58,12 @@ class HealingLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
             check_count("prompt_length", prompt_length, 0)
         if isinstance(forced, bytes):
             forced = (forced,)
-        if isinstance(forced, str) or not isinstance(forced, Iterable):
+        rows = items(forced)
+        if rows is None:
             raise SettingError(
                 f"forced is {shown(forced)}: give a list of bytes, one for each row."
             )
-        self.forced = tuple(forced)
+        self.forced = tuple(rows)
         self.prompt_length = prompt_length
         if not self.forced:
             raise SettingError(
