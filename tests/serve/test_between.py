@@ -1,0 +1,82 @@
+"""Completions between two sides, by models that fill in: typing goes on from what is known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from charwise import CharLM, Vocabulary
+from charwise.cursor.limit import Limit
+from charwise.engines.ngram import NgramLM
+from charwise.errors import CharwiseError, TokenizationError, ZeroProbabilityError
+from charwise.serve.asked import Asked
+from charwise.serve.completions import Completions
+from charwise.serve.memory import Memory
+from models import Model, Rows, examples, models, texts
+
+
+def filling(model: Model) -> CharLM:
+    """A model over the same tokens, and three sentinels."""
+    old, lm = model.vocabulary, model.lm
+    width = old.width
+    names = ("<fim_prefix>", "<fim_suffix>", "<fim_middle>")
+    vocabulary = Vocabulary.from_bytes(
+        [*old.tokens, None, None, None],
+        end_ids=old.end_ids,
+        bos_ids=old.bos_ids,
+        special={width + at: name for at, name in enumerate(names)},
+    )
+    given: Any = lm._rows
+    rows = Rows(vocabulary, given.seed, given.zeros, 0.0, given.power)
+    return CharLM(NgramLM(vocabulary, lm.order, rows), preset="exact")
+
+
+@st.composite
+def typed(draw: st.DrawFn) -> tuple[CharLM, list[bytes], bytes]:
+    """A model, a prefix and what becomes of it key by key, and a suffix."""
+    model = draw(models())
+    whole, suffix = draw(texts(model, 8)), draw(texts(model, 4))
+    sizes = draw(st.lists(st.integers(0, len(whole)), min_size=1, max_size=5))
+    return filling(model), [whole[:size] for size in sizes], suffix
+
+
+@given(typed())
+@examples(60)
+def test_what_is_typed_begins_the_middle(case: tuple[CharLM, list[bytes], bytes]) -> None:
+    lm, prefixes, suffix = case
+    memory = Memory(lm)
+    for prefix in prefixes:
+        try:
+            known = memory.between(prefix, suffix)
+            found = known.state.next().probs
+        except (ZeroProbabilityError, TokenizationError):  # random models often cannot write it
+            continue
+        assert known.text == prefix
+        assert known.asked is not None
+        opening = known.state.shared.opening
+        expected = lm.next([*opening.ids, known.state.raw]).probs
+        np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
+        read = len(known.asked.forced)
+        assert known.state.raw[:read] == known.asked.forced[: len(known.state.raw)]
+        assert prefix.endswith(known.state.raw[read:])
+
+
+@given(typed(), st.sampled_from(["exact", "healed", "plain"]))
+@examples(60)
+def test_completions_between_two_sides_end(
+    case: tuple[CharLM, list[bytes], bytes], mode: Any
+) -> None:
+    lm, prefixes, suffix = case
+    completions = Completions(lm)
+    for prefix in prefixes:
+        asked = Asked(prefix, suffix, mode=mode, n=2, max_bytes=6)
+        try:
+            answer = completions.answer(asked, Limit())
+        except CharwiseError:
+            continue
+        for one in answer.candidates:
+            assert len(one.raw) <= 6 + len(suffix)
+            assert 0 <= one.probability <= 1
