@@ -83,7 +83,7 @@ def test_llama_vscode(http: httpx.Client) -> None:
     assert http.get("/health").json() == {"status": "ok"}
     assert http.get("/props").json()["default_generation_settings"]["n_ctx"] == 1024
     assert len(http.get("/v1/models").json()["data"]) == 1
-    body = llama_vim(n_cmpl=3, lora=[], n_predict=8)
+    body = llama_vim(n_cmpl=3, lora=[], n_predict=8, t_max_predict_ms=20_000)
     del body["response_fields"]
     several = http.post("/infill", json=body).json()
     assert len({one["content"] for one in several}) == len(several) > 1

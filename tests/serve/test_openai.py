@@ -128,7 +128,8 @@ def test_a_stream_is_the_answer_in_pieces(client: Any) -> None:
     text = "".join(chunk.choices[0].text for chunk in chunks if chunk.choices)
     assert text == whole.choices[0].text
     assert len(chunks) > 5
-    assert chunks[-1].usage == whole.usage
+    for count in ("prompt_tokens", "completion_tokens", "total_tokens"):  # not those cached
+        assert getattr(chunks[-1].usage, count) == getattr(whole.usage, count)
     assert [c.choices[0].finish_reason for c in chunks[:-1]][-1] == "length"
     assert len({chunk.id for chunk in chunks}) == 1
 

@@ -26,7 +26,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from charwise.errors import SettingError
+from charwise.errors import SettingError, shown
 
 #: A candidate is judged with so many of the next bytes in view, and is taken to spend so many nats
 #: on each: where the text surprises, the alternatives before it count for more.
@@ -149,15 +149,16 @@ def for_tolerance(tolerance: float) -> Effort:
     (0.02, 4)
     """
     _check_tolerance(tolerance)
-    theta = min(1.0, max(1e-6, 2.5 * float(tolerance)))
+    tolerance = float(min(1e300, tolerance))  # an int may be longer than any float
+    theta = min(1.0, max(1e-6, 2.5 * tolerance))
     width = max(2, round(4 * wider(0.05 / theta)))
-    return Effort(theta, LENDING, first=theta / 50, tolerance=float(tolerance), width=width)
+    return Effort(theta, LENDING, first=theta / 50, tolerance=tolerance, width=width)
 
 
 def _check_tolerance(tolerance: float) -> None:
     if not (_is(tolerance, Real) and 0 < tolerance < math.inf):
         raise SettingError(
-            f"tolerance is {tolerance!r}: it must be a number above 0, in bits a byte. For no "
+            f"tolerance is {shown(tolerance)}: it must be a number above 0, in bits a byte. For no "
             "error at all use preset='exact'."
         )
 
@@ -211,17 +212,19 @@ def effort_of(preset: str | Effort | None, tolerance: float | None = None) -> Ef
     if tolerance is not None:
         if preset is not None:
             raise SettingError(
-                f"preset={preset!r} and tolerance={tolerance!r}: give one of them; a preset is a "
-                "name for a tolerance."
+                f"preset={shown(preset)} and tolerance={shown(tolerance)}: give one of them; a "
+                "preset is a name for a tolerance."
             )
         return for_tolerance(tolerance)
     if isinstance(preset, str) and preset in PRESETS:
         return PRESETS[preset]
     names = ", ".join(PRESETS)
     if isinstance(preset, str):
-        raise SettingError(f"unknown preset {preset!r}: choose one of {names}.")
+        raise SettingError(f"unknown preset {shown(preset)}: choose one of {names}.")
     if not isinstance(preset, Effort):
-        raise SettingError(f"the preset is {preset!r}: choose one of {names}, or pass an Effort.")
+        raise SettingError(
+            f"the preset is {shown(preset)}: choose one of {names}, or pass an Effort."
+        )
     theta, gamma, lookahead, rounds, first, wanted, width = preset
     if not (_is(theta, Real) and 0 <= theta <= 1):
         raise SettingError(f"theta is {theta!r}: it is a share of probability, in [0, 1].")
