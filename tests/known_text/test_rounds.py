@@ -106,15 +106,15 @@ def test_lookahead_goes_along_the_canonical_tokens():
     assert far.lookahead(one, {}) == [2, 2, 2]  # to 10; the text ends at 12
     assert [branch.tokens for branch in far.plan([one])] == [[2, 2, 2, 2]]
     assert started(Effort(1e-3, 0.99, lookahead=2), text).lookahead(one, {}) == [2, 2]
-    # Not deeper than the window, nor what is not worth it, nor what is like what is there.
-    far.deepest = 5
-    assert far.lookahead(one, {}) == [2, 2]
+    # Not what has no room in the window to go on to the end, one token longer than the canonical
+    # ones, nor what is not worth it, nor what is like what is there.
+    far.deepest = 6
+    assert far.lookahead(one, {}) == [2, 2, 2]
     assert far.lookahead(candidate(far, 1e-4), {}) == []
-    far.deepest = 3
-    assert [branch.tokens for branch in far.plan([one])] == [[2]]
-    far.deepest = 2
-    assert far.plan([one]) == []
     far.deepest = 5
+    assert far.plan([one]) == []
+    assert far.lookahead(one, {}) == []
+    far.deepest = 6
     # Agreement on the last token counts half: 0.25 is worth it, or not.
     assert started(Effort(0.2, 0.5), text).lookahead(one, {}) == [2, 2, 2]
     assert started(Effort(0.3, 0.5), text).lookahead(one, {}) == []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
@@ -142,7 +142,10 @@ def test_a_transformer_with_a_tiny_window(window: int):
     whole = string_probability(text, p, vocabulary)
     assert lm.logprob(text) == pytest.approx(math.log(whole), abs=1e-4)
     # Longer than the window: slid over, window by window.
-    opening, long = split(vocabulary, "abb" * window)
-    found = score_text(engine, SortedVocabulary(vocabulary), Text(opening, long), PRESETS["fast"])
-    assert len(found.logprobs) == 3 * window
-    assert np.isfinite(found.logprobs).all()
+    # What repeats is tried in more tokens than the canonical ones: they must leave room to go on.
+    index = SortedVocabulary(vocabulary)
+    for preset, unit in product(("fast", "default", "accurate"), ("abb", "abab", "aaa")):
+        opening, long = split(vocabulary, unit * window)
+        found = score_text(engine, index, Text(opening, long), PRESETS[preset])
+        assert len(found.logprobs) == len(unit) * window
+        assert np.isfinite(found.logprobs).all()

@@ -88,7 +88,9 @@ def test_llama_vscode(http: httpx.Client) -> None:
     several = http.post("/infill", json=body).json()
     assert len({one["content"] for one in several}) == len(several) > 1
     [one] = [http.post("/infill", json=body | {"n_cmpl": 1}).json()]
-    assert one["content"] == several[0]["content"]
+    assert one["content"] in {
+        another["content"] for another in several
+    }  # the likeliest a byte first
     assert one["timings"]["predicted_n"] == one["tokens_predicted"]
     wrong = http.post("/infill", json=body | {"n_cmpl": -1})
     assert wrong.status_code == 400

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -54,7 +54,7 @@ class Repeats:
         begin, stop: the bytes in which places are taken.
         theta: share that a respelling must be able to reach.
         most: contexts to spend, at most.
-        deepest: most tokens of a context.
+        too_deep: whether a context of so many tokens that ends there has no room to go on.
     """
 
     def __init__(
@@ -66,12 +66,12 @@ class Repeats:
         stop: int,
         theta: float,
         most: int,
-        deepest: int | None,
+        too_deep: Callable[[int, int], bool],
     ) -> None:
         self.index = index
         self._least = math.log(max(theta, 1e-300))
         self.left = self._most = most
-        self.deepest = deepest
+        self._too_deep = too_deep
         self._stop = stop
         self.untried: list[Respelling] = []
         self._found = [
@@ -142,9 +142,8 @@ class Repeats:
         out, self._trials = [], []
         for _, one, places, parent in rated:
             tokens = self._respelled(places[:2])
-            if len(tokens) > self.left or (
-                self.deepest is not None and parent.depth + len(tokens) > self.deepest
-            ):
+            deep = self._too_deep(parent.depth + len(tokens), places[1].stop)
+            if len(tokens) > self.left or deep:
                 if len(places) >= OFTEN:
                     self.untried.append(one)
                 continue
@@ -165,8 +164,9 @@ class Repeats:
             return None
         trial.reached = min(len(places), 2 * done)
         tokens = self._respelled(places[: trial.reached])[len(trial.tokens) :]
-        deep = trial.parent.depth + len(trial.tokens) + len(tokens)
-        if len(tokens) > self.left or (self.deepest is not None and deep > self.deepest):
+        depth = trial.parent.depth + len(trial.tokens) + len(tokens)
+        deep = self._too_deep(depth, places[trial.reached - 1].stop)
+        if len(tokens) > self.left or deep:
             if len(places) >= OFTEN:
                 self.untried.append(trial.respelling)
             trial.reached = done
@@ -208,8 +208,9 @@ class Repeats:
             for token, end in zip(self.tokens[first:], self.starts[first + 1 :], strict=False)
             if end <= self._stop
         ]
-        if self.deepest is not None:
-            tokens = tokens[: max(0, self.deepest - there.depth)]
+        ends = self.starts[first + 1 :]
+        while tokens and self._too_deep(there.depth + len(tokens), ends[len(tokens) - 1]):
+            tokens.pop()
         return [Branch(there, tokens)] if tokens else []
 
     def _vertices(self, lattice: Lattice) -> dict[int, Vertex]:

@@ -11,7 +11,7 @@ docs/scoring.md derives it and counts the cost.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
@@ -129,6 +129,7 @@ class Rounds:
         self.distributions = distributions
         self._watch = watch
         self._set_path(canonical)
+        self._ends = self._starts[1:]  # of the canonical tokens
         self._respellings: list[Respelling] | None = None
         self._repeats: Repeats | None = None
         self.limited = self._respelled = False
@@ -269,7 +270,7 @@ class Rounds:
                 min(portion.stop, len(self.known.text) - (not self.through)),
                 min(_REACH, self.effort.theta),
                 max(512, size),
-                self.deepest,
+                self._too_deep,
             )
         found = self._repeats.branches(self.lattice)
         if self._repeats.tokens != self.canonical:
@@ -303,7 +304,7 @@ class Rounds:
         tokens = self.canonical[n : portion.tokens]
         while tokens and (
             self._starts[n + len(tokens)] >= len(self.known.text) + self.through
-            or self._too_deep(vertex.depth + len(tokens))
+            or self._too_deep(vertex.depth + len(tokens), self._starts[n + len(tokens)])
         ):
             tokens = tokens[:-1]
         return [Branch(vertex, tokens)] if tokens else []
@@ -317,7 +318,7 @@ class Rounds:
             heavy = rho >= self.lattice.floor[position]
             if not heavy and self._rejoins(rho, candidate.tail, chosen[position]):
                 continue
-            if self._too_deep(parent.depth + 1):
+            if self._too_deep(parent.depth + 1, position):
                 continue
             tokens, tail = [token], candidate.tail
             chosen[position].append(tail)
@@ -339,7 +340,7 @@ class Rounds:
         for token in self._canonical_rest(position):
             rho, position = self._continued(rho, position, token)
             tail, depth = (token, tail), depth + 1
-            if position >= len(self.known.text) or self._too_deep(depth):
+            if position >= len(self.known.text) or self._too_deep(depth, position):
                 break
             if rho < self.lattice.floor[position]:
                 if not self.effort.worth(rho, 0):
@@ -370,8 +371,16 @@ class Rounds:
             return False
         return any(not self.effort.worth(rho, agreement(tail, other)) for other in others)
 
-    def _too_deep(self, depth: int) -> bool:
-        return self.deepest is not None and depth > self.deepest
+    def _too_deep(self, depth: int, position: int) -> bool:
+        """Whether a context has no room to go on to the end of the text along canonical tokens.
+
+        Where nothing is left out by its weight, only whether it fits itself: other tokens may be
+        fewer.
+        """
+        if self.deepest is None:
+            return False
+        left = len(self._ends) - bisect_right(self._ends, position) - (not self.through)
+        return depth + (max(0, left) if self._effort.theta > 0 else 0) > self.deepest
 
     def _canonical_rest(self, position: int) -> Sequence[int]:
         """The canonical tokens to follow from a position, if one begins there."""
