@@ -60,6 +60,7 @@ def measure(
         "silent": float(true[stated < STATED].max(initial=0.0)),
         "contexts": score.contexts / len(text),
         "bytes": len(text),
+        "limited": score.limited,
         "reference": "beam" if reference is beam else "rounds",
     }
 
@@ -98,19 +99,22 @@ def show(setting: str, rows: list[dict[str, Any]]) -> None:
 def judged(rows: list[dict[str, Any]]) -> Table:
     """How many texts keep to what is promised, for each setting."""
     table = Table(
-        "setting", "texts", "within", f"stated within × {FACTOR:g}", "silent bytes over 1 nat"
-    )
+        "setting", "texts", "within", "not, and said", f"stated within × {FACTOR:g}",
+        "silent bytes over 1 nat",
+    )  # fmt: skip
     for setting in dict.fromkeys(row["setting"] for row in rows):
         for provoked in (False, True):
             here = [row for row in rows if (row["setting"], row["provoked"]) == (setting, provoked)]
             if not here:
                 continue
-            kept = sum(row["true"] <= (row["tolerance"] or np.inf) for row in here)
+            off = [row for row in here if row["true"] > (row["tolerance"] or np.inf)]
+            said = sum(row["limited"] for row in off)
             silent = sum(row["silent"] > HIDDEN for row in here)
             name = f"{setting}, {'provocations' if provoked else 'held out'}"
-            within = "" if here[0]["tolerance"] is None else str(kept)
+            counts = [str(len(here) - len(off)), str(said)]
+            within = ["", ""] if here[0]["tolerance"] is None else counts
             table.add_row(
-                name, str(len(here)), within, str(sum(map(calibrated, here))), str(silent)
+                name, str(len(here)), *within, str(sum(map(calibrated, here))), str(silent)
             )
     return table
 
