@@ -220,7 +220,7 @@ def test_without_lending_sums_are_lower_bounds_and_say_what_is_missing():
         assert (np.array(truth) <= (found + left_out) * (1 + ROUNDING)).all()
 
     check()
-    assert np.mean(emptied) < 0.05
+    assert np.mean(emptied) < 0.1
 
 
 def test_errors_shrink_with_theta():
@@ -248,7 +248,7 @@ def test_errors_shrink_with_theta():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(charwise.known_text.effort, "NATS_A_BYTE", math.inf)
         check()
-    assert np.mean(emptied) < 0.05
+    assert np.mean(emptied) < 0.1
 
 
 @pytest.mark.parametrize("preset", ["fast", "default", "accurate"])
@@ -277,7 +277,7 @@ def test_every_preset_gives_distributions(preset: str):
         distances.append(np.abs(nxt.probs - truth).sum() / 2)
 
     check()
-    assert np.mean(emptied) < 0.05
+    assert np.mean(emptied) < 0.1
     assert np.mean(distances) < 2e-3  # total variation from the truth
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from charwise.char_lm import CharLM
 from conftest import FOLDER  # type: ignore[attr-defined]
 from serving import Running
 
@@ -40,7 +41,7 @@ function! Tell() abort
     redraw
     let l:row = screenpos(win_getid(), line('.'), 1).row
     let l:from = strdisplaywidth(strpart(getline('.'), 0, col('.') - 1)) + 1
-    let l:shown = join(map(range(l:from, 200), {{_, at -> screenstring(l:row, at)}}), '')
+    let l:shown = join(map(range(l:from, max([l:from, 200])), {{_, at -> screenstring(l:row, at)}}), '')
     let l:told = {{'ghost': trim(l:shown, ' ', 2), 'lines': getline(1, '$'),
         \\ 'answers': map(values(g:cache_data), {{_, raw -> json_decode(raw).content}})}}
     call writefile([json_encode(l:told)], '{told}.new')
@@ -160,35 +161,41 @@ def vim(url: str, folder: Path) -> Iterator[Vim]:
         os.close(master)
 
 
-def test_ghost_text_is_what_the_model_says(running_server: Running, tmp_path: Path) -> None:
-    lm = running_server.lm
+@pytest.mark.parametrize("cut", CUTS)
+def test_ghost_text_is_what_the_model_says(
+    running_server: Running, tmp_path: Path, cut: str
+) -> None:
     with vim(running_server.url, tmp_path) as editor:
-        for cut in CUTS:
-            before = CODE[: CODE.index(cut)] + cut
-            editor.begin(before[:-1])
-            editor.press(before[-1])
-            told = editor.ghost()
-            ghost = told["ghost"]
-            expected = lm.complete(before, stop="\n", max_new_bytes=400)[0].text
-            assert ghost == expected.rstrip(" "), cut
-            assert told["lines"] == before.split("\n")
-            # Typed along, it stays; Tab takes it as it is.
-            along = told
-            if len(ghost) > 2:
-                editor.press(ghost[0])
-                for _ in range(50):  # Vim says that the cursor moved when no key is left
-                    time.sleep(0.1)
-                    along = editor.ghost()
-                    if along["ghost"] == ghost[1:]:
-                        break
-                assert along["ghost"] == ghost[1:], cut
-                assert "\n".join(along["lines"]) == before + ghost[0]
-            editor.press("\t")
-            for _ in range(100):
-                taken = editor.tell()
-                if taken["lines"] != along["lines"]:
-                    break
-                time.sleep(0.05)
-            whole = "\n".join(taken["lines"])
-            assert whole.startswith(before + ghost), cut
-            assert whole in {before + answer.rstrip("\n") for answer in along["answers"]}, cut
+        completes(editor, running_server.lm, cut)
+
+
+def completes(editor: Vim, lm: CharLM, cut: str) -> None:
+    """Ghost text after a cut is the model's; it stays when typed along, and Tab takes it."""
+    before = CODE[: CODE.index(cut)] + cut
+    editor.begin(before[:-1])
+    editor.press(before[-1])
+    told = editor.ghost()
+    ghost = told["ghost"]
+    expected = lm.complete(before, stop="\n", max_new_bytes=400)[0].text
+    assert ghost == expected.rstrip(" ")
+    assert told["lines"] == before.split("\n")
+    along = told
+    if len(ghost) > 2:
+        editor.press(ghost[0])
+        for _ in range(50):  # Vim says that the cursor moved when no key is left
+            time.sleep(0.1)
+            along = editor.ghost()
+            if along["ghost"] == ghost[1:]:
+                break
+        assert along["ghost"] == ghost[1:]
+        assert "\n".join(along["lines"]) == before + ghost[0]
+    editor.press("\t")
+    for _ in range(100):
+        taken = editor.tell()
+        if taken["lines"] != along["lines"]:
+            break
+        time.sleep(0.05)
+    whole = "\n".join(taken["lines"])
+    assert whole.startswith(before + ghost)
+    answers = [*along["answers"], *taken["answers"]]
+    assert whole in {before + answer.rstrip("\n") for answer in answers}
