@@ -41,7 +41,8 @@ function! Tell() abort
     redraw
     let l:row = screenpos(win_getid(), line('.'), 1).row
     let l:from = strdisplaywidth(strpart(getline('.'), 0, col('.') - 1)) + 1
-    let l:shown = join(map(range(l:from, max([l:from, 200])), {{_, at -> screenstring(l:row, at)}}), '')
+    let l:columns = range(l:from, max([l:from, 200]))
+    let l:shown = join(map(l:columns, {{_, at -> screenstring(l:row, at)}}), '')
     let l:told = {{'ghost': trim(l:shown, ' ', 2), 'lines': getline(1, '$'),
         \\ 'answers': map(values(g:cache_data), {{_, raw -> json_decode(raw).content}})}}
     call writefile([json_encode(l:told)], '{told}.new')
