@@ -149,14 +149,22 @@ def for_tolerance(tolerance: float) -> Effort:
     (0.02, 4)
     """
     _check_tolerance(tolerance)
-    tolerance = float(min(1e300, tolerance))  # an int may be longer than any float
+    tolerance = _float(tolerance)
     theta = min(1.0, max(1e-6, 2.5 * tolerance))
     width = max(2, round(4 * wider(0.05 / theta)))
     return Effort(theta, LENDING, first=theta / 50, tolerance=tolerance, width=width)
 
 
+def _float(number: float) -> float:
+    """A number as a float; an int may be longer than any."""
+    try:
+        return float(number)
+    except OverflowError:
+        return 1e300
+
+
 def _check_tolerance(tolerance: float) -> None:
-    if not (_is(tolerance, Real) and 0 < tolerance < math.inf):
+    if not (_is(tolerance, Real) and 0 < _float(tolerance) < math.inf):
         raise SettingError(
             f"tolerance is {shown(tolerance)}: it must be a number above 0, in bits a byte. For no "
             "error at all use preset='exact'."
