@@ -124,7 +124,7 @@ def test_occurrences_and_their_other_splits():
 # ---- settings -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("tolerance", [0, -0.1, math.nan, math.inf, "x", True])
+@pytest.mark.parametrize("tolerance", [0, -0.1, -(10**400), math.nan, math.inf, "x", True])
 def test_bad_tolerances(tolerance: float):
     lm = charwise.load()
     with pytest.raises(SettingError, match="tolerance"):

@@ -160,7 +160,7 @@ def _float(number: float) -> float:
     try:
         return float(number)
     except OverflowError:
-        return 1e300
+        return 1e300 if number > 0 else -1e300
 
 
 def _check_tolerance(tolerance: float) -> None:
