@@ -48,6 +48,8 @@ def test_what_gives_texts_is_a_list_of_texts(texts: Any):
         lambda lm: lm.stream("a", max_new_bytes="5"),
         lambda lm: lm.state("a").stream(stop=[""]),
         lambda lm: lm.characters("a", max_new_bytes=-1),
+        lambda lm: lm.score("a", end=2),
+        lambda lm: lm.score("a", end=np.zeros(2)),
         lambda lm: lm.score("a").words([]),
         lambda lm: lm.score("a").spans(0.5),
         lambda lm: lm.infill("a", "b", template=1.5),

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import replace
 from typing import Any, Unpack
 
+import numpy as np
+
 from charwise.constraints.asked import MayFollow, constraint_of
 from charwise.coverings.best_first import Covering, best_first
 from charwise.coverings.members import Encodings
@@ -271,6 +273,8 @@ class CharLM:
         texts = [self._text(*pair) for pair in zip(prompts, contexts, strict=True)]
         if entropy is not None and not (isinstance(entropy, str) and entropy in ("byte", "char")):
             raise SettingError(f"entropy is {shown(entropy)}: choose 'byte', 'char' or None.")
+        if not isinstance(end, bool | np.bool_):
+            raise SettingError(f"end is {shown(end)}: it must be True or False.")
         check_report(progress)
         chosen = self._chosen(preset, tolerance)
         scores = score_texts(
