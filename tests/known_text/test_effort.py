@@ -163,8 +163,11 @@ def test_a_width_makes_sums_no_smaller(case: Case):
 def test_the_cursor_has_tolerances_of_its_own():
     assert at_cursor(PRESETS["default"]).tolerance == 0.02
     assert at_cursor(PRESETS["exact"]) == PRESETS["exact"]
+    assert at_cursor(for_tolerance(0.1)).tolerance == 0.1  # what is asked for, preset or not
     effort = at_cursor(for_tolerance(0.003))
     assert (effort.tolerance, effort.width) == (0.003, 0)
     assert at_cursor(effort) == effort
     with pytest.raises(SettingError, match="width"):
         effort_of(Effort(0.1, 0.1, width=-1))
+    with pytest.raises(SettingError, match="tolerance"):
+        effort_of(Effort(0.1, 0.1, variation=0.0))

@@ -27,7 +27,7 @@ from charwise.tokens.utf8 import decoder_after, pending
 
 
 class Cursor(Protocol):
-    """A `State`, as far as drawing from it goes."""
+    """A `State`, as far as drawing tokens after it goes."""
 
     shared: SharedTree
 
@@ -41,6 +41,11 @@ class Cursor(Protocol):
     def exact_from(self) -> int: ...
     @property
     def at_root(self) -> bool: ...
+
+
+class Typed(Cursor, Protocol):
+    """A `State`, as far as going on from it byte by byte goes."""
+
     def next(self) -> NextBytes: ...
     def __add__(self, more: bytes, /) -> Self: ...
 

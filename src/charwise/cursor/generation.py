@@ -16,7 +16,7 @@ import torch
 
 from charwise.constraints.constraint import Constraint, closed
 from charwise.cursor.distributions import EOS, NextBytes
-from charwise.cursor.drafts import Completion, Cursor, Drafts, check_begins
+from charwise.cursor.drafts import Completion, Cursor, Drafts, Typed, check_begins
 from charwise.cursor.limit import Limit
 from charwise.cursor.sampling import Sampling, draw_tokens
 from charwise.errors import SettingError, check_count, shown
@@ -123,7 +123,7 @@ class Drawn:
 
 
 def characters(
-    state: Cursor,
+    state: Typed,
     *,
     max_new_bytes: int = 64,
     sampling: Sampling | None = None,
@@ -141,7 +141,7 @@ def characters(
 
 
 def _drawn(
-    state: Cursor, max_new_bytes: int, sampling: Sampling, constraint: Constraint | None
+    state: Typed, max_new_bytes: int, sampling: Sampling, constraint: Constraint | None
 ) -> Iterator[Drawn]:
     rng = np.random.default_rng(sampling.seed)
     decoder = decoder_after(state.raw)

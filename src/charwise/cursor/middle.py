@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from charwise.cursor.drafts import Completion, Cursor
+from charwise.cursor.drafts import Completion, Typed
 from charwise.cursor.generation import complete
 from charwise.cursor.limit import Limit
 from charwise.cursor.sampling import Sampling
@@ -98,7 +98,7 @@ def score_middles(
 
 
 def infill(
-    state: Cursor,
+    state: Typed,
     asked: Request,
     effort: Effort,
     *,
@@ -134,7 +134,7 @@ def infill(
 
 
 def _drawn(
-    state: Cursor, n: int, max_new_bytes: int, sampling: Sampling, limit: Limit
+    state: Typed, n: int, max_new_bytes: int, sampling: Sampling, limit: Limit
 ) -> list[Completion]:
     """n completions of different beginnings, or as many samples."""
     if sampling.temperature or n == 1 or not state.at_root:

@@ -26,7 +26,7 @@ from charwise.constraints.constraint import END, Constraint, closed, finite
 from charwise.coverings.log_sums import log_sum
 from charwise.cursor.choose import Chosen
 from charwise.cursor.distributions import EOS
-from charwise.cursor.drafts import Completion, Cursor, check_begins
+from charwise.cursor.drafts import Completion, Typed, check_begins
 from charwise.cursor.generation import Report, complete
 from charwise.cursor.limit import Limit
 from charwise.cursor.sampling import MOST_DRAWN, Sampling
@@ -67,7 +67,7 @@ class Weighted(list[Completion]):
 class _Particle:
     """Particles of equal text: what was allowed on their way is the same, so is their weight."""
 
-    state: Cursor
+    state: Typed
     constraint: Constraint
     before: bytes  # the prompt
     raw: bytes = b""
@@ -78,7 +78,7 @@ class _Particle:
 
 
 def particles(
-    state: Cursor,
+    state: Typed,
     constraint: Constraint,
     count: int,
     *,
@@ -213,7 +213,7 @@ def _completion(particle: _Particle) -> Completion:
     )
 
 
-class Choosing(Cursor, Protocol):
+class Choosing(Typed, Protocol):
     """A `State`, as far as this module goes."""
 
     def choose(self, choices: Iterable[str | bytes], *, ended: bool = False) -> Chosen: ...

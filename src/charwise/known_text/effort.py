@@ -63,6 +63,8 @@ class Effort(NamedTuple):
         width: so many contexts are worth an evaluation at each position whatever their share, the
             heaviest of those that cover the text there, as a beam of this width keeps them. It
             doubles where θ falls by `FINER`.
+        variation: the tolerance of a next byte's distribution, as a total variation; None for the
+            same number as the tolerance.
 
     >>> Effort(theta=1e-2, gamma=0.5).lookahead
     16
@@ -75,6 +77,7 @@ class Effort(NamedTuple):
     first: float = 1.0
     tolerance: float | None = None
     width: int = 0
+    variation: float | None = None
 
     def worth(self, rho: float, agreed: int) -> bool:
         """Whether a candidate of this share and agreement earns an evaluation.
@@ -139,8 +142,12 @@ def _is(value: object, kind: type) -> bool:
 _LEAST, _WIDEST = 1e-10, 128
 
 
-def for_tolerance(tolerance: float) -> Effort:
+def for_tolerance(tolerance: float, variation: float | None = None) -> Effort:
     """The effort that reaches a tolerance, in bits a byte.
+
+    Args:
+        tolerance: of known text; at a cursor the same number is a total variation.
+        variation: another one there.
 
     Raises:
         SettingError: for what is no positive number.
@@ -152,7 +159,7 @@ def for_tolerance(tolerance: float) -> Effort:
     tolerance = _float(tolerance)
     theta = min(1.0, max(1e-6, 2.5 * tolerance))
     width = max(2, round(4 * wider(0.05 / theta)))
-    return Effort(theta, LENDING, first=theta / 50, tolerance=tolerance, width=width)
+    return Effort(theta, LENDING, 16, 1000, theta / 50, tolerance, width, variation)
 
 
 def _float(number: float) -> float:
@@ -174,15 +181,12 @@ def _check_tolerance(tolerance: float) -> None:
 #: The presets, cheapest first: names for tolerances. What each buys is measured in
 #: docs/benchmarks.md.
 PRESETS = {
-    "fast": for_tolerance(0.2),
-    "default": for_tolerance(0.1),
-    "accurate": for_tolerance(0.01),
+    "fast": for_tolerance(0.2, variation=0.05),
+    "default": for_tolerance(0.1, variation=0.02),
+    "accurate": for_tolerance(0.01, variation=0.005),
     # Every token string; exponential in the length of the text. For short texts and tiny models.
     "exact": Effort(theta=0.0, gamma=1.0, lookahead=0),
 }
-
-#: The same at the cursor, as total variations of the next byte's distribution.
-_AT_CURSOR = {"fast": 0.05, "default": 0.02, "accurate": 0.005}
 
 
 def at_cursor(effort: Effort) -> Effort:
@@ -191,15 +195,12 @@ def at_cursor(effort: Effort) -> Effort:
     What the last tokens before the cursor may be is all that it takes, and a byte that is typed
     takes one call: no width there.
 
-    >>> at_cursor(PRESETS["default"]).tolerance, at_cursor(for_tolerance(0.001)).tolerance
-    (0.02, 0.001)
+    >>> at_cursor(PRESETS["default"]).tolerance, at_cursor(for_tolerance(0.1)).tolerance
+    (0.02, 0.1)
     """
-    tolerance = effort.tolerance
-    if tolerance is None or not effort.width:
+    if effort.tolerance is None or not effort.width:
         return effort
-    for name, preset in PRESETS.items():
-        if effort == preset:
-            tolerance = _AT_CURSOR[name]
+    tolerance = effort.tolerance if effort.variation is None else effort.variation
     theta = min(0.05, max(1e-6, 5.0 * tolerance))
     return Effort(theta, LENDING, first=theta / 50, tolerance=tolerance)
 
@@ -233,7 +234,7 @@ def effort_of(preset: str | Effort | None, tolerance: float | None = None) -> Ef
         raise SettingError(
             f"the preset is {shown(preset)}: choose one of {names}, or pass an Effort."
         )
-    theta, gamma, lookahead, rounds, first, wanted, width = preset
+    theta, gamma, lookahead, rounds, first, wanted, width, variation = preset
     if not (_is(theta, Real) and 0 <= theta <= 1):
         raise SettingError(f"theta is {theta!r}: it is a share of probability, in [0, 1].")
     if not (_is(gamma, Real) and 0 < gamma <= 1):
@@ -246,8 +247,9 @@ def effort_of(preset: str | Effort | None, tolerance: float | None = None) -> Ef
         raise SettingError(f"rounds is {rounds!r}: it must be 1 or more, a whole number.")
     if not (_is(first, Real) and first >= 0):
         raise SettingError(f"first is {first!r}: it is a share of probability, 0 or more.")
-    if wanted is not None:
-        _check_tolerance(wanted)
+    for given in (wanted, variation):
+        if given is not None:
+            _check_tolerance(given)
     if not (_is(width, Integral) and width >= 0):
         raise SettingError(f"width is {width!r}: it must be 0 contexts or more, a whole number.")
     return preset

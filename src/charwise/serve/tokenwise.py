@@ -13,12 +13,14 @@ import torch
 
 from charwise.char_lm import CharLM
 from charwise.coverings.bundles import Bundle
-from charwise.cursor.distributions import NextBytes
 from charwise.cursor.drafts import Draft, Drafts
 from charwise.cursor.shared_tree import SharedTree
 from charwise.errors import ContextLengthError
 from charwise.healing import allowed_next
 from charwise.tokens.prompts import Opening
+
+#: Prompts whose trees are kept, and the nodes of a tree that is let go.
+_TREES, _GROWN = 32, 4096
 
 #: Last tokens of a prompt that are nodes of its tree, so that a deletion goes back to one.
 _BEHIND = 32
@@ -43,16 +45,11 @@ class TokenCursor:
         self.exact_from = len(raw)
         self.bundles = (Bundle(node, 0.0, 0, 0, len(shared.index.sorted), 0.0),)
 
-    def next(self) -> NextBytes:
-        """Not known of tokens."""
-        raise NotImplementedError
-
-    def __add__(self, more: bytes) -> TokenCursor:
-        raise NotImplementedError
-
 
 class TokenTrees:
     """The trees of prompts asked about lately: what a prompt begins with is evaluated once.
+
+    The one used longest ago is let go where there are too many.
 
     Args:
         lm: the model.
@@ -70,7 +67,7 @@ class TokenTrees:
         self.kept: OrderedDict[tuple[int, ...], SharedTree] = OrderedDict()
 
     def after(self, ids: Sequence[int]) -> TokenCursor:
-        """The cursor after these tokens. Of more than fit the window, the first are left out.
+        """The cursor after these tokens.
 
         Raises:
             ContextLengthError: if the window has no room for a token.
@@ -84,7 +81,7 @@ class TokenTrees:
             )
         fitting = [root for root in self.kept if tuple(ids[: len(root)]) == root]
         root = max(fitting, key=len, default=None)
-        if root is not None and self.kept[root].evaluated.tree.size > 4096:
+        if root is not None and self.kept[root].evaluated.tree.size > _GROWN:
             del self.kept[root]
             root = None
         if root is None:
@@ -96,6 +93,8 @@ class TokenTrees:
             cached = len(root)
         shared = self.kept[root]
         self.kept.move_to_end(root)
+        while len(self.kept) > _TREES:
+            self.kept.popitem(last=False)
         with shared.lock:
             size = shared.evaluated.tree.size
             [nodes] = shared.evaluated.follow([(0, list(ids[len(root) :]))])

@@ -134,7 +134,19 @@ class Guard:
 
 
 def bias(biases: Mapping[int, float], width: int) -> Processor:
-    ids = np.array([int(id) for id in biases])  # strings in OpenAI's JSON
+    """A processor that adds to the scores of some tokens.
+
+    Args:
+        biases: what to add, by token id; ids may be strings, as in OpenAI's JSON.
+        width: of the vocabulary.
+
+    Raises:
+        SettingError: an id beyond the vocabulary.
+
+    >>> bias({"1": 2.0}, width=3)(np.array([0]), np.zeros(3, dtype=np.float32)).tolist()
+    [0.0, 2.0, 0.0]
+    """
+    ids = np.array([int(id) for id in biases], dtype=np.int64)
     values = np.array([float(value) for value in biases.values()], dtype=np.float32)
     if not ((ids >= 0) & (ids < width)).all():
         raise SettingError(f"logit_bias has ids beyond the vocabulary, whose width is {width}.")
