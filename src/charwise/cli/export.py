@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 
 @takes_model
 def export(
-    model: Annotated[str, typer.Argument(help="A folder, a name on the hub, or 'embedded'.")],
+    model: Annotated[
+        str,
+        typer.Argument(metavar="MODEL", help="A folder, a name on the hub, or 'embedded'."),
+    ],
     files: Annotated[
         list[str],
         typer.Argument(
