@@ -16,6 +16,7 @@ from charwise.cli.app import app
 
 ROOT = Path(__file__).parents[1]
 PAGES = (
+    "compare",
     "constraints",
     "infill",
     "for-editors",
@@ -61,6 +62,24 @@ def test_the_latencies_for_editors_are_those_of_the_benchmark() -> None:
     shown = [row for row in rows("for-editors", "|", (1, 2, 3)) if row[2][:1].isdigit()]
     assert len(shown) == 5
     assert set(shown) <= set(measured)
+
+
+def test_a_student_learns_from_a_teacher_table(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("pyarrow", reason="Parquet needs: pip install 'charwise[tables]'")
+    page = text_of("export")
+    command = re.findall(r"^charwise (export .*)\n", page, re.M)[0]
+    result = CliRunner().invoke(app, shlex.split(command))
+    assert result.exit_code == 0, result.output
+    names: dict[str, Any] = {}
+    for block in re.findall(r"^```python\n(.*?)^```", page, re.M | re.S):
+        exec(block, names)
+    came, teacher = names["came"], names["teacher"]
+    assert len(came) == len(teacher) > 300
+    assert float((teacher.sum(dim=1) - 1).abs().max()) < 1e-6
+    first, loss, least = (float(word) for word in capsys.readouterr().out.split()[-3:])
+    assert least < loss < first - 1  # it has learned, and knows no more than its teacher
 
 
 def test_the_command_for_psycholinguists_runs(folder: Path) -> None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from charwise.cursor.drafts import Completion
     from charwise.cursor.middle import Infilling
     from charwise.cursor.state import State
+    from charwise.evaluation.compare import compare
     from charwise.known_text.effort import Effort
     from charwise.model import load
     from charwise.processors.transformers.generate import heal_generate
@@ -41,6 +42,7 @@ _HOME = {
     "State": "charwise.cursor.state",
     "SortedVocabulary": "charwise.tokens.index",
     "Vocabulary": "charwise.tokens.vocabulary",
+    "compare": "charwise.evaluation.compare",
     "heal_generate": "charwise.processors.transformers.generate",
     "heal_infill": "charwise.processors.transformers.infill",
     "load": "charwise.model",
@@ -60,6 +62,7 @@ __all__ = [
     "SortedVocabulary",
     "State",
     "Vocabulary",
+    "compare",
     "constraints",
     "errors",
     "heal_generate",

@@ -150,6 +150,19 @@ def test_two_workers_give_the_output_of_one_process(tmp_path: Path) -> None:
     assert json.loads(errors[0])["row"] == 101
 
 
+def test_a_teacher_table_of_two_workers_is_that_of_one_process(tmp_path: Path) -> None:
+    table = tmp_path / "rows.jsonl"
+    lines = (json.dumps({"text": f"x{number}"}) + "\n" for number in range(70))
+    table.write_text("".join(lines))
+    arguments = ["export", "embedded", str(table), "--preset", "fast", "--top", "4"]
+    folders = [tmp_path / "here", tmp_path / "there"]
+    for out, options in zip(folders, ([], ["--ray", "--workers", "2"]), strict=True):
+        result = CliRunner().invoke(app, [*arguments, "-o", str(out), *options])
+        assert result.exit_code == 0, result.output
+    here, there = ({path.name: path.read_bytes() for path in out.iterdir()} for out in folders)
+    assert here == there
+
+
 def test_the_caller_goes_on(ab: Path, tmp_path: Path) -> None:
     """Its process is never a driver of Ray Data; with a cluster of its own, or none, it lives."""
     script = tmp_path / "caller.py"

@@ -14,8 +14,10 @@ import typer
 
 from charwise.cli import (
     bench,
+    compare,
     complete,
     demo,
+    export,
     heal_proxy,
     infill,
     lm_eval,
@@ -41,7 +43,9 @@ app = typer.Typer(
 #: An example of each command, which its help ends with.
 EXAMPLES = {
     "complete": "charwise complete 'for i in rang' --n 3 --seed 7",
+    "compare": "charwise compare embedded gpt2 README.md",
     "demo": "charwise demo",
+    "export": "charwise export embedded README.md --out teacher",
     "infill": "charwise infill --prefix 'for i in ra' --suffix 'e(3):'",
     "next": "charwise next 'raise ValueErr' --top 3",
     "cover": "charwise cover 'raise ValueErr' --top 5",
@@ -61,6 +65,8 @@ def _example(command: str) -> str:
 
 
 app.command("complete", epilog=_example("complete"))(complete.complete)
+app.command("compare", epilog=_example("compare"))(compare.compare)
+app.command("export", epilog=_example("export"))(export.export)
 app.command("demo", epilog=_example("demo"))(demo.demo)
 app.command("infill", epilog=_example("infill"))(infill.infill)
 app.command("next", epilog=_example("next"))(next_and_cover.next_bytes)

@@ -101,6 +101,8 @@ def given(**options: Any) -> dict[str, Any]:
 def takes_model(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options of a model in the place of its parameter `options`.
 
+    Without those that have a parameter of the command's own, which `ModelOptions` keep by default.
+
     >>> @takes_model
     ... def show(prompt: str, options: ModelOptions, top: int = 3) -> None:
     ...     print(prompt, options.model, options.dtype, top)
@@ -111,7 +113,11 @@ def takes_model(command: Callable[..., None]) -> Callable[..., None]:
     """
     own = inspect.signature(command, eval_str=True)
     kind = inspect.Parameter.KEYWORD_ONLY
-    options = inspect.signature(ModelOptions).parameters
+    options = {
+        name: parameter
+        for name, parameter in inspect.signature(ModelOptions).parameters.items()
+        if name not in own.parameters
+    }
     hints = get_type_hints(ModelOptions, include_extras=True)
     parameters: list[inspect.Parameter] = []
     for name, parameter in own.parameters.items():

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Callable, Container, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Container
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich import box
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -24,19 +20,16 @@ from charwise.cli.options import (
     check_preset,
     takes_model,
 )
+from charwise.cli.runs import LEFT_OUT, check_place, checked, progress, summarise, write
 from charwise.cli.terminal import busy, console, print_json
-from charwise.errors import InputError, OutputError, SettingError
+from charwise.errors import SettingError
 from charwise.surprisal.spans import Convention
 from charwise.tables.chunks import Measure, Per, Record, fields
 from charwise.tables.rows import BadRow, Columns
 
 if TYPE_CHECKING:
     from charwise.char_lm import CharLM
-    from charwise.tables.jobs import Extent, Job, Scored
-    from charwise.tables.output import Done, Output
-
-#: The exit code where everything is done, except for rows that were left out.
-LEFT_OUT = 3
+    from charwise.tables.jobs import Extent, Job
 
 #: Rows of input that are scored without --out, and rows of output that a terminal shows.
 _MOST_ROWS = 1_000
@@ -117,14 +110,9 @@ def score(
 
         identity = job.identity(lm, options.model)
         with Output(out, job.fields(), identity, extent.rows, overwrite=overwrite) as output:
-            begun = output.done
-            scored = _scored(job, lm, begun.chunks, ray, workers)
-            with _progress(extent, begun) as advance:
-                for chunk in _checked(scored, skip, output):
-                    output.append(chunk.outcomes, chunk.size)
-                    advance(chunk)
-            output.finish()
-        _summarise(output, begun.rows, as_json)
+            begun = output.done.rows
+            write(job, lm, output, extent, skip=skip, ray=ray, workers=workers)
+        summarise(output, begun, as_json)
         bad = output.done.bad
     if bad:
         raise typer.Exit(LEFT_OUT)
@@ -140,14 +128,9 @@ def _check_output(
         if overwrite or ray:
             raise typer.BadParameter(f"--{'ray' if ray else 'overwrite'} needs --out FILE.")
         return
-    if any(name != "-" and Path(name).resolve() == out.resolve() for name in files):
-        raise typer.BadParameter(f"{out} is one of the input files.")
     if out.is_dir():
         raise typer.BadParameter(f"--out {out} is a folder: name a file in it.")
-    if not out.parent.is_dir():
-        raise OutputError(f"{out} cannot be written: there is no folder {out.parent}. Make it.")
-    if not os.access(out.parent, os.W_OK):
-        raise OutputError(f"{out} cannot be written: {out.parent} is not yours to write in.")
+    check_place(out, files)
 
     from charwise.tables.output import refuse_finished
     from charwise.tables.writers import FORMATS, format_of
@@ -179,35 +162,14 @@ def _job(files: list[str], columns: Columns, measure: Measure, *, named: bool) -
     return Job(sources, columns, measure)
 
 
-def _scored(job: Job, lm: CharLM, skip: int, ray: bool, workers: int | None) -> Iterator[Scored]:
-    """The chunks after the first `skip`, scored here or by Ray."""
-    if not ray:
-        return job.scored(lm, skip)
-    from charwise.tables.on_ray import scored_by_ray
-
-    return scored_by_ray(job, lm, skip, workers)
-
-
-def _checked(
-    chunks: Iterator[Scored], skip: bool, output: Output | None = None
-) -> Iterator[Scored]:
-    """The chunks; a bad row ends them, unless those are skipped."""
-    for chunk in chunks:
-        bad = next((o for o in chunk.outcomes if isinstance(o, BadRow)), None)
-        if bad is not None and not skip:
-            kept = f"; {output.done.rows:,} rows are kept" if output is not None else ""
-            raise InputError(f"{bad} (--on-error skip leaves such rows out{kept}.)")
-        yield chunk
-
-
 def _print(
     job: Job, lm: CharLM, extent: Extent, skip: bool, model: str, as_json: bool
 ) -> list[BadRow]:
     """Score everything, print the records on stdout, and what was left out on stderr."""
     records: list[Record] = []
     bad: list[BadRow] = []
-    with _progress(extent) as advance:
-        for chunk in _checked(job.scored(lm), skip):
+    with progress(extent) as advance:
+        for chunk in checked(job.scored(lm), skip):
             for outcome in chunk.outcomes:
                 if isinstance(outcome, BadRow):
                     bad.append(outcome)
@@ -269,48 +231,3 @@ def _table(records: list[Record], kinds: dict[str, type], kept: Container[str] =
 
 def _shown(value: Any, form: Callable[[Any], str]) -> str:
     return "" if value is None else form(value)
-
-
-def _summarise(output: Output, begun: int, as_json: bool) -> None:
-    """What is in the finished output, which began after so many rows."""
-    done = output.done
-    errors = str(output.errors) if done.bad else None
-    if as_json:
-        print_json(
-            out=str(output.out),
-            rows=done.rows,
-            records=done.records,
-            left_out=done.bad,
-            errors=errors,
-            continued_after=begun,
-        )
-        return
-    scored = f"{done.rows - done.bad:,} of {done.rows:,} texts"
-    line = f"{output.out}: {done.records:,} rows for {scored}"
-    line += f", continued after {begun:,}" if begun else ""
-    line += f"; the {done.bad:,} left out are in {errors}" if errors else ""
-    print(line)
-
-
-@contextmanager
-def _progress(extent: Extent, done: Done | None = None) -> Iterator[Callable[[Scored], None]]:
-    """A bar on a terminal's stderr, by bytes of text, since rows differ in length."""
-    screen = Console(stderr=True)
-    bar = Progress(
-        BarColumn(),
-        TextColumn("{task.fields[rows]:,} of {task.fields[all_rows]:,} rows"),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-        console=screen,
-        disable=not screen.is_terminal,
-    )
-    rows, size = (0, 0) if done is None else (done.rows, done.size)
-    with bar:
-        task = bar.add_task("", total=extent.size, completed=size, rows=rows, all_rows=extent.rows)
-
-        def advance(chunk: Scored) -> None:
-            nonlocal rows
-            rows += len(chunk.outcomes)
-            bar.update(task, advance=chunk.size, rows=rows)
-
-        yield advance

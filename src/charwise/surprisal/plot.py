@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 #: The colour, red, green and blue, of a character of `HOT` bits or more; less is in proportion.
 #: The same for all texts, so that they can be compared.
 COLOUR = (228, 87, 46)
+#: Of what is below 0, as differences of two surprisals may be.
+COLD = (46, 134, 228)
 HOT = 10.0
 
 #: The most that a figure has, and the characters that are written out in a notebook.
@@ -325,10 +327,10 @@ def to_html(chars: Spans, summary: str) -> str:
     >>> '>&lt;</span>' in to_html(charwise.load().score("a < b").chars(), "three")
     True
     """
-    red, green, blue = COLOUR
     spans = []
     for char, row in zip(_string(chars[:WRITTEN]), chars, strict=False):
-        colour = f"rgba({red},{green},{blue},{_strength(row.surprisal):.2f})"
+        red, green, blue = COLOUR if row.surprisal >= 0 else COLD
+        colour = f"rgba({red},{green},{blue},{_strength(abs(row.surprisal)):.2f})"
         shown = html.escape(glyph(char)) + ("\n" if char == "\n" else "")
         title = f"{row.surprisal:.2f} bits"
         spans.append(f'<span style="background:{colour}" title="{title}">{shown}</span>')

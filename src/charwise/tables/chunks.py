@@ -50,6 +50,12 @@ class Measure:
     entropy: Entropy | None = None
     tolerance: float | None = None
 
+    def outcomes(
+        self, lm: CharLM, chunk: Sequence[Stimulus | BadRow]
+    ) -> Iterator[list[Record] | BadRow]:
+        """See `score_chunk`."""
+        return score_chunk(lm, chunk, self)
+
 
 def fields(measure: Measure, kept: Sequence[str] = ()) -> dict[str, type]:
     """The columns of the output, in their order.
@@ -82,8 +88,10 @@ def fields(measure: Measure, kept: Sequence[str] = ()) -> dict[str, type]:
     return own | dict.fromkeys(kept, str)
 
 
-def chunks(rows: Iterable[Stimulus | BadRow]) -> Iterator[list[Stimulus | BadRow]]:
-    """The rows, some consecutive ones at a time.
+def chunks(
+    rows: Iterable[Stimulus | BadRow], most: int = CHUNK_BYTES
+) -> Iterator[list[Stimulus | BadRow]]:
+    """The rows, some consecutive ones at a time; no further row after `most` bytes.
 
     >>> from charwise.tables.rows import Place
     >>> rows = [Stimulus(Place("a.csv", n), b"To be") for n in range(1, 71)]
@@ -95,7 +103,7 @@ def chunks(rows: Iterable[Stimulus | BadRow]) -> Iterator[list[Stimulus | BadRow
     for row in rows:
         chunk.append(row)
         size += size_of(row)
-        if len(chunk) == CHUNK_ROWS or size >= CHUNK_BYTES:
+        if len(chunk) == CHUNK_ROWS or size >= most:
             yield chunk
             chunk, size = [], 0
     if chunk:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from charwise.errors import CharwiseError, InputError
-from charwise.tables.chunks import Measure, Record, chunks, fields, score_chunk, size_of
+from charwise.tables.chunks import Measure, chunks, fields, size_of
 from charwise.tables.output import Identity
 from charwise.tables.rows import BadRow, Columns, Stimulus
 from charwise.tables.sources import Source
@@ -31,8 +31,35 @@ class Extent(NamedTuple):
 class Scored(NamedTuple):
     """A chunk that is done: records or the fault of every row, and the bytes that were read."""
 
-    outcomes: list[list[Record] | BadRow]
+    outcomes: list[Sequence[Any] | BadRow]
     size: int
+
+
+class Asked(Protocol):
+    """What is asked of every text; it travels to the workers of a cluster."""
+
+    def outcomes(
+        self, lm: CharLM, chunk: Sequence[Stimulus | BadRow]
+    ) -> Iterator[Sequence[Any] | BadRow]:
+        """What comes out for every row of a chunk, or what is wrong with it.
+
+        Raises:
+            EngineError: the model failed, which is not the fault of a row.
+        """
+        ...
+
+
+class Work(Protocol):
+    """What a cluster divides: chunks, and what is asked of their texts."""
+
+    @property
+    def measure(self) -> Asked:
+        """What is asked."""
+        ...
+
+    def chunks(self, skip: int = 0) -> Iterator[list[Stimulus | BadRow]]:
+        """The rows in chunks, without the first `skip` of those."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -74,16 +101,7 @@ class Job:
         Raises:
             InputError: a file that cannot be used, or has no rows; a bad row.
         """
-        rows = size = 0
-        for row in self.rows():
-            if stop and isinstance(row, BadRow):
-                raise InputError(str(row))
-            rows += 1
-            size += size_of(row)
-        if not rows:
-            names = ", ".join(source.name for source in self.sources)
-            raise InputError(f"there are no rows to score in {names}.")
-        return Extent(rows, size)
+        return survey(self.rows(), self.sources, stop=stop)
 
     def identity(self, lm: CharLM, model: str) -> Identity:
         """All that the output depends on.
@@ -91,26 +109,15 @@ class Job:
         Args:
             model: the name that the model was loaded by.
         """
-        facts: Identity = {
-            f"file {number}": f"{source.name} with SHA-256 {source.digest()}"
-            for number, source in enumerate(self.sources, 1)
-        }
-        for part in ("text", "item", "context", "regions"):
-            facts[f"--{part}-column"] = getattr(self.columns, part)
-        facts["--keep-column"] = ", ".join(self.columns.kept) or None
         tolerance = self.measure.tolerance
-        info = lm.info()
         return {
-            **facts,
+            **input_facts(self.sources, self.columns),
             "--per": self.measure.per,
             "--convention": self.measure.convention,
             "--preset": self.measure.preset or ("default" if tolerance is None else None),
             "--tolerance": None if tolerance is None else repr(tolerance),
             "--entropy": self.measure.entropy,
-            "--model": model,
-            **{key: info[key] for key in ("engine", "device", "dtype", "path") if key in info},
-            "what the model says": _probe(lm),
-            "charwise": version("charwise"),
+            **model_facts(lm, model),
         }
 
     def scored(self, lm: CharLM, skip: int = 0) -> Iterator[Scored]:
@@ -120,13 +127,57 @@ class Job:
             InputError: a file that changed, and cannot be used any more.
             EngineError: the model failed.
         """
-        for chunk in self.chunks(skip):
-            yield score_one(lm, chunk, self.measure)
+        return scored(self, lm, skip)
 
 
-def score_one(lm: CharLM, chunk: list[Stimulus | BadRow], measure: Measure) -> Scored:
+def survey(
+    rows: Iterable[Stimulus | BadRow], sources: Sequence[Source], *, stop: bool = False
+) -> Extent:
+    """Count rows that are read from sources; see `Job.survey`."""
+    count = size = 0
+    for row in rows:
+        if stop and isinstance(row, BadRow):
+            raise InputError(str(row))
+        count += 1
+        size += size_of(row)
+    if not count:
+        names = ", ".join(source.name for source in sources)
+        raise InputError(f"there are no rows to score in {names}.")
+    return Extent(count, size)
+
+
+def input_facts(sources: Sequence[Source], columns: Columns) -> Identity:
+    """What an output depends on of its input."""
+    facts: Identity = {
+        f"file {number}": f"{source.name} with SHA-256 {source.digest()}"
+        for number, source in enumerate(sources, 1)
+    }
+    for part in ("text", "item", "context", "regions"):
+        facts[f"--{part}-column"] = getattr(columns, part)
+    facts["--keep-column"] = ", ".join(columns.kept) or None
+    return facts
+
+
+def model_facts(lm: CharLM, model: str) -> Identity:
+    """What an output depends on of the model, which was loaded by this name."""
+    info = lm.info()
+    return {
+        "--model": model,
+        **{key: info[key] for key in ("engine", "device", "dtype", "path") if key in info},
+        "what the model says": _probe(lm),
+        "charwise": version("charwise"),
+    }
+
+
+def scored(work: Work, lm: CharLM, skip: int = 0) -> Iterator[Scored]:
+    """The outcomes of the chunks after the first `skip`, in order."""
+    for chunk in work.chunks(skip):
+        yield score_one(lm, chunk, work.measure)
+
+
+def score_one(lm: CharLM, chunk: list[Stimulus | BadRow], asked: Asked) -> Scored:
     """Score one chunk."""
-    return Scored(list(score_chunk(lm, chunk, measure)), sum(map(size_of, chunk)))
+    return Scored(list(asked.outcomes(lm, chunk)), sum(map(size_of, chunk)))
 
 
 def _probe(lm: CharLM) -> list[float]:

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from typing import IO, TYPE_CHECKING, Any
 
 from charwise.errors import CharwiseError, EngineError, SettingError
-from charwise.tables.jobs import Job, Scored
+from charwise.tables.jobs import Scored, Work
 from charwise.tables.ray_driver import Order
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ _PATIENCE = 30.0
 
 
 def scored_by_ray(
-    job: Job, lm: CharLM, skip: int = 0, workers: int | None = None
+    job: Work, lm: CharLM, skip: int = 0, workers: int | None = None
 ) -> Iterator[Scored]:
     """`Job.scored`, by workers that each have a GPU, or a CPU where there is none.
 

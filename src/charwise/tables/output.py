@@ -1,6 +1,6 @@
 """An output that survives its writer: stopped at any moment, the next run continues it.
 
-Beside the file OUT that is being made lies the folder OUT.parts, with
+Beside the file or folder OUT that is being made lies the folder OUT.parts, with
 
 - run.json: what the run makes;
 - 00000000, 00000001, …: a part for each chunk that is complete: a line of JSON with what it
@@ -27,9 +27,8 @@ from typing import Any, Self
 from filelock import FileLock, Timeout
 
 from charwise.errors import OutputError
-from charwise.tables.chunks import Record
 from charwise.tables.rows import BadRow
-from charwise.tables.writers import Fields, format_of
+from charwise.tables.writers import Fields, Format, format_of
 
 #: What a run makes, by the names of what it depends on: two runs with equal ones make the same.
 #: Lists of numbers are equal within `TOLERANCE`.
@@ -78,6 +77,7 @@ class Output:
         identity: what the run makes.
         total: rows of the input.
         overwrite: replace a file of that name, and an unfinished one of another identity.
+        format: where the name does not say it, how parts are written: of a folder.
 
     Raises:
         OutputError: the file is there, or is being written, or was begun as something else.
@@ -94,12 +94,19 @@ class Output:
     """
 
     def __init__(
-        self, out: Path, fields: Fields, identity: Identity, total: int, *, overwrite: bool = False
+        self,
+        out: Path,
+        fields: Fields,
+        identity: Identity,
+        total: int,
+        *,
+        overwrite: bool = False,
+        format: Format | None = None,
     ) -> None:
         self.out = out
         self.errors = out.with_name(out.name + ".errors.jsonl")
         self._fields, self._total = fields, total
-        self._format = format_of(out)
+        self._format = format_of(out) if format is None else format
         self._folder = _folder_of(out)
         with disk(out):
             self._folder.mkdir(exist_ok=True)
@@ -116,7 +123,7 @@ class Output:
     def __exit__(self, *_: object) -> None:
         self._lock.release()
 
-    def append(self, outcomes: Sequence[Sequence[Record] | BadRow], size: int) -> None:
+    def append(self, outcomes: Sequence[Sequence[Any] | BadRow], size: int) -> None:
         """Add the rows of a chunk. Once this returns they are on the disk, and count.
 
         Args:
@@ -126,11 +133,12 @@ class Output:
         Raises:
             OutputError: the disk is full, or broken.
         """
-        records = [r for rows in outcomes if not isinstance(rows, BadRow) for r in rows]
-        body = self._format.encode(records, self._fields) if records else b""
+        good = [rows for rows in outcomes if not isinstance(rows, BadRow)]
+        records = sum(map(len, good))
+        body = self._format.encode(good, self._fields) if records else b""
         head = {
             "rows": len(outcomes),
-            "records": len(records),
+            "records": records,
             "size": size,
             "bytes": len(body),
             "bad": [_error(row) for row in outcomes if isinstance(row, BadRow)],
@@ -158,8 +166,15 @@ class Output:
             else:
                 self.errors.unlink(missing_ok=True)
             whole = self._folder / "whole"
+            _delete(whole)
             self._format.join(self._bodies(), self._fields, whole)
-            _sync(whole)
+            for path in whole.iterdir() if whole.is_dir() else [whole]:
+                _sync(path)
+            if whole.is_dir():
+                _sync_folder(whole)
+                if self.out.exists():  # a folder takes the place of none
+                    _delete(self._folder / "old")
+                    self.out.replace(self._folder / "old")
             whole.replace(self.out)
             _sync_folder(self.out.parent)
             (self._folder / "run.json").unlink()  # from here on it is finished
@@ -263,7 +278,17 @@ def _clear(folder: Path) -> None:
     """Remove all that is in the folder of an output, but its lock."""
     for path in folder.iterdir():
         if path.name != "lock":
-            path.unlink()
+            _delete(path)
+
+
+def _delete(path: Path) -> None:
+    """Remove a file, or a folder of files, if it is there."""
+    if path.is_dir():
+        for inside in path.iterdir():
+            inside.unlink()
+        path.rmdir()
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _remove(folder: Path, lock: FileLock) -> None:

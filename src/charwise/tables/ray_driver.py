@@ -18,10 +18,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from charwise.errors import CharwiseError, EngineError, SettingError
-from charwise.tables.jobs import Job, Scored, score_one
+from charwise.tables.jobs import Scored, Work, score_one
 
 if TYPE_CHECKING:
-    from charwise.tables.chunks import Measure
+    from charwise.tables.jobs import Asked
 
 
 class Order(NamedTuple):
@@ -34,7 +34,7 @@ class Order(NamedTuple):
         address: of the cluster; None is the one that Ray finds, or else starts.
     """
 
-    job: Job
+    job: Work
     lm: bytes
     skip: int
     workers: int | None
@@ -138,7 +138,7 @@ def _processor() -> str:
 class _Worker:
     """What runs in a process of its own: the model, which is loaded there again."""
 
-    def __init__(self, lm: bytes, measure: Measure) -> None:
+    def __init__(self, lm: bytes, measure: Asked) -> None:
         import torch
 
         torch.set_num_threads(1)
@@ -153,7 +153,7 @@ class _Worker:
         return {"outcome": pickle.dumps(outcome)}
 
 
-def _datasource(job: Job, skip: int) -> Any:
+def _datasource(job: Work, skip: int) -> Any:
     """The chunks as one task of Ray Data, which waits while the workers have enough to do."""
     import pyarrow as pa
     from ray.data import Datasource, ReadTask

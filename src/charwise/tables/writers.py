@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,8 @@ from charwise.tables.readers import import_pyarrow
 #: Records of a row group of a Parquet file, at least.
 _ROW_GROUP = 2**16
 
-#: The columns and their types, as `chunks.fields` has them.
-Fields = Mapping[str, type]
+#: The columns and their types, as `chunks.fields` has them; in a folder of shards, of Arrow.
+Fields = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -27,14 +28,14 @@ class Format:
     """How records become a file.
 
     Attributes:
-        encode: records → a part.
-        join: parts, in order → the file, which depends on nothing but them.
+        encode: what came of each row → a part.
+        join: parts, in order → the file or the folder, which depends on nothing but them.
 
-    >>> FORMATS[".csv"].encode([{"unit": 1, "text": "a,b"}], {"unit": int, "text": str})
+    >>> FORMATS[".csv"].encode([[{"unit": 1, "text": "a,b"}]], {"unit": int, "text": str})
     b'1,"a,b"\\n'
     """
 
-    encode: Callable[[Sequence[Record], Fields], bytes]
+    encode: Callable[[Sequence[Sequence[Any]], Fields], bytes]
     join: Callable[[Iterable[bytes], Fields, Path], None]
 
 
@@ -56,7 +57,8 @@ def format_of(out: Path) -> Format:
     return FORMATS[ending]
 
 
-def _encode_csv(records: Sequence[Record], fields: Fields, delimiter: str) -> bytes:
+def _encode_csv(outcomes: Sequence[Sequence[Record]], fields: Fields, delimiter: str) -> bytes:
+    records = chain.from_iterable(outcomes)
     return _lines([[record.get(name) for name in fields] for record in records], delimiter)
 
 
@@ -70,10 +72,10 @@ def _lines(rows: Sequence[Sequence[Any]], delimiter: str) -> bytes:
     return text.getvalue().encode()
 
 
-def _encode_jsonl(records: Sequence[Record], fields: Fields) -> bytes:
+def _encode_jsonl(outcomes: Sequence[Sequence[Record]], fields: Fields) -> bytes:
     lines = (
         json.dumps({name: r.get(name) for name in fields}, ensure_ascii=False, allow_nan=False)
-        for r in records
+        for r in chain.from_iterable(outcomes)
     )
     return "".join(f"{line}\n" for line in lines).encode()
 
@@ -93,9 +95,10 @@ def _schema(fields: Fields) -> Any:
     return pa.schema([(name, types[kind]) for name, kind in fields.items()])
 
 
-def _encode_arrow(records: Sequence[Record], fields: Fields) -> bytes:
+def _encode_arrow(outcomes: Sequence[Sequence[Record]], fields: Fields) -> bytes:
     import pyarrow as pa
 
+    records = list(chain.from_iterable(outcomes))
     schema = _schema(fields)
     columns = [pa.array([r.get(each.name) for r in records], type=each.type) for each in schema]
     return bytes(pa.record_batch(columns, schema=schema).serialize().to_pybytes())

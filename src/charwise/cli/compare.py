@@ -1,0 +1,204 @@
+"""The command `charwise compare`: bits a byte of several models on the same texts."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from charwise.cli.options import (
+    JsonOption,
+    ModelOptions,
+    PresetOption,
+    ToleranceOption,
+    check_preset,
+    takes_model,
+)
+from charwise.cli.runs import check_place
+from charwise.cli.terminal import bars, console, print_json
+from charwise.errors import InputError
+
+if TYPE_CHECKING:
+    from charwise.evaluation.comparison import Comparison
+    from charwise.tables.sources import Source
+
+#: Columns of the table in a pipe; a terminal has its own.
+_WIDTH = 100
+
+
+@takes_model
+def compare(
+    model: Annotated[  # all of them, and the texts: the options of a model leave it out
+        list[str],
+        typer.Argument(
+            metavar="MODEL… TEXT…",
+            help="Folders, names on the hub, .gguf files or 'embedded'; then one or more files: "
+            "plain texts, .csv, .tsv, .jsonl or .parquet, or '-' for stdin.",
+        ),
+    ],
+    options: ModelOptions,
+    text_column: Annotated[
+        str | None, typer.Option(help="Of tables, has the texts; 'text' if not given.")
+    ] = None,
+    over: Annotated[
+        Literal["auto", "texts", "blocks"],
+        typer.Option(help="What intervals are drawn from: whole texts, or blocks of bytes."),
+    ] = "auto",
+    resamples: Annotated[int, typer.Option(min=1, help="Draws of the bootstrap.")] = 10_000,
+    seed: Annotated[int, typer.Option(min=0, help="Of the bootstrap.")] = 0,
+    words: Annotated[int, typer.Option(min=0, help="Words that differ most, to list.")] = 10,
+    preset: PresetOption = None,
+    tolerance: ToleranceOption = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="A .csv file, for the table.")
+    ] = None,
+    figure: Annotated[
+        Path | None, typer.Option(help="A .png, .svg or .pdf file: where the models differ.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Bits a byte of several models on the same texts, with intervals for their differences."""
+    names, files = divided(model)
+    _check_files(files, out, figure)
+    check_preset(preset, tolerance)
+    texts = _read(files, text_column)
+
+    from charwise.evaluation.compare import compare as compare_models
+
+    with bars() as bar:
+        shown = {}
+
+        def progress(name: str, done: int, total: int) -> None:
+            if name not in shown:
+                shown[name] = bar(name)
+            shown[name](done, total)
+
+        found = compare_models(
+            names,
+            texts,
+            preset=preset,
+            tolerance=tolerance,
+            over=over,
+            resamples=resamples,
+            seed=seed,
+            device=options.device,
+            dtype=options.dtype,
+            revision=options.revision,
+            trust_remote_code=options.trust_remote_code,
+            progress=progress,
+        )
+    if out is not None:
+        out.write_text(found.to_csv(), encoding="utf-8")
+    if figure is not None:
+        found.plot().savefig(figure, dpi=150)
+    listed = found.words(words) if len(found.models) > 1 else []
+    if as_json:
+        print_json(**found.to_dict(), words=[word._asdict() for word in listed])
+        return
+    _show(found, words)
+    for file in (out, figure):
+        if file is not None:
+            console().print(f"wrote {file}", soft_wrap=True, markup=False)
+
+
+def divided(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """The models and the texts: texts begin at the first file that is no `.gguf`, or stdin.
+
+    Raises:
+        InputError: none of the arguments is a file; or one that follows a text.
+
+    >>> divided(["embedded", "gpt2", "-"])
+    (['embedded', 'gpt2'], ['-'])
+    """
+    for n, name in enumerate(arguments):
+        if name == "-" or (Path(name).is_file() and not name.endswith(".gguf")):
+            if n == 0:
+                raise InputError(f"{name} is a text: name one or more models before it.")
+            return arguments[:n], arguments[n:]
+    raise InputError(f"{arguments[-1]} does not exist: the last argument is a text, a file.")
+
+
+def _check_files(files: list[str], out: Path | None, figure: Path | None) -> None:
+    """Refuse files that cannot be written, before hours are spent."""
+    if files.count("-") > 1:
+        raise typer.BadParameter("stdin ('-') is one text, and can be given once.")
+    kinds = {"--out": (out, (".csv",)), "--figure": (figure, (".png", ".svg", ".pdf"))}
+    for option, (file, endings) in kinds.items():
+        if file is None:
+            continue
+        if file.suffix.lower() not in endings or file.is_dir():
+            raise typer.BadParameter(f"{option} {file}: its name ends in {', '.join(endings)}.")
+        check_place(file, files)
+    if figure is not None:
+        from charwise.evaluation.figures import need_matplotlib
+
+        need_matplotlib()
+
+
+def _read(files: list[str], text_column: str | None) -> dict[str, bytes]:
+    """The texts of all files, by name.
+
+    Raises:
+        InputError: a file that cannot be used, a bad row, or an empty text.
+    """
+    from charwise.tables.rows import BadRow, Columns
+    from charwise.tables.sources import find
+
+    sources: list[Source] = [find(name) for name in files]
+    if text_column is not None and not any(source.is_table for source in sources):
+        raise typer.BadParameter("a plain text has no columns: give a table.")
+    found: dict[str, bytes] = {}
+    for source in sources:
+        for row in source.rows(Columns(text_column or "text")):
+            if isinstance(row, BadRow):
+                raise InputError(str(row))
+            if str(row.place) in found:
+                raise InputError(f"{source.name} is given twice.")
+            found[str(row.place)] = row.text
+    if not found:
+        raise InputError(f"there are no texts in {', '.join(files)}.")
+    return found
+
+
+def _show(found: Comparison, words: int) -> None:
+    """The table, what it was measured on, and the words."""
+    screen = console()
+    if not screen.is_terminal:
+        screen.width = _WIDTH
+    screen.print(_table(found))
+    for note in found.notes:
+        screen.print(note, soft_wrap=True, markup=False)
+    if len(found.models) > 1 and words:
+        screen.print(_words(found, words))
+
+
+def _table(found: Comparison) -> Table:
+    table = Table("model", box=box.SIMPLE_HEAD, padding=(0, 1))
+    for column in ("bits/byte", "95 % interval", "error", "window"):
+        table.add_column(column, justify="right")
+    for row in found.rows():
+        sign = "" if row["clear"] is None else "+"
+        form = f"{sign}.4f"
+        value, low, high = (row[name] for name in ("bits_per_byte", "low", "high"))
+        interval = "" if math.isnan(low) else f"({low:{form}}, {high:{form}})"
+        mark = " clear" if row["clear"] else ""
+        cells = (f"{value:{form}}", interval + mark, f"{row['error']:.1e}", row["window"] or "")
+        table.add_row(Text(row["name"]), *cells)
+    return table
+
+
+def _words(found: Comparison, count: int) -> Table:
+    from charwise.cli.display import VISIBLE
+
+    a, b = found.pair()
+    table = Table("word", "in", "at", a.name, b.name, "difference", box=box.SIMPLE_HEAD)
+    for word in found.words(count):
+        numbers = (f"{word.first:.2f}", f"{word.second:.2f}", f"{word.difference:+.2f}")
+        text = Text(word.text.translate(VISIBLE))
+        table.add_row(text, Text(word.name), str(word.start), *numbers)
+    return table

@@ -1,0 +1,273 @@
+"""Teacher tables: what a model says may come at every byte of texts, for students to learn from.
+
+A row for each byte: where it is, what came, and the log-probabilities of what might have come,
+given all before it. They are those of the rounds over the known text, one pass for all bytes, as
+the entropies of `CharLM.score` are. docs/export.md is the reference of the columns.
+
+Stored are log-probabilities, not probabilities: half precision has no number between 0 and 6e-8,
+where most of the 257 lie, while the logs of all of them are there, with eleven digits (`rounded`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from charwise.errors import CharwiseError, EngineError, SettingError, check_count
+from charwise.known_text.effort import effort_of
+from charwise.known_text.packs import score_texts
+from charwise.known_text.pieces import pieces
+from charwise.known_text.windows import Text
+from charwise.tables.chunks import chunks
+from charwise.tables.jobs import Extent, Scored, input_facts, model_facts, scored, survey
+from charwise.tables.output import Identity
+from charwise.tables.rows import BadRow, Columns, Stimulus
+from charwise.tables.sources import Source
+from charwise.tokens.prompts import split
+
+if TYPE_CHECKING:
+    from charwise.char_lm import CharLM
+    from charwise.surprisal.score import Score
+
+Floats = Literal["float16", "float32"]
+
+#: What may come: the 256 bytes, and the end of text.
+SYMBOLS = 257
+
+#: Bytes of text after which a chunk ends: their distributions are held at once.
+CHUNK_BYTES = 2**16
+
+#: The version of the columns and their meaning.
+SCHEMA = 1
+
+
+@dataclass(frozen=True, slots=True)
+class PieceOf(Stimulus):
+    """A piece of a text, as a row: `start` is where in the text it begins."""
+
+    start: int = 0
+
+
+@dataclass(frozen=True)
+class Teacher:
+    """What is written of every byte.
+
+    Attributes:
+        top: so many symbols of the greatest probability, and the sum of the others; None for all
+            257.
+        floats: the type of log-probabilities and errors.
+        preset, tolerance: how much to spend, see `CharLM.score`; of neither, the default.
+
+    >>> list(Teacher(top=16).fields())
+    ['file', 'row', 'item', 'start', 'byte', 'error', 'missing', 'symbols', 'logprobs', 'rest']
+    >>> list(Teacher().fields())[5:]
+    ['error', 'missing', 'logprobs']
+    """
+
+    top: int | None = None
+    floats: Floats = "float16"
+    preset: str | None = None
+    tolerance: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.top is not None:
+            check_count("top", self.top, 1)
+            if self.top >= SYMBOLS:
+                raise SettingError(f"top is {self.top}: at most 256, or leave it out for all 257.")
+        if self.floats not in ("float16", "float32"):
+            raise SettingError(f"floats is {self.floats!r}: use 'float16' or 'float32'.")
+
+    def fields(self) -> dict[str, Any]:
+        """The columns, with their Arrow types; docs/export.md says what each is."""
+        import pyarrow as pa
+
+        number = pa.float16() if self.floats == "float16" else pa.float32()
+        place = {"file": pa.string(), "row": pa.int64(), "item": pa.string(), "start": pa.int64()}
+        doubt = {"byte": pa.uint8(), "error": pa.float32(), "missing": pa.float32()}
+        if self.top is None:
+            return {**place, **doubt, "logprobs": pa.list_(number, SYMBOLS)}
+        some = {"symbols": pa.list_(pa.uint16(), self.top), "logprobs": pa.list_(number, self.top)}
+        return {**place, **doubt, **some, "rest": number}
+
+    def outcomes(
+        self, lm: CharLM, chunk: Sequence[Stimulus | BadRow]
+    ) -> Iterator[Sequence[Any] | BadRow]:
+        """A batch of rows for every piece of a chunk, or what is wrong with it.
+
+        Raises:
+            EngineError: the model failed, which is not the fault of a text.
+        """
+        good = [row for row in chunk if isinstance(row, Stimulus)]
+        try:
+            found = iter(self._scores(lm, good))
+        except CharwiseError:  # one of them is to blame: each by itself
+            found = iter(())
+        for row in chunk:
+            if isinstance(row, BadRow):
+                yield row
+                continue
+            try:
+                score = next(found, None) or self._scores(lm, [row])[0]
+                yield self._batch(row, score)
+            except (EngineError, SettingError):
+                raise
+            except CharwiseError as error:
+                yield BadRow(row.place, row.column, str(error))
+
+    def _scores(self, lm: CharLM, rows: Sequence[Stimulus]) -> list[Score]:
+        """The scores of some rows, with the distribution before every byte."""
+        texts = []
+        for row in rows:
+            opening, whole = split(lm.vocabulary, row.context + row.text)
+            texts.append(Text(opening, whole, len(row.context)))
+        given = self.preset is not None or self.tolerance is not None
+        effort = effort_of(self.preset if given else "default", self.tolerance)
+        return score_texts(lm.engine, lm.index, texts, effort, entropy="char")
+
+    def _batch(self, row: Stimulus, score: Score) -> Any:
+        """The rows of a piece, as a batch of Arrow."""
+        import pyarrow as pa
+
+        assert score.distributions is not None
+        assert score.error is not None
+        size = len(score.raw)
+        first = row.start if isinstance(row, PieceOf) else 0
+        fields = self.fields()
+        file = row.place.file.encode("utf-8", "backslashreplace").decode()
+        columns: dict[str, Any] = {
+            "file": [file] * size,
+            "row": np.full(size, row.place.number),
+            "item": [row.item] * size,
+            "start": np.arange(first, first + size),
+            "byte": np.frombuffer(score.raw, dtype=np.uint8),
+            "error": score.error.astype(np.float32),
+            "missing": score.missing.astype(np.float32),
+            **rounded(score.distributions, self.top, self.floats),
+        }
+        arrays = [_array(columns[name], kind) for name, kind in fields.items()]
+        return pa.record_batch(arrays, schema=pa.schema(list(fields.items())))
+
+    def metadata(self, lm: CharLM, model: str, revision: str | None) -> dict[str, Any]:
+        """What the files say of themselves: see docs/export.md."""
+        info = lm.info()
+        return {
+            "schema": SCHEMA,
+            "charwise": version("charwise"),
+            "model": model,
+            "revision": revision,
+            "vocabulary": info["vocabulary"],
+            "window": info["window"],
+            "estimand": info.get("estimand", "all"),
+            "preset": None if self.tolerance is not None else self.preset or "default",
+            "tolerance": self.tolerance,
+            "dtype": info.get("dtype"),
+            "engine": info.get("engine"),
+            "floats": self.floats,
+            "top": self.top,
+            "unit": "nats",
+        }
+
+
+def _array(values: Any, kind: Any) -> Any:
+    """A column, flat or `[n, k]`, as an array of Arrow."""
+    import pyarrow as pa
+
+    if isinstance(values, np.ndarray) and values.ndim == 2:
+        flat = pa.array(values.reshape(-1), type=kind.value_type)
+        return pa.FixedSizeListArray.from_arrays(flat, type=kind)
+    return pa.array(values, type=kind)
+
+
+def rounded(
+    rows: NDArray[np.float64], top: int | None = None, floats: Floats = "float16"
+) -> dict[str, NDArray[Any]]:
+    """`[n, 257]` distributions as they are stored: rounded log-probabilities, nats.
+
+    Returns:
+        logprobs: `[n, 257]`, or with `top` `[n, top]` of the likeliest, those first; of equal ones
+            the lower symbol.
+        symbols: with `top`, which these are.
+        rest: with `top`, `[n]` log of the sum of all others.
+
+    >>> rows = np.full((1, 257), 0.25 / 255)
+    >>> rows[0, [97, 98]] = 0.5, 0.25
+    >>> found = rounded(rows, top=2)
+    >>> found["symbols"].tolist(), found["logprobs"].tolist(), found["rest"].tolist()
+    ([[97, 98]], [[-0.693359375, -1.38671875]], [-1.38671875])
+    """
+    with np.errstate(divide="ignore"):
+        if top is None:
+            return {"logprobs": np.log(rows).astype(floats)}
+        symbols = np.argsort(-rows, axis=1, kind="stable")
+        inside, outside = symbols[:, :top], symbols[:, top:]
+        others = np.take_along_axis(rows, outside[:, ::-1], axis=1).sum(axis=1)
+        return {
+            "symbols": inside.astype(np.uint16),
+            "logprobs": np.log(np.take_along_axis(rows, inside, axis=1)).astype(floats),
+            "rest": np.log(others).astype(floats),
+        }
+
+
+@dataclass(frozen=True)
+class TeacherJob:
+    """Files of texts, and what is written of them; long texts are taken in pieces.
+
+    >>> job = TeacherJob((Source("-", b"To be"),), Teacher())
+    >>> job.survey(), [row.text for row in job.rows()]
+    (Extent(rows=1, size=5), [b'To be'])
+    """
+
+    sources: tuple[Source, ...]
+    measure: Teacher
+    columns: Columns = field(default_factory=Columns)
+
+    def rows(self) -> Iterator[Stimulus | BadRow]:
+        """The pieces of the texts of all files, in order.
+
+        Raises:
+            InputError: a file that cannot be used.
+        """
+        for source in self.sources:
+            for row in source.rows(self.columns):
+                if isinstance(row, BadRow):
+                    yield row
+                else:
+                    yield from _pieces(row)
+
+    def chunks(self, skip: int = 0) -> Iterator[list[Stimulus | BadRow]]:
+        """The pieces in chunks, without the first `skip` of those."""
+        return islice(chunks(self.rows(), CHUNK_BYTES), skip, None)
+
+    def survey(self, *, stop: bool = False) -> Extent:
+        """Read all files once; see `Job.survey`. Rows are pieces."""
+        return survey(self.rows(), self.sources, stop=stop)
+
+    def identity(self, lm: CharLM, model: str) -> Identity:
+        """All that the output depends on."""
+        measure = self.measure
+        tolerance = measure.tolerance
+        return {
+            **input_facts(self.sources, self.columns),
+            "--top": None if measure.top is None else str(measure.top),
+            "--floats": measure.floats,
+            "--preset": measure.preset or ("default" if tolerance is None else None),
+            "--tolerance": None if tolerance is None else repr(tolerance),
+            **model_facts(lm, model),
+        }
+
+    def scored(self, lm: CharLM, skip: int = 0) -> Iterator[Scored]:
+        """The chunks after the first `skip`, in order; see `Job.scored`."""
+        return scored(self, lm, skip)
+
+
+def _pieces(row: Stimulus) -> Iterator[Stimulus]:
+    """A text in pieces, each with what is before it, the context of the text too."""
+    for start, text, context in pieces(row.text):
+        given = row.context + context if start == len(context) else context
+        yield PieceOf(row.place, text, given, row.item, column=row.column, start=start)

@@ -1,0 +1,303 @@
+"""Several models on one text: the numbers are those of scores, and the intervals of pairs."""
+
+from __future__ import annotations
+
+import gc
+import json
+import math
+import weakref
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner, Result
+
+import charwise
+from charwise import CharLM, Vocabulary
+from charwise.cli.app import app
+from charwise.cli.compare import divided
+from charwise.errors import (
+    CharwiseError,
+    InputError,
+    ModelNotFoundError,
+    SettingError,
+    TokenizationError,
+    ZeroProbabilityError,
+)
+from charwise.evaluation.comparison import Comparison
+from charwise.models import EMBEDDED
+from models import random_lm
+
+TEXT = "import numpy as np\nfor i in range(10):\n    print(naïve)\n" * 4
+
+
+def small(seed: int, *tokens: bytes, window: int | None = 60) -> CharLM:
+    """A random model of a, b, é and a stray byte, with more tokens if these are given."""
+    spelled = [b"a", b"b", b"\xc3", b"\xa9", b"\xff", *tokens]
+    end = len(spelled)
+    vocabulary = Vocabulary([*spelled, None], end_ids=[end], bos_ids=[end])
+    return CharLM(random_lm(vocabulary, 2, seed, window=window))
+
+
+@pytest.fixture
+def pair() -> dict[str, CharLM]:
+    """Two models of different tokenizers."""
+    return {"one": small(0, b"ab"), "other": small(1, b"ba", b"\xc3\xa9", b"aab")}
+
+
+def test_numbers_are_those_of_scores(pair: dict[str, CharLM]) -> None:
+    text = "abéaab" * 30
+    found = charwise.compare(pair, text, resamples=200)
+    for model in found.models:
+        score = pair[model.name].score(text)
+        assert score.error is not None
+        assert np.array_equal(model.bits, -score.logprobs / math.log(2))
+        assert math.isclose(model.bits_per_byte.value, score.bits_per_byte, rel_tol=1e-12)
+        assert math.isclose(model.error, score.error.mean() / math.log(2))
+        low, high = model.bits_per_byte[1:]
+        assert low < model.bits_per_byte.value < high
+    [difference] = found.differences
+    one, other = (model.bits_per_byte.value for model in found.models)
+    assert math.isclose(difference.bits_per_byte.value, one - other)
+    assert math.isclose(difference.error, sum(model.error for model in found.models))
+    assert difference.name == "one − other"
+
+
+def test_identical_models_do_not_differ_at_all(pair: dict[str, CharLM]) -> None:
+    one = pair["one"]
+    for texts in ("abab" * 40, ["ab" * n for n in range(1, 30)]):
+        found = charwise.compare([one, one], texts, resamples=100)
+        [difference] = found.differences
+        assert tuple(difference.bits_per_byte) == (0.0, 0.0, 0.0)
+        assert not difference.clear
+        assert not any("not clear" in note for note in found.notes)
+        assert [word.difference for word in found.words(3)] == [0.0] * min(3, len(found.words(3)))
+    assert [model.name for model in found.models] == ["a model", "a model (2)"]
+
+
+def test_a_difference_within_the_error_is_said_to_be_no_difference() -> None:
+    from charwise.evaluation.comparison import Difference, Measured
+    from charwise.evaluation.distance import Mean
+
+    models = tuple(Measured(name, Mean(2.0, 1.9, 2.1), 0.05) for name in "ab")
+    small_one = Difference("a", "b", Mean(0.02, 0.01, 0.03), error=0.1)
+    found = Comparison(models, (small_one,), {"t": b"abc"}, "blocks", 9, (3,), 10, 0, "fast")
+    assert any("the error of the numbers reaches 0" in note for note in found.notes)
+    assert not found.rows()[-1]["clear"]
+
+
+def test_what_intervals_are_drawn_from(pair: dict[str, CharLM]) -> None:
+    few, many = ["ab" * 20] * 3, ["ab" * (n % 5 + 1) for n in range(25)]
+    assert charwise.compare(pair, few, resamples=10).over == "blocks"
+    found = charwise.compare(pair, many, resamples=10)
+    assert (found.over, found.units, found.lengths) == ("texts", 25, ())
+    assert charwise.compare(pair, many, over="blocks", resamples=10).over == "blocks"
+    again = charwise.compare(pair, many, resamples=10)
+    assert repr(again.rows()) == repr(found.rows())
+    other = charwise.compare(pair, many, resamples=10, seed=1)
+    assert other.rows() != found.rows()
+
+
+@pytest.mark.parametrize("text", [b"a", b"\xc3", b"\xa9\xff\xa9", "é".encode(), b"ab" * 200])
+def test_any_bytes_and_any_length(pair: dict[str, CharLM], text: bytes) -> None:
+    """One byte, parts of characters, stray bytes, and more than the window holds."""
+    found = charwise.compare(pair, text, resamples=20)
+    assert found.bytes == len(text)
+    assert all(np.isfinite(model.bits).all() for model in found.models)
+    assert math.isnan(found.models[0].bits_per_byte.low) == (len(text) < 5)
+    assert sum(word.first for word in found.words(99)) == pytest.approx(found.models[0].bits.sum())
+    found._repr_html_()
+    found.plot()
+
+
+def test_a_long_text_is_scored_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    pair = {"one": small(0, b"ab", window=None), "other": small(1, b"ba", b"aab", window=None)}
+    text = bytes(np.random.default_rng(0).choice(list(b"ab"), 160).tolist())
+    whole = charwise.compare(pair, text, resamples=10)
+    monkeypatch.setattr("charwise.known_text.pieces.pieces.__defaults__", (40, 36))
+    parts = charwise.compare(pair, text, resamples=10)
+    for a, b in zip(whole.models, parts.models, strict=True):
+        # Of an order of 2, what is 36 bytes before changes next to nothing.
+        assert np.abs(a.bits - b.bits).mean() < 0.05
+    assert [model.bits.shape for model in parts.models] == [(160,)] * 2
+
+
+def test_words_and_where_they_are(pair: dict[str, CharLM]) -> None:
+    pair = {"fast": charwise.load(preset="fast"), "other": charwise.load()}
+    found = charwise.compare({"a": pair["fast"]} | {"b": small(0)}, "ab", resamples=10)
+    [word] = found.words()
+    assert (word.name, word.text, word.start, word.end) == ("the text", "ab", 0, 2)
+    assert word.difference == pytest.approx(word.first - word.second)
+    with pytest.raises(SettingError, match="no model is called 'c'"):
+        found.words(first="c")
+    with pytest.raises(SettingError, match="unknown convention"):
+        found.words(convention="both")  # type: ignore[arg-type]
+    with pytest.raises(SettingError, match="there is one model"):
+        charwise.compare([pair["fast"]], "ab", resamples=10).words()
+
+
+def test_words_of_several_texts(pair: dict[str, CharLM]) -> None:
+    found = charwise.compare(pair, {"x": "abab", "y": "béab"}, resamples=10)
+    words = {word.name: word for word in found.words()}
+    assert set(words) == {"x", "y"}
+    for name, text in found.texts.items():
+        score = pair["one"].score(text)
+        assert words[name].first == pytest.approx(score.bits)
+
+
+def test_models_are_loaded_one_after_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the second is asked for, nothing holds the first any more."""
+    from charwise.evaluation import compare as module
+
+    opened: list[weakref.ref[Any]] = []
+
+    def load(name: str, **_: Any) -> CharLM:
+        gc.collect()
+        assert not any(one() for one in opened)
+        lm = small(len(opened))
+        opened.append(weakref.ref(lm.engine))
+        return lm
+
+    monkeypatch.setattr(module, "load", load)
+    monkeypatch.setattr(module, "read_vocabulary", lambda *_, **__: None)
+    found = charwise.compare(["m/a", "n/a", "b"], "abab", resamples=10)
+    assert [model.name for model in found.models] == ["a", "a (2)", "b"]
+    assert len(found.differences) == 3
+    gc.collect()
+    assert not any(one() for one in opened)
+
+
+def test_a_model_that_is_not_there_is_missed_before_any_is_loaded(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from charwise.evaluation import compare as module
+
+    monkeypatch.setattr(module, "load", lambda *_, **__: pytest.fail("a model is loaded"))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ModelNotFoundError):
+        charwise.compare(["embedded", tmp_path / "empty"], "abc")
+
+
+@pytest.mark.parametrize(
+    ("models", "texts", "options", "message"),
+    [
+        ([], "a", {}, "no model"),
+        ("embedded", "a", {}, "put one into a list"),
+        ([3], "a", {}, "a name, a folder, a file or a CharLM"),
+        (["embedded"], "", {}, "is empty"),
+        (["embedded"], [], {}, "no text"),
+        (["embedded"], ["a", ""], {}, "text 2 is empty"),
+        (["embedded"], 3, {}, "texts are a list"),
+        (["embedded"], "a", {"over": "lines"}, "choose 'auto', 'texts' or 'blocks'"),
+        (["embedded"], "a", {"resamples": 0}, "resamples is 0"),
+        (["embedded"], "a", {"seed": -1}, "seed is -1"),
+        (["embedded"], "a", {"preset": "best"}, "unknown preset"),
+        (["embedded"], "a", {"preset": "fast", "tolerance": 0.1}, "give one of them"),
+    ],
+)
+def test_wrong_arguments(models: Any, texts: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingError, match=message):
+        charwise.compare(models, texts, **options)
+
+
+def test_a_text_that_a_model_cannot_write_is_named(pair: dict[str, CharLM]) -> None:
+    with pytest.raises((ZeroProbabilityError, TokenizationError)) as caught:
+        charwise.compare(pair, {"good.txt": "ab", "bad.txt": "xyz"}, resamples=10)
+    assert isinstance(caught.value, CharwiseError)
+    assert "the model one cannot score" in str(caught.value)
+    assert "bad.txt" in str(caught.value)
+
+
+def test_tables(pair: dict[str, CharLM]) -> None:
+    found = charwise.compare(pair, "ab" * 60, resamples=50)
+    lines = found.to_csv().splitlines()
+    assert lines[0] == "name,bits_per_byte,low,high,error,clear,limited,window"
+    assert len(lines) == 4
+    assert float(lines[1].split(",")[1]) == found.models[0].bits_per_byte.value
+    assert json.loads(json.dumps(found.to_dict()))["seed"] == 0
+    pandas = pytest.importorskip("pandas", reason="tables need: pip install 'charwise[tables]'")
+    frame = found.to_pandas()
+    assert isinstance(frame, pandas.DataFrame)
+    assert frame["name"].tolist() == ["one", "other", "one − other"]
+    assert "<td>one − other</td>" in found._repr_html_()
+
+
+# --- The command --------------------------------------------------------------------------------
+
+
+def run(*arguments: str | Path, stdin: bytes | None = None) -> Result:
+    return CliRunner().invoke(app, ["compare", *map(str, arguments)], input=stdin)
+
+
+def test_the_command(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="figures need: pip install 'charwise[plots]'")
+    text, table = tmp_path / "a.py", tmp_path / "b.csv"
+    text.write_text(TEXT)
+    table.write_text("code\nimport os\nimport sys\n")
+    out, figure = tmp_path / "out.csv", tmp_path / "out.png"
+    arguments = ["embedded", EMBEDDED, text, table, "--text-column", "code", "--preset", "fast"]
+    arguments += ["--resamples", "200", "--out", out, "--figure", figure]
+    result = run(*arguments)
+    assert result.exit_code == 0, result.output
+    assert "preset fast" in result.stdout
+    assert f"wrote {figure}" in result.stdout.replace("\n", "")
+    assert figure.read_bytes().startswith(b"\x89PNG")
+    assert len(out.read_text().splitlines()) == 4
+    answer = json.loads(run(*arguments, "--json").stdout)
+    assert answer["texts"] == {
+        str(text): len(TEXT.encode()),
+        f"{table}, row 1 (line 2)": 9,
+        f"{table}, row 2 (line 3)": 10,
+    }
+    assert [row["bits_per_byte"] for row in answer["rows"]][-1] == 0.0
+    assert len(answer["words"]) == 10
+
+
+def test_text_from_stdin() -> None:
+    result = run("embedded", "-", "--json", "--resamples", "10", stdin=b"a\xff")
+    assert result.exit_code == 0, result.output
+    row = json.loads(result.stdout)["rows"][0]
+    assert row["low"] is None  # two bytes have no interval
+
+
+def test_where_the_texts_begin(tmp_path: Path) -> None:
+    text, model = tmp_path / "a.txt", tmp_path / "m.gguf"
+    text.write_text("a")
+    model.write_text("")
+    assert divided(["a", str(model), str(text), "b"]) == (["a", str(model)], [str(text), "b"])
+    with pytest.raises(InputError, match=r"gone\.txt does not exist"):
+        divided(["a", "gone.txt"])
+    with pytest.raises(InputError, match="name one or more models before it"):
+        divided([str(text), "a"])
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "message"),
+    [
+        (["{folder}/no.txt"], 1, "does not exist"),
+        (["{text}", "{folder}/no.txt"], 1, "does not exist"),
+        (["{empty}"], 1, "there is no text"),
+        (["{text}", "{text}"], 1, "given twice"),
+        (["{text}", "--out", "{folder}/a.parquet"], 2, "ends in .csv"),
+        (["{text}", "--out", "{folder}/no/a.csv"], 1, "there is no folder"),
+        (["{text}", "--figure", "{folder}/a.gif"], 2, "ends in .png"),
+        (["{text}", "--preset", "best"], 2, "unknown preset"),
+        (["{text}", "--preset", "fast", "--tolerance", "0.1"], 2, "give one"),
+        (["{text}", "--text-column", "a"], 2, "no columns"),
+        (["{text}", "--over", "lines"], 2, "--over"),
+    ],
+)
+def test_refused_before_anything_is_loaded(
+    options: list[str], code: int, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from charwise.evaluation import compare as module
+
+    monkeypatch.setattr(module, "load", lambda *_, **__: pytest.fail("a model is loaded"))
+    text, empty = tmp_path / "a.txt", tmp_path / "empty.txt"
+    text.write_text("import os")
+    empty.write_text("")
+    places = {"folder": tmp_path, "text": text, "empty": empty}
+    result = run("embedded", *(option.format(**places) for option in options))
+    assert result.exit_code == code, result.output
+    assert message in " ".join(f"{result.output} {result.exception}".replace("│", "").split())
