@@ -1,20 +1,21 @@
 """Which token may follow which inside a word, against merging as it is defined."""
 
+import itertools
 import random
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from models import examples
 
 from charwise.tokens.merges import Merges, Rules
+from models import examples
 
 
 def encoded(pieces: list[int], rules: dict[tuple[int, int], tuple[int, int]]) -> list[int]:
     """Merge the pair of the lowest rank, the leftmost of several, until there is none."""
     while True:
-        found = [(rules[pair][0], at) for at, pair in enumerate(zip(pieces, pieces[1:], strict=False))
-                 if pair in rules]  # fmt: skip
+        pairs = list(itertools.pairwise(pieces))
+        found = [(rules[pair][0], at) for at, pair in enumerate(pairs) if pair in rules]
         if not found:
             return pieces
         at = min(found)[1]
@@ -70,6 +71,6 @@ def test_neighbours_that_may_follow_each_other_are_what_a_word_is_encoded_as(see
     rng = random.Random(seed)
     for _ in range(10):
         some = [rng.randrange(len(tokens)) for _ in range(rng.randrange(2, 5))]
-        may = all(merges.after(a)[b] for a, b in zip(some, some[1:], strict=False))
+        may = all(merges.after(a)[b] for a, b in itertools.pairwise(some))
         word = [piece for token in some for piece in pieces[token]]
         assert may == (encoded(word, rules) == some)

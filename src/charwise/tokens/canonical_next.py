@@ -49,6 +49,9 @@ _KEPT = 2**26
 #: Ends of texts of which it is kept what may come.
 _TAILS = 2**12
 
+#: Tokens that are looked for after one that cannot be the last.
+_FURTHER = 2
+
 #: Tokens before a text's last that are read to know where it stands.
 _LOOK_BACK = 32
 
@@ -213,13 +216,13 @@ class CanonicalNext:
         count = self.vocabulary.width
         return np.unpackbits(packed, count=count).view(np.bool_)
 
-    def _row(self, standing: Standing) -> Flags:
+    def _row(self, standing: Standing, further: int = _FURTHER) -> Flags:
         token, tail, _ = standing
         may = np.zeros(self.vocabulary.width, dtype=np.bool_)
         table = self._table(tail)
         if tail.begun:
             may[list(self._inner)] = table[:-1, 1]
-            return may & self._pairs(token)
+            return np.asarray(may & self._pairs(token))
         split, joined, split_now, joined_now = table[self._kinds(tail)].T
         closed = not self._open(standing)  # whether the last word may be over
         alone = self._alone & closed
@@ -228,9 +231,9 @@ class CanonicalNext:
         # What must be followed by something is looked at one by one: by what?
         doubtful = may & ~(split_now & alone | joined_now & pairs)
         doubtful[self._opening(standing.word)] = True
-        for other in np.flatnonzero(may & doubtful).tolist():
+        for other in np.flatnonzero(may & doubtful).tolist() if further else ():
             after = self._after(standing, other)
-            may[other] = after is not None and bool(self.row(after).any())
+            may[other] = after is not None and bool(self._row(after, further - 1).any())
         if closed and self.splitter.ends(tail):
             may[[*self.vocabulary.end_ids, *self._added]] = True
         return may
@@ -359,6 +362,10 @@ def _merges_of(model: dict[str, Any], width: int) -> tuple[Merges, frozenset[int
         elif id < width and all(character in ids for character in token):
             pieces[id] = [ids[character] for character in token]
     pairs = [pair.split(" ") if isinstance(pair, str) else pair for pair in model["merges"]]
-    columns = ([ids[a] for a, _ in pairs], [ids[b] for _, b in pairs], [ids[a + b] for a, b in pairs])
+    columns = (
+        [ids[a] for a, _ in pairs],
+        [ids[b] for _, b in pairs],
+        [ids[a + b] for a, b in pairs],
+    )
     left, right, made = (np.array(column, dtype=np.int64) for column in columns)
     return Merges(pieces, Rules(left, right, made, np.arange(len(pairs)))), bytes_of

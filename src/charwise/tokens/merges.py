@@ -66,9 +66,9 @@ class Merges:
         self.width = len(pieces)
         self.reachable, self._left, self._right, rank = _derive(pieces, rules)
         self._level = _levels(self._left, self._right, rank)
-        # Until which rank each token leaves its pieces to others: to its level, where they are there
-        # when merges of that level come; else only to the rank that takes them in. Of two pieces
-        # of the same level the left one is made first.
+        # Until which rank each token leaves its pieces to others: to its level, where they are
+        # there when merges of that level come; else only to the rank that takes them in. Of two
+        # pieces of the same level the left one is made first.
         higher = self._level[self._left], self._level[self._right]
         self._as_left = np.where(
             (higher[0] == self._level) & (higher[1] < self._level), rank, self._level
@@ -131,9 +131,7 @@ def _derive(pieces: Sequence[Sequence[int]], rules: Rules) -> tuple[Flags, Ints,
     width = len(pieces)
     key = rules.left * width + rules.right
     order = np.lexsort((rules.rank, key))
-    key, rank, made = (
-        np.append(column[order], -1) for column in (key, rules.rank, rules.made)
-    )
+    key, rank, made = (np.append(column[order], -1) for column in (key, rules.rank, rules.made))
     symbols = np.array([symbol for some in pieces for symbol in some], dtype=np.int64)
     owners = np.repeat(np.arange(width), [len(some) for some in pieces])
     left, right, last, single = (np.full(width, -1, dtype=np.int64) for _ in range(4))

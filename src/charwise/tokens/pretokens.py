@@ -121,7 +121,7 @@ class Splitter:
         whole, out = before + text, []
         for at in range(len(before), len(whole)):
             mark = whole.rfind("'", 0, at)
-            near = 0 <= mark and at - mark <= 2 and whole[at] in self.contracted
+            near = mark >= 0 and at - mark <= 2 and whole[at] in self.contracted
             out.append(whole[at] if near else self.kind(whole[at]))
         return "".join(out)
 
@@ -299,7 +299,7 @@ def splitter_of(tokenizer: Any) -> Splitter:
 
     >>> from charwise.models import EMBEDDED
     >>> import tokenizers
-    >>> one = splitter_of(tokenizers.Tokenizer.from_file(str(EMBEDDED / "tokenizer.json")))
+    >>> one = splitter_of(tokenizers.Tokenizer.from_file(EMBEDDED + "/tokenizer.json"))
     >>> sorted(one.split("a  b1234"))
     [1, 2, 4, 7]
     """
