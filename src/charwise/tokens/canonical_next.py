@@ -79,10 +79,9 @@ class CanonicalNext:
     >>> from transformers import AutoTokenizer
     >>> vocabulary = Vocabulary.from_transformers(AutoTokenizer.from_pretrained(EMBEDDED))
     >>> canonical = CanonicalNext.of(vocabulary)
-    >>> [import_] = vocabulary.encode("import")
-    >>> [space, numpy] = [vocabulary.encode(text)[0] for text in (" ", " numpy")]
-    >>> may = canonical.row(canonical.after(canonical.start(), import_))
-    >>> bool(may[numpy]), bool(may[vocabulary.encode("s")[0]])  # "imports" is one token
+    >>> imp, ort, os = (vocabulary.encode(text)[0] for text in ("imp", "ort", " os"))
+    >>> may = canonical.row(canonical.after(canonical.start(), imp))
+    >>> bool(may[os]), bool(may[ort])  # "import" is one token
     (True, False)
     """
 

@@ -219,7 +219,7 @@ def shorter(text: str, borders: str) -> tuple[str, str]:
 def code_points(begun: bytes) -> tuple[int, int]:
     """The first and the last character whose UTF-8 form begins so; none if that is impossible.
 
-    >>> [chr(code) for code in code_points(b"\xc3")], code_points(b"\x80")
+    >>> [chr(code) for code in code_points(b"\\xc3")], code_points(b"\\x80")
     (['À', 'ÿ'], (0, -1))
     """
     missing = needs(begun)
