@@ -32,7 +32,7 @@ from charwise.known_text.packs import score_texts
 from charwise.known_text.windows import Text
 from charwise.surprisal.score import Entropy, Score
 from charwise.template import Order, Template
-from charwise.token_lm import TokenLM
+from charwise.token_lm import Estimand, TokenLM
 from charwise.tokens.canonical import to_bytes
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.prompt_parts import Prompt, parts_of
@@ -82,6 +82,7 @@ class CharLM:
         *,
         preset: str | Effort | None = None,
         tolerance: float | None = None,
+        estimand: Estimand = "all",
     ) -> CharLM:
         """The character interface of a causal language model that one has already.
 
@@ -89,10 +90,13 @@ class CharLM:
             model: of transformers, on whatever device; it is used as it is, not copied.
             tokenizer: its fast tokenizer.
             preset, tolerance: the default effort, see `score`.
+            estimand: which token strings count, see `charwise.load`.
 
         Raises:
             EngineError: a model whose contexts cannot be evaluated, and why.
-            VocabularyError: a tokenizer that has no bytes.
+            VocabularyError: a tokenizer that has no bytes, or whose merges cannot be read where
+                only canonical token strings count.
+            SettingError: for an unknown preset or estimand.
 
         >>> from charwise.models import EMBEDDED
         >>> from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -101,9 +105,10 @@ class CharLM:
         >>> lm.next("import nump").top(1)[0][0]
         'y'
         """
-        from charwise.engines.load import engine_around
+        from charwise.engines.load import engine_around, with_estimand
 
-        return cls(engine_around(model, tokenizer), preset=preset, tolerance=tolerance)
+        engine = with_estimand(engine_around(model, tokenizer), estimand)
+        return cls(engine, preset=preset, tolerance=tolerance)
 
     @property
     def vocabulary(self) -> Vocabulary:

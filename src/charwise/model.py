@@ -7,6 +7,7 @@ from typing import Any
 
 from charwise.char_lm import CharLM
 from charwise.known_text.effort import Effort
+from charwise.token_lm import Estimand
 
 __all__ = ["CharLM", "load"]
 
@@ -23,6 +24,7 @@ def load(
     quantization_config: Any = None,
     preset: str | Effort | None = None,
     tolerance: float | None = None,
+    estimand: Estimand = "all",
 ) -> CharLM:
     """Load a causal language model; with no argument the embedded one, offline.
 
@@ -38,18 +40,24 @@ def load(
         trust_remote_code: run the model's own code, as transformers' argument of that name.
         device_map, quantization_config: handed to transformers' `from_pretrained`.
         preset, tolerance: the default effort, see `CharLM.score`.
+        estimand: which token strings count: "all" that spell a text; "canonical", those that the
+            tokenizer itself may produce, renormalised at each token; or "canonical-mass", the
+            share of those without renormalisation. See docs/coverings.md.
 
     Raises:
         ModelNotFoundError: what was looked for, and where.
-        VocabularyError: a tokenizer that has no bytes.
-        SettingError: for an unknown engine, device, dtype or preset.
+        VocabularyError: a tokenizer that has no bytes, or whose merges cannot be read where only
+            canonical token strings count.
+        SettingError: for an unknown engine, device, dtype, preset or estimand.
 
     >>> load().info()["engine"].split()[0]
     'transformers'
     >>> load("embedded", preset="fast").engine is load().engine
     True
+    >>> load(estimand="canonical").info()["estimand"]
+    'canonical'
     """
-    from charwise.engines.load import open_engine
+    from charwise.engines.load import open_engine, with_estimand
 
     opened = open_engine(
         model,
@@ -61,4 +69,4 @@ def load(
         device_map=device_map,
         quantization_config=quantization_config,
     )
-    return CharLM(opened, preset=preset, tolerance=tolerance)
+    return CharLM(with_estimand(opened, estimand), preset=preset, tolerance=tolerance)

@@ -16,7 +16,7 @@ from charwise.cli import complete, demo, infill, next_and_cover
 from charwise.cli.score import score as score_command
 from charwise.coverings.reference import prefix_probability
 from charwise.errors import SettingError
-from charwise.known_text.effort import PRESETS, effort_of, for_tolerance
+from charwise.known_text.effort import effort_of, for_tolerance
 from charwise.known_text.estimate import byte_errors, faded
 from charwise.known_text.ranges import KnownText
 from charwise.known_text.respellings import occurrences, respellings

@@ -13,6 +13,7 @@ import typer
 
 from charwise.cli.terminal import busy
 from charwise.errors import InputError, SettingError
+from charwise.token_lm import Estimand
 
 if TYPE_CHECKING:
     from charwise.char_lm import CharLM
@@ -39,6 +40,14 @@ RevisionOption = Annotated[
 ]
 TrustOption = Annotated[
     bool, typer.Option("--trust-remote-code", help="Run the code that comes with the model.")
+]
+EstimandOption = Annotated[
+    Estimand,
+    typer.Option(
+        "--estimand",
+        help="Which token strings count: all; those that the tokenizer itself may produce, "
+        "renormalised at each token; or the share of those without.",
+    ),
 ]
 PresetOption = Annotated[
     str | None,
@@ -70,6 +79,7 @@ class ModelOptions:
     dtype: DtypeOption = None
     revision: RevisionOption = None
     trust_remote_code: TrustOption = False
+    estimand: EstimandOption = "all"
 
     def load(self, preset: str | None = None, tolerance: float | None = None) -> CharLM:
         """The model; a terminal says meanwhile what takes so long.

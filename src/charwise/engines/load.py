@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
+from charwise.engines.canonical import with_estimand
 from charwise.engines.pretrained import DEFAULT_MODEL, LOADING, read_pretrained
 from charwise.errors import EngineError, SettingError, shown
 from charwise.models import EMBEDDED
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from charwise.token_lm import TokenLM
 
     Engine = TransformersLM | LlamaCppLM | VllmLM
+
+
+__all__ = ["engine_around", "open_engine", "with_estimand"]
 
 
 @dataclass(frozen=True)
