@@ -6,6 +6,7 @@ Each writer types a held-out module of its own at five characters a second, with
 words and now and then a deletion, and asks for the rest of the line after every key; the key ends
 the request before it. Times are of those that were answered before the next key. Each mode has a
 server of its own, one after the other, on the same keys. `--url` asks a server that runs already.
+With `--seconds` above 60, the server's resident memory is told for each minute.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ class Seen:
     cut: int = 0
     refused: int = 0
     failed: int = 0
+    memory: list[float] = field(default_factory=list)  # MiB, each minute
 
 
 def keys(text: str, rng: random.Random) -> Iterator[tuple[str, float]]:
@@ -112,8 +114,18 @@ async def write(url: str, number: int, seconds: float, seen: Seen) -> None:
 async def write_all(url: str, writers: int, seconds: float) -> Seen:
     """All writers of a run, side by side."""
     seen = Seen()
+    watching = asyncio.create_task(watch(url, seen))
     await asyncio.gather(*(write(url, number, seconds, seen) for number in range(writers)))
+    watching.cancel()
     return seen
+
+
+async def watch(url: str, seen: Seen) -> None:
+    """Resident memory, now and at the end of each minute."""
+    while True:
+        counters = await asyncio.to_thread(told, url)
+        seen.memory.append(counters.get("process_resident_memory_bytes", 0) / 2**20)
+        await asyncio.sleep(60)
 
 
 @contextmanager
@@ -156,7 +168,10 @@ def run(url: str, writers: int, seconds: float) -> dict[str, Any]:
     seen = asyncio.run(write_all(url, writers, seconds))
     after = told(url)
     times = sorted(seen.times) or [float("nan")]
-    model = after.get("charwise_model_seconds", 0) - before.get("charwise_model_seconds", 0)
+
+    def spent(name: str) -> float:
+        return after.get(name, 0.0) - before.get(name, 0.0)
+
     return {
         "writers": writers,
         "keys": seen.keys,
@@ -168,13 +183,12 @@ def run(url: str, writers: int, seconds: float) -> dict[str, Any]:
         "cut": seen.cut,
         "refused": seen.refused,
         "failed": seen.failed,
-        "model_share": model / seconds,
+        "cpu_ms": 1000 * spent("process_cpu_seconds_total") / max(1, seen.keys),  # a key
+        "calls": spent("charwise_model_calls"),
+        "shared": spent("charwise_shared_calls"),
         "memory_mb": after.get("process_resident_memory_bytes", 0) / 2**20,
-        "grown_mb": (
-            after.get("process_resident_memory_bytes", 0)
-            - before.get("process_resident_memory_bytes", 0)
-        )
-        / 2**20,
+        "grown_mb": spent("process_resident_memory_bytes") / 2**20,
+        "minutes": " ".join(f"{megabytes:.0f}" for megabytes in seen.memory),
     }
 
 
@@ -201,16 +215,9 @@ def main() -> None:
         table.add_column(name, justify="right" if name != "mode" else "left")
     for row in rows:
         table.add_row(
-            *(
-                f"{v:.0f}"
-                if name != "model_share" and isinstance(v, float)
-                else f"{v:.2f}"
-                if isinstance(v, float)
-                else str(v)
-                for name, v in row.items()
-            )
+            *(f"{value:.0f}" if isinstance(value, float) else str(value) for value in row.values())
         )
-    Console(width=140).print(table)
+    Console(width=160).print(table)
     plain = {row["writers"]: row for row in rows if row["mode"] == "plain"}
     for row in rows:
         if row["mode"] != "plain" and row["writers"] in plain:
@@ -218,7 +225,8 @@ def main() -> None:
             print(
                 f"{row['mode']} / plain at {row['writers']} writers: "
                 f"median {row['median_ms'] / other['median_ms']:.2f}, "
-                f"95th percentile {row['p95_ms'] / other['p95_ms']:.2f}"
+                f"95th percentile {row['p95_ms'] / other['p95_ms']:.2f}, "
+                f"processor time a key {row['cpu_ms'] / other['cpu_ms']:.2f}"
             )
     if args.json:
         args.json.write_text(json.dumps(rows, indent=1))

@@ -151,3 +151,26 @@ class TokenLM(Protocol):
     def info(self) -> dict[str, str]:
         """Engine, device, dtype, how contexts share prefixes, and why: for reports."""
         ...
+
+
+#: Contexts that a tree is asked for: see `TokenTree.extend`.
+Wish = tuple[TokenTree, Sequence[tuple[int, int]]]
+
+
+@runtime_checkable
+class TogetherLM(Protocol):
+    """A `TokenLM` that can evaluate contexts of several of its trees in one model call."""
+
+    def extend_together(self, wishes: Sequence[Wish]) -> list[list[int]] | None:
+        """Extend each tree by its edges, all in one call; returns the nodes of each.
+
+        Log-probabilities of all may be asked for. None, and nothing is evaluated, where this
+        model or this many contexts cannot be called so: each tree's own `extend` can.
+
+        Args:
+            wishes: distinct trees of this engine, and their edges. A parent was there before.
+
+        Raises:
+            ContextLengthError, EngineError: as `TokenTree.extend`; all trees are as they were.
+        """
+        ...

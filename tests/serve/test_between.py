@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from charwise import CharLM, Vocabulary
 from charwise.cursor.limit import Limit
+from charwise.cursor.middle import opening_of, score_middles
 from charwise.engines.ngram import NgramLM
 from charwise.errors import CharwiseError, TokenizationError, ZeroProbabilityError
 from charwise.serve.asked import Asked
@@ -80,3 +81,30 @@ def test_completions_between_two_sides_end(
         for one in answer.candidates:
             assert len(one.raw) <= 6 + len(suffix)
             assert 0 <= one.probability <= 1
+
+
+@given(typed())
+@examples(20)
+def test_middles_are_ranked_by_their_sums(case: tuple[CharLM, list[bytes], bytes]) -> None:
+    """Among several that ended by themselves the most probable string comes first."""
+    lm, prefixes, suffix = case
+    completions = Completions(lm)
+    for prefix in prefixes:
+        asked = Asked(prefix, suffix, n=3, max_bytes=8)
+        try:
+            found = completions.answer(asked, Limit()).candidates
+            known = completions.memory.between(prefix, suffix)
+        except CharwiseError:  # random models often cannot write it
+            continue
+        if len(found) < 2 or any(one.finish != "end" for one in found):
+            continue
+        assert known.asked is not None
+        lead = opening_of(known.asked, lm.index)[1]
+        typed_since = known.state.whole[len(lead) :]
+        if not known.state.whole.startswith(lead):  # deleted into what the prefix gave back
+            continue
+        sums = [
+            score_middles(lm.engine, lm.index, known.asked, [typed_since + one.raw], lm.effort)[0]
+            for one in found
+        ]
+        assert sums == sorted(sums, reverse=True)

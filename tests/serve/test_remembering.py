@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import charwise
 from charwise import CharLM
 from charwise.cursor.limit import Limit
-from charwise.serve.asked import Asked, Candidate, Piece
+from charwise.serve.asked import Asked, Candidate, Mode, Piece
 from charwise.serve.completions import Completions
 from charwise.serve.memory import Memory, common
 from charwise.serve.offered import Offered, rest_of
@@ -98,14 +98,48 @@ def test_two_texts_do_not_disturb_each_other() -> None:
     assert len(memory) == 2
 
 
-def test_what_is_kept_is_bounded() -> None:
+@pytest.mark.parametrize("modes", [["exact"], ["plain"], ["exact", "healed", "plain"]])
+def test_what_is_kept_is_bounded(modes: list[Mode]) -> None:
+    most = 2**23
+    completions = Completions(charwise.load(), most_bytes=most)
+    free, largest = Completions(charwise.load()), 0
+    for number in range(9):
+        mode = modes[number % len(modes)]
+        text = f"x{number} = " + CODE.decode() * 2
+        for typed in ("", "for"):
+            asked = Asked(text + typed, mode=mode, max_bytes=4, seed=0)
+            found = completions.answer(asked, Limit()).candidates
+            assert completions.size <= most
+            assert found[0].raw == free.answer(asked, Limit()).candidates[0].raw
+            assert found[0].logprob == pytest.approx(
+                free.answer(asked, Limit()).candidates[0].logprob, abs=0.02
+            )
+        largest = max(largest, completions.size)
+    assert largest > most // 2
+    assert free.size > 2 * most
+    assert len(completions.memory) + len(completions.trees.kept) < 9
+
+
+def test_what_is_cut_is_evaluated_again() -> None:
+    """After the contexts before a state were dropped, deletions and additions go on."""
     lm = charwise.load()
-    opening = split(lm.vocabulary, "")[0]
-    memory = Memory(lm, most_bytes=2**24)
-    for number in range(12):
-        memory.after(opening, b"x%d = " % number + CODE)
-    assert 0 < memory.size < 2**24
-    assert 0 < len(memory) < 12
+    memory, opening = Memory(lm), split(lm.vocabulary, "")[0]
+    for at in range(30, 60):
+        memory.after(opening, CODE[:at])
+    size = memory.size
+    memory.thin(2**40)
+    assert memory.size < size / 2
+    for at in (59, 45, 46, 70, 31, 60):
+        memory.thin(2**40)
+        state = memory.after(opening, CODE[:at]).state
+        expected = lm.next(CODE[:at]).probs
+        assert state.raw == CODE[:at]
+        assert np.abs(state.next().probs - expected).sum() / 2 < 0.05
+    assert memory.trees == 1
+    busy = memory.after(opening, CODE[:60]).state.shared
+    size = memory.size
+    memory.thin(2**40, {id(busy)})
+    assert memory.size == size
 
 
 @given(st.binary(max_size=12), st.binary(max_size=12))

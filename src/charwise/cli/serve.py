@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+import os
+import socket
+import sys
 from typing import Annotated, Literal
 
 import typer
 
 from charwise.cli.options import ModelOptions, PresetOption, ToleranceOption, takes_model
-from charwise.errors import MissingExtraError
+from charwise.errors import MissingExtraError, SettingError
 
 #: Names of the loopback interface: who listens there is asked under these.
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -57,6 +60,7 @@ def serve(
         raise MissingExtraError(
             f"the server's parts are not installed: pip install 'charwise[serve]'. ({error})"
         ) from error
+    listening = _listen(host, port)  # before a model is loaded in vain
     lm = options.load(preset, tolerance)
     settings = Settings(
         name=options.model,
@@ -68,11 +72,31 @@ def serve(
         hosts=_LOOPBACK if host in _LOOPBACK else None,
     )
     logging.basicConfig(format="%(name)s: %(message)s")
-    uvicorn.run(
+    config = uvicorn.Config(
         application(lm, settings),
-        host=host,
-        port=port,
         log_level="info" if verbose else "warning",
         server_header=False,
         timeout_graceful_shutdown=int(seconds) + 5,
     )
+    name, bound = listening.getsockname()[:2]
+    print(f"http://{f'[{name}]' if ':' in name else name}:{bound}", file=sys.stderr, flush=True)
+    uvicorn.Server(config).run([listening])
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """A socket at a host and port, to which nobody can connect before the server runs.
+
+    Raises:
+        SettingError: it cannot be had.
+    """
+    try:
+        found = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+        if os.name == "posix":  # a port whose last connections are not quite over can be had
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind((host, port))
+        return found
+    except OSError as error:
+        raise SettingError(
+            f"cannot listen at {host}, port {port}: {error.strerror or error}. Another server may "
+            "run there: stop it, or choose with --host and --port."
+        ) from error

@@ -160,6 +160,50 @@ class EvaluatedRows:
         self._rows = {node: row for node, row in self._rows.items() if node in live}
         self._children = {edge: node for edge, node in self._children.items() if node in live}
 
+    def path_of(self, nodes: Sequence[int]) -> set[int]:
+        """These nodes, and all known ones that they go on from.
+
+        >>> import charwise
+        >>> lm = charwise.load()
+        >>> evaluated = EvaluatedRows.of(lm.engine, lm.vocabulary.bos_ids)
+        >>> [[one, two], [three]] = evaluated.follow([(0, [5, 6]), (0, [7])])
+        >>> evaluated.path_of([two]) == {0, one, two}
+        True
+        """
+        parents = {node: parent for (parent, _), node in self._children.items()}
+        found = set[int]()
+        for node in nodes:
+            while node not in found:
+                found.add(node)
+                node = parents.get(node, node)
+        return found
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held: the tree's, if its engine tells (else of its log-probabilities), and rows.
+
+        >>> import charwise
+        >>> lm = charwise.load()
+        >>> evaluated = EvaluatedRows.of(lm.engine, lm.vocabulary.bos_ids)
+        >>> before, row = evaluated.nbytes, evaluated.row(0)
+        >>> evaluated.shed()
+        >>> evaluated.nbytes <= before
+        True
+        """
+        width = self.index.vocabulary.width
+        tree = getattr(self.tree, "nbytes", 4 * width * self.tree.size)
+        return int(tree) + 8 * len(self.index.sorted) * len(self._rows)
+
+    @property
+    def row_count(self) -> int:
+        """How many rows are held."""
+        return len(self._rows)
+
+    def shed(self) -> None:
+        """Let go of rows that can be made again from log-probabilities that the tree keeps."""
+        if self.retain:
+            self._rows.clear()
+
     def row(self, node: int) -> Row:
         """Probabilities at a node, computed when first asked for."""
         if node not in self._rows:

@@ -166,27 +166,41 @@ class Drafts:
 
     def advance(self) -> None:
         """Evaluate every unfinished draft's last token and draw its next."""
-        vocabulary = self.shared.index.vocabulary
-        window = self.shared.engine.window
-        drafts = self.active()
-        reached = self.limit.reached()
-        for draft in drafts:
-            draft.finish = reached
-        if window is not None:
-            for draft in drafts:
-                if self.shared.length(draft.node) + (draft.token >= 0) > window:
-                    draft.finish = "window"
-        drafts = self.active()
+        drafts = self.ready()
         if not drafts:
             return
         with self.shared.lock:
-            new = [draft for draft in drafts if draft.token >= 0]
-            nodes = self.tree.extend([(draft.node, draft.token) for draft in new]) if new else []
-            self.mine += nodes
-            for draft, node in zip(new, nodes, strict=True):
-                draft.node = node
-            logprobs = self.tree.logprobs([draft.node for draft in drafts])
-            self.tree.forget(nodes)
+            edges = [(draft.node, draft.token) for draft in drafts if draft.token >= 0]
+            logprobs = self.moved(drafts, self.tree.extend(edges) if edges else [])
+        self.draw(drafts, logprobs)
+
+    def ready(self) -> list[Draft]:
+        """The drafts that go on: neither the limit nor the window ends them here."""
+        window = self.shared.engine.window
+        reached = self.limit.reached()
+        for draft in self.active():
+            draft.finish = reached
+            if window is not None and not reached:
+                longer = self.shared.length(draft.node) + (draft.token >= 0)
+                draft.finish = "window" if longer > window else ""
+        return self.active()
+
+    def moved(self, drafts: list[Draft], nodes: list[int]) -> torch.Tensor:
+        """Log-probabilities after these drafts, `[n, width]`; `nodes` of those with a token.
+
+        The tree's lock is held.
+        """
+        self.mine += nodes
+        new = [draft for draft in drafts if draft.token >= 0]
+        for draft, node in zip(new, nodes, strict=True):
+            draft.node = node
+        logprobs = self.tree.logprobs([draft.node for draft in drafts])
+        self.tree.forget(nodes)
+        return logprobs
+
+    def draw(self, drafts: list[Draft], logprobs: torch.Tensor) -> None:
+        """Draw the next token of each of these drafts."""
+        vocabulary = self.shared.index.vocabulary
         drafts, allowed = self.reachable(drafts, logprobs)
         if not drafts:
             return

@@ -90,6 +90,21 @@ class SharedTree:
         longest = max(self.length(bundle.node) for bundle in bundles)
         return self.engine.window is not None and longest >= self.engine.window - 1
 
+    def keep(self, nodes: Sequence[int]) -> None:
+        """Free all contexts but these and those that they go on from.
+
+        >>> import charwise
+        >>> shared = charwise.load().state("import nump").shared
+        >>> size = shared.evaluated.nbytes
+        >>> shared.keep([1])
+        >>> shared.evaluated.tree.depth(1), shared.evaluated.nbytes < size
+        (1, True)
+        """
+        with self.lock:
+            kept = self.evaluated.path_of(nodes)
+            self._dropped.update(set(range(self.evaluated.tree.size)) - kept)
+            self.evaluated.keep(sorted(kept))
+
     def drop(self, nodes: Sequence[int]) -> None:
         """Free contexts that no state refers to."""
         if nodes:

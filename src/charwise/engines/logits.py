@@ -17,12 +17,15 @@ class Logits:
         self._blocks: dict[int, torch.Tensor] = {}  # [n, width], in the model's dtype
         self._nodes: dict[int, set[int]] = {}  # of each block
         self._next = 0
+        #: Bytes of all blocks.
+        self.nbytes = 0
 
     def put(self, nodes: Sequence[int], logits: torch.Tensor) -> None:
         if not nodes:
             return
         self._at |= {node: (self._next, row) for row, node in enumerate(nodes)}
         self._blocks[self._next] = logits
+        self.nbytes += logits.nbytes
         self._nodes[self._next] = set(nodes)
         self._next += 1
 
@@ -55,6 +58,7 @@ class Logits:
             # Half of it is unused or more: free that, which a view would not do.
             rows = torch.tensor([self._at[node][1] for node in left], device=held.device)
             del self._blocks[block], self._nodes[block]
+            self.nbytes -= held.nbytes
             self.put(left, held[rows] if left else held)
 
 

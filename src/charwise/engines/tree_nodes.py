@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING
 
 from charwise.engines.logits import Logits
@@ -107,19 +107,24 @@ class TreeNodes(ABC):
         wanted = [True] * len(edges) if logprobs is None else [bool(want) for want in logprobs]
         if len(wanted) != len(edges):
             raise EngineError(f"{len(wanted)} wishes for log-probabilities, {len(edges)} edges.")
-        with self._lock:
-            self._check_edges(edges)
-            size = self.size
-            new = self._add(edges)
-            try:
-                self.contexts += self._evaluate(new, wanted)
-            except BaseException:
-                # Also on an interrupt: half-grown, a tree would corrupt all that follows.
-                self._take_back(size)
-                self._forget(new)
-                self._truncate(size)
-                raise
+        with self._lock, self._growing(edges) as new:
+            self.contexts += self._evaluate(new, wanted)
         return new
+
+    @contextmanager
+    def _growing(self, edges: Sequence[tuple[int, int]]) -> Iterator[list[int]]:
+        """New nodes to be evaluated, taken back if that fails; the lock is held."""
+        self._check_edges(edges)
+        size = self.size
+        new = self._add(edges)
+        try:
+            yield new
+        except BaseException:
+            # Also on an interrupt: half-grown, a tree would corrupt all that follows.
+            self._take_back(size)
+            self._forget(new)
+            self._truncate(size)
+            raise
 
     def forget(self, nodes: Sequence[int]) -> None:
         """See `TokenTree.forget`."""

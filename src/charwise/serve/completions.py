@@ -6,23 +6,29 @@ All of this runs on the thread that has the model.
 from __future__ import annotations
 
 import time
+from collections.abc import Generator
 from dataclasses import replace
 
 from charwise.char_lm import CharLM
 from charwise.cursor.drafts import Cursor
 from charwise.cursor.limit import Limit
+from charwise.cursor.shared_tree import SharedTree
 from charwise.errors import TemplateError
 from charwise.healing import Rule, cut
 from charwise.infill import Request
 from charwise.serve.asked import Answer, Asked, Candidate
-from charwise.serve.drawing import Begun, Drawing, Tell
-from charwise.serve.memory import MOST_BYTES, Memory
+from charwise.serve.drawing import Begun, Drawing, Tell, advance
+from charwise.serve.memory import Memory
+from charwise.serve.middles import ranked
 from charwise.serve.offered import Offered
 from charwise.serve.prompts import Sides, sides_of
 from charwise.serve.stoppable import StoppableLM, Stopped
 from charwise.serve.tokenwise import TokenTrees
 from charwise.template import Template
 from charwise.tokens.prompts import split
+
+#: Bytes kept of texts that were asked about: keys and values, log-probabilities, rows.
+MOST_BYTES = 2**28
 
 
 class Completions:
@@ -50,7 +56,9 @@ class Completions:
     def __init__(self, lm: CharLM, most_bytes: int = MOST_BYTES) -> None:
         self.engine = StoppableLM(lm.engine)
         self.lm = CharLM(self.engine, preset=lm.effort)
-        self.memory = Memory(self.lm, most_bytes)
+        self.memory = Memory(self.lm)
+        self._most_bytes = most_bytes
+        self._drawing: list[SharedTree] = []
         self.trees = TokenTrees(self.lm)
         self.offered = Offered()
         try:
@@ -70,6 +78,25 @@ class Completions:
         Raises:
             Stopped: cancelled. CharwiseError: as `CharLM.complete`.
         """
+        steps = self.steps(asked, limit, tell)
+        while True:
+            try:
+                drawing = next(steps)
+            except StopIteration as ended:
+                answer: Answer = ended.value
+                return answer
+            [error] = advance([drawing])
+            if error is not None:
+                steps.close()
+                raise error
+
+    def steps(
+        self, asked: Asked, limit: Limit, tell: Tell | None = None
+    ) -> Generator[Drawing, None, Answer]:
+        """`answer`, for who advances several: yields what is to be advanced, until it has ended.
+
+        Other requests may be begun and advanced meanwhile.
+        """
         started = time.perf_counter()
         sides = sides_of(asked, self.lm.vocabulary)
         key = (replace(asked, prompt="", suffix=None), sides.opening, sides.after)
@@ -78,17 +105,29 @@ class Completions:
         with self.engine.until(limit):
             try:
                 begun = self._begin(asked, sides)
+                self._drawing.append(begun.cursor.shared)
             except Stopped as stopped:
                 if stopped.why != "time":
                     raise
                 late = Candidate("", b"", 0.0, "time", None, ())
                 return Answer((late,), 0, seconds=time.perf_counter() - started)
-            prompt_seconds = time.perf_counter() - started
-            drawing = Drawing(asked, sides, begun, limit, tell)
-            try:
-                candidates = drawing.run()
             finally:
+                self.bound()
+        prompt_seconds = time.perf_counter() - started
+        drawing: Drawing | None = None
+        try:
+            drawing = Drawing(asked, sides, begun, limit, tell)
+            drawing.begin()
+            while not drawing.ended:
+                yield drawing
+            candidates = drawing.candidates()
+        finally:
+            self._drawing.remove(begun.cursor.shared)
+            if drawing is not None:
                 drawing.close()
+        if begun.request is not None and tell is None and not asked.temperature:
+            with self.engine.until(limit):
+                candidates = ranked(self.lm, begun.whole, begun.request, candidates)
         if asked.repeatable:
             self.offered.add(key, sides.before, candidates)
         return Answer(
@@ -99,6 +138,29 @@ class Completions:
             prompt_seconds=prompt_seconds,
             forced=begun.forced,
         )
+
+    @property
+    def size(self) -> int:
+        """Bytes of what is kept."""
+        return self.memory.size + self.trees.size
+
+    @property
+    def token_trees(self) -> int:
+        """How many token trees are kept."""
+        return self.memory.trees + len(self.trees.kept)
+
+    def bound(self) -> None:
+        """Keep to the most bytes: of what is held twice over first, then of whole texts.
+
+        What is drawn from just now stays; of what is kept the part that is larger gives way.
+        """
+        busy = set(map(id, self._drawing))
+        if self.size > self._most_bytes:
+            self.memory.thin(self.size - self._most_bytes, busy)
+        while self.size > self._most_bytes:
+            larger = self.memory if self.memory.size > self.trees.size else self.trees
+            if not larger.forget_oldest():
+                return
 
     def _along(self, key: object, sides: Sides, asked: Asked) -> Answer | None:
         left = self.offered.along(key, sides.before)
@@ -124,7 +186,8 @@ class Completions:
         if asked.mode == "exact":
             known = self.memory.between(before, after)
             assert known.asked is not None
-            return _at(known.state, known.asked.ending, known.text != before)
+            begun = _at(known.state, known.asked.ending, known.text != before)
+            return begun._replace(request=known.asked, whole=known.state.whole)
         rule: Rule = "auto" if asked.mode == "healed" else "off"
         found: Request = self.lm.infill_request(before, after, left=rule, right=rule)
         return self._tokenwise(asked, found.ids, found.forced, found.ending)

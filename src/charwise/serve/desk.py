@@ -111,11 +111,14 @@ def read_ahead(
     if settings.mode != "exact":
         return
     before, after = around(completions, settings, document, cursor, cursor)
-    with completions.engine.until(Limit(cancel=cancel)):
-        if settings.infill and completions.template is not None:
-            completions.memory.between(_bytes(before), _bytes(after))
-        else:
-            completions.memory.after(*split(completions.lm.vocabulary, _bytes(before)))
+    try:
+        with completions.engine.until(Limit(cancel=cancel)):
+            if settings.infill and completions.template is not None:
+                completions.memory.between(_bytes(before), _bytes(after))
+            else:
+                completions.memory.after(*split(completions.lm.vocabulary, _bytes(before)))
+    finally:
+        completions.bound()
 
 
 def around(

@@ -8,11 +8,12 @@ from typing import NamedTuple
 
 from charwise.cursor.drafts import Cursor, Draft, Drafts
 from charwise.cursor.limit import Limit
-from charwise.infill import middles
+from charwise.cursor.together import advance_together
+from charwise.infill import Request, middles
 from charwise.serve.asked import Asked, Candidate, Piece
 from charwise.serve.endings import Rules
 from charwise.serve.prompts import Sides
-from charwise.serve.stoppable import Stopped
+from charwise.serve.stoppable import StoppableLM, Stopped
 from charwise.serve.tokenwise import HealedDrafts
 from charwise.tokens.utf8 import decoder_after, pending
 
@@ -32,6 +33,7 @@ class Begun(NamedTuple):
         ending: bytes of the suffix that drafts end with.
         tokens: of the prompt, and how many of them were known.
         cached: those.
+        request: the sides, of an exact middle, and `whole`, the state's text after them.
     """
 
     cursor: Cursor
@@ -39,6 +41,46 @@ class Begun(NamedTuple):
     ending: bytes
     tokens: int
     cached: int
+    request: Request | None = None
+    whole: bytes = b""
+
+
+class _Before(NamedTuple):
+    """A draft, and what it had before a step: tokens, bytes, log-probability."""
+
+    draft: Draft
+    tokens: int
+    size: int
+    logprob: float
+
+
+def advance(drawings: Sequence[Drawing]) -> list[Exception | None]:
+    """Draw the next token of every candidate of these requests, in one model call if that works.
+
+    Returns:
+        What ends each of them, if something does.
+    """
+    before = [
+        [_Before(d, len(d.token_ids), len(d.raw), d.logprob) for d in drawing.drafts.active()]
+        for drawing in drawings
+    ]
+    engine = drawings[0].drafts.shared.engine
+    calls = engine.calls if isinstance(engine, StoppableLM) else 0
+    errors = advance_together([drawing.drafts for drawing in drawings])
+    if isinstance(engine, StoppableLM) and 0 < engine.calls - calls < sum(map(_moved, before)):
+        engine.shared += 1
+    for drawing, some, error in zip(drawings, before, errors, strict=True):
+        if error is None:
+            drawing.advanced(some)
+    return errors
+
+
+def _moved(before: Sequence[_Before]) -> bool:
+    """Whether a draft of a request was evaluated, and drew a token."""
+    return any(
+        one.tokens and (len(one.draft.token_ids) > one.tokens or one.draft.finish == "end")
+        for one in before
+    )
 
 
 class Drawing:
@@ -50,6 +92,9 @@ class Drawing:
         begun: where drawing begins.
         limit: when it ends at the latest.
         tell: who wants to hear of them meanwhile.
+
+    Attributes:
+        drafts: the candidates as they are drawn; `advance` draws.
     """
 
     def __init__(
@@ -75,7 +120,7 @@ class Drawing:
             asked.sampling,
             limit,
         )
-        self._drafts: Drafts = (
+        self.drafts: Drafts = (
             HealedDrafts(*arguments).heal(begun.forced)
             if asked.mode != "exact"
             else Drafts(*arguments)
@@ -86,33 +131,45 @@ class Drawing:
         self._sent = [0] * asked.n
         self._decoders = [decoder_after(sides.before) for _ in range(asked.n)]
 
-    def run(self) -> tuple[Candidate, ...]:
-        """Draw until all have ended."""
-        for draft in self._drafts.drafts:
+    def begin(self) -> None:
+        """Judge what the prompt's own last tokens have beyond it."""
+        for draft in self.drafts.drafts:
             self._pieces[id(draft)] = []
             self._carried[id(draft)] = 0.0
             if draft.token_ids:
                 self._add(draft, draft.raw, draft.logprob, draft.token_ids[-1])
             self._judge(draft)
         self._send()
-        while active := self._drafts.active():
-            before = [(len(draft.token_ids), len(draft.raw), draft.logprob) for draft in active]
-            self._drafts.advance()
-            for draft, (tokens, size, logprob) in zip(active, before, strict=True):
-                if len(draft.token_ids) > tokens or draft.finish == "end":
-                    self._add(draft, draft.raw[size:], draft.logprob - logprob, draft.token)
-                self._judge(draft)
-            self._send()
-        if any(draft.finish == "cancelled" for draft in self._drafts.drafts):
+
+    @property
+    def ended(self) -> bool:
+        """Whether all candidates have."""
+        return not self.drafts.active()
+
+    def advanced(self, before: Sequence[_Before]) -> None:
+        """Judge the tokens that were drawn since."""
+        for draft, tokens, size, logprob in before:
+            if len(draft.token_ids) > tokens or draft.finish == "end":
+                self._add(draft, draft.raw[size:], draft.logprob - logprob, draft.token)
+            self._judge(draft)
+        self._send()
+
+    def candidates(self) -> tuple[Candidate, ...]:
+        """What was drawn.
+
+        Raises:
+            Stopped: it was cancelled.
+        """
+        if any(draft.finish == "cancelled" for draft in self.drafts.drafts):
             raise Stopped("cancelled")
-        found = [self._candidate(draft) for draft in self._drafts.drafts]
+        found = [self._candidate(draft) for draft in self.drafts.drafts]
         if self._tell is not None or self._asked.temperature:
             return tuple(one for one in found if one.probability >= self._asked.threshold)
         return self._offered(found)
 
     def close(self) -> None:
         """Give back the contexts drawn on the way."""
-        self._drafts.close()
+        self.drafts.close()
 
     def _add(self, draft: Draft, raw: bytes, logprob: float, id_: int) -> None:
         """A token, unless all of it is in the prompt: then it counts with the next."""
@@ -128,18 +185,18 @@ class Drawing:
 
     def _alternatives(self, draft: Draft) -> tuple[tuple[bytes, float], ...]:
         """The most probable tokens where the last one was drawn."""
-        row = next((row for other, row in self._drafts.rows if other is draft), None)
+        row = next((row for other, row in self.drafts.rows if other is draft), None)
         if row is None:
             return ()
         assert self._asked.top is not None
         best = row.topk(min(self._asked.top, len(row)))
-        tokens = self._drafts.shared.index.vocabulary.tokens
+        tokens = self.drafts.shared.index.vocabulary.tokens
         pairs = zip(best.values.tolist(), best.indices.tolist(), strict=True)
         return tuple((tokens[id_] or b"", value) for value, id_ in pairs)
 
     def _judge(self, draft: Draft) -> None:
         """End a draft where a rule says so."""
-        asked, new = self._asked, self._drafts.kept(draft)
+        asked, new = self._asked, self.drafts.kept(draft)
         if draft.finish == "end" and self._begun.ending:
             new = middles(new, self._begun.ending, True)[0]
             draft.cut = len(new)
@@ -156,9 +213,9 @@ class Drawing:
                 draft.finish = "time" if late else ""
 
     def _candidate(self, draft: Draft) -> Candidate:
-        raw = self._drafts.kept(draft)
+        raw = self.drafts.kept(draft)
         raw = raw[: len(raw) - len(pending(self._before[-3:] + raw)[: len(raw)])]
-        stopped = self._drafts.stops.first(draft.raw) if draft.finish == "stop" else None
+        stopped = self.drafts.stops.first(draft.raw) if draft.finish == "stop" else None
         pieces, left = list[Piece](), len(raw)
         for piece in self._pieces[id(draft)]:
             if left > 0 or (not piece.raw and draft.finish == "end"):
@@ -187,12 +244,12 @@ class Drawing:
         """Tell what will not be taken back."""
         if self._tell is None:
             return
-        for number, draft in enumerate(self._drafts.drafts):
-            kept = self._drafts.kept(draft)
+        for number, draft in enumerate(self.drafts.drafts):
+            kept = self.drafts.kept(draft)
             if draft.finish:
                 end = len(kept)
             else:
-                end = self._drafts.safe(draft)
+                end = self.drafts.safe(draft)
                 if self._held:
                     end = min(end, len(kept[: max(0, kept.rfind(b"\n"))].rstrip()))
                     end = 0 if self._asked.threshold else end

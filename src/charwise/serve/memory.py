@@ -7,7 +7,7 @@ longest known text that a new one begins like is where it goes on from.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable
 from typing import NamedTuple
 
 from charwise.char_lm import CharLM
@@ -19,14 +19,18 @@ from charwise.infill import Request
 from charwise.known_text.effort import Effort
 from charwise.tokens.prompts import Opening
 
-#: States that are kept at most, and the bytes of what was evaluated for them.
-MOST_STATES, MOST_BYTES = 256, 2**30
+#: States that are kept at most.
+MOST_STATES = 256
 
 #: Bytes typed since a prompt was divided into prefix and suffix, until it is divided anew.
 _TYPED = 512
 
 #: Prompts that were read, and given up before there was a state.
 _READ = 16
+
+#: Rows of one tree, which are most of what typing adds, until all are let go: those that are of
+#: use still are made again from log-probabilities.
+_ROWS = 128
 
 #: States before one that deletions go back to, and bytes of their texts.
 _BACK, _BACK_BYTES = 4096, 2**23
@@ -73,7 +77,6 @@ class Memory:
 
     Args:
         lm: the model.
-        most_bytes: of what is kept, as estimated from the contexts evaluated.
 
     >>> import charwise
     >>> memory = Memory(charwise.load())
@@ -83,9 +86,8 @@ class Memory:
     (True, 1)
     """
 
-    def __init__(self, lm: CharLM, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(self, lm: CharLM) -> None:
         self.lm = lm
-        self._most_bytes = most_bytes
         self._kept: OrderedDict[tuple[Hashable, bytes], Known] = OrderedDict()
         self._reads: deque[Read] = deque(maxlen=_READ)
 
@@ -99,8 +101,50 @@ class Memory:
 
     @property
     def size(self) -> int:
-        """Bytes of what was evaluated and is kept, about."""
-        return sum(map(self._size, self._shared()))
+        """Bytes of what was evaluated and is kept."""
+        texts = [one.text for one in list(self._kept.values())]
+        texts += [one.text for one in list(self._reads)]
+        return 2 * sum(map(len, texts)) + sum(shared.evaluated.nbytes for shared in self._shared())
+
+    def thin(self, excess: int, busy: Collection[int] = ()) -> None:
+        """Free so many bytes, of what was not used for longest: all that a state does without.
+
+        Those are the rows that log-probabilities make again, then the contexts that only what was
+        typed before goes on from: a deletion there is evaluated anew.
+
+        Args:
+            excess: bytes.
+            busy: the ids of shared trees that are left alone.
+        """
+        for cut in (False, True):
+            for shared in self._shared():
+                if excess <= 0:
+                    return
+                if id(shared) not in busy:
+                    size = shared.evaluated.nbytes
+                    shared.evaluated.shed()
+                    if cut:
+                        self._cut(shared)
+                    excess -= size - shared.evaluated.nbytes
+
+    def _cut(self, shared: SharedTree) -> None:
+        """Drop the contexts of a tree that its states do not go on from, and their parents."""
+        states = [known.state for known in self._kept.values() if known.state.shared is shared]
+        if not states:
+            return  # a prompt that was read, and has no state yet
+        shared.keep([bundle.node for state in states for bundle in state.bundles])
+        for state in states:
+            state._parent = None
+
+    def forget_oldest(self) -> bool:
+        """Forget what was not used for longest; False if it is all there is."""
+        if self._reads:
+            self._reads.popleft()
+        elif len(self._kept) > 1:
+            self._kept.popitem(last=False)
+        else:
+            return False
+        return True
 
     def after(self, opening: Opening, whole: bytes, effort: Effort | None = None) -> Known:
         """What is known after a text.
@@ -203,9 +247,9 @@ class Memory:
         self._kept[key, known.text] = known
         self._kept.move_to_end((key, known.text))
         _forget_parents(known.state)
-        while len(self._kept) > 1 and (
-            len(self._kept) > MOST_STATES or self.size > self._most_bytes
-        ):
+        if known.state.shared.evaluated.row_count > _ROWS:
+            known.state.shared.evaluated.shed()
+        if len(self._kept) > MOST_STATES:
             self._kept.popitem(last=False)
         return known
 
@@ -213,10 +257,6 @@ class Memory:
         trees = [known.state.shared for known in list(self._kept.values())]
         trees += [read.shared for read in list(self._reads)]
         return list({id(shared): shared for shared in trees}.values())
-
-    def _size(self, shared: SharedTree) -> int:
-        # Of each context its logits, and its row in sorted order.
-        return shared.evaluated.tree.size * self.lm.vocabulary.width * 12
 
 
 def _forget_parents(state: State) -> None:

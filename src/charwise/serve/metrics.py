@@ -56,9 +56,11 @@ class Metrics:
             "queue": ("Requests that wait.", lambda: worker.waiting),
             "model_seconds": ("Seconds in model calls.", lambda: completions.engine.seconds),
             "model_calls": ("Model calls.", lambda: completions.engine.calls),
+            "shared_calls": ("Those of several requests.", lambda: completions.engine.shared),
+            "under_way": ("Requests that share calls now.", lambda: worker.under_way),
             "states": ("States kept.", lambda: len(completions.memory)),
-            "trees": ("Token trees kept.", lambda: completions.memory.trees),
-            "kept_bytes": ("Of what is kept, estimated.", lambda: completions.memory.size),
+            "trees": ("Token trees kept.", lambda: completions.token_trees),
+            "kept_bytes": ("Of what is kept.", lambda: completions.size),
         }
         for name, (said, value) in watched.items():
             Gauge(f"charwise_{name}", said, registry=registry).set_function(value)

@@ -9,8 +9,8 @@ from dataclasses import replace
 from charwise.serve.asked import Candidate, Piece
 from charwise.tokens.utf8 import decoder_after
 
-#: Requests whose offers are kept.
-MOST_OFFERS = 512
+#: Requests whose offers are kept, and the bytes of their texts.
+MOST_OFFERS, MOST_BYTES = 512, 2**24
 
 #: Ends that more of the same could still follow.
 _UNFINISHED = {"length", "window", "time"}
@@ -30,6 +30,7 @@ class Offered:
 
     def __init__(self) -> None:
         self._kept: OrderedDict[tuple[Hashable, bytes], tuple[Candidate, ...]] = OrderedDict()
+        self._bytes = 0
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -38,10 +39,15 @@ class Offered:
         """Remember what was offered after a text, to requests that are otherwise alike."""
         if any(one.finish == "cancelled" for one in candidates):
             return
+        if (key, text) in self._kept:
+            self._forget((key, text))
         self._kept[key, text] = candidates
-        self._kept.move_to_end((key, text))
-        if len(self._kept) > MOST_OFFERS:
-            self._kept.popitem(last=False)
+        self._bytes += _size((key, text), candidates)
+        while len(self._kept) > MOST_OFFERS or self._bytes > MOST_BYTES:
+            self._forget(next(iter(self._kept)))
+
+    def _forget(self, one: tuple[Hashable, bytes]) -> None:
+        self._bytes -= _size(one, self._kept.pop(one))
 
     def along(self, key: Hashable, text: bytes) -> tuple[Candidate, ...]:
         """What is left of offers that this text was typed along; empty if there is nothing."""
@@ -52,6 +58,14 @@ class Offered:
                 if found := tuple(rest for rest in rests if rest is not None):
                     return found
         return ()
+
+
+def _size(one: tuple[Hashable, bytes], candidates: tuple[Candidate, ...]) -> int:
+    """Bytes of what is around a cursor, and of what was offered there."""
+    key, text = one
+    around = key if isinstance(key, tuple) else ()
+    size = len(text) + sum(len(part) for part in around if isinstance(part, bytes))
+    return size + sum(128 + 4 * len(candidate.raw) for candidate in candidates)
 
 
 def rest_of(candidate: Candidate, typed: bytes, text: bytes) -> Candidate | None:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Generator
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from charwise.char_lm import CharLM
 from charwise.cursor.limit import Cancel, Limit
 from charwise.serve.asked import Answer, Asked, Mode
 from charwise.serve.completions import Completions
+from charwise.serve.drawing import Drawing, advance
 from charwise.serve.metrics import Metrics
 from charwise.serve.stoppable import Stopped
 from charwise.serve.work import QueueFullError, Worker
@@ -56,6 +57,7 @@ class Server:
         worker: that thread, and its queue.
         metrics: what is counted.
         started: when, in seconds since 1970.
+        open_characters: of the documents of all sessions.
 
     >>> import charwise
     >>> server = Server(charwise.load(), Settings())
@@ -69,9 +71,10 @@ class Server:
         self.settings = settings
         self.completions = Completions(lm)
         self.lm = self.completions.lm
-        self.worker = Worker(settings.max_queue, settings.seconds)
+        self.worker = Worker(settings.max_queue, settings.seconds, advance)
         self.metrics = Metrics(self.completions, self.worker)
         self.started = int(time.time())
+        self.open_characters = 0
 
     def close(self) -> None:
         """Finish what is under way, and stop."""
@@ -88,8 +91,11 @@ class Server:
         """
 
         def begun(cancel: Cancel) -> Result:
-            with self.completions.engine.until(Limit(self.settings.seconds, cancel)):
-                return work(self.lm)
+            try:
+                with self.completions.engine.until(Limit(self.settings.seconds, cancel)):
+                    return work(self.lm)
+            finally:
+                self.completions.bound()
 
         return await self._counted(begun, typed)
 
@@ -101,10 +107,10 @@ class Server:
         A request whose task is cancelled ends within one model call.
         """
 
-        def begun(cancel: Cancel) -> Answer:
-            return self.completions.answer(asked, Limit(self._seconds(asked), cancel), tell)
+        def begun(cancel: Cancel) -> Generator[Drawing, None, Answer]:
+            return self.completions.steps(asked, Limit(self._seconds(asked), cancel), tell)
 
-        answer = await self._counted(begun, True)
+        answer: Answer = await self._counted(begun, True)
         self.metrics.answered(answer)
         return answer
 
@@ -134,7 +140,9 @@ class Server:
         finally:
             task.cancel()
 
-    async def _counted(self, work: Callable[[Cancel], Result], typed: bool) -> Result:
+    async def _counted(
+        self, work: Callable[[Cancel], Result | Generator[Any, None, Result]], typed: bool
+    ) -> Result:
         try:
             return await self.worker.run(work, typed=typed)
         except QueueFullError:

@@ -30,8 +30,8 @@ from charwise.serve.server import Server
 
 Message = dict[str, Any]
 
-#: The path of sessions.
-PATH = "/v1/session"
+#: The path of sessions, and the characters of all documents that are open in them.
+PATH, MOST_OPEN = "/v1/session", 2**26
 
 
 class Open(Body):
@@ -95,6 +95,7 @@ def router(server: Server) -> APIRouter:
         except WebSocketDisconnect:
             pass
         finally:
+            server.open_characters -= one.characters
             await one.cancel(tell=False)
 
     return routes
@@ -116,6 +117,11 @@ class Session:
         self._asked: asyncio.Task[None] | None = None
         self._id: int | str | None = None
         self._sending = asyncio.Lock()
+
+    @property
+    def characters(self) -> int:
+        """Of the document."""
+        return len(self._text)
 
     async def run(self) -> None:
         """Take messages until the client leaves."""
@@ -160,6 +166,10 @@ class Session:
             text = self._text[: message.at] + new + self._text[end:]
         if len(text) > self._server.settings.most_body:
             raise Refused(413, "the document is too long.", "text")
+        open_characters = self._server.open_characters + len(text) - len(self._text)
+        if open_characters > max(MOST_OPEN, len(text)):
+            raise Refused(413, "too many long documents are open in other sessions.", "text")
+        self._server.open_characters = open_characters
         self._text, self._version = text, self._version + 1
         await self._send({"type": "edited", "version": self._version, "characters": len(text)})
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from charwise.cursor.limit import Limit
 from charwise.errors import CharwiseError
-from charwise.token_lm import TokenLM, TokenTree
+from charwise.token_lm import TogetherLM, TokenLM, TokenTree, Wish
 from charwise.tokens.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class StoppableLM:
     """A `TokenLM` that looks at a limit before each model call.
 
     Attributes:
-        calls: model calls made.
+        calls: model calls made, and `shared` of them for several requests, as counted there.
         seconds: spent in them.
 
     >>> import threading
@@ -52,6 +52,7 @@ class StoppableLM:
         self._engine = engine
         self._limits = threading.local()
         self.calls = 0
+        self.shared = 0
         self.seconds = 0.0
 
     @property
@@ -81,6 +82,18 @@ class StoppableLM:
         """
         with self.call():
             return StoppableTree(self, self._engine.tree(prompt_ids, edges))
+
+    def extend_together(self, wishes: Sequence[Wish]) -> list[list[int]] | None:
+        """See `TogetherLM.extend_together`; None too for an engine that is none."""
+        if not isinstance(self._engine, TogetherLM):
+            return None
+        own = [(tree.inner, edges) for tree, edges in wishes if isinstance(tree, StoppableTree)]
+        started = time.perf_counter()
+        found = self._engine.extend_together(own)
+        if found is not None:
+            self.calls += 1
+            self.seconds += time.perf_counter() - started
+        return found
 
     @contextmanager
     def until(self, limit: Limit) -> Iterator[None]:
@@ -113,6 +126,17 @@ class StoppableTree:
     def __init__(self, lm: StoppableLM, tree: TokenTree) -> None:
         self._lm = lm
         self._tree = tree
+
+    @property
+    def inner(self) -> TokenTree:
+        """The engine's own tree."""
+        return self._tree
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held, as the engine tells, or those of all log-probabilities."""
+        width = self._lm.vocabulary.width
+        return int(getattr(self._tree, "nbytes", 4 * width * self._tree.size))
 
     @property
     def size(self) -> int:

@@ -19,8 +19,8 @@ from charwise.errors import ContextLengthError
 from charwise.healing import allowed_next
 from charwise.tokens.prompts import Opening
 
-#: Prompts whose trees are kept, and the nodes of a tree that is let go.
-_TREES, _GROWN = 32, 4096
+#: Prompts whose trees are kept; of one that is let go, the nodes, and bytes of log-probabilities.
+_TREES, _GROWN, _GROWN_BYTES = 256, 4096, 2**25
 
 #: Last tokens of a prompt that are nodes of its tree, so that a deletion goes back to one.
 _BEHIND = 32
@@ -66,6 +66,18 @@ class TokenTrees:
         self.lm = lm
         self.kept: OrderedDict[tuple[int, ...], SharedTree] = OrderedDict()
 
+    @property
+    def size(self) -> int:
+        """Bytes of what was evaluated and is kept."""
+        return sum(shared.evaluated.nbytes for shared in list(self.kept.values()))
+
+    def forget_oldest(self) -> bool:
+        """Forget what was not used for longest; False if it is all there is."""
+        if len(self.kept) > 1:
+            self.kept.popitem(last=False)
+            return True
+        return False
+
     def after(self, ids: Sequence[int]) -> TokenCursor:
         """The cursor after these tokens.
 
@@ -81,7 +93,8 @@ class TokenTrees:
             )
         fitting = [root for root in self.kept if tuple(ids[: len(root)]) == root]
         root = max(fitting, key=len, default=None)
-        if root is not None and self.kept[root].evaluated.tree.size > _GROWN:
+        grown = max(2 * _BEHIND, min(_GROWN, _GROWN_BYTES // (4 * self.lm.vocabulary.width)))
+        if root is not None and self.kept[root].evaluated.tree.size > grown:
             del self.kept[root]
             root = None
         if root is None:
@@ -93,7 +106,7 @@ class TokenTrees:
             cached = len(root)
         shared = self.kept[root]
         self.kept.move_to_end(root)
-        while len(self.kept) > _TREES:
+        if len(self.kept) > _TREES:
             self.kept.popitem(last=False)
         with shared.lock:
             size = shared.evaluated.tree.size

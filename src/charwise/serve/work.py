@@ -1,5 +1,8 @@
 """One thread that has the model, and a queue before it.
 
+Some work comes in steps (a token each) that several may make together: as many as are wanted are
+under way at once, and each of the others runs as a whole between two steps.
+
 Whoever types waits for nobody: of the requests that wait, the newest keystroke comes first. Those
 of other sorts (scores, lists of prompts) come in their order, after every few keystrokes at the
 latest.
@@ -10,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -21,6 +24,12 @@ Result = TypeVar("Result")
 
 #: Keystrokes after which something else has its turn, if it waits.
 _TURNS = 4
+
+#: Pieces of work in steps that are under way at most.
+_UNDER_WAY = 8
+
+#: Makes a step of all work that is under way, and says what ends it, where something does.
+Advance = Callable[[list[Any]], Sequence[BaseException | None]]
 
 
 class QueueFullError(CharwiseError, RuntimeError):
@@ -37,7 +46,38 @@ class Job:
         self.typed = typed
         self.cancel = threading.Event()
         self.result: asyncio.Future[Any] = loop.create_future()
+        self.steps: Generator[Any, None, Any] | None = None
+        self.next: Any = None
         self._loop = loop
+
+    def begin(self) -> bool:
+        """Run it, or up to its first step. Whether there is one."""
+        try:
+            found = self.run(self.cancel)
+        except BaseException as error:  # handed to whoever waits: the thread goes on
+            self.settle(None, error)
+            return False
+        if not isinstance(found, Generator):
+            self.settle(found, None)
+            return False
+        self.steps = found
+        return self.goes_on(None)
+
+    def goes_on(self, error: BaseException | None) -> bool:
+        """Run on after a step, up to the next. Whether there is one."""
+        assert self.steps is not None
+        try:
+            if error is not None:
+                self.steps.close()
+                raise error
+            self.next = next(self.steps)
+        except StopIteration as ended:
+            self.settle(ended.value, None)
+        except BaseException as failure:
+            self.settle(None, failure)
+        else:
+            return True
+        return False
 
     def settle(self, result: Any, error: BaseException | None) -> None:
         """Hand the result to whoever waits for it; called on the model's thread."""
@@ -59,6 +99,7 @@ class Worker:
     Args:
         most: how many jobs may wait.
         patience: seconds that one may wait for its turn.
+        advance: what makes a step of all work that is under way.
 
     >>> worker = Worker(most=8)
     >>> async def twice() -> int:
@@ -68,7 +109,11 @@ class Worker:
     >>> worker.close()
     """
 
-    def __init__(self, most: int = 64, patience: float = 60.0) -> None:
+    def __init__(
+        self, most: int = 64, patience: float = 60.0, advance: Advance | None = None
+    ) -> None:
+        self._advance = advance
+        self._under_way = list[Job]()
         self.most = most
         self.patience = patience
         self._typed: deque[Job] = deque()
@@ -84,13 +129,24 @@ class Worker:
         """How many jobs wait."""
         return len(self._typed) + len(self._others)
 
-    async def run(self, work: Callable[[Cancel], Result], *, typed: bool = False) -> Result:
+    @property
+    def under_way(self) -> int:
+        """How many jobs are between two steps."""
+        return len(self._under_way)
+
+    async def run(
+        self,
+        work: Callable[[Cancel], Result | Generator[Any, None, Result]],
+        *,
+        typed: bool = False,
+    ) -> Result:
         """The result of some work on the model's thread.
 
         Whoever stops waiting for it (its task is cancelled) sets the flag that the work is given.
 
         Args:
-            work: a function of that flag.
+            work: a function of that flag; or one that makes a generator, whose result counts. What
+                it yields is given to `advance`, with what others yield, and then it runs on.
             typed: whether it answers a keystroke.
 
         Raises:
@@ -142,11 +198,12 @@ class Worker:
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
-    def _next(self) -> Job | None:
+    def _next(self, wait: bool) -> Job | None:
+        """The job whose turn it is; None if none waits, or all are to end."""
         with self._wake:
-            while not self._closed and not self.waiting:
+            while wait and not self._closed and not self.waiting:
                 self._wake.wait()
-            if self._closed:
+            if self._closed or not self.waiting:
                 return None
             if self._typed and (not self._others or self._turns < _TURNS):
                 self._turns += 1
@@ -155,12 +212,16 @@ class Worker:
             return self._others.popleft()
 
     def _work(self) -> None:
-        while (job := self._next()) is not None:
-            if job.cancel.is_set():
-                continue
-            try:
-                result = job.run(job.cancel)
-            except BaseException as error:  # handed to whoever waits: the thread goes on
-                job.settle(None, error)
-            else:
-                job.settle(result, None)
+        under_way = self._under_way
+        while True:
+            room = len(under_way) < _UNDER_WAY
+            job = self._next(wait=not under_way) if room else None
+            if job is None and not under_way:
+                return
+            if job is not None and not job.cancel.is_set() and job.begin():
+                under_way.append(job)
+            if under_way:
+                assert self._advance is not None
+                errors = self._advance([job.next for job in under_way])
+                together = zip(list(under_way), errors, strict=True)
+                under_way[:] = [job for job, error in together if job.goes_on(error)]

@@ -43,6 +43,13 @@ class BranchCache:
         """The root and the nodes."""
         return len(self._paths)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all that is held."""
+        states = sum(x.nbytes for state in self._states for x in state.values())
+        paths = sum(path.nbytes for path in self._paths)
+        return sum(layer.nbytes for layer in self._slots.values()) + states + paths
+
     def row_bytes(self, more: int) -> int:
         """Of the cache of one of `more` rows, gathered for a call."""
         slots = sum(

@@ -41,6 +41,11 @@ class SlotLayer(DynamicLayer):  # type: ignore[misc]
         self.keys, self.values = keys[:, :, :needed], values[:, :, :needed]
         return self.keys, self.values
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the buffers, their room to grow included."""
+        return sum(buffer.nbytes for buffer in self._buffers or ())
+
     def reserve(self, count: int) -> None:
         """Append slots to be filled later."""
         shape = (*self.keys.shape[:2], count)

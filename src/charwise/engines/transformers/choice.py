@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from charwise.engines.transformers.branch_cache import BranchCache
 from charwise.engines.transformers.forward import Forward, not_numbers
 from charwise.engines.transformers.gpt_neo import GPTNeoForward
+from charwise.engines.transformers.together import Together, parted
 from charwise.engines.transformers.tree_attention import FlatCache, MaskedForward, masks_of
 from charwise.errors import EngineError
 
@@ -33,6 +34,8 @@ class TreeCache(Protocol):
 
     @property
     def rows(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
     def row_bytes(self, more: int) -> int: ...
     def start(
         self, prompt_ids: list[int], parents: list[int], tokens: list[int]
@@ -128,6 +131,41 @@ def _tree_attention(trial: Trial) -> Choice | str:
     return Choice(lambda: FlatCache(forward, masked), "tree attention", proof)
 
 
+def try_together(trial: Trial, choice: Choice) -> Together | None:
+    """How several trees are evaluated in one call; None where the model cannot be so called.
+
+    Two small trees are put to the test: the last node of one, and two of the other.
+    """
+    forward = trial.forward
+    name = parted(forward.attention)
+    masked = _masked(forward)
+    if choice.name != "tree attention" or name is None or type(masked) is not MaskedForward:
+        return None
+    if trial.window is not None and trial.window < 9:
+        return None
+    together = Together(masked, name)
+    ids = [trial.text_ids[i * len(trial.text_ids) // 8] for i in range(8)]
+    both = [FlatCache(forward, masked) for _ in range(2)]
+    alone = [FlatCache(forward, masked) for _ in range(2)]
+    for caches in (both, alone):
+        caches[0].start(ids[:3], [0, 0], ids[3:5])
+        caches[1].start(ids[2:7], [], [])
+    parents, tokens = [np.array([1]), np.array([0, 0])], [ids[6:7], ids[:2]]
+    try:
+        found = torch.cat(together.append(both, parents, tokens))
+    except torch.OutOfMemoryError:
+        raise
+    except Exception:
+        return None  # an attention of its own, which knows tensors only
+    true = [
+        cache.append(rows, some, np.arange(len(rows)))
+        for cache, rows, some in zip(alone, parents, tokens, strict=True)
+    ]
+    counted = torch.from_numpy(trial.counted).to(found.device)
+    error = _distance(found[:, counted].double(), torch.cat(true)[:, counted].double())
+    return together if error <= TOLERANCE.get(forward.dtype, 0.1) else None
+
+
 def _masked(forward: Forward) -> MaskedForward | str:
     """The model called with masks, or why its layers can have none."""
     if forward.config.model_type == "gpt_neo":
@@ -164,6 +202,11 @@ def _discrepancy(make: Callable[[], TreeCache], trial: Trial) -> float:
     cache = make()
     cache.start(prompt, [], [])
     found = cache.append(parents, tokens, leaves)[:, counted].double()
+    return _distance(found, true)
+
+
+def _distance(found: torch.Tensor, true: torch.Tensor) -> float:
+    """Root mean square difference, over the spread of the true logits."""
     # A model may rule a token out, by −inf: there, both must do so.
     difference = torch.where(found == true, 0.0, found - true)
     if not difference.any():

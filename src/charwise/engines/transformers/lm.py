@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any, Literal
 
 import numpy as np
@@ -16,9 +17,11 @@ import torch
 import transformers
 from numpy.typing import NDArray
 
-from charwise.engines.transformers.choice import Choice, Trial, choose
+from charwise.engines.transformers.choice import Choice, Trial, choose, try_together
 from charwise.engines.transformers.forward import Forward, not_numbers
+from charwise.engines.transformers.together import Together
 from charwise.engines.tree_nodes import TreeNodes
+from charwise.token_lm import Wish
 from charwise.tokens.vocabulary import Vocabulary
 
 #: Where configurations state the longest context.
@@ -75,6 +78,7 @@ class TransformersLM:
         self._path = path
         self._lock = threading.Lock()
         self._chosen: Choice | None = None
+        self._together: Together | Literal[False] | None = None
         self.uncounted = torch.from_numpy(np.flatnonzero(~vocabulary.counted))
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -112,10 +116,29 @@ class TransformersLM:
         """How contexts share prefixes: settled once, before the first tree."""
         with self._lock:
             if self._chosen is None:
-                text = [id for id, token in enumerate(self.vocabulary.tokens) if token is not None]
-                counted = np.flatnonzero(self.vocabulary.counted)
-                self._chosen = choose(Trial(self._forward, text, counted, self.window), self._path)
+                self._chosen = choose(self._trial(), self._path)
             return self._chosen
+
+    def _trial(self) -> Trial:
+        text = [id for id, token in enumerate(self.vocabulary.tokens) if token is not None]
+        counted = np.flatnonzero(self.vocabulary.counted)
+        return Trial(self._forward, text, counted, self.window)
+
+    def extend_together(self, wishes: Sequence[Wish]) -> list[list[int]] | None:
+        """Extend several of its trees in one call, if the model can be so called.
+
+        See `TogetherLM.extend_together`.
+        """
+        choice = self.choice()
+        with self._lock:
+            if self._together is None:
+                self._together = try_together(self._trial(), choice) or False
+        together = self._together
+        trees = [tree for tree, _ in wishes]
+        own = all(isinstance(tree, TransformersTree) and tree._lm is self for tree in trees)
+        if not together or not own:
+            return None
+        return _extended(together, wishes, self.batch_bytes)  # type: ignore[arg-type]
 
 
 class TransformersTree(TreeNodes):
@@ -187,11 +210,48 @@ class TransformersTree(TreeNodes):
             raise not_numbers(lm._forward)
         return logs.to(lm.device)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes held: keys and values with their room to grow, and logits."""
+        return self._cache.nbytes + self._logits.nbytes
+
     @torch.inference_mode()
     def _free(self, nodes: set[int]) -> None:
         self._cache.select(np.array([self._row[node] for node in self.live]))
         for row, node in enumerate(self.live):
             self._row[node] = row
+
+
+@torch.inference_mode()
+def _extended(
+    together: Together,
+    wishes: Sequence[tuple[TransformersTree, Sequence[tuple[int, int]]]],
+    batch_bytes: int,
+) -> list[list[int]] | None:
+    """New nodes of distinct trees, evaluated in one call; None if that would be too large."""
+    trees, count = [tree for tree, _ in wishes], sum(len(edges) for _, edges in wishes)
+    with ExitStack() as stack:
+        for tree in sorted(trees, key=id):  # in one order, or two callers wait for each other
+            stack.enter_context(tree._lock)
+        row = max(tree._cache.row_bytes(count) + 4 * tree._width for tree in trees)
+        if count * row > batch_bytes:
+            return None
+        new = [stack.enter_context(tree._growing(edges)) for tree, edges in wishes]
+        for tree, nodes in zip(trees, new, strict=True):
+            tree._row += range(tree._cache.rows, tree._cache.rows + len(nodes))
+        logits = together.append(
+            [tree._cache for tree in trees],  # type: ignore[misc]
+            [
+                np.array([tree._row[tree._parent[node]] for node in nodes])
+                for tree, nodes in zip(trees, new, strict=True)
+            ],
+            [[tree._token[node] for node in nodes] for tree, nodes in zip(trees, new, strict=True)],
+        )
+        for tree, nodes, part in zip(trees, new, logits, strict=True):
+            tree._put(nodes, part)
+            tree.contexts += len(nodes)
+            tree.calls += 1
+    return new
 
 
 def _made_again(model: Any, vocabulary: Vocabulary, settings: dict[str, Any]) -> TransformersLM:

@@ -106,6 +106,11 @@ class Ancestors:
         self._bits = np.packbits(bits, axis=1, bitorder="little")
         self._resize(max(64, self.count))
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all that is held."""
+        return int(self._bits.nbytes)
+
     def truncate(self, count: int) -> None:
         """Take back the rows from `count` on; what comes in their place overwrites them."""
         self.count = count
@@ -172,6 +177,16 @@ class FlatCache:
         """The root and the nodes."""
         return self._ancestors.count
 
+    @property
+    def layers(self) -> list[SlotLayer]:
+        """The keys and values of each layer."""
+        return list(self._cache.layers)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all that is held."""
+        return sum(layer.nbytes for layer in self.layers) + self._ancestors.nbytes
+
     def start(
         self, prompt_ids: list[int], parents: list[int], tokens: list[int]
     ) -> tuple[torch.Tensor, int]:
@@ -216,10 +231,7 @@ class FlatCache:
     ) -> torch.Tensor:
         """Evaluate a row below each parent; returns the logits of the wanted: `[n, width]`."""
         first = self.rows
-        self._ancestors.append(parents)
-        seen = self._ancestors.rows(first, self.rows)  # [n, rows]
-        positions = self._prompt + np.count_nonzero(seen, axis=1) - 1
-        self._positions = np.concatenate([self._positions, positions])
+        positions, visible = self.place(parents)
         # A row whose position is its slot has every slot before it as an ancestor: the whole tree
         # is one path. A single step along it needs no mask, as in the model's own decoding.
         chain = len(parents) == 1 and positions[0] == self._prompt + first
@@ -228,9 +240,19 @@ class FlatCache:
         if chain:
             logits = self._forward([tokens], self._cache, positions=positions, keep=keep)
         else:
-            visible = self._visible(seen, positions)
             logits = self._masked(tokens, self._cache, positions, visible, keep)
         return logits[0, : len(wanted)]
+
+    def place(
+        self, parents: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], dict[str, NDArray[np.bool_]]]:
+        """Add a row below each parent, to be evaluated: positions, and the slots that each sees."""
+        first = self.rows
+        self._ancestors.append(parents)
+        seen = self._ancestors.rows(first, self.rows)  # [n, rows]
+        positions = self._prompt + np.count_nonzero(seen, axis=1) - 1
+        self._positions = np.concatenate([self._positions, positions])
+        return positions, self._visible(seen, positions)
 
     def _visible(
         self, seen: NDArray[np.bool_], positions: NDArray[np.int64]

@@ -1,0 +1,117 @@
+"""Several trees of a model extended in one call have what each of them would have alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import charwise
+from charwise.engines.transformers import TransformersLM
+from charwise.errors import ContextLengthError, EngineError
+from charwise.token_lm import TogetherLM
+from test_tree import FAMILIES, make_lm, make_vocabulary, plain
+
+#: Families whose attention transformers looks up by name.
+NAMED = ["llama", "gpt2", "gpt_neox", "qwen2", "qwen2_sliding", "mistral", "gemma3"]
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_trees_extended_together_agree_with_plain_passes(name: str) -> None:
+    lm, rng = make_lm(name, "sdpa"), np.random.default_rng(0)
+    assert isinstance(lm, TogetherLM)
+    prompts = [rng.integers(0, 26, size).tolist() for size in (1, 4, 9, 14)]
+    trees = [lm.tree(prompt) for prompt in prompts]
+    grown = [[0] for _ in trees]
+    contexts = [[prompt] for prompt in prompts]
+    attention = lm.model.config._attn_implementation
+    for _ in range(6):
+        wishes = []
+        for tree, nodes in zip(trees, grown, strict=True):
+            parents = rng.choice(nodes, size=rng.integers(1, 4))
+            wishes.append((tree, [(int(p), int(rng.integers(0, 26))) for p in parents]))
+        found = lm.extend_together(wishes)
+        assert found is not None
+        for nodes, texts, new, (_, edges) in zip(grown, contexts, found, wishes, strict=True):
+            nodes += new
+            texts += [[*texts[nodes.index(parent)], token] for parent, token in edges]
+    assert lm.model.config._attn_implementation == attention
+    for tree, prompt, nodes, texts in zip(trees, prompts, grown, contexts, strict=True):
+        assert [[*prompt, *tree.tokens(node)] for node in nodes] == texts
+        torch.testing.assert_close(tree.logprobs(nodes), plain(lm, texts), rtol=1e-4, atol=1e-4)
+        assert (tree.calls, tree.contexts) == (7, len(nodes))
+
+
+@pytest.mark.parametrize("name", sorted(set(FAMILIES) - set(NAMED)))
+def test_other_families_say_so_or_agree(name: str) -> None:
+    try:
+        lm = make_lm(name)
+    except (ImportError, EngineError) as error:
+        pytest.skip(str(error))
+    trees = [lm.tree([3, 4]), lm.tree([5])]
+    found = lm.extend_together([(trees[0], [(0, 1)]), (trees[1], [(0, 2)])])
+    if found is None:
+        assert [tree.size for tree in trees] == [1, 1]
+        found = [tree.extend([(0, token)]) for tree, token in zip(trees, (1, 2), strict=True)]
+    for tree, prompt, token in zip(trees, ([3, 4], [5]), (1, 2), strict=True):
+        expected = plain(lm, [[*prompt, token]])
+        torch.testing.assert_close(tree.logprobs([1]), expected, rtol=1e-3, atol=1e-3)
+
+
+def test_what_fails_leaves_all_trees_as_they_were() -> None:
+    lm = make_lm("llama", "sdpa")
+    trees = [lm.tree([1, 2]), lm.tree([3])]
+    lm.extend_together([(tree, [(0, 5)]) for tree in trees])
+    for wrong, error in (((7, 1), EngineError), ((0, 99), EngineError)):
+        with pytest.raises(error):
+            lm.extend_together([(trees[0], [(0, 6)]), (trees[1], [wrong])])
+        assert [tree.size for tree in trees] == [2, 2]
+    full = lm.tree([4] * 64)
+    with pytest.raises(ContextLengthError):
+        lm.extend_together([(trees[0], [(0, 6)]), (full, [(0, 1)])])
+
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("no memory")
+
+    layer = lm.model.model.layers[1].mlp
+    forward, layer.forward = layer.forward, fail
+    with pytest.raises(RuntimeError, match="no memory"):
+        lm.extend_together([(tree, [(1, 6)]) for tree in trees])
+    layer.forward = forward
+    assert lm.model.config._attn_implementation == "sdpa"
+    found = lm.extend_together([(tree, [(1, 6)]) for tree in trees])
+    assert found == [[2], [2]]
+    expected = plain(lm, [[1, 2, 5, 6], [3, 5, 6]])
+    logs = torch.cat([tree.logprobs([2]) for tree in trees])
+    torch.testing.assert_close(logs, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_calls_that_are_too_large_and_trees_of_others_are_left_alone() -> None:
+    lm, other = make_lm("llama", "sdpa", batch_bytes=2000), make_lm("llama", "sdpa")
+    trees = [lm.tree([1]), lm.tree([2])]
+    assert lm.extend_together([(tree, [(0, 3)]) for tree in trees]) == [[1], [1]]
+    assert lm.extend_together([(tree, [(0, 3)] * 9) for tree in trees]) is None
+    assert [tree.size for tree in trees] == [2, 2]
+    assert other.extend_together([(trees[0], [(0, 3)]), (other.tree([1]), [(0, 3)])]) is None
+    branches = TransformersLM(other.model, make_vocabulary(), path="branches")
+    assert branches.extend_together([(branches.tree([n]), [(0, 3)]) for n in (1, 2)]) is None
+
+
+def test_the_embedded_model_calls_agree_with_single_ones() -> None:
+    lm = charwise.load()
+    encode, engine = lm.vocabulary.encode, lm.engine
+    assert isinstance(engine, TogetherLM)
+    texts = ["import os\n" * 9, "class Tree:\n    def __init__(self", "x", "for i in range(" * 5]
+    prompts = [[*lm.vocabulary.bos_ids, *encode(text)] for text in texts]
+    both = [engine.tree(prompt) for prompt in prompts], [engine.tree(prompt) for prompt in prompts]
+    nodes = [0] * len(prompts)
+    for token in encode("return value"):
+        found = engine.extend_together(
+            [(tree, [(node, token)]) for tree, node in zip(both[0], nodes, strict=True)]
+        )
+        assert found is not None
+        for n, (tree, other, node) in enumerate(zip(*both, nodes, strict=True)):
+            assert other.extend([(node, token)]) == found[n]
+            nodes[n] = found[n][0]
+            one, two = tree.logprobs([nodes[n]]), other.logprobs([nodes[n]])
+            torch.testing.assert_close(one, two, rtol=1e-5, atol=2e-5)

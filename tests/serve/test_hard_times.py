@@ -1,0 +1,158 @@
+"""Clients that are slow, many, cut off, or in each other's way: the server goes on for the rest."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import httpx
+import pytest
+
+from requests_at_random import send
+from serving import Running, running
+from test_serve_command import process
+
+CODE = "import os\n\n\ndef names(path):\n    return [n for n in os.listdir(path) if n]\n"
+
+
+def ask(url: str, prompt: str, **more: Any) -> Any:
+    body = {"prompt": prompt, "max_tokens": 3, "seed": 1, **more}
+    answer = httpx.post(url + "/v1/completions", json=body, timeout=120)
+    assert answer.status_code == 200, answer.text
+    return answer.json()["choices"][0]["text"]
+
+
+@contextmanager
+def streaming(port: int) -> Iterator[socket.socket]:
+    """A client that asks for a long stream, and reads nothing of it."""
+    body = json.dumps(
+        {"prompt": "x = [", "max_tokens": 900, "temperature": 1.0, "seed": 3, "stream": True}
+    ).encode()
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body)}\r\n"
+    with socket.socket() as one:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
+        one.connect(("127.0.0.1", port))
+        one.sendall(head.encode() + b"Content-Type: application/json\r\n\r\n" + body)
+        yield one
+
+
+def wait_for(condition: Any, seconds: float = 120) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_who_does_not_read_a_stream_holds_up_nobody() -> None:
+    with running(seconds=60.0) as one:
+        worker = one.server.worker
+        with streaming(one.port), streaming(one.port):
+            wait_for(lambda: worker.under_way == 2)
+            expected = one.lm.complete("import nump", max_new_bytes=1)[0].text
+            assert ask(one.url, "import nump", max_bytes=1) == expected
+        wait_for(lambda: worker.under_way == 0)  # they left
+        assert ask(one.url, "import nump", max_bytes=1) == expected
+
+
+def test_a_server_that_is_killed_in_a_stream_leaves_nothing_that_is_missed() -> None:
+    """The next one on the same port answers whole texts as if nothing had been."""
+    with process("--mode", "exact") as (started, url):
+        port = int(url.rsplit(":", 1)[1])
+        typed = [ask(url, CODE + "for na"[:size]) for size in range(1, 7)]
+        with streaming(port) as one:
+            assert one.recv(64)
+            started.send_signal(signal.SIGKILL)
+            started.wait()
+            one.settimeout(60)
+            with suppress(ConnectionError):
+                while one.recv(2**16):
+                    pass
+    with process("--mode", "exact", "--port", str(port)) as (_, again):
+        # Straight from the last key: nobody tells the server what came before.
+        assert ask(f"http://127.0.0.1:{port}", CODE + "for na") == typed[-1]
+        assert again
+
+
+def test_a_port_that_is_taken_is_said_to_be_before_a_model_is_loaded() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as one:
+        port = str(one.getsockname()[1])
+        command = [sys.executable, "-m", "charwise", "serve", "--port", port, "--model", "/nowhere"]
+        ended = subprocess.run(command, capture_output=True, timeout=120, env={**os.environ})
+    said = ended.stderr.decode()
+    assert ended.returncode == 1
+    assert f"cannot listen at 127.0.0.1, port {port}" in said
+    assert "--port" in said
+    assert "Traceback" not in said
+
+
+def test_a_flood_of_messages_in_a_session_holds_up_nobody() -> None:
+    sync = pytest.importorskip("websockets.sync.client")
+    with running() as one:
+        with sync.connect(f"ws://127.0.0.1:{one.port}/v1/session", max_queue=None) as socket_:
+            socket_.send(json.dumps({"type": "open", "text": ""}))
+            stop = threading.Event()
+
+            def flood() -> None:
+                for n in range(400):
+                    if stop.is_set():
+                        return
+                    socket_.send(json.dumps({"type": "insert", "at": n, "text": "x"}))
+                    socket_.send(json.dumps({"type": "complete", "id": n, "at": n + 1}))
+
+            writer = threading.Thread(target=flood)
+            writer.start()
+            assert ask(one.url, "import nump", max_bytes=1)
+            writer.join(120)
+            stop.set()
+            seen = []
+            while not seen or seen[-1]["type"] != "completions" or seen[-1]["id"] != 399:
+                seen.append(json.loads(socket_.recv(timeout=120)))
+        kinds = [message["type"] for message in seen]
+        assert kinds.count("edited") == 401
+        assert kinds.count("completions") + kinds.count("cancelled") == 400
+        assert one.server.open_characters in (0, 400)
+
+
+def test_long_documents(running_server: Running) -> None:
+    """5 MB are said to be too long; 3 MB are read as far as the window goes."""
+    url = running_server.url
+    long = {"prompt": CODE * 70_000, "max_tokens": 1}
+    assert len(long["prompt"]) > 5_000_000
+    answer = httpx.post(url + "/v1/completions", json=long, timeout=120)
+    assert answer.status_code == 413
+    assert "4194304 bytes" in answer.json()["error"]["message"]
+    text = CODE * 40_000 + "for na"
+    found = ask(url, text, max_bytes=4)
+    assert found == ask(url, text, max_bytes=4)
+    assert ask(url, "import nump", max_bytes=1)
+
+
+def test_malformed_requests_do_not_disturb_who_types(running_server: Running) -> None:
+    failed, stop = list[str](), threading.Event()
+
+    def disturb() -> None:
+        seed = 0
+        while not stop.is_set():
+            failed.extend(send(running_server.url, 20, seed)[1])
+            seed += 1
+
+    other = threading.Thread(target=disturb)
+    other.start()
+    try:
+        for size in range(len("import nump") - 4, len("import nump") + 1):
+            text = "import nump"[:size]
+            expected = running_server.lm.complete(text, max_new_bytes=1)[0].text
+            assert ask(running_server.url, text, max_bytes=1) == expected
+    finally:
+        stop.set()
+        other.join()
+    assert not failed

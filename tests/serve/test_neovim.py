@@ -1,0 +1,90 @@
+"""Neovim's own language client: attaches, sends changes piece by piece, and is answered.
+
+`NVIM` names a Neovim, by default the one on the path; it takes 0.11. From 0.12 on it also shows
+what is offered, by the settings of docs/editors.md; here the request is sent by hand.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import charwise
+
+pytest.importorskip("pygls")
+
+SCRIPT = """
+vim.cmd.edit(vim.env.FILE)
+local id = vim.lsp.start({
+  name = "charwise",
+  cmd = { vim.env.PYTHON, "-m", "charwise", "lsp" },
+  init_options = { maxBytes = 24, seconds = 120 },
+})
+local client = vim.lsp.get_client_by_id(id)
+vim.wait(120000, function() return client.initialized end)
+local seen = { change = client.server_capabilities.textDocumentSync.change, offers = {} }
+local function offer(line, byte)
+  vim.api.nvim_win_set_cursor(0, { line + 1, byte })
+  local params = vim.lsp.util.make_position_params(0, client.offset_encoding)
+  params.position.character = vim.str_utfindex(
+    vim.api.nvim_buf_get_lines(0, line, line + 1, false)[1], client.offset_encoding, byte)
+  params.context = { triggerKind = 2 }
+  local answer = client:request_sync("textDocument/inlineCompletion", params, 120000)
+  table.insert(seen.offers, answer and answer.result or vim.NIL)
+end
+offer(3, 11)
+vim.api.nvim_buf_set_text(0, 3, 11, 3, 11, { "ng" })
+offer(3, 13)
+vim.api.nvim_buf_set_text(0, 1, 0, 2, 0, { "s = '\\u{1F600}é'", "" })
+vim.api.nvim_buf_set_lines(0, 3, 4, false, { "t = '\\u{1F600}'; raise ValueErr" })
+offer(3, #vim.api.nvim_buf_get_lines(0, 3, 4, false)[1])
+seen.text = table.concat(vim.api.nvim_buf_get_lines(0, 0, -1, false), "\\n")
+vim.fn.writefile({ vim.json.encode(seen) }, vim.env.SEEN)
+vim.cmd("qall!")
+"""
+
+
+def neovim() -> str:
+    """A Neovim of 0.11 or newer, or why there is none."""
+    found = os.environ.get("NVIM") or shutil.which("nvim")
+    if found is None:
+        pytest.skip("no Neovim here: NVIM names one")
+    said = subprocess.run([found, "--version"], capture_output=True, text=True, timeout=60).stdout
+    version = re.search(r"v(\d+)\.(\d+)", said)
+    if version is None or (int(version[1]), int(version[2])) < (0, 11):
+        pytest.skip(f"a Neovim of 0.11 or newer is wanted, not {said.splitlines()[:1]}")
+    return found
+
+
+def test_its_client_attaches_sends_changes_and_is_answered(tmp_path: Path) -> None:
+    program = neovim()
+    (tmp_path / "one.py").write_text("import os\n\n\nfor i in ra\nx = 1\n", encoding="utf-8")
+    (tmp_path / "script.lua").write_text(SCRIPT, encoding="utf-8")
+    seen = tmp_path / "seen.json"
+    paths = {"FILE": str(tmp_path / "one.py"), "SEEN": str(seen), "PYTHON": sys.executable}
+    command = [program, "--clean", "--headless", "-l", str(tmp_path / "script.lua")]
+    ended = subprocess.run(
+        command, env=os.environ | paths, capture_output=True, text=True, timeout=600
+    )
+    assert seen.exists(), ended.stderr
+    told = json.loads(seen.read_text(encoding="utf-8"))
+    assert told["change"] == 2  # incremental
+    texts = [_items(one)[0]["insertText"] for one in told["offers"]]
+    assert texts[0].startswith("nge(")
+    assert texts[1] == texts[0][2:]
+    before = told["text"][: told["text"].index("ValueErr") + len("ValueErr")]
+    expected = charwise.load().complete(before, max_new_bytes=24)[0].text
+    assert texts[2] == expected.split("\n")[0].rstrip()[: len(texts[2])]
+    assert texts[2].startswith("or(")
+    assert _items(told["offers"][2])[0].get("range", {}).get("start", {}).get("line", 3) == 3
+
+
+def _items(answer: object) -> list[dict[str, object]]:
+    return answer["items"] if isinstance(answer, dict) else answer  # type: ignore[return-value]
