@@ -5,7 +5,8 @@ given all before it. They are those of the rounds over the known text, one pass 
 the entropies of `CharLM.score` are. docs/export.md is the reference of the columns.
 
 Stored are log-probabilities, not probabilities: half precision has no number between 0 and 6e-8,
-where most of the 257 lie, while the logs of all of them are there, with eleven digits (`rounded`).
+where most of the 257 lie, while the logs of all of them are there, with eleven binary digits
+(`rounded`).
 """
 
 from __future__ import annotations
