@@ -76,10 +76,10 @@ def test_a_server_that_is_killed_in_a_stream_leaves_nothing_that_is_missed() -> 
             with suppress(ConnectionError):
                 while one.recv(2**16):
                     pass
-    with process("--mode", "exact", "--port", str(port)) as (_, again):
+    with process("--mode", "exact", port=port) as (_, again):
         # Straight from the last key: nobody tells the server what came before.
-        assert ask(f"http://127.0.0.1:{port}", CODE + "for na") == typed[-1]
-        assert again
+        assert again == url
+        assert ask(again, CODE + "for na") == typed[-1]
 
 
 def test_a_port_that_is_taken_is_said_to_be_before_a_model_is_loaded() -> None:

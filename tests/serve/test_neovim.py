@@ -82,7 +82,7 @@ def test_its_client_attaches_sends_changes_and_is_answered(tmp_path: Path) -> No
     before = told["text"][: told["text"].index("ValueErr") + len("ValueErr")]
     expected = charwise.load().complete(before, max_new_bytes=24)[0].text
     assert texts[2] == expected.split("\n")[0].rstrip()[: len(texts[2])]
-    assert texts[2].startswith("or(")
+    assert texts[2].startswith("or")
     assert _items(told["offers"][2])[0].get("range", {}).get("start", {}).get("line", 3) == 3
 
 

@@ -17,9 +17,10 @@ import pytest
 
 
 @contextmanager
-def process(*options: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+def process(*options: str, port: int = 0) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        one.bind(("127.0.0.1", port))
         port = one.getsockname()[1]
     command = [sys.executable, "-m", "charwise", "serve", "--port", str(port), *options]
     started = subprocess.Popen(command, stderr=subprocess.PIPE, env={**os.environ})
