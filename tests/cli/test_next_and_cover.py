@@ -168,3 +168,11 @@ def test_help_does_not_load_torch(command: str) -> None:
         "standalone_mode=False); sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+@pytest.mark.parametrize("estimand", ["canonical", "canonical-mass"])
+def test_the_estimand_is_chosen_on_the_command_line(estimand: str) -> None:
+    found = run_json("cover", "import nump", "--estimand", estimand, "--top", "3")
+    plain = run_json("cover", "import nump", "--top", "3")
+    assert found != plain
+    assert run("next", "import nump", "--estimand", "some").exit_code == 2

@@ -226,7 +226,7 @@ class CanonicalNext:
         closed = not self._open(standing)  # whether the last word may be over
         alone = self._alone & closed
         pairs = self._pairs(token) if token >= 0 and joined.any() else may
-        may = split & alone | joined & pairs
+        may = np.asarray(split & alone | joined & pairs)
         # What must be followed by something is looked at one by one: by what?
         doubtful = may & ~(split_now & alone | joined_now & pairs)
         doubtful[self._opening(standing.word)] = True
