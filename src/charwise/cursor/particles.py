@@ -26,7 +26,8 @@ from charwise.constraints.constraint import END, Constraint, closed, finite
 from charwise.coverings.log_sums import log_sum
 from charwise.cursor.choose import Chosen
 from charwise.cursor.distributions import EOS
-from charwise.cursor.drafts import Completion, Typed, check_begins
+from charwise.cursor.drafts import Completion, Typed
+from charwise.cursor.following import check_begins
 from charwise.cursor.generation import Report, complete
 from charwise.cursor.limit import Limit
 from charwise.cursor.sampling import MOST_DRAWN, Sampling
