@@ -22,7 +22,7 @@ from charwise.cursor.limit import Limit
 from charwise.cursor.particles import particles
 from charwise.cursor.sampling import Sampling
 from charwise.cursor.weighted import Weighted, weighed_text
-from charwise.errors import SettingError, check_count, shown
+from charwise.errors import ConstraintError, SettingError, check_count, shown
 from charwise.tokens.stops import StopStrings
 
 #: Whether a constraint is applied at each step, or the model is conditioned on it.
@@ -57,6 +57,7 @@ def completions(
 
     Raises:
         SettingError: another word for `how`, or settings that conditioning has no meaning for.
+        ConstraintError: conditioned on what nothing satisfies.
     """
     if not isinstance(how, str) or how not in ("local", "global"):
         raise SettingError(f"how is {shown(how)}: choose 'local' or 'global'.")
@@ -79,6 +80,8 @@ def completions(
             "alone, and write what should end a completion into the constraint."
         )
     members = finite(constraint, _FEW, longest=max_new_bytes)
+    if members == []:
+        raise ConstraintError("nothing satisfies the constraint: every way into it is a dead end.")
     if members is not None:
         return computed(state, constraint, members, n=n)
     return particles(

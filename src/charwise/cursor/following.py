@@ -10,6 +10,7 @@ So no mask is made where the model does by itself what the constraint says.
 
 from __future__ import annotations
 
+import math
 from typing import Self
 
 import numpy as np
@@ -20,6 +21,9 @@ from charwise.cursor.sampling import Sampling, draw_tokens
 from charwise.errors import ConstraintError
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.utf8 import pending
+
+#: Where fewer than one token in so many may follow, the others are not looked at.
+_SPARSE = 8
 
 
 class Following:
@@ -74,27 +78,42 @@ class Following:
 
         Returns:
             −1 for the token if none may follow, or all that may have probability zero.
-        """
-        after = None if sampling.truncates else self._past(token)
-        if after is None:
-            ids = torch.from_numpy(np.flatnonzero(self._tokens.mask())).to(row.device)
-            some = row[ids]
-            if not (some > -torch.inf).any():
-                return -1, self
-            token = int(ids[draw_tokens(some[None], sampling, generator)[0]])
-            after = self._past(token)
-        return (-1, self) if after is None else (token, after)
 
-    def _past(self, token: int) -> Self | None:
-        """What may follow a token; None if it may not come."""
+        Raises:
+            ConstraintError: where the constraint is too complex to be followed.
+        """
+        if not sampling.truncates and self._may_come(token):
+            try:
+                return token, self._past(token)
+            except ConstraintError:
+                pass
+        mask = self._tokens.mask()
+        if not mask.any():
+            return -1, self
+        if _SPARSE * np.count_nonzero(mask) < len(mask):
+            ids = torch.from_numpy(np.flatnonzero(mask)).to(row.device)
+            some = row[ids]
+        else:
+            ids = None
+            some = row.masked_fill(torch.from_numpy(~mask).to(row.device), -torch.inf)
+        if float(some.max()) == -math.inf:
+            return -1, self
+        drawn = int(draw_tokens(some[None], sampling, generator)[0])
+        token = drawn if ids is None else int(ids[drawn])
+        return token, self._past(token)
+
+    def _may_come(self, token: int) -> bool:
+        """Whether a token may follow, as far as its first byte says."""
         vocabulary = self._index.vocabulary
         if token in vocabulary.end_ids:
-            return self if self.allowed[END] else None
-        try:
-            data = vocabulary.tokens[token]
-            return self.after(data) if data else None
-        except ConstraintError:
-            return None
+            return bool(self.allowed[END])
+        data = vocabulary.tokens[token]
+        return bool(data and self.allowed[data[0]])
+
+    def _past(self, token: int) -> Self:
+        """What may follow a token."""
+        data = self._index.vocabulary.tokens[token]
+        return self.after(data) if data else self
 
 
 def check_begins(raw: bytes, constraint: Constraint) -> None:

@@ -120,12 +120,11 @@ class _Cloud:
 
     def _begun(self, first: Particle) -> list[Particle]:
         """Particles drawn from the covering, its members conditioned on once."""
+        constraint = first.constraint
         members = Members(self.shared, self.state.bundles)
         masses = np.exp(members.logs - log_sum(members.logs.tolist()))
         branches = [
-            Branch(
-                first.constraint, b"", b"", start - bundle.lo, bundle.lo, bundle.hi, bundle.depth
-            )
+            Branch(constraint, b"", b"", start - bundle.lo, bundle.lo, bundle.hi, bundle.depth)
             for bundle, start in zip(members.bundles, members.starts.tolist(), strict=False)
         ]
         found = explore(self.index, masses, branches, 0.0, self.most)
