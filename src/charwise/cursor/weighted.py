@@ -25,6 +25,7 @@ class Weighted(list[Completion]):
         logprob: log p(C | prompt), nats, or the log of the unbiased estimate of it.
         effective: effective sample size, (Σ w)² / Σ w²; infinite where nothing was sampled.
 
+    >>> import math
     >>> Weighted([], np.zeros(0), logprob=-1.0, effective=math.inf).logprob
     -1.0
     """
