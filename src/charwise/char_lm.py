@@ -15,12 +15,12 @@ from charwise.coverings.members import Encodings
 from charwise.coverings.rows import EvaluatedRows
 from charwise.cursor.char_entropy import char_entropies
 from charwise.cursor.choose import Chosen
+from charwise.cursor.conditioned import How, completions
 from charwise.cursor.distributions import NextBytes, NextChars
 from charwise.cursor.drafts import Completion
 from charwise.cursor.generation import Drawn, Report, characters, check_report, stream
 from charwise.cursor.limit import Cancel, Limit
 from charwise.cursor.middle import Infilling, infill, opening_of, score_middles
-from charwise.cursor.particles import How, completions
 from charwise.cursor.sampling import Sampling
 from charwise.cursor.state import State, begin
 from charwise.errors import EngineError, SettingError, check_count, items, shown

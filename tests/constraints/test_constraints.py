@@ -296,3 +296,103 @@ class TestAsked:
     def test_others_are_refused(self) -> None:
         with pytest.raises(TypeError, match="regexp"):
             constraints.constraint_of({"regexp": "a"})  # type: ignore[typeddict-unknown-key]
+
+
+class TestNewcomers:
+    """What people write first."""
+
+    @pytest.mark.parametrize(
+        ("pattern", "members"),
+        [
+            ("", [""]),
+            ("^(yes|no)$", ["no", "yes"]),
+            (r"\Aab\z", ["ab"]),
+            ("(?i)no", ["NO", "No", "nO", "no"]),
+            ("(?x) a b c", ["abc"]),
+            (r"(?P<n>[01])", ["0", "1"]),
+            (r"[[:digit:]&&[0-2]]", ["0", "1", "2"]),
+            ("a|ab|a", ["a", "ab"]),
+        ],
+    )
+    def test_expressions(self, pattern: str, members: list[str]) -> None:
+        assert finite(constraints.regex(pattern), 9) == [one.encode() for one in members]
+
+    def test_classes_of_characters(self) -> None:
+        assert constraints.regex(r"\p{Greek}+").after("λόγος".encode()).allowed()[END]
+        with pytest.raises(ConstraintError):
+            constraints.regex(r"\p{Lu}").after("ä")
+
+    @pytest.mark.parametrize(
+        ("wrong", "says"),
+        [
+            ("(yes|no", "unclosed group"),
+            ("[a-", "unclosed character class"),
+            ("*a", "repetition operator missing"),
+            ("(?<!a)b", "look-around"),
+            (r"(a)\1", "backreferences"),
+            (r"\ba", "lookarounds"),
+        ],
+    )
+    def test_typos(self, wrong: str, says: str) -> None:
+        with pytest.raises(ConstraintError, match=says):
+            constraints.regex(wrong)
+
+    def test_schemas_that_refer_to_themselves(self) -> None:
+        tree = {
+            "type": "object",
+            "properties": {"next": {"$ref": "#"}},
+            "additionalProperties": False,
+        }
+        deep = b'{"next":' * 9 + b"{}" + b"}" * 9
+        assert closed(constraints.json_schema(tree).after(deep))
+        with pytest.raises(ConstraintError, match="no text is in it"):
+            constraints.json_schema({"$ref": "#"})
+        with pytest.raises(ConstraintError, match="does not exist"):
+            constraints.json_schema({"$ref": "#/$defs/tree"})
+
+    def test_a_schema_that_is_too_large_says_so_where_it_is(self) -> None:
+        names = [f"k{n}" for n in range(1000)]
+        schema = {"properties": {name: {} for name in names}, "additionalProperties": False}
+        constraint = constraints.json_schema({"type": "object", **schema})
+        with pytest.raises(ConstraintError, match=r"cannot be followed.*2000"):
+            constraint.after(b'{"k1')
+        # One way at a time is no trouble.
+        required = constraints.json_schema({"type": "object", **schema, "required": names})
+        assert required.after(b'{"k0":1,"k1":').allowed()[ord("2")]
+
+    def test_many_choices(self) -> None:
+        many = constraints.choices(f"{n:05d}" for n in range(10_000))
+        index = SortedVocabulary(Vocabulary.from_bytes([b"0", b"00", b"09", b"1", b"0100", None]))
+        assert many.over(index).mask().tolist() == [True, True, True, False, True, False]
+        assert finite(many.after(b"0123"), 10) == [bytes([n]) for n in b"0123456789"]
+
+    def test_choices_twice_are_one(self) -> None:
+        assert finite(constraints.choices(["a", "a", b"a"]), 2) == [b"a"]
+
+    @given(
+        st.sets(st.binary(max_size=3), min_size=1, max_size=8),
+        st.lists(st.binary(min_size=1, max_size=3), min_size=1, max_size=12),
+        st.integers(0, 2),
+    )
+    @examples(150)
+    def test_tokens_of_choices_are_those_of_the_walk(
+        self, members: set[bytes], tokens: list[bytes], along: int
+    ) -> None:
+        index = SortedVocabulary(
+            Vocabulary.from_bytes([*tokens, None, None], end_ids=[len(tokens)])
+        )
+        constraint = constraints.choices(members)
+        for _ in range(along):
+            going_on = np.flatnonzero(constraint.allowed()[:END])
+            if len(going_on):
+                constraint = constraint.after(bytes([going_on[-1]]))
+        np.testing.assert_array_equal(
+            constraint.over(index).mask(), Walked(constraint, index).mask()
+        )
+
+    def test_the_first_byte_that_one_of_both_refuses(self) -> None:
+        one, other = constraints.choices(["abcd", "x"]), constraints.choices(["abxy", "x"])
+        for both in (constraints.both(one, other), constraints.both(other, one)):
+            with pytest.raises(ConstraintError) as caught:
+                both.after(b"abce")
+            assert caught.value.position == 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections import Counter
 
 import numpy as np
@@ -341,3 +342,67 @@ def test_finite_sets_of_expressions() -> None:
     assert finite(constraints.regex("a+"), 64) is None
     assert not closed(constraints.regex("a+").after(b"a"))
     assert constraints.regex("a+").after(b"a").allowed()[END]
+
+
+class TestNewcomers:
+    """What people try first, with the embedded model."""
+
+    def test_two_that_exclude_each_other_further_on(self) -> None:
+        import charwise
+
+        lm = charwise.load()
+        shared = constraints.both(constraints.choices(["ab"]), constraints.choices(["ac"]))
+        assert lm.complete("x = ", constraint=shared)[0].finish == "dead end"
+        with pytest.raises(ConstraintError, match="nothing satisfies"):
+            lm.complete("x = ", constraint=shared, how="global")
+
+    def test_what_never_ends_is_cut(self) -> None:
+        import charwise
+
+        pytest.importorskip("llguidance")
+        lm = charwise.load()
+        assert lm.complete("x = ", regex=".*", max_new_bytes=9)[0].finish == "length"
+        found = lm.complete("x = ", regex=".*x", how="global", max_new_bytes=9, particles=8, seed=0)
+        for one in found:
+            assert len(one.raw) <= 9
+            assert one.finish in ("length", "end")
+
+    def test_a_constraint_that_has_begun(self) -> None:
+        import charwise
+
+        pytest.importorskip("llguidance")
+        begun = constraints.regex("[0-9]{3};").after(b"1")
+        for how in ("local", "global"):
+            [one] = charwise.load().complete("x = 1", constraint=begun, how=how)  # type: ignore[arg-type]
+            assert re.fullmatch("[0-9]{2};", one.text)
+
+    def test_a_prefix_of_another_and_the_empty_string(self) -> None:
+        import charwise
+
+        lm = charwise.load()
+        assert lm.complete("x = ", choices=[""])[0].finish == "constraint"
+        found = lm.complete("x = ", choices=["", "1", "10"], how="global", n=3)
+        assert {one.text: one.finish for one in found} == {
+            "": "end",
+            "1": "end",
+            "10": "constraint",
+        }
+
+    def test_nothing_is_drawn_where_nothing_is_asked_for(self) -> None:
+        import charwise
+
+        pytest.importorskip("llguidance")
+        [one] = charwise.load().complete("x = ", regex="[0-9]{9,}", how="global", max_new_bytes=0)
+        assert (one.text, one.finish) == ("", "length")
+
+    def test_a_constraint_that_is_too_complex_says_so(self) -> None:
+        import charwise
+
+        pytest.importorskip("llguidance")
+        properties = {f"k{n}": {} for n in range(1000)}
+        schema = {"type": "object", "properties": properties, "additionalProperties": False}
+        for how in ("local", "global"):
+            with pytest.raises(ConstraintError, match="cannot be followed"):
+                charwise.load().complete(
+                    'x = {"k', constraint=constraints.json_schema(schema).after(b'{"'), how=how
+                )  # type: ignore[arg-type]

@@ -221,6 +221,18 @@ def test_no_parameters_change_nothing(dtype: torch.dtype) -> None:
         assert torch.equal(bits(result), bits(logits))
 
 
+@pytest.mark.parametrize("kind", ["json_schema", "regex", "ebnf", "structural_tag"])
+def test_structured_output_is_refused_where_something_is_forced(kind: str) -> None:
+    """SGLang's grammar would see the forced text, and mask what it forbids of it."""
+    index = embedded().index
+    with pytest.raises(SettingError, match=f"{kind} is about the new .*b' ValueErr'.*rule='off'"):
+        heal_request("raise ValueErr", index, sampling_params={kind: "or"})
+    for options in ({"rule": "off"}, {}):
+        prompt = "raise ValueErr" if options else [embedded().index.vocabulary.end_ids[0]]
+        body, _ = heal_request(prompt, index, sampling_params={kind: "or"}, **options)
+        assert body["sampling_params"][kind] == "or"
+
+
 def test_the_request() -> None:
     index = embedded().index
     given = {"max_new_tokens": 5, "custom_params": {"theirs": 1}, "stop": ["V", "\n"]}

@@ -90,7 +90,7 @@ def answer(
     particles: int,
 ) -> Answer:
     """Both ways to complete under a constraint."""
-    from charwise.cursor.particles import Weighted
+    from charwise.cursor.weighted import Weighted
 
     state = lm.state(prompt)
     local = state.complete(

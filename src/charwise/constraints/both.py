@@ -26,8 +26,20 @@ class Both:
         return self.one.allowed() & self.other.allowed()
 
     def after(self, data: bytes) -> Self:
-        """Both after more bytes."""
-        return type(self)(self.one.after(data), self.other.after(data))
+        """Both after more bytes.
+
+        Raises:
+            ConstraintError: at the first byte that one of them does not allow.
+        """
+        both, refused = list[Constraint](), list[ConstraintError]()
+        for each in (self.one, self.other):
+            try:
+                both.append(each.after(data))
+            except ConstraintError as error:
+                refused.append(error)
+        if refused:
+            raise min(refused, key=lambda error: error.position)
+        return type(self)(*both)
 
     def over(self, index: SortedVocabulary) -> BothTokens:
         """The same over the tokens of a vocabulary."""

@@ -9,7 +9,6 @@ from typing import Self
 import numpy as np
 
 from charwise.constraints.constraint import END, Flags, refuse
-from charwise.constraints.walk import Walked
 from charwise.errors import ConstraintError, items, shown
 from charwise.tokens.canonical import to_bytes
 from charwise.tokens.index import SortedVocabulary
@@ -58,13 +57,42 @@ class Choices:
         """The next byte of one that is left; −1 if it ends here."""
         return string[self.depth] if len(string) > self.depth else -1
 
-    def over(self, index: SortedVocabulary) -> Walked:
+    def over(self, index: SortedVocabulary) -> ChoiceTokens:
         """The same over the tokens of a vocabulary."""
-        return Walked(self, index)
+        return ChoiceTokens(self, index)
 
     def __repr__(self) -> str:
         left = b", ".join(self.sorted[self.lo : min(self.hi, self.lo + 3)])
         return f"Choices({self.hi - self.lo} left, from {left!r} on)"
+
+
+class ChoiceTokens:
+    """One of a list of byte strings, over the tokens of a vocabulary.
+
+    A token may follow if it is a prefix of what is left of a choice: these are read off the sorted
+    vocabulary, choice by choice, and the tokens that are none of them are not looked at.
+    """
+
+    def __init__(self, choices: Choices, index: SortedVocabulary) -> None:
+        self.choices, self.index = choices, index
+
+    def mask(self) -> Flags:
+        """`[width]`: the tokens that some choice goes on with; the end tokens, if one ends here."""
+        left, index = self.choices, self.index
+        mask: Flags = np.zeros(index.vocabulary.width, dtype=np.bool_)
+        for choice in left.sorted[left.lo : left.hi]:
+            rest = choice[left.depth :]
+            if not rest:
+                mask[list(index.vocabulary.end_ids)] = True
+                continue
+            lo, hi = index.twins(rest)
+            mask[index.prefixes(rest)] = True
+            mask[index.ids[lo:hi]] = True
+        return mask
+
+    def after(self, data: bytes) -> Self:
+        """The choices that go on with the bytes of a token."""
+        return type(self)(self.choices.after(data), self.index)
 
 
 def choices(strings: Iterable[str | bytes]) -> Choices:

@@ -139,7 +139,9 @@ class Grammar:
         ids = self._alphabet.ids(data)
         known = self._matcher.validate_tokens(ids)
         matcher = self._matcher.deep_copy()
-        if not matcher.consume_tokens(ids[:known]) or known < len(ids):
+        if not matcher.consume_tokens(ids[:known]):
+            raise ConstraintError(f"{self.name} cannot be followed: {_why(matcher)}", known)
+        if known < len(ids):
             raise refuse(data, known, self.after(data[:known]).allowed())
         out = type(self)(self.name, self.compiled, self.pattern, self._alphabet, matcher)
         out.raw = self.raw + data

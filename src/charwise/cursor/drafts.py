@@ -1,7 +1,8 @@
 """Texts being drawn: a member of the covering, then token by token.
 
 What `complete` and `stream` (`generation.py`) share. Under a constraint, members are those that run
-past the text with bytes that may follow, and each row is masked before a token is drawn.
+past the text with bytes that may follow (`members.py`), and tokens those that may
+(`following.py`).
 """
 
 from __future__ import annotations
@@ -14,14 +15,15 @@ from typing import Protocol, Self
 import numpy as np
 import torch
 
-from charwise.constraints.constraint import Constraint, Flags, TokenConstraint
-from charwise.constraints.walk import walk
+from charwise.constraints.constraint import END, Constraint
 from charwise.coverings.bundles import Bundle
 from charwise.cursor.distributions import NextBytes
+from charwise.cursor.following import Following, check_begins
 from charwise.cursor.limit import Limit
+from charwise.cursor.members import Members
 from charwise.cursor.sampling import MOST_DRAWN, Sampling, draw_tokens
 from charwise.cursor.shared_tree import SharedTree
-from charwise.errors import ConstraintError, check_count
+from charwise.errors import check_count
 from charwise.tokens.stops import Stops, StopStrings
 from charwise.tokens.utf8 import decoder_after, pending
 
@@ -103,22 +105,7 @@ class Draft:
     logprob: float
     finish: str = ""
     cut: int = field(default=-1)  # where a stop string starts
-    may_follow: TokenConstraint | None = None
-    mask: Flags | None = None  # [width] of `may_follow`
-
-
-def check_begins(raw: bytes, constraint: Constraint) -> None:
-    """Refuse a constraint on whole characters after a text that ends inside of one.
-
-    Raises:
-        ConstraintError: what the text ends with.
-    """
-    begun = pending(raw)
-    if begun and constraint.characters:
-        raise ConstraintError(
-            f"the text ends inside a character ({begun!r}), and the constraint begins with a whole "
-            "one: give whole characters, or choices(…), which may be any bytes."
-        )
+    following: Following | None = None
 
 
 class Drafts:
@@ -139,7 +126,7 @@ class Drafts:
         self.stops = Stops(stop)
         self.state, self.sampling, self.most = state, sampling, max_new_bytes
         self.limit = limit
-        self.shared = state.shared
+        self.shared, index = state.shared, state.shared.index
         self.tree = self.shared.evaluated.tree
         self.mine: list[int] = []
         self.rows: list[tuple[Draft, torch.Tensor]] = []  # what the last tokens were drawn from
@@ -150,9 +137,9 @@ class Drafts:
         if constraint is not None:
             check_begins(state.raw, constraint)
         self.drafts = draw_members(state, n, sampling, self.rng, constraint)
+        begun = None if constraint is None else Following.of(constraint, index)
         for draft in self.drafts:
-            if constraint is not None:
-                draft.may_follow = constraint.over(self.shared.index).after(draft.raw)
+            draft.following = None if begun is None else begun.after(draft.raw)
             self._check(draft)
 
     def active(self) -> list[Draft]:
@@ -201,13 +188,21 @@ class Drafts:
     def draw(self, drafts: list[Draft], logprobs: torch.Tensor) -> None:
         """Draw the next token of each of these drafts."""
         vocabulary = self.shared.index.vocabulary
-        drafts, allowed = self.reachable(drafts, logprobs)
+        drafts, rows = self.reachable(drafts, logprobs)
         if not drafts:
             return
-        tokens = draw_tokens(allowed, self.sampling, self.torch_rng)
-        scores = allowed.gather(1, tokens[:, None])[:, 0].double().tolist()
-        self.rows = list(zip(drafts, allowed, strict=True))
+        tokens = draw_tokens(rows, self.sampling, self.torch_rng)
+        for at, (draft, row) in enumerate(zip(drafts, rows, strict=True)):
+            if draft.following is not None:
+                tokens[at], draft.following = draft.following.draw(
+                    int(tokens[at]), row, self.sampling, self.torch_rng
+                )
+        scores = rows.gather(1, tokens.clamp(min=0)[:, None])[:, 0].double().tolist()
+        self.rows = list(zip(drafts, rows, strict=True))
         for draft, token, score in zip(drafts, tokens.tolist(), scores, strict=True):
+            if token < 0:
+                draft.finish = "dead end"
+                continue
             draft.logprob += score
             draft.token = token
             if token in vocabulary.end_ids:
@@ -217,25 +212,15 @@ class Drafts:
             self.take(draft, vocabulary.tokens[token] or b"")
             self._check(draft)
 
-    def take(self, draft: Draft, data: bytes) -> None:
-        """Add the bytes of a token to a draft."""
-        draft.raw += data
-        if draft.may_follow is not None:
-            draft.may_follow = draft.may_follow.after(data)
-
     def reachable(
         self, drafts: list[Draft], logprobs: torch.Tensor
     ) -> tuple[list[Draft], torch.Tensor]:
-        """The drafts that can go on as they may, and their rows, −inf where they may not."""
-        masks = [draft.mask for draft in drafts]
-        if any(mask is None for mask in masks):
-            return drafts, logprobs
-        wrong = torch.from_numpy(~np.stack(masks)).to(logprobs.device)  # type: ignore[arg-type]
-        allowed = logprobs.masked_fill(wrong, -torch.inf)
-        alive = (allowed > -torch.inf).any(dim=1).tolist()
-        for draft, lives in zip(drafts, alive, strict=True):
-            draft.finish = "" if lives else "dead end"
-        return [draft for draft in drafts if not draft.finish], allowed[torch.tensor(alive)]
+        """The drafts that can go on, and the rows from which they draw."""
+        return drafts, logprobs
+
+    def take(self, draft: Draft, data: bytes) -> None:
+        """Add the bytes of a token to a draft."""
+        draft.raw += data
 
     def _check(self, draft: Draft) -> None:
         """Finish a draft that holds a stop string, or enough bytes."""
@@ -244,12 +229,8 @@ class Drafts:
             draft.cut, draft.finish = match[0], "stop"
         elif len(draft.raw) >= self.most:
             draft.finish = "length"
-        if draft.finish or draft.may_follow is None:
-            return
-        draft.mask = draft.may_follow.mask()
-        ends = list(self.shared.index.vocabulary.end_ids)
-        if not np.delete(draft.mask, ends).any():
-            draft.finish = "constraint" if draft.mask.any() else "dead end"
+        elif draft.following is not None and draft.following.closed:
+            draft.finish = "constraint" if draft.following.allowed[END] else "dead end"
 
     def kept(self, draft: Draft) -> bytes:
         """The bytes of a draft up to the stop string or the limit, whole characters only."""
@@ -300,35 +281,15 @@ def draw_members(
     index, tree = shared.index, shared.evaluated.tree
     if state.at_root:
         return [Draft(state.bundles[0].node, -1, [], b"", 0.0) for _ in range(n)]
-    covering = [bundle for bundle in state.bundles if bundle.depth > 0]
-    with shared.lock:
-        rows = [shared.evaluated.row(b.node).in_order[b.lo : b.hi] for b in covering]
-    if constraint is not None:
-        may = [walk(constraint, index, b.lo, b.hi, b.depth) for b in covering]
-        rows = [np.where(fits, row, 0.0) for fits, row in zip(may, rows, strict=True)]
-        if not any(row.any() for row in rows):
-            raise ConstraintError(
-                "no token with which the text goes on fits the constraint, or all that do have "
-                "probability zero."
-            )
-    weights = np.array([bundle.log_weight for bundle in covering])
-    with np.errstate(divide="ignore"):
-        logs = np.concatenate([w + np.log(row) for w, row in zip(weights, rows, strict=True)])
-    if sampling.temperature == 0:
-        chosen = np.argsort(-logs, kind="stable")[:n]
-        chosen = np.resize(chosen[np.isfinite(logs[chosen])], n)
+    members = Members(shared, state.bundles)
+    if constraint is None:
+        chosen = members.choose(n, sampling, rng)
     else:
-        with np.errstate(over="ignore"):
-            p = np.exp((logs - logs.max()) / sampling.temperature)
-        chosen = rng.choice(len(logs), size=n, p=p / p.sum())
-    ends = np.cumsum([len(row) for row in rows])
+        chosen = members.choose_under(constraint, n, sampling, rng)
     drafts = []
-    for at in chosen.tolist():
-        which = int(np.searchsorted(ends, at, side="right"))
-        bundle = covering[which]
-        rank = bundle.lo + at - (int(ends[which]) - len(rows[which]))
-        token = int(index.ids[rank])
+    for at in chosen:
+        bundle, rank = members.place(at)
+        token, logprob = int(index.ids[rank]), float(members.logs[at]) - state.logprob
         ids = [*tree.tokens(bundle.node), token]
-        raw = index.sorted[rank][bundle.depth :]
-        drafts.append(Draft(bundle.node, token, ids, raw, float(logs[at]) - state.logprob))
+        drafts.append(Draft(bundle.node, token, ids, members.beyond(at), logprob))
     return drafts

@@ -16,7 +16,8 @@ import torch
 
 from charwise.constraints.constraint import Constraint, closed
 from charwise.cursor.distributions import EOS, NextBytes
-from charwise.cursor.drafts import Completion, Cursor, Drafts, Typed, check_begins
+from charwise.cursor.drafts import Completion, Cursor, Drafts, Typed
+from charwise.cursor.following import check_begins
 from charwise.cursor.limit import Limit
 from charwise.cursor.sampling import Sampling, draw_tokens
 from charwise.errors import SettingError, check_count, shown

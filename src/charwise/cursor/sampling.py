@@ -39,6 +39,11 @@ class Sampling:
         for name in ("temperature", "top_p"):  # which may be any kind of number
             object.__setattr__(self, name, float(getattr(self, name)))
 
+    @property
+    def truncates(self) -> bool:
+        """Whether tokens of low rank are left out."""
+        return self.top_p < 1 or self.top_k > 0
+
 
 def draw_tokens(
     logprobs: torch.Tensor, sampling: Sampling, generator: torch.Generator

@@ -21,13 +21,13 @@ from charwise.constraints.asked import MayFollow, constraint_of
 from charwise.constraints.constraint import Constraint
 from charwise.coverings.bundles import Bundle, next_byte_masses
 from charwise.cursor.choose import Chosen, choose
+from charwise.cursor.conditioned import How, completions
 from charwise.cursor.cover import Cover, cover_after, covers_in_rounds
 from charwise.cursor.distributions import NextBytes, NextChars
 from charwise.cursor.drafts import Completion
 from charwise.cursor.generation import Report, stream
 from charwise.cursor.limit import Cancel, Limit
 from charwise.cursor.next_chars import next_chars
-from charwise.cursor.particles import How, completions
 from charwise.cursor.sampling import Sampling
 from charwise.cursor.shared_tree import EXACT_TOKENS, WHOLE_TOKENS, SharedTree, prefill
 from charwise.errors import SettingError, shown

@@ -38,6 +38,9 @@ from charwise.tokens.prompt_parts import Prompt
 from charwise.tokens.stops import Stops
 from charwise.tokens.vocabulary import Vocabulary
 
+#: What restricts an output by a grammar, which SGLang begins with the first generated token.
+_GRAMMARS = ("json_schema", "regex", "ebnf", "structural_tag")
+
 #: The custom parameter that holds the forced bytes, in hex.
 FORCED = "charwise_forced"
 
@@ -76,7 +79,8 @@ def heal_request(
 
     Raises:
         HealingError, TokenizationError: as `healing.cut`.
-        SettingError: `sampling_params` that make no sense here, or ask for beams.
+        SettingError: `sampling_params` that make no sense here, ask for beams, or for structured
+            output where something is forced.
 
     >>> vocabulary = Vocabulary.from_bytes([b"->", b" ", b"No", b" Node", b"N"])
     >>> body, reader = heal_request("-> No", SortedVocabulary(vocabulary))
@@ -92,6 +96,13 @@ def heal_request(
     if (sampling.get("beam_width") or 1) != 1:
         raise SettingError(
             "SGLang calls no logit processor in a beam search: leave beam_width out, and give n."
+        )
+    grammars = [name for name in _GRAMMARS if sampling.get(name) is not None]
+    if grammars and forced:
+        raise SettingError(
+            f"{grammars[0]} is about the new text, and SGLang applies it from the first token on: "
+            f"it would forbid what was given back of the prompt, {shown(forced)}. Use rule='off' "
+            "with it."
         )
     custom = dict(sampling.get("custom_params") or {})
     if FORCED in custom:

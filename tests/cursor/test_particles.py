@@ -1,0 +1,246 @@
+"""What particles are drawn from, and what they come to, against brute force."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from charwise import CharLM, SortedVocabulary, constraints
+from charwise.constraints.constraint import END
+from charwise.coverings.reference import prefix_probability, string_probability
+from charwise.cursor import outcomes
+from charwise.cursor.following import Following
+from charwise.cursor.members import Members
+from charwise.cursor.outcomes import Branch, explore, resolve
+from charwise.cursor.particles import particles
+from charwise.cursor.sampling import Sampling, draw_tokens
+from charwise.errors import ConstraintError
+from models import Model, by_hand, examples, models, table
+
+WORDS = st.lists(st.text("ab", max_size=4).map(str.encode), min_size=1, max_size=6, unique=True)
+
+
+def by_definition(members: list[bytes], text: bytes, token: bytes, most: int) -> object:
+    """What becomes of a text with a token more: the text and why it ends, or None."""
+    for size in range(len(token) + 1):
+        here = text + token[:size]
+        going_on = {one for one in members if one.startswith(here)}
+        if not going_on:
+            return None
+        if size < len(token) and going_on == {here}:
+            return here, "constraint"
+        if size < len(token) and len(here) >= most and going_on != {here}:
+            return here, "length"
+    return text + token, ""
+
+
+class TestOutcomes:
+    @given(WORDS, models(), st.integers(0, 4), st.integers(0, 2**31))
+    @examples(150)
+    def test_explored_as_by_definition(
+        self, members: list[bytes], model: Model, most: int, seed: int
+    ) -> None:
+        index = model.index
+        constraint = constraints.choices(members)
+        masses = np.random.default_rng(seed).random(len(index.sorted))
+        whole = Branch(constraint, b"", b"", 0, 0, len(index.sorted), 0)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(outcomes, "_LEAST", 0.0)
+            found = explore(index, masses, [whole], 0.0, most)
+        assert not found.unsure
+        complete = Counter[tuple[bytes, str]]()
+        for rank, token in enumerate(index.sorted):
+            expected = by_definition(members, b"", token, most)
+            assert resolve(index, whole, rank, most) == expected, token
+            if expected is not None and expected[1]:  # type: ignore[index]
+                complete[expected] += float(masses[rank])  # type: ignore[index]
+            if expected is not None and not expected[1]:  # type: ignore[index]
+                # Grouped with those that run past it, or found to go on.
+                ends = {one.text for one in found.complete}
+                assert found.fits[rank] or token in ends
+                if token in ends:
+                    why = next(one.finish for one in found.complete if one.text == token)
+                    complete[token, why] += float(masses[rank])
+            else:
+                assert not found.fits[rank]
+        assert {one[:2]: pytest.approx(one.mass) for one in found.complete} == dict(complete)
+
+    def test_where_little_is_left_the_search_ends(self) -> None:
+        index = by_hand().index
+        masses = np.array([0.9, 0.001, 0.001, 0.05, 0.001])
+        constraint = constraints.choices(["a", "aba", "ba"])
+        whole = Branch(constraint, b"", b"", 0, 0, 5, 0)
+        found = explore(index, masses, [whole], 0.0, 9)
+        assert found.unsure
+        assert sum(masses[b.lo : b.hi].sum() for b in found.unsure) < 0.02
+
+
+SETS = {
+    "closed": [b"abbbb", b"bbaba", b"babbb"],
+    "open": [b"a", b"ab", b"aba", b"bb", b"bbab"],
+}
+
+
+class TestUnbiased:
+    """The mean of many estimates, text by text, where every kind of outcome is met."""
+
+    @pytest.mark.parametrize("kind", sorted(SETS))
+    @pytest.mark.parametrize("ranges", [512, 0])
+    @pytest.mark.parametrize("most", [9, 3])
+    def test_over_1000_runs(
+        self, kind: str, ranges: int, most: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(outcomes, "_RANGES", ranges)  # 0: all is unsure
+        model, members, prompt = by_hand(), SETS[kind], b"b"
+        whole = prefix_probability(prompt, model.p, model.vocabulary)
+        truth: dict[bytes, float] = {}
+        for one in members:
+            longer = any(other != one and other.startswith(one) for other in members)
+            if len(one) > most or (longer and len(one) == most):
+                cut = one[:most]
+                truth[cut] = prefix_probability(prompt + cut, model.p, model.vocabulary) / whole
+            elif longer:
+                truth[one] = string_probability(prompt + one, model.p, model.vocabulary) / whole
+            else:
+                truth[one] = prefix_probability(prompt + one, model.p, model.vocabulary) / whole
+        state = CharLM(model.lm, preset="exact").state(prompt)
+        constraint = constraints.choices(members)
+        runs = np.zeros((1000, len(truth)))  # of each text: the estimate's part
+        texts, dead = sorted(truth), 0
+        for seed, run in enumerate(runs):
+            try:
+                found = particles(state, constraint, 4, n=9, max_new_bytes=most, seed=seed)
+            except ConstraintError:  # all were drawn from what is unsure, and may not follow
+                dead += 1
+                continue
+            for one, weight in zip(found, found.weights, strict=True):
+                run[texts.index(one.raw)] += math.exp(found.logprob) * weight
+        assert dead == 0 or ranges == 0
+        masses = np.array([truth[text] for text in texts])
+        errors = runs.std(axis=0) / math.sqrt(len(runs))
+        assert (np.abs(runs.mean(axis=0) - masses) < 4.5 * errors + 1e-12).all()
+        whole_error = runs.sum(axis=1).std() / math.sqrt(len(runs))
+        assert abs(runs.sum(axis=1).mean() - masses.sum()) < 4 * whole_error + 1e-12
+
+
+class TestParticles:
+    def test_the_tree_is_as_it_was(self) -> None:
+        import charwise
+
+        pytest.importorskip("llguidance")
+        state = charwise.load().state("x = ")
+        state.next()
+        size = len(state.shared.evaluated.tree.live)  # type: ignore[attr-defined]
+        constraint = constraints.regex("[0-9]{1,4}[.][0-9]{1,4}\n")
+        particles(state, constraint, 200, seed=0)
+        assert len(state.shared.evaluated.tree.live) == size  # type: ignore[attr-defined]
+        assert state.next()["1"] > 0
+
+    def test_progress_is_told(self) -> None:
+        told: list[tuple[int, int]] = []
+        state = CharLM(by_hand().lm, preset="exact").state("b")
+        particles(
+            state,
+            constraints.choices(["ab", "bbab"]),
+            8,
+            seed=0,
+            progress=lambda *args: told.append(args),
+        )
+        assert told
+        assert told[-1] == (8, 8)
+
+    def test_a_window_ends_them(self) -> None:
+        model = table([b"a", b"b"], {(): [0.5, 0.4, 0.1]})
+        model.lm.window = 12
+        found = particles(
+            CharLM(model.lm).state("a"), constraints.choices(["a" * 50 + "b", "b" * 50]), 4, seed=0
+        )
+        assert {one.finish for one in found} == {"window"}
+
+
+class TestDrawn:
+    """One by one and asked for afterwards: the distribution is that of what may follow."""
+
+    @pytest.mark.parametrize("temperature", [1.0, 0.5])
+    def test_members(self, temperature: float) -> None:
+        state = CharLM(by_hand().lm, preset="exact").state("a")
+        members = Members(state.shared, state.bundles)
+        constraint = constraints.choices(["ba", "bb"])
+        fits = np.zeros(len(members.logs), dtype=bool)
+        for at in range(len(fits)):
+            try:
+                constraint.after(members.beyond(at))
+                fits[at] = True
+            except ConstraintError:
+                pass
+        assert 0 < fits.sum() < len(fits)
+        expected = np.where(fits, np.exp(members.logs / temperature), 0.0)
+        expected /= expected.sum()
+        rng, count = np.random.default_rng(0), 0
+        seen = np.zeros(len(fits))
+        for _ in range(4000):  # one at a time: what was ruled out is forgotten
+            [at] = members.choose_under(constraint, 1, Sampling(temperature), rng)
+            seen[at] += 1
+            count += 1
+        assert (seen[~fits] == 0).all()
+        kept = expected > 0
+        chi2 = ((seen[kept] - count * expected[kept]) ** 2 / (count * expected[kept])).sum()
+        assert chi2 < 2 * kept.sum() + 20
+        drawn = members.choose_under(constraint, 4000, Sampling(temperature), rng)
+        seen = np.bincount(drawn, minlength=len(fits))
+        chi2 = ((seen[kept] - count * expected[kept]) ** 2 / (count * expected[kept])).sum()
+        assert chi2 < 2 * kept.sum() + 20
+
+    def test_the_most_probable_members(self) -> None:
+        state = CharLM(by_hand().lm, preset="exact").state("a")
+        members = Members(state.shared, state.bundles)
+        constraint = constraints.choices(["ba", "bb"])
+        found = members.choose_under(constraint, 3, Sampling(), np.random.default_rng(0))
+        right = [
+            at
+            for at in np.argsort(-members.logs, kind="stable").tolist()
+            if any(one.startswith(members.beyond(at)) for one in (b"ba", b"bb"))
+        ]
+        assert len(right) < len(members.logs)
+        assert found == right[:3]
+
+    def test_tokens(self) -> None:
+        index = SortedVocabulary(by_hand().vocabulary)
+        row = torch.tensor([0.2, 0.5, 0.1, 0.1, 0.04, 0.06]).log()
+        following = Following.of(constraints.choices(["ab", "aa", ""]), index)
+        assert following.allowed[END]
+        right = np.array([0.2, 0.0, 0.1, 0.1, 0.0, 0.06])  # a, aa, ab, and the end
+        for sampling in (Sampling(1.0), Sampling(1.0, top_k=6)):
+            generator, seen = torch.Generator().manual_seed(0), np.zeros(6)
+            for _ in range(4000):
+                token = int(draw_tokens(row[None], sampling, generator)[0])
+                seen[following.draw(token, row, sampling, generator)[0]] += 1
+            expected = 4000 * right / right.sum()
+            kept = right > 0
+            assert (seen[~kept] == 0).all()
+            assert ((seen[kept] - expected[kept]) ** 2 / expected[kept]).sum() < 20
+
+    def test_where_none_may_follow(self) -> None:
+        index = SortedVocabulary(by_hand().vocabulary)
+        row = torch.tensor([0.0, 0.5, 0.0, 0.0, 0.5, 0.0]).log()
+        following = Following.of(constraints.choices(["aa"]), index)
+        assert following.draw(1, row, Sampling(), torch.Generator())[0] == -1
+
+
+def test_small_sets_and_particles_agree_on_every_word() -> None:
+    """What is added up is what many particles come to."""
+    model = by_hand()
+    members = [bytes(word) for word in itertools.product(b"ab", repeat=3)]
+    lm = CharLM(model.lm, preset="exact")
+    exact = lm.complete("b", choices=members, how="global", n=8)
+    found = particles(lm.state("b"), constraints.choices(members), 4000, n=8, seed=3)
+    shares = dict(zip([one.raw for one in found], found.weights, strict=True))
+    for one, weight in zip(exact, exact.weights, strict=True):  # type: ignore[attr-defined]
+        assert shares[one.raw] == pytest.approx(weight, abs=0.03)
