@@ -22,6 +22,7 @@ from charwise.coverings.reference import (
 from charwise.cursor.shared_tree import EXACT_TOKENS
 from charwise.errors import TokenizationError, ZeroProbabilityError
 from models import CLOSE, Case, Model, cases, examples, models, table
+from near import approx
 
 FRAGMENTS = (
     "def push(self, tok):\n    ",
@@ -191,7 +192,7 @@ class TinyEditor(RuleBasedStateMachine):
     def goes_on_as_the_model_may(self) -> None:
         nxt = self.state.next()
         truth = next_character_probability(self.state.raw, self.model.p, self.model.vocabulary)
-        assert nxt.probs.sum() == pytest.approx(1)
+        assert nxt.probs.sum() == approx(1)
         assert (truth[nxt.probs > 0] > 0).all()
 
 
@@ -215,9 +216,9 @@ def test_no_possible_byte_is_refused(case: Case, preset: str | Effort):
                 _ = state + longer[-1:]
             return
         state = state + longer[-1:]
-        assert state.next().probs.sum() == pytest.approx(1)
+        assert state.next().probs.sum() == approx(1)
         again = CharLM(case.model.lm, preset=preset).state(longer)
-        assert again.next().probs.sum() == pytest.approx(1)
+        assert again.next().probs.sum() == approx(1)
 
 
 def test_all_that_was_kept_ends_here():
@@ -235,7 +236,7 @@ def test_all_that_was_kept_ends_here():
     )
     state = CharLM(model.lm, preset=Effort(0.5, 1.0)).state("") + "a" + "b"
     truth = next_character_probability(b"ab", model.p, model.vocabulary)
-    assert state.next().probs == pytest.approx(truth, abs=0.02)
+    assert state.next().probs == approx(truth, abs=0.02)
     assert math.isfinite(state.logprob)
     exact = CharLM(model.lm, preset="exact").state("ab")
-    assert exact.next().probs == pytest.approx(truth, **CLOSE)
+    assert exact.next().probs == approx(truth, **CLOSE)
