@@ -62,6 +62,7 @@ TESTS = {
     "evaluation/comparison": ["evaluation/test_compare.py"],
     "tables/teacher": ["tables/test_teacher.py"],
     "tables/shards": ["tables/test_teacher.py"],
+    "known_text/ranks": [*KNOWN_TEXT, "known_text/test_error.py"],
     "known_text/ranges": [*KNOWN_TEXT, "tokens/test_index.py"],
     "known_text/next_bytes": KNOWN_TEXT,
     "known_text/windows": KNOWN_TEXT,
