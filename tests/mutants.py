@@ -50,7 +50,7 @@ TESTS = {
     "cursor/state": [*CURSOR, "cursor/test_generation.py", "test_model.py"],
     "cursor/cover": CURSOR,
     "processors/decision": ["processors/test_decision.py"],
-    "known_text/effort": KNOWN_TEXT,
+    "known_text/effort": [*KNOWN_TEXT, "known_text/test_error.py"],
     "known_text/lattice": KNOWN_TEXT,
     "known_text/rounds": KNOWN_TEXT,
     "known_text/calls": KNOWN_TEXT,

@@ -219,7 +219,7 @@ class TinyEditor(RuleBasedStateMachine):
         assert (truth[nxt.probs > 0] > 0).all()
 
 
-Editor.TestCase.settings = examples(8)
+Editor.TestCase.settings = examples(4)
 TinyEditor.TestCase.settings = examples(100)
 TestEditor = Editor.TestCase
 TestTinyEditor = TinyEditor.TestCase
