@@ -34,9 +34,10 @@ GPU_PYTHON ?= $(if $(wildcard $(READY)),$(BIN)/python,$(PYTHON))
 demo: $(READY)
 	$(BIN)/charwise demo
 
-# A process for each core, each with one thread: small models gain nothing from more.
+# A process for each core, each with one thread: small models gain nothing from more. Compiled
+# modules are kept, whatever the environment says: many tests start a Python.
 test: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal $(PYTEST_ARGS)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy

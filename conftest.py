@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from typing import Any
 
@@ -13,3 +14,9 @@ def pytest_runtest_setup() -> None:
     opened = {"charwise.engines.load", "charwise.engines.transformers.lm"}
     if not _stays and opened <= sys.modules.keys():
         _stays.append(sys.modules["charwise.engines.load"].open_engine())
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays too, and no search for garbage goes through it again."""
+    gc.collect()
+    gc.freeze()

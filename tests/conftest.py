@@ -18,8 +18,13 @@ from hypothesis import Phase, settings
 
 from charwise import SortedVocabulary, Vocabulary
 
+# A machine may be as slow as it likes.
+settings.register_profile("tests", deadline=None)
+settings.load_profile("tests")
 # For tests/mutants.py: that a test fails is all it asks.
-settings.register_profile("mutants", phases=[Phase.explicit, Phase.generate], database=None)
+settings.register_profile(
+    "mutants", deadline=None, phases=[Phase.explicit, Phase.generate], database=None
+)
 
 ROOT = Path(__file__).parents[1]
 FOLDER = Path(os.environ.get("CHARWISE_DATA") or ROOT.parent / "shared" / "data")

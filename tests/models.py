@@ -188,6 +188,14 @@ def _pool(alphabet: bytes) -> tuple[bytes, ...]:
     return tuple(pool)
 
 
+#: Strategies that are made once: Hypothesis looks into each new one, and thousands are drawn.
+ALPHABET = st.sampled_from(ALPHABETS)
+SIZE = st.sampled_from((6, 3, 4, 5, 7, 8, 9, 10, 11, 12))
+ORDER = st.sampled_from((2, 1, 3))
+TRAITS, SEED, KIND = (st.integers(0, most) for most in (2**12 - 1, 2**32 - 1, 7))
+LENGTHS = [st.integers(0, longest) for longest in range(17)]
+
+
 @st.composite
 def models(draw: st.DrawFn, order: st.SearchStrategy[int] | None = None) -> Model:
     """Tokenization models as the module says.
@@ -195,10 +203,10 @@ def models(draw: st.DrawFn, order: st.SearchStrategy[int] | None = None) -> Mode
     Sizes and traits are drawn one by one, so that failures shrink; the rest comes from one seed,
     since thousands of models must be cheap.
     """
-    alphabet = draw(st.sampled_from(ALPHABETS))
-    size = draw(st.sampled_from((6, 3, 4, 5, 7, 8, 9, 10, 11, 12)))
-    traits = draw(st.integers(0, 2**12 - 1))
-    seed = draw(st.integers(0, 2**32 - 1))
+    alphabet = draw(ALPHABET)
+    size = draw(SIZE)
+    traits = draw(TRAITS)
+    seed = draw(SEED)
     tokens: list[bytes] = []
     for token in random.Random(seed).choices(_pool(alphabet), k=size) + [alphabet[:2]] * 2:
         if len(tokens) < size and tokens.count(token) < 2:
@@ -207,7 +215,7 @@ def models(draw: st.DrawFn, order: st.SearchStrategy[int] | None = None) -> Mode
         tokens.append(alphabet[-1:])
     return model_of(
         tokens,
-        draw(st.sampled_from((2, 1, 3)) if order is None else order),
+        draw(ORDER if order is None else order),
         seed,
         zeros=(0.0, 0.1, 0.3, 0.6)[traits % 4],
         dead=(0.0, 0.0, 0.0, 0.3)[traits // 4 % 4],
@@ -221,9 +229,9 @@ def models(draw: st.DrawFn, order: st.SearchStrategy[int] | None = None) -> Mode
 @st.composite
 def texts(draw: st.DrawFn, model: Model, longest: int = 8) -> bytes:
     """Texts over the model's alphabet; most are made of tokens, some have a foreign byte."""
-    size = longest - draw(st.integers(0, longest))
-    kind = draw(st.integers(0, 7))
-    rng = random.Random(draw(st.integers(0, 2**32 - 1)))
+    size = longest - draw(LENGTHS[longest])
+    kind = draw(KIND)
+    rng = random.Random(draw(SEED))
     tokens = model.index.sorted
     if kind == 6:
         return bytes(rng.choices(sorted(set(b"".join(tokens))), k=size))

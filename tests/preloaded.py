@@ -81,11 +81,17 @@ class Command:
     @property
     def running(self) -> bool:
         """Whether it has not ended."""
-        return not select.select([self._server.stdout], [], [], 0)[0]
+        return self.returncode is None and not select.select([self._server.stdout], [], [], 0)[0]
+
+    def send_signal(self, number: int) -> None:
+        """To the process, unless it has ended."""
+        if self.running:
+            os.kill(self.pid, number)
 
     def wait(self) -> int:
         """How it ended: its exit status, or minus the signal."""
         if self.returncode is None:
+            assert select.select([self._server.stdout], [], [], 300)[0], "it does not end"
             self.returncode = int(self._server.stdout.readline())
         return self.returncode
 

@@ -41,6 +41,7 @@ from charwise.errors import (
     ZeroProbabilityError,
 )
 from models import random_lm, table, two_ways
+from near import approx
 
 TEXT = Path(__file__).read_text(encoding="utf-8")
 END = "<|endoftext|>"
@@ -112,7 +113,7 @@ def sound(lm: CharLM, prompt: Any) -> None:
     """Everything one can ask after a prompt is finite, sums to 1, and is the same again."""
     nxt = lm.next(prompt)
     assert np.isfinite(nxt.probs).all()
-    assert nxt.probs.sum() == pytest.approx(1)
+    assert nxt.probs.sum() == approx(1)
     assert (lm.next(prompt).probs == nxt.probs).all()
     score = lm.score(prompt, end=True)
     assert np.isfinite(score.logprobs).all()
@@ -135,7 +136,7 @@ def test_a_tokenizer_without_a_start_token(kind: str):
     assert "end" in lm.vocabulary.bos_rule
     for prompt in ("", "de", "def test_pro", [0, "de"]):
         sound(lm, prompt)
-    assert lm.next("").probs == pytest.approx(lm.next([0]).probs)
+    assert lm.next("").probs == approx(lm.next([0]).probs)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -145,10 +146,10 @@ def test_an_output_layer_wider_than_the_tokenizer(kind: str):
     assert width == len(tokenizer(True)) + WIDER
     logs = lm.engine.tree(lm.vocabulary.bos_ids).logprobs([0])[0]
     assert logs[-WIDER:].exp().sum() == 0
-    assert float(logs.double().exp().sum()) == pytest.approx(1, abs=1e-5)
+    assert float(logs.double().exp().sum()) == approx(1, abs=1e-5)
     # Without the columns that spell nothing, the probabilities of what is spelled sum to one.
     nxt = lm.next("def test_pro")
-    assert nxt.probs.sum() == pytest.approx(1)
+    assert nxt.probs.sum() == approx(1)
     found = lm.complete("de", n=20, temperature=5.0, seed=0, max_new_bytes=20)
     assert len(found) > 1
     assert max(max(completion.token_ids) for completion in found) < width - WIDER
@@ -193,7 +194,7 @@ def test_all_256_bytes_in_one_text(kind: str):
     assert score.raw == text
     assert np.isfinite(score.logprobs).all()
     nxt = lm.next(text, preset="fast")
-    assert nxt.probs.sum() == pytest.approx(1)
+    assert nxt.probs.sum() == approx(1)
     assert (nxt.probs[:256] > 0).all()
 
 
@@ -205,7 +206,7 @@ def test_the_empty_prompt(kind: str, prompt: Any):
     assert lm.prefix_logprob(prompt) == 0
     assert lm.covering(prompt).prefix_logprob().lower == 0
     assert lm.complete(prompt, n=2, temperature=1.0, seed=0, max_new_bytes=4)
-    assert (lm.state(prompt) + "d").next().probs == pytest.approx(lm.next("d").probs, abs=1e-4)
+    assert (lm.state(prompt) + "d").next().probs == approx(lm.next("d").probs, abs=1e-4)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -219,7 +220,7 @@ def test_a_text_several_windows_long(kind: str, preset: str):
     assert np.isfinite(score.logprobs).all()
     assert (score.logprobs <= 1e-6).all()
     nxt = lm.next(text, preset=preset)
-    assert nxt.probs.sum() == pytest.approx(1)
+    assert nxt.probs.sum() == approx(1)
     [completion] = lm.complete(text, max_new_bytes=8, preset=preset)
     assert completion.exact_from > 500
 
@@ -246,14 +247,14 @@ def test_a_very_peaked_model(kind: str):
     lm = small(kind, head=1e3)
     nxt = lm.next("")
     assert np.isfinite(nxt.probs).all()
-    assert nxt.probs.sum() == pytest.approx(1)
+    assert nxt.probs.sum() == approx(1)
     assert nxt.entropy >= 0
     [likely] = lm.complete("", max_new_bytes=12)
     assert math.isfinite(likely.logprob)
     if likely.raw:
         score = lm.score(likely.raw)
         assert np.isfinite(score.logprobs).all()
-        assert lm.next(likely.raw).probs.sum() == pytest.approx(1)
+        assert lm.next(likely.raw).probs.sum() == approx(1)
     for temperature in (1e-6, 1.0, 1e6):
         found = lm.complete("", n=3, temperature=temperature, seed=0, max_new_bytes=6)
         assert found
@@ -300,12 +301,12 @@ def test_a_threshold_that_empties_the_beam():
                 assert preset not in ("accurate", "exact")
                 continue
             assert math.isfinite(logprob)
-            assert nxt.probs.sum() == pytest.approx(1)
+            assert nxt.probs.sum() == approx(1)
     # The lighter way is left out, and turns out to be the only one that goes on: a state takes it.
     lighter = CharLM(table([b"ab", b"a"], {(): [0.6, 0.3, 0.1]}).lm, preset=Effort(1.0, 1.0))
     state = lighter.state("") + "a" + "a"
-    assert state.logprob == pytest.approx(math.log(0.3 * 0.9))
-    assert state.next().probs[[ord("a"), ord("b"), 256]] == pytest.approx([0.3, 2 / 3, 0.1 / 3])
+    assert state.logprob == approx(math.log(0.3 * 0.9))
+    assert state.next().probs[[ord("a"), ord("b"), 256]] == approx([0.3, 2 / 3, 0.1 / 3])
 
 
 @pytest.mark.parametrize("k", [0, -1])
@@ -334,18 +335,18 @@ def test_a_state_copied_pickled_and_used_from_two_threads(kind: str):
     state = lm.state("def test_pro")
     expected = (state + "x").next().probs
     for other in (copy.copy(state), copy.deepcopy(state)):
-        assert (other + "x").next().probs == pytest.approx(expected, abs=1e-5)
+        assert (other + "x").next().probs == approx(expected, abs=1e-5)
     other = pickle.loads(pickle.dumps(state))
     assert other.text == state.text
-    assert (other + "x").next().probs == pytest.approx(expected, abs=1e-4)
+    assert (other + "x").next().probs == approx(expected, abs=1e-4)
 
     fresh = lm.state("def test_pro")
     with ThreadPoolExecutor(2) as pool:
         found = list(pool.map(lambda c: (fresh + c).next().probs, "xyxyxyzxyz"))
     for character, probs in zip("xyxyxyzxyz", found, strict=True):
         truth = (state + character).next().probs
-        assert probs == pytest.approx(truth, abs=2e-4)
-    assert fresh.next().probs == pytest.approx(state.next().probs, abs=1e-5)
+        assert probs == approx(truth, abs=2e-4)
+    assert fresh.next().probs == approx(state.next().probs, abs=1e-5)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -365,7 +366,7 @@ def test_every_error_is_one_of_ours():
         assert error.__doc__
     vocabulary = Vocabulary.from_bytes([b"a", None], end_ids=[1], bos_ids=[1])
     lm = CharLM(NgramLM(vocabulary, 1, {(): [0.5, 0.5]}))
-    assert lm.next("a" * 50)["a"] == pytest.approx(0.5)
+    assert lm.next("a" * 50)["a"] == approx(0.5)
 
 
 # --- found by reviewers ------------------------------------------------------------------------
@@ -377,7 +378,7 @@ def test_a_threshold_above_every_alternative(effort: Effort):
     vocabulary = Vocabulary.from_bytes([b"x", b"x", b"x", b"y", None], end_ids=[4], bos_ids=[4])
     lm = CharLM(NgramLM(vocabulary, 1, {(): [0.3, 0.3, 0.3, 0.05, 0.05]}), preset=effort)
     for state in (lm.state("x"), lm.state("") + "x", lm.state("xx"), lm.state("x") + "x"):
-        assert state.next()["x"] == pytest.approx(0.9)
+        assert state.next()["x"] == approx(0.9)
         assert state.missing < 1
     assert np.isfinite(lm.score("xxyx").logprobs).all()
 
@@ -385,10 +386,10 @@ def test_a_threshold_above_every_alternative(effort: Effort):
 def test_the_least_probabilities():
     vocabulary = Vocabulary.from_bytes([b"a", b"b", b"bc", None], end_ids=[3], bos_ids=[3])
     lm = CharLM(NgramLM(vocabulary, 1, {(): [0.5, 1e-312, 1e-312, 0.5]}))
-    assert lm.prefix_logprob("b") == pytest.approx(math.log(2) + math.log(1e-312))
-    assert lm.prefix_logprob("bb") == pytest.approx(math.log(2) + 2 * math.log(1e-312))
+    assert lm.prefix_logprob("b") == approx(math.log(2) + math.log(1e-312))
+    assert lm.prefix_logprob("bb") == approx(math.log(2) + 2 * math.log(1e-312))
     for state in (lm.state("b"), lm.state("") + "b"):
-        assert state.next()["c"] == pytest.approx(0.5)
+        assert state.next()["c"] == approx(0.5)
     assert lm.complete("b", max_new_bytes=1)[0].raw in (b"", b"a", b"c")
 
 
@@ -407,7 +408,7 @@ def test_an_interrupted_evaluation_leaves_no_trace(monkeypatch: pytest.MonkeyPat
         with pytest.raises(KeyboardInterrupt):
             state + "cabca"
     state + "zzzzz"
-    assert (state + "cabca").next().probs == pytest.approx(expected)
+    assert (state + "cabca").next().probs == approx(expected)
 
 
 def test_a_character_that_the_prompt_began_is_returned_whole():

@@ -49,6 +49,7 @@ from models import (
     table,
     two_ways,
 )
+from near import approx
 
 #: Preset names whose sums are lower bounds: nothing is lent.
 BOUNDING = (Effort(1e-4, 1.0, 0), Effort(1e-2, 1.0, 2), Effort(0.3, 1.0, 1), Effort(0.1, 1.0, 1, 1))
@@ -87,8 +88,8 @@ def test_probabilities_are_the_oracles(case: Case):
 
     truth = next_character_probability(text, model.p, model.vocabulary)
     nxt = lm.next(text)
-    assert nxt.probs == pytest.approx(truth, **CLOSE)
-    assert nxt.probs.sum() == pytest.approx(1, rel=1e-12)
+    assert nxt.probs == approx(truth, **CLOSE)
+    assert nxt.probs.sum() == approx(1, rel=1e-12)
     assert nxt.eos == nxt[EOS] == nxt.probs[256]
     assert nxt.missing == 0
 
@@ -101,10 +102,10 @@ def test_scores_are_differences(case: Case):
         return
     score = lm.score(case.text, end=True)
     assert score.raw == case.text
-    assert score.logprobs == pytest.approx(np.diff(np.log(truth)), rel=1e-9, abs=1e-9)
+    assert score.logprobs == approx(np.diff(np.log(truth)), rel=1e-9, abs=1e-9)
     assert not score.missing.any()
     assert not score.lent.any()
-    assert score.bits_per_byte == pytest.approx(
+    assert score.bits_per_byte == approx(
         -math.log2(truth[-1]) / max(1, len(case.text)), rel=1e-9, abs=1e-9
     )
     # The chain rule, end of text included.
@@ -140,14 +141,14 @@ def test_next_chars_are_marginals(case: Case):
         return
     found = exact(model).next_chars(text, coverage=1.0)
     nxt = next_character_probability(text, model.p, model.vocabulary)
-    assert found.eos == pytest.approx(nxt[256], **CLOSE)
+    assert found.eos == approx(nxt[256], **CLOSE)
     begun = pending(text)
     for character, probability in found.items():
         encoded = character.encode()
         assert encoded.startswith(begun)
         longer = text[: len(text) - len(begun)] + encoded
         truth = prefix_probability(longer, model.p, model.vocabulary) / total
-        assert probability == pytest.approx(truth, **CLOSE)
+        assert probability == approx(truth, **CLOSE)
     everything = [*(chr(c) for c in range(128)), "é", "À", "ã"]
     for character in everything:
         longer = text[: len(text) - len(begun)] + character.encode()
@@ -155,7 +156,7 @@ def test_next_chars_are_marginals(case: Case):
             # All float64 can tell from the whole is listed.
             truth = prefix_probability(longer, model.p, model.vocabulary) / total
             assert truth < 1e-15
-    assert sum(found.values()) + found.eos + found.missing == pytest.approx(1, abs=1e-9)
+    assert sum(found.values()) + found.eos + found.missing == approx(1, abs=1e-9)
     order = list(found.values())
     assert order == sorted(order, reverse=True)
 
@@ -169,11 +170,11 @@ def test_next_chars_stop_at_the_coverage(case: Case, coverage: float):
     everything = state.next_chars(1.0)
     found = state.next_chars(coverage)
     held = found.eos + sum(found.values())
-    assert held + found.missing == pytest.approx(1, abs=1e-9)
+    assert held + found.missing == approx(1, abs=1e-9)
     # Where bytes that are no character hold more than is to be left out, as much again may be.
     assert held >= min(coverage, coverage - everything.missing) - 1e-9
     assert held >= coverage - 1e-9 or everything.missing > 1 - coverage - 1e-9
-    assert all(everything[character] == pytest.approx(p, **CLOSE) for character, p in found.items())
+    assert all(everything[character] == approx(p, **CLOSE) for character, p in found.items())
     assert list(found) == list(everything)[: len(found)]
 
 
@@ -186,7 +187,7 @@ def test_next_characters_are_bounded_however_much_is_asked_for():
         beginnings = {character.encode()[:n] for character in found for n in (1, 2, 3)}
         told.append(len({b for b in beginnings if utf8.needs(b) > 0}))
         held = found.eos + sum(found.values())
-        assert held + found.missing == pytest.approx(1, abs=1e-9) or state.missing
+        assert held + found.missing == approx(1, abs=1e-9) or state.missing
         assert found.missing >= 1 - held - 1e-9
         some = state.next_chars(0.99)
         assert 0 < len(some) < 1000
@@ -270,7 +271,7 @@ def test_every_preset_gives_distributions(preset: str):
             return
         assert possible
         emptied.append(False)
-        assert nxt.probs.sum() == pytest.approx(1, rel=1e-9)
+        assert nxt.probs.sum() == approx(1, rel=1e-9)
         assert (nxt.probs >= 0).all()
         assert 0 <= nxt.missing <= 1
         truth = next_character_probability(text, model.p, model.vocabulary)
@@ -380,7 +381,7 @@ def test_bigram_truth_is_the_oracle(order: int):
     model = small_bigram(order, None)
     text = long_text(model, 9)
     truth = [prefix_probability(text[:t], model.p, model.vocabulary) for t in range(len(text) + 1)]
-    assert bigram_truth(model, text) == pytest.approx(np.log(truth), abs=1e-12)
+    assert bigram_truth(model, text) == approx(np.log(truth), abs=1e-12)
 
 
 @pytest.mark.parametrize("order", [1, 2])
@@ -388,7 +389,7 @@ def test_a_long_text_in_one_window(order: int):
     model = small_bigram(order, None)
     text = long_text(model, 400)
     score = CharLM(model.lm).score(text, preset=SAME_TAIL)
-    assert score.logprobs == pytest.approx(np.diff(bigram_truth(model, text)), abs=1e-9)
+    assert score.logprobs == approx(np.diff(bigram_truth(model, text)), abs=1e-9)
 
 
 @pytest.mark.parametrize("order", [1, 2])
@@ -399,12 +400,12 @@ def test_a_text_several_windows_long(order: int):
     assert len(model.vocabulary.encode(text)) > 300
     truth = np.diff(bigram_truth(model, text))
     score = CharLM(model.lm).score(text, preset=SAME_TAIL)
-    assert score.logprobs == pytest.approx(truth, abs=1e-9)
+    assert score.logprobs == approx(truth, abs=1e-9)
     for preset in ("fast", "default"):
         score = CharLM(model.lm).score(text, preset=preset)
         assert np.isfinite(score.logprobs).all()
         assert (score.logprobs <= 0).all()
-        assert score.bits_per_byte == pytest.approx(-truth.mean() / math.log(2), rel=0.05)
+        assert score.bits_per_byte == approx(-truth.mean() / math.log(2), rel=0.05)
 
 
 def test_the_end_of_a_text_several_windows_long():
@@ -413,7 +414,7 @@ def test_the_end_of_a_text_several_windows_long():
     lm = CharLM(model.lm, preset=SAME_TAIL)
     whole, prefix = lm.logprob(text), lm.prefix_logprob(text)
     # The end in closed form: Σ over last tokens, by asking for the end as if it were a letter.
-    assert lm.next(text).probs[256] == pytest.approx(math.exp(whole - prefix), rel=1e-5)
+    assert lm.next(text).probs[256] == approx(math.exp(whole - prefix), rel=1e-5)
 
 
 def test_long_prompts_slide_too():
@@ -424,7 +425,7 @@ def test_long_prompts_slide_too():
     assert state.raw == text
     assert 900 < state.exact_from < 1000
     truth = CharLM(small_bigram(2, None).lm, preset=SAME_TAIL).next(text)
-    assert state.next().probs == pytest.approx(truth.probs, abs=1e-6)
+    assert state.next().probs == approx(truth.probs, abs=1e-6)
 
 
 def test_no_room_in_the_window():
@@ -451,9 +452,9 @@ def test_prompts_mean_the_same_however_they_are_given():
             lm.next(several)
     for empty in ("", b"", [], [""], [bos], ()):
         nxt = lm.next(empty)
-        assert nxt.probs[[ord("a"), ord("b"), 256]] == pytest.approx([0.7, 0.2, 0.1])
+        assert nxt.probs[[ord("a"), ord("b"), 256]] == approx([0.7, 0.2, 0.1])
         assert lm.prefix_logprob(empty) == 0
-        assert lm.logprob(empty) == pytest.approx(math.log(0.1))
+        assert lm.logprob(empty) == approx(math.log(0.1))
         assert lm.score(empty).bits_per_byte == 0
         assert lm.state(empty).raw == b""
         assert lm.covering(empty).prefix_logprob().lower == 0
@@ -469,9 +470,9 @@ def test_special_tokens_inside_a_prompt_are_conditioned_on():
         (special,): [0.1, 0.8, 0.05, 0, 0.05],
     }
     lm = CharLM(NgramLM(vocabulary, 2, lambda context: rows.get(context, rows[()])), preset="exact")
-    assert lm.next([special])["b"] == pytest.approx(0.8)
-    assert lm.next(["ab", special])["b"] == pytest.approx(0.8)
-    assert lm.prefix_logprob(["ab", special, "b"]) == pytest.approx(math.log(0.8))
+    assert lm.next([special])["b"] == approx(0.8)
+    assert lm.next(["ab", special])["b"] == approx(0.8)
+    assert lm.prefix_logprob(["ab", special, "b"]) == approx(math.log(0.8))
     assert lm.state(["ab", special, "b"]).raw == b"b"
     assert lm.state([special]).shared.opening.ids == (special,)
     assert lm.state(["a", special]).shared.opening.ids == (end, 0, special)
@@ -494,7 +495,7 @@ def test_no_start_and_no_end_token():
     with pytest.raises(SettingError, match=r"\[id, 'text'\]"):
         lm.next("a")
     # No start token, but the caller says what to begin with.
-    assert lm.next([0, "a"])["b"] == pytest.approx((0.5 * 0.2 + 0.3) / (0.5 + 0.3), rel=1e-12)
+    assert lm.next([0, "a"])["b"] == approx((0.5 * 0.2 + 0.3) / (0.5 + 0.3), rel=1e-12)
     assert lm.logprob([0, "a"]) == -math.inf  # there is no end
 
 
@@ -505,11 +506,11 @@ def test_nul_half_characters_and_stray_bytes():
     for text in (b"\x00", b"\xc3", b"\xff\x00\xc3", b"a", b"\x00\xc3\xa9\xff", "é"):
         data = text.encode() if isinstance(text, str) else text
         truth = next_character_probability(data, model.p, model.vocabulary)
-        assert lm.next(text).probs == pytest.approx(truth, rel=1e-12)
+        assert lm.next(text).probs == approx(truth, rel=1e-12)
     inside = lm.next_chars(b"\x00\xc3", coverage=1.0)
     assert list(inside) == ["é"]
-    assert inside["é"] == pytest.approx((0.1 * 0.1 + 0.3) / (0.1 + 0.3), rel=1e-12)
-    assert inside.eos == pytest.approx(0.1 * 0.1 / 0.4, rel=1e-12)
+    assert inside["é"] == approx((0.1 * 0.1 + 0.3) / (0.1 + 0.3), rel=1e-12)
+    assert inside.eos == approx(0.1 * 0.1 / 0.4, rel=1e-12)
 
 
 def test_all_256_bytes_in_one_text():
@@ -519,9 +520,9 @@ def test_all_256_bytes_in_one_text():
     lm = CharLM(model.lm, preset=SAME_TAIL)
     score = lm.score(text)
     assert score.raw == text
-    assert score.logprobs == pytest.approx(np.diff(bigram_truth(model, text)), abs=1e-6)
+    assert score.logprobs == approx(np.diff(bigram_truth(model, text)), abs=1e-6)
     nxt = lm.next(text)
-    assert nxt.probs.sum() == pytest.approx(1, rel=1e-12)
+    assert nxt.probs.sum() == approx(1, rel=1e-12)
     assert (nxt.probs > 0).all()
 
 
@@ -537,24 +538,24 @@ def test_an_implied_leading_space_is_conditioned_on():
         return prefix_probability(text, plain.p, plain.vocabulary)
 
     given_lead = math.log(p(b" ab") / p(b" "))
-    assert lm.prefix_logprob("ab") == pytest.approx(given_lead, rel=1e-12)
-    assert lm.state("ab").logprob == pytest.approx(given_lead, rel=1e-12)
-    assert (lm.state("a") + "b").logprob == pytest.approx(given_lead, rel=1e-12)
-    assert (lm.state("") + "ab").logprob == pytest.approx(given_lead, rel=1e-12)
-    assert lm.state("").logprob == pytest.approx(0, abs=1e-12)
+    assert lm.prefix_logprob("ab") == approx(given_lead, rel=1e-12)
+    assert lm.state("ab").logprob == approx(given_lead, rel=1e-12)
+    assert (lm.state("a") + "b").logprob == approx(given_lead, rel=1e-12)
+    assert (lm.state("") + "ab").logprob == approx(given_lead, rel=1e-12)
+    assert lm.state("").logprob == approx(0, abs=1e-12)
     assert lm.state("ab").raw == b"ab"
     assert lm.state("ab").exact_from == 0
     truth = next_character_probability(b" ab", plain.p, plain.vocabulary)
     for state in (lm.state("ab"), lm.state("a") + "b", lm.state("abb") - 1):
-        assert state.next().probs == pytest.approx(truth, rel=1e-12)
+        assert state.next().probs == approx(truth, rel=1e-12)
         assert state.raw == b"ab"
     whole = string_probability(b" ab", plain.p, plain.vocabulary) / p(b" ")
-    assert lm.logprob("ab") == pytest.approx(math.log(whole), rel=1e-12)
+    assert lm.logprob("ab") == approx(math.log(whole), rel=1e-12)
     member = lm.complete("ab", max_new_bytes=0)[0]
     assert member.token_ids == [5]
-    assert member.logprob == pytest.approx(math.log(0.2 / p(b" ab")), rel=1e-12)
+    assert member.logprob == approx(math.log(0.2 / p(b" ab")), rel=1e-12)
     # Conditioned on more than the start token, nothing is implied.
-    assert lm.prefix_logprob([6, 6, "ab"]) == pytest.approx(math.log(p(b"ab")), rel=1e-12)
+    assert lm.prefix_logprob([6, 6, "ab"]) == approx(math.log(p(b"ab")), rel=1e-12)
 
 
 # ---- coverings and encodings --------------------------------------------------------------------
@@ -566,15 +567,15 @@ def test_coverings_and_encodings(case: Case):
     lm, model, text = exact(case.model), case.model, case.text
     oracle = sorted(enum_cover(text, model.p, model.vocabulary), key=lambda m: -m.p)
     members = lm.covering(text, tolerance=0).top(10**6)
-    assert [m.logprob for m in members] == pytest.approx(
+    assert [m.logprob for m in members] == approx(
         [math.log(m.p) for m in oracle if m.p > 0], rel=1e-9, abs=1e-9
     )
     encodings = lm.encodings(text)
     assert encodings.size == sum(m.raw == text for m in oracle)
-    assert [m.logprob for m in encodings.top(10**6)] == pytest.approx(
+    assert [m.logprob for m in encodings.top(10**6)] == approx(
         [math.log(m.p) for m in oracle if m.p > 0 and m.raw == text], rel=1e-9, abs=1e-9
     )
-    assert (math.exp(lm.covering(text, tolerance=1e-3).prefix_logprob().lower)) == pytest.approx(
+    assert (math.exp(lm.covering(text, tolerance=1e-3).prefix_logprob().lower)) == approx(
         sum(m.p for m in oracle), rel=2e-3, abs=1e-290
     )
 

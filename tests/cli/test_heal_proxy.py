@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import signal
 import socket
-import subprocess
-import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +13,7 @@ from typer.testing import CliRunner
 
 from charwise.cli.app import app
 from charwise.errors import CharwiseError
+from preloaded import Command
 
 httpx = pytest.importorskip("httpx")
 pytest.importorskip("uvicorn")
@@ -42,7 +42,7 @@ def test_it_needs_a_server_and_a_tokenizer() -> None:
     assert run("--tokenizer", "embedded").exit_code == 2
 
 
-def test_it_answers_until_it_is_interrupted() -> None:
+def test_it_answers_until_it_is_interrupted(tmp_path: Path) -> None:
     """Nobody is behind it, so what it answers is that."""
     ports = []
     for _ in range(2):
@@ -50,13 +50,13 @@ def test_it_answers_until_it_is_interrupted() -> None:
             free.bind(("127.0.0.1", 0))
             ports.append(free.getsockname()[1])
     behind, ours = ports
-    command = [sys.executable, "-m", "charwise", "heal-proxy", "--tokenizer", "embedded"]
-    command += ["--upstream", f"http://127.0.0.1:{behind}", "--port", str(ours)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    arguments = ["heal-proxy", "--tokenizer", "embedded"]
+    arguments += ["--upstream", f"http://127.0.0.1:{behind}", "--port", str(ours)]
+    process = Command(arguments, tmp_path)
     try:
         body = {"prompt": "raise ValueErr"}
         for _ in range(600):
-            assert process.poll() is None, process.stdout and process.stdout.read()
+            assert process.running, process.errors.read_text()
             try:
                 answer = httpx.post(
                     f"http://127.0.0.1:{ours}/v1/completions", json=body, timeout=30
@@ -67,7 +67,7 @@ def test_it_answers_until_it_is_interrupted() -> None:
         assert answer.status_code == 502
         assert answer.headers["x-charwise"] == "off; reason=unknown-server"
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) in (0, 130, -signal.SIGINT)
+        assert process.wait() in (0, 130, -signal.SIGINT)
     finally:
-        process.kill()
+        process.send_signal(signal.SIGKILL)
         process.wait()

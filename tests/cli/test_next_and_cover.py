@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import subprocess
-import sys
 from functools import partialmethod
 from typing import Any
 
@@ -159,15 +157,6 @@ def test_bad_usage_is_2(arguments: list[str]) -> None:
     assert result.exit_code == 2
     assert result.stdout == ""
     assert "Error: " in result.stderr
-
-
-@pytest.mark.parametrize("command", ["next", "cover"])
-def test_help_does_not_load_torch(command: str) -> None:
-    code = (
-        f"import sys; from charwise.cli.app import app; app(['{command}', '--help'], "
-        "standalone_mode=False); sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 
 
 @pytest.mark.parametrize("estimand", ["canonical", "canonical-mass"])

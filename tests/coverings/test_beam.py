@@ -40,6 +40,7 @@ from models import (
     table,
     two_ways,
 )
+from near import approx
 
 _ROUNDING = 1e-11
 
@@ -208,10 +209,10 @@ def test_the_beam_is_the_enumeration_pruned_by_contexts(case: Case, k: int):
     if not text:
         return
     beam = begin(model, k).advance(text)
-    assert unbundle(beam, model) == pytest.approx(expected, **CLOSE)
+    assert unbundle(beam, model) == approx(expected, **CLOSE)
     masses, scale = beam.next_byte_masses()
     found = next_character_probability(text, model.p, model.vocabulary, prune)
-    assert masses / masses.sum() == pytest.approx(found, **CLOSE)
+    assert masses / masses.sum() == approx(found, **CLOSE)
     assert close_logs(math.log(masses.sum()) + scale, log_of(math.fsum(expected.values())))
 
 
@@ -220,13 +221,13 @@ def test_bundles_are_not_the_buckets_of_section_3_2():
     # itself, so with K = 1 the enumeration has lost one of them where the beam has both.
     model = table([b"a", b"b", b"ab"], {(): [0.4, 0.2, 0.3, 0.1]})
     beam = begin(model, 1).advance(b"a")
-    assert unbundle(beam, model) == pytest.approx({(0,): 0.4, (2,): 0.3})
+    assert unbundle(beam, model) == approx({(0,): 0.4, (2,): 0.3})
     members = enum_cover(b"a", model.p, model.vocabulary, prune_top_k_buckets(1))
-    assert {m.tokens: m.p for m in members} == pytest.approx({(0,): 0.4})
+    assert {m.tokens: m.p for m in members} == approx({(0,): 0.4})
     # With room for all buckets nothing differs.
     beam = begin(model, 2).advance(b"ab")
     members = enum_cover(b"ab", model.p, model.vocabulary, prune_top_k_buckets(2))
-    assert unbundle(beam, model) == pytest.approx({m.tokens: m.p for m in members})
+    assert unbundle(beam, model) == approx({m.tokens: m.p for m in members})
 
 
 @given(cases(), st.integers(1, 4))
@@ -245,7 +246,7 @@ def test_buckets_lose_no_less_than_they_keep(case: Case, k: int):
 
     everything = {m.tokens: m.p for m in enum_cover(text, model.p, model.vocabulary, count) if m.p}
     if text and everything and max(counts) <= k:
-        assert unbundle(begin(model, k).advance(text), model) == pytest.approx(everything, **CLOSE)
+        assert unbundle(begin(model, k).advance(text), model) == approx(everything, **CLOSE)
         assert {m.tokens: m.p for m in pruned if m.p} == everything
 
 
@@ -253,17 +254,17 @@ def test_by_hand():
     # docs/coverings.md goes through this example.
     model = by_hand()
     beam = begin(model, 2).advance(b"ab")
-    assert [math.exp(bundle.log_p) for bundle in beam.bundles] == pytest.approx([0.35, 0.15])
-    assert unbundle(beam, model) == pytest.approx({(3,): 0.3, (4,): 0.05, (0, 1): 0.15})
+    assert [math.exp(bundle.log_p) for bundle in beam.bundles] == approx([0.35, 0.15])
+    assert unbundle(beam, model) == approx({(3,): 0.3, (4,): 0.05, (0, 1): 0.15})
     beam = beam.step(ord("a"))
-    assert [math.exp(bundle.log_p) for bundle in beam.bundles] == pytest.approx([0.24, 0.105])
-    assert math.exp(beam.prefix_logprob) == pytest.approx(0.345)
-    assert math.exp(beam.log_dropped) == pytest.approx(0.05)
+    assert [math.exp(bundle.log_p) for bundle in beam.bundles] == approx([0.24, 0.105])
+    assert math.exp(beam.prefix_logprob) == approx(0.345)
+    assert math.exp(beam.log_dropped) == approx(0.05)
     lazy, eager = (begin(model, 1, lazy=lazy).advance(b"ab") for lazy in (True, False))
     assert shape(lazy) == shape(eager)
     assert (lazy.evaluated.tree.contexts, eager.evaluated.tree.contexts) == (1, 2)
-    assert math.exp(lazy.log_dropped) == pytest.approx(0.3)  # all of the context [a]
-    assert math.exp(eager.log_dropped) == pytest.approx(0.15)
+    assert math.exp(lazy.log_dropped) == approx(0.3)  # all of the context [a]
+    assert math.exp(eager.log_dropped) == approx(0.15)
 
 
 # --- a beam wide enough ------------------------------------------------------------------------
@@ -284,10 +285,10 @@ def test_a_wide_beam_is_the_oracle(case: Case, lazy: bool):
     assert beam.log_dropped == -math.inf
     masses, scale = beam.next_byte_masses()
     expected = next_character_probability(text, model.p, model.vocabulary)
-    assert masses * math.exp(scale) == pytest.approx(expected * truth, **CLOSE)
+    assert masses * math.exp(scale) == approx(expected * truth, **CLOSE)
     if text:
         everything = enum_cover(text, model.p, model.vocabulary)
-        assert unbundle(beam, model) == pytest.approx(
+        assert unbundle(beam, model) == approx(
             {m.tokens: m.p for m in everything if m.p > 0}, **CLOSE
         )
     # The next byte's mass is what a further step finds.
@@ -369,8 +370,8 @@ def test_a_threshold_that_empties_the_beam():
     model = table([b"x", b"y", b"z", b"xy", b"zw", b"xyz", b"w"], rows, order=2)
     text = b"xyzw"
     truth = 0.1 * 0.9 * 0.9
-    assert math.exp(begin(model, 10).advance(text).prefix_logprob) == pytest.approx(truth)
-    assert math.exp(begin(model, 10, 0.1).advance(text).prefix_logprob) == pytest.approx(truth)
+    assert math.exp(begin(model, 10).advance(text).prefix_logprob) == approx(truth)
+    assert math.exp(begin(model, 10, 0.1).advance(text).prefix_logprob) == approx(truth)
     for settings in ((10, 0.99), (10, 1.0), (1, 0.0)):
         with pytest.raises(EmptyBeamError) as caught:
             begin(model, *settings).advance(text)
@@ -415,11 +416,11 @@ def test_very_peaked_rows():
     for text in (b"ab", b"bbbb", b"ab" * 20):
         beam = begin(model, 2).advance(text)
         expected = text.count(b"b") * math.log(1e-30)
-        assert beam.prefix_logprob == pytest.approx(expected, rel=1e-12)
+        assert beam.prefix_logprob == approx(expected, rel=1e-12)
         masses, scale = beam.next_byte_masses()
-        assert math.log(masses.sum()) + scale == pytest.approx(expected, rel=1e-12)
-        assert masses[ord("b")] / masses.sum() == pytest.approx(1e-30, rel=1e-9)
-        assert masses[256] / masses.sum() == pytest.approx(1e-35, rel=1e-9)
+        assert math.log(masses.sum()) + scale == approx(expected, rel=1e-12)
+        assert masses[ord("b")] / masses.sum() == approx(1e-30, rel=1e-9)
+        assert masses[256] / masses.sum() == approx(1e-35, rel=1e-9)
 
 
 def test_the_least_floats():
@@ -427,7 +428,7 @@ def test_the_least_floats():
     beam = begin(model, 2).advance(b"ab")
     masses, scale = beam.next_byte_masses()
     assert np.isfinite(masses).all()
-    assert math.log(masses.sum()) + scale == pytest.approx(math.log(5e-324))
+    assert math.log(masses.sum()) + scale == approx(math.log(5e-324))
 
 
 def test_asking_twice_changes_nothing():
@@ -490,7 +491,7 @@ def test_fallback_revives_the_only_spelling():
     with pytest.raises(EmptyBeamError, match="fallback=True"):
         begin(model, 1).advance(b"bac")
     revived = begin(model, 1, fallback=True).advance(b"bac")
-    assert math.exp(revived.prefix_logprob) == pytest.approx(0.6 * 0.1)
+    assert math.exp(revived.prefix_logprob) == approx(0.6 * 0.1)
 
 
 def test_the_heaviest_of_what_was_dropped_comes_back_first():
@@ -498,11 +499,11 @@ def test_the_heaviest_of_what_was_dropped_comes_back_first():
     model = table([b"a", b"a", b"b", b"ab"], {(): [0.1, 0.2, 0.2, 0.4, 0.1]})
     beam = begin(model, 1, fallback=True).advance(b"ab")
     [(at, kept)] = beam.reserve
-    assert (at, kept) == (1, Extension(pytest.approx(math.log(0.2)), 0, 1))
+    assert (at, kept) == (1, Extension(approx(math.log(0.2)), 0, 1))
     light, heavy = (Extension(math.log(p), 0, token) for p, token in ((0.1, 0), (0.2, 1)))
     empty = replace(beam, bundles=(), reserve=((1, light), (1, heavy)))
     [revived] = empty._revived().bundles
-    assert revived.log_weight == pytest.approx(math.log(0.2))
+    assert revived.log_weight == approx(math.log(0.2))
 
 
 def test_nothing_comes_back_unless_it_is_asked_for():

@@ -25,6 +25,7 @@ from charwise.engines.ngram import NgramLM
 from charwise.errors import SettingError
 from conftest import Data
 from models import CLOSE, Case, by_hand, cases, close_logs, examples, log_of, table, two_ways
+from near import approx
 
 TOLERANCES = (0.0, 1e-6, 1e-3, 0.1, 1.0)
 
@@ -69,7 +70,7 @@ def test_tolerance_zero_is_the_oracle(case: Case):
     ended = through.logprob()
     assert ended.lower == ended.upper
     assert close_logs(ended.lower, log_of(string_probability(text, model.p, model.vocabulary)))
-    assert masses_of(through) == pytest.approx(true_masses(case), **CLOSE)
+    assert masses_of(through) == approx(true_masses(case), **CLOSE)
 
 
 @given(cases())
@@ -141,10 +142,10 @@ def test_bounds_are_not_vacuous():
     covering = best_first(model.evaluated(), 0, b"ab", tolerance=0.1)
     assert covering.contexts == 1
     found = covering.prefix_logprob()
-    assert found.lower == pytest.approx(math.log(0.8))
-    assert found.upper == pytest.approx(math.log(0.81))
+    assert found.lower == approx(math.log(0.8))
+    assert found.upper == approx(math.log(0.81))
     assert math.log(0.8 + 0.01 * 0.09) in found
-    assert found.missing == pytest.approx(0.01 / 0.81)
+    assert found.missing == approx(0.01 / 0.81)
     assert math.log(0.79) not in found
 
 
@@ -158,8 +159,8 @@ def test_by_hand():
             evaluated = model.evaluated()
             covering = best_first(evaluated, 0, b"aba", tolerance=0, max_contexts=visits)
             found = covering.prefix_logprob()
-            assert math.exp(found.lower) == pytest.approx(lower, rel=1e-12)
-            assert math.exp(found.upper) == pytest.approx(upper, rel=1e-12)
+            assert math.exp(found.lower) == approx(lower, rel=1e-12)
+            assert math.exp(found.upper) == approx(upper, rel=1e-12)
             visited = [evaluated.tree.tokens(bundle.node) for bundle in covering.bundles]
             assert visited == contexts[:visits]
     assert best_first(model.evaluated(), 0, b"aba", tolerance=0).contexts == 4
@@ -276,9 +277,9 @@ def test_a_text_that_the_model_forbids():
 def test_empty_text():
     covering = best_first(two_ways().evaluated(), 0, b"", tolerance=0, through=True)
     assert covering.prefix_logprob() == Interval(0.0, 0.0)
-    assert covering.logprob().lower == pytest.approx(math.log(0.1))
+    assert covering.logprob().lower == approx(math.log(0.1))
     masses = masses_of(covering)
-    assert masses[[ord("a"), ord("b"), 256]] == pytest.approx([0.7, 0.2, 0.1])
+    assert masses[[ord("a"), ord("b"), 256]] == approx([0.7, 0.2, 0.1])
     assert best_first(two_ways().evaluated(), 0, b"").prefix_logprob() == Interval(0.0, 0.0)
     assert [m.token_ids for m in members_in_order(two_ways().evaluated(), 0, b"")] == [()]
     assert covering_size(two_ways().index, b"") == encodings_size(two_ways().index, b"") == 1
@@ -288,7 +289,7 @@ def test_nul_bytes_and_twins():
     model = table([b"\x00", b"\x00", b"\x00\x00", b"\x00a"], {(): [0.3, 0.1, 0.2, 0.2, 0.2]})
     covering = best_first(model.evaluated(), 0, b"\x00\x00", tolerance=0, through=True)
     expected = 0.4 * (0.4 + 0.2 + 0.2) + 0.2
-    assert math.exp(covering.prefix_logprob().lower) == pytest.approx(expected)
+    assert math.exp(covering.prefix_logprob().lower) == approx(expected)
     assert encodings_size(model.index, b"\x00\x00") == 5
     assert covering_size(model.index, b"\x00\x00") == 2 * 4 + 1
     assert {m.token_ids for m in members_in_order(model.evaluated(), 0, b"\x00\x00")} == {
@@ -305,26 +306,26 @@ def test_very_peaked_rows():
     for text in (b"ab", b"bbbb", b"ab" * 20):
         covering = best_first(model.evaluated(), 0, text, tolerance=0, through=True)
         expected = text.count(b"b") * math.log(1e-30)
-        assert covering.prefix_logprob().lower == pytest.approx(expected, rel=1e-12)
-        assert covering.logprob().lower == pytest.approx(expected + math.log(1e-35), rel=1e-12)
+        assert covering.prefix_logprob().lower == approx(expected, rel=1e-12)
+        assert covering.logprob().lower == approx(expected + math.log(1e-35), rel=1e-12)
         masses, scale = covering.next_byte_masses()
         # Far below the least float64, the distribution of the next byte is still there.
         assert masses[:256].sum() > 0
-        assert masses[ord("b")] / masses.sum() == pytest.approx(1e-30, rel=1e-9)
-        assert masses[256] / masses.sum() == pytest.approx(1e-35, rel=1e-9)
-        assert math.log(masses.sum()) + scale == pytest.approx(expected, rel=1e-12)
+        assert masses[ord("b")] / masses.sum() == approx(1e-30, rel=1e-9)
+        assert masses[256] / masses.sum() == approx(1e-35, rel=1e-9)
+        assert math.log(masses.sum()) + scale == approx(expected, rel=1e-12)
         [member] = members_in_order(model.evaluated(), 0, text)
-        assert member.logprob == pytest.approx(expected, rel=1e-12)
+        assert member.logprob == approx(expected, rel=1e-12)
 
 
 def test_the_least_floats():
     model = table([b"a", b"ab"], {(): [1.0, 5e-324, 0.0]})
     covering = best_first(model.evaluated(), 0, b"ab", tolerance=0, through=True)
-    assert covering.prefix_logprob().lower == pytest.approx(math.log(5e-324))
+    assert covering.prefix_logprob().lower == approx(math.log(5e-324))
     masses, scale = covering.next_byte_masses()
     assert np.isfinite(masses).all()
-    assert math.log(masses.sum()) + scale == pytest.approx(math.log(5e-324))
-    assert masses[ord("a")] == pytest.approx(masses.sum())
+    assert math.log(masses.sum()) + scale == approx(math.log(5e-324))
+    assert masses[ord("a")] == approx(masses.sum())
 
 
 # --- a real vocabulary -------------------------------------------------------------------------
@@ -352,6 +353,6 @@ def test_the_covering_of_hello_world_one_by_one(data: Data):
     assert all(member.raw.startswith(text) for member in members)
     assert sum(member.raw == text for member in members) == 176
     each = [math.exp(member.logprob) for member in members]
-    assert math.fsum(each) == pytest.approx(math.exp(covering.prefix_logprob().lower), rel=1e-9)
+    assert math.fsum(each) == approx(math.exp(covering.prefix_logprob().lower), rel=1e-9)
     encodings = members_in_order(evaluated, 0, b"Hello, world", exactly=True)
     assert sum(1 for _ in encodings) == 352

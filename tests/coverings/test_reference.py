@@ -25,6 +25,7 @@ from charwise.coverings.reference import (
 )
 from charwise.errors import ZeroProbabilityError
 from models import CLOSE, Case, by_hand, cases, examples, table
+from near import approx
 
 #: Token strings that a test may go through one by one.
 _FEW = 3000
@@ -39,13 +40,13 @@ def strings_up_to(tokens: int, longest: int) -> int:
 def test_the_covering_sums_to_the_definition(case: Case):
     model, text = case.model, case.text
     found = prefix_probability(text, model.p, model.vocabulary)
-    assert found == pytest.approx(by_definition(text, model.p, model.vocabulary), **CLOSE)
+    assert found == approx(by_definition(text, model.p, model.vocabulary), **CLOSE)
     assert 0 <= found <= 1 + 1e-9
     if strings_up_to(len(model.vocabulary), len(text)) <= _FEW:
         starts, equals = by_enumeration(text, model.p, model.vocabulary)
-        assert found == pytest.approx(starts, **CLOSE)
+        assert found == approx(starts, **CLOSE)
         ended = string_probability(text, model.p, model.vocabulary)
-        assert ended == pytest.approx(equals, **CLOSE)
+        assert ended == approx(equals, **CLOSE)
 
 
 @given(cases())
@@ -58,7 +59,7 @@ def test_members_are_those_of_equation_12(case: Case):
         assert member.raw == model.vocabulary.decode(member.tokens)
         assert member.raw.startswith(text)
         weights = [model.p(member.tokens[:n])[id] for n, id in enumerate(member.tokens)]
-        assert member.p == pytest.approx(math.prod(weights), **CLOSE)
+        assert member.p == approx(math.prod(weights), **CLOSE)
         if text:
             shorter = model.vocabulary.decode(member.tokens[:-1])
             assert text.startswith(shorter)
@@ -94,13 +95,13 @@ def test_next_bytes_are_ratios_and_sum_to_one(case: Case):
             next_character_probability(text, model.p, model.vocabulary)
         return
     found = next_character_probability(text, model.p, model.vocabulary)
-    assert found.sum() == pytest.approx(1, rel=1e-9)
+    assert found.sum() == approx(1, rel=1e-9)
     ended = string_probability(text, model.p, model.vocabulary)
-    assert found[256] == pytest.approx(ended / total, **CLOSE)
+    assert found[256] == approx(ended / total, **CLOSE)
     letters = set(b"".join(model.index.sorted))
     for byte in letters:
         longer = prefix_probability(text + bytes([byte]), model.p, model.vocabulary)
-        assert found[byte] == pytest.approx(longer / total, **CLOSE)
+        assert found[byte] == approx(longer / total, **CLOSE)
     others = np.setdiff1d(np.arange(256), list(letters))
     assert not found[others].any()
 
@@ -118,7 +119,7 @@ def test_the_chain_rule(case: Case):
         symbol = text[at] if at < len(text) else 256
         probabilities = next_character_probability(text[:at], model.p, model.vocabulary)
         steps *= probabilities[symbol]
-    assert steps == pytest.approx(whole, **CLOSE)
+    assert steps == approx(whole, **CLOSE)
 
 
 @given(cases(largest=100), st.integers(1, 4))
@@ -140,13 +141,13 @@ def test_pruning_only_loses(case: Case, k: int):
 def test_probabilities_come_from_the_engine(case: Case):
     p = conditional(case.model.lm)
     for member in enum_cover(case.text, p, case.model.vocabulary)[:5]:
-        assert p(member.tokens) == pytest.approx(case.model.p(member.tokens), rel=1e-12)
+        assert p(member.tokens) == approx(case.model.p(member.tokens), rel=1e-12)
 
 
 def test_by_hand():
     model = by_hand()
     members = {m.tokens: m.p for m in enum_cover(b"aba", model.p, model.vocabulary)}
-    assert members == pytest.approx(
+    assert members == approx(
         {
             (4,): 0.05,  # aba
             (0, 1, 0): 0.3 * 0.5 * 0.4,  # a b a
@@ -162,17 +163,17 @@ def test_by_hand():
     )
     assert covering_size(model.index, b"aba") == 9
     total = prefix_probability(b"aba", model.p, model.vocabulary)
-    assert total == pytest.approx(0.05 + 0.105 + 0.24, rel=1e-12)
+    assert total == approx(0.05 + 0.105 + 0.24, rel=1e-12)
     found = next_character_probability(b"aba", model.p, model.vocabulary)
     ended = 0.05 * 0.2 + (0.06 + 0.15) * 0.1
-    assert found[256] == pytest.approx(ended / total, rel=1e-12)
+    assert found[256] == approx(ended / total, rel=1e-12)
 
 
 def test_empty_text_and_a_byte_that_nothing_spells():
     model = table([b"a", b"b", b"\x00"], {(): [0.4, 0.2, 0.3, 0.1]})
     assert prefix_probability(b"", model.p, model.vocabulary) == 1
-    assert string_probability(b"", model.p, model.vocabulary) == pytest.approx(0.1)
-    assert prefix_probability(b"\x00a", model.p, model.vocabulary) == pytest.approx(0.12)
+    assert string_probability(b"", model.p, model.vocabulary) == approx(0.1)
+    assert prefix_probability(b"\x00a", model.p, model.vocabulary) == approx(0.12)
     assert enum_cover(b"az", model.p, model.vocabulary) == []
     assert by_enumeration(b"az", model.p, model.vocabulary) == (0, 0)
     with pytest.raises(ZeroProbabilityError, match="'az'"):

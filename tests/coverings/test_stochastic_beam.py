@@ -6,7 +6,6 @@ import math
 from itertools import pairwise
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +14,7 @@ from charwise.coverings.reference import prefix_probability
 from charwise.coverings.stochastic_beam import inclusion, log_estimates, thinned
 from charwise.surprisal.audit import mean_of_logs
 from models import CLOSE, Case, Model, cases, examples, random_lm, table, two_ways
+from near import approx
 
 
 def estimates(model: Model, text: bytes, beams: int, k: int, seed: int) -> np.ndarray:
@@ -28,7 +28,7 @@ def estimates(model: Model, text: bytes, beams: int, k: int, seed: int) -> np.nd
 def test_with_room_for_all_it_is_the_oracle(case: Case):
     truth = prefix_probability(case.text, case.model.p, case.model.vocabulary)
     found = estimates(case.model, case.text, 2, 400, seed=1)
-    assert found == pytest.approx([truth, truth], **CLOSE)
+    assert found == approx([truth, truth], **CLOSE)
 
 
 @given(cases(), st.integers(1, 3), st.integers(0, 2**32 - 1))
@@ -39,7 +39,7 @@ def test_the_mean_of_many_is_near_the_oracle(case: Case, k: int, seed: int):
     found = estimates(case.model, case.text, 400, k, seed)
     error = found.std(ddof=1) / math.sqrt(len(found))
     # What one beam in 400 would see at most half of the time adds to the doubt.
-    assert found.mean() == pytest.approx(truth, rel=0.05, abs=5 * error + 1e-290)
+    assert found.mean() == approx(truth, rel=0.05, abs=5 * error + 1e-290)
 
 
 def test_z_scores_are_standard():
@@ -53,7 +53,7 @@ def test_z_scores_are_standard():
         found = estimates(model, text, 200, 2, seed)
         scores.append((found.mean() - truth) / (found.std(ddof=1) / math.sqrt(200)))
     assert abs(np.mean(scores)) < 4 / math.sqrt(60)
-    assert 60 * np.var(scores) == pytest.approx(60, abs=4 * math.sqrt(2 * 60))  # χ² of 60
+    assert 60 * np.var(scores) == approx(60, abs=4 * math.sqrt(2 * 60))  # χ² of 60
 
 
 @given(st.lists(st.floats(1e-6, 1.0), min_size=2, max_size=20), st.integers(1, 19))
@@ -62,11 +62,11 @@ def test_chances_add_up_and_fall_with_size(sizes: list[float], k: int):
     if k >= len(sizes):
         return
     chances = inclusion(np.array(sizes), k)
-    assert chances.sum() == pytest.approx(k)
+    assert chances.sum() == approx(k)
     assert ((chances > 0) & (chances <= 1 + 1e-12)).all()
     uncertain = [(s, c) for s, c in zip(sizes, chances, strict=True) if c < 1 - 1e-9]
     for (size, chance), (other, others) in pairwise(uncertain):
-        assert chance / size == pytest.approx(others / other)
+        assert chance / size == approx(others / other)
     largest = max((s for s, _ in uncertain), default=0.0)
     assert all(s >= largest - 1e-12 for s, c in zip(sizes, chances, strict=True) if c > 1 - 1e-9)
 
@@ -82,8 +82,8 @@ def test_each_bundle_stays_as_often_as_its_chance_says():
     spread = np.sqrt(draws * chances * (1 - chances))
     assert (np.abs(counts - draws * chances) <= 5 * spread + 1e-9).all()
     for bundle in kept[:50]:
-        assert bundle.log_p == pytest.approx(logs[bundle.node] - math.log(chances[bundle.node]))
-        assert bundle.log_weight == pytest.approx(-math.log(chances[bundle.node]))
+        assert bundle.log_p == approx(logs[bundle.node] - math.log(chances[bundle.node]))
+        assert bundle.log_weight == approx(-math.log(chances[bundle.node]))
 
 
 def test_a_split_that_pays_when_it_comes_again_is_found():
@@ -106,7 +106,7 @@ def test_longer_contexts_than_the_window_are_no_members():
     """One token before the last: `abab` is [ab] and [ab], as nothing that follows [a] is bab."""
     rng = np.random.default_rng(1)
     found = log_estimates(two_ways().evaluated(), 0, b"abab", 2, 10, rng, deepest=1)
-    assert np.exp(found) == pytest.approx([0.3 * 0.3] * 2)
+    assert np.exp(found) == approx([0.3 * 0.3] * 2)
 
 
 def test_what_cannot_be_spelled_has_none():

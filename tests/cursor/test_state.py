@@ -29,6 +29,7 @@ from charwise.errors import (
     ZeroProbabilityError,
 )
 from models import CLOSE, Case, cases, close_logs, examples, log_of, table, two_ways
+from near import approx
 
 
 def exact(case: Case) -> CharLM:
@@ -39,7 +40,7 @@ def same(one: State, other: State) -> None:
     assert one.text == other.text
     assert one.whole == other.whole
     assert close_logs(one.logprob, other.logprob)
-    assert one.next().probs == pytest.approx(other.next().probs, **CLOSE)
+    assert one.next().probs == approx(other.next().probs, **CLOSE)
 
 
 def is_true(state: State, case: Case) -> None:
@@ -48,7 +49,7 @@ def is_true(state: State, case: Case) -> None:
     expected = log_of(prefix_probability(state.raw, p, vocabulary))
     assert close_logs(state.logprob, expected)
     truth = next_character_probability(state.raw, p, vocabulary)
-    assert state.next().probs == pytest.approx(truth, **CLOSE)
+    assert state.next().probs == approx(truth, **CLOSE)
     assert state.missing == 0
 
 
@@ -150,7 +151,7 @@ def test_light_bundles_count_when_nothing_else_goes_on():
     model = table([b"a", b"aab", b"c"], {(): [0.9, 1e-14, 0.1 - 2e-14, 1e-14]})
     lm = CharLM(model.lm, preset="exact")
     for state in (lm.state("aab"), lm.state("aa") + "b", lm.state("") + "a" + "a" + "b"):
-        assert state.logprob == pytest.approx(math.log(1e-14), rel=1e-12)
+        assert state.logprob == approx(math.log(1e-14), rel=1e-12)
         assert state.missing == 0
     dropped = CharLM(model.lm, preset="default").state("aa")
     assert 0 < dropped.missing < 1e-2
@@ -190,8 +191,8 @@ def test_canonical_before_the_last_tokens():
     assert state.raw == text
     # What is before it is conditioned on: only what comes after counts for logprob.
     after = lm.state(text[state.exact_from :])
-    assert state.logprob == pytest.approx(after.logprob, rel=1e-12)
-    assert state.next().probs == pytest.approx(after.next().probs, rel=1e-12)
+    assert state.logprob == approx(after.logprob, rel=1e-12)
+    assert state.next().probs == approx(after.next().probs, rel=1e-12)
     # Deleting further back than that begins anew.
     short = state - (len(text) - 4)
     assert short.exact_from == 0
@@ -209,10 +210,10 @@ def test_growing_for_long():
     assert state.raw == text
     assert state.exact_from > 0
     expected = CharLM(model.lm, preset="exact").next(text[-8:]).probs
-    assert state.next().probs == pytest.approx(expected, abs=5e-3)
+    assert state.next().probs == approx(expected, abs=5e-3)
     back = state - 100
     assert back.raw == text[:-100]
-    assert back.next().probs.sum() == pytest.approx(1)
+    assert back.next().probs.sum() == approx(1)
 
 
 # ---- copies and threads -------------------------------------------------------------------------
@@ -224,7 +225,7 @@ def test_copies():
     expected = (state + "b").next().probs
     for other in (copy.copy(state), copy.deepcopy(state), pickle.loads(pickle.dumps(state))):
         same(other, state)
-        assert (other + "b").next().probs == pytest.approx(expected, rel=1e-12)
+        assert (other + "b").next().probs == approx(expected, rel=1e-12)
         assert (other - 1).raw == b"ab"
     assert copy.copy(state) is state
 
@@ -236,7 +237,7 @@ def test_a_pickled_state_is_small():
     assert len(sent) < 2000
     back = pickle.loads(sent)
     assert back.shared.engine is lm.engine  # opened by name, once in a process
-    assert back.next().probs == pytest.approx(state.next().probs, abs=1e-4)
+    assert back.next().probs == approx(state.next().probs, abs=1e-4)
 
 
 @pytest.mark.parametrize("engine", ["ngram", "transformers"])
@@ -274,7 +275,7 @@ def test_completing_leaves_a_state_as_it_was():
     state = lm.state("import nump")
     charwise.cursor.generation.complete(state, n=3, max_new_bytes=20)
     "".join(charwise.cursor.generation.stream(state, max_new_bytes=20))
-    assert (state + "y").next().probs == pytest.approx(expected, abs=1e-5)
+    assert (state + "y").next().probs == approx(expected, abs=1e-5)
     assert (state + "y" - 3 + "u").text == "import nuu"
 
 
@@ -287,12 +288,12 @@ def test_repr():
 
 def test_asking_a_distribution():
     nxt = CharLM(two_ways().lm, preset="exact").next("")
-    assert nxt["a"] == nxt[b"a"] == nxt[97] == pytest.approx(0.7)
-    assert nxt.eos == nxt[256] == pytest.approx(0.1)
-    assert nxt.top(3)[0] == ("a", pytest.approx(0.7))
+    assert nxt["a"] == nxt[b"a"] == nxt[97] == approx(0.7)
+    assert nxt.eos == nxt[256] == approx(0.1)
+    assert nxt.top(3)[0] == ("a", approx(0.7))
     assert [name for name, _ in nxt.top(3)] == ["a", "b", "<eos>"]
-    assert nxt.entropy == pytest.approx(-sum(p * math.log2(p) for p in (0.7, 0.2, 0.1)))
-    assert nxt.logprobs[97] == pytest.approx(math.log(0.7))
+    assert nxt.entropy == approx(-sum(p * math.log2(p) for p in (0.7, 0.2, 0.1)))
+    assert nxt.logprobs[97] == approx(math.log(0.7))
     assert nxt.logprobs[0] == -math.inf
     for wrong in ("ab", "", "é", 257, -1, b""):
         with pytest.raises(SettingError):
@@ -328,7 +329,7 @@ def test_a_window_of_few_tokens_takes_what_fits(window: int):
     assert state.shared.length(0) < window
     for key in "e(3):\n":
         state = state + key
-        assert state.next().probs.sum() == pytest.approx(1)
+        assert state.next().probs.sum() == approx(1)
     assert state.raw == text.encode() + b"e(3):\n"
     if window >= 20:
         assert lm.state("import nump").next().top(1)[0][0] == "y"

@@ -29,6 +29,7 @@ from charwise.evaluation.healed import walk_healed
 from charwise.evaluation.methods import walk_beam, walk_canonical, walk_rounds
 from charwise.known_text.effort import PRESETS
 from models import Case, Model, by_hand, cases, examples, random_lm, spelled, table
+from near import approx
 
 TEXT = b'def main():\n    raise ValueError("na\xc3\xafve")\n'
 
@@ -80,8 +81,8 @@ def test_token_healing_is_appendix_f_at_every_byte(case: Case):
     walk = walk_healed(lm, text, distributions=True)
     assert walk.distributions is not None
     for t, row in enumerate(expected):
-        assert walk.distributions[t] == pytest.approx(row, rel=1e-9, abs=1e-12)
-        assert walk.logprobs[t] == pytest.approx(math.log(row[text[t]]), rel=1e-9, abs=1e-9)
+        assert walk.distributions[t] == approx(row, rel=1e-9, abs=1e-12)
+        assert walk.logprobs[t] == approx(math.log(row[text[t]]), rel=1e-9, abs=1e-9)
     assert (walk_healed(lm, text).logprobs == walk.logprobs).all()
 
 
@@ -96,7 +97,7 @@ def test_token_healing_slides_over_long_texts():
         walk_healed(CharLM(random_lm(vocabulary, 2, 5, window=window)), text)
         for window in (None, 120)
     )
-    assert windows.logprobs == pytest.approx(whole.logprobs, rel=1e-12)
+    assert windows.logprobs == approx(whole.logprobs, rel=1e-12)
     assert windows.calls > whole.calls
     assert whole.contexts < 3 * len(text)
 
@@ -117,7 +118,7 @@ def test_the_canonical_baseline_books_tokens_on_their_first_bytes(case: Case):
         expected[at] = math.log(p) if p else -math.inf
         at += model.index.length(id)
     walk = walk_canonical(CharLM(model.lm), text)
-    assert walk.logprobs == pytest.approx(expected, rel=1e-9, abs=1e-9)
+    assert walk.logprobs == approx(expected, rel=1e-9, abs=1e-9)
 
 
 @given(cases())
@@ -130,7 +131,7 @@ def test_the_distributions_of_rounds_are_those_of_the_definition(case: Case):
     assert walk.distributions is not None
     for t, row in enumerate(walk.distributions):
         truth = next_character_probability(text[:t], model.p, model.vocabulary)
-        assert row == pytest.approx(truth, rel=1e-9, abs=1e-12)
+        assert row == approx(truth, rel=1e-9, abs=1e-12)
 
 
 def test_an_implied_space_is_no_byte_of_the_text():
@@ -150,7 +151,7 @@ def test_an_implied_space_is_no_byte_of_the_text():
         assert walk.logprobs.shape == (2,)
         assert walk.distributions.shape == (2, 257)
     for walk in walks[:2]:
-        assert walk.logprobs == pytest.approx(score.logprobs, rel=1e-9)
+        assert walk.logprobs == approx(score.logprobs, rel=1e-9)
 
 
 # --- the report ---------------------------------------------------------------------------------
@@ -177,10 +178,10 @@ def test_what_is_averaged(report: benches.Report):
     assert found.bits_per_byte is not None
     distances = js_distance(fast.distributions, reference.distributions)
     errors = abs(fast.logprobs - reference.logprobs) / math.log(2)
-    assert found.js_distance.value == pytest.approx(distances.mean(), rel=1e-6)
-    assert found.surprisal_error.value == pytest.approx(errors.mean(), rel=1e-6)
-    assert found.bits_per_byte.value == pytest.approx(fast.bits_per_byte, rel=1e-6)
-    assert found.contexts_per_byte == pytest.approx(fast.contexts / len(TEXT))
+    assert found.js_distance.value == approx(distances.mean(), rel=1e-6)
+    assert found.surprisal_error.value == approx(errors.mean(), rel=1e-6)
+    assert found.bits_per_byte.value == approx(fast.bits_per_byte, rel=1e-6)
+    assert found.contexts_per_byte == approx(fast.contexts / len(TEXT))
 
 
 def test_every_method_is_there_with_its_intervals(report: benches.Report):
@@ -217,24 +218,24 @@ def test_the_seed_makes_the_intervals_again(report: benches.Report):
         benches.bench(lm, TEXT, only, benches.beam(8), repeat=1, seed=seed).results[0]
         for seed in (0, 1)
     )
-    assert again.js_distance == pytest.approx(report.results[0].js_distance, rel=1e-6)
+    assert again.js_distance == approx(report.results[0].js_distance, rel=1e-6)
     assert other.js_distance is not None
     assert again.js_distance is not None
-    assert other.js_distance.value == pytest.approx(again.js_distance.value, rel=1e-6)
+    assert other.js_distance.value == approx(again.js_distance.value, rel=1e-6)
     assert other.js_distance.low != again.js_distance.low
 
 
 def test_a_method_that_fails_says_why():
     """The token `ab` is canonical, and impossible: healing and the canonical tokens end there."""
     model = table([b"a", b"b", b"c", b"ab"], {(): [0.4, 0.3, 0.2, 0.0, 0.1]})
-    assert prefix_probability(b"abc", model.p, model.vocabulary) == pytest.approx(0.4 * 0.3 * 0.2)
+    assert prefix_probability(b"abc", model.p, model.vocabulary) == approx(0.4 * 0.3 * 0.2)
     candidates = benches.methods([1], [0.0], ["exact"])
     report = benches.bench(CharLM(model.lm), b"abc", candidates, benches.beam(4), repeat=1)
     beam, exact, healed, canonical, _ = report.results
     for result in (beam, exact):
         assert not result.failed
         assert result.bits_per_byte is not None
-        assert result.bits_per_byte.value == pytest.approx(-math.log2(0.4 * 0.3 * 0.2) / 3)
+        assert result.bits_per_byte.value == approx(-math.log2(0.4 * 0.3 * 0.2) / 3)
     for result in (healed, canonical):
         assert "probability zero" in result.failed
         assert result.bits_per_byte is result.bytes_per_second is None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-import pytest
 from hypothesis import given
 
 from charwise.coverings.bundles import next_byte_masses
@@ -12,6 +11,7 @@ from charwise.coverings.reference import enum_cover, prefix_probability
 from charwise.errors import TokenizationError
 from charwise.evaluation.healed import heal
 from models import CLOSE, Case, cases, close_logs, examples, log_of, spelled, table, two_ways
+from near import approx
 
 
 @given(cases())
@@ -41,7 +41,7 @@ def test_its_members_are_those_of_equation_43(case: Case) -> None:
     members = {(*stem, id): weight * float(model.p(stem)[id]) for id in ids}
     covering = {m.tokens: m.p for m in enum_cover(text, model.p, model.vocabulary)}
     assert members.keys() <= covering.keys()
-    assert members == pytest.approx({tokens: covering[tokens] for tokens in members}, **CLOSE)
+    assert members == approx({tokens: covering[tokens] for tokens in members}, **CLOSE)
     total = math.fsum(members.values())
     assert total <= prefix_probability(text, model.p, model.vocabulary) * (1 + 1e-12)
     assert close_logs(bundle.log_p + log_of(weight), log_of(total))
@@ -50,8 +50,8 @@ def test_its_members_are_those_of_equation_43(case: Case) -> None:
 def test_it_misses_the_other_spellings() -> None:
     model = two_ways()
     [healed] = heal(model.evaluated(), [b"ab"])
-    assert math.exp(healed.bundles[0].log_p) == pytest.approx(0.3)
-    assert prefix_probability(b"ab", model.p, model.vocabulary) == pytest.approx(0.3 + 0.08)
+    assert math.exp(healed.bundles[0].log_p) == approx(0.3)
+    assert prefix_probability(b"ab", model.p, model.vocabulary) == approx(0.3 + 0.08)
 
 
 def test_a_text_that_nothing_can_follow() -> None:
@@ -74,4 +74,4 @@ def test_many_texts_in_one_call() -> None:
         alone = model.evaluated()
         masses = [next_byte_masses(*each)[0] for each in ((rows, healed.bundles),)]
         [expected] = heal(alone, [text])
-        assert masses[0] == pytest.approx(next_byte_masses(alone, expected.bundles)[0])
+        assert masses[0] == approx(next_byte_masses(alone, expected.bundles)[0])

@@ -14,6 +14,7 @@ from charwise.coverings.reference import prefix_probability
 from charwise.errors import ContextLengthError, SettingError
 from charwise.known_text.effort import Effort
 from models import Model, random_lm, two_ways
+from near import approx
 
 
 def test_of_repeats_finds_what_a_beam_of_rules_may_lose():
@@ -35,7 +36,7 @@ def test_with_a_context_it_is_the_conditional_probability():
     score = lm.score(b"aab", context=b"ab", preset=Effort(0.0, 1.0))
     audit = score.audit(16, seed=2)  # two contexts a beam, of up to five
     assert abs(np.exp(audit.logprob) / (whole / given) - 1) < 5 * audit.error < 1
-    assert audit.scored == pytest.approx(np.log(whole / given), abs=1e-9)
+    assert audit.scored == approx(np.log(whole / given), abs=1e-9)
     assert audit.difference == audit.scored - audit.logprob
 
 

@@ -29,6 +29,7 @@ from charwise.known_text.effort import (
 from charwise.known_text.ranges import KnownText
 from charwise.known_text.rounds import Rounds
 from models import Case, Model, cases, examples, table
+from near import approx
 
 logs = st.floats(-50, 0) | st.just(-math.inf)
 
@@ -50,7 +51,7 @@ def test_hindsight_is_its_definition(values: list[float]):
             if math.isfinite(later)
         ]
         expected.append(math.exp(max([0.0, *rises])))
-    assert hindsight(np.array(values)) == pytest.approx(expected)
+    assert hindsight(np.array(values)) == approx(expected)
 
 
 @given(st.lists(st.integers(0, 1), max_size=20), st.lists(st.integers(0, 1), max_size=20))
@@ -75,8 +76,8 @@ def test_a_surprise_brings_back_what_was_too_light(monkeypatch):
     assert model.vocabulary.encode(text) == [1, 4]
     truth = prefix_probability(text, model.p, model.vocabulary)
     lm = CharLM(model.lm, preset=Effort(theta=1e-2, gamma=0.5))
-    assert lm.score(text).logprobs.sum() == pytest.approx(math.log(truth), abs=1e-2)
-    assert lm.prefix_logprob(text) == pytest.approx(math.log(truth), abs=1e-2)
+    assert lm.score(text).logprobs.sum() == approx(math.log(truth), abs=1e-2)
+    assert lm.prefix_logprob(text) == approx(math.log(truth), abs=1e-2)
     monkeypatch.setattr(charwise.known_text.effort, "NATS_A_BYTE", 100.0)
     assert lm.score(text).logprobs.sum() < math.log(truth) - 5
 
@@ -138,7 +139,7 @@ def test_what_weighs_little_and_decides_is_kept_by_its_rank():
     by_share = CharLM(model.lm, preset=Effort(1e-2, 1.0)).score(text).logprobs.sum()
     by_rank = CharLM(model.lm, preset=Effort(1e-2, 1.0, width=2)).score(text).logprobs.sum()
     assert by_share < truth - 5
-    assert by_rank == pytest.approx(truth, abs=1e-6)
+    assert by_rank == approx(truth, abs=1e-6)
 
 
 @given(cases())
@@ -157,7 +158,7 @@ def test_a_width_makes_sums_no_smaller(case: Case):
         else:
             found.append(math.exp(score.logprobs.sum()))
     assert all(some <= truth * (1 + 1e-9) for some in found)
-    assert found[-1] == pytest.approx(truth, rel=1e-6)
+    assert found[-1] == approx(truth, rel=1e-6)
 
 
 def test_the_cursor_has_tolerances_of_its_own():

@@ -176,6 +176,20 @@ def test_estimates_by_hand():
     assert (alone > byte_errors(logs, logs, none, np.array([0.1, 0.1, 0.1]))).all()
 
 
+def test_estimates_are_finite_and_where_the_shares_are():
+    logs, none = np.array([0.0, -1.0, -3.0]), np.zeros(3)
+    later = byte_errors(logs, logs, none, np.array([0.0, 0.1, 0.0]))
+    assert later[0] == 0 < later[1]
+    assert (byte_errors(logs, logs, np.array([0.0, 0.1, 0.0]), none)[:2] > 0).tolist() == [
+        False,
+        True,
+    ]
+    # A step that found the first way changed what was no number: that says nothing.
+    impossible = np.array([0.0, -math.inf, -math.inf])
+    for before, after in ((impossible, logs), (logs, impossible)):
+        assert byte_errors(before, after, none, none).tolist() == [0, 0]
+
+
 def test_a_limit_is_said():
     lm = charwise.load()
     assert not lm.score("import os").limited

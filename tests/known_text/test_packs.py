@@ -24,6 +24,7 @@ from charwise.known_text.rounds import Rounds
 from charwise.known_text.windows import Text
 from charwise.tokens.prompts import split
 from models import Model, examples, models, table, texts
+from near import approx
 
 
 @st.composite
@@ -45,9 +46,9 @@ def test_a_pack_gives_the_oracles_numbers(company: tuple[Model, list[bytes]], si
         scores = lm.scores(found, end=True)
     for text, score in zip(found, scores, strict=True):
         expected = prefix_probability(text, model.p, model.vocabulary)
-        assert np.exp(score.logprobs.sum()) == pytest.approx(expected, rel=1e-9)
+        assert np.exp(score.logprobs.sum()) == approx(expected, rel=1e-9)
         alone = lm.score(text, end=True)
-        assert score.end_logprob == pytest.approx(alone.end_logprob, rel=1e-9, abs=1e-9)
+        assert score.end_logprob == approx(alone.end_logprob, rel=1e-9, abs=1e-9)
         assert (score.contexts, score.text) == (alone.contexts, alone.text)
 
 
@@ -132,7 +133,7 @@ def test_real_texts_after_contexts_and_special_tokens():
     for prompt, context, packed in zip(prompts, contexts, together, strict=True):
         alone = lm.score(prompt, context=context)
         assert packed.text == alone.text
-        assert packed.logprobs == pytest.approx(alone.logprobs, abs=5e-3)
+        assert packed.logprobs == approx(alone.logprobs, abs=5e-3)
         assert packed.token_ends.tolist() == alone.token_ends.tolist()
 
 

@@ -14,6 +14,7 @@ from charwise import SortedVocabulary, Vocabulary
 from charwise.known_text.ranges import KnownText
 from conftest import Data
 from models import Case, cases, examples
+from near import approx
 
 
 def ranges_along(index: SortedVocabulary, text: bytes) -> list[tuple[int, int]]:
@@ -63,10 +64,10 @@ def check(index: SortedVocabulary, text: bytes, positions: list[int], rows: np.n
         logs = torch.from_numpy(np.log(rows))
     masses = known.starting(logs, places)
     assert masses.shape == (len(positions), known.lo.shape[1])
-    assert known_on_device(known, logs, places) == pytest.approx(masses, rel=1e-12, abs=1e-300)
+    assert known_on_device(known, logs, places) == approx(masses, rel=1e-12, abs=1e-300)
     for row, at in enumerate(positions):
         starting = masses_along(index, np.exp(logs[row].numpy()), text[at:])
-        assert masses[row, : len(starting)] == pytest.approx(starting, rel=1e-12, abs=1e-300)
+        assert masses[row, : len(starting)] == approx(starting, rel=1e-12, abs=1e-300)
         assert not masses[row, len(starting) :].any()
 
 
@@ -116,7 +117,7 @@ def test_small_masses_beside_large_ones():
     index = SortedVocabulary(Vocabulary.from_bytes([b"a", b"ab", b"abc", b"b"]))
     rows = np.array([[1.0, 1e-30, 1e-60, 1e-10]])
     masses = KnownText.of(b"abc", index).starting(torch.from_numpy(rows).log(), np.array([0]))
-    assert masses[0] == pytest.approx([1.0, 1e-30, 1e-60], rel=1e-12)
+    assert masses[0] == approx([1.0, 1e-30, 1e-60], rel=1e-12)
 
 
 def test_float32_rows_are_summed_in_float64():
@@ -124,7 +125,7 @@ def test_float32_rows_are_summed_in_float64():
     logs = torch.from_numpy(np.linspace(-9, -1, 200)).float()[None]
     masses = KnownText.of(b"a", index).starting(logs, np.array([0]))
     assert masses.dtype == np.float64
-    assert masses[0, 0] == pytest.approx(np.exp(logs[0].double().numpy()).sum(), rel=1e-14)
+    assert masses[0, 0] == approx(np.exp(logs[0].double().numpy()).sum(), rel=1e-14)
 
 
 def test_real_vocabularies(data: Data):
@@ -142,5 +143,5 @@ def test_real_vocabularies(data: Data):
         masses = known.starting(logs, positions)
         for row, at in enumerate(positions):
             starting = masses_along(index, np.exp(logs[row].numpy()), text[at:])
-            assert masses[row, : len(starting)] == pytest.approx(starting, rel=1e-12)
+            assert masses[row, : len(starting)] == approx(starting, rel=1e-12)
             assert not masses[row, len(starting) :].any()

@@ -25,6 +25,7 @@ from charwise.known_text.lattice import Branch, Vertex, Wanted
 from charwise.known_text.ranges import KnownText
 from charwise.known_text.rounds import Rounds
 from models import Case, cases, examples, table
+from near import approx
 
 
 @given(cases(), st.sampled_from((1, 2, 3)))
@@ -42,11 +43,11 @@ def test_portions_change_no_number(case: Case, portion: int):
         patch.setattr(charwise.known_text.rounds, "LEAST", 1)
         cut = lm.score(text)
         distributions = walk_rounds(lm, text, PRESETS["exact"], distributions=True).distributions
-    assert cut.logprobs == pytest.approx(whole.logprobs, rel=1e-9, abs=1e-9)
+    assert cut.logprobs == approx(whole.logprobs, rel=1e-9, abs=1e-9)
     assert distributions is not None
     for t in range(len(text)):
         expected = next_character_probability(text[:t], model.p, model.vocabulary)
-        assert distributions[t] == pytest.approx(expected, rel=1e-9, abs=1e-12)
+        assert distributions[t] == approx(expected, rel=1e-9, abs=1e-12)
 
 
 @given(cases())
@@ -58,10 +59,10 @@ def test_a_wide_beam_and_exact_rounds_walk_alike(case: Case):
     lm = CharLM(model.lm, preset="exact")
     beam = walk_beam(lm, text, 10_000, distributions=True)
     rounds = walk_rounds(lm, text, PRESETS["exact"], distributions=True)
-    assert beam.logprobs == pytest.approx(rounds.logprobs, rel=1e-9, abs=1e-9)
+    assert beam.logprobs == approx(rounds.logprobs, rel=1e-9, abs=1e-9)
     assert beam.distributions is not None
     assert rounds.distributions is not None
-    assert js_distance(beam.distributions, rounds.distributions) == pytest.approx(0, abs=1e-6)
+    assert js_distance(beam.distributions, rounds.distributions) == approx(0, abs=1e-6)
 
 
 # ---- what a round evaluates ---------------------------------------------------------------------
@@ -87,16 +88,16 @@ def test_a_share_goes_on_as_that_of_the_heaviest_context():
     rounds = started(Effort(1e-3, 0.5))
     at = np.exp(rounds.lattice.log_prefix)
     # Over the canonical contexts only: what starts with "a", and then [ab].
-    assert at == pytest.approx([1, 0.7, 0.3, 0.21, 0.09, 0.063, 0.027])
+    assert at == approx([1, 0.7, 0.3, 0.21, 0.09, 0.063, 0.027])
     # After "ab" the text goes on with all of 0.3, of which [ab] is all: nothing is lost.
-    assert rounds._continued(0.5, 2, 2) == (pytest.approx(0.5), 4)
+    assert rounds._continued(0.5, 2, 2) == (approx(0.5), 4)
     # [a] leads into the middle of a canonical token: 0.4 of the mass, where 0.7 is.
-    assert rounds._continued(0.5, 2, 0) == (pytest.approx(0.5 * 0.4 / 0.7), 3)
+    assert rounds._continued(0.5, 2, 0) == (approx(0.5 * 0.4 / 0.7), 3)
     assert rounds._continued(0.5, 3, 1) == (0.0, 4)  # no context ends at 3
     assert rounds._continued(0.5, 6, 2) == (0.0, 8)  # beyond the text
     # A lighter context beside it, after which nothing follows, has no say.
     rounds.lattice.at[2].insert(0, Vertex(node=0, position=2, tail=None, depth=1))
-    assert rounds._continued(0.5, 2, 2) == (pytest.approx(0.5), 4)
+    assert rounds._continued(0.5, 2, 2) == (approx(0.5), 4)
 
 
 def test_lookahead_goes_along_the_canonical_tokens():
@@ -147,7 +148,7 @@ def test_lookahead_saves_calls_and_changes_no_number():
     few = lm.score(text, preset=effort)
     many = lm.score(text, preset=effort._replace(lookahead=0))
     assert few.calls < many.calls / 2
-    assert few.logprobs == pytest.approx(many.logprobs, abs=1e-3)
+    assert few.logprobs == approx(many.logprobs, abs=1e-3)
 
 
 def test_weight_is_lent_to_who_agrees_longest_and_of_those_to_the_heaviest():
@@ -175,9 +176,9 @@ def test_what_is_lent_by_hand():
     """[a b] weighs 0.08 where [ab] weighs 0.3, and lends it; [a] is the better part at 1."""
     model = table([b"a", b"b", b"ab"], {(): [0.4, 0.2, 0.3, 0.1]})
     score = CharLM(model.lm).score(b"aba", preset=Effort(0.5, 0.5))
-    assert score.lent == pytest.approx([0, 0.08 / 0.38, 0])
+    assert score.lent == approx([0, 0.08 / 0.38, 0])
     assert not score.missing.any()
-    assert np.exp(score.logprobs) == pytest.approx([0.7, 0.38 / 0.7, 0.7])
+    assert np.exp(score.logprobs) == approx([0.7, 0.38 / 0.7, 0.7])
     assert score.contexts == 3
     assert not CharLM(model.lm).score(b"aba", preset=Effort(0.1, 0.5)).lent.any()
 
@@ -193,7 +194,7 @@ def test_lending_between_contexts_that_go_on_alike_is_exact(case: Case, theta: f
     lm = CharLM(model.lm)
     every = lm.score(text, preset="exact")
     some = lm.score(text, preset=Effort(theta, 0.5, 0, first=0.0))
-    assert some.logprobs == pytest.approx(every.logprobs, rel=1e-9, abs=1e-9)
+    assert some.logprobs == approx(every.logprobs, rel=1e-9, abs=1e-9)
     assert not some.missing.any()
     assert some.lent.any() or some.contexts >= every.contexts
     assert (some.lent <= 1).all()
@@ -244,7 +245,7 @@ def test_the_size_of_calls_changes_no_number(case: Case, contexts: int):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(charwise.known_text.calls, "_LOGITS", 4 * model.vocabulary.width * contexts)
         cut = lm.score(text, end=True)
-    assert cut.logprobs == pytest.approx(whole.logprobs, rel=1e-9, abs=1e-9)
+    assert cut.logprobs == approx(whole.logprobs, rel=1e-9, abs=1e-9)
     assert cut.contexts == whole.contexts
     assert cut.calls >= (whole.contexts - 1) / contexts
 
@@ -262,7 +263,7 @@ def test_plain_perplexity_is_that_of_the_canonical_tokens():
     with torch.inference_mode():
         logs = model(torch.tensor([ids])).logits[0].log_softmax(-1)
     expected = logs[range(len(ids) - 1), ids[1:]].sum().item()
-    assert walk.logprobs.sum() == pytest.approx(expected, abs=1e-3)
+    assert walk.logprobs.sum() == approx(expected, abs=1e-3)
     # Summing over all tokenizations can only add.
     assert lm.score(text, preset="accurate").logprobs.sum() >= walk.logprobs.sum() - 1e-3
 

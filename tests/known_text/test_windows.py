@@ -20,6 +20,7 @@ from charwise.known_text.effort import PRESETS
 from charwise.known_text.windows import Stretch, Text, plan, score_text
 from charwise.tokens.prompts import split
 from models import Case, Model, cases, close_logs, examples, model_of, table
+from near import approx
 
 
 def with_window(model: Model, window: int) -> NgramLM:
@@ -39,7 +40,7 @@ def test_a_text_all_of_whose_encodings_fit_is_exact(case: Case, end: bool):
     assert close_logs(score.logprobs.sum(), math.log(truth))
     assert not score.missing.any()
     [packed, _] = lm.scores([text, text], end=end)
-    assert packed.logprobs == pytest.approx(score.logprobs, rel=1e-9, abs=1e-9)
+    assert packed.logprobs == approx(score.logprobs, rel=1e-9, abs=1e-9)
     if end:
         whole = string_probability(text, model.p, model.vocabulary)
         assert close_logs(lm.logprob(text), math.log(whole) if whole else -math.inf)
@@ -96,7 +97,7 @@ def test_sliding_over_a_tiny_window(window: int, order: int):
     score = CharLM(engine, preset="exact").score(text)
     for part in parts:
         truth = np.diff(truth_of(model, part, text, window))[part.scored - part.begin :]
-        assert score.logprobs[part.scored : part.stop] == pytest.approx(truth, abs=1e-9)
+        assert score.logprobs[part.scored : part.stop] == approx(truth, abs=1e-9)
 
 
 def test_only_where_nothing_fits_it_is_refused():
@@ -104,14 +105,14 @@ def test_only_where_nothing_fits_it_is_refused():
     end = model.vocabulary.end_ids[0]
     lm = CharLM(with_window(model, 6), preset="exact")
     # One token after a prompt that fills the window, but not its end.
-    assert np.exp(lm.score([*[end] * 6, "a"]).logprobs) == pytest.approx([0.7])
+    assert np.exp(lm.score([*[end] * 6, "a"]).logprobs) == approx([0.7])
     with pytest.raises(ContextLengthError, match=r"6 tokens.* leaves room for 0 tokens.* of 6"):
         lm.score([*[end] * 6, "a"], end=True)
-    assert lm.score([*[end] * 5, "a"], end=True).end_logprob == pytest.approx(math.log(0.1 * 4 / 7))
+    assert lm.score([*[end] * 5, "a"], end=True).end_logprob == approx(math.log(0.1 * 4 / 7))
     # A text that ends inside a token needs the context of all its canonical tokens.
     partial = table([b"a", b"bc"], {(): [0.5, 0.3, 0.2]})
     exact = CharLM(with_window(partial, 3), preset="exact").score("aab")
-    assert np.exp(exact.logprobs) == pytest.approx([0.5, 0.5, 0.3])
+    assert np.exp(exact.logprobs) == approx([0.5, 0.5, 0.3])
     with pytest.raises(ContextLengthError, match=r"leaves room for 1 tokens"):
         CharLM(with_window(partial, 2)).score("aab")
     # Two tokens slide with one of them to condition on; one does not.
@@ -138,9 +139,9 @@ def test_a_transformer_with_a_tiny_window(window: int):
     score = lm.score(text, end=True)
     p = conditional(engine)
     truth = [prefix_probability(text[:t], p, vocabulary) for t in range(len(text) + 1)]
-    assert score.logprobs == pytest.approx(np.diff(np.log(truth)), abs=1e-4)
+    assert score.logprobs == approx(np.diff(np.log(truth)), abs=1e-4)
     whole = string_probability(text, p, vocabulary)
-    assert lm.logprob(text) == pytest.approx(math.log(whole), abs=1e-4)
+    assert lm.logprob(text) == approx(math.log(whole), abs=1e-4)
     # Longer than the window: slid over, window by window.
     # What repeats is tried in more tokens than the canonical ones: they must leave room to go on.
     index = SortedVocabulary(vocabulary)

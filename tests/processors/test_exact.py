@@ -34,6 +34,7 @@ from charwise.healing import cut
 from charwise.models import EMBEDDED
 from charwise.processors.transformers import exact
 from charwise.processors.transformers.generate import index_of
+from near import approx
 
 PROMPTS = ["return isinst", "for i in rang", "import nump", "class Nod", "x = ", "def f(self, val"]
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
@@ -111,7 +112,7 @@ def test_answers_are_the_models(kind, known, monkeypatch):
         for (at, question, found), (expected_at, tokens) in zip(answers, contexts, strict=True):
             assert (at, question.context) == (expected_at, tokens)
             logits = model(torch.tensor([[*kept[at], *tokens]])).logits[0, -1]
-            assert found == pytest.approx(logits.log_softmax(-1)[ids].numpy(), abs=1e-4)
+            assert found == approx(logits.log_softmax(-1)[ids].numpy(), abs=1e-4)
 
 
 def test_members_are_those_of_the_exact_engine():
@@ -134,7 +135,7 @@ def test_members_are_those_of_the_exact_engine():
         logs = dict(zip(map(members.token_ids, range(len(members))), members.logprobs, strict=True))
         for member in covering.top(8):
             if member.logprob > total + math.log(2e-3):
-                assert logs[member.token_ids] == pytest.approx(member.logprob, abs=2e-3)
+                assert logs[member.token_ids] == approx(member.logprob, abs=2e-3)
 
 
 def test_a_short_token_is_weighed_by_what_follows_it():

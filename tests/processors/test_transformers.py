@@ -211,9 +211,13 @@ def naive(small: Small, kept: list[int], forced: bytes, steps: int) -> list[int]
             logits = small.model(torch.tensor([kept + out])).logits[0, -1]
         left = forced[sum(len(tokens[id] or b"") for id in out) :]
         if left:
-            for id, token in enumerate(tokens):
-                if not token or not (token.startswith(left) or left.startswith(token)):
-                    logits[id] = -torch.inf
+            logits[
+                [
+                    id
+                    for id, token in enumerate(tokens)
+                    if not token or not (token.startswith(left) or left.startswith(token))
+                ]
+            ] = -torch.inf
         out.append(int(logits.argmax()))
         if out[-1] in small.index.vocabulary.end_ids:
             break

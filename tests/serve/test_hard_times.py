@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -63,9 +64,11 @@ def test_who_does_not_read_a_stream_holds_up_nobody() -> None:
         assert ask(one.url, "import nump", max_bytes=1) == expected
 
 
-def test_a_server_that_is_killed_in_a_stream_leaves_nothing_that_is_missed() -> None:
+def test_a_server_that_is_killed_in_a_stream_leaves_nothing_that_is_missed(
+    tmp_path: Path,
+) -> None:
     """The next one on the same port answers whole texts as if nothing had been."""
-    with process("--mode", "exact") as (started, url):
+    with process(tmp_path, "--mode", "exact") as (started, url):
         port = int(url.rsplit(":", 1)[1])
         typed = [ask(url, CODE + "for na"[:size]) for size in range(1, 7)]
         with streaming(port) as one:
@@ -76,7 +79,7 @@ def test_a_server_that_is_killed_in_a_stream_leaves_nothing_that_is_missed() -> 
             with suppress(ConnectionError):
                 while one.recv(2**16):
                     pass
-    with process("--mode", "exact", port=port) as (_, again):
+    with process(tmp_path, "--mode", "exact", port=port) as (_, again):
         # Straight from the last key: nobody tells the server what came before.
         assert again == url
         assert ask(again, CODE + "for na") == typed[-1]

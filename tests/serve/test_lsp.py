@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import re
+import signal
 import sys
+import time
 from collections.abc import Coroutine, Iterator
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
@@ -18,6 +21,7 @@ from pygls.lsp.client import LanguageClient
 
 import charwise
 from charwise import CharLM
+from preloaded import Command
 
 T = TypeVar("T")
 URI = "file:///a.py"
@@ -302,20 +306,17 @@ def test_a_closed_document_has_nothing_to_offer(editor: Editor) -> None:
     assert editor.items(0) == []
 
 
-def test_over_tcp_each_editor_has_its_own(runner: asyncio.Runner, lm: CharLM) -> None:
-    async def listening() -> tuple[Any, int]:
-        process = await asyncio.create_subprocess_exec(
-            *COMMAND, "--tcp", "0", stderr=asyncio.subprocess.PIPE
-        )
+def test_over_tcp_each_editor_has_its_own(
+    runner: asyncio.Runner, lm: CharLM, tmp_path: Path
+) -> None:
+    process = Command(["lsp", "--tcp", "0"], tmp_path)
+    try:
         match = None
         while match is None:
-            line = (await process.stderr.readline()).decode()
-            assert line, "it ended"
-            match = re.search(r"listening on 127\.0\.0\.1:(\d+)", line)
-        return process, int(match[1])
-
-    process, port = runner.run(listening())
-    try:
+            assert process.running, process.errors.read_text()
+            time.sleep(0.01)
+            match = re.search(r"listening on 127\.0\.0\.1:(\d+)", process.errors.read_text())
+        port = int(match[1])
         editors = [Editor(runner), Editor(runner)]
         for number, one in enumerate(editors):
             one.wait(one.client.start_tcp("127.0.0.1", port))
@@ -326,5 +327,5 @@ def test_over_tcp_each_editor_has_its_own(runner: asyncio.Runner, lm: CharLM) ->
         editors[0].end()
         assert editors[1].offered()
     finally:
-        process.terminate()
-        runner.run(process.wait())
+        process.send_signal(signal.SIGTERM)
+        process.wait()

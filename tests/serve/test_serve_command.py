@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import httpx
 import pytest
 
+from preloaded import Command, finished
+
 
 @contextmanager
-def process(*options: str, port: int = 0) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+def process(folder: Path, *options: str, port: int = 0) -> Iterator[tuple[Command, str]]:
     with socket.socket() as one:
         one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         one.bind(("127.0.0.1", port))
         port = one.getsockname()[1]
-    command = [sys.executable, "-m", "charwise", "serve", "--port", str(port), *options]
-    started = subprocess.Popen(command, stderr=subprocess.PIPE, env={**os.environ})
+    started = Command(["serve", "--port", str(port), *options], folder)
     url = f"http://127.0.0.1:{port}"
     try:
         for _ in range(1200):
@@ -31,17 +30,17 @@ def process(*options: str, port: int = 0) -> Iterator[tuple[subprocess.Popen[byt
                 httpx.get(url + "/health", timeout=5)
                 break
             except httpx.TransportError:
-                assert started.poll() is None, started.stderr.read()  # type: ignore[union-attr]
+                assert started.running, started.errors.read_text()
                 time.sleep(0.1)
         yield started, url
     finally:
-        started.kill()
+        started.send_signal(signal.SIGKILL)
         started.wait()
 
 
-def test_a_stop_finishes_what_is_under_way_and_a_restart_loses_nothing() -> None:
+def test_a_stop_finishes_what_is_under_way_and_a_restart_loses_nothing(tmp_path: Path) -> None:
     ask = {"prompt": "import nump", "max_tokens": 1, "seed": 1}
-    with process("--seconds", "3", "--mode", "healed") as (started, url):
+    with process(tmp_path, "--seconds", "3", "--mode", "healed") as (started, url):
         first = httpx.post(url + "/v1/completions", json=ask, timeout=60).json()
         assert first["choices"][0]["charwise"]["forced"] == " nump"
         answers = list[httpx.Response]()
@@ -57,16 +56,15 @@ def test_a_stop_finishes_what_is_under_way_and_a_restart_loses_nothing() -> None
         asking.join()
         assert answers[0].status_code == 200
         assert answers[0].json()["usage"]["completion_tokens"] > 0
-        assert started.wait(60) in (0, -signal.SIGTERM)
-    with process("--mode", "healed") as (started, url):
-        started.kill()
-        started.wait()
-    with process("--mode", "healed") as (_, url):
+        assert started.wait() in (0, -signal.SIGTERM)
+    with process(tmp_path, "--mode", "healed") as (started, url):
+        started.send_signal(signal.SIGKILL)
+        assert started.wait() == -signal.SIGKILL
+    with process(tmp_path, "--mode", "healed") as (_, url):
         again = httpx.post(url + "/v1/completions", json=ask, timeout=60).json()
     assert again["choices"] == first["choices"]
 
 
 @pytest.mark.parametrize("option", [("--mode", "magic"), ("--max-queue", "0"), ("--port", "-1")])
-def test_wrong_options(option: tuple[str, str]) -> None:
-    command = [sys.executable, "-m", "charwise", "serve", *option]
-    assert subprocess.run(command, capture_output=True, timeout=120).returncode == 2
+def test_wrong_options(option: tuple[str, str], tmp_path: Path) -> None:
+    assert finished("serve", *option, folder=tmp_path)[0] == 2

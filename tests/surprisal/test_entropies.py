@@ -19,6 +19,7 @@ from charwise.known_text.effort import Effort
 from charwise.surprisal.score import Score
 from charwise.surprisal.spans import WORDS, Convention, Span, Spans, characters_of
 from models import Case, Model, cases, examples, model_of, random_lm
+from near import approx
 
 
 def entropy(probabilities: NDArray[np.float64] | list[float]) -> float:
@@ -53,7 +54,7 @@ def test_entropies_and_ranks_of_bytes_are_those_of_the_definition(case: Case) ->
     assert score.ranks is not None
     assert plain.entropies is plain.ranks is score.distributions is score.char_entropies is None
     rows = truth(model, text)
-    assert score.entropies == pytest.approx([entropy(row) for row in rows], rel=1e-9, abs=1e-9)
+    assert score.entropies == approx([entropy(row) for row in rows], rel=1e-9, abs=1e-9)
     for t, byte in enumerate(text):
         above = [1 + int((rows[t] > rows[t, byte] * share).sum()) for share in (1 + 1e-9, 1 - 1e-9)]
         assert above[0] <= score.ranks[t] <= above[1]
@@ -70,7 +71,7 @@ def test_what_was_given_has_no_entropies_and_changes_none(case: Case) -> None:
         return
     half = len(text) // 2
     part = lm.score(text[half:], context=text[:half], preset="exact", entropy="byte")
-    assert part.entropies == pytest.approx(whole.entropies[half:], rel=1e-9, abs=1e-9)
+    assert part.entropies == approx(whole.entropies[half:], rel=1e-9, abs=1e-9)
     assert (part.ranks == whole.ranks[half:]).all()
 
 
@@ -80,8 +81,8 @@ def test_many_texts_have_the_entropies_of_each() -> None:
     together = lm.scores(texts, entropy="byte")
     for text, score in zip(texts, together, strict=True):
         alone = lm.score(text, entropy="byte")
-        assert score.entropies == pytest.approx(alone.entropies, abs=1e-3)
-        assert score.logprobs == pytest.approx(lm.score(text).logprobs, abs=1e-4)
+        assert score.entropies == approx(alone.entropies, abs=1e-3)
+        assert score.logprobs == approx(lm.score(text).logprobs, abs=1e-4)
 
 
 @pytest.mark.parametrize("window", [None, 120])
@@ -100,7 +101,7 @@ def test_a_long_text_in_windows_and_portions(window: int | None) -> None:
         since = text.rindex(b"c", 0, t)
         short = lm.score(text[since : t + 1], preset=effort, entropy="byte")
         assert short.entropies is not None
-        assert score.entropies[t] == pytest.approx(short.entropies[-1], abs=1e-9)
+        assert score.entropies[t] == approx(short.entropies[-1], abs=1e-9)
 
 
 # ---- characters ---------------------------------------------------------------------------------
@@ -159,7 +160,7 @@ def test_entropies_of_characters_are_those_of_the_definition(
         entropy(list(characters_after(model, text[:t]).values())) for t in edges[:-1].tolist()
     ]
     if tolerance == 0:
-        assert score.char_entropies == pytest.approx(expected, rel=1e-9, abs=1e-9)
+        assert score.char_entropies == approx(expected, rel=1e-9, abs=1e-9)
     else:
         off = np.abs(np.array(expected) - score.char_entropies)
         assert (off <= tolerance).all()
@@ -172,7 +173,7 @@ def test_where_characters_are_bytes_no_state_is_needed(monkeypatch: pytest.Monke
     lm = CharLM(model.lm)
     monkeypatch.setattr("charwise.char_lm.begin", lambda *_: pytest.fail("a state"))
     score = lm.score("abba", preset="exact", entropy="char")
-    assert score.char_entropies == pytest.approx(score.entropies)
+    assert score.char_entropies == approx(score.entropies)
 
 
 # ---- spans --------------------------------------------------------------------------------------
