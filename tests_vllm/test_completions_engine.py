@@ -12,13 +12,13 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import torch
+from server import serving
 
 import charwise
 from charwise.bounded.lm import BoundedLM
 from charwise.engines.top_k import TopK
 from charwise.errors import ServerError
 from conftest import ENGINE, Reference
-from server import serving
 
 #: Most that a log-probability of vLLM differs from one of transformers, nats, as is checked here.
 ALLOWED = 1e-3

@@ -105,9 +105,9 @@ def connect(
         SettingError: a model that it does not have.
         MissingExtraError: httpx is not installed.
 
-    >>> connect("http://127.0.0.1:9/v1", "embedded")
+    >>> connect("127.0.0.1:8000", "embedded")
     Traceback (most recent call last):
-    charwise.errors.ServerError: no server answers at http://127.0.0.1:9/v1/models ...
+    charwise.errors.SettingError: the server is at '127.0.0.1:8000': give http://HOST:PORT/v1.
     """
     from charwise.engines.load import open_server
 

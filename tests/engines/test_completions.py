@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from functools import cache
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import charwise
 from charwise.bounded.lm import BoundedLM
+from charwise.cli.app import app
 from charwise.engines.completions.client import Client
 from charwise.engines.completions.lm import CompletionsLM
 from charwise.engines.top_k import TopK
@@ -196,6 +199,20 @@ def test_the_window_is_the_servers(whole):
             lm.covering("x = 1\n" * 60)
     with serving(whole.engine, window=None) as (url, _):
         assert connect(url).engine.window is None
+
+
+def test_on_the_command_line(served):
+    def run(*arguments: str):
+        prompt = ("bounds", "import nump", "--url", served[0], "--tokenizer", "embedded")
+        return CliRunner().invoke(app, [*prompt, *arguments])
+
+    told = json.loads(run("--json", "--top", "2").stdout)
+    assert told["next"][0]["text"] == "y"
+    assert 0.9 < told["next"][0]["lower"] <= told["next"][0]["upper"] <= 1
+    bits = json.loads(run("--json", "--score").stdout)["bits_per_byte"]
+    assert bits["least"] < bits["most"] < 3
+    assert "at least" in run().stdout
+    assert "bits a byte" in run("--score").stdout
 
 
 def test_vocabulary_of_another_width(whole, served):

@@ -192,7 +192,9 @@ class BoundedCovering:
         part = math.exp(total.lower - scale) if scale > -math.inf else 0.0
         return Masses(least, np.minimum(most, 1.0), part, float(scale > -math.inf), scale)
 
-    def next_bytes(self, size: int | None = None) -> tuple[NDArray[np.float64], ...]:
+    def next_bytes(
+        self, size: int | None = None
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """`[257]` bounds of p(byte | σ), and of the end of text at 256: the least, and the most."""
         return self.masses(size).shares()
 

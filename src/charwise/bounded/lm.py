@@ -207,7 +207,7 @@ class BoundedLM:
         with np.errstate(divide="ignore"):
             logs = np.log(lower[first:]), np.log(upper[first:])
         token_ends = np.array([end for end, _, _ in tokens], dtype=np.int64)
-        begins = [0, *token_ends[:-1]]
+        begins = np.concatenate(([0], token_ends))[: len(token_ends)]
         sums = [
             [math.fsum(log[b:e]) for b, e in zip(begins, token_ends, strict=True)] for log in logs
         ]

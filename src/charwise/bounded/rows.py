@@ -92,17 +92,17 @@ class PartialRow:
         told = math.fsum(self.masses) + self.end.told
         untold = len(self._index.ids) - len(self.ranks) + self.end.untold
         self._counted = Part(told, untold)
-        self._uncounted_room = self._room(*self._uncounted)
-        self._rest = 1 - (told + self._uncounted.told) * self._down
+        self._uncounted_room = float(self._room(*self._uncounted))
+        rest = 1 - (told + self._uncounted.told) * self._down
         room = float(self._room(told, untold)) + self._uncounted_room
-        if not -_NONE <= self._rest <= room + _NONE:
+        if not -_NONE <= rest <= room + _NONE:
             raise EngineError(
                 f"the log-probabilities of a context are no part of a distribution: those told "
                 f"sum to {told + self._uncounted.told:.6f}, and the others can have "
                 f"{self._most:.3g} each. Ask for the model's own, before temperature and "
                 "penalties: vLLM gives them with --logprobs-mode raw_logprobs."
             )
-        self._rest = min(max(0.0, self._rest), room)
+        self._rest: float = min(max(0.0, rest), room)
 
     def _room(self, told: ArrayLike, untold: ArrayLike) -> NDArray[np.float64]:
         """How much more than its least a set can have."""

@@ -104,7 +104,7 @@ def open_engine(
     if isinstance(name, str) and name.startswith(("http://", "https://")):
         raise SettingError(
             f"{shown(name)} is a server, which tells only its best next tokens: "
-            "charwise.connect(url, tokenizer) gives bounds of what it knows."
+            "charwise.connect(url, tokenizer), and `charwise bounds --url`, give bounds."
         )
     place = _place(os.fspath(name))
     if engine is not None and not isinstance(engine, str):

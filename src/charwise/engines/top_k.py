@@ -65,20 +65,26 @@ class TopK:
     def _rows(self, contexts: Sequence[tuple[int, ...]]) -> dict[tuple[int, ...], torch.Tensor]:
         """Log-probabilities `[width]` after each context, and before its last token."""
         needed = {*contexts, *(context[:-1] for context in contexts if len(context) > 1)}
+        rows: dict[tuple[int, ...], torch.Tensor] = {}
+        for first in {context[0] for context in needed}:
+            rows |= self._rows_after([context for context in needed if context[0] == first])
+        return rows
+
+    def _rows_after(self, needed: Sequence[tuple[int, ...]]) -> dict[tuple[int, ...], torch.Tensor]:
+        """The same, of contexts that all begin with the same token, on one tree."""
         common = min(map(len, needed))
         while len({context[:common] for context in needed}) > 1:
             common -= 1
-        root = contexts[0][:common]
-        edges: dict[tuple[int, ...], int] = {root: 0}
-        asked: list[tuple[int, int]] = []
-        for context in sorted(needed):
+        nodes = {needed[0][:common]: 0}
+        edges: list[tuple[int, int]] = []
+        for context in needed:
             for end in range(common + 1, len(context) + 1):
-                if context[:end] not in edges:
-                    edges[context[:end]] = len(edges)
-                    asked.append((edges[context[: end - 1]], context[end - 1]))
-        tree = self._engine.tree(root)
-        tree.extend(asked)
-        rows = tree.logprobs([edges[context] for context in needed]).cpu()
+                if context[:end] not in nodes:
+                    nodes[context[:end]] = len(nodes)
+                    edges.append((nodes[context[: end - 1]], context[end - 1]))
+        tree = self._engine.tree(needed[0][:common])
+        tree.extend(edges)
+        rows = tree.logprobs([nodes[context] for context in needed]).cpu()
         if rows.dtype != torch.float64:
             self.rounding = 2e-6
         return dict(zip(needed, rows.double(), strict=True))
