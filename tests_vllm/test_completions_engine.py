@@ -21,15 +21,13 @@ from charwise.errors import ServerError
 from conftest import ENGINE, Reference
 
 #: Most that a log-probability of vLLM differs from one of transformers, nats, as is checked here.
-ALLOWED = 1e-3
+ALLOWED = 1e-4
 
 PROMPTS = [
     "",
     "import nump",
-    "def check(value):\n    if value < 0:\n        raise ValueErr",
     "class Node:\n    def get_valu",
     "x = 'naï",
-    "for i in range(10):\n    prin",
 ]
 
 
@@ -59,7 +57,7 @@ def test_what_is_told_is_what_the_model_says(url: str, reference: Reference, siz
     contexts = [ids[:n] for n in range(1, size)] + [(*ids[:2], 200)]
     calls = engine.calls
     found = engine.best(contexts, [True] * len(contexts))
-    assert engine.calls - calls == (3 if size == 3 else 2)
+    assert engine.calls - calls <= 3  # those along the text together, the others together
     for context, best in zip(contexts, found, strict=True):
         rows = reference.model(torch.tensor([context])).logits[0].double().log_softmax(-1)
         assert np.abs(rows[-1][best.ids].numpy() - best.logprobs).max() < ALLOWED
@@ -74,19 +72,20 @@ def test_what_is_told_is_what_the_model_says(url: str, reference: Reference, siz
 @pytest.mark.parametrize("prompt", PROMPTS)
 def test_the_truth_is_inside(url: str, here: charwise.CharLM, prompt: str) -> None:
     everything = BoundedLM(TopK(here.engine, 8192))
-    truth = everything.next(prompt, tolerance=1e-6, max_contexts=200)
+    truth = everything.next(prompt, tolerance=1e-5, max_contexts=100)
     widths = []
-    for k in (5, 20, 1000):
+    for k in (5, 1000):
         found = connect(url, k).next(prompt)
         assert (found.lower <= truth.upper).all()
         assert (truth.lower <= found.upper).all()
         assert ((found.lower <= found.probs) & (found.probs <= found.upper)).all()
         widths.append(found.upper - found.lower)
-    assert widths[2].max() <= widths[0].max()
+    # Up to what the search leaves open at either.
+    assert widths[-1].max() <= widths[0].max() + 2e-3
 
 
 def test_the_truth_of_a_score_and_of_a_covering(url: str, here: charwise.CharLM) -> None:
-    text = "import numpy as np\nx = np.zeros(3)\n"
+    text = "import numpy as np\nx = "
     everything = BoundedLM(TopK(here.engine, 8192))
     lm = connect(url, 100)
     truth, found = everything.score(text), lm.score(text)
