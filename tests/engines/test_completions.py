@@ -95,9 +95,9 @@ def test_the_same_as_the_engine_cut_down(whole, served):
     assert np.exp(theirs.upper) == pytest.approx(np.exp(ours.upper), abs=1e-3)
     assert (theirs.lower <= ours.upper).all()
     assert (ours.lower <= theirs.upper).all()
-    assert there.complete("import nump", max_new_bytes=8) == here.complete(
-        "import nump", max_new_bytes=8
-    )
+    drawn, other = (lm.complete("import nump", max_new_bytes=8) for lm in (there, here))
+    assert (drawn.raw, drawn.token_ids, drawn.ended) == (other.raw, other.token_ids, other.ended)
+    assert drawn.missing == pytest.approx(other.missing, abs=1e-3)
 
 
 def test_what_is_asked(served, asked):
@@ -170,11 +170,10 @@ def test_a_server_that_is_busy_is_asked_again(whole, monkeypatch):
 
 
 def test_a_server_that_is_silent(whole):
-    with serving(whole.engine) as (url, behaviour):
-        lm = connect(url, seconds=0.2)
-        behaviour.silence = 1.0
+    with serving(whole.engine, silence=1.0) as (url, _):
+        client = Client(url, seconds=0.2)
         with pytest.raises(ServerError, match=r"said nothing for 0.2 s.*seconds=") as caught:
-            lm.next("a")
+            client.ask("/completions", {"prompt": [[1]], "logprobs": 1})
         assert caught.value.status is None
 
 
