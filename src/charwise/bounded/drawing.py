@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from charwise.bounded.covering import BoundedCovering
 from charwise.bounded.rows import PartialRow
+from charwise.coverings.log_sums import log_sum
 from charwise.errors import SettingError, check_count, shown, zero_probability
 from charwise.partial_lm import PartialLM
 from charwise.tokens import utf8
@@ -126,8 +127,8 @@ def _member(
     weights = np.exp(np.array(logs) - max(logs))
     at = _pick(weights, rng)
     assert at is not None
-    bounds = covering.prefix_logprob()
-    return *members[at], bounds.missing
+    told = log_sum(logs) - covering.prefix_logprob().upper
+    return *members[at], max(0.0, -math.expm1(told))
 
 
 def _pick(masses: NDArray[np.float64], rng: np.random.Generator | None) -> int | None:
