@@ -121,8 +121,8 @@ class BoundedLM:
     ) -> BoundedCovering:
         """The covering of a prompt, visited best first, with bounds of →p(prompt).
 
-        All tokenizations count, from the start: of more than some six tokens the upper bound is
-        far off, as alternatives multiply. `next` and `score` condition on what is further back.
+        All tokenizations count, from the start: of a text of many tokens the upper bound is far
+        off, as alternatives multiply. `next` and `score` condition on what is further back.
 
         Args:
             prompt: the text; special tokens in it are conditioned on.
