@@ -43,6 +43,8 @@ TESTS = {
     "healing": ["test_healing.py"],
     "coverings/reference": ["coverings/test_reference.py", "coverings/test_beam.py"],
     "coverings/best_first": ["coverings/test_best_first.py", "coverings/test_limits.py"],
+    "bounded/rows": ["bounded/test_bounds.py"],
+    "bounded/covering": ["bounded/test_bounds.py"],
     "coverings/beam": ["coverings/test_beam.py"],
     "coverings/bundles": ["coverings/test_beam.py"],
     "coverings/members": ["coverings/test_reference.py", "coverings/test_best_first.py"],

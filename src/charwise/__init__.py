@@ -13,6 +13,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from charwise import constraints, errors, healing
+    from charwise.bounded.lm import BoundedLM
     from charwise.char_lm import CharLM
     from charwise.coverings.best_first import Covering
     from charwise.cursor.choose import Chosen
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from charwise.cursor.state import State
     from charwise.evaluation.compare import compare
     from charwise.known_text.effort import Effort
-    from charwise.model import load
+    from charwise.model import connect, load
     from charwise.processors.transformers.generate import heal_generate
     from charwise.processors.transformers.infill import heal_infill
     from charwise.surprisal.score import Score
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from charwise.tokens.vocabulary import Vocabulary
 
 _HOME = {
+    "BoundedLM": "charwise.bounded.lm",
     "CharLM": "charwise.char_lm",
     "Chosen": "charwise.cursor.choose",
     "Completion": "charwise.cursor.drafts",
@@ -43,6 +45,7 @@ _HOME = {
     "SortedVocabulary": "charwise.tokens.index",
     "Vocabulary": "charwise.tokens.vocabulary",
     "compare": "charwise.evaluation.compare",
+    "connect": "charwise.model",
     "heal_generate": "charwise.processors.transformers.generate",
     "heal_infill": "charwise.processors.transformers.infill",
     "load": "charwise.model",
@@ -50,6 +53,7 @@ _HOME = {
 _MODULES = ("constraints", "errors", "healing")
 
 __all__ = [
+    "BoundedLM",
     "CharLM",
     "Chosen",
     "Completion",
@@ -63,6 +67,7 @@ __all__ = [
     "State",
     "Vocabulary",
     "compare",
+    "connect",
     "constraints",
     "errors",
     "heal_generate",

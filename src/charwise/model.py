@@ -1,15 +1,16 @@
-"""`load`, which opens a model; and `CharLM`, which it returns."""
+"""`load`, which opens a model, and `connect`, which asks a server; and what they return."""
 
 from __future__ import annotations
 
 import os
 from typing import Any
 
+from charwise.bounded.lm import BoundedLM
 from charwise.char_lm import CharLM
 from charwise.known_text.effort import Effort
 from charwise.token_lm import Estimand
 
-__all__ = ["CharLM", "load"]
+__all__ = ["BoundedLM", "CharLM", "connect", "load"]
 
 
 def load(
@@ -70,3 +71,55 @@ def load(
         quantization_config=quantization_config,
     )
     return CharLM(with_estimand(opened, estimand), preset=preset, tolerance=tolerance)
+
+
+def connect(
+    url: str,
+    tokenizer: str | os.PathLike[str],
+    *,
+    model: str | None = None,
+    top_logprobs: int = 20,
+    api_key: str | None = None,
+    seconds: float = 60.0,
+    rounding: float = 1e-5,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+) -> BoundedLM:
+    """The model of a completions server that tells only its best next tokens, with bounds.
+
+    Args:
+        url: where its paths begin, such as `http://127.0.0.1:8000/v1`.
+        tokenizer: of its model: a folder, or a name on the hub; compared with the server's.
+        model: which of its models; by default the only one.
+        top_logprobs: how many next tokens to ask for. vLLM gives 20, unless it was started with
+            `--max-logprobs`; the more, the closer the bounds.
+        api_key: its key; by default what the environment's CHARWISE_API_KEY says.
+        seconds: how long it may say nothing.
+        rounding: by how much its log-probabilities may be off, nats: the bounds allow for it.
+        revision, trust_remote_code: of the tokenizer, as in `load`.
+
+    Raises:
+        ServerError: no server, or what it refuses, and what to do.
+        EngineError: a tokenizer that is not the model's.
+        ModelNotFoundError: no such tokenizer.
+        SettingError: a model that it does not have.
+        MissingExtraError: httpx is not installed.
+
+    >>> connect("127.0.0.1:8000", "embedded")
+    Traceback (most recent call last):
+    charwise.errors.SettingError: the server is at '127.0.0.1:8000': give http://HOST:PORT/v1.
+    """
+    from charwise.engines.load import open_server
+
+    engine = open_server(
+        url,
+        os.fspath(tokenizer),
+        model=model,
+        k=top_logprobs,
+        api_key=api_key,
+        seconds=seconds,
+        rounding=rounding,
+        revision=revision,
+        trust_remote_code=trust_remote_code,
+    )
+    return BoundedLM(engine)

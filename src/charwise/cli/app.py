@@ -14,6 +14,7 @@ import typer
 
 from charwise.cli import (
     bench,
+    bounds,
     compare,
     complete,
     demo,
@@ -51,6 +52,7 @@ EXAMPLES = {
     "cover": "charwise cover 'raise ValueErr' --top 5",
     "vocab": "charwise vocab --prefix ' ret'",
     "score": "charwise score stimuli.csv --item-column item --out words.csv",
+    "bounds": "charwise bounds 'raise ValueErr' --url http://127.0.0.1:8000/v1 --tokenizer FOLDER",
     "bench": "charwise bench --text README.md --bytes 200 --K 2,4 --reference-K 16",
     "heal-proxy": "charwise heal-proxy --upstream http://127.0.0.1:8080 --tokenizer model.gguf",
     "serve": "charwise serve --port 8000",
@@ -74,6 +76,7 @@ app.command("cover", epilog=_example("cover"))(next_and_cover.cover)
 app.command("vocab", epilog=_example("vocab"))(vocab.vocab)
 app.command("score", epilog=_example("score"))(score.score)
 app.command("bench", epilog=_example("bench"), cls=bench.ListsCommand)(bench.bench)
+app.command("bounds", epilog=_example("bounds"))(bounds.bounds)
 app.command("lm-eval", epilog=_example("lm-eval"), context_settings=lm_eval.SETTINGS)(
     lm_eval.lm_eval
 )

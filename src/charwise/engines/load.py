@@ -15,11 +15,17 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from charwise.engines.canonical import with_estimand
-from charwise.engines.pretrained import DEFAULT_MODEL, LOADING, read_pretrained
+from charwise.engines.pretrained import (
+    DEFAULT_MODEL,
+    LOADING,
+    read_pretrained,
+    read_vocabulary,
+)
 from charwise.errors import EngineError, SettingError, shown
 from charwise.models import EMBEDDED
 
 if TYPE_CHECKING:
+    from charwise.engines.completions.lm import CompletionsLM
     from charwise.engines.llama_cpp.lm import LlamaCppLM
     from charwise.engines.transformers.lm import TransformersLM
     from charwise.engines.vllm import VllmLM
@@ -94,6 +100,11 @@ def open_engine(
         raise SettingError(
             f"a model is a name, a folder or a file, not {type(name).__name__}. A model that you "
             "have already: CharLM.from_transformers(model, tokenizer)."
+        )
+    if isinstance(name, str) and name.startswith(("http://", "https://")):
+        raise SettingError(
+            f"{shown(name)} is a server, which tells only its best next tokens: "
+            "charwise.connect(url, tokenizer), and `charwise bounds --url`, give bounds."
         )
     place = _place(os.fspath(name))
     if engine is not None and not isinstance(engine, str):
@@ -183,6 +194,30 @@ def engine_around(model: Any, tokenizer: Any) -> TransformersLM:
         generation_config=model.generation_config,
     )
     return TransformersLM(model, vocabulary)
+
+
+def open_server(
+    url: str,
+    tokenizer: str,
+    *,
+    model: str | None,
+    k: int,
+    api_key: str | None,
+    seconds: float,
+    rounding: float,
+    revision: str | None,
+    trust_remote_code: bool,
+) -> CompletionsLM:
+    """The completions of a server; arguments and errors are those of `charwise.connect`."""
+    from charwise.engines.completions.client import Client
+    from charwise.engines.completions.lm import CompletionsLM
+
+    client = Client(url, api_key=api_key, seconds=seconds)
+    client.ask("/models")  # says at once that there is no server
+    vocabulary = read_vocabulary(
+        _place(tokenizer), revision=revision, trust_remote_code=trust_remote_code
+    )
+    return CompletionsLM(client, vocabulary, model=model, k=k, rounding=rounding)
 
 
 def _llama_cpp(asked: Asked) -> LlamaCppLM:

@@ -1,0 +1,321 @@
+"""`BoundedLM`, what users hold of an engine that tells only its best next tokens."""
+
+from __future__ import annotations
+
+import math
+from itertools import accumulate
+from typing import Any, NoReturn
+
+import numpy as np
+
+from charwise.bounded.covering import BoundedCovering
+from charwise.bounded.drawing import BoundedCompletion, draw
+from charwise.bounded.memory import Remembered
+from charwise.bounded.results import BoundedScore, NextBounds
+from charwise.coverings.best_first import Interval
+from charwise.errors import BoundsError, ContextLengthError, EngineError, check_count, check_number
+from charwise.partial_lm import PartialLM
+from charwise.tokens.index import SortedVocabulary
+from charwise.tokens.prompt_parts import Prompt, parts_of
+from charwise.tokens.prompts import Opening, last_text, split, split_parts
+from charwise.tokens.stops import StopStrings
+from charwise.tokens.vocabulary import Vocabulary
+
+#: Canonical tokens before the cursor whose alternatives are summed over. Each one more multiplies
+#: what would have to be visited for bounds that are worth anything.
+EXACT_TOKENS = 4
+
+#: What a `CharLM` has and this has not, and what to use.
+_INSTEAD = {
+    "state": "next(prompt), whose answer has bounds",
+    "stream": "complete(prompt)",
+    "characters": "complete(prompt)",
+    "next_chars": "next(prompt), and next after each byte of a character",
+    "scores": "score(text) of each",
+    "encodings": "covering(text)",
+    "choose": "score(choice, context=prompt) of each choice",
+    "infill": "a model that is loaded: charwise.load(name)",
+    "infill_request": "a model that is loaded: charwise.load(name)",
+    "score_infill": "a model that is loaded: charwise.load(name)",
+}
+
+
+class BoundedLM:
+    """A language model over characters of which only the best next tokens are told.
+
+    All results have bounds, between which the true number lies: for any distribution that
+    tells these tokens so, and whose log-probabilities are off by `engine.rounding` at most. What
+    no bounds are known for, such as `state` and `infill`, raises `BoundsError`.
+
+    Args:
+        engine: what tells them, such as `charwise.connect` opens, or `TopK` of a model here.
+
+    Raises:
+        EngineError: an engine that tells nothing of the kind.
+
+    >>> import charwise
+    >>> from charwise.engines.top_k import TopK
+    >>> whole = charwise.load()
+    >>> lm = BoundedLM(TopK(whole.engine, 20))
+    >>> bounds = lm.covering("import nump").prefix_logprob()
+    >>> whole.prefix_logprob("import nump", preset="exact") in bounds
+    True
+    """
+
+    def __init__(self, engine: PartialLM) -> None:
+        if not isinstance(engine, PartialLM):
+            raise EngineError(
+                f"{type(engine).__name__} does not tell the best next tokens: charwise.connect "
+                "opens a server that does, TopK(engine, k) cuts an engine down to them, and "
+                "charwise.CharLM is for engines that tell all."
+            )
+        self.engine = engine
+        self.index = SortedVocabulary.of(engine.vocabulary)
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """Δ and κ of the model."""
+        return self.engine.vocabulary
+
+    def info(self) -> dict[str, str]:
+        """Engine, model, and how many tokens are told."""
+        return self.engine.info()
+
+    def next(
+        self, prompt: Prompt = "", *, tolerance: float = 1e-3, max_contexts: int = 128
+    ) -> NextBounds:
+        """Bounds of p(byte | prompt) for the 256 bytes and the end of text.
+
+        All tokenizations of the last 4 canonical tokens are summed; what comes before is
+        conditioned on in its canonical tokenization (`NextBounds.exact_from`).
+
+        Args:
+            prompt: what comes before, as for `CharLM`.
+            tolerance: ask no more when contexts not visited have at most this share.
+            max_contexts: ask of so many contexts at most.
+
+        >>> import charwise
+        >>> from charwise.engines.top_k import TopK
+        >>> nxt = BoundedLM(TopK(charwise.load().engine, 20)).next("import nump")
+        >>> nxt.top(1)[0][0], bool(nxt.lower[ord("y")] > 0.9)
+        ('y', True)
+        """
+        opening, text = split(self.vocabulary, prompt)
+        covering = self._covering(opening, text, EXACT_TOKENS, tolerance, max_contexts)
+        masses = covering.masses()
+        lower, upper = masses.shares()
+        told = masses.least if masses.least.sum() > 0 else masses.most
+        probs = told / told.sum() if told.sum() > 0 else np.full(257, 1 / 257)
+        return NextBounds(
+            probs=probs,
+            missing=float(np.clip(1 - masses.least.sum(), 0.0, 1.0)),
+            error=float(min(1.0, (upper - probs).sum(), (probs - lower).sum())),
+            lower=lower,
+            upper=upper,
+            exact_from=max(0, covering.exact_from - len(opening.lead)),
+            contexts=covering.asked,
+        )
+
+    def covering(
+        self, prompt: Prompt, *, tolerance: float = 1e-3, max_contexts: int = 256
+    ) -> BoundedCovering:
+        """The covering of a prompt, visited best first, with bounds of →p(prompt).
+
+        All tokenizations count, from the start: of a text of many tokens the upper bound is far
+        off, as alternatives multiply. `next` and `score` condition on what is further back.
+
+        Args:
+            prompt: the text; special tokens in it are conditioned on.
+            tolerance, max_contexts: as for `next`.
+        """
+        opening, text = split(self.vocabulary, prompt)
+        return self._covering(opening, text, None, tolerance, max_contexts)
+
+    def prefix_logprob(
+        self, prompt: Prompt, *, tolerance: float = 1e-3, max_contexts: int = 256
+    ) -> Interval:
+        """Bounds of log →p(text), the log-probability that a text starts with this, nats."""
+        covering = self.covering(prompt, tolerance=tolerance, max_contexts=max_contexts)
+        return covering.prefix_logprob()
+
+    def logprob(
+        self, prompt: Prompt, *, tolerance: float = 1e-3, max_contexts: int = 256
+    ) -> Interval:
+        """Bounds of log p(text), the log-probability that a text is exactly this, nats."""
+        return self.covering(prompt, tolerance=tolerance, max_contexts=max_contexts).logprob()
+
+    def score(
+        self,
+        prompt: Prompt,
+        *,
+        context: Prompt = "",
+        tolerance: float = 1e-3,
+        max_contexts: int = 64,
+    ) -> BoundedScore:
+        """Bounds of the log-probability of every byte of a text, given the bytes before it.
+
+        As for `next`, all tokenizations are summed of the canonical token that a byte lies in and
+        of the 4 before it; what comes before is conditioned on as it is (`exact_from`). The sum
+        is the log-probability of the text by that chain; of →p(text), which sums all
+        tokenizations from its start, `covering` has bounds.
+
+        Args:
+            prompt: the text; special tokens in it are conditioned on.
+            context: what comes before the text; conditioned on, and not scored.
+            tolerance: as for `next`.
+            max_contexts: ask of so many contexts at most for each canonical token.
+
+        >>> import charwise
+        >>> from charwise.engines.top_k import TopK
+        >>> score = BoundedLM(TopK(charwise.load().engine, 20)).score("import os")
+        >>> score.lower.shape, bool((score.lower <= score.upper).all())
+        ((9,), True)
+        """
+        _check(tolerance, max_contexts)
+        scored = last_text(parts_of(prompt))[1]
+        opening, whole = split_parts(self.vocabulary, [*parts_of(context), *parts_of(prompt)])
+        first = len(whole) - len(scored)
+        canonical = self.vocabulary.encode_beginning(whole)
+        # The last token, or what has none of its own, reaches to the end of the text.
+        ends = [0, *accumulate(map(self.index.length, canonical[:-1])), len(whole)]
+        lower, upper = np.zeros(len(whole)), np.ones(len(whole))
+        exact_from = np.zeros(len(whole), dtype=np.int64)
+        tokens: list[tuple[int, float, float]] = []  # end, least and most log-probability
+        engine = Remembered(self.engine)
+        for last in range(len(ends) - 1):
+            if ends[last + 1] <= first:
+                continue
+            before = self._given(opening, canonical[: last + 1], EXACT_TOKENS + 1)
+            start = ends[max(0, last - EXACT_TOKENS)]
+            covering = BoundedCovering(
+                engine,
+                [*opening.ids, *before],
+                whole[start : ends[last + 1]],
+                canonical[max(0, last - EXACT_TOKENS) : last + 1],
+                exact_from=start,
+                tolerance=tolerance,
+                max_contexts=max_contexts,
+            )
+            size = ends[last + 1] - start
+            for at in range(max(first, ends[last]), ends[last + 1]):
+                least, most = covering.masses(at - start).shares()
+                lower[at], upper[at] = least[whole[at]], most[whole[at]]
+                exact_from[at] = max(0, start - len(opening.lead))
+            begun = covering.prefix_logprob(max(first, ends[last]) - start)
+            done = covering.prefix_logprob(size)
+            tokens.append((ends[last + 1] - first, *_quotient(done, begun)))
+        with np.errstate(divide="ignore"):
+            logs = np.log(lower[first:]), np.log(upper[first:])
+        token_ends = np.array([end for end, _, _ in tokens], dtype=np.int64)
+        begins = np.concatenate(([0], token_ends))[: len(token_ends)]
+        sums = [
+            [math.fsum(log[b:e]) for b, e in zip(begins, token_ends, strict=True)] for log in logs
+        ]
+        token_lower = np.maximum([least for _, least, _ in tokens], sums[0])
+        token_upper = np.minimum([most for _, _, most in tokens], sums[1])
+        return BoundedScore(
+            scored,
+            *logs,
+            exact_from[first:],
+            token_ends,
+            token_lower,
+            token_upper,
+            engine.contexts,
+            engine.calls,
+        )
+
+    def complete(
+        self,
+        prompt: Prompt,
+        *,
+        max_new_bytes: int = 64,
+        temperature: float = 0.0,
+        seed: int | None = None,
+        stop: StopStrings = (),
+    ) -> BoundedCompletion:
+        """A completion of the prompt's characters, drawn from what is told.
+
+        At temperature 0 the heaviest token string that is told to cover the prompt is continued
+        greedily, else all are drawn from, each in proportion to what is told of it. What could
+        not be drawn, because it was not told, is `BoundedCompletion.missing`.
+
+        Args:
+            max_new_bytes: it ends before a character that would exceed this.
+            temperature: 0, or 1.
+            seed: for the same draws again.
+            stop: strings at which to stop, not returned.
+
+        Raises:
+            ZeroProbabilityError: if nothing that is told covers the prompt.
+
+        >>> import charwise
+        >>> from charwise.engines.top_k import TopK
+        >>> BoundedLM(TopK(charwise.load().engine, 20)).complete("import nump").text[:1]
+        'y'
+        """
+        opening, text = split(self.vocabulary, prompt)
+        covering = self._covering(opening, text, EXACT_TOKENS, 1e-3, 128)
+        return draw(
+            self.engine,
+            covering,
+            max_new_bytes=max_new_bytes,
+            temperature=temperature,
+            seed=seed,
+            stop=stop,
+        )
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name in _INSTEAD:
+            raise BoundsError(
+                f"{name} has no bounds where only the best next tokens are told: use "
+                f"{_INSTEAD[name]}."
+            )
+        raise AttributeError(f"a BoundedLM has no attribute {name!r}.")
+
+    def _covering(
+        self, opening: Opening, text: bytes, exact: int | None, tolerance: float, max_contexts: int
+    ) -> BoundedCovering:
+        _check(tolerance, max_contexts)
+        canonical = self.vocabulary.encode_beginning(text)
+        exact = len(canonical) if exact is None else exact
+        given = self._given(opening, canonical, exact)
+        start = len(self.vocabulary.decode(canonical[: max(0, len(canonical) - exact)]))
+        return BoundedCovering(
+            self.engine,
+            [*opening.ids, *given],
+            text[start:],
+            canonical[max(0, len(canonical) - exact) :],
+            exact_from=start,
+            tolerance=tolerance,
+            max_contexts=max_contexts,
+        )
+
+    def _given(self, opening: Opening, canonical: list[int], exact: int) -> list[int]:
+        """What is conditioned on of a text's tokens; what does not fit the window is left out."""
+        given, window = canonical[: max(0, len(canonical) - exact)], self.engine.window
+        if window is None:
+            return given
+        # As many tokens again for alternatives, which are shorter.
+        room = window - len(opening.ids) - 2 * (len(canonical) - len(given))
+        if room < 0:
+            raise ContextLengthError(
+                f"a text of {len(canonical)} tokens, {len(opening.ids)} before it, and its other "
+                f"tokenizations do not fit the window of {window}. Shorten it, or put its "
+                "beginning into `context`."
+            )
+        return given[max(0, len(given) - room) :]
+
+
+def _check(tolerance: Any, max_contexts: Any) -> None:
+    check_number("tolerance", tolerance, 0.0, 1.0)
+    check_count("max_contexts", max_contexts, 1)
+
+
+def _quotient(done: Interval, begun: Interval) -> tuple[float, float]:
+    """Bounds of log →p(σs) − log →p(σ) from those of both, nats."""
+    if done.upper == -math.inf:
+        return -math.inf, -math.inf
+    return (
+        done.lower - begun.upper if done.lower > -math.inf else -math.inf,
+        min(0.0, done.upper - begun.lower) if begun.lower > -math.inf else 0.0,
+    )

@@ -1,0 +1,116 @@
+"""The command `charwise bounds`: what follows from the best next tokens that a server tells."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from charwise.cli.display import VISIBLE, spelling
+from charwise.cli.options import (
+    JsonOption,
+    RevisionOption,
+    StdinOption,
+    TopOption,
+    TrustOption,
+    given,
+    read_prompt,
+)
+from charwise.cli.terminal import busy, console, print_json
+
+
+def bounds(
+    url: Annotated[str, typer.Option("--url", help="Of the server: http://HOST:PORT/v1.")],
+    tokenizer: Annotated[
+        str, typer.Option("--tokenizer", help="Of its model: a folder, or a name on the hub.")
+    ],
+    prompt: Annotated[str | None, typer.Argument(help="The text so far.")] = None,
+    stdin: StdinOption = False,
+    score: Annotated[
+        bool, typer.Option("--score", help="Bits a byte of the text, instead of what is next.")
+    ] = False,
+    model: Annotated[
+        str | None, typer.Option("--model", "-m", help="Which of its models, if there are several.")
+    ] = None,
+    top_logprobs: Annotated[
+        int, typer.Option("--top-logprobs", min=1, help="How many next tokens to ask for.")
+    ] = 20,
+    api_key: Annotated[
+        str | None,
+        typer.Option("--api-key", envvar="CHARWISE_API_KEY", help="Its key, if it wants one."),
+    ] = None,
+    seconds: Annotated[
+        float, typer.Option("--timeout", min=0.1, help="Seconds that it may say nothing.")
+    ] = 60.0,
+    top: TopOption = 10,
+    revision: RevisionOption = None,
+    trust_remote_code: TrustOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Print bounds of the next byte, from a server's best next tokens.
+
+    It needs `charwise[completions]`.
+    """
+    text = read_prompt(prompt, stdin)
+    with busy("asking the server"):
+        from charwise.model import connect
+
+        lm = connect(
+            url,
+            tokenizer,
+            model=model,
+            top_logprobs=top_logprobs,
+            api_key=api_key,
+            seconds=seconds,
+            **given(revision=revision, trust_remote_code=trust_remote_code),
+        )
+    if score:
+        with busy("summing over tokenizations"):
+            scored = lm.score(text)
+        least, most = scored.bits_per_byte
+        if as_json:
+            print_json(
+                url=url,
+                bytes=len(text),
+                bits_per_byte={"least": least, "most": most},
+                contexts=scored.contexts,
+            )
+        else:
+            console().print(
+                f"{least:.4f} to {most:.4f} bits a byte; {scored.contexts:,} contexts asked about",
+                soft_wrap=True,
+            )
+        return
+    with busy("summing over tokenizations"):
+        nxt = lm.next(text)
+    rows = [
+        {"text": name, "lower": float(nxt.lower[code]), "upper": float(nxt.upper[code])}
+        for (name, _), code in zip(nxt.top(top), (-nxt.probs).argsort(kind="stable"), strict=False)
+    ]
+    if as_json:
+        print_json(
+            url=url,
+            prompt=spelling(text),
+            exact_from=nxt.exact_from,
+            missing=nxt.missing,
+            error=nxt.error,
+            contexts=nxt.contexts,
+            next=rows,
+        )
+        return
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1))
+    for column in ("next byte", "at least", "at most"):
+        table.add_column(column, justify="left" if column == "next byte" else "right")
+    for row in rows:
+        shown = str(row["text"]).translate(VISIBLE)
+        table.add_row(Text(shown), f"{row['lower']:.4f}", f"{row['upper']:.4f}")
+    out = console()
+    out.print(table)
+    out.print(
+        f"not told or not visited: at most {nxt.missing:.2g}; {nxt.contexts:,} contexts asked "
+        f"about; exact from byte {nxt.exact_from}",
+        soft_wrap=True,
+    )
