@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from charwise import constraints, errors, healing
+    from charwise import combine, constraints, errors, healing
     from charwise.char_lm import CharLM
     from charwise.coverings.best_first import Covering
     from charwise.cursor.choose import Chosen
@@ -47,7 +47,7 @@ _HOME = {
     "heal_infill": "charwise.processors.transformers.infill",
     "load": "charwise.model",
 }
-_MODULES = ("constraints", "errors", "healing")
+_MODULES = ("combine", "constraints", "errors", "healing")
 
 __all__ = [
     "CharLM",
@@ -62,6 +62,7 @@ __all__ = [
     "SortedVocabulary",
     "State",
     "Vocabulary",
+    "combine",
     "compare",
     "constraints",
     "errors",
