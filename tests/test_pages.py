@@ -16,6 +16,7 @@ from charwise.cli.app import app
 
 ROOT = Path(__file__).parents[1]
 PAGES = (
+    "combine",
     "compare",
     "constraints",
     "infill",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from charwise import constraints, errors, healing
+    from charwise import combine, constraints, errors, healing
     from charwise.bounded.lm import BoundedLM
     from charwise.char_lm import CharLM
     from charwise.coverings.best_first import Covering
@@ -50,7 +50,7 @@ _HOME = {
     "heal_infill": "charwise.processors.transformers.infill",
     "load": "charwise.model",
 }
-_MODULES = ("constraints", "errors", "healing")
+_MODULES = ("combine", "constraints", "errors", "healing")
 
 __all__ = [
     "BoundedLM",
@@ -66,6 +66,7 @@ __all__ = [
     "SortedVocabulary",
     "State",
     "Vocabulary",
+    "combine",
     "compare",
     "connect",
     "constraints",

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from charwise.cursor.state import State
+from charwise.cursor.next_chars import Extended
 from charwise.errors import EmptyBeamError, ZeroProbabilityError
 from charwise.surprisal.score import Score
 from charwise.surprisal.spans import characters_of
@@ -27,7 +27,7 @@ from charwise.tokens.utf8 import needs
 TOLERANCE = 0.02
 
 
-def char_entropies(score: Score, begin: Callable[[bytes], State]) -> NDArray[np.float64]:
+def char_entropies(score: Score, begin: Callable[[bytes], Extended]) -> NDArray[np.float64]:
     """`[n_chars]` entropy of the next character, or the end of text, before each character, bits.
 
     A byte that is no part of a character is one of its own. Each may be off by `TOLERANCE`.
@@ -45,7 +45,7 @@ def char_entropies(score: Score, begin: Callable[[bytes], State]) -> NDArray[np.
     assert score.distributions is not None
     starts = characters_of(score.raw)[1][:-1].tolist()
     found = np.zeros(len(starts))
-    last: State | None = None
+    last: Extended | None = None
     at = 0
     for n, start in enumerate(starts):
         tree = _Tree.of(score.distributions[start])
@@ -88,7 +88,7 @@ class _Tree:
                 self.hidden += 6 * lacks * p
                 heapq.heappush(self.heap, (-6 * lacks * p, p, longer))
 
-    def expand(self, state: State) -> None:
+    def expand(self, state: Extended) -> None:
         """Take beginnings apart, after a state, until little is hidden."""
         states = {b"": state}
         while self.heap and self.hidden > TOLERANCE:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -131,18 +131,64 @@ def choose(
         effort: how much to spend.
         given, stop, ended: as in `CharLM.choose`.
     """
+    asked = asked_choices(given, stop, ended)
+    found = chosen_of(asked, whole, *_evaluate(shared, whole, effort, asked.texts, asked.ended))
+    return replace(found, logprobs=np.minimum(found.logprobs, 0.0))
+
+
+class Asked(NamedTuple):
+    """Choices as they were asked for.
+
+    >>> asked_choices(["a", "b"], "!", False).texts
+    [b'a!', b'b!']
+    """
+
+    raw: tuple[bytes, ...]
+    stops: tuple[bytes, ...]
+    ended: bool
+
+    @property
+    def texts(self) -> list[bytes]:
+        """What has to be evaluated: each choice with each of its ends, in this order."""
+        return [choice + end for choice in self.raw for end in self.stops or (b"",)]
+
+
+def asked_choices(given: Iterable[str | bytes], stop: StopStrings, ended: bool) -> Asked:
+    """What is asked, if it makes sense; see `CharLM.choose` for what is given and raised.
+
+    >>> asked_choices(["a"], None, True)
+    Asked(raw=(b'a',), stops=(), ended=True)
+    """
     stops, ended = Stops(stop).strings, bool(ended)
     raw = _checked(given, bool(stops) or ended)
     if stops and ended:
         raise SettingError("choices end with a stop string or with the text: give one of the two.")
     _apart(stops, "stop string")
-    texts = [choice + end for choice in raw for end in stops or (b"",)]
-    logs, errors, missing, limited = _evaluate(shared, whole, effort, texts, ended)
-    logprobs = np.array([log_sum(row) for row in np.reshape(logs, (len(raw), -1)).tolist()])
+    return Asked(raw, stops, ended)
+
+
+def chosen_of(
+    asked: Asked,
+    whole: bytes,
+    logs: list[float],
+    errors: list[float],
+    missing: float,
+    limited: bool,
+) -> Chosen:
+    """The posterior, from log p of each text that was asked for, and by how much it may be off.
+
+    Raises:
+        ZeroProbabilityError: if all are impossible after the text `whole`.
+
+    >>> asked = asked_choices(["a", "b"], None, False)
+    >>> chosen_of(asked, b"", [-1.0, -1.0], [0.0, 0.0], 0.0, False).probs.tolist()
+    [0.5, 0.5]
+    """
+    logprobs = np.array([log_sum(row) for row in np.reshape(logs, (len(asked.raw), -1)).tolist()])
     if not np.isfinite(logprobs).any():
-        raise zero_probability(whole + texts[0])
-    error = np.reshape(errors, (len(raw), -1)).max(axis=1)
-    return Chosen(raw, np.minimum(logprobs, 0.0), error, missing, limited)
+        raise zero_probability(whole + asked.texts[0])
+    error = np.reshape(errors, (len(asked.raw), -1)).max(axis=1)
+    return Chosen(asked.raw, logprobs, error, missing, limited)
 
 
 def _checked(given: Iterable[str | bytes], ends: bool) -> tuple[bytes, ...]:

@@ -15,7 +15,7 @@ import numpy as np
 from charwise.constraints.constraint import Constraint, closed, finite
 from charwise.coverings.log_sums import log_sum
 from charwise.cursor.choose import Chosen
-from charwise.cursor.drafts import Completion, Typed
+from charwise.cursor.drafts import Bytewise, Completion, Cursor
 from charwise.cursor.following import check_begins
 from charwise.cursor.generation import Report, complete
 from charwise.cursor.limit import Limit
@@ -32,14 +32,18 @@ How = Literal["local", "global"]
 _FEW = 256
 
 
-class Choosing(Typed, Protocol):
-    """A `State`, as far as this module goes."""
+class Choosing(Bytewise, Protocol):
+    """A `State`, or another one, as far as small sets go."""
 
     def choose(self, choices: Iterable[str | bytes], *, ended: bool = False) -> Chosen: ...
 
 
+class Completing(Cursor, Choosing, Protocol):
+    """A `State`, as far as this module goes."""
+
+
 def completions(
-    state: Choosing,
+    state: Completing,
     constraint: Constraint | None,
     how: str,
     count: int,
@@ -59,8 +63,7 @@ def completions(
         SettingError: another word for `how`, or settings that conditioning has no meaning for.
         ConstraintError: conditioned on what nothing satisfies.
     """
-    if not isinstance(how, str) or how not in ("local", "global"):
-        raise SettingError(f"how is {shown(how)}: choose 'local' or 'global'.")
+    check_how(how)
     if how == "local":
         return complete(
             state,
@@ -74,14 +77,8 @@ def completions(
         )
     if constraint is None:
         raise SettingError("how='global' conditions on a constraint: give regex=… or another.")
-    if sampling.temperature not in (0.0, 1.0) or sampling.top_p < 1 or sampling.top_k or stop:
-        raise SettingError(
-            "how='global' conditions the model as it is: leave temperature, top_p, top_k and stop "
-            "alone, and write what should end a completion into the constraint."
-        )
-    members = finite(constraint, _FEW, longest=max_new_bytes)
-    if members == []:
-        raise ConstraintError("nothing satisfies the constraint: every way into it is a dead end.")
+    check_conditioned(sampling, stop)
+    members = few(constraint, max_new_bytes)
     if members is not None:
         return computed(state, constraint, members, n=n)
     return particles(
@@ -94,6 +91,49 @@ def completions(
         limit=limit,
         progress=progress,
     )
+
+
+def check_how(how: object) -> None:
+    """Refuse another word for how a constraint is applied.
+
+    Raises:
+        SettingError: what was given.
+
+    >>> check_how("global")
+    """
+    if not isinstance(how, str) or how not in ("local", "global"):
+        raise SettingError(f"how is {shown(how)}: choose 'local' or 'global'.")
+
+
+def check_conditioned(sampling: Sampling, stop: StopStrings) -> None:
+    """Refuse settings that conditioning has no meaning for.
+
+    Raises:
+        SettingError: if there are such.
+
+    >>> check_conditioned(Sampling(), ())
+    """
+    if sampling.temperature not in (0.0, 1.0) or sampling.top_p < 1 or sampling.top_k or stop:
+        raise SettingError(
+            "how='global' conditions the model as it is: leave temperature, top_p, top_k and stop "
+            "alone, and write what should end a completion into the constraint."
+        )
+
+
+def few(constraint: Constraint, longest: int) -> list[bytes] | None:
+    """All members of a set that is small enough to be added up, of at most so many bytes.
+
+    Raises:
+        ConstraintError: if there are none.
+
+    >>> from charwise import constraints
+    >>> few(constraints.choices(["yes", "no"]), 9)
+    [b'no', b'yes']
+    """
+    members = finite(constraint, _FEW, longest=longest)
+    if members == []:
+        raise ConstraintError("nothing satisfies the constraint: every way into it is a dead end.")
+    return members
 
 
 def computed(

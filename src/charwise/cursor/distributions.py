@@ -28,6 +28,8 @@ class NextBytes:
         error: by how much the distribution may be off, as a total variation: an estimate
             (docs/scoring.md); `CharLM.covering` gives bounds.
         limited: whether a limit ended the work before the error was below the tolerance.
+        log_total: log of what the masses added up to before they were divided by it: 0 of a model,
+            another number of some combinations of models (docs/combine.md).
 
     >>> nxt = NextBytes(np.eye(257)[100] * 0.75 + np.eye(257)[256] * 0.25, 0.0)
     >>> nxt["d"], nxt.top(2), round(nxt.entropy, 3)
@@ -38,6 +40,7 @@ class NextBytes:
     missing: float
     error: float = 0.0
     limited: bool = False
+    log_total: float = 0.0
 
     @property
     def logprobs(self) -> NDArray[np.float64]:

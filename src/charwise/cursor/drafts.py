@@ -45,11 +45,24 @@ class Cursor(Protocol):
     def at_root(self) -> bool: ...
 
 
-class Typed(Cursor, Protocol):
-    """A `State`, as far as going on from it byte by byte goes."""
+class Placed(Protocol):
+    """A `State`, or another one, as far as a text after it goes."""
+
+    @property
+    def raw(self) -> bytes: ...
+    @property
+    def exact_from(self) -> int: ...
+
+
+class Bytewise(Placed, Protocol):
+    """A `State`, or another one, as far as going on from it byte by byte goes."""
 
     def next(self) -> NextBytes: ...
     def __add__(self, more: bytes, /) -> Self: ...
+
+
+class Typed(Cursor, Bytewise, Protocol):
+    """A `State`, as far as drawing goes."""
 
 
 @dataclass(frozen=True)

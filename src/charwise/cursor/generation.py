@@ -16,7 +16,7 @@ import torch
 
 from charwise.constraints.constraint import Constraint, closed
 from charwise.cursor.distributions import EOS, NextBytes
-from charwise.cursor.drafts import Completion, Cursor, Drafts, Typed
+from charwise.cursor.drafts import Bytewise, Completion, Cursor, Drafts
 from charwise.cursor.following import check_begins
 from charwise.cursor.limit import Limit
 from charwise.cursor.sampling import Sampling, draw_tokens
@@ -51,7 +51,7 @@ def complete(
         completions = [generator.completion(draft) for draft in generator.drafts]
     finally:
         generator.close()
-    return completions if sampling.temperature else _most_probable(completions)
+    return completions if sampling.temperature else most_probable(completions)
 
 
 def check_report(progress: object) -> None:
@@ -66,8 +66,13 @@ def check_report(progress: object) -> None:
         raise SettingError(f"progress is {shown(progress)}: give a function of (done, total).")
 
 
-def _most_probable(completions: list[Completion]) -> list[Completion]:
-    """Completions without those of equal bytes, the most probable for its length first."""
+def most_probable(completions: list[Completion]) -> list[Completion]:
+    """Completions without those of equal bytes, the most probable for its length first.
+
+    >>> worse, better = (Completion("a", b"a", log, [], 0, "end", 2) for log in (-2.0, -1.0))
+    >>> [one.logprob for one in most_probable([worse, better])]
+    [-1.0]
+    """
     best: dict[bytes, Completion] = {}
     for completion in sorted(completions, key=lambda one: one.bits_per_byte):
         best.setdefault(completion.raw, completion)
@@ -124,7 +129,7 @@ class Drawn:
 
 
 def characters(
-    state: Typed,
+    state: Bytewise,
     *,
     max_new_bytes: int = 64,
     sampling: Sampling | None = None,
@@ -142,7 +147,7 @@ def characters(
 
 
 def _drawn(
-    state: Typed, max_new_bytes: int, sampling: Sampling, constraint: Constraint | None
+    state: Bytewise, max_new_bytes: int, sampling: Sampling, constraint: Constraint | None
 ) -> Iterator[Drawn]:
     rng = np.random.default_rng(sampling.seed)
     decoder = decoder_after(state.raw)

@@ -211,14 +211,7 @@ class State:
         >>> (charwise.load().state("naï") - 1).raw
         b'na'
         """
-        count, raw, size = _whole_number(n), self.raw, 0
-        for _ in range(count):
-            if size == len(raw):
-                raise SettingError(
-                    f"cannot delete {shown(count)} characters of a text of {len(self.text)}."
-                )
-            size += utf8.last_character(raw[: len(raw) - size])
-        return self.without_bytes(size)
+        return self.without_bytes(size_of_last(self.raw, n))
 
     def without_bytes(self, n: int) -> State:
         """The state with the last `n` bytes deleted; nothing known is evaluated again.
@@ -230,7 +223,7 @@ class State:
         >>> charwise.load().state("naï").without_bytes(1).raw
         b'na\\xc3'
         """
-        left = _whole_number(n)
+        left = whole_number(n)
         if left > len(self.raw):
             raise SettingError(f"cannot delete {shown(n)} bytes of a text of {len(self.raw)}.")
         state = self
@@ -425,8 +418,33 @@ def _restore(engine: TokenLM, opening: Opening, whole: bytes, effort: Effort) ->
     return begin(engine, SortedVocabulary.of(engine.vocabulary), opening, whole, effort)
 
 
-def _whole_number(n: object) -> int:
-    """How many to delete."""
+def size_of_last(raw: bytes, n: object) -> int:
+    """How many bytes the last n characters of a text have, as `State` counts them.
+
+    Raises:
+        SettingError: for what is no whole number, or if there are fewer characters than that.
+
+    >>> size_of_last("naï".encode(), 1)
+    2
+    """
+    count, size = whole_number(n), 0
+    for _ in range(count):
+        if size == len(raw):
+            text = raw.decode("utf-8", "replace")
+            raise SettingError(f"cannot delete {shown(count)} characters of a text of {len(text)}.")
+        size += utf8.last_character(raw[: len(raw) - size])
+    return size
+
+
+def whole_number(n: object) -> int:
+    """How many to delete.
+
+    Raises:
+        SettingError: for what is no whole number, or negative.
+
+    >>> whole_number(3)
+    3
+    """
     try:
         count = -1 if isinstance(n, bool) else operator.index(n)  # type: ignore[arg-type]
     except TypeError:

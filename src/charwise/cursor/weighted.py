@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from charwise.cursor.drafts import Completion, Cursor
+from charwise.cursor.drafts import Completion, Placed
 from charwise.tokens.utf8 import decoder_after
 
 Floats = NDArray[np.float64]
@@ -37,7 +37,7 @@ class Weighted(list[Completion]):
         self.weights, self.logprob, self.effective = weights, logprob, effective
 
 
-def weighed_text(state: Cursor, raw: bytes, finish: str, logprob: float) -> Completion:
+def weighed_text(state: Placed, raw: bytes, finish: str, logprob: float) -> Completion:
     """A text after a state, of whatever tokens.
 
     >>> import charwise

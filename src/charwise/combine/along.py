@@ -1,0 +1,205 @@
+"""What a member says along known texts: log-probabilities, and distributions of the next byte.
+
+A `CharLM` takes a text in rounds, and its next bytes from the finished lattice
+(`known_text/next_bytes.py`). What only has states is asked byte by byte. A text that the member
+gives probability zero is scored as far as it goes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from charwise.char_lm import CharLM
+from charwise.combine.members import Member, Spend
+from charwise.combine.rules import Floats
+from charwise.cursor.distributions import EOS
+from charwise.errors import TokenizationError, ZeroProbabilityError
+from charwise.known_text.packs import score_texts
+from charwise.surprisal.score import Score
+
+#: A text that a model cannot write.
+IMPOSSIBLE = (ZeroProbabilityError, TokenizationError)
+
+
+class Along(NamedTuple):
+    """A member along a text.
+
+    Attributes:
+        score: −inf from the first byte on that the member cannot write.
+        end: log p(end of text | text), nats; −inf where that was not asked.
+        rows: `[T, 257]`, with the end `[T + 1, 257]`, p(byte | text so far); zero after the byte
+            that it cannot write. None where they were not asked.
+    """
+
+    score: Score
+    end: float
+    rows: Floats | None
+
+
+def along(
+    member: Member,
+    texts: Sequence[bytes],
+    contexts: Sequence[bytes],
+    spend: Spend,
+    *,
+    rows: bool,
+    end: bool,
+) -> list[Along]:
+    """A member along texts, each after its context.
+
+    >>> import charwise
+    >>> one = Member(charwise.load())
+    >>> [found] = along(one, [b"np"], [b"import "], Spend(), rows=True, end=True)
+    >>> found.score.logprobs.shape, found.rows.shape
+    ((2,), (3, 257))
+    """
+    try:
+        scores = _scores(member, texts, contexts, spend, rows=rows, end=end)
+    except IMPOSSIBLE:
+        pairs = zip(texts, contexts, strict=True)
+        scores = [_as_far_as_it_goes(member, *one, spend, rows=rows, end=end) for one in pairs]
+    found = []
+    for text, context, score in zip(texts, contexts, scores, strict=True):
+        known, ended = score.distributions, score.end_logprob
+        if known is not None and end:
+            last = _row_after(member, context + text, spend)
+            known, ended = np.concatenate([known, last[None]]), _log(float(last[EOS]))
+        found.append(Along(score, -math.inf if ended is None else ended, known))
+    return found
+
+
+def _scores(
+    member: Member,
+    texts: Sequence[bytes],
+    contexts: Sequence[bytes],
+    spend: Spend,
+    *,
+    rows: bool,
+    end: bool,
+) -> list[Score]:
+    """Scores of texts, with the distributions along them if those are wanted."""
+    lm, prompts = member.lm, [member.prompt(context) for context in contexts]
+    preset, tolerance = spend
+    if isinstance(lm, CharLM) and rows:
+        pairs = zip(texts, prompts, strict=True)
+        asked = [lm._text(text, prompt) for text, prompt in pairs]
+        effort = lm._chosen(preset, tolerance)
+        return score_texts(lm.engine, lm.index, asked, effort, entropy="char")
+    ask: Any = getattr(lm, "scores_with_rows" if rows else "scores", None)
+    if ask is None:
+        each = zip(texts, contexts, strict=True)
+        return [_stepped(member, *one, spend, end=end) for one in each]
+    given: dict[str, Any] = {} if rows else {"end": end}
+    found: list[Score] = ask(texts, contexts=prompts, preset=preset, tolerance=tolerance, **given)
+    return found
+
+
+def _stepped(member: Member, text: bytes, context: bytes, spend: Spend, *, end: bool) -> Score:
+    """The score of a text, byte by byte."""
+    state = member.lm.state(member.prompt(context), **spend._asdict())
+    size = len(text)
+    logprobs, missing, error, rows = np.zeros(size), np.zeros(size), np.zeros(size), []
+    limited = False
+    for at, code in enumerate(text):
+        nxt = state.next()
+        rows.append(nxt.probs)
+        p = float(nxt.probs[code])
+        if not p > 0:
+            raise ZeroProbabilityError(f"byte {at} of {text[:40]!r} has probability zero.")
+        logprobs[at], missing[at] = math.log(p), nxt.missing
+        error[at], limited = math.log1p(nxt.error / p), limited or nxt.limited
+        state = state + bytes([code])
+    return Score(
+        text,
+        logprobs,
+        missing,
+        np.zeros(size),
+        contexts=0,
+        calls=0,
+        error=error,
+        limited=limited,
+        end_logprob=_log(float(state.next().probs[EOS])) if end else None,
+        distributions=np.reshape(rows, (size, 257)),
+    )
+
+
+def _as_far_as_it_goes(
+    member: Member, text: bytes, context: bytes, spend: Spend, *, rows: bool, end: bool
+) -> Score:
+    """The score of a text up to the first byte that the member cannot write.
+
+    Raises:
+        TokenizationError: if it is not the text that is wrong.
+    """
+
+    def attempt(size: int, last: bool = False) -> Score | None:
+        try:
+            [score] = _scores(member, [text[:size]], [context], spend, rows=rows, end=end and last)
+        except IMPOSSIBLE as error:
+            if isinstance(error, TokenizationError) and not (size or context):
+                raise
+            return None
+        return score
+
+    whole = attempt(len(text), last=True)
+    if whole is not None:
+        return whole
+    begun = attempt(0)
+    if begun is None:
+        return _filled(None, text, np.zeros(257) if rows else None)
+    low, high = 0, len(text)  # `low` bytes can be written, `high` cannot
+    while high - low > 1:
+        middle = (low + high) // 2
+        longer = attempt(middle)
+        if longer is None:
+            high = middle
+        else:
+            low, begun = middle, longer
+    return _filled(begun, text, _row_after(member, context + text[:low], spend) if rows else None)
+
+
+def _filled(score: Score | None, text: bytes, last: Floats | None) -> Score:
+    """A score of a text's beginning as one of the text: −inf for the rest of it."""
+    nothing = np.zeros(0)
+    if score is None:
+        score = Score(b"", nothing, nothing, nothing, 0, 0, error=nothing)
+    size, left = len(score.raw), len(text) - len(score.raw)
+
+    def longer(values: Floats | None, fill: float = 0.0) -> Floats:
+        return np.concatenate([np.zeros(size) if values is None else values, np.full(left, fill)])
+
+    rows = None
+    if last is not None:
+        rows = np.zeros((len(text), 257))
+        rows[size : size + 1] = last  # none after an empty text
+        if score.distributions is not None:
+            rows[:size] = score.distributions
+    return replace(
+        score,
+        raw=text,
+        logprobs=longer(score.logprobs, -math.inf),
+        missing=longer(score.missing),
+        lent=longer(score.lent),
+        error=longer(score.error),
+        end_logprob=-math.inf,
+        distributions=rows,
+        token_ends=None,
+    )
+
+
+def _row_after(member: Member, text: bytes, spend: Spend) -> Floats:
+    """`[257]` p(byte | text); zeros for what the member cannot write."""
+    try:
+        state = member.lm.state(member.prompt(text), **spend._asdict())
+        return np.asarray(state.next().probs)
+    except IMPOSSIBLE:
+        return np.zeros(257)
+
+
+def _log(p: float) -> float:
+    return math.log(p) if p > 0 else -math.inf

@@ -1,0 +1,138 @@
+"""The members of a combination, and how a text is put to each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from charwise.combine.rules import Rule
+from charwise.errors import (
+    SettingError,
+    TokenizationError,
+    ZeroProbabilityError,
+    items,
+    shown,
+)
+from charwise.known_text.effort import Effort
+from charwise.tokens.canonical import to_bytes
+from charwise.tokens.prompt_parts import Prompt, is_text, parts_of
+
+
+class Spend(NamedTuple):
+    """How much every member spends: its own default, a preset or a tolerance.
+
+    >>> Spend().preset is None
+    True
+    """
+
+    preset: str | Effort | None = None
+    tolerance: float | None = None
+
+
+@dataclass(frozen=True)
+class Member:
+    """A model, and what comes before the text for it alone.
+
+    Attributes:
+        lm: a `CharLM`, a `Combination`, or what has such a method `state`.
+        before: a system prompt or a template, in the model's own form: text, or a list of texts and
+            special token ids. The text goes on from its last character. It is conditioned on, and
+            no evidence for a mixture.
+    """
+
+    lm: Any
+    before: Prompt = ""
+
+    def prompt(self, text: bytes) -> Prompt:
+        """What the model is asked, for a text.
+
+        >>> Member(None, "Q: ").prompt(b"why"), Member(None, [7, "Q: "]).prompt(b"why")
+        (b'Q: why', [7, 'Q: ', b'why'])
+        """
+        parts = parts_of(self.before)
+        if any(isinstance(part, int) for part in parts):
+            return [*parts, text] if text else parts
+        return b"".join(to_bytes(part) for part in parts if not isinstance(part, int)) + text
+
+
+class Team(NamedTuple):
+    """The members, and the rule that combines them."""
+
+    members: tuple[Member, ...]
+    rule: Rule
+
+
+def member(lm: Any, *, before: Prompt = "") -> Member:
+    """A member with a prompt prefix of its own.
+
+    Args:
+        lm: the model.
+        before: what comes before the text for this model alone; it may have special token ids,
+            which mean something to one tokenizer only.
+
+    Raises:
+        SettingError: what is no model.
+        TokenizationError: a prefix that is no prompt.
+
+    >>> import charwise
+    >>> from charwise import combine
+    >>> told = combine.member(charwise.load(), before="import numpy as np\\n")
+    >>> combine.mixture([told]).state("x = n").next().top(1)[0][0]
+    'p'
+    """
+    if not callable(getattr(lm, "state", None)):
+        raise SettingError(f"{shown(lm)} is no model: charwise.load(…) opens one.")
+    parts_of(before)
+    return Member(lm, before)
+
+
+def members_of(given: Sequence[Any]) -> tuple[Member, ...]:
+    """Models and members, as members.
+
+    Raises:
+        SettingError: no list, an empty one, or what is no model.
+
+    >>> members_of([])
+    Traceback (most recent call last):
+    charwise.errors.SettingError: a combination has no members: give one model or more.
+    """
+    listed = items(given)
+    if listed is None:
+        raise SettingError(f"the members are {shown(given)}: give a list of models.")
+    if not listed:
+        raise SettingError("a combination has no members: give one model or more.")
+    return tuple(one if isinstance(one, Member) else member(one) for one in listed)
+
+
+def text_of(prompt: Prompt) -> bytes:
+    """A prompt that several tokenizers can read: its bytes.
+
+    Raises:
+        TokenizationError: one with token ids, or that is no prompt.
+
+    >>> text_of("naï"), text_of([b"x"])
+    (b'na\\xc3\\xaf', b'x')
+    """
+    if is_text(prompt):
+        return to_bytes(prompt)
+    parts = parts_of(prompt)
+    if any(isinstance(part, int) for part in parts):
+        raise TokenizationError(
+            "the prompt has token ids, which mean something to one tokenizer only: give them to "
+            "their model, with combine.member(lm, before=[…])."
+        )
+    return b"".join(to_bytes(part) for part in parts if not isinstance(part, int))
+
+
+def impossible(text: bytes) -> ZeroProbabilityError:
+    """The error for a text that a combination cannot write.
+
+    >>> str(impossible(b"ab"))[:52]
+    "the combination gives the text ending in b'ab' (2 by"
+    """
+    return ZeroProbabilityError(
+        f"the combination gives the text ending in {text[-20:]!r} ({len(text)} bytes) probability "
+        "zero: a member cannot write it, or does not find it plausible. Check the text; a mixture "
+        "takes what any of its members can write."
+    )

@@ -1,0 +1,183 @@
+"""How several distributions become one: mixtures, products, the least and the greatest.
+
+A rule is a function F of n probabilities, one a member; here it takes and gives logarithms. Let
+→p_i(σ) be the members' prefix probabilities and c the next byte, or the end of text. What a
+combination gives to c, before it is normalised, is
+
+    local:     F(p_1(c | σ), …, p_n(c | σ))
+    global:    F(→p_1(σ·c), …, →p_n(σ·c)) / F(→p_1(σ), …, →p_n(σ))
+
+For a product the two are equal, and differ in what normalising leaves out. Of a mixture only the
+second is meant, which is a distribution as it is. docs/combine.md derives all of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+
+class Rule(Protocol):
+    """How the probabilities of n members become one."""
+
+    def remembers(self, whole: bool) -> bool:
+        """Whether the local (or global) rule depends on →p_i of the text so far."""
+        ...
+
+    def combine(self, logs: Floats) -> Floats:
+        """log F, `[…]`, of log-probabilities `[n, …]`."""
+        ...
+
+    def next(self, logs: Floats, before: Floats, whole: bool) -> Floats:
+        """log masses of what may come next, `[…, 257]`.
+
+        Args:
+            logs: `[n, …, 257]` log p_i(c | σ).
+            before: `[n, …]` log →p_i(σ).
+            whole: by the global rule.
+        """
+        ...
+
+    def shares(self, before: Floats) -> Floats:
+        """`[n, …]` by how much each member's relative error counts, given log →p_i(σ)."""
+        ...
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """Σ_i λ_i p_i, of distributions over strings.
+
+    >>> rule = Mixture((0.5, 0.5))
+    >>> logs = np.log(np.array([[0.25], [0.75]]))
+    >>> np.exp(rule.combine(logs)).round(9).tolist()
+    [0.5]
+    """
+
+    weights: tuple[float, ...]
+
+    def remembers(self, whole: bool) -> bool:
+        """It does."""
+        return True
+
+    def combine(self, logs: Floats) -> Floats:
+        """log Σ_i λ_i p_i."""
+        return _log_sum(logs + self._logs(logs.ndim))
+
+    def next(self, logs: Floats, before: Floats, whole: bool) -> Floats:
+        """log Σ_i λ_i(σ) p_i(c | σ), λ_i(σ) ∝ λ_i →p_i(σ): Bayes' rule."""
+        return self.combine(logs + before[..., None]) - self.combine(before)[..., None]
+
+    def shares(self, before: Floats) -> Floats:
+        """λ_i(σ).
+
+        >>> shares = Mixture((0.5, 0.5)).shares(np.log(np.array([0.1, 0.3])))
+        >>> shares.round(9).tolist()
+        [0.25, 0.75]
+        """
+        return np.asarray(np.exp(before + self._logs(before.ndim) - self.combine(before)))
+
+    def _logs(self, dimensions: int) -> Floats:
+        with np.errstate(divide="ignore"):
+            logs = np.log(np.array(self.weights))
+        return np.asarray(logs.reshape(-1, *[1] * (dimensions - 1)))
+
+
+@dataclass(frozen=True)
+class Product:
+    """Π_i p_i^{w_i}, over what all members of weight other than 0 give some probability.
+
+    Attributes:
+        weights: any numbers. What a member gives probability zero is impossible, be its weight
+            positive or negative; a member of weight 0 does not count (0⁰ = 1).
+        plausibility: bytes that the first member gives less than this share of what it gives its
+            likeliest byte are impossible.
+
+    >>> rule = Product((1.0, -1.0))
+    >>> np.exp(rule.combine(np.log(np.array([[0.5, 0.5], [0.25, 0.125]])))).round(9).tolist()
+    [2.0, 4.0]
+    """
+
+    weights: tuple[float, ...]
+    plausibility: float = 0.0
+
+    def remembers(self, whole: bool) -> bool:
+        """It does not: powers of →p_i(σ) are the same for all that may come next."""
+        return False
+
+    def combine(self, logs: Floats) -> Floats:
+        """Σ_i w_i log p_i."""
+        total = np.zeros(logs.shape[1:])
+        possible = np.ones(logs.shape[1:], dtype=np.bool_)
+        for weight, log in zip(self.weights, logs, strict=True):
+            if weight:
+                possible &= log > -np.inf
+                total += weight * np.where(log > -np.inf, log, 0.0)
+        return np.where(possible, total, -np.inf)
+
+    def next(self, logs: Floats, before: Floats, whole: bool) -> Floats:
+        """Σ_i w_i log p_i(c | σ), −inf for what is not plausible: local and global alike."""
+        masses = self.combine(logs)
+        if not self.plausibility:
+            return masses
+        least = logs[0].max(axis=-1, keepdims=True) + np.log(self.plausibility)
+        return np.where(logs[0] >= least, masses, -np.inf)
+
+    def shares(self, before: Floats) -> Floats:
+        """|w_i|."""
+        sizes = np.abs(np.array(self.weights)).reshape(-1, *[1] * (before.ndim - 1))
+        return np.asarray(np.broadcast_to(sizes, before.shape))
+
+
+@dataclass(frozen=True)
+class Extreme:
+    """min_i p_i, or max_i p_i.
+
+    >>> logs = np.log(np.array([[0.25], [0.5]]))
+    >>> [np.exp(Extreme(greatest).combine(logs)).tolist() for greatest in (False, True)]
+    [[0.25], [0.5]]
+    """
+
+    greatest: bool
+
+    def remembers(self, whole: bool) -> bool:
+        """By the global rule."""
+        return whole
+
+    def combine(self, logs: Floats) -> Floats:
+        """The least, or the greatest."""
+        return np.asarray(logs.max(axis=0) if self.greatest else logs.min(axis=0))
+
+    def next(self, logs: Floats, before: Floats, whole: bool) -> Floats:
+        """The least or greatest p_i(c | σ); of the global rule →p_i(σ·c), over that of σ."""
+        if not whole:
+            return self.combine(logs)
+        return self.combine(logs + before[..., None]) - self.combine(before)[..., None]
+
+    def shares(self, before: Floats) -> Floats:
+        """1 for each: any of them may be the one that decides."""
+        return np.ones(before.shape)
+
+
+def normalised(masses: Floats) -> tuple[Floats, Floats]:
+    """Distributions `[…, 257]` from log masses, zero where nothing is possible; and log Σ `[…]`.
+
+    >>> probs, total = normalised(np.log(np.array([0.1, 0.3])))
+    >>> probs.round(9).tolist(), round(float(np.exp(total)), 9)
+    ([0.25, 0.75], 0.4)
+    """
+    total = np.asarray(_log_sum(np.moveaxis(masses, -1, 0)))
+    least = np.where(total > -np.inf, total, 0.0)
+    return np.exp(masses - least[..., None]), total
+
+
+def _log_sum(logs: Floats) -> Floats:
+    """log Σ exp over the first axis."""
+    top = logs.max(axis=0)
+    top = np.where(np.isfinite(top), top, 0.0)
+    with np.errstate(divide="ignore"):
+        return np.asarray(top + np.log(np.exp(logs - top).sum(axis=0)))

@@ -1,0 +1,189 @@
+"""Known text under a combination: one pass of each member, and sums over the members.
+
+A mixture needs the members' prefix probabilities only. The other rules need what each member gives
+to all 257 outcomes at every byte, for the normaliser: two kilobytes a byte and member.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from charwise.combine.along import Along, along
+from charwise.combine.doubt import errors_of_bytes
+from charwise.combine.members import Spend, Team, impossible
+from charwise.combine.rules import Floats, Product, normalised
+from charwise.cursor.distributions import EOS
+from charwise.known_text.next_bytes import entropies, ranks
+from charwise.surprisal.score import Score
+
+
+def scores(
+    team: Team,
+    texts: Sequence[bytes],
+    contexts: Sequence[bytes],
+    spend: Spend,
+    *,
+    end: bool = False,
+    rows: bool = False,
+    strict: bool = True,
+    progress: Callable[[int, int], object] | None = None,
+) -> list[Score]:
+    """The scores of texts by the local rule, each after its context.
+
+    Args:
+        team: the members, and their rule.
+        texts, contexts: what is scored, and what comes before each.
+        spend: how much.
+        end: also the end of text.
+        rows: also the distributions, their entropies and the ranks of what came.
+        strict: whether a text that is impossible is an error, and not −inf.
+        progress: told after each member how many bytes are done, and of how many.
+
+    Raises:
+        ZeroProbabilityError: a text that is impossible, up to the byte that is.
+
+    >>> import charwise
+    >>> from charwise.combine import product
+    >>> both = product([charwise.load(), charwise.load()])
+    >>> [score] = scores(both.team, [b"np"], [b"import "], Spend())
+    >>> bool(np.allclose(score.logprobs, charwise.load().score("np", context="import ").logprobs))
+    True
+    """
+    remembers, total = team.rule.remembers(False), sum(map(len, texts))
+    # What a mixture's members give to the context is evidence for one or the other.
+    whole = [c + t for c, t in zip(contexts, texts, strict=True)] if remembers else texts
+    given = [b""] * len(texts) if remembers else contexts
+    columns = []
+    for number, member in enumerate(team.members):
+        needed = rows or not remembers
+        columns.append(along(member, whole, given, spend, rows=needed, end=end))
+        if progress is not None:
+            progress(total * (number + 1) // len(team.members), total)
+    found = []
+    for text, context, *each in zip(texts, contexts, *columns, strict=True):
+        score = _combined(team, text, list(each), end=end, rows=rows)
+        never = np.flatnonzero(score.logprobs == -np.inf)
+        if strict and len(never):
+            raise impossible(context + text[: int(never[0]) + 1])
+        found.append(score)
+    return found
+
+
+def _combined(team: Team, text: bytes, each: list[Along], *, end: bool, rows: bool) -> Score:
+    """One score of those of the members, which may begin earlier."""
+    rule, size = team.rule, len(text)
+    skip = len(each[0].score.raw) - size
+    curves, errors = curves_of(each)  # [n, skip + T + 1], [n, skip + T]
+    before, doubts = curves[:, skip:], errors[:, :skip].sum(axis=1)
+    probs = None
+    if not rule.remembers(False) or rows:
+        probs, masses = _distributions(team, each, before, skip)
+    if rule.remembers(False):
+        logs = rule.combine(before)
+        logprobs = _differences(logs)
+        ends = np.array([one.end for one in each])
+        ended = float(rule.combine(before[:, -1] + ends)) - float(_finite(logs[-1:])[0])
+    else:
+        assert probs is not None
+        came = np.frombuffer(text, dtype=np.uint8).astype(np.int64)
+        logprobs = masses[np.arange(size), came]
+        ended = float(masses[size, EOS]) if end else -math.inf
+    scores = [one.score for one in each]
+    return Score(
+        text,
+        logprobs,
+        np.max([score.missing[skip:] for score in scores], axis=0),
+        np.max([score.lent[skip:] for score in scores], axis=0),
+        sum(score.contexts for score in scores),
+        sum(score.calls for score in scores),
+        error=errors_of_bytes(rule, np.exp(logprobs), before, errors[:, skip:], doubts),
+        limited=any(score.limited for score in scores),
+        end_logprob=ended if end else None,
+        entropies=entropies(probs[:size]) if rows and probs is not None else None,
+        ranks=ranks(probs[:size], text) if rows and probs is not None else None,
+        distributions=probs[:size] if rows and probs is not None else None,
+    )
+
+
+def curves_of(each: Sequence[Along]) -> tuple[Floats, Floats]:
+    """`[n, T + 1]` log →p_i of all beginnings of a text, `[n, T]` what each byte may be off.
+
+    >>> zeros = np.zeros(2)
+    >>> one = Score(b"ab", np.log([0.5, 0.25]), zeros, zeros, 0, 0)
+    >>> np.exp(curves_of([Along(one, 0.0, None)])[0]).round(9).tolist()
+    [[1.0, 0.5, 0.125]]
+    """
+    steps = np.stack([one.score.logprobs for one in each])
+    curves = np.concatenate([np.zeros((len(each), 1)), np.cumsum(steps, axis=1)], axis=1)
+    errors = [
+        np.zeros(steps.shape[1]) if one.score.error is None else one.score.error for one in each
+    ]
+    return curves, np.stack(errors)
+
+
+def _distributions(
+    team: Team, each: Sequence[Along], before: Floats, skip: int
+) -> tuple[Floats, Floats]:
+    """`[T or T + 1, 257]` the combined distributions along a text, and their logarithms."""
+    with np.errstate(divide="ignore"):
+        logs = np.log(np.stack([one.rows[skip:] for one in each if one.rows is not None]))
+    given = before[:, : logs.shape[1]]
+    given = np.where(np.isfinite(given).any(axis=0), given, 0.0)  # what is impossible stays so
+    masses = team.rule.next(logs, given, False)
+    probs, total = normalised(masses)
+    return probs, masses - _finite(total)[:, None]
+
+
+def _differences(logs: Floats) -> Floats:
+    """Of neighbours; −inf from the first −inf on."""
+    return np.where(np.isfinite(logs[1:]), logs[1:] - _finite(logs[:-1]), -np.inf)
+
+
+def _finite(logs: Floats) -> Floats:
+    return np.where(np.isfinite(logs), logs, 0.0)
+
+
+def string_logs(
+    team: Team,
+    texts: Sequence[bytes],
+    context: bytes,
+    before: Floats,
+    spend: Spend,
+    *,
+    end: bool,
+) -> tuple[Floats, list[Score]]:
+    """log F(→p_1(σ·x), …) − log F(→p_1(σ), …) of several x: the global rule, not normalised.
+
+    Args:
+        team: the members, and their rule.
+        texts: the strings x.
+        context: σ.
+        before: `[n]` log →p_i(σ).
+        spend: how much.
+        end: whether the text ends after each.
+
+    Returns:
+        `[len(texts)]` values, and the members' scores.
+    """
+    rule = team.rule
+    masked = isinstance(rule, Product) and rule.plausibility > 0
+    columns = [
+        along(member, texts, [context] * len(texts), spend, rows=masked, end=end)
+        for member in team.members
+    ]
+    sums = np.array(
+        [[one.score.logprobs.sum() + (one.end if end else 0.0) for one in col] for col in columns]
+    )  # [n, texts]
+    if isinstance(rule, Product):
+        values = rule.combine(sums)
+    else:
+        values = rule.combine(before[:, None] + sums) - rule.combine(before)
+    if masked:
+        for number, each in enumerate(zip(*columns, strict=True)):
+            local = _combined(team, texts[number], list(each), end=end, rows=False)
+            if not np.isfinite(local.logprobs).all() or local.end_logprob == -math.inf:
+                values[number] = -np.inf
+    return values, [one.score for column in columns for one in column]

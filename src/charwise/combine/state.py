@@ -1,0 +1,453 @@
+"""What a combination knows after some text: its members' states, side by side.
+
+A byte is one step of each member's state, on its own token tree; `next()` combines what the members
+give to the 257 outcomes. A mixture also keeps log →p_i(text) of each member, its evidence, which a
+byte changes by what the member gave to that byte.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from typing import Any, Unpack
+
+import numpy as np
+
+from charwise.combine.along import IMPOSSIBLE
+from charwise.combine.completing import completions
+from charwise.combine.doubt import error_of_next
+from charwise.combine.drawing import stream
+from charwise.combine.evidence import evidence, onward
+from charwise.combine.members import Member, Spend, Team, impossible
+from charwise.combine.rules import Floats, normalised
+from charwise.combine.scoring import scores, string_logs
+from charwise.constraints.asked import MayFollow, constraint_of
+from charwise.constraints.constraint import Constraint
+from charwise.cursor.choose import Chosen, asked_choices, chosen_of
+from charwise.cursor.conditioned import How
+from charwise.cursor.distributions import NextBytes, NextChars
+from charwise.cursor.drafts import Completion
+from charwise.cursor.generation import Report
+from charwise.cursor.limit import Cancel, Limit
+from charwise.cursor.next_chars import next_chars
+from charwise.cursor.sampling import Sampling
+from charwise.cursor.state import size_of_last, whole_number
+from charwise.errors import SettingError, ZeroProbabilityError, shown
+from charwise.surprisal.score import Score
+from charwise.tokens.canonical import to_bytes
+from charwise.tokens.stops import StopStrings
+
+#: Longer additions are scored at once, not byte by byte.
+_STEPPED = 4
+
+
+class CombinedState:
+    """An immutable state of a combination: `state + "text"`, `state - n` characters, `next()`.
+
+    Attributes:
+        team: the members, and the rule that combines them.
+        raw: the text, without what comes before it for single members, as bytes.
+        states: `[n]` the members' own states; None for one that cannot write the text.
+        before: `[n]` log →p_i(text), nats, where the rule asks for it.
+
+    >>> import charwise
+    >>> from charwise import combine
+    >>> lm = charwise.load()
+    >>> state = combine.product([lm, lm]).state("import nu")
+    >>> (state + "mp").next().top(1)[0][0], (state + "x" - 1).text
+    ('y', 'import nu')
+    """
+
+    def __init__(
+        self,
+        team: Team,
+        raw: bytes,
+        states: Sequence[Any],
+        curves: Floats,
+        doubts: Floats,
+        spend: Spend,
+        *,
+        parent: CombinedState | None = None,
+        whole: bool = False,
+    ) -> None:
+        self.team = team
+        self.raw = raw
+        self.states = tuple(states)
+        self.spend = spend
+        # [n, bytes added last + 1], so that some of those can be deleted again.
+        self._curves, self._doubts = curves, doubts
+        self._parent = parent
+        self._whole = whole
+        if not any(state is not None for state in self.states) or not self._possible():
+            raise impossible(raw)
+
+    def _possible(self) -> bool:
+        alive = [state is not None for state in self.states]
+        return bool(np.isfinite(self.team.rule.combine(np.where(alive, self.before, -np.inf))))
+
+    @property
+    def before(self) -> Floats:
+        """`[n]` log →p_i(text), nats, where the rule asks for it; else zeros."""
+        return np.asarray(self._curves[:, -1])
+
+    @property
+    def text(self) -> str:
+        """`raw` as text; bytes that are no character, or not yet one, as U+FFFD."""
+        return self.raw.decode("utf-8", "replace")
+
+    @property
+    def shares(self) -> Floats:
+        """`[n]` λ_i(text), by how much each member of a mixture counts here: Bayes' rule.
+
+        Of a product the sizes of its weights, and ones of the least and the greatest.
+
+        >>> import charwise
+        >>> from charwise import combine
+        >>> lm = charwise.load()
+        >>> told = combine.member(lm, before="x = 1\\n")
+        >>> combine.mixture([lm, told]).state("").shares.tolist()
+        [0.5, 0.5]
+        """
+        return self.team.rule.shares(self.before)
+
+    @property
+    def missing(self) -> float:
+        """The greatest of its members' states, of those that count."""
+        return max(float(state.missing) for state in self.states if state is not None)
+
+    @property
+    def error(self) -> float:
+        """By how much the distribution of the next byte may be off, as a total variation."""
+        return self.next().error
+
+    @property
+    def limited(self) -> bool:
+        """Whether a limit ended the work of a member."""
+        return any(state.limited for state in self.states if state is not None)
+
+    @property
+    def exact_from(self) -> int:
+        """Offset in `text`, in bytes, from which on every member sums over all tokenizations."""
+        return max(
+            max(0, int(state.exact_from) - (len(state.raw) - len(self.raw)))
+            for state in self.states
+            if state is not None
+        )
+
+    @cached_property
+    def _members_next(self) -> tuple[Floats, list[NextBytes]]:
+        """`[n, 257]` log p_i(byte | text), −inf of those that cannot write it; as they came."""
+        logs = np.full((len(self.states), 257), -np.inf)
+        known = []
+        for number, state in enumerate(self.states):
+            if state is not None:
+                known.append(state.next())
+                logs[number] = known[-1].logprobs
+        return logs, known
+
+    @cached_property
+    def _next(self) -> NextBytes:
+        (logs, known), rule, before = self._members_next, self.team.rule, self.before
+        probs, total = normalised(rule.next(logs, before, self._whole))
+        if not np.isfinite(total):
+            raise ZeroProbabilityError(
+                f"nothing may follow the text ending in {self.raw[-20:]!r}: what each member can "
+                "go on with, another gives probability zero."
+            )
+        alive = iter(known)
+        errors = np.array([0.0 if s is None else next(alive).error for s in self.states])
+        return NextBytes(
+            probs,
+            max(one.missing for one in known),
+            error_of_next(rule, logs, before, self._whole, errors, self._doubts[:, -1]),
+            any(one.limited for one in known),
+            log_total=float(total),
+        )
+
+    def next(self, constraint: Constraint | None = None) -> NextBytes:
+        """p(byte | text) for the 256 bytes and the end of text.
+
+        Args:
+            constraint: renormalise over what it allows, see `NextBytes.under`.
+
+        Raises:
+            ZeroProbabilityError: if nothing may follow.
+            ConstraintError: as `State.next`.
+
+        >>> import charwise
+        >>> from charwise import combine
+        >>> combine.product([charwise.load()]).state("import nump").next().top(1)[0][0]
+        'y'
+        """
+        return self._next if constraint is None else self._next.under(constraint)
+
+    def next_chars(self, coverage: float = 0.99) -> NextChars:
+        """p(character | text), as `State.next_chars`.
+
+        >>> import charwise
+        >>> from charwise import combine
+        >>> combine.product([charwise.load()]).state("import nump").next_chars(0.5).top(1)[0][0]
+        'y'
+        """
+        return next_chars(self, coverage)
+
+    def __add__(self, more: str | bytes) -> CombinedState:
+        """The state after more text; each member takes one step a byte.
+
+        Raises:
+            ZeroProbabilityError: if the combination gives the longer text probability zero.
+            ContextLengthError: as `State`.
+        """
+        data = to_bytes(more)
+        if len(data) > _STEPPED:
+            return self._extended(data)
+        state = self
+        for byte in data:
+            state = state._extended(bytes([byte]))
+        return state
+
+    def _extended(self, data: bytes) -> CombinedState:
+        """The state after a byte, or after a longer text in one step of each member."""
+        rule = self.team.rule
+        steps = np.zeros((2, len(self.states), len(data)))  # log-probabilities, and doubts
+        if rule.remembers(self._whole):
+            if len(data) == 1:
+                steps[..., 0] = self._given_to(data[0])
+            else:
+                steps = evidence(self.team, data, self.raw, self.spend)
+        states = []
+        for state in self.states:
+            try:
+                states.append(None if state is None else state + data)
+            except IMPOSSIBLE:
+                states.append(None)
+        return CombinedState(
+            self.team,
+            self.raw + data,
+            states,
+            onward(self.before, steps[0]),
+            onward(self._doubts[:, -1], steps[1]),
+            self.spend,
+            parent=self,
+            whole=self._whole,
+        )
+
+    def _given_to(self, byte: int) -> Floats:
+        """`[2, n]` what the members give to a byte, nats, and by how much that may be off."""
+        logs, known = self._members_next
+        alive = iter(known)
+        errors = np.array([0.0 if state is None else next(alive).error for state in self.states])
+        given = logs[:, byte]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            doubts = np.where(given > -np.inf, np.log1p(errors / np.exp(given)), 0.0)
+        return np.stack([given, np.minimum(doubts, 700.0)])
+
+    def __sub__(self, n: int) -> CombinedState:
+        """The state with the last `n` characters deleted, as `State` counts them.
+
+        Raises:
+            SettingError: for what is no whole number, or if there are fewer characters than that.
+        """
+        return self.without_bytes(size_of_last(self.raw, n))
+
+    def without_bytes(self, n: int) -> CombinedState:
+        """The state with the last `n` bytes deleted.
+
+        Raises:
+            SettingError: for what is no whole number, or if there are fewer bytes than that.
+        """
+        left = whole_number(n)
+        if left > len(self.raw):
+            raise SettingError(f"cannot delete {shown(n)} bytes of a text of {len(self.raw)}.")
+        state = self
+        while left and state._parent is not None:
+            step = len(state.raw) - len(state._parent.raw)
+            if step > left:
+                break
+            state, left = state._parent, left - step
+        return state._shortened(left) if left else state
+
+    def _shortened(self, n: int) -> CombinedState:
+        """The state with n of the bytes deleted that came last and together."""
+        raw = self.raw[: len(self.raw) - n]
+        states = [
+            _state_of(member, raw, self.spend) if state is None else state.without_bytes(n)
+            for member, state in zip(self.team.members, self.states, strict=True)
+        ]
+        return CombinedState(
+            self.team,
+            raw,
+            states,
+            self._curves[:, :-n],
+            self._doubts[:, :-n],
+            self.spend,
+            parent=self._parent,
+            whole=self._whole,
+        )
+
+    def complete(
+        self,
+        *,
+        n: int = 1,
+        max_new_bytes: int = 64,
+        temperature: float = 0.0,
+        top_p: float = 1.0,
+        top_k: int = 0,
+        seed: int | None = None,
+        stop: StopStrings = (),
+        seconds: float | None = None,
+        cancel: Cancel | None = None,
+        progress: Report | None = None,
+        how: How = "local",
+        particles: int = 64,
+        **may_follow: Unpack[MayFollow],
+    ) -> list[Completion]:
+        """Completions of the text; see `Combination.complete`.
+
+        >>> import charwise
+        >>> from charwise import combine
+        >>> state = combine.product([charwise.load()]).state("import nump")
+        >>> state.complete(max_new_bytes=1)[0].text
+        'y'
+        """
+        limit, sampling = Limit(seconds, cancel), Sampling(temperature, top_p, top_k, seed)
+        return completions(
+            self,
+            constraint_of(may_follow),
+            how,
+            particles,
+            n=n,
+            max_new_bytes=max_new_bytes,
+            stop=stop,
+            sampling=sampling,
+            limit=limit,
+            progress=progress,
+        )
+
+    def stream(
+        self,
+        *,
+        max_new_bytes: int = 64,
+        temperature: float = 0.0,
+        top_p: float = 1.0,
+        top_k: int = 0,
+        seed: int | None = None,
+        stop: StopStrings = (),
+        seconds: float | None = None,
+        cancel: Cancel | None = None,
+        **may_follow: Unpack[MayFollow],
+    ) -> Iterator[str]:
+        """One completion in pieces, as it is drawn; never ends a piece inside a character.
+
+        >>> import charwise
+        >>> from charwise import combine
+        >>> state = combine.product([charwise.load()]).state("import nump")
+        >>> "".join(state.stream(max_new_bytes=1))
+        'y'
+        """
+        limit, sampling = Limit(seconds, cancel), Sampling(temperature, top_p, top_k, seed)
+        return stream(
+            self,
+            max_new_bytes=max_new_bytes,
+            stop=stop,
+            sampling=sampling,
+            limit=limit,
+            constraint=constraint_of(may_follow),
+        )
+
+    def choose(
+        self, choices: Iterable[str | bytes], *, stop: StopStrings = None, ended: bool = False
+    ) -> Chosen:
+        """The posterior over a list of continuations, by the local rule; see `CharLM.choose`.
+
+        >>> import charwise
+        >>> from charwise import combine
+        >>> state = combine.product([charwise.load()]).state("for i in ra")
+        >>> state.choose(["nge(", "ndom."]).top(1)[0][0]
+        'nge('
+        """
+        asked = asked_choices(choices, stop, ended)
+        texts = asked.texts
+        if self._whole:
+            logs, known = string_logs(
+                self.team, texts, self.raw, self.before, self.spend, end=asked.ended
+            )
+        else:
+            contexts = [self.raw] * len(texts)
+            known = scores(self.team, texts, contexts, self.spend, end=asked.ended, strict=False)
+            logs = np.array([_total(score) for score in known])
+        errors = np.reshape(
+            [0.0 if one.error is None else one.error.sum() for one in known], (-1, len(texts))
+        ).sum(axis=0)
+        return chosen_of(
+            asked,
+            self.raw,
+            logs.tolist(),
+            errors.tolist(),
+            max(float(one.missing.max(initial=0.0)) for one in known),
+            any(one.limited for one in known),
+        )
+
+    def by_the_global_rule(self) -> CombinedState:
+        """The same state, whose next byte, and choices, are of the global rule.
+
+        `next().log_total` is then what the masses add up to, over those of the text so far.
+
+        >>> import charwise
+        >>> from charwise import combine
+        >>> lm = charwise.load()
+        >>> state = combine.product([lm, lm], weights=[1, 1]).state("x = ").by_the_global_rule()
+        >>> state.next().log_total < 0
+        True
+        """
+        curves, doubts = self._curves[:, -1:], self._doubts[:, -1:]
+        if self.team.rule.remembers(True) and not self.team.rule.remembers(False):
+            steps = evidence(self.team, self.raw, b"", self.spend)
+            start = np.zeros(len(self.states))
+            curves, doubts = onward(start, steps[0])[:, -1:], onward(start, steps[1])[:, -1:]
+        return CombinedState(
+            self.team, self.raw, self.states, curves, doubts, self.spend, whole=True
+        )
+
+    def __copy__(self) -> CombinedState:
+        return self  # immutable
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> CombinedState:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (begin, (self.team, self.raw, self.spend))
+
+    def __repr__(self) -> str:
+        return f"CombinedState({self.text[-20:]!r}, {len(self.states)} members)"
+
+
+def begin(team: Team, raw: bytes, spend: Spend) -> CombinedState:
+    """The state of a combination after a text.
+
+    >>> import charwise
+    >>> from charwise import combine
+    >>> both = combine.product([charwise.load()])
+    >>> begin(both.team, b"import nump", Spend()).next().top(1)[0][0]
+    'y'
+    """
+    states = [_state_of(member, raw, spend) for member in team.members]
+    steps = np.zeros((2, len(states), len(raw)))
+    if raw and team.rule.remembers(False):
+        steps = evidence(team, raw, b"", spend)
+    start = np.zeros(len(states))
+    return CombinedState(team, raw, states, onward(start, steps[0]), onward(start, steps[1]), spend)
+
+
+def _state_of(member: Member, raw: bytes, spend: Spend) -> Any:
+    """A member's state; None if it cannot write the text, which others may."""
+    try:
+        return member.lm.state(member.prompt(raw), **spend._asdict())
+    except IMPOSSIBLE:
+        member.lm.state(member.prompt(b""), **spend._asdict())  # or it is not the text
+        return None
+
+
+def _total(score: Score) -> float:
+    end = score.end_logprob
+    return float(score.logprobs.sum()) + (0.0 if end is None else end)

@@ -1,0 +1,132 @@
+"""What a combination says of its error, against members that are off by that much."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import charwise
+from charwise import CharLM, combine
+from charwise.combine.doubt import error_of_next, errors_of_bytes
+from charwise.combine.rules import Extreme, Mixture, Product, Rule, normalised
+from charwise.tokens.vocabulary import Vocabulary
+from models import examples, random_lm
+
+RULES: list[Rule] = [
+    Mixture((0.3, 0.7)),
+    Product((0.5, 0.5)),
+    Product((1.0, 1.0)),
+    Product((1.5, -0.5)),
+    Product((1.0, -1.0), plausibility=0.1),
+    Extreme(greatest=False),
+    Extreme(greatest=True),
+]
+
+
+def combined(rule: Rule, rows: np.ndarray, before: np.ndarray) -> np.ndarray:
+    with np.errstate(divide="ignore"):
+        return normalised(rule.next(np.log(rows), before, False))[0]
+
+
+@given(st.sampled_from(RULES), st.integers(0, 2**30), st.sampled_from([1e-4, 0.01, 0.1]))
+@examples(200)
+def test_one_byte_that_is_off_is_covered(rule: Rule, seed: int, error: float) -> None:
+    """Whichever byte has more in truth, by that much: the distribution is not further off."""
+    rng = np.random.default_rng(seed)
+    rows = rng.dirichlet(np.full(257, 0.05), size=2) + 1e-9
+    rows /= rows.sum(axis=1, keepdims=True)
+    before = rng.normal(size=2)
+    errors, none = np.array([error, 0.0]), np.zeros(2)
+    said = error_of_next(rule, np.log(rows), before, False, errors, none)
+    found = combined(rule, rows, before)
+    for code in [*rng.integers(257, size=20), rows[0].argmax(), rows[1].argmax(), found.argmax()]:
+        true = rows.copy()
+        true[0] *= 1 - error
+        true[0, code] += error
+        apart = 0.5 * np.abs(combined(rule, true, before) - found).sum()
+        # The greatest and the least also fall elsewhere, by what the others give up.
+        slack = error if isinstance(rule, Extreme) else 1e-9
+        if isinstance(rule, Product) and rule.plausibility:
+            slack = 1.0 if plausible(true) != plausible(rows) else 1e-9
+        assert apart <= said + slack
+
+
+def plausible(rows: np.ndarray) -> set[int]:
+    return set(np.flatnonzero(rows[0] >= 0.1 * rows[0].max()).tolist())
+
+
+@given(st.integers(0, 2**30), st.floats(0.0, 5.0), st.floats(0.0, 5.0))
+@examples(100)
+def test_weights_of_a_mixture_that_are_off(seed: int, one: float, other: float) -> None:
+    rng = np.random.default_rng(seed)
+    rows, before = rng.dirichlet(np.full(257, 0.05), size=2), rng.normal(size=2) * 5
+    rows = (rows + 1e-12) / (1 + 257e-12)
+    doubts = np.array([one, other])
+    rule = Mixture((0.5, 0.5))
+    said = error_of_next(rule, np.log(rows), before, False, np.zeros(2), doubts)
+    found = combined(rule, rows, before)
+    for signs in ((1, -1), (-1, 1), (1, 1)):
+        apart = 0.5 * np.abs(combined(rule, rows, before + signs * doubts) - found).sum()
+        assert apart <= said + 1e-9
+
+
+def test_no_error_is_none() -> None:
+    rows = np.full((2, 257), 1 / 257)
+    for rule in RULES:
+        assert error_of_next(rule, np.log(rows), np.zeros(2), False, np.zeros(2), np.zeros(2)) == 0
+
+
+def test_a_sure_byte_has_no_error_in_a_product() -> None:
+    rule, before = Product((0.5, 0.5)), np.zeros((2, 2))
+    errors = np.full((2, 1), 0.1)
+    assert errors_of_bytes(rule, np.ones(1), before, errors, np.zeros(2)).tolist() == [0.0]
+    assert errors_of_bytes(rule, np.zeros(1), before, errors, np.zeros(2)) == pytest.approx(0.2)
+
+
+def pair() -> list[CharLM]:
+    """Two models of several thousand ways to read a text, so that something is left out."""
+    letters: list[bytes | None] = [bytes([code]) for code in b"abc"]
+    found = []
+    for seed, more in (
+        (1, [b"ab", b"bc", b"ca", b"abc"]),
+        (2, [b"aa", b"ba", b"cab", b"cb", b"ac"]),
+    ):
+        tokens = [*letters, *more, None]
+        end = len(tokens) - 1
+        vocabulary = Vocabulary.from_bytes(tokens, end_ids=[end], bos_ids=[end])
+        found.append(CharLM(random_lm(vocabulary, 3, seed, power=2.0), preset="fast"))
+    return found
+
+
+@pytest.mark.parametrize("name", ["mixture", "product", "minimum", "maximum", "contrast"])
+def test_an_approximate_combination_is_within_what_it_says(name: str) -> None:
+    lms = pair()
+    maker = getattr(combine, name)
+    lm = maker(*lms, plausibility=0.0) if name == "contrast" else maker(lms)
+    text = "abcabacabcbabcaabcabbcab"
+    exact, fast = lm.score(text, preset="exact"), lm.score(text)
+    assert fast.error is not None
+    assert exact.error is not None
+    off = np.abs(exact.logprobs - fast.logprobs)
+    assert off.mean() <= fast.error.mean()
+    assert (exact.error == 0).all()
+    assert fast.error.mean() > 0
+    state = lm.state(text)
+    exactly = lm.state(text, preset="exact").next()
+    assert exactly.error <= 1e-9 or name == "mixture"
+    assert 0.5 * np.abs(state.next().probs - exactly.probs).sum() <= state.error + 1e-6
+
+
+def test_the_embedded_model_twice_is_itself() -> None:
+    lm = charwise.load()
+    for both in (combine.mixture([lm, lm]), combine.product([lm, lm]), combine.minimum([lm, lm])):
+        np.testing.assert_allclose(
+            both.next("import nu").probs, lm.next("import nu").probs, atol=1e-9
+        )
+        np.testing.assert_allclose(
+            both.score("import numpy as np\n").logprobs,
+            lm.score("import numpy as np\n").logprobs,
+            atol=1e-3,
+        )

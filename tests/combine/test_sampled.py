@@ -1,0 +1,190 @@
+"""What is drawn, against what it should be drawn from: chi-square, and unbiased sums."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from charwise.combine import Combination
+from charwise.cursor.weighted import Weighted
+from models import Model, table
+from teams import Oracle
+
+LONGEST = 3
+
+
+def members() -> list[Model]:
+    """Three models over `a` and `b`, with three tokenizers."""
+    first = {
+        (3,): [0.5, 0.1, 0.3, 0.1],
+        (0,): [0.2, 0.5, 0.1, 0.2],
+        (1,): [0.4, 0.2, 0.1, 0.3],
+        (2,): [0.1, 0.3, 0.2, 0.4],
+    }
+    second = {
+        (4,): [0.2, 0.3, 0.1, 0.3, 0.1],
+        (0,): [0.1, 0.4, 0.2, 0.1, 0.2],
+        (1,): [0.3, 0.1, 0.2, 0.2, 0.2],
+        (2,): [0.3, 0.3, 0.1, 0.1, 0.2],
+        (3,): [0.2, 0.1, 0.3, 0.1, 0.3],
+    }
+    return [
+        table([b"a", b"b", b"ab"], first, order=2),
+        table([b"a", b"b", b"ba", b"aa"], second, order=2),
+        table([b"a", b"b"], {(): [0.3, 0.5, 0.2]}),
+    ]
+
+
+ORACLES = [
+    Oracle("mixture", members()[:2], [0.3, 0.7]),
+    Oracle("product", members()[:2], [1.0, 0.8]),
+    Oracle("minimum", members()[:2], []),
+    Oracle("maximum", members()[:2], []),
+    Oracle("proxy", members(), [1.0, 0.5]),
+    Oracle("contrast", members()[:2], [0.2]),
+]
+
+
+def chi_square(counts: Counter[bytes], expected: dict[bytes, float]) -> float:
+    """Pearson's statistic in standard deviations from its mean; rare texts are one class."""
+    common = [text for text, count in expected.items() if count >= 5]
+    rare = sum(expected.values()) - sum(expected[text] for text in common)
+    terms = [(counts[text] - expected[text]) ** 2 / expected[text] for text in common]
+    if rare >= 5:
+        terms.append((counts.total() - sum(counts[text] for text in common) - rare) ** 2 / rare)
+    return (sum(terms) - (len(terms) - 1)) / math.sqrt(2 * (len(terms) - 1))
+
+
+def ids(oracle: Oracle) -> str:
+    return oracle.name
+
+
+@pytest.mark.parametrize("oracle", ORACLES, ids=ids)
+def test_draws_by_the_local_rule(oracle: Oracle) -> None:
+    size = 1500
+    truth = oracle.strings(LONGEST, whole=False)
+    assert sum(truth.values()) == pytest.approx(1.0)
+    found = oracle.lm.complete("", n=size, temperature=1.0, seed=5, max_new_bytes=LONGEST)
+    counts = Counter(one.raw for one in found)
+    assert set(counts) <= set(truth)
+    assert abs(chi_square(counts, {text: size * p for text, p in truth.items()})) < 4
+    for one in found[:50]:
+        assert math.exp(one.logprob) == pytest.approx(truth[one.raw], rel=1e-9)
+        assert one.finish == ("length" if len(one.raw) == LONGEST else "end")
+
+
+@pytest.mark.parametrize("oracle", ORACLES, ids=ids)
+def test_particles_by_the_global_rule_are_unbiased(oracle: Oracle) -> None:
+    """Means of many estimates, of the normaliser and of each text's share, are the truth."""
+    truth = oracle.strings(LONGEST, whole=True)
+    total = sum(truth.values())
+    runs, estimates, shares = 300, [], Counter[bytes]()
+    lm = oracle.lm
+    for seed in range(runs):
+        found: Any = lm.complete(
+            "", how="global", particles=6, n=99, max_new_bytes=LONGEST, seed=seed
+        )
+        assert isinstance(found, Weighted)
+        estimates.append(math.exp(found.logprob))
+        for one, weight in zip(found, found.weights, strict=True):
+            shares[one.raw] += estimates[-1] * weight / runs
+            assert math.exp(one.logprob) == pytest.approx(truth[one.raw], rel=1e-9)
+    spread = np.std(estimates) / math.sqrt(runs)
+    assert abs(np.mean(estimates) - total) < 4 * spread + 1e-9
+    assert set(shares) <= set(truth)
+    for text, mass in truth.items():
+        # A particle has at most about the whole as its weight: the variance of a share of it.
+        error = math.sqrt(mass * total * 2 / (runs * 3))
+        assert abs(shares[text] - mass) < 5 * error, text
+
+
+def test_of_a_mixture_all_particles_weigh_the_same() -> None:
+    found: Any = ORACLES[0].lm.complete(
+        "", how="global", particles=50, n=99, max_new_bytes=3, seed=1
+    )
+    assert found.logprob == pytest.approx(0.0, abs=1e-9)
+    assert found.effective == pytest.approx(50)
+
+
+def test_the_global_rule_under_a_constraint() -> None:
+    oracle = ORACLES[1]
+    truth = oracle.strings(LONGEST, whole=True)
+    allowed = {text: mass for text, mass in truth.items() if text[:1] == b"a" and len(text) > 1}
+
+    class BeginsWithA:
+        characters = False
+
+        def __init__(self, at: int = 0) -> None:
+            self.at = at
+
+        def allowed(self) -> np.ndarray:
+            flags = np.zeros(257, dtype=bool)
+            flags[list(b"a" if self.at == 0 else b"ab")] = True
+            flags[256] = self.at > 1
+            return flags
+
+        def after(self, data: bytes) -> BeginsWithA:
+            return BeginsWithA(self.at + len(data))
+
+        def over(self, index: Any) -> Any:
+            raise AssertionError("a combination has no tokens")
+
+    estimates = []
+    for seed in range(300):
+        found: Any = oracle.lm.complete(
+            "",
+            how="global",
+            constraint=BeginsWithA(),
+            particles=8,
+            n=99,
+            seed=seed,
+            max_new_bytes=LONGEST,
+        )
+        assert {one.raw for one in found} <= set(allowed)
+        estimates.append(math.exp(found.logprob))
+    spread = np.std(estimates) / math.sqrt(len(estimates))
+    assert abs(np.mean(estimates) - sum(allowed.values())) < 4 * spread
+
+
+def test_local_and_global_differ_where_they_should() -> None:
+    def total_variation(oracle: Oracle) -> float:
+        local, whole = (oracle.strings(LONGEST, whole=way) for way in (False, True))
+        total = sum(whole.values())
+        return 0.5 * sum(abs(local.get(text, 0.0) - whole[text] / total) for text in whole)
+
+    apart = {oracle.name: total_variation(oracle) for oracle in ORACLES}
+    assert apart["mixture"] < 1e-12
+    assert all(apart[name] > 0.01 for name in apart if name != "mixture")
+
+
+def test_greedy_takes_the_likeliest_byte() -> None:
+    oracle = ORACLES[1]
+    text = b""
+    while len(text) < 4:
+        row = oracle.next(text)
+        assert row is not None
+        code = int(row.argmax())
+        if code == 256:
+            break
+        text += bytes([code])
+    [found] = oracle.lm.complete("", max_new_bytes=4)
+    assert found.raw == text
+    several = oracle.lm.complete("", max_new_bytes=4, n=3)
+    assert len({one.raw[:1] for one in several}) == len(several) == 3  # a, b, and the end
+    rates: Sequence[float] = [one.bits_per_byte for one in several]
+    assert list(rates) == sorted(rates)
+
+
+def test_an_average_at_each_byte_is_not_the_mixture() -> None:
+    oracle = ORACLES[0]
+    rows = oracle.members_next(b"ab")
+    average = np.array([0.3, 0.7]) @ rows
+    assert np.abs(oracle.lm.next("ab").probs - average).max() > 1e-3
+    lm: Combination = oracle.lm
+    posterior = lm.state("ab").shares @ rows
+    np.testing.assert_allclose(lm.next("ab").probs, posterior, rtol=1e-9)
