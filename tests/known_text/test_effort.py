@@ -84,19 +84,6 @@ def test_a_surprise_brings_back_what_was_too_light(monkeypatch):
     assert lm.score(text).logprobs.sum() < math.log(truth) - 5
 
 
-def test_hindsight_brings_back_no_less_than_its_share_of_the_square():
-    """[o] has a share of 1e-3: more than 0.04 θ² at θ = 0.1, and less at 0.5."""
-    model, text = garden_path(), b"obe"
-    truth = math.log(prefix_probability(text, model.p, model.vocabulary))
-    off = {
-        (theta, width): CharLM(model.lm).score(text, preset=Effort(theta, 0.5, width=width))
-        for theta in (0.1, 0.5)
-        for width in (0, 1)
-    }
-    far = {setting: abs(score.logprobs.sum() - truth) > 5 for setting, score in off.items()}
-    assert far == {(0.1, 0): False, (0.1, 1): False, (0.5, 0): False, (0.5, 1): True}
-
-
 def positions_without_context(model: Model, text: bytes, effort: Effort) -> list[int]:
     """Where contexts of the text end, but none is evaluated."""
     rounds = Rounds(

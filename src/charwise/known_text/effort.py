@@ -12,7 +12,7 @@ goes on much the same after both. So a candidate is worth an evaluation while
 the share stands the rank: the heaviest contexts at a position, as many as the *width* says, are
 worth it whatever their share, for what weighs little here may be what the rest of the text needs.
 docs/scoring.md derives the rule, and the two things beside it: *hindsight*, as the text that
-follows is known (for shares above `Effort.least`), and the *first* context at a position, which shows bytes that no other does. It
+follows is known, and the *first* context at a position, which shows bytes that no other does. It
 also says how θ is chosen: it falls, and the width grows, step by step, until the error that is
 estimated from the last step is below the *tolerance*.
 """
@@ -37,9 +37,6 @@ MEMORY = 12
 
 #: By how much θ falls from one step to the next.
 FINER = 5.0
-
-#: Where ranks count, so many times θ² is too light a share for hindsight to bring back.
-_LIGHT = 0.04
 
 #: What agreement is worth, where nothing else is said.
 LENDING = 0.1
@@ -95,15 +92,6 @@ class Effort(NamedTuple):
     def lends(self) -> bool:
         """Whether weight is lent."""
         return self.gamma < 1.0
-
-    @property
-    def least(self) -> float:
-        """Least share that hindsight may bring back: with a width, ranks look after what is lighter.
-
-        >>> round(Effort(theta=0.05, gamma=0.1, width=4).least, 9)
-        0.0001
-        """
-        return _LIGHT * self.theta**2 if self.width else 0.0
 
     @property
     def steps(self) -> tuple[float, float]:

@@ -412,8 +412,7 @@ class Lattice:
         self._rank(stop)
         heavy = rho >= self.floor[position]
         alone = np.array([not here for here in self.at[start:stop]])[position - start]
-        maybe = (share >= effort.theta) & (rho >= effort.least) | heavy
-        maybe |= alone & (rho >= effort.first)
+        maybe = (share >= effort.theta) | (alone & (rho >= effort.first)) | heavy
         chosen = []
         for n in np.flatnonzero(maybe & (rho > 0)).tolist():
             if alone[n] or heavy[n] or effort.worth(float(share[n]), self._agreed(seen, n)):
