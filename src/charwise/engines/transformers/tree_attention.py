@@ -280,9 +280,7 @@ class FlatCache:
         seen, positions = self._placed(parents)
         return positions, self._visible(seen, positions)
 
-    def _placed(
-        self, parents: NDArray[np.int64]
-    ) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+    def _placed(self, parents: NDArray[np.int64]) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
         """Add a row below each parent: the rows that each sees, `[n, rows]`, and positions."""
         first = self.rows
         self._ancestors.append(parents)
