@@ -45,6 +45,17 @@ EQUAL = 1e-6
 Row = dict[str, dict[str, float]]  # of a passage: method -> figures
 
 
+def passages(lms: dict[str, charwise.CharLM], size: int, skip: int) -> list[Passage]:
+    """The passages, each from the first character after its first `skip` bytes."""
+    found = []
+    for passage in held_out.held_out(lms, skip + size):
+        text = passage.text[skip:]
+        while text and text[0] & 0xC0 == 0x80:
+            text = text[1:]
+        found.append(passage._replace(text=text))
+    return found
+
+
 def measure(lm: charwise.CharLM, passage: Passage, args: argparse.Namespace) -> Row:
     """All methods on one passage."""
     text, size, model = passage.text, len(passage.text), references.name_of(passage.model)
@@ -146,6 +157,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", nargs="+", default=held_out.MODELS, choices=held_out.MODELS)
     parser.add_argument("--bytes", type=int, default=held_out.SIZE, help="of each passage")
+    parser.add_argument("--skip", type=int, default=0, help="bytes of each passage, before those")
     parser.add_argument("--error-bytes", type=int, default=held_out.SIZE, help="compared, of those")
     parser.add_argument("--reference", type=int, default=128, help="width of the reference beam")
     parser.add_argument("--beams", type=int, nargs="+", default=[2, 4, 8, 16])
@@ -164,7 +176,7 @@ def main() -> None:
     torch.set_num_threads(1)
     lms = held_out.models(args.models)
     rows: dict[str, Row] = {}
-    for passage in held_out.held_out(lms, args.bytes):
+    for passage in passages(lms, args.bytes, args.skip):
         rows[passage.name] = measure(lms[passage.model], passage, args)
         Console(stderr=True).print(f"measured {passage.name}")
         if args.json:

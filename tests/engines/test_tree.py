@@ -242,6 +242,33 @@ def test_a_tree_may_have_more_nodes_than_the_window(name):
     assert difference(lm, prompt, tree, path) < 1e-4
 
 
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_call_attends_to_no_more_than_its_paths(name, attention, monkeypatch):
+    """Slots that no row of the call sees are left out where they are many, and come back later."""
+    if name in EAGER_ONLY and attention == "sdpa":
+        pytest.skip(f"{name} has eager attention only")
+    lm = make_lm(name, attention)
+    prompt = [30, 1, 2, 3, 4, 5]
+    tree = lm.tree(prompt)
+    path = tree.extend([(tree.size + i - 1 if i else 0, i) for i in range(5)])
+    leaves = tree.extend([(path[i % 5], 6 + i % 20) for i in range(30)])
+    sizes, update = [], SlotLayer.update
+
+    def spied(layer, *arguments, **options):
+        found = update(layer, *arguments, **options)
+        sizes.append(found[0].shape[2])
+        return found
+
+    monkeypatch.setattr(SlotLayer, "update", spied)
+    longer = tree.extend([(path[2], 7), (path[-1], 8), (tree.size, 9)])
+    assert set(sizes) == {len(prompt) + len(path) + 3}  # of 44 slots
+    sizes.clear()
+    every = tree.extend([(leaf, 10) for leaf in leaves])
+    assert set(sizes) == {len(prompt) + tree.size - 1}
+    assert difference(lm, prompt, tree, [0, *path, *leaves, *longer, *every]) < 1e-4
+
+
 @pytest.mark.parametrize("name", ["mistral", "gemma3", "gpt_neo", "qwen2_sliding"])
 @pytest.mark.parametrize("prompt_length", [1, 3, 20])
 def test_sliding_windows_are_cut_along_the_path(name, prompt_length):

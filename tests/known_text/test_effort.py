@@ -11,9 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import charwise.known_text.effort
+import charwise.known_text.lattice
 from charwise import CharLM, Effort
 from charwise.coverings.reference import next_character_probability, prefix_probability
 from charwise.errors import EmptyBeamError, SettingError
+from charwise.known_text.calls import evaluate
 from charwise.known_text.effort import (
     HINDSIGHT,
     MEMORY,
@@ -140,6 +142,27 @@ def test_what_weighs_little_and_decides_is_kept_by_its_rank():
     by_rank = CharLM(model.lm, preset=Effort(1e-2, 1.0, width=2)).score(text).logprobs.sum()
     assert by_share < truth - 5
     assert by_rank == approx(truth, abs=1e-6)
+
+
+@given(cases(), st.integers(1, 4))
+@examples(200)
+def test_floors_are_those_of_a_pass_over_all(case: Case, width: int):
+    """They are set from where a pass started again; what is before has not changed."""
+    model, text = case.model, case.text
+    if not text or prefix_probability(text, model.p, model.vocabulary) == 0:
+        return
+    known = KnownText.of(text, model.index)
+    canonical = model.vocabulary.encode_beginning(text)
+    rounds = Rounds(model.evaluated(), 0, known, canonical, Effort(0.3, 0.5, width=width))
+    lattice = rounds.lattice
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(charwise.known_text.lattice, "_KEPT", 1)
+        while branches := rounds.wants():
+            found = lattice.floor.copy()
+            lattice._unranked = 0
+            lattice._rank(min(len(text) + 1, lattice._stop))
+            assert (lattice.floor == found).all()
+            evaluate([(rounds, branches)])
 
 
 @given(cases())

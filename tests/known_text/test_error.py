@@ -15,11 +15,15 @@ from charwise import CharLM, Effort
 from charwise.cli import complete, demo, infill, next_and_cover
 from charwise.cli.score import score as score_command
 from charwise.coverings.reference import prefix_probability
+from charwise.coverings.rows import EvaluatedRows
 from charwise.errors import SettingError
+from charwise.known_text.calls import evaluate
 from charwise.known_text.effort import effort_of, for_tolerance
 from charwise.known_text.estimate import byte_errors, faded
 from charwise.known_text.ranges import KnownText
+from charwise.known_text.repeats import Repeats
 from charwise.known_text.respellings import occurrences, respellings
+from charwise.known_text.rounds import Rounds
 from models import MOST, Case, cases, examples, table
 
 #: log →p of texts that repeat themselves, from `CharLM.covering`, or the widest beams.
@@ -75,6 +79,28 @@ def test_the_error_of_the_next_byte_is_what_it_says(case: Case):
 
 
 # ---- what repeats -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("times", "places"), [(2, 1), (3, 1), (4, 2)])
+def test_what_repeats_is_tried_at_a_place_or_two_before_all(times: int, places: int):
+    """Of what occurs seldom, the way to the second place is paid for if the first is worth it."""
+    lm, between = charwise.load(), b" and then something else, "
+    text = between.join([b"frobnicate"] * times) + b"."
+    known, canonical = KnownText.of(text, lm.index), lm.vocabulary.encode(text)
+    evaluated = EvaluatedRows.of(lm.engine, lm.vocabulary.bos_ids)
+    rounds = Rounds(evaluated, 0, known, canonical, Effort(0.05, 0.1))
+    evaluate([(rounds, rounds.wants())])
+    rounds.lattice.sum(len(text) + 1)
+    found = respellings(text, canonical, lm.index)
+    repeats = Repeats(
+        found, canonical, lm.index, 0, len(text), 1e-6, 512, lambda depth, position: False
+    )
+    branches = repeats.branches(rounds.lattice)
+    sizes = [sum(map(lm.index.length, branch.tokens)) for branch in branches]
+    apart = len(b"frobnicate" + between)
+    assert branches
+    assert all(size <= (places - 1) * apart + len(b"frobnicate") for size in sizes)
+    assert (max(sizes) >= apart) == (places == 2)
 
 
 @pytest.mark.parametrize("text", REPEATS)

@@ -223,6 +223,8 @@ class Lattice:
         # something changed since the last pass, which went to `_stop` and left `_reached`.
         self._fronts: list[_Front] = []
         self._changed = self._stop = 0
+        # From where on the floors are to be found anew, and the width that they are of.
+        self._unranked, self._width = 0, 0
         self._base = self._reached = _Front(0, 0.0, [1.0] + [0.0] * known.deepest, {root: 1.0}, {})
 
     @property
@@ -312,6 +314,7 @@ class Lattice:
             fronts.pop()
         self._fronts, self._changed = fronts[1:], len(self.known.text) + 1
         self._seen.cut(fronts[-1].position)
+        self._unranked = min(self._unranked, fronts[-1].position)
         return fronts[-1]
 
     def freeze(self) -> list[Vertex]:
@@ -384,7 +387,7 @@ class Lattice:
             if lend:
                 to = heaviest
                 if rho >= light:
-                    to, agreed = self._closest(t, (token, parent.tail), weight)
+                    to, agreed = self._closest(t, (token, parent.tail), weight, heaviest)
                 to.weight += weight
                 lent += rho
             else:
@@ -423,11 +426,15 @@ class Lattice:
         ]
 
     def _rank(self, stop: int) -> None:
-        """Set the floors of all positions that the last pass covered."""
-        if not self.effort.width:
+        """Set the floors where sums or the width have changed since they were set."""
+        width, seen = self.effort.width, self._seen
+        if not width:
             return
-        start, seen = self.frozen, self._seen
-        first = max(0, start - self.known.deepest)
+        start = self.frozen if width != self._width else max(self.frozen, self._unranked)
+        self._width, self._unranked = width, stop
+        if start >= stop:
+            return
+        first, begin = max(0, start - self.known.deepest), bisect_left(seen.positions, start)
         some = [vertex for here in self.at[first:stop] for vertex in here if vertex.weight > 0]
         positions = [vertex.position for vertex in some]
         weights = np.array([vertex.weight for vertex in some])
@@ -436,8 +443,9 @@ class Lattice:
         at = np.minimum(at, len(self.log_prefix) - 1)
         with np.errstate(invalid="ignore", over="ignore"):
             shares = np.nan_to_num(weights * np.exp(scale - self.log_prefix[at]), posinf=0.0)
-        rivals = Rivals(np.append(at, seen.positions).astype(int), np.append(shares, seen.shares))
-        self.floor[start:stop] = floors(rivals, start, stop, self.effort.width)
+        ends = np.append(at, seen.positions[begin:]).astype(int)
+        rivals = Rivals(ends, np.append(shares, seen.shares[begin:]))
+        self.floor[start:stop] = floors(rivals, start, stop, width)
 
     def _agreed(self, seen: _Seen, n: int) -> int:
         """On how many tokens a candidate agrees with an evaluated context at its position."""
@@ -447,15 +455,22 @@ class Lattice:
             return seen.agreed[n]
         return self._closest(seen.positions[n], (seen.tokens[n], seen.parents[n].tail))[1]
 
-    def _closest(self, t: int, tail: Tail, weight: float = 0.0) -> tuple[Vertex, int]:
+    def _closest(
+        self, t: int, tail: Tail, weight: float = 0.0, heaviest: Vertex | None = None
+    ) -> tuple[Vertex, int]:
         """The evaluated context at t that agrees longest with these tokens, and how long.
 
-        Of several, the heaviest. None that arrived there lighter than this weight: it would grow
-        out of all proportion, a loan on a loan.
+        Of several, the heaviest; where none agrees, the heaviest of all. None that arrived there
+        lighter than this weight: it would grow out of all proportion, a loan on a loan.
         """
-        best, longest = max(self.at[t], key=lambda vertex: vertex.arrived), -1
-        for vertex in self.at[t]:
-            agreed = agreement(tail, vertex.tail) if vertex.arrived >= weight else -1
+        here = self.at[t]
+        best, longest = heaviest or max(here, key=lambda vertex: vertex.arrived), 0
+        last = tail[0] if tail else None
+        for vertex in here:
+            # Most differ in their last token, and need no more than this look.
+            if vertex.tail is None or vertex.tail[0] != last or vertex.arrived < weight:
+                continue
+            agreed = agreement(tail, vertex.tail)
             if agreed > longest or (agreed == longest and vertex.arrived > best.arrived):
                 best, longest = vertex, agreed
-        return best, max(0, longest)
+        return best, longest

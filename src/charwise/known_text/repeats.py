@@ -38,11 +38,11 @@ class _Trial:
     parent: Vertex  # on the base path, at the first place
     places: tuple[Place, ...]
     tokens: list[int]  # asked for so far, after `parent`
-    reached: int = 2  # places that they go through
+    reached: int  # places that they go through
 
 
 class Repeats:
-    """Tries respellings of what a portion of the text repeats: first at two places, then at all.
+    """Tries respellings of what a portion of the text repeats: at a place or two, then at all.
 
     A base path, at first the canonical tokens, is respelled one stretch at a time. A respelling
     that proves better than the base becomes the base, and the others are tried again on that.
@@ -95,14 +95,16 @@ class Repeats:
         if not self._found:
             return []
         out, rest = list[Branch](), list[Branch]()
-        if self._phase == "two places":
+        if self._phase == "some places":
             going = [trial for trial in self._trials if trial.reached < len(trial.places)]
             going.sort(key=lambda t: self._log_share_at(t, t.reached, lattice), reverse=True)
-            kept = going[: max(6, len(going) // 2)]
-            dropped = {id(trial) for trial in going[len(kept) :]}
+            begun = [trial for trial in going if trial.reached == 1]
+            longer = [trial for trial in going if trial.reached > 1]
+            most = max(6, len(longer) // 2)
+            kept, dropped = [*begun, *longer[:most]], {id(trial) for trial in longer[most:]}
             self._trials = [trial for trial in self._trials if id(trial) not in dropped]
             out = [more for trial in kept if (more := self._more(trial, lattice))]
-            self._phase = "two places" if out else "all places"
+            self._phase = "some places" if out else "all places"
         if self._phase == "all places" and not out:
             better = self._better(lattice) if self._sweeps else None
             self._phase = "done" if better is None else "begin"
@@ -112,7 +114,7 @@ class Repeats:
         if self._phase == "begin":
             self._sweeps, self.left = self._sweeps - 1, self._most
             out = rest + self._begin(lattice)
-            self._phase = "two places"
+            self._phase = "some places"
         return out
 
     def doubts(self, start: int, log_prefix: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -125,7 +127,7 @@ class Repeats:
         return errors
 
     def _begin(self, lattice: Lattice) -> list[Branch]:
-        """The first two places of each respelling that may come to weigh something."""
+        """The first place of each respelling that may come to weigh something, or the first two."""
         log_prefix, rated = lattice.log_prefix, []
         path = self._vertices(lattice)
         for one in self._found:
@@ -141,14 +143,16 @@ class Repeats:
         rated.sort(key=lambda row: row[0], reverse=True)
         out, self._trials = [], []
         for _, one, places, parent in rated:
-            tokens = self._respelled(places[:2])
-            deep = self._too_deep(parent.depth + len(tokens), places[1].stop)
+            # What occurs often may gain much from one place to the next; else the first tells.
+            reached = 2 if len(places) >= OFTEN else 1
+            tokens = self._respelled(places[:reached])
+            deep = self._too_deep(parent.depth + len(tokens), places[reached - 1].stop)
             if len(tokens) > self.left or deep:
                 if len(places) >= OFTEN:
                     self.untried.append(one)
                 continue
             self.left -= len(tokens)
-            self._trials.append(_Trial(one, parent, places, tokens))
+            self._trials.append(_Trial(one, parent, places, tokens, reached))
             out.append(Branch(parent, tokens))
         return out
 

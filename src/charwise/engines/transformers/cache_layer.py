@@ -13,8 +13,13 @@ class SlotLayer(DynamicLayer):  # type: ignore[misc]
 
     `DynamicLayer` copies the whole cache at every step; this appends in place. Buffers grow by a
     quarter, so that little memory is held unused.
+
+    Attributes:
+        chosen: where it is set, the slots that a call attends to, those that it appends among them:
+            `update` returns no others.
     """
 
+    chosen: torch.Tensor | None = None
     keys: torch.Tensor
     values: torch.Tensor
 
@@ -25,7 +30,7 @@ class SlotLayer(DynamicLayer):  # type: ignore[misc]
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Append slots; returns the keys and values of all."""
+        """Append slots; returns the keys and values of all, or of the chosen."""
         held = self.get_seq_length()
         needed = held + key_states.shape[-2]
         if self._buffers is None or needed > self._buffers[0].shape[-2]:
@@ -39,7 +44,10 @@ class SlotLayer(DynamicLayer):  # type: ignore[misc]
         keys[:, :, held:needed] = key_states
         values[:, :, held:needed] = value_states
         self.keys, self.values = keys[:, :, :needed], values[:, :, :needed]
-        return self.keys, self.values
+        if self.chosen is None:
+            return self.keys, self.values
+        index = self.chosen.to(keys.device)
+        return self.keys.index_select(2, index), self.values.index_select(2, index)
 
     @property
     def nbytes(self) -> int:

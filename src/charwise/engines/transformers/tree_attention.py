@@ -216,7 +216,7 @@ class FlatCache:
         path = np.tri(size, dtype=np.bool_)
         path[first:, self._prompt :] = self._ancestors.rows(1, self.rows)
         self._positions = np.count_nonzero(path, axis=1) - 1
-        visible = self._windowed(path, self._positions)
+        visible = self._windowed(path, self._positions, self._positions)
         ids, keep = [*prompt_ids, *tokens], 1 + len(parents)
         return self._masked(ids, self._cache, self._positions, visible, keep)[0]
 
@@ -231,7 +231,7 @@ class FlatCache:
     ) -> torch.Tensor:
         """Evaluate a row below each parent; returns the logits of the wanted: `[n, width]`."""
         first = self.rows
-        positions, visible = self.place(parents)
+        seen, positions = self._placed(parents)
         # A row whose position is its slot has every slot before it as an ancestor: the whole tree
         # is one path. A single step along it needs no mask, as in the model's own decoding.
         chain = len(parents) == 1 and positions[0] == self._prompt + first
@@ -240,19 +240,54 @@ class FlatCache:
         if chain:
             logits = self._forward([tokens], self._cache, positions=positions, keep=keep)
         else:
-            logits = self._masked(tokens, self._cache, positions, visible, keep)
+            logits = self._branched(seen, positions, tokens, keep)
         return logits[0, : len(wanted)]
+
+    def _branched(
+        self,
+        seen: NDArray[np.bool_],
+        positions: NDArray[np.int64],
+        tokens: list[int],
+        keep: int | torch.Tensor,
+    ) -> torch.Tensor:
+        """A call of rows that see these rows: `[n, rows]`.
+
+        Most contexts of a tree are leaves that nobody goes on from. Where less than half of the
+        slots are seen by any row, the call attends to those alone.
+        """
+        rows = np.flatnonzero(seen.any(axis=0))
+        slots = np.concatenate([np.arange(self._prompt), self._prompt + rows])
+        if 2 * len(slots) >= len(self._positions):
+            visible = self._visible(seen, positions)
+            return self._masked(tokens, self._cache, positions, visible, keep)
+        path = np.ones((len(seen), len(slots)), dtype=np.bool_)
+        path[:, self._prompt :] = seen[:, rows]
+        visible = self._windowed(path, positions, self._positions[slots])
+        self._choose(torch.from_numpy(slots).to(self._forward.device))
+        try:
+            return self._masked(tokens, self._cache, positions, visible, keep)
+        finally:
+            self._choose(None)
+
+    def _choose(self, slots: torch.Tensor | None) -> None:
+        for layer in self._cache.layers:
+            layer.chosen = slots
 
     def place(
         self, parents: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], dict[str, NDArray[np.bool_]]]:
         """Add a row below each parent, to be evaluated: positions, and the slots that each sees."""
+        seen, positions = self._placed(parents)
+        return positions, self._visible(seen, positions)
+
+    def _placed(self, parents: NDArray[np.int64]) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+        """Add a row below each parent: the rows that each sees, `[n, rows]`, and positions."""
         first = self.rows
         self._ancestors.append(parents)
-        seen = self._ancestors.rows(first, self.rows)  # [n, rows]
+        seen = self._ancestors.rows(first, self.rows)
         positions = self._prompt + np.count_nonzero(seen, axis=1) - 1
         self._positions = np.concatenate([self._positions, positions])
-        return positions, self._visible(seen, positions)
+        return seen, positions
 
     def _visible(
         self, seen: NDArray[np.bool_], positions: NDArray[np.int64]
@@ -260,14 +295,14 @@ class FlatCache:
         """For each mask of the model, the slots that rows see: `[n, slots]`."""
         path = np.ones((len(seen), len(self._positions)), dtype=np.bool_)
         path[:, self._prompt :] = seen
-        return self._windowed(path, positions)
+        return self._windowed(path, positions, self._positions)
 
     def _windowed(
-        self, path: NDArray[np.bool_], positions: NDArray[np.int64]
+        self, path: NDArray[np.bool_], positions: NDArray[np.int64], at: NDArray[np.int64]
     ) -> dict[str, NDArray[np.bool_]]:
-        """The part of each path that the layers' windows leave."""
+        """The part of each path, `[n, slots]`, that windows leave of slots at these positions."""
         return {
-            name: path if window is None else path & (positions[:, None] - self._positions < window)
+            name: path if window is None else path & (positions[:, None] - at < window)
             for name, window in self._masked.masks.windows.items()
         }
 
