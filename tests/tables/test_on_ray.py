@@ -90,6 +90,7 @@ def cluster() -> Iterator[None]:
     torch.set_num_threads(1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_AUTH_MODE", "disabled")  # else its token is its owner's
+        patch.setenv("RAY_worker_niceness", "0")  # else other tests leave its workers no time
         owner = subprocess.Popen(
             [sys.executable, "-c", CLUSTER],
             stdin=subprocess.PIPE,
