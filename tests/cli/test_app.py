@@ -283,12 +283,13 @@ def test_the_options_reach_load(command: str, monkeypatch: pytest.MonkeyPatch) -
     prompt = [] if command == "demo" else ["a"]
     preset = [] if command == "cover" else ["--preset", "fast"]
     given = ["--model", "m", "--device", "cpu", "--dtype", "float16", "--revision", "v1"]
-    run(command, *prompt, *given, "--trust-remote-code", *preset)
+    given += ["--trust-remote-code", "--estimand", "canonical"]
+    run(command, *prompt, *given, *preset)
     run(command, *prompt)
     first = {"device": "cpu", "dtype": "float16", "revision": "v1", "trust_remote_code": True}
     assert asked == [
-        ("m", {**first, "preset": "fast" if preset else "default"}),
-        ("embedded", {"preset": "default"}),
+        ("m", {**first, "estimand": "canonical", "preset": "fast" if preset else "default"}),
+        ("embedded", {"estimand": "all", "preset": "default"}),
     ]
 
 
