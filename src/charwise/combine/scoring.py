@@ -131,7 +131,8 @@ def _distributions(
     with np.errstate(divide="ignore"):
         logs = np.log(np.stack([one.rows[skip:] for one in each if one.rows is not None]))
     given = before[:, : logs.shape[1]]
-    given = np.where(np.isfinite(given).any(axis=0), given, 0.0)  # what is impossible stays so
+    # What is impossible stays so; a member of weight 0 may still be able to write it.
+    given = np.where(np.isfinite(team.rule.combine(given)), given, 0.0)
     masses = team.rule.next(logs, given, False)
     probs, total = normalised(masses)
     return probs, masses - _finite(total)[:, None]
