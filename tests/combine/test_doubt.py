@@ -142,6 +142,17 @@ def test_an_approximate_combination_is_within_what_it_says(name: str) -> None:
     assert 0.5 * np.abs(state.next().probs - exactly.probs).sum() <= state.error + 1e-6
 
 
+def test_errors_of_whole_texts_count_by_the_weights() -> None:
+    lms, text = pair(), "abcabacabcbab"
+    first, second = (lm.score(text).error for lm in lms)
+    assert first is not None
+    assert second is not None
+    state = combine.product(lms, weights=[3.0, -2.0]).state("").by_the_global_rule()
+    found = state.choose([text])
+    assert found.error[0] == pytest.approx(3 * first.sum() + 2 * second.sum())
+    assert found.error[0] > 0
+
+
 def test_the_embedded_model_twice_is_itself() -> None:
     lm = charwise.load()
     for both in (combine.mixture([lm, lm]), combine.product([lm, lm]), combine.minimum([lm, lm])):

@@ -155,7 +155,7 @@ def string_logs(
     spend: Spend,
     *,
     end: bool,
-) -> tuple[Floats, list[Score]]:
+) -> tuple[Floats, Floats, list[Score]]:
     """log F(→p_1(σ·x), …) − log F(→p_1(σ), …) of several x: the global rule, not normalised.
 
     Args:
@@ -167,7 +167,7 @@ def string_logs(
         end: whether the text ends after each.
 
     Returns:
-        `[len(texts)]` values, and the members' scores.
+        `[len(texts)]` values, by how much each may be off, and the members' scores.
     """
     rule = team.rule
     masked = isinstance(rule, Product) and rule.plausibility > 0
@@ -187,4 +187,6 @@ def string_logs(
             local = _combined(team, texts[number], list(each), end=end, rows=False)
             if not np.isfinite(local.logprobs).all() or local.end_logprob == -math.inf:
                 values[number] = -np.inf
-    return values, [one.score for column in columns for one in column]
+    off = np.array([[curves_of([one])[1].sum() for one in column] for column in columns])
+    off = rule.shares(sums) * off if isinstance(rule, Product) else off
+    return values, off.sum(axis=0), [one.score for column in columns for one in column]
