@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import traceback
 from collections.abc import Callable, Iterable
 from functools import cache
@@ -14,8 +15,11 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import charwise
-from charwise import CharLM, SortedVocabulary, Vocabulary, healing
+from charwise import CharLM, SortedVocabulary, Vocabulary, combine, healing
+from charwise.bounded.lm import BoundedLM
 from charwise.cli.app import app
+from charwise.combine import Combination
+from charwise.engines.top_k import TopK
 from charwise.errors import CharwiseError
 from charwise.template import Template
 from fuzz_values import (
@@ -32,6 +36,7 @@ from fuzz_values import (
     PROMPT,
     REPORT,
     SAMPLING,
+    SEED,
     SHARE,
     SIZE,
     STOP,
@@ -92,6 +97,37 @@ def on_model(method: str) -> Callable[..., Any]:
     def run(which: int, **given: Any) -> Any:
         result = getattr(models()[which], method)(**given)
         return list(itertools.islice(result, 8)) if hasattr(result, "send") else result
+
+    return run
+
+
+@cache
+def combinations() -> list[Combination]:
+    """Of the tiny models, and of the embedded one with a prefix."""
+    embedded, some_bytes, lead = models()
+    return [
+        combine.mixture([some_bytes, lead], weights=[1, 0]),
+        combine.product([some_bytes, lead], weights=[1.5, -0.5]),
+        combine.maximum([some_bytes, combine.member(embedded, before="a")]),
+        combine.contrast(lead, some_bytes, plausibility=1.0),
+    ]
+
+
+def on_combination(method: str) -> Callable[..., Any]:
+    """A method of a combination; of a generator, a few items."""
+
+    def run(team: int, **given: Any) -> Any:
+        result = getattr(combinations()[team], method)(**given)
+        return list(itertools.islice(result, 8)) if hasattr(result, "send") else result
+
+    return run
+
+
+def bounded(method: str) -> Callable[..., Any]:
+    """A method of one of the models, of which the two best tokens are told."""
+
+    def run(which: int, **given: Any) -> Any:
+        return getattr(BoundedLM(TopK(models()[which].engine, 2)), method)(**given)
 
     return run
 
@@ -186,6 +222,11 @@ def command_line(arguments: list[str]) -> None:
 TEMPLATE = some(
     None, Template(0, 1, 2), Template(4, 4, None), Template(6, 7, 99), Template(-1, 0, 0)
 )
+
+ONE = st.builds(lambda which: models()[which], WHICH)
+TEAM = st.lists(ONE, max_size=3)
+WEIGHT = some(0, 1, -0.5, 1e308, math.nan, math.inf, 10**400, True)
+WEIGHTS = st.one_of(st.none(), st.lists(WEIGHT, max_size=3))
 
 # ---- what is called -----------------------------------------------------------------------------
 
@@ -297,6 +338,88 @@ CALLS: dict[str, Call] = {
             "stream": {"stop": STOP, **SAMPLING, **BUDGET},
         }.items()
     },
+    **{
+        f"Combination.{method}": Call(
+            on_combination(method), {"team": st.integers(0, 3), **arguments}, odd=list(arguments)
+        )
+        for method, arguments in {
+            "next": {"prompt": PROMPT, "preset": PRESET, "tolerance": TOLERANCE},
+            "score": {
+                "prompt": PROMPT,
+                "context": PROMPT,
+                "preset": PRESET,
+                "end": FLAG,
+                "entropy": some(None, "byte"),
+            },
+            "complete": {
+                "prompt": PROMPT,
+                "n": SIZE,
+                "stop": STOP,
+                "progress": REPORT,
+                "regex": some(None, None, "[ab]+", "(", 5),
+                "how": some("local", "global", "x"),
+                "particles": some(2, 0),
+                **SAMPLING,
+                **BUDGET,
+            },
+            "choose": {
+                "prompt": PROMPT,
+                "choices": some(["a", "b"], ["a", "ab"], [], "ab", [b"\xff", "é"], [None]),
+                "stop": STOP,
+                "ended": FLAG,
+            },
+            "stream": {"prompt": PROMPT, "stop": STOP, **SAMPLING, **BUDGET},
+        }.items()
+    },
+    **{
+        f"combine.{name}": Call(getattr(combine, name), arguments, odd=list(arguments))
+        for name, arguments in {
+            "mixture": {"members": TEAM, "weights": WEIGHTS},
+            "product": {"members": TEAM, "weights": WEIGHTS},
+            "minimum": {"members": TEAM},
+            "proxy": {"base": ONE, "tuned": ONE, "untuned": ONE, "alpha": WEIGHT},
+            "contrast": {"strong": ONE, "weak": ONE, "plausibility": SHARE},
+            "member": {"lm": ONE, "before": PROMPT},
+        }.items()
+    },
+    **{
+        f"BoundedLM.{method}": Call(
+            bounded(method), {"which": WHICH, **arguments}, odd=list(arguments)
+        )
+        for method, arguments in {
+            "next": {"prompt": PROMPT, "tolerance": SHARE, "max_contexts": some(0, 1, 9)},
+            "score": {
+                "prompt": PROMPT,
+                "context": PROMPT,
+                "tolerance": SHARE,
+                "max_contexts": some(0, 1, 9),
+            },
+            "logprob": {"prompt": PROMPT, "tolerance": SHARE, "max_contexts": some(0, 1, 9)},
+            "complete": {
+                "prompt": PROMPT,
+                "max_new_bytes": SIZE,
+                "temperature": some(0, 1, 0.5),
+                "seed": SEED,
+                "stop": STOP,
+            },
+        }.items()
+    },
+    "charwise.compare": Call(
+        charwise.compare,
+        {
+            "models": st.one_of(
+                st.lists(ONE, max_size=2), st.dictionaries(TEXT, ONE, max_size=2), ONE
+            ),
+            "texts": st.one_of(
+                TEXT, BYTES, st.lists(st.one_of(TEXT, BYTES), max_size=3), st.just({"a": "ab"})
+            ),
+            "preset": PRESET,
+            "over": some("auto", "texts", "blocks", "x"),
+            "resamples": some(0, 1, 9),
+            "seed": SEED,
+        },
+        odd=["models", "texts", "preset", "over", "resamples", "seed"],
+    ),
     "State": Call(on_state, {"which": WHICH, "text": WORDS, "steps": STEPS}),
     "NextBytes[]": Call(
         lambda which, byte: models()[which].next("ab")[byte],

@@ -300,6 +300,27 @@ class CharLM:
         pairs = zip(texts, scores, strict=True)
         return [self._with_char_entropies(text, score, chosen) for text, score in pairs]
 
+    def scores_with_rows(
+        self,
+        prompts: Sequence[Prompt],
+        *,
+        contexts: Sequence[Prompt],
+        preset: str | Effort | None = None,
+        tolerance: float | None = None,
+    ) -> list[Score]:
+        """Scores with the distributions of every next byte: what combinations and tables ask.
+
+        Without the entropies of characters that `scores` works out from them, and the auditor.
+
+        >>> import charwise
+        >>> [score] = charwise.load().scores_with_rows(["os"], contexts=["import "])
+        >>> score.distributions.shape
+        (2, 257)
+        """
+        texts = [self._text(*pair) for pair in zip(prompts, contexts, strict=True)]
+        chosen = self._chosen(preset, tolerance)
+        return score_texts(self.engine, self.index, texts, chosen, entropy="char")
+
     def covering(
         self, prompt: Prompt, *, tolerance: float = 1e-6, max_contexts: int = 10_000
     ) -> Covering:

@@ -329,6 +329,8 @@ def test_greedy_and_drawn_completions():
     assert cut.missing == pytest.approx(0.3)  # of 0.4, 0.3, 0.2 and 0.1
     with pytest.raises(SettingError, match="temperature"):
         lm.complete("a", temperature=0.5)
+    with pytest.raises(SettingError, match="temperature"):
+        lm.complete("a", temperature=np.zeros(2))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["state", "infill", "choose", "next_chars", "stream", "scores"])

@@ -78,6 +78,29 @@ def test_no_error_is_none() -> None:
         assert error_of_next(rule, np.log(rows), np.zeros(2), False, np.zeros(2), np.zeros(2)) == 0
 
 
+@pytest.mark.parametrize("share", [0.5, 1.0])
+def test_of_the_only_plausible_byte_the_error_is_a_number(share: float) -> None:
+    """It was NaN where that byte, lowered, was no longer as likely as it had been."""
+    rows = np.full((2, 257), 0.1 / 256)
+    rows[:, 97] = 0.9
+    rule, none = Product((1.0, -1.0), plausibility=share), np.zeros(2)
+    said = error_of_next(rule, np.log(rows), none, False, np.array([0.01, 0.01]), none)
+    assert said == pytest.approx(0.0, abs=1e-12)  # no change as small makes another one plausible
+    more = error_of_next(rule, np.log(rows), none, False, np.array([0.9, 0.0]), none)
+    assert more == pytest.approx(1.0, abs=1e-3)
+
+
+def test_what_only_a_member_of_weight_zero_can_write_has_no_error() -> None:
+    found = errors_of_bytes(
+        Mixture((1.0, 0.0)),
+        np.zeros(1),
+        np.array([[0.0, -np.inf], [0.0, -1.0]]),
+        np.array([[0.1], [0.1]]),
+        np.zeros(2),
+    )
+    assert found.tolist() == [0.0]
+
+
 def test_a_sure_byte_has_no_error_in_a_product() -> None:
     rule, before = Product((0.5, 0.5)), np.zeros((2, 2))
     errors = np.full((2, 1), 0.1)
@@ -117,6 +140,17 @@ def test_an_approximate_combination_is_within_what_it_says(name: str) -> None:
     exactly = lm.state(text, preset="exact").next()
     assert exactly.error <= 1e-9 or name == "mixture"
     assert 0.5 * np.abs(state.next().probs - exactly.probs).sum() <= state.error + 1e-6
+
+
+def test_errors_of_whole_texts_count_by_the_weights() -> None:
+    lms, text = pair(), "abcabacabcbab"
+    first, second = (lm.score(text).error for lm in lms)
+    assert first is not None
+    assert second is not None
+    state = combine.product(lms, weights=[3.0, -2.0]).state("").by_the_global_rule()
+    found = state.choose([text])
+    assert found.error[0] == pytest.approx(3 * first.sum() + 2 * second.sum())
+    assert found.error[0] > 0
 
 
 def test_the_embedded_model_twice_is_itself() -> None:

@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from charwise import CharLM, combine
 from charwise.combine import Combination
 from charwise.cursor.weighted import Weighted
+from charwise.errors import SettingError, ZeroProbabilityError
 from models import Model, table
 from teams import Oracle
 
@@ -188,3 +190,38 @@ def test_an_average_at_each_byte_is_not_the_mixture() -> None:
     lm: Combination = oracle.lm
     posterior = lm.state("ab").shares @ rows
     np.testing.assert_allclose(lm.next("ab").probs, posterior, rtol=1e-9)
+
+
+def at_odds() -> list[CharLM]:
+    """Two models that begin alike, and of which one goes on after `a` as the other cannot."""
+
+    def one(after: list[float]) -> CharLM:
+        rows = {(3,): [0.5, 0.5, 0.0, 0.0], (0,): after, (1,): [0.0, 0.0, 0.0, 1.0]}
+        return CharLM(table([b"a", b"b", b"c"], {**rows, (2,): [0.0, 0.0, 0.0, 1.0]}, order=2).lm)
+
+    return [one([1.0, 0.0, 0.0, 0.0]), one([0.0, 0.0, 1.0, 0.0])]
+
+
+@pytest.mark.parametrize("name", ["product", "minimum"])
+def test_particles_in_a_dead_end_count_for_nothing(name: str) -> None:
+    lm = getattr(combine, name)(at_odds())
+    estimates = []
+    for seed in range(20):
+        found: Any = lm.complete("", how="global", particles=16, n=9, seed=seed)
+        assert [one.raw for one in found] == [b"b"]
+        estimates.append(math.exp(found.logprob))
+    assert np.mean(estimates) == pytest.approx(0.5, abs=0.1)
+    with pytest.raises(ZeroProbabilityError, match="nothing may follow"):
+        lm.complete("a", how="global")
+
+
+def test_the_global_rule_reports_and_refuses() -> None:
+    lm, seen = ORACLES[1].lm, list[tuple[int, int]]()
+
+    def report(done: int, total: int) -> None:
+        seen.append((done, total))
+
+    lm.complete("", how="global", particles=5, max_new_bytes=2, seed=0, progress=report)
+    assert seen[-1] == (5, 5)
+    with pytest.raises(SettingError, match="max_new_bytes is -1"):
+        lm.complete("", how="global", max_new_bytes=-1)

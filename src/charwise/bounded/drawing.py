@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from charwise.bounded.covering import BoundedCovering
 from charwise.bounded.rows import PartialRow
 from charwise.coverings.log_sums import log_sum
-from charwise.errors import SettingError, check_count, shown, zero_probability
+from charwise.errors import SettingError, check_count, check_number, shown, zero_probability
 from charwise.partial_lm import PartialLM
 from charwise.tokens import utf8
 from charwise.tokens.index import SortedVocabulary
@@ -67,7 +67,8 @@ def draw(
     ('bab', (1, 1), 0.285714286)
     """
     check_count("max_new_bytes", max_new_bytes, 0)
-    if isinstance(temperature, bool) or temperature not in (0, 1):
+    check_number("temperature", temperature, 0.0, math.inf)
+    if temperature not in (0, 1):
         raise SettingError(
             f"temperature is {shown(temperature)}: from what is told one can go on greedily (0), "
             "or draw as the model does (1)."

@@ -1,7 +1,7 @@
 """What a member says along known texts: log-probabilities, and distributions of the next byte.
 
-A `CharLM` takes a text in rounds, and its next bytes from the finished lattice
-(`known_text/next_bytes.py`). What only has states is asked byte by byte. A text that the member
+A `CharLM`, or another combination, takes a text in one pass (`scores_with_rows`). What only has
+states is asked byte by byte. A text that the member
 gives probability zero is scored as far as it goes.
 """
 
@@ -14,12 +14,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from charwise.char_lm import CharLM
 from charwise.combine.members import Member, Spend
 from charwise.combine.rules import Floats
 from charwise.cursor.distributions import EOS
 from charwise.errors import TokenizationError, ZeroProbabilityError
-from charwise.known_text.packs import score_texts
 from charwise.surprisal.score import Score
 
 #: A text that a model cannot write.
@@ -84,18 +82,12 @@ def _scores(
 ) -> list[Score]:
     """Scores of texts, with the distributions along them if those are wanted."""
     lm, prompts = member.lm, [member.prompt(context) for context in contexts]
-    preset, tolerance = spend
-    if isinstance(lm, CharLM) and rows:
-        pairs = zip(texts, prompts, strict=True)
-        asked = [lm._text(text, prompt) for text, prompt in pairs]
-        effort = lm._chosen(preset, tolerance)
-        return score_texts(lm.engine, lm.index, asked, effort, entropy="char")
     ask: Any = getattr(lm, "scores_with_rows" if rows else "scores", None)
     if ask is None:
         each = zip(texts, contexts, strict=True)
         return [_stepped(member, *one, spend, end=end) for one in each]
     given: dict[str, Any] = {} if rows else {"end": end}
-    found: list[Score] = ask(texts, contexts=prompts, preset=preset, tolerance=tolerance, **given)
+    found: list[Score] = ask(texts, contexts=prompts, **spend._asdict(), **given)
     return found
 
 

@@ -65,4 +65,5 @@ def completions(
         stop=stop,
         sampling=sampling,
         limit=limit,
+        progress=progress,
     )

@@ -44,10 +44,9 @@ def error_of_next(
     probs, total = normalised(rule.next(logs, before, whole))
     if isinstance(rule, Mixture):
         return _of_mixture(rule, np.exp(logs), before, probs, errors, doubts)
-    found, least, bare = 0.0, -np.inf, rule
+    found, share, bare = 0.0, 0.0, rule
     if isinstance(rule, Product) and rule.plausibility:
-        least = float(logs[0].max() + np.log(rule.plausibility))
-        bare = replace(rule, plausibility=0.0)
+        share, bare = rule.plausibility, replace(rule, plausibility=0.0)
     for member in np.flatnonzero(errors * (rule.shares(before) > 0)).tolist():
         extra = errors[member] / max(1e-9, 1.0 - errors[member])
         more = np.log(np.exp(logs[member]) + extra)
@@ -55,11 +54,28 @@ def error_of_next(
         for changed in (more, 2 * logs[member] - more):
             others = logs.copy()
             others[member] = changed
-            masses = np.where(others[0] >= least, bare.next(others, before, whole), -np.inf)
+            masses = bare.next(others, before, whole)
+            if share:
+                masses = np.where(_plausible(others[0], logs[0], share), masses, -np.inf)
             new = np.exp(np.minimum(masses - total, _MOST))  # of c alone; all added up to 1 before
-            changes = np.maximum(changes, np.abs(new / (1.0 - probs + new) - probs))
+            sums = 1.0 - probs + new  # 0 where c was all, and is no more
+            now = np.divide(new, sums, out=np.zeros_like(new), where=sums > 0)
+            changes = np.maximum(changes, np.abs(now - probs))
         found += float(changes.max())
     return min(1.0, found)
+
+
+def _plausible(changed: Floats, logs: Floats, share: float) -> NDArray[np.bool_]:
+    """`[257]` whether each byte alone, as it is changed, has that share of the likeliest.
+
+    >>> logs = np.log(np.array([0.5, 0.3, 0.2]))
+    >>> _plausible(logs - 0.1, logs, 1.0).tolist()
+    [True, False, False]
+    """
+    order = np.argsort(logs)
+    others = np.full(len(logs), logs[order[-1]])
+    others[order[-1]] = logs[order[-2]]
+    return np.asarray(changed >= others + np.log(share))
 
 
 def _of_mixture(
@@ -104,4 +120,4 @@ def errors_of_bytes(
 
 
 def _shares(rule: Rule, before: NDArray[np.float64]) -> Floats:
-    return rule.shares(before) if np.isfinite(before).any() else np.zeros(len(before))
+    return rule.shares(before) if np.isfinite(rule.combine(before)) else np.zeros(len(before))

@@ -14,16 +14,19 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from charwise.constraints.constraint import END, Constraint
+from charwise.constraints.constraint import Constraint
 from charwise.coverings.log_sums import log_sum
 from charwise.cursor.conditioned import Choosing, check_conditioned, computed, few
 from charwise.cursor.distributions import EOS
 from charwise.cursor.drafts import Bytewise
 from charwise.cursor.following import check_begins
+from charwise.cursor.generation import Report, check_report
 from charwise.cursor.limit import Limit
+from charwise.cursor.outcomes import ended
+from charwise.cursor.particle import systematic
 from charwise.cursor.sampling import MOST_DRAWN, Sampling
 from charwise.cursor.weighted import Weighted, weighed_text
-from charwise.errors import ConstraintError, check_count
+from charwise.errors import ConstraintError, ZeroProbabilityError, check_count
 from charwise.tokens.stops import StopStrings
 
 
@@ -49,6 +52,7 @@ def particles(
     max_new_bytes: int = 64,
     seed: int | None = None,
     limit: Limit | None = None,
+    progress: Report | None = None,
 ) -> Weighted:
     """The n heaviest of a weighted sample of p(· | prompt, C).
 
@@ -60,9 +64,11 @@ def particles(
         max_new_bytes: what is longer is cut, and counts as if it satisfied C.
         seed: for the same draws again.
         limit: what has not ended by then counts as it is.
+        progress: told how many particles are complete, of all.
 
     Raises:
         ConstraintError: if no particle satisfies it; says how far the longest came.
+        ZeroProbabilityError: if nothing may follow the prompt itself.
 
     >>> import charwise
     >>> from charwise import constraints
@@ -72,6 +78,8 @@ def particles(
     """
     check_count("particles", count, 1, MOST_DRAWN)
     check_count("n", n, 1, MOST_DRAWN)
+    check_count("max_new_bytes", max_new_bytes, 0)
+    check_report(progress)
     check_begins(state.raw, constraint)
     rng = np.random.default_rng(seed)
     limit = limit or Limit()
@@ -91,6 +99,8 @@ def particles(
             )
         estimate += _resample(alive, count, rng)
         alive = [particle for particle in alive if particle.size]
+        if progress is not None:
+            progress(sum(one.size for one in alive if one.finish), count)
     logs = np.array([particle.weight + math.log(particle.size) for particle in alive])
     total = log_sum(logs.tolist())
     weights, sizes = np.exp(logs - total), np.array([particle.size for particle in alive])
@@ -108,15 +118,10 @@ def particles(
 
 def _finish(particle: _Particle, most: int, reached: str) -> None:
     """Finish a particle that is complete, long enough, or out of time."""
-    if particle.finish:
-        return
-    allowed = particle.constraint.allowed()
-    if not allowed[:END].any():
+    if not particle.finish:
         # A dead end stays unfinished: its next step finds no mass.
-        particle.finish = "constraint" if allowed[END] else ""
-    elif len(particle.raw) >= most:
-        particle.finish = "length"
-    particle.finish = particle.finish or reached
+        allowed = particle.constraint.allowed()
+        particle.finish = ended(allowed, len(particle.raw), most) or reached
 
 
 def _step(particle: _Particle, rng: np.random.Generator) -> list[_Particle]:
@@ -124,7 +129,12 @@ def _step(particle: _Particle, rng: np.random.Generator) -> list[_Particle]:
     if particle.finish:
         return [particle]
     allowed = particle.constraint.allowed()
-    nxt = particle.state.next()
+    try:
+        nxt = particle.state.next()
+    except ZeroProbabilityError:  # what one member goes on with, another cannot
+        if not particle.raw:
+            raise
+        return []
     masses = np.where(allowed, nxt.probs, 0.0)
     mass = float(masses.sum())
     if not (allowed.any() and mass > 0):
@@ -159,11 +169,8 @@ def _resample(alive: list[_Particle], count: int, rng: np.random.Generator) -> f
     shares = np.exp(logs - total)
     if 1.0 / float((shares**2 / sizes).sum()) >= count / 2:
         return 0.0
-    # Systematic: one draw for all, so that each gets its share of the count, up or down to a whole.
-    points = (np.arange(count) + rng.random()) / count
-    chosen = np.minimum(np.searchsorted(np.cumsum(shares), points), len(alive) - 1)
-    for particle, size in zip(alive, np.bincount(chosen, minlength=len(alive)), strict=True):
-        particle.size, particle.weight = int(size), 0.0
+    for particle, size in zip(alive, systematic(shares, count, rng).tolist(), strict=True):
+        particle.size, particle.weight = size, 0.0
     return total - math.log(count)
 
 
@@ -177,6 +184,7 @@ def conditioned(
     stop: StopStrings,
     sampling: Sampling,
     limit: Limit,
+    progress: Report | None = None,
 ) -> Weighted:
     """Completions of a state's text, given a constraint as a whole: added up, or sampled.
 
@@ -195,5 +203,12 @@ def conditioned(
     if members is not None:
         return computed(state, constraint, members, n=n)
     return particles(
-        state, constraint, count, n=n, max_new_bytes=max_new_bytes, seed=sampling.seed, limit=limit
+        state,
+        constraint,
+        count,
+        n=n,
+        max_new_bytes=max_new_bytes,
+        seed=sampling.seed,
+        limit=limit,
+        progress=progress,
     )

@@ -131,7 +131,8 @@ def _distributions(
     with np.errstate(divide="ignore"):
         logs = np.log(np.stack([one.rows[skip:] for one in each if one.rows is not None]))
     given = before[:, : logs.shape[1]]
-    given = np.where(np.isfinite(given).any(axis=0), given, 0.0)  # what is impossible stays so
+    # What is impossible stays so; a member of weight 0 may still be able to write it.
+    given = np.where(np.isfinite(team.rule.combine(given)), given, 0.0)
     masses = team.rule.next(logs, given, False)
     probs, total = normalised(masses)
     return probs, masses - _finite(total)[:, None]
@@ -154,7 +155,7 @@ def string_logs(
     spend: Spend,
     *,
     end: bool,
-) -> tuple[Floats, list[Score]]:
+) -> tuple[Floats, Floats, list[Score]]:
     """log F(→p_1(σ·x), …) − log F(→p_1(σ), …) of several x: the global rule, not normalised.
 
     Args:
@@ -166,7 +167,7 @@ def string_logs(
         end: whether the text ends after each.
 
     Returns:
-        `[len(texts)]` values, and the members' scores.
+        `[len(texts)]` values, by how much each may be off, and the members' scores.
     """
     rule = team.rule
     masked = isinstance(rule, Product) and rule.plausibility > 0
@@ -186,4 +187,6 @@ def string_logs(
             local = _combined(team, texts[number], list(each), end=end, rows=False)
             if not np.isfinite(local.logprobs).all() or local.end_logprob == -math.inf:
                 values[number] = -np.inf
-    return values, [one.score for column in columns for one in column]
+    off = np.array([[curves_of([one])[1].sum() for one in column] for column in columns])
+    off = rule.shares(sums) * off if isinstance(rule, Product) else off
+    return values, off.sum(axis=0), [one.score for column in columns for one in column]

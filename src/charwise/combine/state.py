@@ -369,16 +369,14 @@ class CombinedState:
         asked = asked_choices(choices, stop, ended)
         texts = asked.texts
         if self._whole:
-            logs, known = string_logs(
+            logs, errors, known = string_logs(
                 self.team, texts, self.raw, self.before, self.spend, end=asked.ended
             )
         else:
             contexts = [self.raw] * len(texts)
             known = scores(self.team, texts, contexts, self.spend, end=asked.ended, strict=False)
             logs = np.array([_total(score) for score in known])
-        errors = np.reshape(
-            [0.0 if one.error is None else one.error.sum() for one in known], (-1, len(texts))
-        ).sum(axis=0)
+            errors = np.array([0.0 if one.error is None else one.error.sum() for one in known])
         return chosen_of(
             asked,
             self.raw,

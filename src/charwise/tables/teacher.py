@@ -21,16 +21,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from charwise.errors import CharwiseError, EngineError, SettingError, check_count
-from charwise.known_text.effort import effort_of
-from charwise.known_text.packs import score_texts
 from charwise.known_text.pieces import pieces
-from charwise.known_text.windows import Text
 from charwise.tables.chunks import chunks
 from charwise.tables.jobs import Extent, Scored, input_facts, model_facts, scored, survey
 from charwise.tables.output import Identity
 from charwise.tables.rows import BadRow, Columns, Stimulus
 from charwise.tables.sources import Source
-from charwise.tokens.prompts import split
 
 if TYPE_CHECKING:
     from charwise.char_lm import CharLM
@@ -123,13 +119,13 @@ class Teacher:
 
     def _scores(self, lm: CharLM, rows: Sequence[Stimulus]) -> list[Score]:
         """The scores of some rows, with the distribution before every byte."""
-        texts = []
-        for row in rows:
-            opening, whole = split(lm.vocabulary, row.context + row.text)
-            texts.append(Text(opening, whole, len(row.context)))
         given = self.preset is not None or self.tolerance is not None
-        effort = effort_of(self.preset if given else "default", self.tolerance)
-        return score_texts(lm.engine, lm.index, texts, effort, entropy="char")
+        return lm.scores_with_rows(
+            [row.text for row in rows],
+            contexts=[row.context for row in rows],
+            preset=self.preset if given else "default",
+            tolerance=self.tolerance,
+        )
 
     def _batch(self, row: Stimulus, score: Score) -> Any:
         """The rows of a piece, as a batch of Arrow."""
