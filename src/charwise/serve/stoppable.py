@@ -34,7 +34,8 @@ class StoppableLM:
     """A `TokenLM` that looks at a limit before each model call.
 
     Attributes:
-        calls: model calls made, and `shared` of them for several requests, as counted there.
+        calls: model calls made.
+        shared: those of them that were for several requests, counted by `drawing.advance`.
         seconds: spent in them.
 
     >>> import threading
