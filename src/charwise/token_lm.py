@@ -153,6 +153,19 @@ class TokenLM(Protocol):
         ...
 
 
+def held_bytes(tree: TokenTree, width: int) -> int:
+    """Bytes that a tree holds: its `nbytes`, or those of all its log-probabilities if it has none.
+
+    >>> import charwise
+    >>> lm = charwise.load()
+    >>> tree = lm.engine.tree(lm.vocabulary.bos_ids)
+    >>> before, [node] = held_bytes(tree, lm.vocabulary.width), tree.extend([(0, 5)])
+    >>> held_bytes(tree, lm.vocabulary.width) - before >= 2 * lm.vocabulary.width
+    True
+    """
+    return int(getattr(tree, "nbytes", 4 * width * tree.size))
+
+
 #: Contexts that a tree is asked for: see `TokenTree.extend`.
 Wish = tuple[TokenTree, Sequence[tuple[int, int]]]
 

@@ -20,6 +20,7 @@ from charwise.coverings import reference
 from charwise.engines.canonical import CanonicalLM, with_estimand
 from charwise.engines.ngram import NgramLM
 from charwise.errors import SettingError, VocabularyError, ZeroProbabilityError
+from charwise.token_lm import held_bytes
 from models import CLOSE, examples, log_of, random_lm
 
 #: What splits texts: nothing; GPT-2's way; with line ends drawing in spaces, digits in twos; with
@@ -205,6 +206,18 @@ def test_weights_are_held_once_and_travel_as_one_engine() -> None:
     assert copy.engine.engine is plain.engine
     assert copy.info()["estimand"] == "canonical"
     assert with_estimand(plain.engine, "all") is plain.engine
+
+
+def test_memory_is_that_of_the_tree_around_which_it_is() -> None:
+    lm = charwise.load(estimand="canonical")
+    tree = lm.engine.tree(lm.vocabulary.bos_ids)
+    alike = charwise.load().engine.tree(lm.vocabulary.bos_ids)
+    width = lm.vocabulary.width
+    assert held_bytes(tree, width) == held_bytes(alike, width)
+    before, nodes = held_bytes(tree, width), tree.extend([(0, 5), (0, 6)])
+    grown = held_bytes(tree, width)
+    tree.forget(nodes)
+    assert before <= held_bytes(tree, width) < grown
 
 
 def test_what_is_not_canonical_has_no_probability() -> None:

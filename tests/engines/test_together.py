@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 import torch
@@ -83,6 +86,42 @@ def test_what_fails_leaves_all_trees_as_they_were() -> None:
     assert found == [[2], [2]]
     expected = plain(lm, [[1, 2, 5, 6], [3, 5, 6]])
     logs = torch.cat([tree.logprobs([2]) for tree in trees])
+    torch.testing.assert_close(logs, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_two_calls_at_once_leave_the_attention_as_it_was() -> None:
+    lm = make_lm("llama", "sdpa")
+    trees = [lm.tree([n]) for n in (1, 2, 3, 4)]
+    assert lm.extend_together([(tree, [(0, 5)]) for tree in trees]) == [[1]] * 4
+    layer, order = lm.model.model.layers[0].mlp, list[int]()
+    forward, second, ended = layer.forward, threading.Event(), threading.Event()
+
+    def overlapping(*given: torch.Tensor) -> torch.Tensor:
+        """The first call goes on once there is a second, and the second once the first ended."""
+        order.append(len(order))
+        if len(order) == 1:
+            second.wait(1.0)
+        elif len(order) == 2:
+            second.set()
+            ended.wait(1.0)
+        return forward(*given)
+
+    def first() -> list[list[int]] | None:
+        try:
+            return lm.extend_together([(tree, [(1, 6)]) for tree in trees[:2]])
+        finally:
+            ended.set()
+
+    layer.forward = overlapping
+    with ThreadPoolExecutor(2) as pool:
+        one = pool.submit(first)
+        while not order:
+            assert not one.done()
+        other = pool.submit(lm.extend_together, [(tree, [(1, 6)]) for tree in trees[2:]])
+        assert one.result() == other.result() == [[2], [2]]
+    assert lm.model.config._attn_implementation == "sdpa"
+    logs = torch.cat([tree.logprobs([2]) for tree in trees])
+    expected = plain(lm, [[n, 5, 6] for n in (1, 2, 3, 4)])
     torch.testing.assert_close(logs, expected, rtol=1e-4, atol=1e-4)
 
 

@@ -144,6 +144,29 @@ def test_one_that_leaves_or_fails_does_not_end_the_others(monkeypatch: Any) -> N
         assert one.candidates[0].raw == expected[n]
 
 
+def test_one_who_cannot_be_told_does_not_end_the_others() -> None:
+    requests = asked("exact")[:3]
+    expected = [Completions(charwise.load()).answer(one, Limit()) for one in requests]
+    server = Server(charwise.load(), Settings(seconds=600.0))
+
+    def gone(*_: Any) -> None:
+        raise RuntimeError("Event loop is closed")
+
+    async def run() -> list[Answer | BaseException]:
+        tells = [None, gone, None]
+        tasks = [server.answer(*each) for each in zip(requests, tells, strict=True)]
+        both = asyncio.gather(*tasks, return_exceptions=True)
+        return await asyncio.wait_for(both, 60)
+
+    found = asyncio.run(run())
+    server.close()
+    assert isinstance(found[1], RuntimeError)
+    for n in (0, 2):
+        one = found[n]
+        assert isinstance(one, Answer)
+        assert one.candidates[0].raw == expected[n].candidates[0].raw
+
+
 def test_an_engine_that_cannot_is_asked_one_after_the_other() -> None:
     lm = charwise.load()
     branches = charwise.engines.transformers.TransformersLM(  # type: ignore[attr-defined]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 
 import pytest
 
@@ -117,3 +117,29 @@ def test_an_error_is_raised_where_it_is_waited_for_and_the_thread_goes_on() -> N
             await worker.run(lambda _: 5)
 
     asyncio.run(late())
+
+
+def test_a_step_that_fails_ends_what_is_under_way_and_not_the_thread() -> None:
+    left = list[str]()
+
+    def advance(under_way: list[str]) -> list[BaseException | None]:
+        raise ValueError(f"no step of {under_way}")
+
+    def steps(name: str) -> Generator[str, None, None]:
+        try:
+            yield name
+        finally:
+            left.append(name)
+
+    worker = Worker(advance=advance)
+
+    async def run() -> None:
+        for name in ("one", "two"):
+            with pytest.raises(ValueError, match="no step"):
+                await asyncio.wait_for(worker.run(lambda _, name=name: steps(name)), 30)
+        assert await asyncio.wait_for(worker.run(lambda _: 42), 30) == 42
+
+    asyncio.run(run())
+    worker.close()
+    assert left == ["one", "two"]
+    assert worker.under_way == 0

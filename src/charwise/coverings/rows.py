@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from charwise.errors import EngineError
-from charwise.token_lm import TokenLM, TokenTree
+from charwise.token_lm import TokenLM, TokenTree, held_bytes
 from charwise.tokens.index import END_OF_TOKEN, SortedVocabulary
 
 
@@ -184,15 +184,17 @@ class EvaluatedRows:
 
         >>> import charwise
         >>> lm = charwise.load()
-        >>> evaluated = EvaluatedRows.of(lm.engine, lm.vocabulary.bos_ids)
+        >>> tree = lm.engine.tree(lm.vocabulary.bos_ids)
+        >>> evaluated = EvaluatedRows(tree, lm.index, retain=True)
         >>> before, row = evaluated.nbytes, evaluated.row(0)
+        >>> evaluated.nbytes - before == row.in_order.nbytes
+        True
         >>> evaluated.shed()
-        >>> evaluated.nbytes <= before
+        >>> evaluated.nbytes == before
         True
         """
-        width = self.index.vocabulary.width
-        tree = getattr(self.tree, "nbytes", 4 * width * self.tree.size)
-        return int(tree) + 8 * len(self.index.sorted) * len(self._rows)
+        tree = held_bytes(self.tree, self.index.vocabulary.width)
+        return tree + 8 * len(self.index.sorted) * len(self._rows)
 
     @property
     def row_count(self) -> int:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import numpy as np
 
 from charwise.errors import SettingError, shown
-from charwise.token_lm import Estimand, TokenLM, TokenTree
+from charwise.token_lm import Estimand, TokenLM, TokenTree, held_bytes
 from charwise.tokens.canonical_next import CanonicalNext, Standing
 from charwise.tokens.vocabulary import Vocabulary
 
@@ -136,6 +136,11 @@ class CanonicalTree:
     def calls(self) -> int:
         """Model calls so far."""
         return self._tree.calls
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held by the tree that it is around."""
+        return held_bytes(self._tree, self._lm.vocabulary.width)
 
     def extend(
         self, edges: Sequence[tuple[int, int]], logprobs: Sequence[bool] | None = None

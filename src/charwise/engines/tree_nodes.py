@@ -98,6 +98,11 @@ class TreeNodes(ABC):
         """Nodes handed out so far."""
         return len(self._parent)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes held of its own: log-probabilities, and what an engine's tree adds to them."""
+        return self._logits.nbytes
+
     def extend(
         self, edges: Sequence[tuple[int, int]], logprobs: Sequence[bool] | None = None
     ) -> list[int]:

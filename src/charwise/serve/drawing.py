@@ -69,9 +69,12 @@ def advance(drawings: Sequence[Drawing]) -> list[Exception | None]:
     errors = advance_together([drawing.drafts for drawing in drawings])
     if isinstance(engine, StoppableLM) and 0 < engine.calls - calls < sum(map(_moved, before)):
         engine.shared += 1
-    for drawing, some, error in zip(drawings, before, errors, strict=True):
-        if error is None:
-            drawing.advanced(some)
+    for at, (drawing, some) in enumerate(zip(drawings, before, strict=True)):
+        if errors[at] is None:
+            try:
+                drawing.advanced(some)
+            except Exception as error:  # of who is told, say: the others go on
+                errors[at] = error
     return errors
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from charwise.cursor.limit import Limit
 from charwise.errors import CharwiseError
-from charwise.token_lm import TogetherLM, TokenLM, TokenTree, Wish
+from charwise.token_lm import TogetherLM, TokenLM, TokenTree, Wish, held_bytes
 from charwise.tokens.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -34,7 +34,8 @@ class StoppableLM:
     """A `TokenLM` that looks at a limit before each model call.
 
     Attributes:
-        calls: model calls made, and `shared` of them for several requests, as counted there.
+        calls: model calls made.
+        shared: those of them that were for several requests, counted by `drawing.advance`.
         seconds: spent in them.
 
     >>> import threading
@@ -135,8 +136,7 @@ class StoppableTree:
     @property
     def nbytes(self) -> int:
         """Bytes held, as the engine tells, or those of all log-probabilities."""
-        width = self._lm.vocabulary.width
-        return int(getattr(self._tree, "nbytes", 4 * width * self._tree.size))
+        return held_bytes(self._tree, self._lm.vocabulary.width)
 
     @property
     def size(self) -> int:

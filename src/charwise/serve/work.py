@@ -221,7 +221,13 @@ class Worker:
             if job is not None and not job.cancel.is_set() and job.begin():
                 under_way.append(job)
             if under_way:
-                assert self._advance is not None
-                errors = self._advance([job.next for job in under_way])
-                together = zip(list(under_way), errors, strict=True)
+                together = zip(list(under_way), self._step(), strict=True)
                 under_way[:] = [job for job, error in together if job.goes_on(error)]
+
+    def _step(self) -> Sequence[BaseException | None]:
+        """Make a step of all that is under way: what ends each of them, where something does."""
+        try:
+            assert self._advance is not None
+            return self._advance([job.next for job in self._under_way])
+        except BaseException as error:  # handed to all that wait for it: the thread goes on
+            return [error] * len(self._under_way)

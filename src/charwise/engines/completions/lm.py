@@ -101,12 +101,15 @@ class CompletionsLM:
         wanted = dict(zip(contexts, priced, strict=True))
         found: dict[tuple[int, ...], Best] = {}
         paths = _paths(list(wanted))
-        whole = [p for p in paths if self.prices and len(p) >= _MANY and 2 * len(p) >= len(p[-1])]
-        apart = [p for p in paths if p not in whole]
-        for path in whole:
-            self._take_path(path, found)
+        apart = list[list[tuple[int, ...]]]()
+        for path in paths:
+            if self.prices and len(path) >= _MANY and 2 * len(path) >= len(path[-1]):
+                self._take_path(path, found)
+            else:
+                apart.append(path)
         ends = [p[-1] for p in apart if self.prices and any(wanted[context] for context in p)]
-        plain = [context for p in apart for context in p if context not in ends]
+        known = set(ends)
+        plain = [context for p in apart for context in p if context not in known]
         lasts: dict[tuple[int, ...], float] = {}
         for first in range(0, len(ends), _PROMPTS):
             some = ends[first : first + _PROMPTS]

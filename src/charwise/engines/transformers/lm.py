@@ -213,7 +213,7 @@ class TransformersTree(TreeNodes):
     @property
     def nbytes(self) -> int:
         """Bytes held: keys and values with their room to grow, and logits."""
-        return self._cache.nbytes + self._logits.nbytes
+        return self._cache.nbytes + super().nbytes
 
     @torch.inference_mode()
     def _free(self, nodes: set[int]) -> None:

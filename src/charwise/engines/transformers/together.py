@@ -10,6 +10,7 @@ for each tree.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -22,6 +23,10 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from charwise.engines.transformers.tree_attention import FlatCache, MaskedForward
+
+#: Held while a model has the other name: of two calls at once, one would give the name back while
+#: the other still needs it, and that one would then leave the wrong name behind.
+_NAMED = threading.Lock()
 
 
 class Parts(NamedTuple):
@@ -118,18 +123,19 @@ class Together:
         placed = [cache.place(rows) for cache, rows in zip(caches, parents, strict=True)]
         ends = np.cumsum([len(rows) for rows in parents]).tolist()
         config = self._masked.plain.config
-        before = config._attn_implementation_internal
-        config._attn_implementation_internal = self._name
-        try:
-            logits = self._masked(
-                [token for some in tokens for token in some],
-                _joint(caches, ends),
-                np.concatenate([positions for positions, _ in placed]),
-                _stacked([visible for _, visible in placed]),
-                0,
-            )[0]
-        finally:
-            config._attn_implementation_internal = before
+        with _NAMED:
+            before = config._attn_implementation_internal
+            config._attn_implementation_internal = self._name
+            try:
+                logits = self._masked(
+                    [token for some in tokens for token in some],
+                    _joint(caches, ends),
+                    np.concatenate([positions for positions, _ in placed]),
+                    _stacked([visible for _, visible in placed]),
+                    0,
+                )[0]
+            finally:
+                config._attn_implementation_internal = before
         # Each in memory of its own: a view would keep the others' alive.
         sizes = [len(rows) for rows in parents]
         return [part.clone() for part in torch.split(logits, sizes)]
