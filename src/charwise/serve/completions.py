@@ -152,14 +152,16 @@ class Completions:
     def bound(self) -> None:
         """Keep to the most bytes: of what is held twice over first, then of whole texts.
 
-        What is drawn from just now stays; of what is kept the part that is larger gives way.
+        What is drawn from just now stays; of what is kept the part that is larger gives way, or the
+        other where that has one text left.
         """
         busy = set(map(id, self._drawing))
         if self.size > self._most_bytes:
             self.memory.thin(self.size - self._most_bytes, busy)
         while self.size > self._most_bytes:
-            larger = self.memory if self.memory.size > self.trees.size else self.trees
-            if not larger.forget_oldest():
+            parts: list[Memory | TokenTrees] = [self.memory, self.trees]
+            parts.sort(key=lambda part: part.size, reverse=True)
+            if not any(part.forget_oldest() for part in parts):
                 return
 
     def _along(self, key: object, sides: Sides, asked: Asked) -> Answer | None:
