@@ -235,7 +235,7 @@ class CombinedState:
         """`[2, n]` what the members give to a byte, nats, and by how much that may be off."""
         each = zip(self.team.members, self.states, after, strict=True)
         given = [evidence_of_byte(*one, byte, self.raw, self.spend) for one in each]
-        return np.minimum(np.array(given).T, 700.0)
+        return np.asarray(np.minimum(np.array(given).T, 700.0))
 
     def __sub__(self, n: int) -> CombinedState:
         """The state with the last `n` characters deleted, as `State` counts them.
