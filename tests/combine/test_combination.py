@@ -182,6 +182,26 @@ class TestMembers:
             score.logprobs, lm.score("x = np", context="import numpy as np\n").logprobs, atol=1e-9
         )
 
+    def test_a_typed_byte_that_a_state_left_out_is_evidence_nevertheless(self) -> None:
+        lm = charwise.load()
+        pair = combine.mixture([lm, combine.member(lm, before="import quokka\n\n")])
+        for mixed in (combine.mixture([lm]), combine.mixture([combine.mixture([lm])]), pair):
+            typed = mixed.state("")
+            for letter in "raise ValueErr":
+                typed = typed + letter
+            assert typed.next()["?"] == 0  # its contexts were left out: they weighed too little
+            typed = typed + "?"
+            assert np.allclose(typed.shares, mixed.state(typed.text).shares, atol=2e-3)
+
+    def test_what_is_evidence_of_canonical_mass_is_its_mass(self) -> None:
+        mass = charwise.load(estimand="canonical-mass")
+        mixed = combine.mixture([mass, charwise.load()])
+        typed = mixed.state("")
+        for letter in "naïve 12 + x":
+            typed = typed + letter
+        assert np.allclose(typed.shares, mixed.state(typed.text).shares, atol=1e-3)
+        assert typed.shares[0] < 0.1
+
     def test_one_model_with_two_prefixes(self) -> None:
         lm = charwise.load()
         pair = combine.mixture([lm, combine.member(lm, before="import quokka\n\n")])

@@ -17,7 +17,7 @@ from charwise.combine.along import IMPOSSIBLE
 from charwise.combine.completing import completions
 from charwise.combine.doubt import error_of_next
 from charwise.combine.drawing import stream
-from charwise.combine.evidence import evidence, onward
+from charwise.combine.evidence import evidence, evidence_of_byte, onward
 from charwise.combine.members import Member, Spend, Team, impossible
 from charwise.combine.rules import Floats, normalised
 from charwise.combine.scoring import scores, string_logs
@@ -208,19 +208,18 @@ class CombinedState:
 
     def _extended(self, data: bytes) -> CombinedState:
         """The state after a byte, or after a longer text in one step of each member."""
-        rule = self.team.rule
-        steps = np.zeros((2, len(self.states), len(data)))  # log-probabilities, and doubts
-        if rule.remembers(self._whole):
-            if len(data) == 1:
-                steps[..., 0] = self._given_to(data[0])
-            else:
-                steps = evidence(self.team, data, self.raw, self.spend)
         states = []
         for state in self.states:
             try:
                 states.append(None if state is None else state + data)
             except IMPOSSIBLE:
                 states.append(None)
+        steps = np.zeros((2, len(states), len(data)))  # log-probabilities, and doubts
+        if self.team.rule.remembers(self._whole):
+            if len(data) == 1:
+                steps[..., 0] = self._given_to(data[0], states)
+            else:
+                steps = evidence(self.team, data, self.raw, self.spend)
         return CombinedState(
             self.team,
             self.raw + data,
@@ -232,15 +231,11 @@ class CombinedState:
             whole=self._whole,
         )
 
-    def _given_to(self, byte: int) -> Floats:
+    def _given_to(self, byte: int, after: Sequence[Any]) -> Floats:
         """`[2, n]` what the members give to a byte, nats, and by how much that may be off."""
-        logs, known = self._members_next
-        alive = iter(known)
-        errors = np.array([0.0 if state is None else next(alive).error for state in self.states])
-        given = logs[:, byte]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            doubts = np.where(given > -np.inf, np.log1p(errors / np.exp(given)), 0.0)
-        return np.stack([given, np.minimum(doubts, 700.0)])
+        each = zip(self.team.members, self.states, after, strict=True)
+        given = [evidence_of_byte(*one, byte, self.raw, self.spend) for one in each]
+        return np.asarray(np.minimum(np.array(given).T, 700.0))
 
     def __sub__(self, n: int) -> CombinedState:
         """The state with the last `n` characters deleted, as `State` counts them.
