@@ -367,6 +367,18 @@ class TestNewcomers:
             assert len(one.raw) <= 9
             assert one.finish in ("length", "end")
 
+    @pytest.mark.parametrize("most", [4, 5, 6, 7])
+    def test_what_is_cut_ends_before_a_character_that_is_too_long(self, most: int) -> None:
+        import charwise
+
+        pytest.importorskip("llguidance")
+        expected = {4: "éé", 5: "éé", 6: "ééé", 7: "ééé"}[most]
+        for how in ("local", "global"):
+            [one] = charwise.load().complete(
+                "x = ", regex="é{9}", how=how, max_new_bytes=most, particles=4, seed=0
+            )
+            assert (one.text, one.raw, one.finish) == (expected, expected.encode(), "length")
+
     def test_a_constraint_that_has_begun(self) -> None:
         import charwise
 

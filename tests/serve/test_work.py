@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Generator
 
 import pytest
@@ -39,6 +40,33 @@ def test_the_newest_keystroke_comes_first_and_the_others_have_turns() -> None:
     assert others == [f"other {number}" for number in range(6)]
     assert seen[0] == "typed 5"
     assert "other 0" in seen[:6]
+
+
+def test_a_keystroke_is_not_kept_waiting_by_clients_that_ask_again_and_again() -> None:
+    worker, waited = Worker(most=8), list[int]()
+
+    async def run() -> None:
+        hold = threading.Event()
+        first = asyncio.create_task(worker.run(lambda _: hold.wait(), typed=True))
+        await asyncio.sleep(0.05)
+        late = asyncio.create_task(worker.run(lambda _: None, typed=True))
+        asked = 0
+
+        async def ask_again() -> None:
+            nonlocal asked
+            while not late.done() and asked < 60:
+                asked += 1
+                await worker.run(lambda _: time.sleep(0.005), typed=True)
+
+        others = [asyncio.create_task(ask_again()) for _ in range(3)]
+        await asyncio.sleep(0.05)
+        hold.set()
+        await asyncio.gather(first, late, *others)
+        waited.append(asked)
+
+    asyncio.run(run())
+    worker.close()
+    assert waited[0] < 20
 
 
 def test_too_much_work_is_refused() -> None:

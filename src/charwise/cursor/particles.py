@@ -32,7 +32,7 @@ from charwise.cursor.members import Members
 from charwise.cursor.outcomes import Branch, Outcomes, ended, explore, resolve
 from charwise.cursor.particle import Particle, systematic
 from charwise.cursor.sampling import MOST_DRAWN
-from charwise.cursor.weighted import Weighted, weighed_text
+from charwise.cursor.weighted import Weighted, weighed_text, whole_characters
 from charwise.errors import ConstraintError, check_count
 
 Floats = NDArray[np.float64]
@@ -295,7 +295,10 @@ class _Cloud:
         sizes = np.array([particle.size for particle in self.alive])
         texts = dict[tuple[bytes, str], list[int]]()
         for at, particle in enumerate(self.alive):
-            texts.setdefault((particle.raw, particle.finish), []).append(at)
+            raw = particle.raw
+            if particle.finish == "length" and len(raw) >= self.most:
+                raw = whole_characters(self.state.raw, raw)
+            texts.setdefault((raw, particle.finish), []).append(at)
         weights = {text: float(shares[places].sum()) for text, places in texts.items()}
         heaviest = sorted(weights, key=lambda text: -weights[text])[:n]
         return Weighted(

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from charwise.cursor.drafts import Completion, Placed
-from charwise.tokens.utf8 import decoder_after
+from charwise.tokens.utf8 import decoder_after, pending
 
 Floats = NDArray[np.float64]
 
@@ -47,3 +47,12 @@ def weighed_text(state: Placed, raw: bytes, finish: str, logprob: float) -> Comp
     text = decoder_after(state.raw).decode(raw, final=True)
     drawn = len(raw) + (finish == "end")
     return Completion(text, raw, logprob, [], state.exact_from, finish, drawn)
+
+
+def whole_characters(before: bytes, raw: bytes) -> bytes:
+    """A text that was cut, without the character that the cut is in, after other bytes.
+
+    >>> whole_characters(b"", b"a\\xc3"), whole_characters(b"\\xf0\\x9f", b"\\x98")
+    (b'a', b'')
+    """
+    return raw[: max(0, len(raw) - len(pending(before[-3:] + raw)))]

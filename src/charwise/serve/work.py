@@ -5,7 +5,8 @@ under way at once, and each of the others runs as a whole between two steps.
 
 Whoever types waits for nobody: of the requests that wait, the newest keystroke comes first. Those
 of other sorts (scores, lists of prompts) come in their order, after every few keystrokes at the
-latest.
+latest. So does the keystroke that waits longest: several clients that ask again as soon as they are
+answered would else keep another waiting for as long as they do.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ Result = TypeVar("Result")
 
 #: Keystrokes after which something else has its turn, if it waits.
 _TURNS = 4
+
+#: Of so many keystrokes, one is that which waits longest.
+_LONGEST = 6
 
 #: Pieces of work in steps that are under way at most.
 _UNDER_WAY = 8
@@ -121,6 +125,7 @@ class Worker:
         self._wake = threading.Condition()
         self._closed = False
         self._turns = 0
+        self._keys = 0
         self._thread = threading.Thread(target=self._work, name="charwise-model", daemon=True)
         self._thread.start()
 
@@ -207,7 +212,9 @@ class Worker:
                 return None
             if self._typed and (not self._others or self._turns < _TURNS):
                 self._turns += 1
-                return self._typed.pop()
+                self._keys += 1
+                longest = self._keys % _LONGEST == 0
+                return self._typed.popleft() if longest else self._typed.pop()
             self._turns = 0
             return self._others.popleft()
 
