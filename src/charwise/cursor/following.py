@@ -43,9 +43,14 @@ class Following:
     """
 
     def __init__(
-        self, constraint: Constraint, tokens: TokenConstraint, index: SortedVocabulary
+        self,
+        constraint: Constraint,
+        tokens: TokenConstraint,
+        index: SortedVocabulary,
+        since: bytes = b"",
     ) -> None:
         self._constraint, self._tokens, self._index = constraint, tokens, index
+        self._since = since  # what came after `tokens`, which no mask was asked of since
         self.allowed: Flags = constraint.allowed()
 
     @classmethod
@@ -64,7 +69,8 @@ class Following:
         Raises:
             ConstraintError: if they may not follow.
         """
-        return type(self)(self._constraint.after(data), self._tokens.after(data), self._index)
+        further = self._constraint.after(data)
+        return type(self)(further, self._tokens, self._index, self._since + data)
 
     def draw(
         self, token: int, row: torch.Tensor, sampling: Sampling, generator: torch.Generator
@@ -87,6 +93,8 @@ class Following:
                 return token, self._past(token)
             except ConstraintError:
                 pass
+        if self._since:
+            self._tokens, self._since = self._tokens.after(self._since), b""
         mask = self._tokens.mask()
         if not mask.any():
             return -1, self
