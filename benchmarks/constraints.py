@@ -25,6 +25,7 @@ from typing import Any
 
 import jsonschema
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
@@ -109,10 +110,11 @@ def tokenizer(name: str) -> Vocabulary | None:
 def costs(index: SortedVocabulary, repeat: int) -> list[dict[str, Any]]:
     """Processor time that constraints take beside the model, for each byte of a text.
 
-    *a mask a token*: all masks along the text, by themselves. *agrees*, *differs*: what completing
-    the text takes over completing it without a constraint, where the model would write that text
-    anyway, and where it would write something else at every token. *first token*: the first one,
-    after a prompt that ends in a space, over the same without a constraint.
+    *a mask a token*: all masks along the text, by themselves. *agrees*, *differs*, *far*: what
+    completing the text takes over completing it without a constraint, where the model would write
+    that text anyway, and where at every token another one, or eight others, are likelier. *first
+    token*: the first one, after a prompt that ends in a space, over the same without a constraint.
+    *made in*: what is done once for a constraint and a vocabulary.
     """
     return [_cost(index, name, make(), text, repeat) for name, (make, text) in COSTS.items()]
 
@@ -130,8 +132,8 @@ def _cost(
             assert here.mask().any()
             here = here.after(token)
 
-    def completing(differs: bool, constraint: Constraint | None, most: int) -> float:
-        state = CharLM(knows(vocabulary, ids, differs)).state(PROMPT)
+    def completing(others: int, constraint: Constraint | None, most: int) -> float:
+        state = CharLM(knows(vocabulary, ids, others)).state(PROMPT)
 
         def run() -> None:
             found = state.complete(constraint=constraint, max_new_bytes=most)[0]
@@ -140,9 +142,9 @@ def _cost(
 
         return seconds(run, repeat)
 
-    plain, one = completing(False, None, size), completing(False, None, 1)
+    plain, one = completing(0, None, size), completing(0, None, 1)
     started = time.process_time()
-    COSTS[name][0]()
+    COSTS[name][0]().over(index)
     made = time.process_time() - started
     return {
         "constraint": name,
@@ -151,10 +153,45 @@ def _cost(
         "a mask a token": (seconds(masks, repeat) - seconds(lambda: constraint.over(index), repeat))
         / size
         * 1e6,
-        "agrees": (completing(False, constraint, size) - plain) / size * 1e6,
-        "differs": (completing(True, constraint, size) - plain) / size * 1e6,
-        "first token, ms": (completing(False, constraint, 1) - one) * 1e3,
+        **{
+            what: (completing(others, constraint, size) - plain) / size * 1e6
+            for what, others in (("agrees", 0), ("differs", 1), ("far", 8))
+        },
+        "first token, ms": (completing(0, constraint, 1) - one) * 1e3,
         "made in, ms": made * 1e3,
+    }
+
+
+def ruled_out(lm: CharLM) -> list[dict[str, Any]]:
+    """How many tokens were likelier than the one drawn, at the steps of greedy completions."""
+    made = [constraints.json_schema(schema) for schema in schemas.schemas(100)]
+    cases = {"random JSON schemas": [("value =", one) for one in made]}
+    for name, (prompt, make) in OPEN.items():
+        cases[f"regex: {name}"] = [(prompt, make())]
+    for name in ("regex: words", "JSON schema: any JSON"):
+        cases[name] = [(prompt, COSTS[name][0]()) for prompt in ("data =", "# The", "print(")]
+    return [{"constraint": name, **_ruled_out(lm, some)} for name, some in cases.items()]
+
+
+def _ruled_out(lm: CharLM, cases: list[tuple[str, Constraint]]) -> dict[str, Any]:
+    vocabulary, ranks, size = lm.vocabulary, list[int](), 0
+    for prompt, constraint in cases:
+        drawn = lm.complete(prompt, constraint=constraint, max_new_bytes=200)[0]
+        before = vocabulary.encode(prompt.encode()[: drawn.exact_from])
+        ids = [*vocabulary.bos_ids, *before, *drawn.token_ids]
+        logits = lm.engine.model(torch.tensor([ids])).logits[0]
+        rank = (logits[:-1] > logits[:-1].gather(1, torch.tensor(ids)[1:, None])).sum(dim=1)
+        ends = np.cumsum([len(vocabulary.tokens[id] or b"") for id in drawn.token_ids])
+        after = ends[:-1] + drawn.exact_from >= len(prompt.encode())  # starts, of all but the first
+        ranks += rank[len(ids) - len(after) - 1 :][after].tolist()
+        size += len(drawn.raw)
+    ruled = np.array(ranks)
+    return {
+        "tokens": len(ruled),
+        "bytes": size,
+        "none": f"{(ruled == 0).mean():.1%}",
+        "one or two": f"{((ruled > 0) & (ruled < 3)).mean():.1%}",
+        "more": f"{(ruled >= 3).mean():.1%}",
     }
 
 
@@ -169,16 +206,16 @@ def seconds(run: Callable[[], object], repeat: int) -> float:
     return statistics.median(found)
 
 
-def knows(vocabulary: Vocabulary, ids: list[int], differs: bool) -> NgramLM:
-    """A model that gives half its mass to the next token of a text, or to another."""
-    other = vocabulary.encode("\x00")[0]
+def knows(vocabulary: Vocabulary, ids: list[int], others: int) -> NgramLM:
+    """A model that gives most of its mass to the next token of a text, or more to some others."""
+    ruled_out = [vocabulary.encode(character)[0] for character in "\x00\x01\x02\x03\x04\x05\x06\x07"]
 
     def row(context: tuple[int, ...]) -> NDArray[np.float64]:
         at = len(context) - len(vocabulary.bos_ids)
         masses = 0.1 * vocabulary.counted / vocabulary.counted.sum()
         right = ids[at] if at < len(ids) else vocabulary.end_ids[0]
-        masses[right] += 0.4 if differs else 0.9
-        masses[other] += 0.5 if differs else 0.0
+        masses[right] += 0.9 if not others else 0.72 / (others + 0.8)
+        masses[ruled_out[:others]] += 0.9 / (others + 0.8)
         return np.asarray(masses)
 
     return NgramLM(vocabulary, len(ids) + 9, row)
@@ -368,6 +405,7 @@ def main() -> None:
     if vocabulary is not None:
         title = f"µs a byte beside the model, {vocabulary.width:,} tokens"
         add(title, costs(SortedVocabulary(vocabulary), args.repeat))
+        add("likelier tokens that are ruled out, embedded model", ruled_out(charwise.load()))
     if "validity" in args.only:
         rows = [validity("embedded", charwise.load(), args.schemas)]
         for name in ("llama3", "qwen2", "llama2"):

@@ -5,16 +5,20 @@ be from what may; if not, another is drawn from that alone:
 
     p(t) + (1 − Z) p(t) / Z = p(t) / Z,        Z = Σ { p(t) : t may follow }
 
-So no mask is made where the model does by itself what the constraint says.
+So no mask is made where the model does by itself what the constraint says. At temperature 0 the few
+likeliest tokens are tried in turn before one is made.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator
+from heapq import heappop, heappush
 from typing import Self
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from charwise.constraints.constraint import END, Constraint, Flags, TokenConstraint
 from charwise.cursor.sampling import Sampling, draw_tokens
@@ -24,6 +28,12 @@ from charwise.tokens.utf8 import pending
 
 #: Where fewer than one token in so many may follow, the others are not looked at.
 _SPARSE = 8
+
+#: Where the likeliest token is taken, so many are tried before a mask is made.
+_TRIED = 3
+
+#: Less than any logarithm of a probability but that of zero.
+_FAR = 1e30
 
 
 class Following:
@@ -88,27 +98,22 @@ class Following:
         Raises:
             ConstraintError: where the constraint is too complex to be followed.
         """
-        if not sampling.truncates and self._may_come(token):
-            try:
-                return token, self._past(token)
-            except ConstraintError:
-                pass
+        greedy = sampling.temperature == 0
+        first: Iterable[int] = () if sampling.truncates else (token,)
+        for candidate in _likeliest_first(row, token) if greedy else first:
+            if self._may_come(candidate):
+                try:
+                    return candidate, self._past(candidate)
+                except ConstraintError:
+                    pass
         if self._since:
             self._tokens, self._since = self._tokens.after(self._since), b""
         mask = self._tokens.mask()
-        if not mask.any():
-            return -1, self
-        if _SPARSE * np.count_nonzero(mask) < len(mask):
-            ids = torch.from_numpy(np.flatnonzero(mask)).to(row.device)
-            some = row[ids]
+        if greedy:
+            token = _likeliest(row.cpu().numpy(), mask)
         else:
-            ids = None
-            some = row.masked_fill(torch.from_numpy(~mask).to(row.device), -torch.inf)
-        if float(some.max()) == -math.inf:
-            return -1, self
-        drawn = int(draw_tokens(some[None], sampling, generator)[0])
-        token = drawn if ids is None else int(ids[drawn])
-        return token, self._past(token)
+            token = _drawn(row, mask, sampling, generator)
+        return token, self if token < 0 else self._past(token)
 
     def _may_come(self, token: int) -> bool:
         """Whether a token may follow, as far as its first byte says."""
@@ -122,6 +127,71 @@ class Following:
         """What may follow a token."""
         data = self._index.vocabulary.tokens[token]
         return self.after(data) if data else self
+
+
+def _likeliest_first(row: torch.Tensor, token: int) -> Iterator[int]:
+    """A few tokens, the most probable first: `token`, and those that come next.
+
+    >>> list(_likeliest_first(torch.tensor([0.2, 0.7, 0.1]).log(), 1))
+    [1, 0, 2]
+    >>> list(_likeliest_first(torch.tensor([0.0, 1.0]).log(), 1))
+    [1]
+    """
+    yield token
+    scores = row.cpu().numpy()
+    runs: list[tuple[float, int, int, int]] = []  # less its best score, which token, from, to
+
+    def add(start: int, stop: int) -> None:
+        if start < stop:
+            best = start + int(scores[start:stop].argmax())
+            heappush(runs, (-float(scores[best]), best, start, stop))
+
+    add(0, token)
+    add(token + 1, len(scores))
+    for _ in range(min(_TRIED, len(scores)) - 1):
+        negative, best, start, stop = heappop(runs)
+        if negative == math.inf:
+            break
+        yield best
+        add(start, best)
+        add(best + 1, stop)
+
+
+def _likeliest(row: NDArray[np.floating], mask: Flags) -> int:
+    """The most probable of the tokens that may follow; −1 if none may, or all have probability zero.
+
+    NumPy's `argmax` takes 5 µs for 128k numbers in single precision, PyTorch's 70, and a choice by
+    the mask 500 where it is irregular: so what may not follow is made small by arithmetic.
+
+    >>> row = np.array([-1.0, -2.0, -np.inf], dtype=np.float32)
+    >>> _likeliest(row, np.array([False, True, True])), _likeliest(row, np.array([False, False, True]))
+    (1, -1)
+    """
+    if _SPARSE * np.count_nonzero(mask) < len(mask):
+        ids = np.flatnonzero(mask)
+        token = int(ids[row[ids].argmax()]) if len(ids) else -1
+    else:
+        scores = np.subtract(mask, 1, dtype=row.dtype)
+        scores *= _FAR
+        scores += row
+        token = int(scores.argmax())
+    return token if token >= 0 and mask[token] and row[token] > -math.inf else -1
+
+
+def _drawn(
+    row: torch.Tensor, mask: Flags, sampling: Sampling, generator: torch.Generator
+) -> int:
+    """One of the tokens that may follow; −1 if none may, or all have probability zero."""
+    if _SPARSE * np.count_nonzero(mask) < len(mask):
+        ids = torch.from_numpy(np.flatnonzero(mask)).to(row.device)
+        some = row[ids]
+    else:
+        ids = None
+        some = row.masked_fill(torch.from_numpy(~mask).to(row.device), -torch.inf)
+    if not len(some) or float(some.max()) == -math.inf:
+        return -1
+    drawn = int(draw_tokens(some[None], sampling, generator)[0])
+    return drawn if ids is None else int(ids[drawn])
 
 
 def check_begins(raw: bytes, constraint: Constraint) -> None:
