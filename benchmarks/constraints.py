@@ -208,7 +208,7 @@ def seconds(run: Callable[[], object], repeat: int) -> float:
 
 def knows(vocabulary: Vocabulary, ids: list[int], others: int) -> NgramLM:
     """A model that gives most of its mass to the next token of a text, or more to some others."""
-    ruled_out = [vocabulary.encode(character)[0] for character in "\x00\x01\x02\x03\x04\x05\x06\x07"]
+    ruled_out = [vocabulary.encode(chr(code))[0] for code in range(8)]
 
     def row(context: tuple[int, ...]) -> NDArray[np.float64]:
         at = len(context) - len(vocabulary.bos_ids)
