@@ -39,6 +39,7 @@ from charwise.constraints import Constraint
 from charwise.cursor.particles import particles
 from charwise.cursor.weighted import Weighted
 from charwise.engines.ngram import NgramLM
+from charwise.engines.transformers.lm import TransformersLM
 
 PROSE = (
     "the model is never asked how probable the rest is that it is led into so a first character is "
@@ -164,8 +165,11 @@ def _cost(
 
 def ruled_out(lm: CharLM) -> list[dict[str, Any]]:
     """How many tokens were likelier than the one drawn, at the steps of greedy completions."""
-    made = [constraints.json_schema(schema) for schema in schemas.schemas(100)]
-    cases = {"random JSON schemas": [("value =", one) for one in made]}
+    cases: dict[str, list[tuple[str, Constraint]]] = {
+        "random JSON schemas": [
+            ("value =", constraints.json_schema(schema)) for schema in schemas.schemas(100)
+        ]
+    }
     for name, (prompt, make) in OPEN.items():
         cases[f"regex: {name}"] = [(prompt, make())]
     for name in ("regex: words", "JSON schema: any JSON"):
@@ -174,6 +178,7 @@ def ruled_out(lm: CharLM) -> list[dict[str, Any]]:
 
 
 def _ruled_out(lm: CharLM, cases: list[tuple[str, Constraint]]) -> dict[str, Any]:
+    assert isinstance(lm.engine, TransformersLM)
     vocabulary, ranks, size = lm.vocabulary, list[int](), 0
     for prompt, constraint in cases:
         drawn = lm.complete(prompt, constraint=constraint, max_new_bytes=200)[0]
@@ -208,14 +213,14 @@ def seconds(run: Callable[[], object], repeat: int) -> float:
 
 def knows(vocabulary: Vocabulary, ids: list[int], others: int) -> NgramLM:
     """A model that gives most of its mass to the next token of a text, or more to some others."""
-    ruled_out = [vocabulary.encode(chr(code))[0] for code in range(8)]
+    likelier = [vocabulary.encode(chr(code))[0] for code in range(8)]
 
     def row(context: tuple[int, ...]) -> NDArray[np.float64]:
         at = len(context) - len(vocabulary.bos_ids)
         masses = 0.1 * vocabulary.counted / vocabulary.counted.sum()
         right = ids[at] if at < len(ids) else vocabulary.end_ids[0]
         masses[right] += 0.9 if not others else 0.72 / (others + 0.8)
-        masses[ruled_out[:others]] += 0.9 / (others + 0.8)
+        masses[likelier[:others]] += 0.9 / (others + 0.8)
         return np.asarray(masses)
 
     return NgramLM(vocabulary, len(ids) + 9, row)

@@ -5,7 +5,8 @@
 Each writer types a held-out module of its own at five characters a second, with pauses after some
 words and now and then a deletion, and asks for the rest of the line after every key; the key ends
 the request before it. Times are of those that were answered before the next key. Each mode has a
-server of its own, one after the other, on the same keys. `--url` asks a server that runs already.
+server of its own, one after the other, on the same keys. `--url` asks a server that runs already;
+one that does not know `until` needs `--also '{"stop": ["\\n"]}'`.
 With `--seconds` above 60, the server's resident memory is told for each minute.
 """
 
@@ -66,9 +67,11 @@ def keys(text: str, rng: random.Random) -> Iterator[tuple[str, float]]:
                 yield text[:at] + "xyz"[:size], 0.5 / SPEED
 
 
-async def ask(client: httpx.AsyncClient, before: str, after: str, seen: Seen) -> None:
+async def ask(
+    client: httpx.AsyncClient, before: str, after: str, seen: Seen, extra: dict[str, Any]
+) -> None:
     """One request, unless it is overtaken."""
-    body = {"prompt": before, "suffix": after, "max_tokens": 32, "until": "line"}
+    body = {"prompt": before, "suffix": after, "max_tokens": 32, "until": "line"} | extra
     started = time.perf_counter()
     try:
         answer = await client.post("/v1/completions", json=body)
@@ -87,7 +90,7 @@ async def ask(client: httpx.AsyncClient, before: str, after: str, seen: Seen) ->
         seen.cut += told.get("finish") == "time"
 
 
-async def write(url: str, number: int, seconds: float, seen: Seen) -> None:
+async def write(url: str, number: int, seconds: float, seen: Seen, extra: dict[str, Any]) -> None:
     """One writer."""
     rng = random.Random(number)
     module = texts.HELD_OUT[number % len(texts.HELD_OUT)]
@@ -105,17 +108,17 @@ async def write(url: str, number: int, seconds: float, seen: Seen) -> None:
             if asking is not None and not asking.done():
                 asking.cancel()
             seen.keys += 1
-            asking = asyncio.create_task(ask(client, before, after, seen))
+            asking = asyncio.create_task(ask(client, before, after, seen, extra))
             await asyncio.sleep(pause)
         if asking is not None:
             await asyncio.gather(asking, return_exceptions=True)
 
 
-async def write_all(url: str, writers: int, seconds: float) -> Seen:
+async def write_all(url: str, writers: int, seconds: float, extra: dict[str, Any]) -> Seen:
     """All writers of a run, side by side."""
     seen = Seen()
     watching = asyncio.create_task(watch(url, seen))
-    await asyncio.gather(*(write(url, number, seconds, seen) for number in range(writers)))
+    await asyncio.gather(*(write(url, number, seconds, seen, extra) for number in range(writers)))
     watching.cancel()
     return seen
 
@@ -162,10 +165,10 @@ def told(url: str) -> dict[str, float]:
     return {name: float(value) for name, value in lines}
 
 
-def run(url: str, writers: int, seconds: float) -> dict[str, Any]:
+def run(url: str, writers: int, seconds: float, extra: dict[str, Any]) -> dict[str, Any]:
     """A row of the table."""
     before = told(url)
-    seen = asyncio.run(write_all(url, writers, seconds))
+    seen = asyncio.run(write_all(url, writers, seconds, extra))
     after = told(url)
     times = sorted(seen.times) or [float("nan")]
 
@@ -200,16 +203,21 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--max-queue", type=int, default=256)
     parser.add_argument("--url", help="of a server that runs; in place of one for each mode")
+    parser.add_argument("--also", type=json.loads, default={}, help="more fields of each request")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     counts = [int(count) for count in args.writers.split(",")]
     rows = []
     if args.url:
-        rows = [{"mode": "there"} | run(args.url, count, args.seconds) for count in counts]
+        rows = [
+            {"mode": "there"} | run(args.url, count, args.seconds, args.also) for count in counts
+        ]
     else:
         for mode in args.modes.split(","):
             with served(mode, args.model, args.max_queue) as url:
-                rows += [{"mode": mode} | run(url, count, args.seconds) for count in counts]
+                rows += [
+                    {"mode": mode} | run(url, count, args.seconds, args.also) for count in counts
+                ]
     table = Table(title=f"{args.seconds:g} seconds of typing")
     for name in rows[0]:
         table.add_column(name, justify="right" if name != "mode" else "left")
