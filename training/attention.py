@@ -136,7 +136,8 @@ def main() -> None:
             found.append((statistics.median(times), (out, *grads)))
         (kernel, theirs), (blocks, ours) = found
         apart = max(
-            float((a - b).abs().max() / a.abs().max()) for a, b in zip(theirs, ours, strict=True)
+            float(((a - b).abs().max() / a.abs().max()).detach())
+            for a, b in zip(theirs, ours, strict=True)
         )
         print(
             f"{rows} x {length}: kernel {kernel:.1f} ms, blocks {blocks:.1f} ms, apart {apart:.3f}"
