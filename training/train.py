@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from torch.multiprocessing import get_context
 from torch.multiprocessing.spawn import spawn
 from transformers import (
+    AttentionInterface,
     AutoModelForCausalLM,
     AutoTokenizer,
     GenerationConfig,
@@ -34,6 +35,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
+from attention import causal_attention
 from data import held_out
 from rows import IGNORED, MIDDLE, PREFIX, SUFFIX, Plan, Rows, span
 
@@ -50,6 +52,8 @@ MIDDLES = 96  # held-out middles that the log measures
 HEAD = ["step", "minutes", "tokens", "train_loss", "infill_loss", "context"]
 HEAD += ["heldout_bits_per_byte", "middle_bits_per_byte", "middle_given_prefix"]
 SEED = 1
+
+AttentionInterface.register("blocks", causal_attention)
 
 
 def build(tokenizer: PreTrainedTokenizerBase) -> LlamaForCausalLM:
@@ -215,6 +219,7 @@ class Run:
         self.rank, self.args, self.queue = rank, args, queue
         self.tokenizer = AutoTokenizer.from_pretrained(args.model)
         self.model = start_from(args.start, self.tokenizer) if args.start else build(self.tokenizer)
+        self.model.set_attn_implementation("blocks")
         self.rows = Rows(args.data, self.tokenizer.backend_tokenizer)
         self.gradients = flat_gradients(self.model)
         self.tools = optimisers(self.model, args.rate)
