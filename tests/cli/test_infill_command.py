@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,14 @@ from charwise.cli.app import app
 from charwise.cli.infill import sides
 from charwise.errors import InputError, TemplateError
 from charwise.models import EMBEDDED
+from conftest import Data
 
 NAMES = ["<fim_prefix>", "<fim_suffix>", "<fim_middle>"]
 TEXT = "x = 1\nnaïve = x\n"
 
 
-def run(*arguments: str) -> Any:
-    return CliRunner().invoke(app, ["infill", *arguments], env={"COLUMNS": "100"})
+def run(*arguments: str, command: str = "infill") -> Any:
+    return CliRunner().invoke(app, [command, *arguments], env={"COLUMNS": "100"})
 
 
 @pytest.fixture(scope="module")
@@ -131,3 +133,29 @@ def test_what_is_no_template(names: str, status: int) -> None:
     assert result.exit_code == status
     if status == 1:
         assert "no special token '<PRE>'" in str(result.exception)
+
+
+def test_the_demo_of_a_model_that_fills_in_shows_one_gap(folder: str) -> None:
+    shown = run("--model", folder, command="demo")
+    assert shown.exit_code == 0, shown.output
+    gap = json.loads(run("--model", folder, "--json", command="demo").stdout)["infilling"]
+    assert (gap["forced"], gap["ending"], gap["meant"]) == (" ra", "e", "ng")
+    assert list(gap["completions"]) == list(gap["right"]) == ["plain", "healed", "exact"]
+    asked = json.loads(
+        run(
+            "--prefix", gap["prefix"], "--suffix", gap["suffix"], "--model", folder,
+            "--max-new-bytes", "12", "--json",
+        ).stdout
+    )  # fmt: skip
+    assert {name: [text] for name, text in gap["completions"].items()} == asked["middles"]
+    for name, right in gap["right"].items():
+        assert right == (gap["completions"][name] == "ng")
+    last = shown.stdout.rstrip().splitlines()[-1]
+    assert last.split()[:5] == ["for", "i", "in", "ra│e(len(values)):", "ng"]
+    assert len(re.findall("[✓✗]", last)) == 3
+
+
+def test_the_demo_of_a_model_that_does_not_fill_in_shows_none(data: Data) -> None:
+    small = str(data.folder / "models" / "tinystories-3m")
+    assert json.loads(run("--model", small, "--json", command="demo").stdout)["infilling"] is None
+    assert "the gap" not in run("--model", small, command="demo").stdout
