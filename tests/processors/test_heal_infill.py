@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import warnings
 from functools import cache
 from typing import Any
 
@@ -297,12 +298,36 @@ def test_what_cannot_be_filled_in_is_refused() -> None:
     assert heal_infill(model, tokenizer, [], [], template=template) == []
 
 
+@pytest.mark.parametrize("order", ["psm", "spm"])
+def test_what_does_not_fit_is_cut_at_the_far_end_and_a_warning_says_so(order: Any) -> None:
+    model, tokenizer = model_with_sentinels()
+    options = {"template": template_of(tokenizer), "order": order, "do_sample": False}
+    for prefix, suffix, says in (
+        (
+            "import nu",
+            "y\n" + "x = 1\n" * 2000,
+            r": 0 bytes at the start .* and [1-9]\d+ at the end",
+        ),
+        (
+            "x = 1\n" * 2000 + "import nu",
+            "y\n",
+            r": [1-9]\d+ bytes at the start .* and 0 at the end",
+        ),
+    ):
+        with pytest.warns(UserWarning, match=says):
+            [text] = heal_infill(model, tokenizer, prefix, suffix, max_new_tokens=2, **options)
+        assert text
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        heal_infill(model, tokenizer, "import nu", "y\n", max_new_tokens=2, **options)
+
+
 def test_the_middleware_lays_out_a_suffix() -> None:
     from charwise.processors.vllm.limits import Limits
     from charwise.processors.vllm.openai_request import plan
     from charwise.processors.vllm.prompts import Served
 
-    tokenizer = AutoTokenizer.from_pretrained(EMBEDDED)
+    tokenizer = model_with_sentinels()[1]
     served = Served(tokenizer, index_with(SPELLINGS[0]))
     prefix, suffix = "for i in rang", "(3):\n"
     answers = plan(served, Limits(256), {"prompt": prefix, "suffix": suffix, "max_tokens": 8})
@@ -336,7 +361,7 @@ def test_the_middleware_lays_out_a_suffix() -> None:
     for sides in ({"prompt": ""}, {"suffix": ""}):
         [answer] = plan(served, limits, request | sides)
         ids = answer.body["prompt"]
-        assert set(range(8192, 8195)) <= {*ids}
+        assert {*map(tokenizer.convert_tokens_to_ids, NAMES)} <= {*ids}
     # Nothing to heal, and yet laid out: vLLM knows no suffix.
     answers = plan(served, Limits(256), {"prompt": "x\n", "suffix": "\ny", "max_tokens": 8})
     assert not isinstance(answers, str)
