@@ -23,11 +23,11 @@ from charwise.infill import (
     owed_tokens,
     request,
 )
-from charwise.models import EMBEDDED
 from charwise.template import Template
 from charwise.tokens.sentinels import SPELLINGS, Spelling
 from conftest import LANGUAGES, Data
 from models import Case, cases, examples
+from sentinels import tokenizer_with
 
 CODE = '''def area(radius):
     """The area of a circle: naïve, but in range."""
@@ -40,17 +40,6 @@ class Node:
 '''
 
 
-def tokenizer_with(names: tuple[str, ...], special: bool = True) -> Any:
-    """The embedded model's tokenizer with these tokens added, as the table's models have them."""
-    from tokenizers import AddedToken
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(EMBEDDED)
-    added = [AddedToken(name, normalized=False, special=special) for name in names]
-    tokenizer.add_tokens(added, special_tokens=special)
-    return tokenizer
-
-
 @pytest.mark.parametrize("special", [True, False], ids=["special", "added"])
 @pytest.mark.parametrize("spelling", SPELLINGS, ids=lambda one: one.family)
 def test_every_template_is_found_and_laid_out(spelling: Spelling, special: bool) -> None:
@@ -61,8 +50,7 @@ def test_every_template_is_found_and_laid_out(spelling: Spelling, special: bool)
     template = Template.named(
         vocabulary, spelling.prefix, spelling.suffix, spelling.middle, spelling.family
     )
-    if len([one for one in SPELLINGS if set(one.names) <= set(vocabulary.special.values())]) == 1:
-        assert Template.of(vocabulary) == template
+    assert Template.of(vocabulary) == template
     assert (template.prefix, template.suffix) == (own(spelling.prefix), own(spelling.suffix))
     assert set(map(own, spelling.ends)) <= set(vocabulary.end_ids)
     asked = request("def are", "ius):", template, index)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 import typer
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM
 from typer.testing import CliRunner
 
 from charwise.cli.app import app
@@ -18,6 +18,7 @@ from charwise.cli.infill import sides
 from charwise.errors import InputError, TemplateError
 from charwise.models import EMBEDDED
 from conftest import Data
+from sentinels import tokenizer_with
 
 NAMES = ["<fim_prefix>", "<fim_suffix>", "<fim_middle>"]
 TEXT = "x = 1\nnaïve = x\n"
@@ -32,8 +33,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The embedded model with sentinels that it was not trained to use."""
     path = tmp_path_factory.mktemp("model")
     torch.manual_seed(1)
-    tokenizer = AutoTokenizer.from_pretrained(EMBEDDED)
-    tokenizer.add_special_tokens({"additional_special_tokens": NAMES})
+    tokenizer = tokenizer_with(NAMES)
     model = AutoModelForCausalLM.from_pretrained(EMBEDDED)
     model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
     model.save_pretrained(path)
@@ -99,12 +99,9 @@ def test_what_is_no_place(tmp_path: Path) -> None:
     assert run("a.py:1:1", "--prefix", "x").exit_code == 2
 
 
-def test_a_model_that_cannot_fill_in_is_refused() -> None:
-    from transformers import AutoTokenizer
-
-    if "<|fim_middle|>" in AutoTokenizer.from_pretrained(EMBEDDED).get_vocab():
-        pytest.skip("the embedded model fills in")
-    result = run("--prefix", "a", "--suffix", "b")
+def test_a_model_that_cannot_fill_in_is_refused(data: Data) -> None:
+    small = str(data.folder / "models" / "tinystories-3m")
+    result = run("--prefix", "a", "--suffix", "b", "--model", small)
     assert isinstance(result.exception, TemplateError)
     assert "--template '<PRE> <SUF> <MID>'" in str(result.exception)
     assert "Template.named" not in str(result.exception)

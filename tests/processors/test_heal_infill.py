@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import warnings
 from functools import cache
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, LogitsProcessor
+from transformers import AutoModelForCausalLM, LogitsProcessor
 
 from charwise import SortedVocabulary, Vocabulary, heal_generate, heal_infill
 from charwise.errors import SettingError, TemplateError
@@ -21,6 +22,7 @@ from charwise.processors.transformers.generate import index_of
 from charwise.processors.transformers.infill import EndingLogitsProcessor
 from charwise.template import Template, cut_written, with_sentinels
 from charwise.tokens.sentinels import SPELLINGS, Spelling
+from sentinels import tokenizer_with
 
 NAMES = ("<fim_prefix>", "<fim_suffix>", "<fim_middle>")
 PAIRS = [
@@ -36,10 +38,9 @@ PAIRS = [
 
 @cache
 def model_with_sentinels() -> tuple[Any, Any]:
-    """The embedded model with three more rows, which it was not trained to use."""
+    """The embedded model with sentinels that it was not trained to use."""
     torch.manual_seed(1)
-    tokenizer = AutoTokenizer.from_pretrained(EMBEDDED)
-    tokenizer.add_special_tokens({"additional_special_tokens": list(NAMES)})
+    tokenizer = tokenizer_with(NAMES)
     model = AutoModelForCausalLM.from_pretrained(EMBEDDED, dtype=torch.float32).eval()
     model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
     return model, tokenizer
@@ -205,10 +206,7 @@ def written_out(spelling: Spelling, prefix: str, suffix: str, order: str) -> str
 
 @cache
 def index_with(spelling: Spelling) -> SortedVocabulary:
-    tokenizer = AutoTokenizer.from_pretrained(EMBEDDED)
-    if not set(spelling.names) <= set(tokenizer.get_vocab()):
-        tokenizer.add_special_tokens({"additional_special_tokens": list(spelling.names)})
-    return SortedVocabulary(Vocabulary.from_transformers(tokenizer))
+    return SortedVocabulary(Vocabulary.from_transformers(tokenizer_with(spelling.names)))
 
 
 @pytest.mark.parametrize("spelling", SPELLINGS, ids=lambda one: one.family)
@@ -216,8 +214,7 @@ def test_a_template_written_out_is_healed_inside(spelling: Spelling) -> None:
     index = index_with(spelling)
     vocabulary = index.vocabulary
     template = Template.named(vocabulary, spelling.prefix, spelling.suffix, spelling.middle)
-    if Template.of(vocabulary).prefix != template.prefix:
-        pytest.skip("the embedded model has sentinels of its own")
+    assert dataclasses.replace(Template.of(vocabulary), family="given") == template
     prefix, suffix = "def f(items):\n    for i in rang", "e(3):\n        pass\n"
     psm = request(prefix, suffix, template, index, right="off")
     text = written_out(spelling, prefix, suffix, "psm")

@@ -19,7 +19,8 @@ class Sides(NamedTuple):
     Attributes:
         opening: token ids that come before, up to the last special one.
         before: the text before the cursor, after them.
-        after: the text after it; None if nothing is known of it.
+        after: the text after it; None if nothing is known of it. Where nothing is there that is so
+            too: who types at the end of a text has not said that it ends there.
 
     >>> Sides((), b"import nump", None).before
     b'import nump'
@@ -50,12 +51,12 @@ def sides_of(asked: Asked, vocabulary: Vocabulary) -> Sides:
     >>> sides_of(Asked([2, 0, 1]), vocabulary), sides_of(Asked([2, 0, 2, 1]), vocabulary).opening
     (Sides(opening=(), before=b'ab', after=None), (2, 0, 2))
     """
-    after = None if asked.suffix is None else to_bytes(asked.suffix)
+    after = to_bytes(asked.suffix or b"") or None
     if is_text(asked.prompt):
         if isinstance(asked.prompt, str) and not after:
             for spelling in SPELLINGS:
                 if found := written(asked.prompt, spelling):
-                    return Sides((), found.prefix.encode(), found.suffix.encode())
+                    return Sides((), found.prefix.encode(), found.suffix.encode() or None)
         return Sides((), to_bytes(asked.prompt), after)
     parts = parts_of(asked.prompt)
     ids = vocabulary.encode_prompt(parts)
@@ -84,4 +85,4 @@ def _written_ids(ids: list[int], vocabulary: Vocabulary) -> Sides | None:
         return None
     at = rest.index(template.suffix)
     prefix = vocabulary.decode(rest[1:at]).removeprefix(vocabulary.lead)
-    return Sides((), prefix, vocabulary.decode(rest[at + 1 : -1]))
+    return Sides((), prefix, vocabulary.decode(rest[at + 1 : -1]) or None)
