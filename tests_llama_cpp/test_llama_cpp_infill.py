@@ -14,6 +14,7 @@ from charwise.errors import SettingError, TemplateError
 from charwise.models import EMBEDDED
 from charwise.processors.llama_cpp import heal_completion, index_of
 from charwise.processors.new_text import heal_middle
+from charwise.template import Template
 from sentinels import tokenizer_with
 
 llama_cpp = pytest.importorskip("llama_cpp")
@@ -105,6 +106,16 @@ def test_a_template_written_out_is_the_same(llama) -> None:
     parts = [*vocabulary.bos_ids, ids[before], PREFIX, ids[between], SUFFIX, ids[last]]
     assert written == text_of(heal_completion(llama, parts, **options)) != ""
     assert heal_completion(llama, prompt, **options)["usage"]["prompt_tokens"] > 10
+
+
+def test_sentinels_are_given_by_their_names(llama) -> None:
+    template = Template.named(index_of(llama).vocabulary, *NAMES)
+    options = {"temperature": 0, "max_tokens": 6}
+    named = heal_completion(llama, PREFIX, SUFFIX, template=template, **options)
+    assert text_of(named) == text_of(heal_completion(llama, PREFIX, SUFFIX, **options))
+    spm = Template(template.prefix, template.suffix, None)
+    other = heal_completion(llama, PREFIX, SUFFIX, template=spm, **options)
+    assert other["usage"]["prompt_tokens"] == named["usage"]["prompt_tokens"] - 1
 
 
 def test_what_cannot_be_filled_in(llama, stories_file: Path) -> None:

@@ -319,6 +319,16 @@ def test_what_does_not_fit_is_cut_at_the_far_end_and_a_warning_says_so(order: An
         heal_infill(model, tokenizer, "import nu", "y\n", max_new_tokens=2, **options)
 
 
+def test_sentinels_that_are_not_known_are_given_by_their_names() -> None:
+    index = SortedVocabulary(Vocabulary.from_transformers(tokenizer_with(["<a>", "<b>", "<c>"])))
+    with pytest.raises(TemplateError, match=r"template=Template\.named"):
+        heal_middle("for i in ra", "e(3):\n", index)
+    template = Template.named(index.vocabulary, "<a>", "<b>", "<c>")
+    healed = heal_middle("for i in ra", "e(3):\n", index, template=template)
+    known = heal_middle("for i in ra", "e(3):\n", index_with(SPELLINGS[0]))
+    assert healed == known  # the ids are the same
+
+
 def test_the_middleware_lays_out_a_suffix() -> None:
     from charwise.processors.vllm.limits import Limits
     from charwise.processors.vllm.openai_request import plan
