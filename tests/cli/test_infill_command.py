@@ -136,7 +136,7 @@ def test_the_demo_of_a_model_that_fills_in_shows_one_gap(folder: str) -> None:
     shown = run("--model", folder, command="demo")
     assert shown.exit_code == 0, shown.output
     gap = json.loads(run("--model", folder, "--json", command="demo").stdout)["infilling"]
-    assert (gap["forced"], gap["ending"], gap["meant"]) == (" ra", "e", "ng")
+    assert (gap["forced"], gap["ending"], gap["meant"]) == (".app", "d", "en")
     assert list(gap["completions"]) == list(gap["right"]) == ["plain", "healed", "exact"]
     asked = json.loads(
         run(
@@ -146,9 +146,9 @@ def test_the_demo_of_a_model_that_fills_in_shows_one_gap(folder: str) -> None:
     )  # fmt: skip
     assert {name: [text] for name, text in gap["completions"].items()} == asked["middles"]
     for name, right in gap["right"].items():
-        assert right == (gap["completions"][name] == "ng")
+        assert right == (gap["completions"][name] == "en")
     last = shown.stdout.rstrip().splitlines()[-1]
-    assert last.split()[:5] == ["for", "i", "in", "ra│e(len(values)):", "ng"]
+    assert last.split()[:2] == ["result.app│d(item)", "en"]
     assert len(re.findall("[✓✗]", last)) == 3
 
 

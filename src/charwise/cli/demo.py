@@ -133,9 +133,9 @@ EXAMPLES = [
 ]
 
 GAP = Gap(
-    prefix="def total(values):\n    result = 0\n    for i in ra",
-    suffix="e(len(values)):\n        result += values[i]\n    return result\n",
-    meant="ng",
+    prefix="def flatten(items):\n    result = []\n    for item in items:\n        result.app",
+    suffix="d(item)\n    return result\n",
+    meant="en",
 )
 
 
