@@ -102,17 +102,19 @@ def test_a_key_between_two_sides_goes_on_from_the_last_state(filler: CharLM) -> 
 
 def test_at_the_end_of_a_text_nothing_is_known_of_what_comes_after(filler: CharLM) -> None:
     """A middle between a text and nothing would be the last there is of it."""
-    completions, cancel = Completions(filler), threading.Event()
-    read_ahead(completions, SETTINGS, Document(TEXT), len(TEXT), cancel)
-    found = texts(completions, TEXT)
-    assert completions.memory.trees == 1
-    left_to_right = Completions(CharLM(completions.engine))
+    left_to_right = Completions(CharLM(filler.engine))
     left_to_right.template = None
-    assert found == texts(left_to_right, TEXT)
-    written = f"<fim_prefix>{TEXT}<fim_suffix><fim_middle>"
-    assert sides_of(Asked(written), filler.vocabulary) == sides_of(Asked(TEXT), filler.vocabulary)
+    expected, cancel = texts(left_to_right, TEXT), threading.Event()
+    for after in ("", "\n", "\n  \n"):  # editors end a buffer's last line
+        completions = Completions(filler)
+        read_ahead(completions, SETTINGS, Document(TEXT + after), len(TEXT), cancel)
+        assert texts(completions, TEXT, after) == expected
+        assert completions.memory.trees == 1
+    written = f"<fim_prefix>{TEXT}<fim_suffix>\n<fim_middle>"
     ids = filler.infill_request(TEXT, left="off").ids
-    assert sides_of(Asked(ids), filler.vocabulary) == sides_of(Asked(TEXT), filler.vocabulary)
+    for prompt in (written, ids):
+        assert not sides_of(Asked(prompt), filler.vocabulary).between
+    assert sides_of(Asked(TEXT, "x\n"), filler.vocabulary).between
 
 
 def test_the_name_of_a_sentinel_in_a_document_is_text(filler: CharLM) -> None:

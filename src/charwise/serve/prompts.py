@@ -19,8 +19,7 @@ class Sides(NamedTuple):
     Attributes:
         opening: token ids that come before, up to the last special one.
         before: the text before the cursor, after them.
-        after: the text after it; None if nothing is known of it. Where nothing is there that is so
-            too: who types at the end of a text has not said that it ends there.
+        after: the text after it; None if nothing is known of it.
 
     >>> Sides((), b"import nump", None).before
     b'import nump'
@@ -34,6 +33,12 @@ class Sides(NamedTuple):
     def prompt(self) -> Prompt:
         """What is before the cursor, as a prompt."""
         return [*self.opening, self.before] if self.opening else self.before
+
+    @property
+    def between(self) -> bool:
+        """Whether there is a gap to fill in. Blank lines are no other side: who types at the end of
+        a text has not said that it ends there."""
+        return bool(self.after and self.after.strip()) and not self.opening
 
 
 def sides_of(asked: Asked, vocabulary: Vocabulary) -> Sides:
@@ -51,12 +56,12 @@ def sides_of(asked: Asked, vocabulary: Vocabulary) -> Sides:
     >>> sides_of(Asked([2, 0, 1]), vocabulary), sides_of(Asked([2, 0, 2, 1]), vocabulary).opening
     (Sides(opening=(), before=b'ab', after=None), (2, 0, 2))
     """
-    after = to_bytes(asked.suffix or b"") or None
+    after = None if asked.suffix is None else to_bytes(asked.suffix)
     if is_text(asked.prompt):
         if isinstance(asked.prompt, str) and not after:
             for spelling in SPELLINGS:
                 if found := written(asked.prompt, spelling):
-                    return Sides((), found.prefix.encode(), found.suffix.encode() or None)
+                    return Sides((), found.prefix.encode(), found.suffix.encode())
         return Sides((), to_bytes(asked.prompt), after)
     parts = parts_of(asked.prompt)
     ids = vocabulary.encode_prompt(parts)
@@ -85,4 +90,4 @@ def _written_ids(ids: list[int], vocabulary: Vocabulary) -> Sides | None:
         return None
     at = rest.index(template.suffix)
     prefix = vocabulary.decode(rest[1:at]).removeprefix(vocabulary.lead)
-    return Sides((), prefix, vocabulary.decode(rest[at + 1 : -1]) or None)
+    return Sides((), prefix, vocabulary.decode(rest[at + 1 : -1]))
