@@ -319,6 +319,23 @@ def test_what_does_not_fit_is_cut_at_the_far_end_and_a_warning_says_so(order: An
         heal_infill(model, tokenizer, "import nu", "y\n", max_new_tokens=2, **options)
 
 
+@pytest.mark.parametrize("spelling", SPELLINGS, ids=lambda one: one.family)
+def test_a_sentinel_in_what_a_client_sends_is_text(spelling: Spelling) -> None:
+    from charwise.processors.vllm.limits import Limits
+    from charwise.processors.vllm.openai_request import plan
+    from charwise.processors.vllm.prompts import Served
+
+    index = index_with(spelling)
+    served = Served(tokenizer_with(spelling.names), index)
+    for name in (*spelling.names, "".join(spelling.in_text)):
+        prefix, suffix = f"print('{name}') # {name}", f"{name}{name}\n"
+        [answer] = plan(served, Limits(512), {"prompt": prefix, "suffix": suffix, "max_tokens": 4})
+        healed = heal_middle(prefix, suffix, index, right="off")
+        assert answer.body["prompt"] == healed.kept
+        sentinels = [id for id in healed.kept if id in index.vocabulary.special]
+        assert len(sentinels) == len(index.vocabulary.bos_ids) + len(spelling.names)
+
+
 def test_sentinels_that_are_not_known_are_given_by_their_names() -> None:
     index = SortedVocabulary(Vocabulary.from_transformers(tokenizer_with(["<a>", "<b>", "<c>"])))
     with pytest.raises(TemplateError, match=r"template=Template\.named"):
