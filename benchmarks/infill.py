@@ -1,6 +1,6 @@
 """Filling in the middle, plain and healed, in both orders, of spans cut at random characters.
 
-Usage: ``python benchmarks/infill.py [--model FOLDER] [--tasks 400] [--json FILE]``
+Usage: ``python benchmarks/infill.py [--model FOLDER] [--tasks 400] [--processes 2] [--json FILE]``
 
 A task is a span of 1 to 64 characters of a standard-library module that the embedded model never
 saw, with 600 characters before it and 300 after it. The control cuts the same spans at the nearest
@@ -12,13 +12,16 @@ left     the end of the prefix healed
 both     the start of the suffix as well
 exact    `CharLM.infill`
 
-All are greedy. Reported, with half the width of the 95 % interval where it is a share:
+All are greedy. Reported, with 95 % intervals (Wilson's of shares, normal ones of means):
 
 match    the middle is the one that was cut out
 next 3   prefix and middle and suffix go on with the right three characters after the prefix
 parses   the whole module parses, among those that did with the true middle
 past     tokens beyond as many bytes as the true middle has, mean
 s/call   median seconds of a call
+
+The second table of each set has the differences, task by task: of every way to heal from the plain
+one of the same order, and of plain SPM from plain PSM.
 """
 
 from __future__ import annotations
@@ -31,9 +34,12 @@ import os
 import random
 import statistics
 import time
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from importlib.util import find_spec
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -49,6 +55,7 @@ from charwise.models import EMBEDDED
 HELD_OUT = ["textwrap", "heapq", "shelve", "statistics", "fractions", "sched", "mailbox", "cmd"]
 LONGEST, BEFORE, AFTER = 64, 600, 300
 NEW_TOKENS, NEW_BYTES = 40, 128
+SHARES = ("match", "next_3", "parses")
 DATA = Path(os.environ.get("CHARWISE_DATA") or Path(__file__).parents[2] / "shared" / "data")
 HUMANEVAL = DATA / "prompts" / "humaneval_random_span_light.jsonl"
 
@@ -81,7 +88,8 @@ def spans(tokenizer: Any, count: int, seed: int, at_tokens: bool) -> Iterator[Ta
         first = rng.randrange(BEFORE, len(text) - AFTER - LONGEST)
         last = first + rng.randint(1, LONGEST)
         if at_tokens:
-            first, last = (min(ends[name], key=lambda end: abs(end - at)) for at in (first, last))
+            first, last = nearest(ends[name], first), nearest(ends[name], last)
+            last = max(last, ends[name][bisect_right(ends[name], first)])  # a token at least
         begin, stop = first - BEFORE, last + AFTER
         yield Task(text[begin:first], text[first:last], text[last:stop], text[:begin], text[stop:])
 
@@ -90,6 +98,12 @@ def boundaries(tokenizer: Any, text: str) -> list[int]:
     """Where the canonical tokens of a text end, in characters."""
     offsets = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
     return [end for _, end in offsets["offset_mapping"]]
+
+
+def nearest(ends: list[int], at: int) -> int:
+    """The boundary that is nearest to a place."""
+    after = bisect_left(ends, at)
+    return min(ends[max(0, after - 1) : after + 1], key=lambda end: abs(end - at))
 
 
 def human_eval() -> list[Task]:
@@ -155,17 +169,78 @@ def parses(text: str) -> bool:
     return True
 
 
+class Bench:
+    """The methods, on one model; of a process that has one."""
+
+    def __init__(self, name: str, threads: int) -> None:
+        if threads:
+            torch.set_num_threads(threads)
+        logging.set_verbosity_error()
+        logging.disable_progress_bar()
+        self.tokenizer = AutoTokenizer.from_pretrained(name)
+        model = AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32).eval()
+        self.methods = methods(model, self.tokenizer, load(name))
+
+    def results(self, task: Task) -> dict[str, dict[str, Any]]:
+        """What each method makes of a task: one after the other, so that all see the same load."""
+        parsed = parses(task.whole(task.middle))
+        return {
+            name: measure(method, task, self.tokenizer, parsed)
+            for name, method in self.methods.items()
+        }
+
+
+_here: list[Bench] = []
+
+
+def begin(name: str, threads: int) -> None:
+    """Load the model, in a process that measures."""
+    _here.append(Bench(name, threads))
+
+
+def results_here(task: Task) -> dict[str, dict[str, Any]]:
+    """The results of a task in this process."""
+    return _here[0].results(task)
+
+
+def share(results: list[dict[str, Any]], name: str) -> tuple[float, float, float]:
+    """A share and its Wilson interval: one of none or of all has a width too."""
+    known = [bool(result[name]) for result in results if result[name] is not None]
+    if not known:
+        return math.nan, math.nan, math.nan
+    n, found, z = len(known), statistics.mean(known), 1.96
+    middle = (found + z * z / (2 * n)) / (1 + z * z / n)
+    half = z / (1 + z * z / n) * math.sqrt(found * (1 - found) / n + z * z / (4 * n * n))
+    return found, max(0.0, middle - half), min(1.0, middle + half)
+
+
+def mean(values: list[float]) -> tuple[float, float]:
+    """A mean, and half the width of its interval."""
+    if len(values) < 2:
+        return (values[0] if values else math.nan), math.nan
+    return statistics.mean(values), 1.96 * statistics.stdev(values) / math.sqrt(len(values))
+
+
 def summary(results: list[dict[str, Any]]) -> dict[str, Any]:
-    """Shares with their intervals, and the median time, of one method."""
-    row: dict[str, Any] = {}
-    for name in ("match", "next_3", "parses"):
-        known = [bool(result[name]) for result in results if result[name] is not None]
-        share = statistics.mean(known) if known else math.nan
-        row[name] = share
-        row[f"{name}_95"] = 1.96 * math.sqrt(share * (1 - share) / len(known)) if known else 0.0
-    row["past"] = statistics.mean(result["past"] for result in results)
+    """The numbers of one method, with their intervals."""
+    row: dict[str, Any] = {name: share(results, name) for name in SHARES}
+    row["past"] = mean([result["past"] for result in results])
     row["median_seconds"] = statistics.median(result["seconds"] for result in results)
     return row
+
+
+def differences(results: list[dict[str, dict[str, Any]]]) -> dict[str, dict[str, Any]]:
+    """How much better each method is than the plain one of its order, by pairs."""
+    pairs = [(name, f"{name.split(',')[0]}, plain") for name in results[0]]
+    pairs = [("SPM, plain", "PSM, plain"), *(pair for pair in pairs if pair[0] != pair[1])]
+    found = {}
+    for one, other in pairs:
+        row = {}
+        for name in (*SHARES, "past"):
+            both = [(task[one][name], task[other][name]) for task in results]
+            row[name] = mean([float(a) - float(b) for a, b in both if None not in (a, b)])
+        found[f"{one} − {other}"] = row
+    return found
 
 
 def table(rows: dict[str, dict[str, Any]], title: str) -> Table:
@@ -176,10 +251,23 @@ def table(rows: dict[str, dict[str, Any]], title: str) -> Table:
         out.add_column(name, justify="right")
     for name, row in rows.items():
         shares = [
-            f"{row[key]:.1%} ± {100 * row[f'{key}_95']:.1f}"
-            for key in ("match", "next_3", "parses")
+            f"{row[key][0]:.1%} [{100 * row[key][1]:.1f}, {100 * row[key][2]:.1f}]"
+            for key in SHARES
         ]
-        out.add_row(name, *shares, f"{row['past']:.1f}", f"{row['median_seconds']:.3f}")
+        past, half = row["past"]
+        out.add_row(name, *shares, f"{past:.1f} ± {half:.1f}", f"{row['median_seconds']:.3f}")
+    return out
+
+
+def difference_table(rows: dict[str, dict[str, Any]]) -> Table:
+    """The differences of one set of tasks, in percentage points and tokens."""
+    out = Table()
+    out.add_column("difference")
+    for name in ("match", "next 3", "parses", "past"):
+        out.add_column(name, justify="right")
+    for name, row in rows.items():
+        shares = [f"{100 * row[key][0]:+.1f} ± {100 * row[key][1]:.1f}" for key in SHARES]
+        out.add_row(name, *shares, f"{row['past'][0]:+.1f} ± {row['past'][1]:.1f}")
     return out
 
 
@@ -189,16 +277,11 @@ def main() -> None:
     parser.add_argument("--model", default=EMBEDDED, help="folder or name on the hub")
     parser.add_argument("--tasks", type=int, default=400, help="of each table, at most")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--processes", type=int, default=1, help="that measure side by side")
     parser.add_argument("--threads", type=int, default=0, help="0: as many as torch likes")
     parser.add_argument("--json", type=Path, metavar="FILE")
     args = parser.parse_args()
-    if args.threads:
-        torch.set_num_threads(args.threads)
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
     tokenizer = AutoTokenizer.from_pretrained(args.model)
-    model = AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.float32).eval()
-    compared = methods(model, tokenizer, load(args.model))
     sets = {
         "spans at random characters": list(spans(tokenizer, args.tasks, args.seed, False)),
         "the same at token boundaries": list(spans(tokenizer, args.tasks, args.seed, True)),
@@ -207,16 +290,18 @@ def main() -> None:
         sets["HumanEval, random spans"] = human_eval()[: args.tasks]
     else:
         print("HumanEval's spans are not here: CHARWISE_DATA names no folder that has them.")
+    threads = args.threads or (1 if args.processes > 1 else 0)
     facts: dict[str, Any] = {}
-    for title, tasks in sets.items():
-        results: dict[str, list[dict[str, Any]]] = {name: [] for name in compared}
-        for task in tasks:
-            parsed = parses(task.whole(task.middle))
-            for name, method in compared.items():  # in turn, so that all see the same load
-                results[name].append(measure(method, task, tokenizer, parsed))
-        rows = {name: summary(found) for name, found in results.items()}
-        Console(width=100).print(table(rows, f"{len(tasks)} tasks, {title}"))
-        facts[title] = rows
+    with ProcessPoolExecutor(
+        args.processes, get_context("spawn"), begin, (args.model, threads)
+    ) as pool:
+        for title, tasks in sets.items():
+            results = list(pool.map(results_here, tasks))
+            rows = {name: summary([task[name] for task in results]) for name in results[0]}
+            pairs = differences(results)
+            screen = Console(width=110)
+            screen.print(table(rows, f"{len(tasks)} tasks, {title}"), difference_table(pairs))
+            facts[title] = {"tasks": len(tasks), "methods": rows, "differences": pairs}
     if args.json:
         args.json.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
 

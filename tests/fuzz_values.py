@@ -38,7 +38,7 @@ WORDS = some(
 )
 TEXT = st.one_of(WORDS, st.text(max_size=6))
 BYTES = st.one_of(st.binary(max_size=6), some(b"", b"ab", b"\xff", b"\xc3", "🙂".encode()[:3]))
-IDS = st.one_of(st.integers(-2, 12), some(0, 8191, 8192, 2**70, np.int64(1), True))
+IDS = st.one_of(st.integers(-2, 12), some(0, 8191, 8192, 8194, 8195, 2**70, np.int64(1), True))
 PROMPT = st.one_of(TEXT, BYTES, st.lists(st.one_of(TEXT, BYTES, IDS), max_size=3))
 
 

@@ -23,11 +23,11 @@ from charwise.infill import (
     owed_tokens,
     request,
 )
-from charwise.models import EMBEDDED
 from charwise.template import Template
 from charwise.tokens.sentinels import SPELLINGS, Spelling
 from conftest import LANGUAGES, Data
 from models import Case, cases, examples
+from sentinels import tokenizer_with
 
 CODE = '''def area(radius):
     """The area of a circle: naïve, but in range."""
@@ -40,17 +40,6 @@ class Node:
 '''
 
 
-def tokenizer_with(names: tuple[str, ...], special: bool = True) -> Any:
-    """The embedded model's tokenizer with these tokens added, as the table's models have them."""
-    from tokenizers import AddedToken
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(EMBEDDED)
-    added = [AddedToken(name, normalized=False, special=special) for name in names]
-    tokenizer.add_tokens(added, special_tokens=special)
-    return tokenizer
-
-
 @pytest.mark.parametrize("special", [True, False], ids=["special", "added"])
 @pytest.mark.parametrize("spelling", SPELLINGS, ids=lambda one: one.family)
 def test_every_template_is_found_and_laid_out(spelling: Spelling, special: bool) -> None:
@@ -61,8 +50,7 @@ def test_every_template_is_found_and_laid_out(spelling: Spelling, special: bool)
     template = Template.named(
         vocabulary, spelling.prefix, spelling.suffix, spelling.middle, spelling.family
     )
-    if len([one for one in SPELLINGS if set(one.names) <= set(vocabulary.special.values())]) == 1:
-        assert Template.of(vocabulary) == template
+    assert Template.of(vocabulary) == template
     assert (template.prefix, template.suffix) == (own(spelling.prefix), own(spelling.suffix))
     assert set(map(own, spelling.ends)) <= set(vocabulary.end_ids)
     asked = request("def are", "ius):", template, index)
@@ -129,17 +117,28 @@ def test_both_sides_come_back_for_any_cut_of_code() -> None:
     _cut_anywhere(vocabulary, template, [CODE.encode(), bytes(range(256)), b"", b" "])
 
 
+#: Of the same sense as the declaration's first article, in a script that its other texts lack.
+GREEK = "Ὅλοι οἱ ἄνθρωποι γεννιοῦνται ἐλεύθεροι — ἴσοι, μὲ λόγο καὶ συνείδηση. «Ἀδέλφια» 🙂\n"
+
+
 @pytest.mark.parametrize("name", ["gpt2", "llama2", "qwen2"])
 def test_both_sides_come_back_in_eight_languages(data: Data, name: str) -> None:
+    """Cut at any byte: at each once as the prefix's end, and at each once as the suffix's start."""
     tokenizer = copy.deepcopy(data.tokenizer(name))
     spelling = SPELLINGS[3] if name == "llama2" else SPELLINGS[0]
     tokenizer.add_special_tokens({"additional_special_tokens": [*spelling.names, *spelling.ends]})
     vocabulary = Vocabulary.from_transformers(tokenizer)
-    texts = [
-        (data.folder / "text" / f"udhr_{language}.txt").read_bytes()[:1500]
-        for language in LANGUAGES
-    ]
-    _cut_anywhere(vocabulary, Template.of(vocabulary), [*texts, CODE.encode()])
+    index, template = SortedVocabulary(vocabulary), Template.of(vocabulary)
+    folder = data.folder / "text"
+    texts = [(folder / f"udhr_{one}.txt").read_bytes()[400:520] for one in LANGUAGES]
+    rng = random.Random(7)
+    for text in [*texts, GREEK.encode()]:
+        middles = [rng.randint(0, 20) for _ in range(len(text) + 1)]
+        pairs = [(at, min(len(text), at + middle)) for at, middle in enumerate(middles)]
+        for first, last in {*pairs, *((len(text) - b, len(text) - a) for a, b in pairs)}:
+            order: Any = rng.choice(("psm", "spm"))
+            asked = request(text[:first], text[last:], template, index, order=order)
+            assert _given(asked, template, vocabulary) == (text[:first], text[last:])
 
 
 def test_a_model_without_sentinels_is_told_so() -> None:
@@ -214,6 +213,20 @@ def test_places_where_a_middle_may_end() -> None:
     assert middles(b"aaaa", b"aa", ended=False) == [b"aa", b"a", b"", b"aaaa"]
     assert middles(b"abc", b"", ended=False) == [b"abc"]
     assert len(middles(b"x" * 100, b"x", ended=False)) == 9
+
+
+def test_either_side_may_be_empty() -> None:
+    tokens: list[bytes | None] = [b"a", b"b", b"ab", None, None, None]
+    index = SortedVocabulary(Vocabulary.from_bytes(tokens, special={3: "a", 4: "b", 5: "c"}))
+    template = Template(3, 4, 5)
+    for prefix, suffix, psm, spm in (
+        ("", "", [3, 4, 5], [3, 4, 5]),
+        (b"", "a", [3, 4, 0, 5], [3, 4, 0, 5]),
+        ("b", b"", [3, 1, 4, 5], [3, 4, 5, 1]),
+    ):
+        for order, ids in (("psm", psm), ("spm", spm)):
+            asked = request(prefix, suffix, template, index, order=order)  # type: ignore[arg-type]
+            assert (asked.ids, asked.forced, asked.ending) == (ids, b"", b"")
 
 
 def test_what_is_too_long_is_cut_at_the_far_ends() -> None:

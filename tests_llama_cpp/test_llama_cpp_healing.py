@@ -281,14 +281,15 @@ def test_bad_requests(llama, stories):
     for wrong in (None, {"a": 1}, ["a", "b"], 5):
         with pytest.raises(TokenizationError, match="prompt"):
             heal_completion(llama, wrong)
+    width = index_of(llama).vocabulary.width
     with pytest.raises(SettingError, match="logit_bias has ids beyond"):
-        heal_completion(llama, "a", logit_bias={"8192": 1.0})
+        heal_completion(llama, "a", logit_bias={str(width): 1.0})
     with pytest.raises(SettingError, match="unknown healing rule"):
         heal_completion(llama, "a", rule="all")
     with pytest.raises(ContextLengthError, match="the context 512"):
         heal_completion(llama, b"\x00\xff" * 300)
-    with pytest.raises(TokenizationError, match="8192 is not a token id"):
-        heal_completion(llama, [8192, "a"])
+    with pytest.raises(TokenizationError, match=f"{width} is not a token id"):
+        heal_completion(llama, [width, "a"])
     with pytest.raises(TokenizationError, match="no token of this vocabulary spells"):
         heal_completion(stories, "naïve")
     with pytest.raises(HealingError, match="no token string of this vocabulary spells"):

@@ -71,7 +71,7 @@ def test_what_is_told_is_what_the_model_says(url: str, reference: Reference, siz
 
 @pytest.mark.parametrize("prompt", PROMPTS)
 def test_the_truth_is_inside(url: str, here: charwise.CharLM, prompt: str) -> None:
-    everything = BoundedLM(TopK(here.engine, 8192))
+    everything = BoundedLM(TopK(here.engine, here.vocabulary.width))
     truth = everything.next(prompt, tolerance=1e-5, max_contexts=100)
     widths = []
     for k in (5, 1000):
@@ -86,7 +86,7 @@ def test_the_truth_is_inside(url: str, here: charwise.CharLM, prompt: str) -> No
 
 def test_the_truth_of_a_score_and_of_a_covering(url: str, here: charwise.CharLM) -> None:
     text = "import numpy as np\nx = "
-    everything = BoundedLM(TopK(here.engine, 8192))
+    everything = BoundedLM(TopK(here.engine, here.vocabulary.width))
     lm = connect(url, 100)
     truth, found = everything.score(text), lm.score(text)
     assert (found.lower <= truth.upper).all()

@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import typer
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM
 from typer.testing import CliRunner
 
 from charwise.cli.app import app
 from charwise.cli.infill import sides
 from charwise.errors import InputError, TemplateError
 from charwise.models import EMBEDDED
+from conftest import Data
+from sentinels import tokenizer_with
 
 NAMES = ["<fim_prefix>", "<fim_suffix>", "<fim_middle>"]
 TEXT = "x = 1\nnaïve = x\n"
 
 
-def run(*arguments: str) -> Any:
-    return CliRunner().invoke(app, ["infill", *arguments], env={"COLUMNS": "100"})
+def run(*arguments: str, command: str = "infill") -> Any:
+    return CliRunner().invoke(app, [command, *arguments], env={"COLUMNS": "100"})
 
 
 @pytest.fixture(scope="module")
@@ -30,8 +33,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The embedded model with sentinels that it was not trained to use."""
     path = tmp_path_factory.mktemp("model")
     torch.manual_seed(1)
-    tokenizer = AutoTokenizer.from_pretrained(EMBEDDED)
-    tokenizer.add_special_tokens({"additional_special_tokens": NAMES})
+    tokenizer = tokenizer_with(NAMES)
     model = AutoModelForCausalLM.from_pretrained(EMBEDDED)
     model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
     model.save_pretrained(path)
@@ -97,12 +99,9 @@ def test_what_is_no_place(tmp_path: Path) -> None:
     assert run("a.py:1:1", "--prefix", "x").exit_code == 2
 
 
-def test_a_model_that_cannot_fill_in_is_refused() -> None:
-    from transformers import AutoTokenizer
-
-    if "<|fim_middle|>" in AutoTokenizer.from_pretrained(EMBEDDED).get_vocab():
-        pytest.skip("the embedded model fills in")
-    result = run("--prefix", "a", "--suffix", "b")
+def test_a_model_that_cannot_fill_in_is_refused(data: Data) -> None:
+    small = str(data.folder / "models" / "tinystories-3m")
+    result = run("--prefix", "a", "--suffix", "b", "--model", small)
     assert isinstance(result.exception, TemplateError)
     assert "--template '<PRE> <SUF> <MID>'" in str(result.exception)
     assert "Template.named" not in str(result.exception)
@@ -131,3 +130,29 @@ def test_what_is_no_template(names: str, status: int) -> None:
     assert result.exit_code == status
     if status == 1:
         assert "no special token '<PRE>'" in str(result.exception)
+
+
+def test_the_demo_of_a_model_that_fills_in_shows_one_gap(folder: str) -> None:
+    shown = run("--model", folder, command="demo")
+    assert shown.exit_code == 0, shown.output
+    gap = json.loads(run("--model", folder, "--json", command="demo").stdout)["infilling"]
+    assert (gap["forced"], gap["ending"], gap["meant"]) == (".app", "d", "en")
+    assert list(gap["completions"]) == list(gap["right"]) == ["plain", "healed", "exact"]
+    asked = json.loads(
+        run(
+            "--prefix", gap["prefix"], "--suffix", gap["suffix"], "--model", folder,
+            "--max-new-bytes", "12", "--json",
+        ).stdout
+    )  # fmt: skip
+    assert {name: [text] for name, text in gap["completions"].items()} == asked["middles"]
+    for name, right in gap["right"].items():
+        assert right == (gap["completions"][name] == "en")
+    last = shown.stdout.rstrip().splitlines()[-1]
+    assert last.split()[:2] == ["result.app│d(item)", "en"]
+    assert len(re.findall("[✓✗]", last)) == 3
+
+
+def test_the_demo_of_a_model_that_does_not_fill_in_shows_none(data: Data) -> None:
+    small = str(data.folder / "models" / "tinystories-3m")
+    assert json.loads(run("--model", small, "--json", command="demo").stdout)["infilling"] is None
+    assert "the gap" not in run("--model", small, command="demo").stdout

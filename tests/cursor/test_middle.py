@@ -23,6 +23,7 @@ from charwise.coverings.reference import (
     prefix_probability,
     string_probability,
 )
+from charwise.cursor.generation import complete
 from charwise.cursor.limit import Limit
 from charwise.cursor.middle import infill, opening_of
 from charwise.cursor.sampling import Sampling
@@ -31,7 +32,7 @@ from charwise.engines.ngram import NgramLM
 from charwise.errors import TokenizationError, ZeroProbabilityError
 from charwise.infill import request
 from charwise.template import Template
-from models import Model, Rows, close_logs, examples, log_of, models, random_lm, texts
+from models import CLOSE, Model, Rows, close_logs, examples, log_of, models, random_lm, texts
 
 EXAMPLES = int(os.environ.get("CHARWISE_EXAMPLES", "120"))
 
@@ -153,6 +154,36 @@ def test_middles_come_by_falling_probability_each_with_its_own(task: tuple[Any, 
                 prefix_probability(text, p, model.vocabulary)
             )
             assert close_logs(one.logprob, expected)
+
+
+@given(tasks())
+@examples(EXAMPLES // 3)
+def test_the_middle_ends_where_its_sum_is_greatest(task: tuple[Any, ...]) -> None:
+    """Of the places where what was drawn may end; the sums are those of the oracle."""
+    model, template, prefix, _, suffix, order = task
+    lm = CharLM(model.lm, preset="exact")
+    try:
+        [found] = lm.infill(prefix, suffix, max_new_bytes=5, order=order, template=template)
+    except (TokenizationError, ZeroProbabilityError):
+        return
+    opening, text = opening_of(
+        request(prefix, suffix, template, model.index, order=order), lm.index
+    )
+    state = begin(lm.engine, lm.index, opening, text, lm.effort)
+    most, ending = 5 + len(found.ending), found.ending
+    [drawn] = complete(state, n=1, max_new_bytes=most, sampling=Sampling(), limit=Limit())
+    raw, whole = drawn.raw, len(drawn.raw)
+    if drawn.finish == "end":
+        places = [at for at in range(whole + 1) if ending.startswith(raw[at:])]
+    else:
+        places = [at for at in range(whole) if ending and raw[at:].startswith(ending)] + [whole]
+    middles = {raw[:at] for at in places if at <= 5} or {raw[:5]}
+    assert found.raw in middles
+    if any(covering_size(model.index, text + one + ending) > 400 for one in middles):
+        return
+    p = conditional(model.lm, opening.ids)
+    sums = {one: string_probability(text + one + ending, p, model.vocabulary) for one in middles}
+    assert sums[found.raw] == pytest.approx(max(sums.values()), **CLOSE)
 
 
 def test_the_end_is_where_the_sum_says_and_not_at_the_first_match() -> None:

@@ -53,7 +53,9 @@ def asked(served):
 @cache
 def truth_of(whole: charwise.CharLM, prompt: str):
     """All is told, and nearly all is visited."""
-    return BoundedLM(TopK(whole.engine, 8192)).next(prompt, tolerance=1e-5, max_contexts=100)
+    return BoundedLM(TopK(whole.engine, whole.vocabulary.width)).next(
+        prompt, tolerance=1e-5, max_contexts=100
+    )
 
 
 def connect(url: str, **how) -> BoundedLM:

@@ -27,6 +27,8 @@ from charwise.engines.transformers import TransformersLM
 from charwise.errors import EngineError, ModelNotFoundError, SettingError
 from charwise.models import EMBEDDED
 
+WIDTH = str(read_vocabulary("embedded").width)
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
@@ -213,7 +215,7 @@ def test_an_engine_opened_by_name_is_opened_where_its_copy_arrives(
     assert len(pickled) < 1000
     assert pickle.loads(pickled) is engine
     assert copy.deepcopy(engine) is engine
-    assert elsewhere[COPY] == ["bfloat16", "8192"]
+    assert elsewhere[COPY] == ["bfloat16", WIDTH]
 
 
 def test_an_engine_of_a_model_that_one_has_takes_its_weights_along() -> None:
@@ -279,7 +281,7 @@ def test_code_that_comes_with_a_model_runs_when_it_is_trusted(
     for read in (charwise.load, open_engine, read_pretrained):
         with pytest.raises(SettingError, match=r"Python code of its own.*trust_remote_code=True"):
             read(str(folder))
-    assert elsewhere[OWN_CODE] == [*["OwnForCausalLM", "tree", "attention", "y", "8192"]]
+    assert elsewhere[OWN_CODE] == ["OwnForCausalLM", "tree", "attention", "y", WIDTH]
 
 
 def with_revisions(folder: Path, cache: Path) -> Path:

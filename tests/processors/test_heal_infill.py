@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
+import warnings
 from functools import cache
 from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, LogitsProcessor
+from transformers import AutoModelForCausalLM, LogitsProcessor
 
 from charwise import SortedVocabulary, Vocabulary, heal_generate, heal_infill
 from charwise.errors import SettingError, TemplateError
@@ -20,6 +22,7 @@ from charwise.processors.transformers.generate import index_of
 from charwise.processors.transformers.infill import EndingLogitsProcessor
 from charwise.template import Template, cut_written, with_sentinels
 from charwise.tokens.sentinels import SPELLINGS, Spelling
+from sentinels import tokenizer_with
 
 NAMES = ("<fim_prefix>", "<fim_suffix>", "<fim_middle>")
 PAIRS = [
@@ -35,10 +38,9 @@ PAIRS = [
 
 @cache
 def model_with_sentinels() -> tuple[Any, Any]:
-    """The embedded model with three more rows, which it was not trained to use."""
+    """The embedded model with sentinels that it was not trained to use."""
     torch.manual_seed(1)
-    tokenizer = AutoTokenizer.from_pretrained(EMBEDDED)
-    tokenizer.add_special_tokens({"additional_special_tokens": list(NAMES)})
+    tokenizer = tokenizer_with(NAMES)
     model = AutoModelForCausalLM.from_pretrained(EMBEDDED, dtype=torch.float32).eval()
     model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
     return model, tokenizer
@@ -204,10 +206,7 @@ def written_out(spelling: Spelling, prefix: str, suffix: str, order: str) -> str
 
 @cache
 def index_with(spelling: Spelling) -> SortedVocabulary:
-    tokenizer = AutoTokenizer.from_pretrained(EMBEDDED)
-    if not set(spelling.names) <= set(tokenizer.get_vocab()):
-        tokenizer.add_special_tokens({"additional_special_tokens": list(spelling.names)})
-    return SortedVocabulary(Vocabulary.from_transformers(tokenizer))
+    return SortedVocabulary(Vocabulary.from_transformers(tokenizer_with(spelling.names)))
 
 
 @pytest.mark.parametrize("spelling", SPELLINGS, ids=lambda one: one.family)
@@ -215,8 +214,7 @@ def test_a_template_written_out_is_healed_inside(spelling: Spelling) -> None:
     index = index_with(spelling)
     vocabulary = index.vocabulary
     template = Template.named(vocabulary, spelling.prefix, spelling.suffix, spelling.middle)
-    if Template.of(vocabulary).prefix != template.prefix:
-        pytest.skip("the embedded model has sentinels of its own")
+    assert dataclasses.replace(Template.of(vocabulary), family="given") == template
     prefix, suffix = "def f(items):\n    for i in rang", "e(3):\n        pass\n"
     psm = request(prefix, suffix, template, index, right="off")
     text = written_out(spelling, prefix, suffix, "psm")
@@ -297,12 +295,63 @@ def test_what_cannot_be_filled_in_is_refused() -> None:
     assert heal_infill(model, tokenizer, [], [], template=template) == []
 
 
+@pytest.mark.parametrize("order", ["psm", "spm"])
+def test_what_does_not_fit_is_cut_at_the_far_end_and_a_warning_says_so(order: Any) -> None:
+    model, tokenizer = model_with_sentinels()
+    options = {"template": template_of(tokenizer), "order": order, "do_sample": False}
+    for prefix, suffix, says in (
+        (
+            "import nu",
+            "y\n" + "x = 1\n" * 2000,
+            r": 0 bytes at the start .* and [1-9]\d+ at the end",
+        ),
+        (
+            "x = 1\n" * 2000 + "import nu",
+            "y\n",
+            r": [1-9]\d+ bytes at the start .* and 0 at the end",
+        ),
+    ):
+        with pytest.warns(UserWarning, match=says):
+            [text] = heal_infill(model, tokenizer, prefix, suffix, max_new_tokens=2, **options)
+        assert text
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        heal_infill(model, tokenizer, "import nu", "y\n", max_new_tokens=2, **options)
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS, ids=lambda one: one.family)
+def test_a_sentinel_in_what_a_client_sends_is_text(spelling: Spelling) -> None:
+    from charwise.processors.vllm.limits import Limits
+    from charwise.processors.vllm.openai_request import plan
+    from charwise.processors.vllm.prompts import Served
+
+    index = index_with(spelling)
+    served = Served(tokenizer_with(spelling.names), index)
+    for name in (*spelling.names, "".join(spelling.in_text)):
+        prefix, suffix = f"print('{name}') # {name}", f"{name}{name}\n"
+        [answer] = plan(served, Limits(512), {"prompt": prefix, "suffix": suffix, "max_tokens": 4})
+        healed = heal_middle(prefix, suffix, index, right="off")
+        assert answer.body["prompt"] == healed.kept
+        sentinels = [id for id in healed.kept if id in index.vocabulary.special]
+        assert len(sentinels) == len(index.vocabulary.bos_ids) + len(spelling.names)
+
+
+def test_sentinels_that_are_not_known_are_given_by_their_names() -> None:
+    index = SortedVocabulary(Vocabulary.from_transformers(tokenizer_with(["<a>", "<b>", "<c>"])))
+    with pytest.raises(TemplateError, match=r"template=Template\.named"):
+        heal_middle("for i in ra", "e(3):\n", index)
+    template = Template.named(index.vocabulary, "<a>", "<b>", "<c>")
+    healed = heal_middle("for i in ra", "e(3):\n", index, template=template)
+    known = heal_middle("for i in ra", "e(3):\n", index_with(SPELLINGS[0]))
+    assert healed == known  # the ids are the same
+
+
 def test_the_middleware_lays_out_a_suffix() -> None:
     from charwise.processors.vllm.limits import Limits
     from charwise.processors.vllm.openai_request import plan
     from charwise.processors.vllm.prompts import Served
 
-    tokenizer = AutoTokenizer.from_pretrained(EMBEDDED)
+    tokenizer = model_with_sentinels()[1]
     served = Served(tokenizer, index_with(SPELLINGS[0]))
     prefix, suffix = "for i in rang", "(3):\n"
     answers = plan(served, Limits(256), {"prompt": prefix, "suffix": suffix, "max_tokens": 8})
@@ -336,7 +385,7 @@ def test_the_middleware_lays_out_a_suffix() -> None:
     for sides in ({"prompt": ""}, {"suffix": ""}):
         [answer] = plan(served, limits, request | sides)
         ids = answer.body["prompt"]
-        assert set(range(8192, 8195)) <= {*ids}
+        assert {*map(tokenizer.convert_tokens_to_ids, NAMES)} <= {*ids}
     # Nothing to heal, and yet laid out: vLLM knows no suffix.
     answers = plan(served, Limits(256), {"prompt": "x\n", "suffix": "\ny", "max_tokens": 8})
     assert not isinstance(answers, str)

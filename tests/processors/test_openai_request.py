@@ -26,6 +26,7 @@ from charwise.processors.vllm.openai_request import FEW, plan
 from charwise.processors.vllm.prompts import FORCED, Served
 from charwise.processors.vllm.settings import Settings
 from charwise.processors.vllm.structured import with_literal
+from sentinels import tokenizer_with
 
 PROMPT = "def check(value):\n    raise ValueErr"
 LIMITS = Limits(64, 4, 8, 4, frozenset({"regex", "choice", "grammar"}), clamps=True)
@@ -115,9 +116,14 @@ def test_requests_that_go_through_say_why(fields, reason):
 
 def test_the_reason_becomes_an_error_where_healing_is_asked_for():
     asked = {"vllm_xargs": {"charwise_heal": "auto"}}
-    for fields in ({"max_tokens": 0}, {"suffix": "b"}, {"structured_outputs": {"json": {}}}):
+    for fields in ({"max_tokens": 0}, {"structured_outputs": {"json": {}}}):
         with pytest.raises(SettingError, match="cannot be healed"):
             planned(**fields, **asked)
+    bare = tokenizer_with()
+    served = Served(bare, SortedVocabulary(Vocabulary.from_transformers(bare)))
+    with pytest.raises(SettingError, match=r"cannot be healed: .* no sentinels"):
+        plan(served, LIMITS, {"prompt": PROMPT, "suffix": "b", **asked})
+    assert plan(served, LIMITS, {"prompt": PROMPT, "suffix": "b"}) == "suffix"
 
 
 def test_one_token_more_for_each_byte_where_they_are_counted_as_they_come():

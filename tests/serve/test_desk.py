@@ -10,11 +10,14 @@ import pytest
 import charwise
 from charwise import CharLM
 from charwise.models import EMBEDDED
+from charwise.serve.asked import Asked
 from charwise.serve.completions import Completions
 from charwise.serve.desk import around, offered, read_ahead
 from charwise.serve.documents import Document
 from charwise.serve.lsp_settings import Settings
+from charwise.serve.prompts import sides_of
 from charwise.serve.stoppable import Stopped
+from sentinels import tokenizer_with
 
 SETTINGS = Settings(seconds=None, max_bytes=24)
 TEXT = "import math\n\n\nclass Circle:\n    def area(self, radius):\n        return math."
@@ -29,14 +32,12 @@ def texts(completions: Completions, before: str, after: str = "", **settings: ob
 @pytest.fixture(scope="module")
 def filler(tmp_path_factory: pytest.TempPathFactory) -> CharLM:
     """The embedded model with sentinels, which it was never trained with."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM
 
     folder = tmp_path_factory.mktemp("filler")
-    tokenizer = AutoTokenizer.from_pretrained(EMBEDDED)
-    sentinels = ["<fim_prefix>", "<fim_suffix>", "<fim_middle>"]
-    tokenizer.add_special_tokens({"additional_special_tokens": sentinels})
+    tokenizer = tokenizer_with(["<fim_prefix>", "<fim_suffix>", "<fim_middle>"])
     model = AutoModelForCausalLM.from_pretrained(EMBEDDED)
-    model.resize_token_embeddings(max(len(tokenizer), model.config.vocab_size + 3))
+    model.resize_token_embeddings(len(tokenizer))
     tokenizer.save_pretrained(folder)
     model.save_pretrained(folder)
     return charwise.load(str(folder))
@@ -97,6 +98,23 @@ def test_a_key_between_two_sides_goes_on_from_the_last_state(filler: CharLM) -> 
     trees = completions.memory.trees
     read_ahead(completions, SETTINGS, document.edited(cursor, cursor, "p"), cursor + 1, cancel)
     assert completions.memory.trees == trees
+
+
+def test_at_the_end_of_a_text_nothing_is_known_of_what_comes_after(filler: CharLM) -> None:
+    """A middle between a text and nothing would be the last there is of it."""
+    left_to_right = Completions(CharLM(filler.engine))
+    left_to_right.template = None
+    expected, cancel = texts(left_to_right, TEXT), threading.Event()
+    for after in ("", "\n", "\n  \n"):  # editors end a buffer's last line
+        completions = Completions(filler)
+        read_ahead(completions, SETTINGS, Document(TEXT + after), len(TEXT), cancel)
+        assert texts(completions, TEXT, after) == expected
+        assert completions.memory.trees == 1
+    written = f"<fim_prefix>{TEXT}<fim_suffix>\n<fim_middle>"
+    ids = filler.infill_request(TEXT, left="off").ids
+    for prompt in (written, ids):
+        assert not sides_of(Asked(prompt), filler.vocabulary).between
+    assert sides_of(Asked(TEXT, "x\n"), filler.vocabulary).between
 
 
 def test_the_name_of_a_sentinel_in_a_document_is_text(filler: CharLM) -> None:

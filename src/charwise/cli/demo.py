@@ -1,12 +1,13 @@
 """The command `charwise demo`: Python that stops inside an identifier or a word, completed.
 
-Each prompt has the context that settles how the word goes on, as a file in an editor has.
+Each prompt has the context that settles how the word goes on, as a file in an editor has. A model
+that fills in is also asked for a middle, between two texts that both break off inside a word.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich import box
 from rich.table import Table
@@ -20,6 +21,10 @@ from charwise.cli.options import (
     takes_model,
 )
 from charwise.cli.terminal import console, print_json, steps
+from charwise.errors import TemplateError
+
+if TYPE_CHECKING:
+    from charwise.cli.completion import Loaded
 
 
 class Example(NamedTuple):
@@ -36,6 +41,14 @@ class Example(NamedTuple):
         (True, False, False)
         """
         return re.match(re.escape(self.meant) + r"(?!\w)", completion) is not None
+
+
+class Gap(NamedTuple):
+    """Two texts, and what was between them."""
+
+    prefix: str
+    suffix: str
+    meant: str
 
 
 NODE = '''\
@@ -119,6 +132,12 @@ EXAMPLES = [
     Example(JOIN, "n"),
 ]
 
+GAP = Gap(
+    prefix="def flatten(items):\n    result = []\n    for item in items:\n        result.app",
+    suffix="d(item)\n    return result\n",
+    meant="en",
+)
+
 
 @takes_model
 def demo(
@@ -127,7 +146,7 @@ def demo(
     tolerance: ToleranceOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Complete eight partial words: plain, healed and exact."""
+    """Complete eight partial words, and fill in one: plain, healed and exact."""
     from charwise.cli import completion
 
     loaded = completion.Loaded(options.model, options.load(preset, tolerance))
@@ -138,8 +157,9 @@ def demo(
         texts = {name: run(loaded, request)[0] for name, run in methods.items()}
         right = {name: example.is_right(text) for name, text in texts.items()}
         results.append({**example._asdict(), "completions": texts, "right": right})
+    gap = filled_in(loaded)
     if as_json:
-        print_json(model=loaded.name, results=results)
+        print_json(model=loaded.name, results=results, infilling=gap)
         return
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1))
     for column in ("the prompt ends", "meant", *methods):
@@ -152,6 +172,40 @@ def demo(
     screen.print(table)
     scores = [f"{name} {sum(r['right'][name] for r in results)}" for name in methods]
     screen.print(f"right, of {len(results)}: {', '.join(scores)}")
+    if gap is not None:
+        screen.print(gap_table(gap))
+
+
+def filled_in(loaded: Loaded) -> dict[str, Any] | None:
+    """The gap, filled in by every method; None for a model that does not fill in."""
+    from charwise.cli import infill
+    from charwise.template import Template
+
+    try:
+        template = Template.of(loaded.index.vocabulary)
+    except TemplateError:
+        return None
+    before, after = GAP.prefix.encode(), GAP.suffix.encode()
+    given: infill.Given = {"order": None, "template": template}
+    texts, [first] = infill.middles(loaded, before, after, given, max_new_bytes=12)
+    return {
+        **GAP._asdict(),
+        "forced": first.forced.decode(),
+        "ending": first.ending.decode(),
+        "completions": {name: found[0] for name, found in texts.items()},
+        "right": {name: found[0] == GAP.meant for name, found in texts.items()},
+    }
+
+
+def gap_table(gap: dict[str, Any]) -> Table:
+    """The line with the gap, and what each method fills in."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1))
+    for column in ("the gap", "meant", *gap["completions"]):
+        table.add_column(column)
+    line = Text(gap["prefix"].splitlines()[-1].strip())
+    line.append("│", style="bold red").append(gap["suffix"].splitlines()[0])
+    table.add_row(line, Text(gap["meant"]), *(_judged(gap, name) for name in gap["completions"]))
+    return table
 
 
 def _judged(result: dict[str, Any], name: str) -> Text:

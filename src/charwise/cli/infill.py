@@ -21,11 +21,14 @@ from charwise.errors import InputError, TemplateError, shown
 
 if TYPE_CHECKING:
     from charwise.cli.completion import Loaded
+    from charwise.cursor.middle import Infilling
     from charwise.infill import Request
     from charwise.template import Order, Template
     from charwise.tokens.vocabulary import Vocabulary
 
-    class _Given(TypedDict):
+    class Given(TypedDict):
+        """How a model is asked for a middle."""
+
         order: Order | None
         template: Template
 
@@ -84,14 +87,9 @@ def infill(
 
     loaded = completion.Loaded(options.model, options.load(preset, tolerance))
     sentinels = _sentinels(loaded.index.vocabulary, names)
-    given: _Given = {"order": order, "template": sentinels}
+    given: Given = {"order": order, "template": sentinels}
     asked = loaded.lm.infill_request(before, after, **given)
-    exact = loaded.lm.infill(before, after, n=n, max_new_bytes=max_new_bytes, **given)
-    generates = hasattr(loaded.model, "generate")
-    texts: dict[str, list[str]] = {"plain": [], "healed": []} if generates else {}
-    for name in steps(list(texts), len(texts), "filling in"):
-        texts[name] = [_generated(loaded, before, after, given, name == "healed", max_new_bytes)]
-    texts["exact"] = [one.text for one in exact]
+    texts, exact = middles(loaded, before, after, given, n=n, max_new_bytes=max_new_bytes)
     if as_json:
         print_json(
             model=loaded.name,
@@ -198,8 +196,27 @@ def request_sentence(asked: Request) -> str:
     return " ".join([f"The middle {begins} and {ends}.", *lost])
 
 
+def middles(
+    loaded: Loaded,
+    before: bytes,
+    after: bytes,
+    given: Given,
+    *,
+    n: int = 1,
+    max_new_bytes: int = 64,
+) -> tuple[dict[str, list[str]], list[Infilling]]:
+    """The middles by each method that the model allows, and the exact ones with what is known."""
+    exact = loaded.lm.infill(before, after, n=n, max_new_bytes=max_new_bytes, **given)
+    generates = hasattr(loaded.model, "generate")
+    texts: dict[str, list[str]] = {"plain": [], "healed": []} if generates else {}
+    for name in steps(list(texts), len(texts), "filling in"):
+        texts[name] = [_generated(loaded, before, after, given, name == "healed", max_new_bytes)]
+    texts["exact"] = [one.text for one in exact]
+    return texts, exact
+
+
 def _generated(
-    loaded: Loaded, before: bytes, after: bytes, given: _Given, heal: bool, most: int
+    loaded: Loaded, before: bytes, after: bytes, given: Given, heal: bool, most: int
 ) -> str:
     from charwise.engines.pretrained import quietly
     from charwise.processors.transformers.infill import heal_infill

@@ -110,6 +110,7 @@ def heal_middle(
     *,
     right: Rule = "auto",
     most: int | None = None,
+    template: Template | None = None,
 ) -> HealedPrompt:
     """The model's own template around two texts, both of which are cut where healing should start.
 
@@ -120,6 +121,7 @@ def heal_middle(
         right: where to cut the suffix, by the same rule, mirrored; "off" where nothing can see to
             it that the middle ends with what is cut off.
         most: tokens that fit; what is too long is cut at the far ends.
+        template: its sentinels, where the special tokens do not show them.
 
     Raises:
         TemplateError: a model that is not known to fill in the middle.
@@ -129,7 +131,7 @@ def heal_middle(
     >>> heal_middle("ca", "c", SortedVocabulary(Vocabulary.from_bytes(tokens, special=names)))
     HealedPrompt(kept=[3, 2, 4, 2, 5], forced=b'a', given_back=1, ending=b'')
     """
-    template = Template.of(index.vocabulary)
+    template = Template.of(index.vocabulary) if template is None else template
     asked = request(prefix, suffix, template, index, left=rule, right=right, most=most)
     given_back = len(index.vocabulary.encode(asked.forced))
     return HealedPrompt(asked.ids, asked.forced, given_back, asked.ending)

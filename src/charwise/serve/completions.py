@@ -176,7 +176,8 @@ class Completions:
         return Answer(left, tokens, from_memory=True, cached=tokens)
 
     def _begin(self, asked: Asked, sides: Sides) -> Begun:
-        if sides.after is not None and self.template is not None and not sides.opening:
+        if sides.between and self.template is not None:
+            assert sides.after is not None
             return self._between(asked, sides.before, sides.after)
         vocabulary = self.lm.vocabulary
         if asked.mode == "exact":

@@ -113,7 +113,7 @@ def read_ahead(
     before, after = around(completions, settings, document, cursor, cursor)
     try:
         with completions.engine.until(Limit(cancel=cancel)):
-            if settings.infill and completions.template is not None:
+            if after.strip() and settings.infill and completions.template is not None:
                 completions.memory.between(_bytes(before), _bytes(after))
             else:
                 completions.memory.after(*split(completions.lm.vocabulary, _bytes(before)))

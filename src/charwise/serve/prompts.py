@@ -34,6 +34,12 @@ class Sides(NamedTuple):
         """What is before the cursor, as a prompt."""
         return [*self.opening, self.before] if self.opening else self.before
 
+    @property
+    def between(self) -> bool:
+        """Whether there is a gap to fill in. Blank lines are no other side: who types at the end of
+        a text has not said that it ends there."""
+        return bool(self.after and self.after.strip()) and not self.opening
+
 
 def sides_of(asked: Asked, vocabulary: Vocabulary) -> Sides:
     """Both sides of a request's cursor; a template written out in its prompt is taken apart.

@@ -19,6 +19,7 @@ from charwise.processors.llama_cpp.logits_processor import (
     bias,
 )
 from charwise.processors.new_text import Continuation, heal_middle, heal_prompt
+from charwise.template import Template
 from charwise.tokens.canonical import to_bytes
 from charwise.tokens.gguf import read_gguf
 from charwise.tokens.index import SortedVocabulary
@@ -43,6 +44,7 @@ def heal_completion(
     logit_bias: Mapping[int, float] | None = None,
     logits_processor: Sequence[Processor] | None = None,
     index: SortedVocabulary | None = None,
+    template: Template | None = None,
     **sampling: Any,
 ) -> Any:
     """`llama.create_completion` with the end of the prompt healed.
@@ -63,6 +65,7 @@ def heal_completion(
         stream: return an iterator of chunks; what was forced is in none of them.
         logit_bias, logits_processor: they run before the mask, which has the last word.
         index: of the vocabulary, by default `index_of(llama)`.
+        template: the model's sentinels, where its special tokens do not show them; for a suffix.
         **sampling: top_k, top_p, min_p, grammar, … as for `Llama.generate`.
 
     Returns:
@@ -75,7 +78,8 @@ def heal_completion(
         HealingError: nothing can reproduce the prompt's end, since something else forbids it.
         SettingError: an unknown argument, a draft model, or a grammar where something is forced.
         ContextLengthError: a prompt that fills the context.
-        TemplateError: a suffix, for a model that is not known to fill in the middle.
+        TemplateError: a suffix, for a model that is not known to fill in the middle: how to give
+            its sentinels.
 
     >>> from llama_cpp import Llama  # doctest: +SKIP
     >>> llama = Llama("model.gguf", n_ctx=512, verbose=False)  # doctest: +SKIP
@@ -85,7 +89,7 @@ def heal_completion(
     """
     _check_arguments(llama, sampling, max_tokens)
     index = index_of(llama) if index is None else index
-    request = _request(llama, prompt, suffix, index, rule, max_tokens, stop, echo)
+    request = _request(llama, prompt, suffix, index, rule, max_tokens, stop, echo, template)
     forced, ending = request.new.left, request.ending
     if sampling.get("grammar") is not None and (forced or ending):
         raise SettingError(
@@ -163,6 +167,7 @@ def _request(
     max_tokens: int | None,
     stop: str | Sequence[str] | None,
     echo: bool,
+    template: Template | None,
 ) -> _Request:
     """Cut the prompt, if it is this model's and leaves room in the context."""
     vocabulary = index.vocabulary
@@ -176,7 +181,9 @@ def _request(
     elif is_text(prompt):
         most = llama.n_ctx() - min(max_tokens or 16, llama.n_ctx() // 2)
         right: Rule = rule if isinstance(rule, str) else "auto"
-        healed = heal_middle(to_bytes(prompt), suffix, index, rule, right=right, most=most)
+        healed = heal_middle(
+            to_bytes(prompt), suffix, index, rule, right=right, most=most, template=template
+        )
     else:
         raise SettingError("with a suffix the prompt is a text: what comes before the middle.")
     kept, forced, given_back, ending = healed

@@ -7,6 +7,7 @@ between is the middle. Not handled: models that are not causal language models.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -44,7 +45,7 @@ def heal_infill(
         model: a causal language model of transformers that was trained to fill in.
         tokenizer: its fast tokenizer, or a `SortedVocabulary`.
         prefix, suffix: two texts, or two lists of as many. What does not fit the window is cut at
-            the far ends. A sentinel's name in them is text.
+            the far ends, and a warning says how much that was. A sentinel's name in them is text.
         order: "psm" or "spm"; by default PSM where the model knows it.
         template: its sentinels, where the special tokens do not show them.
         left, right: where to cut, as for `healing.cut`; "off" does not heal that side.
@@ -80,6 +81,7 @@ def heal_infill(
     ]
     if not asked:
         return []
+    _warn_of_cuts(asked)
     end = list(index.vocabulary.end_ids)
     filler = end[0] if end else 0
     ids, seen = left_padded([one.ids for one in asked], filler)
@@ -157,6 +159,17 @@ def _pairs(prefix: Any, suffix: Any) -> list[tuple[str | bytes, str | bytes]]:
     if len(prefix) != len(suffix):
         raise SettingError(f"{len(prefix)} prefixes for {len(suffix)} suffixes.")
     return list(zip(prefix, suffix, strict=True))
+
+
+def _warn_of_cuts(asked: Sequence[Request]) -> None:
+    """Of the answer, which is text alone, nobody could tell what the model has not read."""
+    before, after = sum(one.prefix_cut for one in asked), sum(one.suffix_cut for one in asked)
+    if before or after:
+        warnings.warn(
+            f"the window is too small: {before} bytes at the start of the prefix and {after} at "
+            "the end of the suffix were left out. Give shorter texts, or a smaller max_new_tokens.",
+            stacklevel=3,
+        )
 
 
 def _text(model: Any, asked: Request, generated: list[int], index: SortedVocabulary) -> str:
