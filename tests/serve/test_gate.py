@@ -95,6 +95,13 @@ def test_pages_of_other_origins_may_not_ask(locked: Running) -> None:
     assert refused.status_code == 403
 
 
+@pytest.mark.parametrize("origin", ["http://[", "null", "http://\xbc", "]", "http://[::1"])
+def test_an_origin_that_is_no_address_is_of_another_page(locked: Running, origin: str) -> None:
+    answer = post(locked, "/v1/next", headers={"origin": origin.encode("latin-1")})
+    assert answer.status_code == 403
+    assert "may not ask" in answer.json()["error"]["message"]
+
+
 def test_a_name_that_is_not_ours_is_refused(locked: Running) -> None:
     assert post(locked, "/v1/next", headers={"host": "evil.example:80"}).status_code == 403
     assert post(locked, "/v1/next", headers={"host": f"localhost:{locked.port}"}).is_success
