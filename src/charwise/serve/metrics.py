@@ -58,6 +58,10 @@ class Metrics:
             "model_seconds": ("Seconds in model calls.", lambda: completions.engine.seconds),
             "model_calls": ("Model calls.", lambda: completions.engine.calls),
             "shared_calls": ("Those of several requests.", lambda: completions.engine.shared),
+            "failed_shared_calls": (
+                "Shared calls that failed, and were made for each alone.",
+                lambda: completions.engine.failed,
+            ),
             "under_way": ("Requests that share calls now.", lambda: worker.under_way),
             "states": ("States kept.", lambda: completions.kept.states),
             "trees": ("Token trees kept.", lambda: completions.kept.trees),
