@@ -155,7 +155,9 @@ class Session:
         if isinstance(message, Complete):
             self._check(message.at)
             self._id = message.id
-            self._asked = asyncio.create_task(self._complete(message))
+            self._asked = task = asyncio.create_task(self._complete(message))
+            self._server.asked.add(task)
+            task.add_done_callback(self._server.asked.discard)
             return
         if isinstance(message, Open):
             text = message.text
