@@ -21,7 +21,7 @@ from pygls.lsp.client import LanguageClient
 
 import charwise
 from charwise import CharLM
-from preloaded import Command
+from preloaded import Command, finished
 
 T = TypeVar("T")
 URI = "file:///a.py"
@@ -356,3 +356,9 @@ def test_over_tcp_each_editor_has_its_own(
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait()
+
+
+def test_clients_add_stdio_to_the_command(tmp_path: Path) -> None:
+    assert finished("lsp", "--stdio", folder=tmp_path)[0] == 0  # stdin is empty: nobody speaks
+    status, _, said = finished("lsp", "--stdio", "--tcp", "0", folder=tmp_path)
+    assert (status, "give one of them" in said) == (1, True)
