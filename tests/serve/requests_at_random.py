@@ -40,6 +40,21 @@ NUMBERS = (0, 1, 2, 5, -1, -5, 10**6, 10**18, 10**30, 0.5, -0.5, 1e-300, 1e300, 
 RAW = ("NaN", "Infinity", "-Infinity", '"\\ud800"', "1e999", "01", "'a'", "{", "]", "tru", '"\\x"')
 
 
+#: What a page's browser says of it, and the name it asks under: most of them are no address.
+ORIGINS = (b"null", b"http://[", b"]", b"http://\xbc", b"\xff", b"https://bad.example", b"*", b"//")
+HOSTS = (b"", b"[", b"[::1", b"\xff", b"a:b:c", b":", b"localhost:x")
+
+
+def headers(rng: random.Random) -> dict[str, bytes]:
+    """Headers that are read before the body; none for most requests."""
+    found = {"content-type": b"application/json"}
+    if rng.random() < 0.03:
+        found["origin"] = rng.choice(ORIGINS)
+    if rng.random() < 0.01:
+        found["host"] = rng.choice(HOSTS)
+    return found
+
+
 def value(rng: random.Random, depth: int = 0) -> Any:
     """A value of whatever type."""
     kind = rng.randrange(9 if depth < 3 else 6)
@@ -94,9 +109,10 @@ def send(url: str, count: int, seed: int) -> tuple[Counter[int], list[str]]:
     """How many answers had which status; and those that say that the server failed."""
     statuses: Counter[int] = Counter()
     failed = []
+    more = random.Random(seed)  # of its own: bodies are those of earlier runs
     with httpx.Client(base_url=url, timeout=120) as client:
         for method, path, content in requests(count, seed):
-            answer = client.request(method, path, content=content)
+            answer = client.request(method, path, content=content, headers=headers(more))
             statuses[answer.status_code] += 1
             wrong = answer.status_code >= 500 and answer.status_code != 503
             if wrong or b"the server failed" in answer.content:

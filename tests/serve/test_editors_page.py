@@ -6,12 +6,14 @@ import json
 import re
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 pytest.importorskip("pygls", reason="the language server needs: pip install 'charwise[lsp]'")
 
 from charwise.serve.lsp_settings import MODEL, NAMES, Settings
+from serving import Running
 
 PAGE = (Path(__file__).parents[2] / "docs" / "editors.md").read_text(encoding="utf-8")
 
@@ -55,13 +57,16 @@ def test_the_options_on_the_page_are_taken() -> None:
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        ({"maxBytes": 0}, "max_bytes"),
-        ({"maxBytes": "8"}, "max_bytes"),
-        ({"candidates": 0}, "n is 0"),
+        ({"maxBytes": 0}, "maxBytes is 0"),
+        ({"maxBytes": "8"}, "maxBytes is '8'"),
+        ({"candidates": 0}, "candidates is 0"),
+        ({"candidates": 1000}, "candidates is 1000"),
         ({"stop": "x"}, "stop"),
         ({"stop": [1]}, "stop"),
         ({"enabled": 1}, "enabled"),
-        ({"topP": 2}, "top_p"),
+        ({"topP": 2}, "topP is 2"),
+        ({"topK": -1}, "topK is -1"),
+        ({"before": -1}, "before is -1"),
         ({"seconds": -1}, "seconds"),
         ({"seed": 0.5}, "seed"),
         ({"mode": "best"}, "mode"),
@@ -90,3 +95,18 @@ def test_a_model_is_chosen_at_the_start_alone() -> None:
     assert (settings.load, wrong) == ({"model": "a", "tolerance": 0.1}, [])
     assert settings.changed({"model": "a"})[1] == []
     assert "restart it" in settings.changed({"model": "b"})[1][0]
+
+
+def test_the_session_on_the_page_is_answered(
+    running_server: Running, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("websockets.sync.client")
+    [block] = re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S)
+    assert "127.0.0.1:8000/" in block
+    exec(
+        block.replace("127.0.0.1:8000", f"127.0.0.1:{running_server.port}"),
+        names := dict[str, Any](),
+    )
+    shown = capsys.readouterr().out.splitlines()
+    assert len(shown) == len(names["answer"]["choices"]) > 1
+    assert names["answer"]["version"] == 2

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
+from charwise.serve.memory import Memory
 from serving import Running, running
 
 PATHS = ["/v1/completions", "/infill", "/completion", "/api/generate", "/v1/next", "/v1/score"]
@@ -95,6 +96,13 @@ def test_pages_of_other_origins_may_not_ask(locked: Running) -> None:
     assert refused.status_code == 403
 
 
+@pytest.mark.parametrize("origin", ["http://[", "null", "http://\xbc", "]", "http://[::1"])
+def test_an_origin_that_is_no_address_is_of_another_page(locked: Running, origin: str) -> None:
+    answer = post(locked, "/v1/next", headers={"origin": origin.encode("latin-1")})
+    assert answer.status_code == 403
+    assert "may not ask" in answer.json()["error"]["message"]
+
+
 def test_a_name_that_is_not_ours_is_refused(locked: Running) -> None:
     assert post(locked, "/v1/next", headers={"host": "evil.example:80"}).status_code == 403
     assert post(locked, "/v1/next", headers={"host": f"localhost:{locked.port}"}).is_success
@@ -165,6 +173,24 @@ def test_metrics(running_server: Running) -> None:
     assert values["process_resident_memory_bytes"] > 2**20
     assert values["charwise_completion_seconds_count"] > 0
     assert any(name.startswith('charwise_requests_total{path="/v1/completions"') for name in values)
+
+
+def test_metrics_leave_what_is_kept_to_the_thread_that_has_it(
+    running_server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It changes while another thread would look at it."""
+    shared = Memory._shared
+
+    def looked(memory: Memory) -> object:
+        assert threading.current_thread().name == "charwise-model"
+        return shared(memory)
+
+    monkeypatch.setattr(Memory, "_shared", looked)
+    asked = {"prompt": "import nump", "max_tokens": 1, "seed": 1}
+    assert httpx.post(running_server.url + "/v1/completions", json=asked, timeout=60).is_success
+    answer = httpx.get(running_server.url + "/metrics")
+    assert answer.status_code == 200
+    assert "charwise_trees" in answer.text
 
 
 @pytest.mark.parametrize("path", ["/nowhere", "/v1/nowhere", "/api/nowhere"])

@@ -21,7 +21,7 @@ from pygls.lsp.client import LanguageClient
 
 import charwise
 from charwise import CharLM
-from preloaded import Command
+from preloaded import Command, finished
 
 T = TypeVar("T")
 URI = "file:///a.py"
@@ -258,7 +258,7 @@ def test_settings(editor: Editor, lm: CharLM) -> None:
     editor.configure({"charwise": {"maxBytes": -1, "until": "page", "hue": 3, "model": "gpt2"}})
     editor.settle()
     assert len(editor.shown) == 4
-    for wrong in ("max_bytes is -1", "until is 'page'", "unknown setting 'hue'", "restart it"):
+    for wrong in ("maxBytes is -1", "until is 'page'", "unknown setting 'hue'", "restart it"):
         assert any(wrong in one for one in editor.shown)
 
 
@@ -282,6 +282,33 @@ def test_cancelled(editor: Editor, lm: CharLM) -> None:
     editor.close()
     editor.open("import nump")  # and the thread is free again
     assert editor.offered() == [best(lm, "import nump")]
+
+
+@pytest.mark.parametrize(
+    ("params", "why"),
+    [
+        ({}, "textDocument"),
+        ({"textDocument": {"uri": URI}, "context": {"triggerKind": 1}}, "position"),
+        ({"textDocument": {"uri": URI}, "position": {"line": -1, "character": 0},
+          "context": {"triggerKind": 1}}, "position"),
+        ([], "params"),
+    ],
+)  # fmt: skip
+def test_a_request_that_cannot_be_read_is_answered(editor: Editor, params: Any, why: str) -> None:
+    """Whoever sent it waits: a message that is shown to the user is no answer."""
+    protocol, method = editor.client.protocol, types.TEXT_DOCUMENT_INLINE_COMPLETION
+
+    async def ask() -> Any:  # past pygls, which would not send it
+        answer = asyncio.get_running_loop().create_future()
+        protocol._request_futures["odd"] = answer
+        protocol._send_data({"jsonrpc": "2.0", "id": "odd", "method": method, "params": params})
+        return await answer
+
+    with pytest.raises(JsonRpcException) as error:
+        editor.wait(ask())
+    assert error.value.code == types.ErrorCodes.InvalidParams
+    assert why in error.value.message
+    assert editor.shown == []
 
 
 def test_a_change_overtakes_what_is_under_way(editor: Editor, lm: CharLM) -> None:
@@ -329,3 +356,9 @@ def test_over_tcp_each_editor_has_its_own(
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait()
+
+
+def test_clients_add_stdio_to_the_command(tmp_path: Path) -> None:
+    assert finished("lsp", "--stdio", folder=tmp_path)[0] == 0  # stdin is empty: nobody speaks
+    status, _, said = finished("lsp", "--stdio", "--tcp", "0", folder=tmp_path)
+    assert (status, "give one of them" in said) == (1, True)

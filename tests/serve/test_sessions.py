@@ -93,6 +93,25 @@ def test_a_keystroke_cancels_what_is_under_way(running_server: Running) -> None:
         assert editor.ask(type="complete", id=4, at=1, max_tokens=1)["id"] == 4
 
 
+def test_what_is_wrong_with_a_request_is_said_to_who_asked(running_server: Running) -> None:
+    with session(running_server) as editor:
+        for text in ('{"type": "complete", "id": 5, "at": -1}', '{"type": "dance", "id": 5}'):
+            wrong = editor.raw(text)
+            assert (wrong["type"], wrong["id"]) == ("error", 5)
+        assert editor.raw('{"type": "complete", "id": [], "at": 0}')["id"] is None
+
+
+@pytest.mark.parametrize("text", ["{", "", '{"type": "insert" "at": 1}', "\x00"])
+def test_a_message_that_is_no_json_is_said_to_be_none(running_server: Running, text: str) -> None:
+    with session(running_server) as editor:
+        editor.ask(type="open", text="x = [")
+        editor.send(type="complete", id=1, at=5, max_tokens=2, seed=1)
+        told = [editor.raw(text), editor.receive()]
+        told.sort(key=lambda message: message["type"])
+        assert [message["type"] for message in told] == ["completions", "error"]  # it goes on
+        assert "no JSON" in told[1]["error"]["message"]
+
+
 @pytest.mark.parametrize(
     "text",
     ["", "{", "[]", "5", "null", '{"type": 5}', '{"type": "dance"}', '{"type": "insert"}',

@@ -185,6 +185,33 @@ def test_an_engine_that_cannot_is_asked_one_after_the_other() -> None:
     assert [one.candidates[0].raw for one in found if isinstance(one, Answer)] == expected
 
 
+def test_a_shared_call_that_fails_is_told_once_and_each_is_answered(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each alone succeeds, so that no request is told; all are slower than they need be."""
+    requests = asked("exact")[:3]
+    expected = [Completions(charwise.load()).answer(one, Limit()) for one in requests]
+    lm = charwise.load()
+
+    def full(*_: Any) -> Any:
+        raise RuntimeError("no memory")
+
+    monkeypatch.setattr(lm.engine, "extend_together", full)
+    server = Server(lm, Settings(seconds=600.0))
+    try:
+        found = answers(server, requests)
+        assert server.completions.engine.failed > 1
+        assert b"charwise_failed_shared_calls" in server.metrics.text()
+    finally:
+        server.close()
+    for one, other in zip(found, expected, strict=True):
+        assert isinstance(one, Answer)
+        assert one.candidates[0].raw == other.candidates[0].raw
+    [told] = [record for record in caplog.records if record.name == "charwise.serve"]
+    assert "for 2 requests failed" in told.getMessage()  # the third is begun after a step
+    assert "no memory" in str(told.exc_info)
+
+
 def test_who_stops_the_server_gets_what_is_under_way() -> None:
     server = Server(charwise.load(), Settings(seconds=600.0))
 

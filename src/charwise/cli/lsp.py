@@ -18,7 +18,7 @@ from charwise.cli.options import (
     given,
     takes_model,
 )
-from charwise.errors import InputError, MissingExtraError, OutputError
+from charwise.errors import InputError, MissingExtraError, OutputError, SettingError
 
 
 @takes_model
@@ -28,6 +28,9 @@ def lsp(
         int | None,
         typer.Option("--tcp", min=0, max=65535, help="Listen on this port instead of stdin."),
     ] = None,
+    stdio: Annotated[
+        bool, typer.Option("--stdio", help="Speak over stdin and stdout, as it does anyway.")
+    ] = False,
     host: Annotated[str, typer.Option("--host", help="Where to listen, with --tcp.")] = "127.0.0.1",
     preset: PresetOption = None,
     tolerance: ToleranceOption = None,
@@ -37,6 +40,8 @@ def lsp(
     Editors set the rest in their initializationOptions: see docs/editors.md.
     """
     check_preset(preset, tolerance)
+    if stdio and tcp is not None:
+        raise SettingError("--stdio and --tcp are two ways to speak: give one of them.")
     try:
         from charwise.serve.desk import Desk
         from charwise.serve.lsp import serve_stdin, serve_tcp

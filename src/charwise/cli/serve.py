@@ -56,6 +56,7 @@ def serve(
 
         from charwise.serve.app import application
         from charwise.serve.server import Settings
+        from charwise.serve.stopping import Stopping
     except ImportError as error:
         raise MissingExtraError(
             f"the server's parts are not installed: pip install 'charwise[serve]'. ({error})"
@@ -72,15 +73,16 @@ def serve(
         hosts=_LOOPBACK if host in _LOOPBACK else None,
     )
     logging.basicConfig(format="%(name)s: %(message)s")
+    app = application(lm, settings)
     config = uvicorn.Config(
-        application(lm, settings),
+        app,
         log_level="info" if verbose else "warning",
         server_header=False,
         timeout_graceful_shutdown=int(seconds) + 5,
     )
     name, bound = listening.getsockname()[:2]
     print(f"http://{f'[{name}]' if ':' in name else name}:{bound}", file=sys.stderr, flush=True)
-    uvicorn.Server(config).run([listening])
+    Stopping(config, app.state.server).run([listening])
 
 
 def _listen(host: str, port: int) -> socket.socket:

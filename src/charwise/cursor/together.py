@@ -73,7 +73,7 @@ def extended(
     [1, 2]
     """
     if len(wishes) > 1 and isinstance(engine := wishes[0][0].engine, TogetherLM):
-        with suppress(Exception):  # of one tree, and then raised below
+        with suppress(Exception):  # of one tree, and then raised below; else for the engine to tell
             together = engine.extend_together(
                 [(shared.evaluated.tree, edges) for shared, edges in wishes]
             )

@@ -10,7 +10,7 @@ settled before a body is read (`gate.py`).
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 from fastapi import FastAPI
 from pydantic import ValidationError
@@ -19,7 +19,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from charwise.char_lm import CharLM
-from charwise.errors import CharwiseError
+from charwise.errors import CharwiseError, ZeroProbabilityError
 from charwise.serve import llama_cpp, ollama, openai, own, session
 from charwise.serve.bodies import respond
 from charwise.serve.gate import Gate
@@ -43,7 +43,7 @@ def application(lm: CharLM, settings: Settings) -> FastAPI:
 
     @asynccontextmanager
     async def live(_: FastAPI) -> AsyncIterator[None]:
-        await server.run(lambda lm: lm.next("a"))  # what is made once, before it is needed
+        await server.run(_warm)
         try:
             yield
         finally:
@@ -70,3 +70,9 @@ def application(lm: CharLM, settings: Settings) -> FastAPI:
     app.add_middleware(Gate, settings=settings, pages=PAGES)
     app.add_middleware(Counting, metrics=server.metrics)
     return app
+
+
+def _warm(lm: CharLM) -> None:
+    """Let be made what is made once, before it is needed."""
+    with suppress(ZeroProbabilityError):  # a vocabulary of another alphabet
+        lm.next("a")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Generator
 from dataclasses import replace
+from typing import NamedTuple
 
 from charwise.char_lm import CharLM
 from charwise.cursor.drafts import Cursor
@@ -32,6 +33,14 @@ from charwise.tokens.prompts import split
 MOST_BYTES = 2**28
 
 
+class Kept(NamedTuple):
+    """How much is kept: states, token trees, and bytes of them."""
+
+    states: int = 0
+    trees: int = 0
+    size: int = 0
+
+
 class Completions:
     """The completions of one model.
 
@@ -43,6 +52,8 @@ class Completions:
         lm: the model as a character model that can be stopped.
         engine: its engine.
         memory, trees, offered: what is known.
+        kept: how much that was when a request was last begun. Other threads read this: what is
+            known itself changes under their eyes.
         template: of a model that fills in.
 
     >>> import charwise
@@ -63,6 +74,7 @@ class Completions:
         self._drawing: list[SharedTree] = []
         self.trees = TokenTrees(self.lm)
         self.offered = Offered()
+        self.kept = Kept()
         try:
             self.template: Template | None = Template.of(lm.vocabulary)
         except TemplateError:
@@ -157,14 +169,17 @@ class Completions:
         What is drawn from just now stays; of what is kept the part that is larger gives way, or the
         other where that has one text left.
         """
-        busy = set(map(id, self._drawing))
-        if self.size > self._most_bytes:
-            self.memory.thin(self.size - self._most_bytes, busy)
-        while self.size > self._most_bytes:
+        busy, size = set(map(id, self._drawing)), self.size
+        if size > self._most_bytes:
+            self.memory.thin(size - self._most_bytes, busy)
+            size = self.size
+        while size > self._most_bytes:
             parts: list[Memory | TokenTrees] = [self.memory, self.trees]
             parts.sort(key=lambda part: part.size, reverse=True)
             if not any(part.forget_oldest() for part in parts):
                 break
+            size = self.size
+        self.kept = Kept(len(self.memory), self.token_trees, size)
         self._heap.give_back()
 
     def _along(self, key: object, sides: Sides, asked: Asked) -> Answer | None:

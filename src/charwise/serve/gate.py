@@ -87,7 +87,11 @@ class Gate:
 
     def _same(self, origin: str, headers: dict[bytes, bytes]) -> bool:
         """Whether a page comes from this server itself."""
-        return urlsplit(origin).netloc.encode("latin-1") == headers.get(b"host")
+        try:
+            name = urlsplit(origin).netloc
+        except ValueError:  # no address: such as "http://["
+            return False
+        return name.encode("latin-1") == headers.get(b"host")
 
     def _allowed(self, origin: str) -> bool:
         allowed = self._settings.allow_origins

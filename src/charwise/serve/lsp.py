@@ -18,37 +18,16 @@ from typing import Any, BinaryIO, TypeVar, cast, get_args
 from lsprotocol import types
 from pygls.io_ import run_async
 from pygls.lsp.server import LanguageServer
-from pygls.protocol import LanguageServerProtocol, lsp_method
 
 from charwise.errors import CharwiseError
 from charwise.serve.asked import Candidate
 from charwise.serve.desk import Desk, around, offered, read_ahead
 from charwise.serve.documents import Document, Units
+from charwise.serve.lsp_protocol import InvalidRequest, Protocol
 from charwise.serve.lsp_settings import SECTION, Settings
 from charwise.serve.stoppable import Stopped
 
 _T = TypeVar("_T")
-
-
-class Protocol(LanguageServerProtocol):
-    """pygls' protocol, with documents whose lines end where those of editors do."""
-
-    _server: Editor
-
-    @lsp_method(types.TEXT_DOCUMENT_DID_OPEN)
-    def lsp_text_document__did_open(self, params: types.DidOpenTextDocumentParams) -> None:
-        """A document with its text."""
-        self._server.open(params.text_document.uri, params.text_document.text)
-
-    @lsp_method(types.TEXT_DOCUMENT_DID_CHANGE)
-    def lsp_text_document__did_change(self, params: types.DidChangeTextDocumentParams) -> None:
-        """Changes, each of what the one before has made."""
-        self._server.change(params.text_document.uri, params.content_changes)
-
-    @lsp_method(types.TEXT_DOCUMENT_DID_CLOSE)
-    def lsp_text_document__did_close(self, params: types.DidCloseTextDocumentParams) -> None:
-        """A document that is not needed any more."""
-        self._server.close(params.text_document.uri)
 
 
 class Editor(LanguageServer):
@@ -102,6 +81,11 @@ class Editor(LanguageServer):
         if what not in self._told:
             self._told.add(what)
             self.window_show_message(types.ShowMessageParams(kind, f"charwise: {what}"))
+
+    def report_server_error(self, error: Exception, source: Any) -> None:
+        """Show what went wrong, unless it was the answer to a request."""
+        if not isinstance(error, InvalidRequest):
+            super().report_server_error(error, source)
 
     # Documents.
 
@@ -275,7 +259,9 @@ async def serve_tcp(desk: Desk, settings: Settings, host: str, port: int) -> Non
         editor = Editor(desk, settings)
         editor.protocol.set_writer(writer)
         try:
-            await run_async(threading.Event(), _Reader(reader), editor.protocol)
+            told = editor.report_server_error
+            source = _Reader(reader)
+            await run_async(threading.Event(), source, editor.protocol, error_handler=told)
         except (asyncio.IncompleteReadError, ConnectionError, SystemExit):
             pass  # it has gone, or said `exit`
         finally:

@@ -14,6 +14,9 @@ from charwise.serve.asked import Asked, Mode, Until
 #: The name under which editors keep them.
 SECTION = "charwise"
 
+#: Settings that are called something else in a request.
+_ASKED = {"candidates": "n"}
+
 #: Settings that say which model is loaded, and how: they count at the start alone.
 MODEL = ("model", "device", "dtype", "revision", "preset", "tolerance")
 
@@ -38,11 +41,11 @@ class Settings:
         before, after: characters of the text that are read; None for what the window holds.
         load: which model to load, and how: arguments of `charwise.load`.
 
-    >>> settings, wrong = Settings().changed({"maxBytes": 8, "until": "page", "colour": "red"})
-    >>> settings.max_bytes, settings.until, len(wrong)
-    (8, 'line', 2)
+    >>> settings, wrong = Settings().changed({"maxBytes": 8, "topK": -1, "colour": "red"})
+    >>> settings.max_bytes, settings.top_k, len(wrong)
+    (8, 0, 2)
     >>> wrong[0]
-    "until is 'page': choose 'line' or 'block', or leave it out."
+    'topK is -1: it must be 0 or more.'
     """
 
     enabled: bool = True
@@ -143,11 +146,28 @@ class Settings:
             return replace(self, **new)
         except TypeError:
             raise SettingError(f"{name} is {value!r}: it cannot be that.") from None
+        except SettingError as error:
+            raise SettingError(_renamed(str(error), at, name)) from None
 
 
-def _camel(name: str) -> str:
+def _renamed(why: str, at: str, name: str) -> str:
+    """What is wrong with a setting, by the name that the editor knows.
+
+    >>> _renamed("n is 0: it must be 1 or more.", "candidates", "candidates")
+    'candidates is 0: it must be 1 or more.'
+    """
+    begun = f"{_ASKED.get(at, at)} is "
+    return f"{name} is {why.removeprefix(begun)}" if why.startswith(begun) else why
+
+
+def camel(name: str) -> str:
+    """A name as JSON has it.
+
+    >>> camel("max_bytes")
+    'maxBytes'
+    """
     return re.sub("_(.)", lambda letter: letter[1].upper(), name)
 
 
 #: As an editor writes it → as `Settings` has it.
-NAMES = {_camel(one.name): one.name for one in fields(Settings) if one.name != "load"}
+NAMES = {camel(one.name): one.name for one in fields(Settings) if one.name != "load"}

@@ -25,7 +25,8 @@ class Metrics:
     """Counters of one server.
 
     Args:
-        completions: whose memory and model are looked at when somebody asks.
+        completions: what it keeps, and its model, are looked at when somebody asks, which is on
+            another thread: numbers alone.
         worker: whose queue is.
     """
 
@@ -57,10 +58,14 @@ class Metrics:
             "model_seconds": ("Seconds in model calls.", lambda: completions.engine.seconds),
             "model_calls": ("Model calls.", lambda: completions.engine.calls),
             "shared_calls": ("Those of several requests.", lambda: completions.engine.shared),
+            "failed_shared_calls": (
+                "Shared calls that failed, and were made for each alone.",
+                lambda: completions.engine.failed,
+            ),
             "under_way": ("Requests that share calls now.", lambda: worker.under_way),
-            "states": ("States kept.", lambda: len(completions.memory)),
-            "trees": ("Token trees kept.", lambda: completions.token_trees),
-            "kept_bytes": ("Of what is kept.", lambda: completions.size),
+            "states": ("States kept.", lambda: completions.kept.states),
+            "trees": ("Token trees kept.", lambda: completions.kept.trees),
+            "kept_bytes": ("Of what is kept.", lambda: completions.kept.size),
         }
         for name, (said, value) in watched.items():
             Gauge(f"charwise_{name}", said, registry=registry).set_function(value)

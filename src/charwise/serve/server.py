@@ -58,6 +58,7 @@ class Server:
         metrics: what is counted.
         started: when, in seconds since 1970.
         open_characters: of the documents of all sessions.
+        asked: what sessions wait for.
 
     >>> import charwise
     >>> server = Server(charwise.load(), Settings())
@@ -75,6 +76,7 @@ class Server:
         self.metrics = Metrics(self.completions, self.worker)
         self.started = int(time.time())
         self.open_characters = 0
+        self.asked = set[asyncio.Task[None]]()
 
     def close(self) -> None:
         """Finish what is under way, and stop."""

@@ -132,8 +132,9 @@ class Session:
             data = raw.get("text") or (raw.get("bytes") or b"")
             id_ = None
             try:
-                message = _message(data, self._server.settings.most_body)
-                id_ = getattr(message, "id", None)
+                found = _object(data, self._server.settings.most_body)
+                id_ = _id(found)
+                message = _message(found, data)
                 await self.cancel()
                 await self._take(message)
             except Exception as error:  # told to the client: the session goes on
@@ -154,7 +155,9 @@ class Session:
         if isinstance(message, Complete):
             self._check(message.at)
             self._id = message.id
-            self._asked = asyncio.create_task(self._complete(message))
+            self._asked = task = asyncio.create_task(self._complete(message))
+            self._server.asked.add(task)
+            task.add_done_callback(self._server.asked.discard)
             return
         if isinstance(message, Open):
             text = message.text
@@ -210,14 +213,27 @@ class Session:
             await self._socket.send_text(json.dumps(message, ensure_ascii=False))
 
 
-def _message(data: str | bytes, most: int) -> Open | Insert | Delete | Complete:
+def _object(data: str | bytes, most: int) -> Message:
     if len(data) > most:
         raise Refused(413, f"this message has more than {most} bytes.")
     try:
         found = json.loads(data)
-    except (ValueError, RecursionError):
-        found = None
-    kind = found.get("type") if isinstance(found, dict) else None
+    except (ValueError, RecursionError) as error:
+        why = f": {error}" if isinstance(error, json.JSONDecodeError) else ""
+        raise Refused(400, f"this message is no JSON{why}.") from None
+    if not isinstance(found, dict):
+        raise Refused(400, "a message is a JSON object, with a type.")
+    return found
+
+
+def _id(found: Message) -> int | str | None:
+    """By which a client knows its request, of whatever else is wrong with it."""
+    id_ = found.get("id")
+    return id_ if isinstance(id_, int | str) else None
+
+
+def _message(found: Message, data: str | bytes) -> Open | Insert | Delete | Complete:
+    kind = found.get("type")
     model = _KINDS.get(kind) if isinstance(kind, str) else None
     if model is None:
         raise Refused(400, f"a message has a type: {', '.join(_KINDS)}.", "type")

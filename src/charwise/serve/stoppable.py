@@ -7,6 +7,7 @@ the work. Trees are as they were, so that others go on with them.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -20,6 +21,8 @@ from charwise.tokens.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     import torch
+
+logger = logging.getLogger("charwise.serve")
 
 
 class Stopped(CharwiseError, RuntimeError):
@@ -36,6 +39,7 @@ class StoppableLM:
     Attributes:
         calls: model calls made.
         shared: those of them that were for several requests, counted by `drawing.advance`.
+        failed: calls for several requests that failed, and were made again for each of them.
         seconds: spent in them.
 
     >>> import threading
@@ -54,6 +58,7 @@ class StoppableLM:
         self._limits = threading.local()
         self.calls = 0
         self.shared = 0
+        self.failed = 0
         self.seconds = 0.0
 
     @property
@@ -90,7 +95,15 @@ class StoppableLM:
             return None
         own = [(tree.inner, edges) for tree, edges in wishes if isinstance(tree, StoppableTree)]
         started = time.perf_counter()
-        found = self._engine.extend_together(own)
+        try:
+            found = self._engine.extend_together(own)
+        except CharwiseError:  # of one tree, whose request is told when it is asked alone
+            raise
+        except Exception:  # nobody is told if each succeeds alone, for a call each
+            self.failed += 1
+            if self.failed == 1:
+                logger.warning("a model call for %d requests failed", len(own), exc_info=True)
+            raise
         if found is not None:
             self.calls += 1
             self.seconds += time.perf_counter() - started
