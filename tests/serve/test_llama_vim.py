@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import shutil
 import subprocess
 import termios
@@ -167,17 +168,35 @@ def test_ghost_text_is_what_the_model_says(
     running_server: Running, tmp_path: Path, cut: str
 ) -> None:
     with vim(running_server.url, tmp_path) as editor:
-        completes(editor, running_server.lm, cut)
+        completes(editor, running_server.lm, CODE[: CODE.index(cut)] + cut)
 
 
-def completes(editor: Vim, lm: CharLM, cut: str) -> None:
-    """Ghost text after a cut is the model's; it stays when typed along, and Tab takes it."""
-    before = CODE[: CODE.index(cut)] + cut
+@pytest.mark.skipif(
+    "CHARWISE_EVERY_PREFIX" not in os.environ, reason="minutes: CHARWISE_EVERY_PREFIX=1 runs it"
+)
+def test_at_every_prefix_of_identifiers(running_server: Running, tmp_path: Path) -> None:
+    cuts = [
+        CODE[:end]
+        for name in re.finditer(r"[A-Za-z_]{2,}", CODE)
+        for end in range(name.start() + 1, name.end())
+    ]
+    shown = 0
+    with vim(running_server.url, tmp_path) as editor:
+        for before in cuts:
+            shown += completes(editor, running_server.lm, before)
+    print(f"{shown} of {len(cuts)} prefixes show a completion")
+    assert shown > 0.9 * len(cuts)
+
+
+def completes(editor: Vim, lm: CharLM, before: str) -> bool:
+    """Ghost text is the model's; it stays when typed along, and Tab takes it."""
+    expected = lm.complete(before, stop="\n", max_new_bytes=400)[0].text
+    if not expected.strip():
+        return False  # a line that ends here
     editor.begin(before[:-1])
     editor.press(before[-1])
     told = editor.ghost()
     ghost = told["ghost"]
-    expected = lm.complete(before, stop="\n", max_new_bytes=400)[0].text
     assert ghost == expected.rstrip(" ")
     assert told["lines"] == before.split("\n")
     along = told
@@ -200,3 +219,4 @@ def completes(editor: Vim, lm: CharLM, cut: str) -> None:
     assert whole.startswith(before + ghost)
     answers = [*along["answers"], *taken["answers"]]
     assert whole in {before + answer.rstrip("\n") for answer in answers}
+    return True
