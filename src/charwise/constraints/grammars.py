@@ -225,7 +225,7 @@ def json_schema(schema: Mapping[str, Any] | str | bool) -> Grammar:
         try:
             schema = json.loads(schema)
         except (ValueError, RecursionError) as error:
-            where = size(schema[: getattr(error, "pos", 0)])
+            where = size(str(schema)[: getattr(error, "pos", 0)])
             raise ConstraintError(f"the schema is no JSON: {error}.", where) from None
     if not isinstance(schema, Mapping | bool):
         raise ConstraintError(f"a JSON schema is an object, not {shown(schema)}.")
