@@ -105,21 +105,31 @@ class TestExpressions:
 
     @given(PATTERNS, st.sets(st.text("ab", max_size=5), min_size=1, max_size=8))
     @examples(60)
-    def test_both_of_other_constraints_allows_what_each_allows(
+    def test_both_of_an_expression_and_choices_is_what_they_share(
         self, pattern: str, members: set[str]
     ) -> None:
         one, other = constraints.regex(pattern), constraints.choices(members)
-        if not (one.allowed() & other.allowed()).any():
-            with pytest.raises(ConstraintError, match="nothing satisfies both"):
-                constraints.both(one, other)
-            return
-        shared = constraints.both(one, other)
-        for member in members:
-            if re.fullmatch(pattern, member):
-                assert shared.after(member.encode()).allowed()[END]
-        for member in finite(shared, 100) or ():
-            assert re.fullmatch(pattern, member.decode())
-            assert member.decode() in members
+        shared = {member.encode() for member in members if re.fullmatch(pattern, member)}
+        for sides in ((one, other), (other, one)):
+            if not shared:
+                with pytest.raises(ConstraintError, match="nothing satisfies both"):
+                    constraints.both(*sides)
+            else:
+                check(constraints.both(*sides), shared, b"ab", 2)
+
+    def test_both_of_what_has_begun(self) -> None:
+        one, other = constraints.regex("(ab)+c").after("ab"), constraints.choices(["xc", "xab"])
+        assert finite(constraints.both(one, other.after("x")), 9) == [b"c"]
+        with pytest.raises(ConstraintError, match="nothing satisfies both"):
+            constraints.both(one, other)
+
+    def test_both_of_others_allows_what_each_allows(self) -> None:
+        grammar = constraints.lark('start: "(" start ")" | /[ab]+/')
+        both = constraints.both(constraints.regex(r"\(*a+\)*"), grammar)
+        assert both.after("((a").allowed()[ord(")")]
+        assert not both.after("((a").allowed()[END]
+        assert "(*a+" in repr(both)
+        assert both.after("((a))").allowed()[END]
 
     def test_characters_of_several_bytes(self) -> None:
         constraint = constraints.regex("é+!")
@@ -391,7 +401,7 @@ class TestNewcomers:
         )
 
     def test_the_first_byte_that_one_of_both_refuses(self) -> None:
-        one, other = constraints.choices(["abcd", "x"]), constraints.choices(["abxy", "x"])
+        one, other = (constraints.lark(f'start: "{word}" | "x"') for word in ("abcd", "abxy"))
         for both in (constraints.both(one, other), constraints.both(other, one)):
             with pytest.raises(ConstraintError) as caught:
                 both.after(b"abce")

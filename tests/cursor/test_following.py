@@ -73,6 +73,17 @@ def test_what_is_drawn_may_follow_and_nothing_likelier_does(
 
 
 @pytest.mark.parametrize("name", sorted(MADE))
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(top_k=2), Sampling(top_p=0.5)])
+@pytest.mark.parametrize("token", [0, 3, len(WORDS)])
+def test_where_all_has_probability_zero_none_is_drawn(
+    name: str, sampling: Sampling, token: int
+) -> None:
+    following = Following.of(MADE[name], INDEX)
+    row = torch.full((len(WORDS) + 1,), -np.inf)
+    assert following.draw(token, row, sampling, torch.Generator()) == (-1, following)
+
+
+@pytest.mark.parametrize("name", sorted(MADE))
 def test_a_grammar_is_begun_once_for_a_vocabulary(name: str) -> None:
     """What is kept of where the text begins is not moved by those who follow it."""
     constraint = MADE[name]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Self
 
+from charwise.constraints.choices import Choices
 from charwise.constraints.constraint import Constraint, Flags, TokenConstraint, checked
 from charwise.constraints.grammars import Grammar, both_patterns
 from charwise.errors import ConstraintError
@@ -45,6 +46,9 @@ class Both:
         """The same over the tokens of a vocabulary."""
         return BothTokens(self.one.over(index), self.other.over(index))
 
+    def __repr__(self) -> str:
+        return f"both({self.one!r}, {self.other!r})"
+
 
 class BothTokens:
     """Two constraints over the tokens of one vocabulary: a token that both allow."""
@@ -64,9 +68,10 @@ class BothTokens:
 def both(one: Constraint, other: Constraint) -> Constraint:
     """What two constraints allow: the members that their sets share.
 
-    Of two regular expressions one is made, which knows from the start where a shared member can be
-    reached. Otherwise a byte is allowed that each of them allows, and the way may turn out to end
-    in nothing, when what each still allows is no longer the same.
+    Of two regular expressions one is made, and of choices those are left that the other allows:
+    these know from the start where a shared member can be reached. Otherwise a byte is allowed that
+    each of them allows, and the way may turn out to end in nothing, when what each still allows is
+    no longer the same.
 
     Raises:
         ConstraintError: what is no constraint, or where nothing may follow from the start.
@@ -81,7 +86,11 @@ def both(one: Constraint, other: Constraint) -> Constraint:
         joined = both_patterns(one, other)
         if joined is not None:
             return joined
-    shared = Both(one, other)
+    shared: Constraint = Both(one, other)
+    if isinstance(one, Choices):
+        shared = one.those_of(other)
+    elif isinstance(other, Choices):
+        shared = other.those_of(one)
     if not shared.allowed().any():
-        raise ConstraintError("the two constraints share no beginning: nothing satisfies both.")
+        raise ConstraintError("the two constraints share no text: nothing satisfies both.")
     return shared

@@ -8,7 +8,7 @@ from typing import Self
 
 import numpy as np
 
-from charwise.constraints.constraint import END, Flags, refuse
+from charwise.constraints.constraint import END, Constraint, Flags, member, refuse
 from charwise.errors import ConstraintError, items, shown
 from charwise.tokens.canonical import to_bytes
 from charwise.tokens.index import SortedVocabulary
@@ -21,12 +21,14 @@ class Choices:
         sorted: all of them, in the order of their bytes.
         lo, hi: those that begin with what came so far.
         depth: how many bytes that is.
+        characters: whether what they were chosen by is over whole characters.
     """
 
-    characters = False
-
-    def __init__(self, sorted: tuple[bytes, ...], lo: int, hi: int, depth: int) -> None:
+    def __init__(
+        self, sorted: tuple[bytes, ...], lo: int, hi: int, depth: int, characters: bool = False
+    ) -> None:
         self.sorted, self.lo, self.hi, self.depth = sorted, lo, hi, depth
+        self.characters = characters
 
     def allowed(self) -> Flags:
         """`[257]`: the bytes that may follow; at 256 whether the text may end here."""
@@ -50,8 +52,18 @@ class Choices:
             hi = bisect_right(left.sorted, byte, lo, left.hi, key=left._byte)
             if lo == hi:
                 raise refuse(data, n, left.allowed())
-            left = type(self)(self.sorted, lo, hi, left.depth + 1)
+            left = type(self)(self.sorted, lo, hi, left.depth + 1, self.characters)
         return left
+
+    def those_of(self, other: Constraint) -> Self:
+        """The choices that another constraint allows; there may be none."""
+        left = [
+            choice
+            for choice in self.sorted[self.lo : self.hi]
+            if member(other, choice[self.depth :])
+        ]
+        both = self.characters or other.characters
+        return type(self)(tuple(left), 0, len(left), self.depth, both)
 
     def _byte(self, string: bytes) -> int:
         """The next byte of one that is left; −1 if it ends here."""

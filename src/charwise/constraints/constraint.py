@@ -85,6 +85,25 @@ def closed(constraint: Constraint) -> bool:
     return not constraint.allowed()[:END].any()
 
 
+def member(constraint: Constraint, text: bytes) -> bool:
+    """Whether a text satisfies a constraint.
+
+    Raises:
+        ConstraintError: where the constraint is too complex to be followed.
+
+    >>> from charwise.constraints.choices import choices
+    >>> [member(choices(["ab", "a"]), text) for text in (b"a", b"ab", b"b", b"")]
+    [True, True, False, False]
+    """
+    try:
+        return bool(constraint.after(text).allowed()[END])
+    except ConstraintError as error:
+        known = constraint.after(text[: error.position]).allowed()
+        if len(text) <= error.position or known[text[error.position]]:
+            raise  # not because of this byte
+        return False
+
+
 def refuse(data: bytes, position: int, allowed: Flags) -> ConstraintError:
     """The error for a byte that may not follow.
 

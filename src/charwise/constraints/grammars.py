@@ -8,16 +8,17 @@ over bytes alone there are no others.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from charwise.constraints.constraint import END, Flags, refuse
+from charwise.constraints.faults import fault, refuse_tokens, size, slashed, why
 from charwise.constraints.keywords import misspelt_keyword
-from charwise.errors import ConstraintError, MissingExtraError, shorter, shown
+from charwise.errors import ConstraintError, MissingExtraError, shown
 from charwise.tokens.canonical import to_bytes
 from charwise.tokens.index import SortedVocabulary
 
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
 
 #: Where only one text can follow, all tokens that begin it may come, not the canonical one alone.
 _ALL_TOKENS = '%llguidance {"no_forcing": true}'
-
-#: Characters of llguidance's messages that are passed on.
-_WHY = 240
 
 #: How llguidance marks a token that stands for no bytes.
 _SPECIAL = b"\xff"
@@ -112,6 +110,7 @@ class Grammar:
         self.name, self.compiled, self.pattern = name, compiled, pattern
         self.raw = b""
         self._alphabet, self._matcher = alphabet, matcher
+        self._lock = Lock()  # llguidance answers one thread at a time, and raises in the others
         # Over the tokens of a vocabulary, where the text begins: half a millisecond saved a text.
         self._begun: WeakKeyDictionary[SortedVocabulary, LLMatcher] = WeakKeyDictionary()
 
@@ -121,14 +120,16 @@ class Grammar:
         Raises:
             ConstraintError: where the grammar is too complex for llguidance.
         """
-        bits = self._bits()[self._alphabet.width : self._alphabet.width + END + 1]
-        bits[END] = self._matcher.is_accepting()
+        bits, ends = self._bits()
+        bits = bits[self._alphabet.width : self._alphabet.width + END + 1]
+        bits[END] = ends
         return bits
 
     def mask(self) -> Flags:
         """`[width]`: the tokens all of whose bytes may follow; the end tokens, if it may end."""
-        bits = self._bits()[: self._alphabet.width]
-        bits[self._alphabet.ends] = self._matcher.is_accepting()
+        bits, ends = self._bits()
+        bits = bits[: self._alphabet.width]
+        bits[self._alphabet.ends] = ends
         return bits
 
     def after(self, data: str | bytes) -> Self:
@@ -139,10 +140,12 @@ class Grammar:
         """
         data = to_bytes(data)
         ids = self._alphabet.ids(data)
-        matcher = self._matcher.deep_copy()
+        with self._lock:
+            matcher = self._matcher.deep_copy()
         known = matcher.try_consume_tokens(ids)
         if matcher.is_error():
-            raise ConstraintError(f"{self.name} cannot be followed: {_why(matcher)}", known)
+            message = why(matcher.get_error())
+            raise ConstraintError(f"{self.name} cannot be followed: {message}", known)
         if known < len(ids):
             raise refuse(data, known, self.after(data[:known]).allowed())
         out = type(self)(self.name, self.compiled, self.pattern, self._alphabet, matcher)
@@ -153,21 +156,31 @@ class Grammar:
         """The same over the tokens of a vocabulary."""
         alphabet = _alphabet(index)
         if index not in self._begun:
-            self._begun[index] = _matcher(self.name, self.compiled, alphabet)
+            self._begun[index] = _matcher(self.compiled, alphabet)
         # `after` works on a copy, so that what is kept stays where the text begins.
         new = type(self)(self.name, self.compiled, self.pattern, alphabet, self._begun[index])
         return new.after(self.raw)
 
-    def _bits(self) -> Flags:
-        """`[width + 257]`: what llguidance says of each token, each byte, and the end."""
-        packed = self._matcher.compute_bitmask()
-        if self._matcher.is_error():
-            why = _why(self._matcher)
-            if "NoExtension" in why:  # nothing may follow, and the text may not end either
-                return np.zeros(self._alphabet.width + END + 1, dtype=np.bool_)
-            raise ConstraintError(f"{self.name} cannot be followed: {why}")
+    def _bits(self) -> tuple[Flags, bool]:
+        """`[width + 257]`: what may follow of each token, each byte; whether the text may end."""
+        with self._lock:
+            packed, ends = self._matcher.compute_bitmask(), self._matcher.is_accepting()
+            message = self.error()
+        if "NoExtension" in message:  # nothing may follow, and the text may not end either
+            return np.zeros(self._alphabet.width + END + 1, dtype=np.bool_), False
+        if message:
+            raise ConstraintError(f"{self.name} cannot be followed: {why(message)}")
         bits = np.unpackbits(np.frombuffer(packed, dtype=np.uint8), bitorder="little")
-        return bits.view(np.bool_)
+        return bits.view(np.bool_), ends
+
+    def error(self) -> str:
+        """llguidance's message, if there is one."""
+        return self._matcher.get_error() if self._matcher.is_error() else ""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._alphabet.width:
+            raise TypeError("a grammar over tokens cannot be pickled: pickle the one over bytes.")
+        return _over_bytes, (self.name, self.compiled, self.pattern, self.raw)
 
     def __repr__(self) -> str:
         return f"{self.name} after {self.raw[-20:]!r}"
@@ -188,9 +201,10 @@ def regex(pattern: str) -> Grammar:
     """
     if not isinstance(pattern, str):
         raise ConstraintError(f"a regular expression is a str, not {shown(pattern)}.")
-    return _grammar(
-        f"the regular expression {shown(pattern)}", f"start: /{_slashed(pattern)}/", pattern
-    )
+    name = f"the regular expression {shown(pattern)}"
+    if (len(pattern) - len(pattern.rstrip("\\"))) % 2:
+        raise ConstraintError(f"{name} ends in a lone backslash.", size(pattern) - 1)
+    return _grammar(name, f"start: /{slashed(pattern)}/", pattern)
 
 
 def json_schema(schema: Mapping[str, Any] | str | bool) -> Grammar:
@@ -210,8 +224,9 @@ def json_schema(schema: Mapping[str, Any] | str | bool) -> Grammar:
     if isinstance(schema, str):
         try:
             schema = json.loads(schema)
-        except json.JSONDecodeError as error:
-            raise ConstraintError(f"the schema is no JSON: {error}.", error.pos) from None
+        except (ValueError, RecursionError) as error:
+            where = size(str(schema)[: getattr(error, "pos", 0)])
+            raise ConstraintError(f"the schema is no JSON: {error}.", where) from None
     if not isinstance(schema, Mapping | bool):
         raise ConstraintError(f"a JSON schema is an object, not {shown(schema)}.")
     try:
@@ -226,6 +241,8 @@ def json_schema(schema: Mapping[str, Any] | str | bool) -> Grammar:
 def lark(grammar: str) -> Grammar:
     """The strings of a context-free grammar in Lark's notation, which begins at `start`.
 
+    What llguidance's dialect says of tokens (`<|end|>`, `<[0-9]>`, `max_tokens=`) is refused.
+
     Raises:
         ConstraintError: what is no grammar, and where; one that has no string.
         MissingExtraError: if llguidance is not installed.
@@ -235,29 +252,22 @@ def lark(grammar: str) -> Grammar:
     """
     if not isinstance(grammar, str):
         raise ConstraintError(f"a grammar is a str, not {shown(grammar)}.")
-    return _grammar("the grammar", grammar)
+    refuse_tokens(grammar)
+    return _grammar("the grammar", grammar, written=grammar)
 
 
 def both_patterns(one: Grammar, other: Grammar) -> Grammar | None:
     """The strings that two regular expressions match; None if either is none, or has begun."""
     if one.pattern is None or other.pattern is None or one.raw or other.raw:
         return None
-    sides = " & ".join(f"/{_slashed(side.pattern or '')}/" for side in (one, other))
+    sides = " & ".join(f"/{slashed(side.pattern or '')}/" for side in (one, other))
     return _grammar(f"{one.name} and {other.name}", f"start: BOTH\nBOTH: {sides}")
 
 
-def _slashed(pattern: str) -> str:
-    """A regular expression as Lark writes it, between slashes.
-
-    >>> _slashed("a/b\\\\/c\\n")
-    'a\\\\/b\\\\/c\\\\n'
-    """
-    escaped = re.sub(r"(\\.)|/", lambda found: found[1] or r"\/", pattern, flags=re.DOTALL)
-    return escaped.replace("\n", r"\n") or "(?:)"
-
-
-def _grammar(name: str, source: str, pattern: str | None = None) -> Grammar:
-    """A grammar over bytes, checked."""
+def _grammar(
+    name: str, source: str, pattern: str | None = None, written: str | None = None
+) -> Grammar:
+    """A grammar over bytes, checked; `written` if it is one by somebody else."""
     try:
         from llguidance import LLMatcher
     except ImportError as error:
@@ -268,32 +278,22 @@ def _grammar(name: str, source: str, pattern: str | None = None) -> Grammar:
         compiled = LLMatcher.grammar_from_lark(f"{source}\n{_ALL_TOKENS}")
     except UnicodeEncodeError as error:
         raise ConstraintError(f"{name} is no text: {error.reason}.") from None
-    alphabet = _alphabet(None)
-    matcher = _matcher(name, compiled, alphabet)
-    grammar = Grammar(name, compiled, pattern, alphabet, matcher)
+    grammar = _over_bytes(name, compiled, pattern)
+    if message := grammar.error():
+        what, where = fault(message, pattern=pattern, grammar=written)
+        raise ConstraintError(f"{name} is wrong: {what}", where)
     if not grammar.allowed().any():
         raise ConstraintError(f"{name} cannot be satisfied: no text is in it.")
     return grammar
 
 
-def _matcher(name: str, compiled: str, alphabet: Alphabet) -> LLMatcher:
+def _over_bytes(name: str, compiled: str, pattern: str | None, raw: bytes = b"") -> Grammar:
+    alphabet = _alphabet(None)
+    grammar = Grammar(name, compiled, pattern, alphabet, _matcher(compiled, alphabet))
+    return grammar.after(raw) if raw else grammar
+
+
+def _matcher(compiled: str, alphabet: Alphabet) -> LLMatcher:
     from llguidance import LLMatcher
 
-    matcher = LLMatcher(alphabet.tokenizer, compiled, log_level=0)
-    if matcher.is_error():
-        raise ConstraintError(f"{name} is wrong: {_why(matcher)}")
-    return matcher
-
-
-def _why(matcher: LLMatcher) -> str:
-    """llguidance's message, without its state, and without the grammar made of an expression."""
-    message = str(matcher.get_error()).split("<state>")[0]
-    message = re.sub(
-        r"^at \d+\(\d+\): (invalid regex .*?\(in regex\)|failed to \w+ JSON schema): ",
-        "",
-        message,
-        flags=re.S,
-    )
-    message = message.replace(f"\n{_ALL_TOKENS}", "")
-    message = re.sub(r"\n +\d+ \| (start: [/%]|%llguidance).*", "", message, flags=re.S).strip()
-    return shorter(message, _WHY)  # it repeats a long expression, and marks a place in it
+    return LLMatcher(alphabet.tokenizer, compiled, log_level=0)

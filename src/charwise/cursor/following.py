@@ -132,11 +132,15 @@ class Following:
 def _likeliest_first(row: torch.Tensor, token: int) -> Iterator[int]:
     """A few tokens, the most probable first: `token`, and those that come next.
 
+    None of probability zero, which `token` is where all are.
+
     >>> list(_likeliest_first(torch.tensor([0.2, 0.7, 0.1]).log(), 1))
     [1, 0, 2]
     >>> list(_likeliest_first(torch.tensor([0.0, 1.0]).log(), 1))
     [1]
     """
+    if float(row[token]) == -math.inf:
+        return
     yield token
     scores = row.cpu().numpy()
     runs: list[tuple[float, int, int, int]] = []  # less its best score, which token, from, to
