@@ -7,8 +7,6 @@ from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import replace
 from typing import Any, Unpack
 
-import numpy as np
-
 from charwise.constraints.asked import MayFollow, constraint_of
 from charwise.coverings.best_first import Covering, best_first
 from charwise.coverings.members import Encodings
@@ -23,7 +21,7 @@ from charwise.cursor.limit import Cancel, Limit
 from charwise.cursor.middle import Infilling, infill, opening_of, score_middles
 from charwise.cursor.sampling import Sampling
 from charwise.cursor.state import State, begin
-from charwise.errors import EngineError, SettingError, check_count, items, shown
+from charwise.errors import EngineError, SettingError, check_count, check_flag, items, shown
 from charwise.healing import Rule
 from charwise.infill import Request, request
 from charwise.known_text.auditor import Auditor
@@ -278,8 +276,7 @@ class CharLM:
         texts = [self._text(*pair) for pair in zip(prompts, contexts, strict=True)]
         if entropy is not None and not (isinstance(entropy, str) and entropy in ("byte", "char")):
             raise SettingError(f"entropy is {shown(entropy)}: choose 'byte', 'char' or None.")
-        if not isinstance(end, bool | np.bool_):
-            raise SettingError(f"end is {shown(end)}: it must be True or False.")
+        end = check_flag("end", end)
         check_report(progress)
         chosen = self._chosen(preset, tolerance)
         scores = score_texts(
@@ -287,7 +284,7 @@ class CharLM:
             self.index,
             texts,
             chosen,
-            end=bool(end),
+            end=end,
             entropy=entropy,
             progress=progress,
         )

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from numbers import Integral, Real
 from typing import Any
 
+import numpy as np
+
 #: Characters of a message; what is longer is cut short in its middle.
 _LONGEST = 1000
 
@@ -185,6 +187,20 @@ def items(given: object) -> list[Any] | None:
         return list(given)  # type: ignore[call-overload, no-any-return]
     except TypeError:  # tensors without a dimension are iterable, until one tries
         return None
+
+
+def check_flag(name: str, value: object) -> bool:
+    """A switch as Python has it; NumPy's are taken.
+
+    Raises:
+        SettingError: what was given, and what is wanted.
+
+    >>> check_flag("ended", True)
+    True
+    """
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
+    raise SettingError(f"{name} is {shown(value)}: it must be True or False.")
 
 
 def check_count(name: str, value: object, least: int, most: int | None = None) -> None:

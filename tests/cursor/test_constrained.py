@@ -101,6 +101,8 @@ class TestChoose:
             (["a", "ab"], {}, SettingError, "begins"),
             (["a"], {"stop": ["a", "ab"]}, SettingError, "stop string"),
             (["a"], {"stop": "b", "ended": True}, SettingError, "one of the two"),
+            (["a"], {"ended": np.zeros(2)}, SettingError, "True or False"),
+            (["a"], {"ended": "no"}, SettingError, "True or False"),
             ([], {}, ConstraintError, "no choices"),
             ("ab", {}, ConstraintError, "list"),
             ([1], {}, ConstraintError, "text or bytes"),

@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Unpack
 
-import numpy as np
-
 from charwise.combine.completing import completions
 from charwise.combine.drawing import stream
 from charwise.combine.members import Member, Spend, Team, text_of
@@ -22,7 +20,7 @@ from charwise.cursor.drafts import Completion
 from charwise.cursor.generation import Drawn, Report, characters, check_report
 from charwise.cursor.limit import Cancel, Limit
 from charwise.cursor.sampling import Sampling
-from charwise.errors import SettingError, items, shown
+from charwise.errors import SettingError, check_flag, items, shown
 from charwise.known_text.effort import Effort
 from charwise.surprisal.score import Entropy, Score
 from charwise.tokens.prompt_parts import Prompt
@@ -208,8 +206,7 @@ class Combination:
             raise SettingError(f"{len(before)} contexts for {len(texts)} texts.")
         if entropy is not None and not (isinstance(entropy, str) and entropy in ("byte", "char")):
             raise SettingError(f"entropy is {shown(entropy)}: choose 'byte', 'char' or None.")
-        if not isinstance(end, bool | np.bool_):
-            raise SettingError(f"end is {shown(end)}: it must be True or False.")
+        end = check_flag("end", end)
         check_report(progress)
         spend = Spend(preset, tolerance)
         found = scores(

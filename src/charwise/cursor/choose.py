@@ -25,6 +25,7 @@ from charwise.errors import (
     SettingError,
     TokenizationError,
     check_count,
+    check_flag,
     items,
     shown,
     zero_probability,
@@ -159,7 +160,7 @@ def asked_choices(given: Iterable[str | bytes], stop: StopStrings, ended: bool) 
     >>> asked_choices(["a"], None, True)
     Asked(raw=(b'a',), stops=(), ended=True)
     """
-    stops, ended = Stops(stop).strings, bool(ended)
+    stops, ended = Stops(stop).strings, check_flag("ended", ended)
     raw = _checked(given, bool(stops) or ended)
     if stops and ended:
         raise SettingError("choices end with a stop string or with the text: give one of the two.")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import typing
+from typing import Any
 
 from cattrs import BaseValidationError, transform_error
 from lsprotocol import types
@@ -11,18 +12,23 @@ from pygls.protocol import LanguageServerProtocol, lsp_method
 
 from charwise.serve.lsp_settings import camel
 
-if TYPE_CHECKING:
-    from charwise.serve.lsp import Editor
-
 
 class InvalidRequest(JsonRpcInvalidParams):
     """A request that cannot be read; whoever sent it was told so."""
 
 
+class Documents(typing.Protocol):
+    """A server, as far as documents go."""
+
+    def open(self, uri: str, text: str) -> None: ...
+    def change(self, uri: str, changes: Any) -> None: ...
+    def close(self, uri: str) -> None: ...
+
+
 class Protocol(LanguageServerProtocol):
     """pygls' protocol, with documents whose lines end where those of editors do."""
 
-    _server: Editor
+    _server: Documents  # type: ignore[assignment]  # pygls' server, which is that as well
 
     def structure_message(self, data: dict[str, Any]) -> Any:
         """A message of JSON. A request that is none is answered: its sender waits.
