@@ -146,7 +146,7 @@ def demo(
     tolerance: ToleranceOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Complete eight partial words, and fill in one: plain, healed and exact."""
+    """Complete eight partial words: plain, healed and exact. With a model that fills in, a gap too."""
     from charwise.cli import completion
 
     loaded = completion.Loaded(options.model, options.load(preset, tolerance))
