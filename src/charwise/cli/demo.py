@@ -146,7 +146,10 @@ def demo(
     tolerance: ToleranceOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Complete eight partial words: plain, healed and exact. With a model that fills in, a gap too."""
+    """Complete eight partial words: plain, healed and exact.
+
+    A model that fills in is asked for a gap as well.
+    """
     from charwise.cli import completion
 
     loaded = completion.Loaded(options.model, options.load(preset, tolerance))
