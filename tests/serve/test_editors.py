@@ -63,6 +63,11 @@ def test_llama_vim_reads_the_answer(http: httpx.Client, running_server: Running)
     assert found["timings/predicted_n"] > 0
 
 
+def test_what_did_not_fit_the_window_is_told(http: httpx.Client) -> None:
+    answer = http.post("/infill", json=llama_vim(input_prefix=LINES * 300, t_max_predict_ms=5000))
+    assert answer.json()["truncated"] is True
+
+
 def test_llama_vim_warms_up(http: httpx.Client) -> None:
     body = llama_vim(
         input_prefix="", input_suffix="", prompt="", n_predict=0, samplers=[], temperature=0.0,

@@ -72,6 +72,12 @@ class SharedTree:
         self.lock = threading.RLock()
         self._dropped: set[int] = set()
 
+    @property
+    def left_out(self) -> int:
+        """Bytes at the beginning of the text that the window has no room for."""
+        tokens = self.index.vocabulary.tokens
+        return self.start - sum(len(tokens[id] or b"") for id in self.given)
+
     def length(self, node: int) -> int:
         """Tokens of a node's whole context, the opening included."""
         return len(self.opening.ids) + len(self.given) + self.evaluated.tree.depth(node)

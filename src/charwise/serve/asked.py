@@ -170,6 +170,7 @@ class Answer:
         cached: prompt tokens that were known before.
         seconds: that it took, and `prompt_seconds` until the prompt was read.
         forced: bytes at the end of the prompt that the model wrote again.
+        truncated: whether the far ends of the prompt were left out, to fit the window.
         limited: whether time ended it.
     """
 
@@ -180,6 +181,7 @@ class Answer:
     seconds: float = 0.0
     prompt_seconds: float = 0.0
     forced: bytes = b""
+    truncated: bool = False
 
     @property
     def written(self) -> int:

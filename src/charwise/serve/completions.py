@@ -151,6 +151,7 @@ class Completions:
             seconds=time.perf_counter() - started,
             prompt_seconds=prompt_seconds,
             forced=begun.forced,
+            truncated=begun.truncated,
         )
 
     @property
@@ -208,10 +209,12 @@ class Completions:
             known = self.memory.between(before, after)
             assert known.asked is not None
             begun = _at(known.state, known.asked.ending, known.text != before)
-            return begun._replace(request=known.asked, whole=known.state.whole)
+            cut = begun.truncated or _cut(known.asked)
+            return begun._replace(request=known.asked, whole=known.state.whole, truncated=cut)
         rule: Rule = "auto" if asked.mode == "healed" else "off"
         found: Request = self.lm.infill_request(before, after, left=rule, right=rule)
-        return self._tokenwise(asked, found.ids, found.forced, found.ending)
+        begun = self._tokenwise(asked, found.ids, found.forced, found.ending)
+        return begun._replace(truncated=_cut(found))
 
     def _tokenwise(self, asked: Asked, ids: list[int], forced: bytes, ending: bytes) -> Begun:
         if asked.mode == "healed" and not forced:
@@ -224,4 +227,10 @@ def _at(state: Cursor, ending: bytes, known: bool) -> Begun:
     shared = state.shared
     first = len(shared.opening.ids) + len(shared.given)
     rest = len(shared.index.vocabulary.encode_beginning(state.raw[state.exact_from :]))
-    return Begun(state, b"", ending, first + rest, first if known else 0)
+    tokens = first + rest
+    cut = shared.left_out > 0
+    return Begun(state, b"", ending, tokens, first if known else 0, truncated=cut)
+
+
+def _cut(request: Request) -> bool:
+    return bool(request.prefix_cut or request.suffix_cut)

@@ -34,6 +34,7 @@ class Begun(NamedTuple):
         tokens: of the prompt, and how many of them were known.
         cached: those.
         request: the sides, of an exact middle, and `whole`, the state's text after them.
+        truncated: whether some of the prompt did not fit the window.
     """
 
     cursor: Cursor
@@ -43,6 +44,7 @@ class Begun(NamedTuple):
     cached: int
     request: Request | None = None
     whole: bytes = b""
+    truncated: bool = False
 
 
 class _Before(NamedTuple):

@@ -200,7 +200,7 @@ def _message(server: Server, body: CompletionBody, answer: Answer, one: Candidat
         "tokens_predicted": len(one.pieces),
         "tokens_evaluated": answer.prompt_tokens,
         "has_new_line": "\n" in one.text,
-        "truncated": False,
+        "truncated": answer.truncated,
         "stop_type": _TYPES.get(one.finish, "limit"),
         "stopping_word": (one.stopped_by or b"").decode("utf-8", "replace"),
         "tokens_cached": known,
