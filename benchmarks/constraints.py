@@ -38,7 +38,7 @@ from charwise import CharLM, SortedVocabulary, Vocabulary, constraints
 from charwise.constraints import Constraint
 from charwise.cursor.particles import particles
 from charwise.cursor.weighted import Weighted
-from charwise.engines.ngram import NgramLM
+from charwise.engines.ngram import NgramLM, NgramTree
 from charwise.engines.transformers.lm import TransformersLM
 
 PROSE = (
@@ -211,6 +211,22 @@ def seconds(run: Callable[[], object], repeat: int) -> float:
     return statistics.median(found)
 
 
+class Single(NgramLM):
+    """Rows in single precision, as those of models are."""
+
+    def tree(self, prompt_ids: Sequence[int], edges: Sequence[tuple[int, int]] = ()) -> NgramTree:
+        tree = SingleTree(self, prompt_ids)
+        tree.extend(edges)
+        return tree
+
+
+class SingleTree(NgramTree):
+    """The tree of a `Single`."""
+
+    def logprobs(self, nodes: Sequence[int]) -> torch.Tensor:
+        return super().logprobs(nodes).float()
+
+
 def knows(vocabulary: Vocabulary, ids: list[int], others: int) -> NgramLM:
     """A model that gives most of its mass to the next token of a text, or more to some others."""
     likelier = [vocabulary.encode(chr(code))[0] for code in range(8)]
@@ -223,7 +239,7 @@ def knows(vocabulary: Vocabulary, ids: list[int], others: int) -> NgramLM:
         masses[likelier[:others]] += 0.9 / (others + 0.8)
         return np.asarray(masses)
 
-    return NgramLM(vocabulary, len(ids) + 9, row)
+    return Single(vocabulary, len(ids) + 9, row)
 
 
 def uniform(vocabulary: Vocabulary) -> CharLM:
