@@ -166,8 +166,14 @@ def _cost(
     }
 
 
-def ruled_out(lm: CharLM) -> list[dict[str, Any]]:
-    """How many tokens were likelier than the one drawn, at the steps of greedy completions."""
+def ruled_out(lm: CharLM, costs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """How many tokens were likelier than the one drawn, at the steps of greedy completions.
+
+    *µs a byte*: the costs of *agrees*, *differs* and *far*, in these shares; for random schemas
+    those of the object.
+    """
+    of = {row["constraint"]: row for row in costs}
+    of["random JSON schemas"] = of["JSON schema: an object"]
     cases: dict[str, list[tuple[str, Constraint]]] = {
         "random JSON schemas": [
             ("value =", constraints.json_schema(schema)) for schema in schemas.schemas(100)
@@ -175,10 +181,12 @@ def ruled_out(lm: CharLM) -> list[dict[str, Any]]:
     }
     for name in ("regex: dates", "regex: words", "JSON schema: any JSON"):
         cases[name] = [(prompt, COSTS[name][0]()) for prompt in ("data =", "# The", "print(")]
-    return [{"constraint": name, **_ruled_out(lm, some)} for name, some in cases.items()]
+    return [{"constraint": name, **_ruled_out(lm, some, of[name])} for name, some in cases.items()]
 
 
-def _ruled_out(lm: CharLM, cases: list[tuple[str, Constraint]]) -> dict[str, Any]:
+def _ruled_out(
+    lm: CharLM, cases: list[tuple[str, Constraint]], cost: dict[str, Any]
+) -> dict[str, Any]:
     assert isinstance(lm.engine, TransformersLM)
     vocabulary, ranks, size = lm.vocabulary, list[int](), 0
     for prompt, constraint in cases:
@@ -191,13 +199,17 @@ def _ruled_out(lm: CharLM, cases: list[tuple[str, Constraint]]) -> dict[str, Any
         after = ends[:-1] + drawn.exact_from >= len(prompt.encode())  # starts, of all but the first
         ranks += rank[len(ids) - len(after) - 1 :][after].tolist()
         size += len(drawn.raw)
-    ruled = np.array(ranks)
+    ruled = np.digitize(ranks, [1, 3])
+    shares = {
+        what: float((ruled == n).mean()) for n, what in enumerate(("agrees", "differs", "far"))
+    }
     return {
         "tokens": len(ruled),
         "bytes": size,
-        "none": f"{(ruled == 0).mean():.1%}",
-        "one or two": f"{((ruled > 0) & (ruled < 3)).mean():.1%}",
-        "more": f"{(ruled >= 3).mean():.1%}",
+        "none": f"{shares['agrees']:.1%}",
+        "one or two": f"{shares['differs']:.1%}",
+        "more": f"{shares['far']:.1%}",
+        "µs a byte": sum(share * cost[what] for what, share in shares.items()),
     }
 
 
@@ -434,8 +446,10 @@ def main() -> None:
     vocabulary = tokenizer("llama3") if "cost" in args.only else None
     if vocabulary is not None:
         title = f"µs a byte beside the model, {vocabulary.width:,} tokens"
-        add(title, costs(SortedVocabulary(vocabulary), args.repeat))
-        add("likelier tokens that are ruled out, embedded model", ruled_out(charwise.load()))
+        found = costs(SortedVocabulary(vocabulary), args.repeat)
+        add(title, found)
+        title = "likelier tokens that are ruled out, embedded model"
+        add(title, ruled_out(charwise.load(), found))
     if "validity" in args.only:
         rows = [validity("embedded", charwise.load(), args.schemas)]
         for name in ("llama3", "qwen2", "llama2"):

@@ -204,15 +204,16 @@ class Drafts:
         drafts, rows = self.reachable(drafts, logprobs)
         if not drafts:
             return
-        tokens = draw_tokens(rows, self.sampling, self.torch_rng)
-        for at, (draft, row) in enumerate(zip(drafts, rows, strict=True)):
+        tokens = draw_tokens(rows, self.sampling, self.torch_rng).tolist()
+        self.rows = list(zip(drafts, rows, strict=True))
+        for at, (draft, row) in enumerate(self.rows):
             if draft.following is not None:
                 tokens[at], draft.following = draft.following.draw(
-                    int(tokens[at]), row, self.sampling, self.torch_rng
+                    tokens[at], row, self.sampling, self.torch_rng
                 )
-        scores = rows.gather(1, tokens.clamp(min=0)[:, None])[:, 0].double().tolist()
-        self.rows = list(zip(drafts, rows, strict=True))
-        for draft, token, score in zip(drafts, tokens.tolist(), scores, strict=True):
+        drawn = torch.tensor(tokens, device=rows.device).clamp(min=0)[:, None]
+        scores = rows.gather(1, drawn)[:, 0].double().tolist()
+        for draft, token, score in zip(drafts, tokens, scores, strict=True):
             if token < 0:
                 draft.finish = "dead end"
                 continue
