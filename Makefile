@@ -34,10 +34,12 @@ GPU_PYTHON ?= $(if $(wildcard $(READY)),$(BIN)/python,$(PYTHON))
 demo: $(READY)
 	$(BIN)/charwise demo
 
-# A process for each core, each with one thread: small models gain nothing from more. Compiled
-# modules are kept, whatever the environment says: many tests start a Python.
+# A process for each core, and one while others wait, each with one thread: small models gain
+# nothing from more. Compiled modules are kept, whatever the environment says: many tests start a
+# Python.
+WORKERS = $(shell cores=$$(getconf _NPROCESSORS_ONLN || echo 1); echo $$((cores < 4 ? cores + 1 : 4)))
 test: $(READY)
-	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
