@@ -115,7 +115,7 @@ def remaining(forced: bytes, generated: Iterable[int], vocabulary: Vocabulary) -
         text (a rejected draft may; a healed generation cannot).
 
     Raises:
-        SettingError: a `forced` that is not bytes, or tokens that are no ids.
+        SettingError: a `forced` that is not bytes, tokens that are no ids, or no vocabulary.
 
     >>> vocabulary = Vocabulary.from_bytes([b"s", b"weep", b"sw"])
     >>> remaining(b"sw", [0], vocabulary), remaining(b"sw", [0, 1], vocabulary)
@@ -134,6 +134,10 @@ def remaining(forced: bytes, generated: Iterable[int], vocabulary: Vocabulary) -
             at += len(token)
     except TypeError:
         raise _no_forced_text(forced, generated) from None
+    except AttributeError:  # not looked at before: this runs at every step of every request
+        raise SettingError(
+            f"vocabulary is a {type(vocabulary).__name__}: give a Vocabulary, as index.vocabulary."
+        ) from None
     return forced[at:]
 
 

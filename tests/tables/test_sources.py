@@ -172,7 +172,8 @@ def test_the_columns_that_there_are(tmp_path: Path, kind: str) -> None:
     [
         ("a.csv", b"text,item,text\na,b,c\n", "has 2 columns named 'text': rename one"),
         ("a.csv", b"item;text\n1;To be\n", "it has 'item;text'.*divided by another character"),
-        ("a.csv", b"", "has no column 'text' for the text; it has none"),
+        ("a.csv", b"", "has no header: its first line is empty"),
+        ("a.csv", b"\ntext\nTo be\n", "has no header: its first line is empty"),
         ("a.csv", b'"text\n', "has no header that can be read: unexpected end of data"),
         ("a.csv", "text\nTo be\n".encode("utf-16"), "is in UTF-16: save it as UTF-8"),
         ("a.jsonl", '{"text": "To be"}\n'.encode("utf-16"), "is in UTF-16: save it as UTF-8"),
@@ -309,7 +310,7 @@ def test_a_line_of_ten_megabytes(tmp_path: Path, kind: str) -> None:
         ("To |bee", "without its bars it differs from the text after 5 characters."),
         ("to |be", "without its bars it differs from the text after 0 characters."),
         ("[To be", "these are no offsets"),
-        ("To ||be", "span 1 is (3, 3): it is empty."),
+        ("To ||be", "region 2 is empty: the text has two bars in a row."),
     ],
 )
 def test_bad_regions(tmp_path: Path, regions: Any, fault: str) -> None:

@@ -82,6 +82,11 @@ def member(lm: Any, *, before: Prompt = "") -> Member:
     'p'
     """
     if not callable(getattr(lm, "state", None)):
+        if callable(getattr(lm, "generate", None)):  # it is shown as many lines
+            raise SettingError(
+                f"{type(lm).__name__} is a model over tokens: "
+                "CharLM.from_transformers(model, tokenizer) makes one over characters."
+            )
         raise SettingError(f"{shown(lm)} is no model: charwise.load(…) opens one.")
     parts_of(before)
     return Member(lm, before)

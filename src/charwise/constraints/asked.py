@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from difflib import get_close_matches
 from typing import Any, TypedDict
 
 from charwise.constraints.choices import choices
@@ -53,7 +54,7 @@ def constraint_of(may_follow: MayFollow) -> Constraint | None:
     given = {name: value for name, value in may_follow.items() if value is not None}
     unknown = given.keys() - MayFollow.__annotations__.keys()
     if unknown:
-        raise TypeError(f"unexpected keyword {min(unknown)!r}.")
+        raise TypeError(_unexpected(min(unknown)))
     if not given:
         return None
     if len(given) > 1:
@@ -62,3 +63,13 @@ def constraint_of(may_follow: MayFollow) -> Constraint | None:
         )
     [(name, value)] = given.items()
     return _MAKERS[name](value)
+
+
+def _unexpected(name: str) -> str:
+    """What to say of a keyword that a call does not have."""
+    if name in ("max_new_tokens", "max_tokens", "max_length"):
+        return f"unexpected keyword {name!r}: lengths are in bytes, max_new_bytes=…"
+    near = get_close_matches(name, MayFollow.__annotations__, n=1)
+    if near:
+        return f"unexpected keyword {name!r}: is it {near[0]!r}?"
+    return f"unexpected keyword {name!r}."

@@ -226,7 +226,10 @@ def json_schema(schema: Mapping[str, Any] | str | bool) -> Grammar:
             schema = json.loads(schema)
         except (ValueError, RecursionError) as error:
             where = size(str(schema)[: getattr(error, "pos", 0)])
-            raise ConstraintError(f"the schema is no JSON: {error}.", where) from None
+            more = (
+                " Give what is in the file, not its name." if str(schema).endswith(".json") else ""
+            )
+            raise ConstraintError(f"the schema is no JSON: {error}.{more}", where) from None
     if not isinstance(schema, Mapping | bool):
         raise ConstraintError(f"a JSON schema is an object, not {shown(schema)}.")
     try:

@@ -52,7 +52,8 @@ class NextBytes:
     def entropy(self) -> float:
         """In bits."""
         seen = self.probs[self.probs > 0]
-        return float(-(seen * np.log2(seen)).sum())
+        # 0 less the sum, as the negative of a sum of 0 would be shown as -0.0.
+        return float(0.0 - (seen * np.log2(seen)).sum())
 
     @property
     def eos(self) -> float:

@@ -202,9 +202,10 @@ def _check_folder(name: str) -> None:
     if folder.is_dir() and not any(
         (folder / file).exists() for file in ("config.json", "adapter_config.json")
     ):
+        files = sorted(folder.glob("*.gguf"))
+        way_out = f"the file {files[0]}" if files else "a folder that save_pretrained has written"
         raise ModelNotFoundError(
-            f"no model in the folder {folder.absolute()}: it has no config.json. Give a folder "
-            "that save_pretrained has written."
+            f"no model in the folder {folder.absolute()}: it has no config.json. Give {way_out}."
         )
 
 
@@ -229,7 +230,7 @@ def _ask_hub(name: str, revision: str | None) -> None:
     except HFValidationError as error:
         raise ModelNotFoundError(_not_found(called, "no hub can have such a name")) from error
     except Exception as error:  # whatever its HTTP library raises
-        reason = f"{ENDPOINT} cannot be reached: {_in_a_line(error)}"
+        reason = f"{ENDPOINT} cannot be reached ({_in_a_line(error)}): give a folder that has it"
         raise ModelNotFoundError(_not_found(called, reason)) from error
 
 

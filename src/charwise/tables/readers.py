@@ -40,6 +40,8 @@ def read_csv(name: str, columns: Columns, delimiter: str = ",") -> Iterator[Foun
             header = next(reader, [])
         except csv.Error as error:
             raise InputError(f"{name} has no header that can be read: {error}.") from error
+        if not header:
+            raise InputError(f"{name} has no header: its first line is empty. Name the columns.")
         places = _find(name, header, columns)
         number = 0
         while True:

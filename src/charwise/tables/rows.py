@@ -202,6 +202,12 @@ def read_bars(marked: bytes) -> tuple[bytes, list[tuple[int, int]]]:
     pieces = _characters(marked).split(BAR)
     edges = [0, *accumulate(map(len, pieces))]
     text = "".join(pieces)
+    for number, piece in enumerate(pieces, 1):
+        if text and not piece:
+            beside = "begins with a bar" if number == 1 else "ends in a bar"
+            if 1 < number < len(pieces):
+                beside = "has two bars in a row"
+            raise SpanError(f"region {number} is empty: the text {beside}.", number - 1)
     return text.encode(), in_order(pairwise(edges), len(text), "character") if text else []
 
 
