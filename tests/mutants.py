@@ -51,6 +51,7 @@ TESTS = {
     "coverings/rows": ["coverings/test_beam.py", "engines/test_ngram.py"],
     "cursor/state": [*CURSOR, "cursor/test_generation.py", "test_model.py"],
     "cursor/cover": CURSOR,
+    "cursor/following": ["cursor/test_following.py"],
     "processors/decision": ["processors/test_decision.py"],
     "known_text/effort": [*KNOWN_TEXT, "known_text/test_error.py"],
     "known_text/lattice": KNOWN_TEXT,
