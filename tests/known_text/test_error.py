@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from charwise.errors import SettingError
 from charwise.known_text.calls import evaluate
 from charwise.known_text.effort import effort_of, for_tolerance
 from charwise.known_text.estimate import byte_errors, faded
+from charwise.known_text.lattice import Lattice
 from charwise.known_text.ranges import KnownText
 from charwise.known_text.repeats import Repeats
 from charwise.known_text.respellings import occurrences, respellings
@@ -101,6 +103,59 @@ def test_what_repeats_is_tried_at_a_place_or_two_before_all(times: int, places: 
     assert branches
     assert all(size <= (places - 1) * apart + len(b"frobnicate") for size in sizes)
     assert (max(sizes) >= apart) == (places == 2)
+
+
+def trying(
+    text: bytes,
+    most: int = 512,
+    deepest: Callable[[int, int], bool] = lambda depth, position: False,
+) -> tuple[Repeats, Lattice]:
+    """What tries the other splits of a text, and the canonical tokens, all evaluated."""
+    model = table([b"a", b"b", b" ", b"ab", b"ba"], {(): [0.1, 0.2, 0.2, 0.2, 0.2, 0.1]})
+    known, canonical = KnownText.of(text, model.index), model.vocabulary.encode(text)
+    rounds = Rounds(model.evaluated(), 0, known, canonical, Effort(0.05, 0.1))
+    evaluate([(rounds, rounds.wants())])
+    rounds.lattice.sum(len(text) + 1)
+    found = respellings(text, canonical, model.index)
+    repeats = Repeats(found, canonical, model.index, 0, len(text), 1e-6, most, deepest)
+    return repeats, rounds.lattice
+
+
+@pytest.mark.parametrize(("most", "tried"), [(14, [b"ba", b"ab"]), (13, [b"ba"]), (6, [])])
+def test_the_likeliest_respelling_is_tried_first_while_there_is_room(most: int, tried: list[bytes]):
+    """[b a] is twice as likely as [a b], so it gets the room, though it comes later in the text."""
+    repeats, lattice = trying(b"ab ba " * 4, most)
+    tokens = {b"ba": [1, 0, 2, 3, 2, 1, 0], b"ab": [0, 1, 2, 4, 2, 0, 1]}  # to the second place
+    assert [branch.tokens for branch in repeats.branches(lattice)] == [tokens[t] for t in tried]
+    assert repeats.left == most - 7 * len(tried)
+    assert [one.stretch for one in repeats.untried] == [s for s in tokens if s not in tried]
+
+
+@pytest.mark.parametrize(("times", "untried"), [(4, {b"ab", b"ba"}), (3, set())])
+def test_a_respelling_that_leaves_no_room_in_the_window_is_not_tried(
+    times: int, untried: set[bytes]
+):
+    """It is asked how deep the last context is, and where; of what is seldom no doubt is left."""
+    asked = []
+    repeats, lattice = trying(b"ab ba " * times, deepest=lambda *at: bool(asked.append(at)) or True)
+    assert repeats.branches(lattice) == []
+    assert {one.stretch for one in repeats.untried} == untried
+    assert asked == ([(9, 11), (7, 8)] if times == 4 else [(4, 5), (2, 2)])
+    assert repeats.left == 512
+
+
+def test_what_there_was_no_room_to_try_is_doubted_from_its_second_place_on():
+    text = b"ab ba ab ba ab ba ab ba"  # the last place ends where the text does
+    repeats, lattice = trying(text, most=6)
+    assert repeats.branches(lattice) == []
+    surprisals = -np.diff(lattice.log_prefix)
+    expected = np.zeros(len(text))
+    for place in (6, 9, 12, 15, 18, 21):  # all but the first of b"ab" and of b"ba"
+        expected[place : place + 2] = 0.1 * surprisals[place : place + 2]
+    assert expected[21:].any()
+    for start in (0, 3):
+        doubts = repeats.doubts(start, lattice.log_prefix[start:])
+        assert doubts == pytest.approx(expected[start:])
 
 
 @pytest.mark.parametrize("text", REPEATS)
