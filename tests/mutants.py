@@ -88,7 +88,7 @@ CONFIG = """
 [tool.mutmut]
 source_paths = ["src"]
 only_mutate = ["{source}"]
-also_copy = ["conftest.py", "docs", "examples", "README.md"]
+also_copy = ["conftest.py", "docs", "examples", "benchmarks", "README.md"]
 pytest_add_cli_args_test_selection = {tests}
 pytest_add_cli_args = ["--hypothesis-profile=mutants", "-p", "no:cacheprovider"]
 do_not_mutate_patterns = ['(raise|return) (\\w+Error|_no_\\w+)\\(']
@@ -101,7 +101,8 @@ def prepare(module: str) -> Path:
     """A copy of the repository that is set up for one module; what it did before is kept."""
     folder = ROOT / "build" / "mutants" / module.replace("/", "-")
     folder.mkdir(parents=True, exist_ok=True)
-    for name in ("src", "tests", "docs", "examples"):  # with its times: mutmut goes by them
+    for name in ("src", "tests", "docs", "examples", "benchmarks"):
+        # With its times: mutmut goes by them.
         shutil.copytree(
             ROOT / name,
             folder / name,

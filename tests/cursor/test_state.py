@@ -18,7 +18,7 @@ import charwise
 from charwise import CharLM, Effort
 from charwise.coverings.reference import next_character_probability, prefix_probability
 from charwise.cursor.distributions import NextBytes
-from charwise.cursor.shared_tree import EXACT_TOKENS
+from charwise.cursor.shared_tree import EXACT_TOKENS, WHOLE_TOKENS
 from charwise.cursor.state import State
 from charwise.engines.ngram import NgramLM
 from charwise.errors import (
@@ -214,6 +214,52 @@ def test_growing_for_long():
     back = state - 100
     assert back.raw == text[:-100]
     assert back.next().probs.sum() == approx(1)
+
+
+def test_more_than_a_tree_is_good_for_begins_another():
+    lm = CharLM(two_ways().lm)
+    near, far = lm.state(""), lm.state("")  # a tree each: the first addition fills it
+    within, beyond = near + b"ab" * 2 * WHOLE_TOKENS, far + b"ab" * (2 * WHOLE_TOKENS + 1)
+    assert within.shared is near.shared
+    assert beyond.shared is not far.shared
+    assert beyond.exact_from > within.exact_from == 0
+    same(beyond, lm.state(beyond.raw))
+
+
+@pytest.mark.parametrize(("size", "shared"), [(256, True), (257, False)])
+def test_choices_grow_the_tree_of_a_state_while_its_root_is_near(size: int, shared: bool):
+    lm = CharLM(two_ways().lm)
+    state = lm.state(b"ab" * 200)
+    assert state.shared.start > 256  # what counts is how far the text goes beyond it
+    while len(state.whole) - state.shared.start < size:
+        state = state + b"a"
+    tree = state.shared.evaluated.tree
+    before = tree.contexts
+    state.choose(["abab", "bb"])
+    assert (tree.contexts > before) == shared
+
+
+def test_a_state_is_completed_under_a_constraint():
+    state = charwise.load().state("import nump")
+    [free] = state.complete(max_new_bytes=2)
+    [found] = state.complete(max_new_bytes=2, regex="[0-9]+")
+    assert not free.text.isdigit()
+    assert found.text.isdigit()
+
+
+def test_six_bytes_that_come_again_are_taken_in_rounds(monkeypatch: pytest.MonkeyPatch):
+    """A byte at a time, other splits of what repeats are not seen; here that counts for much."""
+    state, again = charwise.load().state("x = frobnicate("), []
+    monkeypatch.setattr(charwise.cursor.state, "_REPEATED", 0.5)
+    taken = State._continued
+    monkeypatch.setattr(
+        State, "_continued", lambda one, more: again.append(more) or taken(one, more)
+    )
+    for letter in "frobn":
+        state = state + letter
+    assert again == []
+    _ = state + "i"
+    assert again == [b"i"]
 
 
 # ---- copies and threads -------------------------------------------------------------------------
