@@ -18,7 +18,7 @@ from tokenizers import Tokenizer
 PREFIX, SUFFIX, MIDDLE = "<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"
 SENTINELS = (PREFIX, SUFFIX, MIDDLE)
 SOURCES = ("stdlib", "other")
-INFILL_SHARE = 0.5  # of the rows
+INFILL_SHARE = 0.45  # of the rows
 SPM_SHARE = 0.5  # of the infilled pieces
 SHORT_SHARE = 0.6  # of the spans: log-uniform in length; the others have two uniform ends
 SHORT_SPAN = (1, 400)  # characters

@@ -4,6 +4,7 @@ Usage: ``python training/train.py --data DIR --model FOLDER --tokens 60e6`` to t
 already holds the tokenizer), ``python training/train.py --evaluate FOLDER`` to measure.
 
 The schedule goes by tokens: warm-up, flat, then linearly to zero over the last ``--cooldown``.
+With the rate falls the share of other packages' rows.
 ``--resume`` continues from a checkpoint; from ``flat.pt``, the state just before the rate fell,
 a finished run is made longer by giving more ``--tokens``.
 """
@@ -39,12 +40,14 @@ from attention import causal_attention
 from data import held_out
 from rows import IGNORED, MIDDLE, PREFIX, SUFFIX, Plan, Rows, span
 
-CONTEXT = 1024
-SHORT_CONTEXT = 512  # until the rate falls
-CALL_TOKENS = 1024  # of one forward pass
-CALLS = 8  # passes that make a step
-STDLIB_SHARE = (0.5, 0.75)  # while the rate is flat, and while it falls
+CONTEXT = 2048
+ROWS = (512, 1024, CONTEXT)  # tokens: until the rate falls, while it does, and in its last part
+LAST_PART = 0.22  # of the fall
+CALL_TOKENS = 1024  # of one forward pass, or one row if that is longer
+STEP_TOKENS = 8192
+STDLIB_SHARE = (0.4, 0.75)  # while the rate is flat, and when it is zero
 MATRIX_RATE = 0.012  # Muon
+ITERATIONS = 4  # of its Newton-Schulz: a fifth cheaper than with five
 OTHER_RATE = 0.003  # AdamW
 WARMUP_STEPS = 60
 SAVE_MINUTES = 4
@@ -63,7 +66,7 @@ def build(tokenizer: PreTrainedTokenizerBase) -> LlamaForCausalLM:
         vocab_size=len(tokenizer),
         hidden_size=256,
         intermediate_size=640,
-        num_hidden_layers=5,
+        num_hidden_layers=6,
         num_attention_heads=4,
         num_key_value_heads=4,
         max_position_embeddings=CONTEXT,
@@ -178,8 +181,12 @@ def export(model: LlamaForCausalLM, folder: Path) -> None:
 
 def rate(args: argparse.Namespace, tokens: int, step: int) -> float:
     """Return the learning rate's factor: warm-up, flat, then linear to zero."""
-    warm = min(1.0, (step + 1) / WARMUP_STEPS)
-    return warm * min(1.0, max(0.0, (args.tokens - tokens) / args.cooldown))
+    return min(1.0, (step + 1) / WARMUP_STEPS) * left(args, tokens)
+
+
+def left(args: argparse.Namespace, tokens: int) -> float:
+    """Return 1 while the rate is flat, then how much of its fall is still to come."""
+    return min(1.0, max(0.0, (args.tokens - tokens) / args.cooldown))
 
 
 def optimisers(model: nn.Module, scale: float) -> list[torch.optim.Optimizer]:
@@ -197,7 +204,13 @@ def optimisers(model: nn.Module, scale: float) -> list[torch.optim.Optimizer]:
         {"params": norms, "weight_decay": 0.0},
     ]
     return [
-        torch.optim.Muon(matrices, lr=scale * MATRIX_RATE, weight_decay=0.1, momentum=0.95),
+        torch.optim.Muon(
+            matrices,
+            lr=scale * MATRIX_RATE,
+            weight_decay=0.1,
+            momentum=0.95,
+            ns_steps=ITERATIONS,
+        ),
         torch.optim.AdamW(groups, lr=scale * OTHER_RATE, betas=(0.9, 0.95), fused=True),
     ]
 
@@ -240,26 +253,33 @@ class Run:
 
     def falling(self) -> bool:
         """Say whether the rate falls by now."""
-        return self.tokens >= self.args.tokens - self.args.cooldown
+        return left(self.args, self.tokens) < 1.0
+
+    def length(self) -> int:
+        """Return how long rows are by now."""
+        part = left(self.args, self.tokens)
+        return ROWS[(part < 1.0) + (part < LAST_PART)]
 
     def train_step(self) -> None:
         """Take one step: the processes share its passes, each taking the next when it is free."""
-        length = CONTEXT if self.falling() else SHORT_CONTEXT
-        share = STDLIB_SHARE[self.falling()]
+        length = self.length()
+        size = max(length, CALL_TOKENS)
+        flat, last = STDLIB_SHARE
+        share = last + (flat - last) * left(self.args, self.tokens)
         calls = [
-            [self.plan.take(length, share) for _ in range(CALL_TOKENS // length)]
-            for _ in range(CALLS)
+            [self.plan.take(length, share) for _ in range(size // length)]
+            for _ in range(STEP_TOKENS // size)
         ]
         losses = torch.zeros(4)
         self.gradients.zero_()
-        while (number := self.queue.take(self.step)) < CALLS:
+        while (number := self.queue.take(self.step)) < len(calls):
             rows = calls[number]
             built = [self.rows.build(row) for row in rows]
             inputs = torch.from_numpy(np.stack([row[0] for row in built]))
             targets = torch.from_numpy(np.stack([row[1] for row in built]))
             with torch.autocast("cpu", torch.bfloat16):
                 loss = self.compiled(inputs, targets)
-            torch.autograd.backward(loss.sum() / (CALLS * CALL_TOKENS))
+            torch.autograd.backward(loss.sum() / STEP_TOKENS)
             for row, total, count in zip(
                 rows, loss.detach(), (targets != IGNORED).sum(dim=1), strict=True
             ):
@@ -275,12 +295,12 @@ class Run:
             group["lr"] = peak * factor
         for tool in self.tools:
             tool.step()
-        self.step, self.tokens = self.step + 1, self.tokens + CALLS * CALL_TOKENS
+        self.step, self.tokens = self.step + 1, self.tokens + STEP_TOKENS
 
     def report(self, scored: bool) -> None:
         """Write a line of the log; ``scored`` with the held-out columns."""
         means = self.losses[::2] / self.losses[1::2].clamp(min=1)
-        length = CONTEXT if self.falling() else SHORT_CONTEXT
+        length = self.length()
         row = [f"{self.step}", f"{self.minutes:.2f}", f"{self.tokens}"]
         row += [f"{mean:.4f}" for mean in means.tolist()] + [f"{length}"]
         if scored:
