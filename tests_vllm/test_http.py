@@ -260,8 +260,6 @@ OFF = {"vllm_xargs": {"charwise_heal": "off"}}
         {"stream": "perhaps"},
         {"return_token_ids": "x"},
         {"echo": []},
-        {"suffix": ""},
-        {"suffix": "x"},
         {"structured_outputs": {"regex": "["}},
         {"structured_outputs": {"regex": "a", "choice": ["b"]}},
         {"structured_outputs": {"grammar": "root ::= ["}},

@@ -399,14 +399,17 @@ def export_checkpoint(checkpoint: Path, folder: Path) -> None:
 
 
 def evaluate(folder: Path) -> None:
-    """Print bits per byte of exported files, loaded in single precision."""
+    """Print bits per byte of exported files, loaded in single precision, by two windows."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    for name, value in bits_per_byte(model, tokenizer).items():
-        print(f"{name:16} {value:.3f}")
+    windows = sorted({1024, model.config.max_position_embeddings})
+    print(f"{'':16}", *(f"{window:>6}" for window in windows))
+    found = [bits_per_byte(model, tokenizer, window) for window in windows]
+    for name in found[0]:
+        print(f"{name:16}", *(f"{bits[name]:6.3f}" for bits in found))
     if MIDDLE in tokenizer.get_vocab():
-        both, left = middle_bits(model, tokenizer)
-        print(f"middles, bits per byte: {both:.3f} given both sides, {left:.3f} given the prefix")
+        both, prefix = middle_bits(model, tokenizer)
+        print(f"middles, bits per byte: {both:.3f} given both sides, {prefix:.3f} given the prefix")
 
 
 def main() -> None:

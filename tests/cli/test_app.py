@@ -238,7 +238,6 @@ NOT_HERE = (
     "compare",
     "export",
     "heal-proxy",
-    "infill",
     "lm-eval",
     "lsp",
     "score",

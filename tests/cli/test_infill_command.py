@@ -152,6 +152,13 @@ def test_the_demo_of_a_model_that_fills_in_shows_one_gap(folder: str) -> None:
     assert len(re.findall("[✓✗]", last)) == 3
 
 
+def test_the_demo_fills_in_what_was_cut_out() -> None:
+    gap = json.loads(run("--json", command="demo").stdout)["infilling"]
+    assert gap["right"]["healed"]
+    assert gap["right"]["exact"]
+    assert not gap["right"]["plain"]
+
+
 def test_the_demo_of_a_model_that_does_not_fill_in_shows_none(data: Data) -> None:
     small = str(data.folder / "models" / "tinystories-3m")
     assert json.loads(run("--model", small, "--json", command="demo").stdout)["infilling"] is None

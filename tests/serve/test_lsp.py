@@ -136,7 +136,7 @@ def started(runner: asyncio.Runner) -> Iterator[Editor]:
     assert editor.client._server.returncode == 0
 
 
-DEFAULTS = {"seconds": 600, "maxBytes": 40, "until": "line", "candidates": 1}
+DEFAULTS = {"seconds": 600, "maxBytes": 40, "until": "line", "candidates": 1, "infill": True}
 
 
 @pytest.fixture
@@ -226,6 +226,7 @@ def test_the_suffix_is_never_repeated(editor: Editor, lm: CharLM) -> None:
     [item] = editor.items(len(text))
     lines = item.insert_text.split("\n")
     assert len(lines) > 1
+    editor.configure({"charwise": {"infill": False}})  # that it is not repeated, whatever is read
     editor.close()
     editor.open(f"{text}\n{lines[1]}\n")
     assert editor.offered(len(text)) == [lines[0]]

@@ -47,17 +47,18 @@ def test_a_document_is_edited_and_completed(running_server: Running) -> None:
             "type": "edited", "version": 1, "characters": len(TEXT),
         }  # fmt: skip
         at = TEXT.index("ra") + 2
-        found = editor.ask(type="complete", id=7, at=at, until="line", max_tokens=20)
+        how = {"at": at, "until": "line", "max_tokens": 20, "infill": False}
+        found = editor.ask(type="complete", id=7, **how)
         assert (found["type"], found["id"], found["version"]) == ("completions", 7, 1)
         [choice] = found["choices"]
         assert choice["text"].startswith("nge(")
         assert "\n" not in choice["text"]
         assert editor.ask(type="insert", at=at, text="ng")["version"] == 2
-        along = editor.ask(type="complete", id=8, at=at + 2, until="line", max_tokens=20)
+        along = editor.ask(type="complete", id=8, **how | {"at": at + 2})
         assert along["from_memory"]
         assert along["choices"][0]["text"] == choice["text"][2:]
         assert editor.ask(type="delete", at=at, count=2)["characters"] == len(TEXT)
-        again = editor.ask(type="complete", id=9, at=at, n=3, until="line", max_tokens=20)
+        again = editor.ask(type="complete", id=9, n=3, **how)
         assert again["choices"][0]["text"] == choice["text"]
         assert len(again["choices"]) > 1
 

@@ -178,7 +178,7 @@ def engine_around(model: Any, tokenizer: Any) -> TransformersLM:
 
     >>> model, tokenizer = read_pretrained(EMBEDDED, None, None)
     >>> engine_around(model, tokenizer).vocabulary.width
-    8192
+    8195
     """
     from charwise.engines.transformers.lm import TransformersLM
     from charwise.tokens.vocabulary import Vocabulary

@@ -111,7 +111,7 @@ def read_vocabulary(
     """The vocabulary, as wide as the model's output layer if its config says how wide that is.
 
     >>> read_vocabulary("embedded").width
-    8192
+    8195
     """
     if name.endswith(".gguf"):
         from charwise.tokens.gguf import read_gguf

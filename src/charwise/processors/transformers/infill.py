@@ -66,9 +66,9 @@ def heal_infill(
     >>> from transformers import AutoModelForCausalLM, AutoTokenizer
     >>> model = AutoModelForCausalLM.from_pretrained(EMBEDDED)
     >>> tokenizer = AutoTokenizer.from_pretrained(EMBEDDED)
-    >>> template = Template(0, 0, 0)  # of a model that has no sentinels: the start of a text
-    >>> heal_infill(model, tokenizer, "import num", "y\\n", template=template, max_new_tokens=2)
-    ['p']
+    >>> before, after = "if value < 0:\\n    raise Val", "Error(value)\\n"
+    >>> heal_infill(model, tokenizer, before, after, max_new_tokens=8)
+    ['ue']
     """
     index = index_of(tokenizer, model)
     template = Template.of(index.vocabulary) if template is None else template
