@@ -114,9 +114,9 @@ def test_a_text_with_too_many_tokenizations_shows_what_is_settled(
     more: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With fewer contexts than usual, which would take their time here."""
-    monkeypatch.setattr(next_and_cover, "_MOST_VISITED", 40)
-    monkeypatch.setattr(Covering, "top", partialmethod(Covering.top, max_contexts=40))
-    monkeypatch.setattr(Encodings, "top", partialmethod(Encodings.top, max_contexts=40))
+    monkeypatch.setattr(next_and_cover, "_MOST_VISITED", 8)
+    monkeypatch.setattr(Covering, "top", partialmethod(Covering.top, max_contexts=8))
+    monkeypatch.setattr(Encodings, "top", partialmethod(Encodings.top, max_contexts=8))
     text = " " * 200
     answer = run_json("cover", text, *more)
     assert answer["settled"] is False
@@ -128,7 +128,7 @@ def test_a_text_with_too_many_tokenizations_shows_what_is_settled(
     assert result.exit_code == 0
     assert re.search(r"0 of some 10\^\d+ (members|encodings)", result.stdout)
     assert "not settled" in result.stdout
-    assert "The search ends at 40 contexts" in result.stdout
+    assert "The search ends at 8 contexts" in result.stdout
 
 
 def test_the_empty_text_and_half_characters() -> None:

@@ -126,10 +126,12 @@ def test_the_name_of_a_sentinel_in_a_document_is_text(filler: CharLM) -> None:
 
 
 def test_what_is_read_around_a_cursor() -> None:
-    completions = Completions(charwise.load())
+    lm = charwise.load()
+    completions = Completions(lm)
     document = Document("a" * 20_000)
     before, after = around(completions, SETTINGS, document, 15_000, 15_001)
-    assert 4_000 < len(before) <= 6 * 1024
+    assert lm.engine.window is not None
+    assert 4_000 < len(before) <= 6 * lm.engine.window
     assert len(after) == 4_999
     settings = Settings(before=10, after=0)
     assert around(completions, settings, document, 15_000, 15_000)[1] == ""

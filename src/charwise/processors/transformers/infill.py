@@ -66,9 +66,9 @@ def heal_infill(
     >>> from transformers import AutoModelForCausalLM, AutoTokenizer
     >>> model = AutoModelForCausalLM.from_pretrained(EMBEDDED)
     >>> tokenizer = AutoTokenizer.from_pretrained(EMBEDDED)
-    >>> before, after = "if value < 0:\\n    raise Val", "Error(value)\\n"
-    >>> heal_infill(model, tokenizer, before, after, max_new_tokens=8)
-    ['ue']
+    >>> before = "def flatten(items):\\n    result = []\\n    for item in items:\\n        result.app"
+    >>> heal_infill(model, tokenizer, before, "d(item)\\n    return result\\n", max_new_tokens=8)
+    ['en']
     """
     index = index_of(tokenizer, model)
     template = Template.of(index.vocabulary) if template is None else template
