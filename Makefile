@@ -1,4 +1,4 @@
-# make demo   complete eight partial identifiers with the embedded model
+# make demo   complete eight partial identifiers and fill in a gap, with the embedded model
 # make test   tests, doctests, ruff and mypy --strict; PYTEST_ARGS="-k cut" adds pytest options
 # make fuzz SECONDS=600  odd arguments for every public function; what comes out and should not
 # make mutants MODULE=healing SAMPLE=100  changes in one module, and which of them no test notices

@@ -41,7 +41,7 @@ def test_loading(embedded_file):
     lm = charwise.load(embedded_file)
     assert lm.engine is charwise.load(str(embedded_file), engine="llama.cpp").engine
     assert lm.info()["path"] == "shared sequences"
-    assert lm.info()["window"] == "1024"
+    assert lm.info()["window"] == str(charwise.load().engine.window)
     assert lm.next("import nump").top(1)[0][0] == "y"
     assert pickle.loads(pickle.dumps(lm)).engine is lm.engine
     with pytest.raises(SettingError, match="dtype"):

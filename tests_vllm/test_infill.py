@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from charwise import SortedVocabulary, Vocabulary, heal_infill
 from charwise.models import EMBEDDED
 from charwise.processors.new_text import heal_middle
+from sentinels import tokenizer_with
 
 NAMES = ["<fim_prefix>", "<fim_suffix>", "<fim_middle>"]
 PREFIX, SUFFIX = "for i in rang", "e(3):\n    pass\n"
@@ -21,11 +22,10 @@ PREFIX, SUFFIX = "for i in rang", "e(3):\n    pass\n"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The embedded model with sentinels that it was not trained to use."""
+    """The embedded model with the sentinels of another family, which it was not trained to use."""
     path = tmp_path_factory.mktemp("model")
     torch.manual_seed(1)
-    tokenizer = AutoTokenizer.from_pretrained(EMBEDDED)
-    tokenizer.add_special_tokens({"additional_special_tokens": NAMES})
+    tokenizer = tokenizer_with(NAMES)
     model = AutoModelForCausalLM.from_pretrained(EMBEDDED, dtype=torch.float32)
     model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
     model.save_pretrained(path)

@@ -19,7 +19,7 @@ from rows import SENTINELS
 
 END = "<|endoftext|>"
 VOCABULARY = 8192
-CONTEXT = 1024
+CONTEXT = 2048
 STDLIB_WEIGHT = 2
 OTHER_SHARE = 3
 
@@ -88,6 +88,7 @@ def main() -> None:
     if args.keep:
         wrapped = AutoTokenizer.from_pretrained(args.keep)
         wrapped.add_special_tokens({"additional_special_tokens": list(SENTINELS)})
+        wrapped.model_max_length = CONTEXT
         for name in ("is_local", "local_files_only"):  # how it was opened, not what it is
             wrapped.init_kwargs.pop(name, None)
         tokenizer = wrapped.backend_tokenizer

@@ -1,10 +1,10 @@
 """Train the embedded model, export it as Hugging Face files, measure it.
 
-Usage: ``python training/train.py --data DIR --model FOLDER --tokens 60e6`` to train (FOLDER
+Usage: ``python training/train.py --data DIR --model FOLDER --tokens 67.5e6`` to train (FOLDER
 already holds the tokenizer), ``python training/train.py --evaluate FOLDER`` to measure.
 
 The schedule goes by tokens: warm-up, flat, then linearly to zero over the last ``--cooldown``.
-With the rate falls the share of other packages' rows.
+As the rate falls, so does the share of rows from other packages.
 ``--resume`` continues from a checkpoint; from ``flat.pt``, the state just before the rate fell,
 a finished run is made longer by giving more ``--tokens``.
 """
@@ -42,7 +42,7 @@ from data import held_out
 from rows import IGNORED, MIDDLE, PREFIX, SUFFIX, Plan, Rows, span
 
 CONTEXT = 2048
-ROWS = (512, 1024, CONTEXT)  # tokens: until the rate falls, while it does, and in its last part
+ROW_LENGTHS = (512, 1024, CONTEXT)  # until the rate falls, while it does, in its last part
 LAST_PART = 0.5  # of the fall
 CALL_TOKENS = 1024  # of one forward pass, or one row if that is longer
 STEP_TOKENS = 8192
@@ -181,10 +181,10 @@ def export(model: LlamaForCausalLM, folder: Path) -> None:
 
 def rate(args: argparse.Namespace, tokens: int, step: int) -> float:
     """Return the learning rate's factor: warm-up, flat, then linear to zero."""
-    return min(1.0, (step + 1) / WARMUP_STEPS) * left(args, tokens)
+    return min(1.0, (step + 1) / WARMUP_STEPS) * to_come(args, tokens)
 
 
-def left(args: argparse.Namespace, tokens: int) -> float:
+def to_come(args: argparse.Namespace, tokens: int) -> float:
     """Return 1 while the rate is flat, then how much of its fall is still to come."""
     return min(1.0, max(0.0, (args.tokens - tokens) / args.cooldown))
 
@@ -251,19 +251,19 @@ class Run:
 
     def falling(self) -> bool:
         """Say whether the rate falls by now."""
-        return left(self.args, self.tokens) < 1.0
+        return to_come(self.args, self.tokens) < 1.0
 
     def length(self) -> int:
         """Return how long rows are by now."""
-        part = left(self.args, self.tokens)
-        return ROWS[(part < 1.0) + (part < LAST_PART)]
+        part = to_come(self.args, self.tokens)
+        return ROW_LENGTHS[(part < 1.0) + (part < LAST_PART)]
 
     def train_step(self) -> None:
         """Take one step: the processes share its passes, each taking the next when it is free."""
         length = self.length()
         size = max(length, CALL_TOKENS)
         flat, last = STDLIB_SHARE
-        share = last + (flat - last) * left(self.args, self.tokens)
+        share = last + (flat - last) * to_come(self.args, self.tokens)
         calls = [
             [self.plan.take(length, share) for _ in range(size // length)]
             for _ in range(STEP_TOKENS // size)
@@ -400,7 +400,8 @@ def evaluate(folder: Path) -> None:
     """Print bits per byte of exported files, loaded in single precision, by two windows."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    windows = sorted({1024, model.config.max_position_embeddings})
+    longest = model.config.max_position_embeddings
+    windows = sorted({min(1024, longest), longest})
     print(f"{'':16}", *(f"{window:>6}" for window in windows))
     found = [bits_per_byte(model, tokenizer, window) for window in windows]
     for name in found[0]:
@@ -416,8 +417,8 @@ def main() -> None:
     parser.add_argument("--evaluate", type=Path, metavar="FOLDER", help="only measure this model")
     parser.add_argument("--data", type=Path, help="folder written by data.py and tokenizer.py")
     parser.add_argument("--model", type=Path, help="folder of the tokenizer and for the model")
-    parser.add_argument("--tokens", type=float, default=60e6, help="where the rate reaches zero")
-    parser.add_argument("--cooldown", type=float, default=15e6, help="tokens while it falls")
+    parser.add_argument("--tokens", type=float, default=67.5e6, help="where the rate reaches zero")
+    parser.add_argument("--cooldown", type=float, default=12.7e6, help="tokens while it falls")
     parser.add_argument("--rate", type=float, default=1.0, help="factor of both peak rates")
     parser.add_argument("--start", type=Path, metavar="OLD", help="weights to start from")
     parser.add_argument("--checkpoints", type=Path, help="default: the folder of --data")

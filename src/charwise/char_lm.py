@@ -25,7 +25,7 @@ from charwise.errors import EngineError, SettingError, check_count, check_flag, 
 from charwise.healing import Rule
 from charwise.infill import Request, request
 from charwise.known_text.auditor import Auditor
-from charwise.known_text.effort import Effort, effort_of
+from charwise.known_text.effort import PRESETS, Effort, effort_of
 from charwise.known_text.packs import score_texts
 from charwise.known_text.windows import Text
 from charwise.surprisal.score import Entropy, Score
@@ -51,6 +51,8 @@ class CharLM:
 
     >>> import charwise
     >>> lm = charwise.load()
+    >>> lm
+    CharLM(TransformersLM, 8195 tokens, window=2048, preset='default')
     >>> lm.next("raise ValueErr").top(1)[0][0]
     'o'
     """
@@ -662,6 +664,18 @@ class CharLM:
     def _chosen(self, preset: str | Effort | None, tolerance: float | None = None) -> Effort:
         given = preset is not None or tolerance is not None
         return effort_of(preset, tolerance) if given else self.effort
+
+    def __repr__(self) -> str:
+        names = [name for name, effort in PRESETS.items() if effort == self.effort]
+        tolerance = self.effort.tolerance
+        if names:
+            spent = f"preset={names[0]!r}"
+        else:
+            spent = f"preset={self.effort}" if tolerance is None else f"tolerance={tolerance:g}"
+        return (
+            f"CharLM({type(self.engine).__name__}, {self.vocabulary.width} tokens, "
+            f"window={getattr(self.engine, 'window', None)}, {spent})"
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         # An engine says itself how it is opened elsewhere.

@@ -217,16 +217,17 @@ def test_the_suffix_is_never_repeated(editor: Editor, lm: CharLM) -> None:
     editor.open(text)
     at = text.index("(10)")
     assert best(lm, text[:at]).startswith("e(")
+    off = {"infill": False}  # that it is not repeated, whatever is read
+    editor.configure({"charwise": off})
     [item] = editor.items(at)
     assert "(" not in item.insert_text
-    editor.configure({"charwise": {"until": "block", "maxBytes": 80}})
+    editor.configure({"charwise": {"until": "block", "maxBytes": 80, **off}})
     text = "def f(n):\n    for i in range(n):\n        "
     editor.close()
     editor.open(text)
     [item] = editor.items(len(text))
     lines = item.insert_text.split("\n")
     assert len(lines) > 1
-    editor.configure({"charwise": {"infill": False}})  # that it is not repeated, whatever is read
     editor.close()
     editor.open(f"{text}\n{lines[1]}\n")
     assert editor.offered(len(text)) == [lines[0]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -251,12 +252,18 @@ def test_a_client_that_leaves_ends_its_work(running_server: Running) -> None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
+    def cancelled() -> float:
+        told = running_server.server.metrics.text().decode()
+        return float(re.findall(r"^charwise_cancelled_total (\S+)$", told, re.MULTILINE)[0])
+
+    before = cancelled()
     asyncio.run(leave())
     calls = -1
     while calls != engine.calls:  # until no more are made
         calls = engine.calls
         time.sleep(0.5)
     assert calls < 900
+    assert cancelled() > before
     assert not running_server.server.worker.waiting
 
 
@@ -266,7 +273,7 @@ def test_the_time_a_request_may_take_ends_it(running_server: Running) -> None:
         openai.OpenAI(base_url=f"{quick.url}/v1", api_key="none", max_retries=0) as client,
     ):
         found = create(client, prompt="x = [", max_tokens=900, temperature=1.0, seed=2, n=8)
-    ended = [choice.finish_reason for choice in found.choices if choice.charwise["finish"] == "time"]
-    assert ended
-    assert set(ended) == {"length"}
+    late = [choice for choice in found.choices if choice.charwise["finish"] == "time"]
+    assert late
+    assert {choice.finish_reason for choice in late} == {"length"}
     assert 0 < found.usage.completion_tokens < 900

@@ -174,7 +174,7 @@ def _check_tolerance(tolerance: float) -> None:
     if not (_is(tolerance, Real) and 0 < _float(tolerance) < math.inf):
         raise SettingError(
             f"tolerance is {shown(tolerance)}: it must be a number above 0, in bits a byte. For no "
-            "error at all use preset='exact'."
+            "error at all choose the preset 'exact'."
         )
 
 

@@ -66,8 +66,9 @@ def heal_infill(
     >>> from transformers import AutoModelForCausalLM, AutoTokenizer
     >>> model = AutoModelForCausalLM.from_pretrained(EMBEDDED)
     >>> tokenizer = AutoTokenizer.from_pretrained(EMBEDDED)
-    >>> before = "def flatten(items):\\n    result = []\\n    for item in items:\\n        result.app"
-    >>> heal_infill(model, tokenizer, before, "d(item)\\n    return result\\n", max_new_tokens=8)
+    >>> before = "def flatten(items):\\n    result = []\\n    for item in items:\\n        "
+    >>> after = "d(item)\\n    return result\\n"
+    >>> heal_infill(model, tokenizer, before + "result.app", after, max_new_tokens=8)
     ['en']
     """
     index = index_of(tokenizer, model)
