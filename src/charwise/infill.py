@@ -234,7 +234,23 @@ def middles(new: bytes, ending: bytes, ended: bool) -> list[bytes]:
     return list(dict.fromkeys([*found, new]))
 
 
-#: Places that are looked at where a model did not end by itself.
+def rejoining(new: bytes, ending: bytes) -> list[bytes]:
+    """Middles that end where new bytes first come to the ending: a model may write on past it.
+
+    >>> rejoining(b"end(item)\\n    return", b"d")
+    [b'en']
+    >>> rejoining(b"x", b"")
+    []
+    """
+    found: list[bytes] = []
+    at = new.find(ending) if ending else -1
+    while at >= 0 and len(found) < PLACES:
+        found.append(new[:at])
+        at = new.find(ending, at + 1)
+    return found
+
+
+#: Places that are looked at, from either end, where a middle may have ended before.
 PLACES = 8
 
 _backwards: WeakKeyDictionary[SortedVocabulary, list[bytes]] = WeakKeyDictionary()

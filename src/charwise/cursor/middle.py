@@ -21,7 +21,7 @@ from charwise.cursor.limit import Limit
 from charwise.cursor.sampling import Sampling
 from charwise.cursor.shared_tree import EXACT_TOKENS
 from charwise.errors import EmptyBeamError, ZeroProbabilityError
-from charwise.infill import Request, middles
+from charwise.infill import Request, middles, rejoining
 from charwise.known_text.effort import PRESETS, Effort
 from charwise.known_text.packs import score_texts
 from charwise.known_text.windows import Text
@@ -120,6 +120,7 @@ def infill(
     best: dict[bytes, Infilling] = {}
     for completion in drawn:
         found = middles(completion.raw, asked.ending, completion.finish == "end")
+        found = list(dict.fromkeys([*found, *rejoining(completion.raw, asked.ending)]))
         found = [middle for middle in found if len(middle) <= max_new_bytes] or [
             completion.raw[:max_new_bytes]
         ]

@@ -34,7 +34,7 @@ def advance_together(several: Sequence[Drafts]) -> list[Exception | None]:
     >>> while any(drafts.active() for drafts in both):
     ...     errors = advance_together(both)
     >>> [drafts.completion(drafts.drafts[0]).text for drafts in both]
-    ['mbers\\nim', 'nge(0, 2']
+    ['mpy as n', 'nge(1, l']
     """
     errors: dict[int, Exception] = {}
     ready = [(one, drafts) for one in several if (drafts := one.ready())]
