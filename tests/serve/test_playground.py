@@ -166,8 +166,8 @@ def test_the_walk_is_the_healed_generation(page: TestClient, lm: CharLM, text: s
 
 def test_the_blog_s_figure(page: TestClient) -> None:
     walk = asked(page, "walk", "def sweep(self):\n    self.sw")
-    assert [step["candidates"][0]["text"] for step in walk["steps"]][:3] == [".s", "we", "ep"]
-    assert [step["left"] for step in walk["steps"]][:3] == [".sw", "w", ""]
+    assert [step["candidates"][0]["text"] for step in walk["steps"]][:3] == [".", "s", "we"]
+    assert [step["left"] for step in walk["steps"]][:3] == [".sw", "sw", "w"]
 
 
 def test_texts_of_all_kinds(page: TestClient) -> None:
