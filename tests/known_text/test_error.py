@@ -173,6 +173,7 @@ def test_the_next_byte_after_what_repeats():
     nxt = lm.next("ValueEr" * 4)
     assert nxt.top(1)[0][0] == "V"
     assert nxt["V"] == pytest.approx(0.853, abs=0.01)  # a beam of width 128 says so
+    assert [name for name, _ in nxt.top(4)] == ["V", "A", "r", "D"]
 
 
 def test_a_run_of_one_letter():

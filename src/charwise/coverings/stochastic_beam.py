@@ -17,7 +17,7 @@ is.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,25 +65,56 @@ def log_estimates(
     >>> np.exp(logs).round(9).tolist()  # nothing to prune: →p = 1/2 · 3/4
     [0.375, 0.375]
     """
+    *_, last = walks(evaluated, root, text, beams, k, rng, deepest=deepest)
     if not text:
         return np.zeros(beams)
+    return np.array([log_sum([bundle.log_p for bundle in bundles]) for bundles in last])
+
+
+def walks(
+    evaluated: EvaluatedRows,
+    root: int,
+    text: bytes,
+    beams: int,
+    k: int,
+    rng: np.random.Generator,
+    *,
+    deepest: int | None = None,
+) -> Iterator[list[list[Bundle]]]:
+    """The bundles of each beam before each byte, and at last those after the text.
+
+    Before a byte, the contexts that end there are bundles too: what `next_byte_masses` says of
+    all bundles of a beam is an unbiased estimate of each →p(σ·byte). After the text they are not
+    opened.
+
+    >>> from charwise.engines.ngram import NgramLM
+    >>> from charwise.tokens.index import SortedVocabulary
+    >>> from charwise.tokens.vocabulary import Vocabulary
+    >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2], bos_ids=[2])
+    >>> lm = NgramLM(vocabulary, 1, {(): [0.5, 0.25, 0.25]})
+    >>> evaluated = EvaluatedRows(lm.tree([2]), SortedVocabulary(vocabulary))
+    >>> steps = walks(evaluated, 0, b"aa", 1, 4, np.random.default_rng(1))
+    >>> [len(bundles) for [bundles] in steps]  # []; [] and [a]; [a]
+    [1, 2, 1]
+    """
     alive = [[bundle_before(evaluated, root, 0.0, b"")] for _ in range(beams)]
     size = evaluated.tree.size
     for byte in text:
         # The contexts that end here are opened for all beams in one call.
         ended = [_ended(evaluated, bundles, deepest) for bundles in alive]
-        kept = [
-            [b for b in (narrow(evaluated, bundle, byte) for bundle in bundles) if b]
-            for bundles in alive
-        ]
         opened = iter(open_bundles(evaluated, [one for several in ended for one in several]))
-        for n, several in enumerate(ended):
-            new = (narrow(evaluated, next(opened), byte) for _ in several)
-            alive[n] = thinned([*kept[n], *(b for b in new if b)], k, rng)
+        alive = [
+            [*bundles, *(next(opened) for _ in several)]
+            for bundles, several in zip(alive, ended, strict=True)
+        ]
+        yield alive
+        for n, bundles in enumerate(alive):
+            narrowed = (narrow(evaluated, bundle, byte) for bundle in bundles)
+            alive[n] = thinned([bundle for bundle in narrowed if bundle], k, rng)
         if evaluated.tree.size - size > _SPARE * beams * k + 256:
             evaluated.keep([root, *(bundle.node for bundles in alive for bundle in bundles)])
             size = evaluated.tree.size
-    return np.array([log_sum([bundle.log_p for bundle in bundles]) for bundles in alive])
+    yield alive
 
 
 def thinned(bundles: Sequence[Bundle], k: int, rng: np.random.Generator) -> list[Bundle]:

@@ -35,6 +35,9 @@ _KEPT = 16
 #: agrees most.
 _LIGHT, _OF_THETA = 1e-6, 1e-2
 
+#: With a tolerance, where a context was evaluated another one's rank counts from this part of θ on.
+_RANKED = 2e-4
+
 #: (token, position where it ends, p_Δ(token | context)).
 Edge = tuple[int, int, float]
 
@@ -445,7 +448,10 @@ class Lattice:
             shares = np.nan_to_num(weights * np.exp(scale - self.log_prefix[at]), posinf=0.0)
         ends = np.append(at, seen.positions[begin:]).astype(int)
         rivals = Rivals(ends, np.append(shares, seen.shares[begin:]))
-        self.floor[start:stop] = floors(rivals, start, stop, width)
+        found = floors(rivals, start, stop, width)
+        taken = np.array([bool(here) for here in self.at[start:stop]])
+        least = 0.0 if self.effort.tolerance is None else self.effort.theta * _RANKED
+        self.floor[start:stop] = np.where(taken, np.maximum(found, least), found)
 
     def _agreed(self, seen: _Seen, n: int) -> int:
         """On how many tokens a candidate agrees with an evaluated context at its position."""
