@@ -5,8 +5,8 @@
 For each tolerance, the held-out passages and the provocations of `held_out.py`, among them those of
 a model whose logits are multiplied. *stated* is the mean of `Score.error`, *true* the mean |ΔS|
 against beams that prune at random (`references.py`), or the contexts of the rounds or of a beam
-where these add up to more (`bounds.py`), both in bits a byte; *silent* is the worst error of a byte
-of which less than 0.1 nats were stated, in nats.
+where these add up to more on a provocation (`bounds.py`), both in bits a byte; *silent* is the
+worst error of a byte of which less than 0.1 nats were stated, in nats.
 """
 
 from __future__ import annotations
@@ -48,9 +48,10 @@ def measure(
     """One row: a passage with one setting."""
     model, text = references.name_of(passage.model), passage.text
     drawn = references.kept_estimate(lm, model, text, args.reference, args.cache).logprobs
-    found = {"drawn": drawn, "rounds": lower_bound(lm, text, PRESETS["accurate"])}
+    found = {"drawn": drawn}
     if passage.what in held_out.PROVOCATIONS:
         # What decides may be hardly ever drawn; then a lower bound is above the estimate.
+        found["rounds"] = lower_bound(lm, text, PRESETS["accurate"])
         found["beam"] = references.kept_beam(lm, model, text, args.beam, args.cache).logprobs
     kind = max(found, key=lambda name: np.sum(found[name]) - MARGIN * (name != "drawn"))
     reference = found[kind]

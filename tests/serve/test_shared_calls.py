@@ -31,8 +31,8 @@ TEXTS = [
 
 
 def asked(mode: Mode, **more: Any) -> list[Asked]:
-    size = 24 if mode == "plain" else 12
-    return [Asked(text, mode=mode, max_tokens=size, until="line", **more) for text in TEXTS]
+    until = None if mode == "plain" else "line"  # its answers would be shorter
+    return [Asked(text, mode=mode, max_tokens=12, until=until, **more) for text in TEXTS]
 
 
 def answers(server: Server, requests: list[Asked]) -> list[Answer | BaseException]:

@@ -22,7 +22,7 @@ LENT, FADING = 1.0, 0.7
 MISSING = 1.0
 
 #: Where a limit ended a step, this share of a byte's surprisal may be off, beside all that.
-LIMITED = 0.01
+LIMITED = 0.05
 
 
 def byte_errors(before: Floats | None, after: Floats, lent: Floats, missing: Floats) -> Floats:
