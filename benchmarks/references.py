@@ -17,7 +17,9 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
+from rich.console import Console
 from rich.progress import track
+from rich.table import Table
 
 import held_out
 from charwise.coverings.bundles import next_byte_masses
@@ -27,6 +29,7 @@ from charwise.evaluation.methods import Walk, walk_beam, walked
 from charwise.known_text.windows import plan
 from charwise.model import CharLM
 from charwise.tokens.prompts import split
+from settings import difference
 
 #: Counts up when the beam itself changes what it says.
 _VERSION = "1"
@@ -116,6 +119,23 @@ def kept_estimate(lm: CharLM, model: str, text: bytes, n: int, folder: Path | No
     return walk
 
 
+def show(
+    passages: list[held_out.Passage], lms: dict[str, CharLM], args: argparse.Namespace
+) -> None:
+    """How far estimates of two sizes are from each other."""
+    table = Table("passage", "JS distance, × 1e-4", "|ΔS|, 1e-3 bits a byte")
+    for passage in passages:
+        one, other = (
+            kept_estimate(
+                lms[passage.model], name_of(passage.model), passage.text, bundles, args.cache
+            )
+            for bundles in (args.bundles, args.against)
+        )
+        away = difference(one, other)
+        table.add_row(passage.name, f"{1e4 * away.js_distance:.3g}", f"{1e3 * away.bits:.3g}")
+    Console(width=100).print(table)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cache", type=Path, required=True, help="folder of the walks")
@@ -124,18 +144,24 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=held_out.MODELS, choices=held_out.MODELS)
     parser.add_argument("--bytes", type=int, default=held_out.SIZE, help="of each passage")
     parser.add_argument("--of", nargs="+", default=KINDS, choices=KINDS)
+    parser.add_argument("--only", nargs="+", help="passages, by the names in the tables")
+    parser.add_argument("--against", type=int, help="compare with estimates of so many bundles")
     args = parser.parse_args()
     lms = held_out.models(args.models)
     passages = held_out.held_out(lms, args.bytes) if "passages" in args.of else []
     if "embedded" in lms:
         lms[held_out.PEAKED] = held_out.peaked(lms["embedded"])
     passages += held_out.provocations(lms) if "provocations" in args.of else []
+    if args.only:
+        passages = [passage for passage in passages if passage.name in args.only]
     for passage in track(passages if args.bundles else [], f"{args.bundles} bundles"):
         name = name_of(passage.model)
         kept_estimate(lms[passage.model], name, passage.text, args.bundles, args.cache)
     for k in args.widths:
         for passage in track(passages, f"K={k}"):
             kept_beam(lms[passage.model], name_of(passage.model), passage.text, k, args.cache)
+    if args.against:
+        show(passages, lms, args)
 
 
 if __name__ == "__main__":

@@ -9,9 +9,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from charwise.coverings.bundles import Bundle
+from charwise.coverings.bundles import Bundle, next_byte_masses
 from charwise.coverings.reference import prefix_probability
-from charwise.coverings.stochastic_beam import inclusion, log_estimates, thinned
+from charwise.coverings.stochastic_beam import inclusion, log_estimates, thinned, walks
 from charwise.surprisal.audit import mean_of_logs
 from models import CLOSE, Case, Model, cases, examples, random_lm, table, two_ways
 from near import approx
@@ -29,6 +29,19 @@ def test_with_room_for_all_it_is_the_oracle(case: Case):
     truth = prefix_probability(case.text, case.model.p, case.model.vocabulary)
     found = estimates(case.model, case.text, 2, 400, seed=1)
     assert found == approx([truth, truth], **CLOSE)
+
+
+@given(cases())
+@examples(200)
+def test_on_the_way_it_knows_what_may_come_next(case: Case):
+    model, text, p = case.model, case.text, case.model.p
+    evaluated = model.evaluated()
+    steps = walks(evaluated, 0, text, 1, 400, np.random.default_rng(1))
+    for t, [bundles] in zip(range(len(text)), steps, strict=False):
+        masses, scale = next_byte_masses(evaluated, bundles)
+        for byte in {*text, *b"ab"}:
+            truth = prefix_probability(text[:t] + bytes([byte]), p, model.vocabulary)
+            assert masses[byte] * math.exp(scale) == approx(truth, **CLOSE)
 
 
 @given(cases(), st.integers(1, 3), st.integers(0, 2**32 - 1))

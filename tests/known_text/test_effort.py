@@ -144,6 +144,23 @@ def test_what_weighs_little_and_decides_is_kept_by_its_rank():
     assert by_rank == approx(truth, abs=1e-6)
 
 
+def test_with_a_tolerance_rank_counts_down_to_a_part_of_theta():
+    """Where a context was evaluated; the first at a position has its rank whatever its share."""
+    model = table([b"a", b"b", b"ab"], {(): [0.5, 0.2, 0.2, 0.1]}, order=1)
+    known = KnownText.of(b"ab", model.index)
+    canonical = model.vocabulary.encode_beginning(b"ab")
+    for tolerance, least in ((None, 0.0), (0.1, 0.05 * charwise.known_text.lattice._RANKED)):
+        effort = Effort(0.05, 0.1, tolerance=tolerance, width=100)
+        rounds = Rounds(model.evaluated(), 0, known, canonical, effort, through=True)
+        rounds.lattice.effort = effort
+        rounds.lattice.sum(stop=3)
+        rounds.lattice.wanted(stop=3)
+        there = [bool(here) for here in rounds.lattice.at]
+        assert there == [True, False, False]
+        assert rounds.lattice.floor[0] == approx(max(least, 1e-9))
+        assert rounds.lattice.floor[1] == approx(1e-9)
+
+
 @given(cases(), st.integers(1, 4))
 @examples(200)
 def test_floors_are_those_of_a_pass_over_all(case: Case, width: int):
