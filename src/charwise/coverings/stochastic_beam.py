@@ -65,10 +65,10 @@ def log_estimates(
     >>> np.exp(logs).round(9).tolist()  # nothing to prune: →p = 1/2 · 3/4
     [0.375, 0.375]
     """
-    *_, last = walks(evaluated, root, text, beams, k, rng, deepest=deepest)
-    if not text:
-        return np.zeros(beams)
-    return np.array([log_sum([bundle.log_p for bundle in bundles]) for bundles in last])
+    after: list[list[Bundle]] = []
+    for bundles in walks(evaluated, root, text, beams, k, rng, deepest=deepest):
+        after = bundles
+    return np.array([log_sum([bundle.log_p for bundle in beam]) for beam in after])
 
 
 def walks(
