@@ -81,8 +81,9 @@ def _keep(walk: Walk, path: Path) -> None:
 def kept_estimate(lm: CharLM, model: str, text: bytes, n: int, folder: Path | None) -> Walk:
     """What beams that prune at random say of a text: nothing is left out of it by rule.
 
-    The sum over a beam of any width is too low by all that it dropped, which adds up over a text:
-    of such beams (`charwise.coverings.stochastic_beam`) no byte is too low, only uncertain.
+    The sum over a beam of any width is too low by all that it dropped, which adds up over a text.
+    The sums of such beams (`charwise.coverings.stochastic_beam`) are unbiased, and what is said of
+    a byte is the ratio of two: uncertain, and without what is hardly ever drawn.
 
     Args:
         n: bundles kept after each byte, in `BEAMS` beams.

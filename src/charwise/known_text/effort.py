@@ -62,7 +62,8 @@ class Effort(NamedTuple):
             stay with the one θ.
         width: so many contexts are worth an evaluation at each position whatever their share, the
             heaviest of those that cover the text there, as a beam of this width keeps them. It
-            doubles where θ falls by `FINER`.
+            doubles where θ falls by `FINER`. With a tolerance that is not so of what weighs less
+            than θ / 5,000 where another context ends.
         variation: the tolerance of a next byte's distribution, as a total variation; None for the
             same number as the tolerance.
 
