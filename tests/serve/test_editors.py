@@ -50,13 +50,15 @@ def llama_vim(**changes: Any) -> dict[str, Any]:
     }
 
 
-def test_llama_vim_reads_the_answer(http: httpx.Client) -> None:
-    answer = http.post("/infill", json=llama_vim())
+def test_llama_vim_reads_the_answer(http: httpx.Client, running_server: Running) -> None:
+    answer = http.post("/infill", json=llama_vim(t_max_predict_ms=20_000))
     assert answer.status_code == 200
     assert '"content":"' in answer.text  # it looks for that, without a space
     found = answer.json()
     assert sorted(found) == sorted(llama_vim()["response_fields"])
-    assert found["content"].startswith("ir")
+    [expected] = running_server.lm.infill(LINES + LINE, "\n" + BELOW, max_new_bytes=24)
+    assert found["content"].startswith(expected.text)
+    assert len(expected.text) == 24
     assert found["truncated"] is False
     assert found["timings/predicted_n"] > 0
 
