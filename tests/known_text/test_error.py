@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -16,17 +15,10 @@ from charwise import CharLM, Effort
 from charwise.cli import complete, demo, infill, next_and_cover
 from charwise.cli.score import score as score_command
 from charwise.coverings.reference import prefix_probability
-from charwise.coverings.rows import EvaluatedRows
 from charwise.errors import SettingError
-from charwise.known_text.calls import evaluate
 from charwise.known_text.effort import effort_of, for_tolerance
 from charwise.known_text.estimate import byte_errors, faded
-from charwise.known_text.lattice import Lattice
-from charwise.known_text.ranges import KnownText
-from charwise.known_text.repeats import Repeats
-from charwise.known_text.respellings import occurrences, respellings
-from charwise.known_text.rounds import Rounds
-from models import MOST, Case, cases, examples, table
+from models import MOST, Case, cases, examples
 
 #: log →p of texts that repeat themselves, from `CharLM.covering`, or the widest beams.
 REPEATS = {
@@ -83,81 +75,6 @@ def test_the_error_of_the_next_byte_is_what_it_says(case: Case):
 # ---- what repeats -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("times", "places"), [(2, 1), (3, 1), (4, 2)])
-def test_what_repeats_is_tried_at_a_place_or_two_before_all(times: int, places: int):
-    """Of what occurs seldom, the way to the second place is paid for if the first is worth it."""
-    lm, between = charwise.load(), b" and then something else, "
-    text = between.join([b"frobnicate"] * times) + b"."
-    known, canonical = KnownText.of(text, lm.index), lm.vocabulary.encode(text)
-    evaluated = EvaluatedRows.of(lm.engine, lm.vocabulary.bos_ids)
-    rounds = Rounds(evaluated, 0, known, canonical, Effort(0.05, 0.1))
-    evaluate([(rounds, rounds.wants())])
-    rounds.lattice.sum(len(text) + 1)
-    found = respellings(text, canonical, lm.index)
-    repeats = Repeats(
-        found, canonical, lm.index, 0, len(text), 1e-6, 512, lambda depth, position: False
-    )
-    branches = repeats.branches(rounds.lattice)
-    sizes = [sum(map(lm.index.length, branch.tokens)) for branch in branches]
-    apart = len(b"frobnicate" + between)
-    assert branches
-    assert all(size <= (places - 1) * apart + len(b"frobnicate") for size in sizes)
-    assert (max(sizes) >= apart) == (places == 2)
-
-
-def trying(
-    text: bytes,
-    most: int = 512,
-    deepest: Callable[[int, int], bool] = lambda depth, position: False,
-) -> tuple[Repeats, Lattice]:
-    """What tries the other splits of a text, and the canonical tokens, all evaluated."""
-    model = table([b"a", b"b", b" ", b"ab", b"ba"], {(): [0.1, 0.2, 0.2, 0.2, 0.2, 0.1]})
-    known, canonical = KnownText.of(text, model.index), model.vocabulary.encode(text)
-    rounds = Rounds(model.evaluated(), 0, known, canonical, Effort(0.05, 0.1))
-    evaluate([(rounds, rounds.wants())])
-    rounds.lattice.sum(len(text) + 1)
-    found = respellings(text, canonical, model.index)
-    repeats = Repeats(found, canonical, model.index, 0, len(text), 1e-6, most, deepest)
-    return repeats, rounds.lattice
-
-
-@pytest.mark.parametrize(("most", "tried"), [(14, [b"ba", b"ab"]), (13, [b"ba"]), (6, [])])
-def test_the_likeliest_respelling_is_tried_first_while_there_is_room(most: int, tried: list[bytes]):
-    """[b a] is twice as likely as [a b], so it gets the room, though it comes later in the text."""
-    repeats, lattice = trying(b"ab ba " * 4, most)
-    tokens = {b"ba": [1, 0, 2, 3, 2, 1, 0], b"ab": [0, 1, 2, 4, 2, 0, 1]}  # to the second place
-    assert [branch.tokens for branch in repeats.branches(lattice)] == [tokens[t] for t in tried]
-    assert repeats.left == most - 7 * len(tried)
-    assert [one.stretch for one in repeats.untried] == [s for s in tokens if s not in tried]
-
-
-@pytest.mark.parametrize(("times", "untried"), [(4, {b"ab", b"ba"}), (3, set())])
-def test_a_respelling_that_leaves_no_room_in_the_window_is_not_tried(
-    times: int, untried: set[bytes]
-):
-    """It is asked how deep the last context is, and where; of what is seldom no doubt is left."""
-    asked = []
-    repeats, lattice = trying(b"ab ba " * times, deepest=lambda *at: bool(asked.append(at)) or True)
-    assert repeats.branches(lattice) == []
-    assert {one.stretch for one in repeats.untried} == untried
-    assert asked == ([(9, 11), (7, 8)] if times == 4 else [(4, 5), (2, 2)])
-    assert repeats.left == 512
-
-
-def test_what_there_was_no_room_to_try_is_doubted_from_its_second_place_on():
-    text = b"ab ba ab ba ab ba ab ba"  # the last place ends where the text does
-    repeats, lattice = trying(text, most=6)
-    assert repeats.branches(lattice) == []
-    surprisals = -np.diff(lattice.log_prefix)
-    expected = np.zeros(len(text))
-    for place in (6, 9, 12, 15, 18, 21):  # all but the first of b"ab" and of b"ba"
-        expected[place : place + 2] = 0.1 * surprisals[place : place + 2]
-    assert expected[21:].any()
-    for start in (0, 3):
-        doubts = repeats.doubts(start, lattice.log_prefix[start:])
-        assert doubts == pytest.approx(expected[start:])
-
-
 @pytest.mark.parametrize("text", REPEATS)
 @pytest.mark.parametrize("preset", ["fast", "default", "accurate"])
 def test_what_repeats_is_not_off_in_silence(text: str, preset: str):
@@ -187,17 +104,6 @@ def test_a_run_of_one_letter():
         for found in (nxt, typed.next()):
             off = np.abs(found.probs - exact).sum() / 2
             assert off <= max(0.02, 5 * found.error)
-
-
-def test_occurrences_and_their_other_splits():
-    model = table([b"a", b"b", b" ", b"ab", b"ba"], {(): [0.2, 0.1, 0.2, 0.2, 0.2, 0.1]})
-    text, canonical = b"ab ab abab", [3, 2, 3, 2, 3, 3]
-    starts = np.cumsum([0, *map(model.index.length, canonical)]).tolist()
-    assert occurrences(text, starts) == {b"ab": [(0, 1), (2, 3), (4, 5), (5, 6)]}
-    [found] = respellings(text, canonical, model.index)
-    assert found.stretch == b"ab"
-    assert [place.start for place in found.places] == [0, 3, 6, 8]
-    assert {place.tokens for place in found.places} == {(0, 1)}
 
 
 # ---- settings -----------------------------------------------------------------------------------

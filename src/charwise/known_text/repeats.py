@@ -1,7 +1,9 @@
 """Tries other ways to split what a text repeats, beside the rounds: see `respellings.py`.
 
 A respelling shows what it is worth only where it has come by several occurrences, so it is followed
-along all of its path, which is canonical elsewhere, whatever its share is on the way.
+along all of its path, which is as before elsewhere, whatever its share is on the way. What tells is
+its *gain*: by how much its path is more likely than the base path up to the same byte. Neither
+takes a sum over the lattice, so a path may run ahead of what is summed.
 """
 
 from __future__ import annotations
@@ -15,19 +17,27 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
-from charwise.known_text.lattice import Branch, Lattice, Vertex
+from charwise.known_text.lattice import Branch, Vertex
 from charwise.known_text.respellings import OFTEN, Place, Respelling
 from charwise.tokens.index import SortedVocabulary
 
-#: Most nats that a split gains on another at one occurrence.
+#: Least gain, in nats, with which a respelling is followed from its first place, and from there
+#: if it has many; and from later ones.
+_FIRST, _LATER = (-7.0, -10.0), -10.0
+
+#: A respelling may gain so much at each later place, in nats.
 _GAIN = 4.0
+
+#: How often the respellings are tried again, on a base path that was respelled.
+_SWEEPS = 6
 
 #: Where a respelling proved better, others that were not tried may, too: what was lent errs by
 #: so much more.
 RESPELLED = 3.0
 
-#: Share of the surprisal of what repeats that another split, which was not tried, may save.
-_DOUBT = 0.1
+#: Share of the surprisal of what repeats often that a split may save which was not followed to its
+#: end, for want of room, with this gain or more.
+_DOUBT, _DOUBTED = 0.1, -4.0
 
 
 @dataclass
@@ -35,26 +45,33 @@ class _Trial:
     """A respelling along a base path, and how far it has been evaluated."""
 
     respelling: Respelling
-    parent: Vertex  # on the base path, at the first place
-    places: tuple[Place, ...]
-    tokens: list[int]  # asked for so far, after `parent`
-    reached: int  # places that they go through
+    places: tuple[Place, ...]  # in the section
+    vertex: Vertex  # the last that is looked at; at first that before the first place
+    log_p: float = 0.0  # of the tokens up to there
+    ahead: tuple[int, ...] = ()  # tokens after it that were asked for
+    reached: int = -1  # places that all of these go through; 0: all of the first but its end
+    gain: float = 0.0
 
 
 class Repeats:
-    """Tries respellings of what a portion of the text repeats: at a place or two, then at all.
+    """Tries respellings of what a section of the text repeats: at one place, at two, then at all.
 
-    A base path, at first the canonical tokens, is respelled one stretch at a time. A respelling
-    that proves better than the base becomes the base, and the others are tried again on that.
+    A base path, at first the canonical tokens, is respelled one stretch at a time. The respelling
+    that proves best becomes the base, and the others are tried again on that.
 
     Args:
         found: the respellings of the whole text.
         tokens: the base path: tokens from the beginning of the text.
         index: their vocabulary.
-        begin, stop: the bytes in which places are taken.
-        theta: share that a respelling must be able to reach.
-        most: contexts to spend, at most.
+        begin, stop: the bytes of the section; the base path is evaluated up to its end.
+        most: contexts to spend on all of them, at most, before one is taken.
         too_deep: whether a context of so many tokens that ends there has no room to go on.
+
+    Attributes:
+        tokens: the base path as it is now, which later sections begin with.
+        untried: respellings for which there was no room.
+        adopted: whether a respelling became the base.
+        done: whether there is nothing left to try.
     """
 
     def __init__(
@@ -64,168 +81,91 @@ class Repeats:
         index: SortedVocabulary,
         begin: int,
         stop: int,
-        theta: float,
         most: int,
         too_deep: Callable[[int, int], bool],
     ) -> None:
         self.index = index
-        self._least = math.log(max(theta, 1e-300))
-        self.left = self._most = most
+        self._most = most
         self._too_deep = too_deep
-        self._stop = stop
+        self._begins, self._stop = begin, stop
+        self._found = [one for one in found if len(self._inside(one.places)) > 1]
+        self._trials: list[_Trial] | None = None
+        self._best: _Trial | None = None
+        self._sweeps = _SWEEPS
         self.untried: list[Respelling] = []
-        self._found = [
-            Respelling(one.stretch, places)
-            for one in found
-            for places in (tuple(p for p in one.places if begin <= p.start and p.stop <= stop),)
-            if len(places) > 1
-        ]
-        self._trials: list[_Trial] = []
-        self._sweeps = 4
+        self._left = most
         self.adopted = False
-        self._phase = "begin"
-        self.tokens, self.starts = tokens, self._edges(tokens)
+        self.done = not self._found
+        self._set_base(tokens)
 
-    def _edges(self, tokens: list[int]) -> list[int]:
-        """Where each token begins, and where the last ends."""
-        return list(accumulate(map(self.index.length, tokens), initial=0))
+    def _inside(self, places: Sequence[Place]) -> tuple[Place, ...]:
+        return tuple(p for p in places if self._begins <= p.start and p.stop <= self._stop)
 
-    def branches(self, lattice: Lattice) -> list[Branch]:
-        """What to evaluate next, after a pass."""
-        if not self._found:
-            return []
-        out, rest = list[Branch](), list[Branch]()
-        if self._phase == "some places":
-            going = [trial for trial in self._trials if trial.reached < len(trial.places)]
-            going.sort(key=lambda t: self._log_share_at(t, t.reached, lattice), reverse=True)
-            begun = [trial for trial in going if trial.reached == 1]
-            longer = [trial for trial in going if trial.reached > 1]
-            most = max(6, len(longer) // 2)
-            kept, dropped = [*begun, *longer[:most]], {id(trial) for trial in longer[most:]}
-            self._trials = [trial for trial in self._trials if id(trial) not in dropped]
-            out = [more for trial in kept if (more := self._more(trial, lattice))]
-            self._phase = "some places" if out else "all places"
-        if self._phase == "all places" and not out:
-            better = self._better(lattice) if self._sweeps else None
-            self._phase = "done" if better is None else "begin"
-            if better is not None:
-                self._adopt(better)
-                rest = self._rest(better)
-        if self._phase == "begin":
-            self._sweeps, self.left = self._sweeps - 1, self._most
-            out = rest + self._begin(lattice)
-            self._phase = "some places"
-        return out
+    def _set_base(self, tokens: list[int]) -> None:
+        self.tokens = tokens
+        self.starts = list(accumulate(map(self.index.length, tokens), initial=0))
+        # Vertices of the base path by position, and log p of its tokens up to there.
+        self._base: dict[int, tuple[Vertex, float]] = {}
+
+    def branches(self, root: Vertex) -> list[Branch]:
+        """What to evaluate next, nothing when all is done; the root is the context before the text.
+
+        What was asked for before has been evaluated.
+        """
+        while not self.done:
+            if self._trials is None:
+                self._walk(root)
+                self._trials, self._best, self._left = self._begin(), None, self._most
+            for trial in self._trials:
+                self._weigh(trial)
+            self._trials.sort(key=lambda trial: trial.gain, reverse=True)
+            asked = [(trial, more) for trial in self._trials if (more := self._more(trial))]
+            self._trials = [trial for trial, _ in asked]
+            if asked:
+                return [branch for _, branch in asked]
+            if self._best is None or not self._sweeps:
+                self.done = True
+                break
+            self._sweeps, self._trials = self._sweeps - 1, None
+            if rest := self._adopt(self._best):
+                return [rest]
+        return []
 
     def doubts(self, start: int, log_prefix: NDArray[np.float64]) -> NDArray[np.float64]:
         """Error to expect at each byte from `start` on for what there was no room to try."""
         errors = np.zeros(len(log_prefix) - 1)
         for one in self.untried:
             for place in one.places[1:]:
-                part = slice(place.start - start, place.stop - start)
+                part = slice(max(0, place.start - start), max(0, place.stop - start))
                 errors[part] = np.maximum(errors[part], -_DOUBT * np.diff(log_prefix)[part])
         return errors
 
-    def _begin(self, lattice: Lattice) -> list[Branch]:
-        """The first place of each respelling that may come to weigh something, or the first two."""
-        log_prefix, rated = lattice.log_prefix, []
-        path = self._vertices(lattice)
-        for one in self._found:
-            places = tuple(p for p in one.places if self._fits(p))
-            if len(places) < 2 or places[0].start not in path:
-                continue
-            parent = path[places[0].start]
-            log_rho = self._log_share(parent, places[0].tokens, lattice)
-            room = _fall(log_prefix, places[0].stop, places[-1].stop)
-            reach = log_rho + min(0.8 * room, _GAIN * (len(places) - 1))
-            if reach > self._least:
-                rated.append((reach, one, places, parent))
-        rated.sort(key=lambda row: row[0], reverse=True)
-        out, self._trials = [], []
-        for _, one, places, parent in rated:
-            # What occurs often may gain much from one place to the next; else the first tells.
-            reached = 2 if len(places) >= OFTEN else 1
-            tokens = self._respelled(places[:reached])
-            deep = self._too_deep(parent.depth + len(tokens), places[reached - 1].stop)
-            if len(tokens) > self.left or deep:
-                if len(places) >= OFTEN:
-                    self.untried.append(one)
-                continue
-            self.left -= len(tokens)
-            self._trials.append(_Trial(one, parent, places, tokens, reached))
-            out.append(Branch(parent, tokens))
-        return out
-
-    def _more(self, trial: _Trial, lattice: Lattice) -> Branch | None:
-        """Twice as many places of a respelling that may still come to weigh something."""
-        places, done = trial.places, trial.reached
-        share = self._log_share_at(trial, done, lattice)
-        if done == len(places):
-            return None
-        room = lattice.log_prefix[places[done - 1].stop] - lattice.log_prefix[places[-1].stop]
-        reach = share + min(0.8 * room, _GAIN * (len(places) - done))
-        if reach < self._least:
-            return None
-        trial.reached = min(len(places), 2 * done)
-        tokens = self._respelled(places[: trial.reached])[len(trial.tokens) :]
-        depth = trial.parent.depth + len(trial.tokens) + len(tokens)
-        deep = self._too_deep(depth, places[trial.reached - 1].stop)
-        if len(tokens) > self.left or deep:
-            if len(places) >= OFTEN:
-                self.untried.append(trial.respelling)
-            trial.reached = done
-            return None
-        self.left -= len(tokens)
-        parent = Branch(trial.parent, trial.tokens).after(len(trial.tokens)).parent
-        trial.tokens = trial.tokens + tokens
-        return Branch(parent, tokens)
-
-    def _better(self, lattice: Lattice) -> _Trial | None:
-        """The respelling that outweighs the base path most where both end."""
-        best, found = 0.0, None
-        path = self._vertices(lattice)
-        for trial in self._trials:
-            if trial.reached < len(trial.places):
-                continue
-            stop = trial.places[-1].stop
-            there = Branch(trial.parent, trial.tokens).after(len(trial.tokens)).parent
-            base = lattice.log_weight(path[stop]) if stop in path else -math.inf
-            gain = lattice.log_weight(there) - base
-            if gain > best:
-                best, found = gain, trial
-        return found
-
-    def _adopt(self, trial: _Trial) -> None:
-        """Make a respelled path the base."""
-        self.adopted = True
-        first = bisect_left(self.starts, trial.places[0].start)
-        last = bisect_left(self.starts, trial.places[-1].stop)
-        self.tokens = [*self.tokens[:first], *trial.tokens, *self.tokens[last:]]
-        self.starts = self._edges(self.tokens)
-
-    def _rest(self, trial: _Trial) -> list[Branch]:
-        """The base path from the end of a trial to the end of the portion."""
-        there = Branch(trial.parent, trial.tokens).after(len(trial.tokens)).parent
-        first = bisect_left(self.starts, there.position)
-        tokens = [
-            token
-            for token, end in zip(self.tokens[first:], self.starts[first + 1 :], strict=False)
-            if end <= self._stop
-        ]
-        ends = self.starts[first + 1 :]
-        while tokens and self._too_deep(there.depth + len(tokens), ends[len(tokens) - 1]):
-            tokens.pop()
-        return [Branch(there, tokens)] if tokens else []
-
-    def _vertices(self, lattice: Lattice) -> dict[int, Vertex]:
-        """The evaluated contexts of the base path, by position."""
-        vertex, found = lattice.root, {0: lattice.root}
+    def _walk(self, root: Vertex) -> None:
+        """Find the base path, as far as it is evaluated."""
+        vertex, log_p = root, 0.0
+        self._base = {0: (root, 0.0)}
         for token in self.tokens:
             if token not in vertex.children:
                 break
+            log_p += _log(vertex.mass(token))
             vertex = vertex.children[token]
-            found[vertex.position] = vertex
-        return found
+            self._base[vertex.position] = vertex, log_p
+
+    def _begin(self) -> list[_Trial]:
+        """The respellings whose first token is not out of the question."""
+        trials = []
+        for one in self._found:
+            places = tuple(place for place in self._inside(one.places) if self._fits(place))
+            if len(places) < 2 or places[0].start not in self._base:
+                continue
+            vertex, _ = self._base[places[0].start]
+            usual = self.tokens[bisect_left(self.starts, places[0].start)]
+            first = places[0].tokens[0]
+            share = 0.0 if first == usual else _log(vertex.mass(first)) - _log(vertex.mass(usual))
+            if share > _FIRST[len(places) >= OFTEN]:
+                trials.append(_Trial(one, places, vertex, gain=share))
+        self._found = [trial.respelling for trial in trials]
+        return trials
 
     def _fits(self, place: Place) -> bool:
         """Whether a place begins and ends with tokens of the base path, and differs from it."""
@@ -233,6 +173,55 @@ class Repeats:
         if last == len(self.starts) or self.starts[first] != place.start:
             return False
         return self.starts[last] == place.stop and tuple(self.tokens[first:last]) != place.tokens
+
+    def _more(self, trial: _Trial) -> Branch | None:
+        """What a respelling needs evaluated next: all of its first place, two, twice as many."""
+        places, done = trial.places, max(0, trial.reached)
+        spelled = places[0].tokens[:-1]  # all that the first place needs, if that is anything
+        if trial.reached < 0 and spelled:
+            trial.reached, tokens = 0, list(spelled)
+        else:
+            if trial.reached < 0:
+                trial.reached = 0
+                self._weigh(trial)
+            if done == len(places):
+                if trial.gain > (self._best.gain if self._best else 0.0):
+                    self._best = trial
+                return None
+            left = len(places) - max(1, done)
+            least = max(_LATER, -_GAIN * left) if done else _FIRST[len(places) >= OFTEN]
+            if trial.gain < least:
+                return None
+            trial.reached = min(len(places), max(2, 2 * done))
+            known = self._respelled(places[:done]) if done else spelled
+            tokens = self._respelled(places[: trial.reached])[len(known) :]
+        asked = self._ask(trial, tokens)
+        if asked is None and len(places) >= OFTEN and trial.gain > _DOUBTED:
+            self.untried.append(trial.respelling)
+        return asked
+
+    def _ask(self, trial: _Trial, tokens: Sequence[int]) -> Branch | None:
+        """Contexts after those of a trial, if there is room."""
+        stop = trial.vertex.position + sum(map(self.index.length, tokens))
+        deep = self._too_deep(trial.vertex.depth + len(tokens), stop)
+        if deep or len(tokens) > self._left:
+            return None
+        self._left -= len(tokens)
+        trial.ahead = tuple(tokens)
+        return Branch(trial.vertex, tokens)
+
+    def _weigh(self, trial: _Trial) -> None:
+        """The gain of a trial, now that what it asked for is evaluated."""
+        if trial.reached < 0:
+            return
+        for token in trial.ahead:
+            trial.log_p += _log(trial.vertex.mass(token))
+            trial.vertex = trial.vertex.children[token]
+        trial.ahead = ()
+        first, last = trial.places[0], trial.places[max(1, trial.reached) - 1]
+        end = 0.0 if trial.reached else _log(trial.vertex.mass(first.tokens[-1]))
+        base = self._base[last.stop][1] - self._base[first.start][1]
+        trial.gain = trial.log_p + end - base if math.isfinite(base) else -math.inf
 
     def _respelled(self, places: Sequence[Place]) -> list[int]:
         """The base path from the first of some places to the end of the last, respelled there."""
@@ -244,29 +233,22 @@ class Repeats:
             at = bisect_left(self.starts, place.stop)
         return out
 
-    def _log_share(self, vertex: Vertex, tokens: Sequence[int], lattice: Lattice) -> float:
-        """The share that tokens have after a vertex, up to the first that leaves what is known."""
-        log_weight = lattice.log_weight(vertex)
-        position = vertex.position
-        for token in tokens:
-            mass = vertex.mass(token)
-            if mass <= 0:
-                return -math.inf
-            log_weight += math.log(mass)
-            position += self.index.length(token)
-            if token not in vertex.children:
-                break
-            vertex = vertex.children[token]
-        return log_weight - float(lattice.log_prefix[position])
-
-    def _log_share_at(self, trial: _Trial, places: int, lattice: Lattice) -> float:
-        """The share of a respelling after some of its places."""
-        size = len(self._respelled(trial.places[:places]))
-        vertex = Branch(trial.parent, trial.tokens).after(size).parent
-        return lattice.log_weight(vertex) - float(lattice.log_prefix[vertex.position])
+    def _adopt(self, trial: _Trial) -> Branch | None:
+        """Make a respelled path the base, here and in what comes later; returns its rest here."""
+        self.adopted = True
+        later = [p for p in trial.respelling.places if p.start >= self._stop and self._fits(p)]
+        places = [*trial.places, *later]
+        first = bisect_left(self.starts, places[0].start)
+        last = bisect_left(self.starts, places[-1].stop)
+        self._set_base([*self.tokens[:first], *self._respelled(places), *self.tokens[last:]])
+        first = bisect_left(self.starts, trial.vertex.position)
+        last = bisect_left(self.starts, self._stop + 1) - 1
+        while last > first and self._too_deep(
+            trial.vertex.depth + last - first, self.starts[last]
+        ):
+            last -= 1
+        return Branch(trial.vertex, self.tokens[first:last]) if last > first else None
 
 
-def _fall(log_prefix: NDArray[np.float64], start: int, stop: int) -> float:
-    """By how much the prefix probability falls between two positions; inf to what is not known."""
-    before, after = float(log_prefix[start]), float(log_prefix[stop])
-    return before - after if math.isfinite(after) else math.inf
+def _log(mass: float) -> float:
+    return math.log(mass) if mass > 0 else -math.inf

@@ -3,12 +3,16 @@
 A model that sees a word a second time expects it in the tokens in which it came first. So a
 tokenization that splits a word in its own way gains on the canonical one at each occurrence, if it
 splits it so every time, and an alternative that is tried once does not show it. A *respelling* is
-such a path: one stretch split in one other way wherever it occurs, and all else as before.
+such a path: one stretch split in one other way wherever it occurs, and all else as before. It is
+one of bytes: what comes before and after it in the tokens that hold it may differ. Runs of one
+byte, as indentation is, are respelled whatever their lengths are: all in tokens of one size.
 `repeats.py` tries them.
 """
 
 from __future__ import annotations
 
+import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import combinations, pairwise
 from typing import NamedTuple
@@ -16,11 +20,18 @@ from typing import NamedTuple
 from charwise.errors import TokenizationError
 from charwise.tokens.index import SortedVocabulary
 
-#: Longest word that is taken as a whole, in bytes.
-_LONGEST = 24
+#: Longest word that is taken as a whole, and shortest that is found at the beginning of another,
+#: in bytes.
+_LONGEST, _STEM = 24, 4
 
 #: What occurs so many times is split in many ways, not only in those that are near the canonical.
 OFTEN = 4
+
+#: Runs of one byte are spelled in tokens of so many.
+_UNITS = (1, 2, 3, 4)
+
+_WORD = re.compile(rb"[0-9A-Za-z\x80-\xff]+")
+_RUN = re.compile(rb"([^0-9A-Za-z\x80-\xff])\1+", re.DOTALL)
 
 
 class Place(NamedTuple):
@@ -46,6 +57,19 @@ class Respelling(NamedTuple):
     places: tuple[Place, ...]
 
 
+class Span(NamedTuple):
+    """Where a stretch occurs, in bytes, and the canonical tokens [first, last) that hold it.
+
+    >>> Span(start=1, stop=4, first=0, last=2).last
+    2
+    """
+
+    start: int
+    stop: int
+    first: int
+    last: int
+
+
 def respellings(text: bytes, canonical: Sequence[int], index: SortedVocabulary) -> list[Respelling]:
     """All ways to split what occurs again otherwise, one change of the canonical tokens each.
 
@@ -58,12 +82,11 @@ def respellings(text: bytes, canonical: Sequence[int], index: SortedVocabulary) 
     starts = [0]
     for token in canonical:
         starts.append(starts[-1] + index.length(token))
-    found = []
+    text = text[: starts[-1]]  # there may be no canonical tokens for all of it
+    ways: list[tuple[bytes, list[tuple[Span, tuple[int, ...]]]]] = []
     for stretch, spans in occurrences(text, starts).items():
         splits = dict.fromkeys(
-            tuple(end - (stop - len(stretch)) for end in starts[first + 1 : last])
-            for first, last in spans
-            for stop in (starts[last],)
+            tuple(at - span.start for at in starts[span.first + 1 : span.last]) for span in spans
         )
         others = [*splits, *_other_cuts(stretch, list(splits), index)]
         if len(spans) >= OFTEN:
@@ -71,55 +94,72 @@ def respellings(text: bytes, canonical: Sequence[int], index: SortedVocabulary) 
             most = len(inner) if len(inner) < 6 else 2
             others += [cuts for k in range(most + 1) for cuts in combinations(inner, k)]
             others.append(tuple(inner))
-        for cuts in dict.fromkeys(others):
-            places = []
-            for first, last in spans:
-                whole = text[starts[first] : starts[last]]
-                tokens = _tokens(whole, len(whole) - len(stretch), cuts, index)
-                if tokens and tokens != tuple(canonical[first:last]):
-                    places.append(Place(starts[first], starts[last], tokens))
-            if len(places) > 1:
-                found.append(Respelling(stretch, tuple(places)))
-    return found
+        ways += [(stretch, [(span, cuts) for span in spans]) for cuts in dict.fromkeys(others)]
+    for byte, spans in runs(text, starts).items():
+        for size in _UNITS:
+            tiled = [(span, tuple(range(size, span.stop - span.start, size))) for span in spans]
+            ways.append((byte * size, tiled))
+    found = {}
+    for stretch, way in ways:
+        places = []
+        for span, cuts in way:
+            begin, end = starts[span.first], starts[span.last]
+            tokens = _tokens(text[begin:end], span.start - begin, span.stop - begin, cuts, index)
+            if tokens and tokens != tuple(canonical[span.first : span.last]):
+                places.append(Place(begin, end, tokens))
+        if len(places) > 1:
+            found[tuple(places)] = Respelling(stretch, tuple(places))
+    return list(found.values())
 
 
-def occurrences(text: bytes, starts: Sequence[int]) -> dict[bytes, list[tuple[int, int]]]:
-    """What occurs twice or more: words, and tokens inside longer words, without a leading space.
+def occurrences(text: bytes, starts: Sequence[int]) -> dict[bytes, list[Span]]:
+    """What occurs twice or more: words, also at the beginning of longer ones; tokens inside longer
+    words; and tokens that are not only letters and digits, without a space before them.
 
     Args:
         text: σ.
         starts: where its canonical tokens begin, and where the last ends.
 
-    Returns:
-        For each stretch the canonical tokens, first and last, of its occurrences.
-
     >>> occurrences(b"ab ab", [0, 2, 5])
-    {b'ab': [(0, 1), (1, 2)]}
+    {b'ab': [Span(start=0, stop=2, first=0, last=1), Span(start=3, stop=5, first=1, last=2)]}
     """
-    found: dict[bytes, list[tuple[int, int]]] = {}
-    for first, last in _words(text, starts):
-        word = text[starts[first] : starts[last]].removeprefix(b" ")
-        if 1 < len(word) <= _LONGEST:
-            found.setdefault(word, []).append((first, last))
-        if last - first > 1:
-            for n in range(first, last):
-                part = text[starts[n] : starts[n + 1]].removeprefix(b" ")
-                if len(part) > 1:
-                    found.setdefault(part, []).append((n, n + 1))
+    parts = list[tuple[int, int]]()
+    words = [word.span() for word in _WORD.finditer(text)]
+    stems = {text[start:stop] for start, stop in words if _STEM <= stop - start <= _LONGEST}
+    for start, stop in words:
+        longest = min(stop, start + _LONGEST)
+        parts += [(start, end) for end in range(start + _STEM, longest) if text[start:end] in stems]
+        parts += [(start, stop)] * (stop - start <= _LONGEST)
+        inside = starts[bisect_right(starts, start) : bisect_left(starts, stop)]
+        parts += pairwise([start, *inside, stop]) if inside else []
+    for start, stop in pairwise(starts):
+        token = text[start:stop].removeprefix(b" ")
+        if not _WORD.fullmatch(token) and not _RUN.fullmatch(token):
+            parts.append((stop - len(token), stop))
+    found: dict[bytes, list[Span]] = {}
+    for start, stop in sorted(set(parts)):
+        if stop - start > 1:
+            _add(found.setdefault(text[start:stop], []), start, stop, starts)
     return {stretch: spans for stretch, spans in found.items() if len(spans) > 1}
 
 
-def _words(text: bytes, starts: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Runs of tokens that only letters and digits join."""
-    first = 0
-    for n, start in enumerate(starts[1:], start=1):
-        if n == len(starts) - 1 or not (_inside(text[start]) and _inside(text[start - 1])):
-            yield first, n
-            first = n
+def runs(text: bytes, starts: Sequence[int]) -> dict[bytes, list[Span]]:
+    """Where a byte that is no letter or digit stands twice or more in a row: two such runs or more.
+
+    >>> runs(b"  a   b", [0, 2, 3, 6, 7])
+    {b' ': [Span(start=0, stop=2, first=0, last=1), Span(start=3, stop=6, first=2, last=3)]}
+    """
+    found: dict[bytes, list[Span]] = {}
+    for run in _RUN.finditer(text):
+        _add(found.setdefault(run[1], []), run.start(), run.end(), starts)
+    return {byte: spans for byte, spans in found.items() if len(spans) > 1}
 
 
-def _inside(byte: int) -> bool:
-    return byte >= 0x80 or chr(byte).isalnum()
+def _add(spans: list[Span], start: int, stop: int, starts: Sequence[int]) -> None:
+    """One more occurrence, if its tokens are not those of the one before."""
+    first, last = bisect_right(starts, start) - 1, bisect_left(starts, stop)
+    if not spans or spans[-1].last <= first:
+        spans.append(Span(start, stop, first, last))
 
 
 def _other_cuts(
@@ -128,8 +168,9 @@ def _other_cuts(
     """One token of a split made shorter or longer, and what follows split canonically."""
     for cuts in splits:
         for n, (begin, end) in enumerate(pairwise([0, *cuts, len(stretch)])):
-            for token in index.prefixes(stretch[begin:]):
-                size = index.length(token)
+            # What comes before the first token may be a part of it: then any size is possible.
+            sizes = map(index.length, index.prefixes(stretch[begin:]))
+            for size in range(1, len(stretch)) if not begin else sizes:
                 first, at = stretch[begin : begin + size], begin + size
                 if at == end:
                     continue
@@ -157,14 +198,27 @@ def _joined(
 
 
 def _tokens(
-    whole: bytes, lead: int, cuts: Sequence[int], index: SortedVocabulary
+    whole: bytes, start: int, stop: int, cuts: Sequence[int], index: SortedVocabulary
 ) -> tuple[int, ...]:
-    """The tokens of a stretch, after `lead` bytes, cut so; none if one is no token."""
-    edges = [0, *(lead + cut for cut in cuts), len(whole)]
-    tokens = []
+    """The tokens of some bytes, where those from `start` to `stop` are cut so; none if one is none.
+
+    What is before and after goes with the first and last token, or where there is no such token
+    has its own.
+    """
+    edges = [0, *(start + cut for cut in cuts), len(whole)]
+    tokens = list[int]()
     for begin, end in pairwise(edges):
         lo, hi = index.twins(whole[begin:end])
-        if lo == hi:
+        if lo < hi:
+            tokens.append(int(index.ids[lo]))
+            continue
+        lead = start if begin == 0 < start < end else begin
+        trail = stop if lead < stop < end else end
+        if (lead, trail) == (begin, end):
             return ()
-        tokens.append(int(index.ids[lo]))
+        for a, b in ((begin, lead), (lead, trail), (trail, end)):
+            lo, hi = index.twins(whole[a:b])
+            if a < b and lo == hi:
+                return ()
+            tokens += index.ids[lo : lo + 1].tolist() if a < b else []
     return tuple(tokens)

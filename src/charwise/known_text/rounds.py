@@ -37,8 +37,9 @@ LEAST, CONTEXTS = 16, 320
 #: Canonical tokens of the first portion: how hard the text is, is not known yet.
 _FIRST = 32
 
-#: What repeats is respelled where that may reach this share, or θ.
-_REACH = 0.05
+#: Canonical tokens of a section, in which other ways to split what repeats are tried, and contexts
+#: to spend on each of them, or on a short section.
+_SECTION, _RESPELLING, _SHORT = 256, 3, 128
 
 #: With a tolerance, all contexts are evaluated where there are so few.
 _FEW = 64
@@ -133,8 +134,10 @@ class Rounds:
         self._watch = watch
         self._set_path(canonical)
         self._ends = self._starts[1:]  # of the canonical tokens
+        # Other ways to split what repeats, and those that are tried in the section up to a byte.
         self._respellings: list[Respelling] | None = None
         self._repeats: Repeats | None = None
+        self._section = 0
         self.limited = self._respelled = False
         [vertex] = self._vertices([_Context(root, 0, None, 0)])
         self.lattice = Lattice(known, vertex, effort, through)
@@ -180,11 +183,33 @@ class Rounds:
 
         That is its canonical tokens.
         """
+        path = self._enter(done) if self._starts[done] >= self._section else []
         portion = self.portion(done, self._size)
-        self._begun, self._taken, self._before = self.contexts, 1, None
-        self._at_most = self.contexts + self._most(portion)
+        path = path or self.path(portion)
+        size = sum(len(branch.tokens) for branch in path)
+        self._begun, self._taken, self._before = self.contexts + size, 1, None
+        self._at_most = self._begun + self._most(portion)
         self._take(self._effort.steps[0])
-        return portion, self.path(portion)
+        return portion, path
+
+    def _enter(self, done: int) -> list[Branch]:
+        """Enter the section after so many canonical tokens, in which respellings are tried."""
+        section = self.portion(done, _SECTION)
+        self._section = section.stop
+        if self._effort.lends:
+            if self._respellings is None:
+                index = self.evaluated.index
+                self._respellings = respellings(self.known.text, self.canonical, index)
+            self._repeats = Repeats(
+                self._respellings,
+                list(self.canonical),
+                self.evaluated.index,
+                self._starts[done],
+                min(section.stop, len(self.known.text) - (not self.through)),
+                max(_SHORT, _RESPELLING * (section.tokens - done)),
+                self._too_deep,
+            )
+        return self.path(section)
 
     def _finish(self, portion: Portion) -> int:
         """Let go of all that only a portion needed; returns how many canonical tokens are done."""
@@ -192,14 +217,13 @@ class Rounds:
         if not self.evaluated.retain:
             self.evaluated.keep([vertex.node for vertex in kept])
         # Where a portion brings many contexts, the next one is shorter.
-        brought = max(1, self.contexts - self._begun)
+        brought = max(LEAST, self.contexts - self._begun)
         self._size = max(LEAST, min(PORTION, CONTEXTS * self._size // brought))
         return bisect_left(self._starts, portion.stop)
 
     def _take(self, theta: float) -> None:
         self._theta, self._in_step = theta, 0
         self.effort = self.lattice.effort = self._effort.at(theta)
-        self._repeats = None
 
     def _most(self, portion: Portion) -> int:
         """Contexts to spend on a portion, at most, with a tolerance."""
@@ -215,8 +239,10 @@ class Rounds:
             beginning = _BEGINNING if self._watch is None else _BEGINNING_AT_CURSOR
             most = beginning if self._before is None else _STEP
             busy = self._in_step < most or self._effort.tolerance is None
-            if busy and self._taken < self._effort.rounds and self.contexts < self._at_most:
-                branches = [*self._respell(portion), *self.plan(self.lattice.wanted(portion.stop))]
+            if self._taken < self._effort.rounds and self.contexts < self._at_most:
+                branches = self._respell()
+                if busy:
+                    branches += self.plan(self.lattice.wanted(portion.stop))
                 if branches:
                     self._taken, self._in_step = self._taken + 1, self._in_step + 1
                     return branches
@@ -256,29 +282,15 @@ class Rounds:
         self._take(max(last, theta / FINER))
         return True
 
-    def _respell(self, portion: Portion) -> list[Branch]:
-        """Respellings of what the portion repeats."""
-        if not self.effort.lends:
+    def _respell(self) -> list[Branch]:
+        """Respellings of what the section repeats."""
+        if self._repeats is None or self._repeats.done:
             return []
-        index = self.evaluated.index
-        if self._respellings is None:
-            self._respellings = respellings(self.known.text, self.canonical, index)
-        if self._repeats is None:
-            begin = self.lattice.frozen
-            size = sum(begin <= start < portion.stop for start in self._starts)
-            self._repeats = Repeats(
-                self._respellings,
-                list(self.canonical),
-                index,
-                begin,
-                min(portion.stop, len(self.known.text) - (not self.through)),
-                min(_REACH, self.effort.theta),
-                max(512, size),
-                self._too_deep,
-            )
-        found = self._repeats.branches(self.lattice)
-        if self._repeats.tokens != self.canonical:
+        found = self._repeats.branches(self.lattice.root)
+        if self._repeats.tokens is not self.canonical:
             self._set_path(self._repeats.tokens)
+        size = sum(len(branch.tokens) for branch in found)
+        self._begun, self._at_most = self._begun + size, self._at_most + size
         return found
 
     @property
@@ -294,6 +306,8 @@ class Rounds:
     def portion(self, finished: int, size: int) -> Portion:
         """The portion after `finished` canonical tokens: `size` more, or all that is left."""
         tokens = finished + size
+        if self._starts[finished] < self._section:
+            tokens = min(tokens, bisect_left(self._starts, self._section))
         if tokens >= len(self.canonical):
             return Portion(len(self.canonical), len(self.known.text) + 1)
         return Portion(tokens, self._starts[tokens])

@@ -1,0 +1,194 @@
+"""What repeats: which stretches are found, how they are split otherwise, and what is tried when."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import charwise
+from charwise import CharLM, Effort
+from charwise.coverings.rows import EvaluatedRows
+from charwise.known_text.calls import evaluate
+from charwise.known_text.lattice import Branch
+from charwise.known_text.ranges import KnownText
+from charwise.known_text.repeats import Repeats
+from charwise.known_text.respellings import occurrences, respellings
+from charwise.known_text.rounds import Rounds
+from models import Model, table
+
+# ---- what is found ------------------------------------------------------------------------------
+
+
+def starts_of(model: Model, canonical: list[int]) -> list[int]:
+    return np.cumsum([0, *map(model.index.length, canonical)]).tolist()
+
+
+def test_occurrences_and_their_other_splits():
+    model = table([b"a", b"b", b" ", b"ab", b"ba"], {(): [0.2, 0.1, 0.2, 0.2, 0.2, 0.1]})
+    text, canonical = b"ab ab abab", [3, 2, 3, 2, 3, 3]
+    found = occurrences(text, starts_of(model, canonical))
+    assert {stretch: [span[:2] for span in spans] for stretch, spans in found.items()} == {
+        b"ab": [(0, 2), (3, 5), (6, 8), (8, 10)]
+    }
+    [respelled] = respellings(text, canonical, model.index)
+    assert respelled.stretch == b"ab"
+    assert [place.start for place in respelled.places] == [0, 3, 6, 8]
+    assert {place.tokens for place in respelled.places} == {(0, 1)}
+
+
+def test_a_word_is_found_in_other_tokens_and_at_the_beginning_of_another_word():
+    tokens = [b"abcd", b" abcd", b"(abcd", b"_abcde", b"ab", b" ab", b"_ab", b"cd", b"e", b"(", b"f"]
+    model = table(tokens, {(): [1 / 12] * 12})
+    text, canonical = b"abcd abcd(abcd_abcde", [0, 1, 2, 3]
+    found = {one.stretch: one.places for one in respellings(text, canonical, model.index)}
+    assert [place.tokens for place in found[b"abcd"]] == [(4, 7), (5, 7), (9, 4, 7), (6, 7, 8)]
+    assert [(place.start, place.stop) for place in found[b"abcd"]] == [
+        (0, 4), (4, 9), (9, 14), (14, 20),
+    ]  # fmt: skip
+
+
+def test_runs_are_respelled_whatever_their_lengths_are():
+    model = table([b" ", b"  ", b"   ", b"a"], {(): [0.2] * 5})
+    text, canonical = b"  a   a a", [1, 3, 2, 3, 0, 3]
+    found = {one.stretch: one.places for one in respellings(text, canonical, model.index)}
+    assert [place.tokens for place in found[b" "]] == [(0, 0), (0, 0, 0)]
+    assert b"  " not in found  # the first is spelled so canonically: one place is left
+
+
+def test_text_after_the_last_canonical_token_is_left_alone():
+    model = table([b"a", b"b", b"ab"], {(): [0.25] * 4})
+    assert [one.stretch for one in respellings(b"ab!ab?", [2], model.index)] == []
+
+
+# ---- what is tried ------------------------------------------------------------------------------
+
+
+def begun(lm: CharLM, text: bytes) -> Rounds:
+    """Rounds whose canonical tokens are evaluated, and summed over."""
+    known, canonical = KnownText.of(text, lm.index), lm.vocabulary.encode(text)
+    evaluated = EvaluatedRows.of(lm.engine, lm.vocabulary.bos_ids)
+    rounds = Rounds(evaluated, 0, known, canonical, Effort(0.05, 0.1))
+    evaluate([(rounds, rounds.wants())])
+    rounds.lattice.sum(len(text) + 1)
+    return rounds
+
+
+def tried(rounds: Rounds, repeats: Repeats) -> list[list[Branch]]:
+    """All that is tried, call by call."""
+    calls = []
+    while branches := repeats.branches(rounds.lattice.root):
+        calls.append(branches)
+        evaluate([(rounds, branches)])
+    return calls
+
+
+def room(depth: int, position: int) -> bool:
+    return False
+
+
+def test_what_repeats_is_tried_at_one_place_then_at_two_then_at_all():
+    """The way to the second place is paid for where the first is worth it, and so on."""
+    lm, between = charwise.load(), b" and then something else, "
+    text = between.join([b"frobnicate"] * 5) + b"."
+    rounds = begun(lm, text)
+    found = respellings(text, rounds.canonical, lm.index)
+    repeats = Repeats(found, list(rounds.canonical), lm.index, 0, len(text), 10**6, room)
+    apart = len(b"frobnicate" + between)
+    sizes = [
+        [sum(map(lm.index.length, branch.tokens)) for branch in call]
+        for call in tried(rounds, repeats)
+    ]
+    assert max(sizes[0]) <= len(b"frobnicate")
+    assert len(sizes[1]) < len(sizes[0])
+    assert apart < max(sizes[1]) <= apart + len(b"frobnicate")
+    assert max(sizes[2]) == 2 * apart
+    assert repeats.done
+
+
+def test_a_gain_is_by_how_much_a_path_is_likelier():
+    """Against the sums of the tokens' log-probabilities; the likelier path becomes the base."""
+    lm = charwise.load()
+    text = b"frobnicate " * 5
+    rounds = begun(lm, text)
+    canonical = list(rounds.canonical)
+    found = respellings(text, canonical, lm.index)
+    repeats = Repeats(found, canonical, lm.index, 0, len(text), 10**6, room)
+    tried(rounds, repeats)
+
+    def log_p(tokens: list[int]) -> float:
+        vertex, total = rounds.lattice.root, 0.0
+        for token in tokens[:-1]:
+            total += math.log(vertex.mass(token))
+            vertex = vertex.children[token]
+        return total
+
+    assert repeats.adopted
+    assert lm.vocabulary.decode(repeats.tokens) == text
+    assert log_p(repeats.tokens) > log_p(canonical) + 1
+
+
+def trying(
+    text: bytes, most: int = 512, deepest: Callable[[int, int], bool] = room
+) -> tuple[Repeats, Rounds]:
+    """What tries the other splits of a text, and the canonical tokens, all evaluated."""
+    model = table([b"a", b"b", b" ", b"ab", b"ba"], {(): [0.1, 0.2, 0.2, 0.25, 0.15, 0.1]})
+    known, canonical = KnownText.of(text, model.index), model.vocabulary.encode(text)
+    rounds = Rounds(model.evaluated(), 0, known, canonical, Effort(0.05, 0.1))
+    evaluate([(rounds, rounds.wants())])
+    rounds.lattice.sum(len(text) + 1)
+    found = respellings(text, canonical, model.index)
+    repeats = Repeats(found, list(canonical), model.index, 0, len(text), most, deepest)
+    return repeats, rounds
+
+
+@pytest.mark.parametrize(("most", "followed"), [(14, [b"ba", b"ab"]), (13, [b"ba"]), (2, [])])
+def test_the_likeliest_respelling_goes_first_while_there_is_room(most: int, followed: list[bytes]):
+    """[b a] loses less to [ba] than [a b] does to [ab], so it gets the room, though it comes later in the text."""
+    repeats, rounds = trying(b"ab ba " * 4, most)
+    ways = {b"ba": [1, 0, 2, 3, 2, 1, 0], b"ab": [0, 1, 2, 4, 2, 0, 1]}  # to the second place
+    calls = tried(rounds, repeats)
+    assert [list(branch.tokens) for branch in calls[0]] == [ways[t][:1] for t in (b"ba", b"ab")]
+    asked = [list(branch.tokens) for call in calls[1:2] for branch in call]
+    assert asked == [ways[stretch][1:] for stretch in followed]
+
+
+@pytest.mark.parametrize(("times", "untried"), [(4, {b"ab", b"ba"}), (3, set())])
+def test_a_respelling_that_leaves_no_room_in_the_window_is_not_tried(
+    times: int, untried: set[bytes]
+):
+    """It is asked how deep the last context is, and where; of what is seldom no doubt is left."""
+    asked = []
+    repeats, rounds = trying(b"ab ba " * times, deepest=lambda *at: bool(asked.append(at)) or True)
+    assert tried(rounds, repeats) == []
+    assert {one.stretch for one in repeats.untried} == untried
+    assert asked == [(3, 4), (1, 1)]
+
+
+def test_what_there_was_no_room_to_try_is_doubted_from_its_second_place_on():
+    text = b"ab ba ab ba ab ba ab ba"  # the last place ends where the text does
+    repeats, rounds = trying(text, most=2)
+    tried(rounds, repeats)
+    log_prefix = rounds.lattice.log_prefix
+    surprisals = -np.diff(log_prefix)
+    expected = np.zeros(len(text))
+    for place in (6, 9, 12, 15, 18, 21):  # all but the first of b"ab" and of b"ba"
+        expected[place : place + 2] = 0.1 * surprisals[place : place + 2]
+    assert expected[21:].any()
+    for start in (0, 3, 7):
+        doubts = repeats.doubts(start, log_prefix[start:])
+        assert doubts == pytest.approx(expected[start:])
+    assert repeats.doubts(0, log_prefix[:9]) == pytest.approx(expected[:8])
+
+
+def test_what_repeats_in_a_later_portion_is_tried_where_it_first_comes():
+    """The way to the second place is longer than the first portion."""
+    lm = charwise.load()
+    text = b"group of that age group, " + b"x = list(range(y))\n" * 6 + b"of that age group"
+    rounds = begun(lm, text)
+    assert rounds.portion(0, 32).stop < text.rindex(b"age")
+    wants = rounds.wants()
+    spelled = {lm.vocabulary.decode(branch.tokens) for branch in wants}
+    assert any(b"age"[:2] in spelling or b"ge" in spelling for spelling in spelled)
