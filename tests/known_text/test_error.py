@@ -18,6 +18,7 @@ from charwise.coverings.reference import prefix_probability
 from charwise.errors import SettingError
 from charwise.known_text.effort import effort_of, for_tolerance
 from charwise.known_text.estimate import byte_errors, faded
+from charwise.known_text.ranges import KnownText
 from models import MOST, Case, cases, examples
 
 #: log →p of texts that repeat themselves, from `CharLM.covering`, or the widest beams.

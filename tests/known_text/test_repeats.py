@@ -40,8 +40,8 @@ def test_occurrences_and_their_other_splits():
 
 
 def test_a_word_is_found_in_other_tokens_and_at_the_beginning_of_another_word():
-    tokens = [b"abcd", b" abcd", b"(abcd", b"_abcde", b"ab", b" ab", b"_ab", b"cd", b"e", b"(", b"f"]
-    model = table(tokens, {(): [1 / 12] * 12})
+    whole, parts = [b"abcd", b" abcd", b"(abcd", b"_abcde"], [b"ab", b" ab", b"_ab", b"cd", b"e"]
+    model = table([*whole, *parts, b"(", b"f"], {(): [1 / 12] * 12})
     text, canonical = b"abcd abcd(abcd_abcde", [0, 1, 2, 3]
     found = {one.stretch: one.places for one in respellings(text, canonical, model.index)}
     assert [place.tokens for place in found[b"abcd"]] == [(4, 7), (5, 7), (9, 4, 7), (6, 7, 8)]
@@ -146,7 +146,7 @@ def trying(
 
 @pytest.mark.parametrize(("most", "followed"), [(14, [b"ba", b"ab"]), (13, [b"ba"]), (2, [])])
 def test_the_likeliest_respelling_goes_first_while_there_is_room(most: int, followed: list[bytes]):
-    """[b a] loses less to [ba] than [a b] does to [ab], so it gets the room, though it comes later in the text."""
+    """[b a] loses less to [ba] than [a b] to [ab]: it gets the room, though it comes later."""
     repeats, rounds = trying(b"ab ba " * 4, most)
     ways = {b"ba": [1, 0, 2, 3, 2, 1, 0], b"ab": [0, 1, 2, 4, 2, 0, 1]}  # to the second place
     calls = tried(rounds, repeats)

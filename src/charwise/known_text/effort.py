@@ -154,12 +154,12 @@ def for_tolerance(tolerance: float, variation: float | None = None) -> Effort:
         SettingError: for what is no positive number.
 
     >>> for_tolerance(0.02).tolerance, for_tolerance(0.02).width
-    (0.02, 4)
+    (0.02, 6)
     """
     _check_tolerance(tolerance)
     tolerance = _float(tolerance)
     theta = min(1.0, max(1e-6, 2.5 * tolerance))
-    width = max(2, round(4 * wider(0.05 / theta)))
+    width = max(2, round(6 * wider(0.05 / theta)))
     return Effort(theta, LENDING, 16, 1000, theta / 50, tolerance, width, variation)
 
 
@@ -184,7 +184,7 @@ def _check_tolerance(tolerance: float) -> None:
 PRESETS = {
     "fast": for_tolerance(0.2, variation=0.05),
     "default": for_tolerance(0.1, variation=0.02),
-    "accurate": for_tolerance(0.01, variation=0.005),
+    "accurate": for_tolerance(0.02, variation=0.005),
     # Every token string; exponential in the length of the text. For short texts and tiny models.
     "exact": Effort(theta=0.0, gamma=1.0, lookahead=0),
 }

@@ -13,16 +13,16 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 #: What a step changed says how much the next ones would: about as much together.
-CHANGED = 0.4
+CHANGED = 0.3
 
 #: What was lent errs by so much of its share, spread over the bytes that follow.
-LENT, FADING = 1.0, 0.7
+LENT, FADING = 0.5, 0.7
 
 #: The same of what was left out, which goes on at once.
 MISSING = 1.0
 
 #: Where a limit ended a step, this share of a byte's surprisal may be off, beside all that.
-LIMITED = 0.05
+LIMITED = 0.02
 
 
 def byte_errors(before: Floats | None, after: Floats, lent: Floats, missing: Floats) -> Floats:
@@ -39,7 +39,7 @@ def byte_errors(before: Floats | None, after: Floats, lent: Floats, missing: Flo
 
     >>> logs = np.array([0.0, -1.0, -2.0])
     >>> byte_errors(logs, logs - [0, 0, 0.01], np.zeros(3), np.zeros(3)).round(4).tolist()
-    [0.0, 0.004]
+    [0.0, 0.003]
     """
     with np.errstate(invalid="ignore"):
         surprisal = np.nan_to_num(-np.diff(after), nan=0.0, posinf=0.0)

@@ -23,7 +23,7 @@ from charwise.tokens.index import SortedVocabulary
 
 #: Least gain, in nats, with which a respelling is followed from its first place, and from there
 #: if it has many; and from later ones.
-_FIRST, _LATER = (-7.0, -10.0), -10.0
+_FIRST, _LATER = (-6.0, -9.0), -10.0
 
 #: A respelling may gain so much at each later place, in nats.
 _GAIN = 4.0
@@ -33,7 +33,7 @@ _SWEEPS = 6
 
 #: Where a respelling proved better, others that were not tried may, too: what was lent errs by
 #: so much more.
-RESPELLED = 3.0
+RESPELLED = 2.0
 
 #: Share of the surprisal of what repeats often that a split may save which was not followed to its
 #: end, for want of room, with this gain or more.
@@ -155,8 +155,12 @@ class Repeats:
         """The respellings whose first token is not out of the question."""
         trials = []
         for one in self._found:
-            places = tuple(place for place in self._inside(one.places) if self._fits(place))
-            if len(places) < 2 or places[0].start not in self._base:
+            places = tuple(
+                place
+                for place in self._inside(one.places)
+                if place.stop in self._base and self._fits(place)
+            )
+            if len(places) < 2:
                 continue
             vertex, _ = self._base[places[0].start]
             usual = self.tokens[bisect_left(self.starts, places[0].start)]
@@ -243,9 +247,7 @@ class Repeats:
         self._set_base([*self.tokens[:first], *self._respelled(places), *self.tokens[last:]])
         first = bisect_left(self.starts, trial.vertex.position)
         last = bisect_left(self.starts, self._stop + 1) - 1
-        while last > first and self._too_deep(
-            trial.vertex.depth + last - first, self.starts[last]
-        ):
+        while last > first and self._too_deep(trial.vertex.depth + last - first, self.starts[last]):
             last -= 1
         return Branch(trial.vertex, self.tokens[first:last]) if last > first else None
 

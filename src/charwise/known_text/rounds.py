@@ -32,14 +32,14 @@ from charwise.known_text.respellings import Respelling, respellings
 from charwise.tokens.index import SortedVocabulary
 
 #: Fewest canonical tokens that are worked on at a time, and the contexts to aim for.
-LEAST, CONTEXTS = 16, 320
+LEAST, CONTEXTS = 16, 240
 
 #: Canonical tokens of the first portion: how hard the text is, is not known yet.
 _FIRST = 32
 
 #: Canonical tokens of a section, in which other ways to split what repeats are tried, and contexts
 #: to spend on each of them, or on a short section.
-_SECTION, _RESPELLING, _SHORT = 256, 3, 128
+_SECTION, _RESPELLING, _SHORT = 256, 2, 128
 
 #: With a tolerance, all contexts are evaluated where there are so few.
 _FEW = 64
