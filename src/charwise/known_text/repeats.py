@@ -23,7 +23,7 @@ from charwise.tokens.index import SortedVocabulary
 
 #: Least gain, in nats, with which a respelling is followed from its first place, and from there
 #: if it has many; and from later ones.
-_FIRST, _LATER = (-6.0, -9.0), -10.0
+_FIRST, _LATER = (-6.0, -9.0), -25.0
 
 #: A respelling may gain so much at each later place, in nats.
 _GAIN = 4.0
