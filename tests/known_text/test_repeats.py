@@ -14,7 +14,7 @@ from charwise.coverings.rows import EvaluatedRows
 from charwise.known_text.calls import evaluate
 from charwise.known_text.lattice import Branch
 from charwise.known_text.ranges import KnownText
-from charwise.known_text.repeats import Repeats
+from charwise.known_text.repeats import Repeats, contexts_of
 from charwise.known_text.respellings import occurrences, respellings
 from charwise.known_text.rounds import Rounds
 from models import Model, table
@@ -168,14 +168,14 @@ def test_a_respelling_that_leaves_no_room_in_the_window_is_not_tried(
 
 
 def test_what_there_was_no_room_to_try_is_doubted_from_its_second_place_on():
-    text = b"ab ba ab ba ab ba ab ba"  # the last place ends where the text does
+    text = b"ab ba ab ba ab ba ab ba "
     repeats, rounds = trying(text, most=2)
     tried(rounds, repeats)
     log_prefix = rounds.lattice.log_prefix
     surprisals = -np.diff(log_prefix)
     expected = np.zeros(len(text))
     for place in (6, 9, 12, 15, 18, 21):  # all but the first of b"ab" and of b"ba"
-        expected[place : place + 2] = 0.1 * surprisals[place : place + 2]
+        expected[place : place + 2] = 0.03 * surprisals[place : place + 2]
     assert expected[21:].any()
     for start in (0, 3, 7):
         doubts = repeats.doubts(start, log_prefix[start:])
@@ -183,12 +183,54 @@ def test_what_there_was_no_room_to_try_is_doubted_from_its_second_place_on():
     assert repeats.doubts(0, log_prefix[:9]) == pytest.approx(expected[:8])
 
 
-def test_what_repeats_in_a_later_portion_is_tried_where_it_first_comes():
-    """The way to the second place is longer than the first portion."""
+def test_what_repeats_beyond_the_portion_is_tried_too():
+    """The second place is behind the first portion, and in the section."""
     lm = charwise.load()
-    text = b"group of that age group, " + b"x = list(range(y))\n" * 6 + b"of that age group"
+    between = b"import os, sys, json, math, heapq, bisect, types, typing, random, string, dis\n"
+    text = b"# the kangaroo was here\n" + between + b"# and the kangaroo again\n"
     rounds = begun(lm, text)
-    assert rounds.portion(0, 32).stop < text.rindex(b"age")
-    wants = rounds.wants()
-    spelled = {lm.vocabulary.decode(branch.tokens) for branch in wants}
-    assert any(b"age"[:2] in spelling or b"ge" in spelling for spelling in spelled)
+    assert rounds.portion(0, 32).stop < text.rindex(b"kangaroo")
+    repeats = rounds._repeats
+    assert repeats is not None
+    calls = tried(rounds, repeats)
+    spelled = [lm.vocabulary.decode(branch.tokens) for call in calls for branch in call]
+    assert any(between in more and more.endswith(b"kangaroo") for more in spelled)
+    assert repeats.adopted
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 3, 4])
+def test_few_rounds_end_what_is_tried_with_the_portion(rounds: int):
+    """What is let go of then is not asked for again, whether one text is scored or several."""
+    lm = charwise.load()
+    phrase = "the frobnicate function is here, and then something else; "
+    effort, finer = Effort(0.05, 0.1, rounds=rounds), Effort(0.05, 0.1)
+    best = lm.score(phrase * 12, preset=finer).logprobs.sum()
+    assert abs(lm.score(phrase * 12, preset=effort).logprobs.sum() - best) < 2
+    texts = [phrase * 3, (phrase * 3)[:-3] + "xy"]
+    for text, score in zip(texts, lm.scores(texts, preset=effort), strict=True):
+        assert abs(score.logprobs.sum() - lm.score(text, preset=finer).logprobs.sum()) < 6
+
+
+def test_a_respelling_of_one_section_goes_on_in_the_next(monkeypatch: pytest.MonkeyPatch):
+    """Sections of 16 tokens: [r, ob] and so on is found in the first, and the base path later."""
+    lm = charwise.load()
+    text = b"frobnicate " * 12
+    canonical = list(lm.vocabulary.encode(text))
+    whole = lm.score(text)
+    monkeypatch.setattr("charwise.known_text.rounds.SECTION", 16)
+    rounds = begun(lm, text)
+    while wanted := rounds.wants():
+        evaluate([(rounds, wanted)])
+    assert list(rounds.canonical) != canonical
+    assert lm.vocabulary.decode(rounds.canonical) == text
+    later = lm.vocabulary.decode(rounds.canonical[:32])
+    assert list(rounds.canonical[32:]) != list(lm.vocabulary.encode(text[len(later) :]))
+    assert lm.score(text).logprobs.sum() == pytest.approx(whole.logprobs.sum(), abs=1)
+
+
+def test_contexts_are_asked_for_once():
+    """What other trials have evaluated takes no room."""
+    repeats, rounds = trying(b"ab ba " * 4)
+    new = sum(contexts_of(call) for call in [repeats.branches(rounds.lattice.root)])
+    assert new == 2
+    assert repeats._left == 512 - 2

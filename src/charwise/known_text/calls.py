@@ -17,6 +17,9 @@ from charwise.tokens.index import SortedVocabulary
 #: more than the calls that a portion takes.
 PORTION = 128
 
+#: Canonical tokens of a section, in which other ways to split what repeats are tried.
+SECTION = 256
+
 #: Bytes of logits of one model call, at most: they are turned into masses, and forgotten.
 _LOGITS = 2**25
 
@@ -43,7 +46,7 @@ def first_path(canonical: Sequence[int], index: SortedVocabulary, through: bool)
     >>> first_path([0, 1, 0], SortedVocabulary(Vocabulary.from_bytes([b"a", b"b"])), through=False)
     [0, 1]
     """
-    most = min(PORTION, _batch(index))
+    most = min(SECTION, _batch(index))
     return canonical[: min(most, len(canonical) - (not through))]
 
 

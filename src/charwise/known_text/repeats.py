@@ -28,8 +28,8 @@ _FIRST, _LATER = (-6.0, -9.0), -25.0
 #: A respelling may gain so much at each later place, in nats.
 _GAIN = 4.0
 
-#: How often the respellings are tried again, on a base path that was respelled.
-_SWEEPS = 6
+#: How often respellings are tried: each time but the first on a base path that was respelled.
+_SWEEPS = 7
 
 #: Where a respelling proved better, others that were not tried may, too: what was lent errs by
 #: so much more.
@@ -37,7 +37,7 @@ RESPELLED = 2.0
 
 #: Share of the surprisal of what repeats often that a split may save which was not followed to its
 #: end, for want of room, with this gain or more.
-_DOUBT, _DOUBTED = 0.1, -4.0
+_DOUBT, _DOUBTED = 0.03, -4.0
 
 
 @dataclass
@@ -68,8 +68,11 @@ class Repeats:
         too_deep: whether a context of so many tokens that ends there has no room to go on.
 
     Attributes:
+        index: the vocabulary.
         tokens: the base path as it is now, which later sections begin with.
-        untried: respellings for which there was no room.
+        starts: where each of these tokens begins, and the last ends.
+        untried: respellings of what repeats often that there was no room for, as of the last time
+            that they were tried.
         adopted: whether a respelling became the base.
         done: whether there is nothing left to try.
     """
@@ -87,7 +90,7 @@ class Repeats:
         self.index = index
         self._most = most
         self._too_deep = too_deep
-        self._begins, self._stop = begin, stop
+        self._start, self._stop = begin, stop
         self._found = [one for one in found if len(self._inside(one.places)) > 1]
         self._trials: list[_Trial] | None = None
         self._best: _Trial | None = None
@@ -99,7 +102,7 @@ class Repeats:
         self._set_base(tokens)
 
     def _inside(self, places: Sequence[Place]) -> tuple[Place, ...]:
-        return tuple(p for p in places if self._begins <= p.start and p.stop <= self._stop)
+        return tuple(p for p in places if self._start <= p.start and p.stop <= self._stop)
 
     def _set_base(self, tokens: list[int]) -> None:
         self.tokens = tokens
@@ -116,6 +119,7 @@ class Repeats:
             if self._trials is None:
                 self._walk(root)
                 self._trials, self._best, self._left = self._begin(), None, self._most
+                self.untried = []
             for trial in self._trials:
                 self._weigh(trial)
             self._trials.sort(key=lambda trial: trial.gain, reverse=True)
@@ -123,22 +127,29 @@ class Repeats:
             self._trials = [trial for trial, _ in asked]
             if asked:
                 return [branch for _, branch in asked]
-            if self._best is None or not self._sweeps:
-                self.done = True
-                break
             self._sweeps, self._trials = self._sweeps - 1, None
-            if rest := self._adopt(self._best):
+            self.done = self._best is None or not self._sweeps
+            if self._best and (rest := self._adopt(self._best)):
                 return [rest]
         return []
 
+    def end(self) -> None:
+        """Try no more: what has not come to its end is doubted."""
+        for trial in self._trials or []:
+            self._doubt(trial)
+        self.done = True
+
+    def _doubt(self, trial: _Trial) -> None:
+        if len(trial.places) >= OFTEN and trial.gain > _DOUBTED:
+            self.untried.append(trial.respelling)
+
     def doubts(self, start: int, log_prefix: NDArray[np.float64]) -> NDArray[np.float64]:
         """Error to expect at each byte from `start` on for what there was no room to try."""
-        errors = np.zeros(len(log_prefix) - 1)
+        doubted = np.zeros(len(log_prefix) - 1, dtype=bool)
         for one in self.untried:
-            for place in one.places[1:]:
-                part = slice(max(0, place.start - start), max(0, place.stop - start))
-                errors[part] = np.maximum(errors[part], -_DOUBT * np.diff(log_prefix)[part])
-        return errors
+            for place in self._inside(one.places)[1:]:
+                doubted[max(0, place.start - start) : max(0, place.stop - start)] = True
+        return np.where(doubted, -_DOUBT * np.diff(log_prefix), 0.0)
 
     def _walk(self, root: Vertex) -> None:
         """Find the base path, as far as it is evaluated."""
@@ -200,17 +211,18 @@ class Repeats:
             known = self._respelled(places[:done]) if done else spelled
             tokens = self._respelled(places[: trial.reached])[len(known) :]
         asked = self._ask(trial, tokens)
-        if asked is None and len(places) >= OFTEN and trial.gain > _DOUBTED:
-            self.untried.append(trial.respelling)
+        if asked is None:
+            self._doubt(trial)
         return asked
 
     def _ask(self, trial: _Trial, tokens: Sequence[int]) -> Branch | None:
         """Contexts after those of a trial, if there is room."""
         stop = trial.vertex.position + sum(map(self.index.length, tokens))
         deep = self._too_deep(trial.vertex.depth + len(tokens), stop)
-        if deep or len(tokens) > self._left:
+        new = contexts_of([Branch(trial.vertex, tokens)])
+        if deep or new > self._left:
             return None
-        self._left -= len(tokens)
+        self._left -= new
         trial.ahead = tuple(tokens)
         return Branch(trial.vertex, tokens)
 
@@ -250,6 +262,23 @@ class Repeats:
         while last > first and self._too_deep(trial.vertex.depth + last - first, self.starts[last]):
             last -= 1
         return Branch(trial.vertex, self.tokens[first:last]) if last > first else None
+
+
+def contexts_of(branches: Sequence[Branch]) -> int:
+    """How many contexts of some branches are not evaluated; branches may share some.
+
+    >>> root = Vertex(node=0, position=0, tail=None, depth=0)
+    >>> contexts_of([Branch(root, [1, 2, 3]), Branch(root, [1, 2, 4])])
+    4
+    """
+    new: dict[tuple[int, int], int] = {}
+    for parent, tokens in branches:
+        vertex: Vertex | None = parent
+        at = -id(parent)
+        for token in tokens:
+            vertex = vertex.children.get(token) if vertex else None
+            at = -id(vertex) if vertex else new.setdefault((at, token), len(new))
+    return len(new)
 
 
 def _log(mass: float) -> float:

@@ -20,8 +20,7 @@ from typing import NamedTuple
 from charwise.errors import TokenizationError
 from charwise.tokens.index import SortedVocabulary
 
-#: Longest word that is taken as a whole, and shortest that is found at the beginning of another,
-#: in bytes.
+#: Longest stretch, and shortest word that is found at the beginning of another, in bytes.
 _LONGEST, _STEM = 24, 4
 
 #: What occurs so many times is split in many ways, not only in those that are near the canonical.
@@ -127,9 +126,9 @@ def occurrences(text: bytes, starts: Sequence[int]) -> dict[bytes, list[Span]]:
     words = [word.span() for word in _WORD.finditer(text)]
     stems = {text[start:stop] for start, stop in words if _STEM <= stop - start <= _LONGEST}
     for start, stop in words:
-        longest = min(stop, start + _LONGEST)
+        longest = min(stop, start + _LONGEST + 1)
         parts += [(start, end) for end in range(start + _STEM, longest) if text[start:end] in stems]
-        parts += [(start, stop)] * (stop - start <= _LONGEST)
+        parts.append((start, stop))
         inside = starts[bisect_right(starts, start) : bisect_left(starts, stop)]
         parts += pairwise([start, *inside, stop]) if inside else []
     for start, stop in pairwise(starts):
@@ -138,7 +137,7 @@ def occurrences(text: bytes, starts: Sequence[int]) -> dict[bytes, list[Span]]:
             parts.append((stop - len(token), stop))
     found: dict[bytes, list[Span]] = {}
     for start, stop in sorted(set(parts)):
-        if stop - start > 1:
+        if 1 < stop - start <= _LONGEST:
             _add(found.setdefault(text[start:stop], []), start, stop, starts)
     return {stretch: spans for stretch, spans in found.items() if len(spans) > 1}
 

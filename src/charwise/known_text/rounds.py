@@ -21,13 +21,13 @@ import torch
 from numpy.typing import NDArray
 
 from charwise.coverings.rows import EvaluatedRows
-from charwise.known_text.calls import PORTION, run_together
+from charwise.known_text.calls import PORTION, SECTION, run_together
 from charwise.known_text.effort import FINER, PRESETS, Effort, Tail, agreement
 from charwise.known_text.estimate import LIMITED, byte_errors
 from charwise.known_text.lattice import Branch, Edge, Lattice, Vertex, Wanted
 from charwise.known_text.next_bytes import rows_of
 from charwise.known_text.ranges import Ints, KnownText
-from charwise.known_text.repeats import RESPELLED, Repeats
+from charwise.known_text.repeats import RESPELLED, Repeats, contexts_of
 from charwise.known_text.respellings import Respelling, respellings
 from charwise.tokens.index import SortedVocabulary
 
@@ -37,9 +37,9 @@ LEAST, CONTEXTS = 16, 240
 #: Canonical tokens of the first portion: how hard the text is, is not known yet.
 _FIRST = 32
 
-#: Canonical tokens of a section, in which other ways to split what repeats are tried, and contexts
-#: to spend on each of them, or on a short section.
-_SECTION, _RESPELLING, _SHORT = 256, 2, 128
+#: Contexts to spend on other ways to split what repeats, before one is taken: for each canonical
+#: token of a section, and in a short section.
+_RESPELLING, _SHORT = 2, 128
 
 #: With a tolerance, all contexts are evaluated where there are so few.
 _FEW = 64
@@ -145,14 +145,18 @@ class Rounds:
         # The portion that is worked on, its canonical tokens, and how many contexts there were
         # before it.
         self._portion: Portion | None = None
-        self._size, self._begun = min(PORTION, _FIRST), 0
+        self._size = self._working = min(PORTION, _FIRST)  # the next portion's, and this one's
+        self._begun = 0
         # There: θ, rounds taken and those of this θ, the most contexts to spend, and log →p as of
         # the step before.
         self._theta, self._taken, self._in_step, self._at_most = effort.steps[0], 0, 0, 0
         self._before: NDArray[np.float64] | None = None
 
     def _set_path(self, tokens: Sequence[int]) -> None:
-        """The tokens that alternatives are followed along: where each begins, and the last ends."""
+        """The tokens that alternatives are followed along: where each begins, and the last ends.
+
+        They are canonical but for what is respelled. A `Portion` made before counts other tokens.
+        """
         self.canonical = tokens
         self._starts = np.cumsum([0, *map(self.evaluated.index.length, tokens)]).tolist()
         self._begins = {position: n for n, position in enumerate(self._starts)}
@@ -161,7 +165,8 @@ class Rounds:
         """What to evaluate next; nothing when all of the text is finished.
 
         It is taken in portions of at most `PORTION` canonical tokens, which bounds the contexts
-        held at a time: of each its canonical tokens first, then what is worth it, round by round.
+        held at a time, beside those of a section's respellings: of each its canonical tokens first,
+        then what is worth it, round by round.
         With θ = 0 and rounds enough this changes no number. Otherwise it may change which contexts
         are evaluated: a candidate's share is taken when its portion is worked on, and what is to
         its left is final by then.
@@ -181,10 +186,11 @@ class Rounds:
     def _begin(self, done: int) -> tuple[Portion, list[Branch]]:
         """The portion after so many canonical tokens, from the first θ on, and what it needs first.
 
-        That is its canonical tokens.
+        That is its canonical tokens, or those of the section that begins with it.
         """
         path = self._enter(done) if self._starts[done] >= self._section else []
         portion = self.portion(done, self._size)
+        self._working = max(1, portion.tokens - done)
         path = path or self.path(portion)
         size = sum(len(branch.tokens) for branch in path)
         self._begun, self._taken, self._before = self.contexts + size, 1, None
@@ -194,7 +200,7 @@ class Rounds:
 
     def _enter(self, done: int) -> list[Branch]:
         """Enter the section after so many canonical tokens, in which respellings are tried."""
-        section = self.portion(done, _SECTION)
+        section = self.portion(done, SECTION)
         self._section = section.stop
         if self._effort.lends:
             if self._respellings is None:
@@ -213,12 +219,14 @@ class Rounds:
 
     def _finish(self, portion: Portion) -> int:
         """Let go of all that only a portion needed; returns how many canonical tokens are done."""
+        if self._repeats is not None and not self._repeats.done:
+            self._repeats.end()  # what it would go on from may be let go of
         kept = self.lattice.freeze()
         if not self.evaluated.retain:
             self.evaluated.keep([vertex.node for vertex in kept])
         # Where a portion brings many contexts, the next one is shorter.
-        brought = max(LEAST, self.contexts - self._begun)
-        self._size = max(LEAST, min(PORTION, CONTEXTS * self._size // brought))
+        brought = max(1, self.contexts - self._begun)
+        self._size = max(LEAST, min(PORTION, CONTEXTS * self._working // brought))
         return bisect_left(self._starts, portion.stop)
 
     def _take(self, theta: float) -> None:
@@ -289,8 +297,8 @@ class Rounds:
         found = self._repeats.branches(self.lattice.root)
         if self._repeats.tokens is not self.canonical:
             self._set_path(self._repeats.tokens)
-        size = sum(len(branch.tokens) for branch in found)
-        self._begun, self._at_most = self._begun + size, self._at_most + size
+        new = contexts_of(found)
+        self._begun, self._at_most = self._begun + new, self._at_most + new
         return found
 
     @property
