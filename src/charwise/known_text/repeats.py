@@ -149,7 +149,9 @@ class Repeats:
         for one in self.untried:
             for place in self._inside(one.places)[1:]:
                 doubted[max(0, place.start - start) : max(0, place.stop - start)] = True
-        return np.where(doubted, -_DOUBT * np.diff(log_prefix), 0.0)
+        falls = np.zeros(len(doubted))
+        np.subtract(log_prefix[:-1], log_prefix[1:], out=falls, where=doubted)
+        return _DOUBT * falls
 
     def _walk(self, root: Vertex) -> None:
         """Find the base path, as far as it is evaluated."""
