@@ -147,6 +147,7 @@ class Wanted(NamedTuple):
     parent: Vertex
     token: int
     position: int
+    share: float = 0.0  # what that may rise to, by hindsight
 
     @property
     def tail(self) -> Tail:
@@ -424,7 +425,9 @@ class Lattice:
         for t in np.setdiff1d(position[self.missing[position] > 0.5], position[chosen]).tolist():
             chosen.append(int(np.argmax(np.where(position == t, rho, -1.0))))
         return [
-            Wanted(seen.shares[n], seen.parents[n], seen.tokens[n], seen.positions[n])
+            Wanted(
+                seen.shares[n], seen.parents[n], seen.tokens[n], seen.positions[n], float(share[n])
+            )
             for n in chosen
         ]
 

@@ -21,13 +21,13 @@ from charwise.errors import TokenizationError
 from charwise.tokens.index import SortedVocabulary
 
 #: Longest stretch, and shortest word that is found at the beginning of another, in bytes.
-_LONGEST, _STEM = 24, 4
+_LONGEST, _STEM = 24, 3
 
 #: What occurs so many times is split in many ways, not only in those that are near the canonical.
 OFTEN = 4
 
 #: Runs of one byte are spelled in tokens of so many.
-_UNITS = (1, 2, 3, 4)
+_UNITS = (1, 2, 3, 4, 8)
 
 _WORD = re.compile(rb"[0-9A-Za-z\x80-\xff]+")
 _RUN = re.compile(rb"([^0-9A-Za-z\x80-\xff])\1+", re.DOTALL)
@@ -113,7 +113,7 @@ def respellings(text: bytes, canonical: Sequence[int], index: SortedVocabulary) 
 
 def occurrences(text: bytes, starts: Sequence[int]) -> dict[bytes, list[Span]]:
     """What occurs twice or more: words, also at the beginning of longer ones; tokens inside longer
-    words; and tokens that are not only letters and digits, without a space before them.
+    words; and tokens, with and without a space before them, unless they are of one byte only.
 
     Args:
         text: σ.
@@ -132,9 +132,9 @@ def occurrences(text: bytes, starts: Sequence[int]) -> dict[bytes, list[Span]]:
         inside = starts[bisect_right(starts, start) : bisect_left(starts, stop)]
         parts += pairwise([start, *inside, stop]) if inside else []
     for start, stop in pairwise(starts):
-        token = text[start:stop].removeprefix(b" ")
-        if not _WORD.fullmatch(token) and not _RUN.fullmatch(token):
-            parts.append((stop - len(token), stop))
+        token = text[start:stop]
+        if not _RUN.fullmatch(token):
+            parts += [(start, stop), (stop - len(token.removeprefix(b" ")), stop)]
     found: dict[bytes, list[Span]] = {}
     for start, stop in sorted(set(parts)):
         if 1 < stop - start <= _LONGEST:

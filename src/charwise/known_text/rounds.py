@@ -340,9 +340,11 @@ class Rounds:
         chosen: defaultdict[int, list[Tail]] = defaultdict(list)
         branches = []
         for candidate in sorted(wanted, key=lambda wanted: wanted.rho, reverse=True):
-            rho, parent, token, position = candidate
+            rho, parent, token, position, share = candidate
             heavy = rho >= self.lattice.floor[position]
-            if not heavy and self._rejoins(rho, candidate.tail, chosen[position]):
+            # Before a cursor a further round costs more than contexts that this one may not need.
+            most = rho if self._watch is None else share
+            if not heavy and self._rejoins(most, candidate.tail, chosen[position]):
                 continue
             if self._too_deep(parent.depth + 1, position):
                 continue
@@ -360,7 +362,7 @@ class Rounds:
 
         Not where a context that is evaluated, or chosen for the same batch, serves as well.
         """
-        rho, parent, _, position = candidate
+        rho, parent, _, position, _ = candidate
         tail, depth = candidate.tail, parent.depth + 1
         tokens: list[int] = []
         for token in self._canonical_rest(position):
