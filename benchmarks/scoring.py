@@ -157,6 +157,7 @@ def over_peer(row: Row, clock: str) -> float:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", nargs="+", default=held_out.MODELS, choices=held_out.MODELS)
+    parser.add_argument("--only", nargs="+", help="passages, by the names in the tables")
     parser.add_argument("--bytes", type=int, default=held_out.SIZE, help="of each passage")
     parser.add_argument("--skip", type=int, default=0, help="bytes of each passage, before those")
     parser.add_argument("--error-bytes", type=int, default=held_out.SIZE, help="compared, of those")
@@ -178,6 +179,8 @@ def main() -> None:
     lms = held_out.models(args.models)
     rows: dict[str, Row] = {}
     for passage in passages(lms, args.bytes, args.skip):
+        if args.only and passage.name not in args.only:
+            continue
         rows[passage.name] = measure(lms[passage.model], passage, args)
         Console(stderr=True).print(f"measured {passage.name}")
         if args.json:

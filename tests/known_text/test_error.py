@@ -86,6 +86,13 @@ def test_what_repeats_is_not_off_in_silence(text: str, preset: str):
     assert off < 0.05 * len(text)
 
 
+@pytest.mark.parametrize("preset", ["default", "accurate"])
+@pytest.mark.parametrize(("text", "true"), [("x " * 40, -46.41), ("x y " * 20, -58.80)])
+def test_letters_with_a_space_between_them(text: str, true: float, preset: str):
+    """The canonical ` x` is respelled as two tokens; the truth is from `Score.audit`."""
+    assert abs(charwise.load().score(text, preset=preset).logprobs.sum() - true) < 4
+
+
 def test_the_next_byte_after_what_repeats():
     lm = charwise.load()
     nxt = lm.next("ValueEr" * 4)

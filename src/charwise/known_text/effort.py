@@ -184,7 +184,7 @@ def _check_tolerance(tolerance: float) -> None:
 PRESETS = {
     "fast": for_tolerance(0.2, variation=0.05),
     "default": for_tolerance(0.1, variation=0.02),
-    "accurate": for_tolerance(0.02, variation=0.005),
+    "accurate": for_tolerance(0.015, variation=0.005),
     # Every token string; exponential in the length of the text. For short texts and tiny models.
     "exact": Effort(theta=0.0, gamma=1.0, lookahead=0),
 }
