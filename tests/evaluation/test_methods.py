@@ -17,7 +17,7 @@ from charwise.cli.app import app
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
-NUMBER = re.compile(r"-?\d+\.\d+")
+NUMBER = re.compile(r"-?\d+\.\d+(?:e-?\d+)?|-?\d+e-?\d+")
 
 #: Bits by which a printed number may differ between machines.
 CLOSE = 0.03
