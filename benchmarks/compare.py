@@ -26,7 +26,7 @@ from texts import data_folder
 
 Floats = NDArray[np.float64]
 
-#: What is compared on: two of the passages that chose no parameter.
+#: What is compared on: two of the passages of `held_out.py`.
 PASSAGES = ("code, statistics", "English")
 
 #: Share that each byte carries of the one before, and bytes, of the series that are drawn.

@@ -2,7 +2,7 @@
 
     python benchmarks/frontier.py [--json FILE] [--figure FILE]
 
-What is judged on text that chose no parameter is in `scoring.py`. Here are two texts: *hard*,
+What is judged on twenty passages is in `scoring.py`. Here are two texts: *hard*,
 held-out code for the embedded model, and *easy*, stories that the TinyStories model wrote itself.
 Errors are measured on the first bytes against a beam of width 128: the mean Jensen-Shannon distance
 of the next-byte distributions, and the mean absolute difference of the surprisals in bits. Speed is

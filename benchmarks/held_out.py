@@ -1,9 +1,10 @@
-"""The texts that chose no parameter, and those that provoke; and the models that they are for.
+"""Passages that presets are judged on, and texts that provoke; and the models that they are for.
 
 Twenty passages for three models with three tokenizers: the embedded one, the TinyStories model of
 `CHARWISE_DATA`, and the small one that `training/small.py` makes, in the folder that
-`CHARWISE_SMALL_MODEL` names. No setting of charwise was chosen by looking at them. A passage whose
-model or file is missing is left out, and said to be.
+`CHARWISE_SMALL_MODEL` names. Some settings of charwise were chosen with the first 400 bytes of them
+in view, as docs/benchmarks.md says; what follows these (`scoring.py --skip 400`) chose none. A
+passage whose model or file is missing is left out, and said to be.
 """
 
 from __future__ import annotations

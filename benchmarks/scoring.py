@@ -1,8 +1,8 @@
-"""Known text that chose no parameter: error and cost of presets and tolerances, against beams.
+"""Twenty passages of known text: error and cost of presets and tolerances, against beams.
 
     python benchmarks/scoring.py --cache FOLDER [--peer PYTHON] [--json FILE]
 
-Twenty passages for three models (`held_out.py`). Errors are against beams that prune at
+The passages are for three models (`held_out.py`). Errors are against beams that prune at
 random, 1,024 bundles in all (`references.kept_estimate`), as a beam that drops is too low: the mean
 Jensen-Shannon distance of the next-byte distributions, and the mean absolute difference of the
 surprisals. Speeds are of scoring alone, in bytes for each second of processor time with one thread,
