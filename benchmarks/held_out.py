@@ -3,8 +3,8 @@
 Twenty passages for three models with three tokenizers: the embedded one, the TinyStories model of
 `CHARWISE_DATA`, and the small one that `training/small.py` makes, in the folder that
 `CHARWISE_SMALL_MODEL` names. Some settings of charwise were chosen with the first 400 bytes of them
-in view, as docs/benchmarks.md says; what follows these (`scoring.py --skip 400`) chose none. A
-passage whose model or file is missing is left out, and said to be.
+in view, as docs/benchmarks.md says; none of these numbers with what follows (`scoring.py --skip
+400`). A passage whose model or file is missing is left out, and said to be.
 """
 
 from __future__ import annotations

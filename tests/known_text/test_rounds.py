@@ -81,7 +81,7 @@ def started(effort: Effort, text: bytes = b"ababab") -> Rounds:
 def candidate(rounds: Rounds, rho: float) -> Wanted:
     """[ab] after the first [ab], as if after tokens of another context: it ends at 4."""
     parent = Vertex(node=0, position=2, tail=(1, (0, None)), depth=2)
-    return Wanted(rho, parent, token=2, position=4)
+    return Wanted(rho, parent, token=2, position=4, share=rho)
 
 
 def test_a_share_goes_on_as_that_of_the_heaviest_context():

@@ -139,7 +139,7 @@ class Wanted(NamedTuple):
     """A candidate worth evaluating: the context of `parent`, and `token` up to `position`.
 
     >>> parent = Vertex(node=0, position=0, tail=None, depth=0)
-    >>> Wanted(0.1, parent, token=3, position=2).tail
+    >>> Wanted(0.1, parent, token=3, position=2, share=0.1).tail
     (3, None)
     """
 
@@ -147,7 +147,7 @@ class Wanted(NamedTuple):
     parent: Vertex
     token: int
     position: int
-    share: float = 0.0  # what that may rise to, by hindsight
+    share: float  # what that may rise to, by hindsight
 
     @property
     def tail(self) -> Tail:
