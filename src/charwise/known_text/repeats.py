@@ -23,7 +23,7 @@ from charwise.tokens.index import SortedVocabulary
 
 #: Least gain, in nats, with which a respelling is followed from its first place, and from there
 #: if it has many; and from later ones.
-_FIRST, _LATER = (-6.0, -9.0), -25.0
+_FIRST, _LATER = -3.0, -30.0
 
 #: A respelling may gain so much at each later place, in nats.
 _GAIN = 4.0
@@ -94,7 +94,7 @@ class Repeats:
         self._found = [one for one in found if len(self._inside(one.places)) > 1]
         self._trials: list[_Trial] | None = None
         self._best: _Trial | None = None
-        self._sweeps = _SWEEPS
+        self._sweeps, self._late = _SWEEPS, False
         self.untried: list[Respelling] = []
         self._left = most
         self.adopted = False
@@ -119,7 +119,7 @@ class Repeats:
             if self._trials is None:
                 self._walk(root)
                 self._trials, self._best, self._left = self._begin(), None, self._most
-                self.untried = []
+                self.untried = self.untried if self._late else []
             for trial in self._trials:
                 self._weigh(trial)
             self._trials.sort(key=lambda trial: trial.gain, reverse=True)
@@ -128,7 +128,9 @@ class Repeats:
             if asked:
                 return [branch for _, branch in asked]
             self._sweeps, self._trials = self._sweeps - 1, None
-            self.done = self._best is None or not self._sweeps
+            self.done = not self._sweeps or (self._best is None and self._late)
+            # Where none is better, one may be that begins after the usual tokens were seen once.
+            self._late = self._best is None
             if self._best and (rest := self._adopt(self._best)):
                 return [rest]
         return []
@@ -173,16 +175,22 @@ class Repeats:
                 for place in self._inside(one.places)
                 if place.stop in self._base and self._fits(place)
             )
-            if len(places) < 2:
-                continue
-            vertex, _ = self._base[places[0].start]
-            usual = self.tokens[bisect_left(self.starts, places[0].start)]
-            first = places[0].tokens[0]
-            share = 0.0 if first == usual else _log(vertex.mass(first)) - _log(vertex.mass(usual))
-            if share > _FIRST[len(places) >= OFTEN]:
-                trials.append(_Trial(one, places, vertex, gain=share))
-        self._found = [trial.respelling for trial in trials]
+            places = places[self._late :]
+            if len(places) > (2 * OFTEN if self._late else 1):
+                vertex, share = self._first(places[0])
+                if share > _least(len(places)):
+                    trials.append(_Trial(one, places, vertex, gain=share))
+        if not self._late:
+            self._found = [trial.respelling for trial in trials]
         return trials
+
+    def _first(self, place: Place) -> tuple[Vertex, float]:
+        """The context before a place, and the gain of the first token there on the usual one."""
+        vertex, _ = self._base[place.start]
+        usual = self.tokens[bisect_left(self.starts, place.start)]
+        if place.tokens[0] == usual:
+            return vertex, 0.0
+        return vertex, _log(vertex.mass(place.tokens[0])) - _log(vertex.mass(usual))
 
     def _fits(self, place: Place) -> bool:
         """Whether a place begins and ends with tokens of the base path, and differs from it."""
@@ -206,7 +214,7 @@ class Repeats:
                     self._best = trial
                 return None
             left = len(places) - max(1, done)
-            least = max(_LATER, -_GAIN * left) if done else _FIRST[len(places) >= OFTEN]
+            least = max(_LATER, -_GAIN * left) if done else _least(len(places))
             if trial.gain < least:
                 return None
             trial.reached = min(len(places), max(2, 2 * done))
@@ -281,6 +289,11 @@ def contexts_of(branches: Sequence[Branch]) -> int:
             vertex = vertex.children.get(token) if vertex else None
             at = -id(vertex) if vertex else new.setdefault((at, token), len(new))
     return len(new)
+
+
+def _least(places: int) -> float:
+    """Least gain with which a respelling is followed from the first of so many places."""
+    return max(_LATER, min(-6.0, _FIRST+-1.5 * places))
 
 
 def _log(mass: float) -> float:

@@ -26,11 +26,12 @@ _LONGEST, _STEM = 24, 3
 #: What occurs so many times is split in many ways, not only in those that are near the canonical.
 OFTEN = 4
 
-#: Runs of one byte are spelled in tokens of so many.
+#: Runs of one byte are spelled in tokens of so many; one run alone also in longer ones.
 _UNITS = (1, 2, 3, 4, 8)
+_LONE_UNITS = (*_UNITS, 16, 32)
 
 _WORD = re.compile(rb"[0-9A-Za-z\x80-\xff]+")
-_RUN = re.compile(rb"([^0-9A-Za-z\x80-\xff])\1+", re.DOTALL)
+_RUN = re.compile(rb"([^0-9A-Za-z\x80-\xff])\1+|([0-9A-Za-z\x80-\xff])\2{7,}", re.DOTALL)
 
 
 class Place(NamedTuple):
@@ -94,10 +95,9 @@ def respellings(text: bytes, canonical: Sequence[int], index: SortedVocabulary) 
             others += [cuts for k in range(most + 1) for cuts in combinations(inner, k)]
             others.append(tuple(inner))
         ways += [(stretch, [(span, cuts) for span in spans]) for cuts in dict.fromkeys(others)]
-    for byte, spans in runs(text, starts).items():
-        for size in _UNITS:
-            tiled = [(span, tuple(range(size, span.stop - span.start, size))) for span in spans]
-            ways.append((byte * size, tiled))
+    for byte, size, spans in runs(text, starts):
+        tiled = [(span, tuple(range(size, span.stop - span.start, size))) for span in spans]
+        ways.append((byte * size, tiled))
     found = {}
     for stretch, way in ways:
         places = []
@@ -142,16 +142,37 @@ def occurrences(text: bytes, starts: Sequence[int]) -> dict[bytes, list[Span]]:
     return {stretch: spans for stretch, spans in found.items() if len(spans) > 1}
 
 
-def runs(text: bytes, starts: Sequence[int]) -> dict[bytes, list[Span]]:
-    """Where a byte that is no letter or digit stands twice or more in a row: two such runs or more.
+def runs(text: bytes, starts: Sequence[int]) -> Iterator[tuple[bytes, int, list[Span]]]:
+    """Where a byte stands twice or more in a row, a letter or digit eight times: two runs or more.
 
-    >>> runs(b"  a   b", [0, 2, 3, 6, 7])
-    {b' ': [Span(start=0, stop=2, first=0, last=1), Span(start=3, stop=6, first=2, last=3)]}
+    One run alone is taken apart where its tokens end, into spans that a size divides.
+
+    Returns:
+        For each byte and size of tokens: the spans to be spelled in tokens of that size.
+
+    >>> next(runs(b"  a   b", [0, 2, 3, 6, 7]))[2]
+    [Span(start=0, stop=2, first=0, last=1), Span(start=3, stop=6, first=2, last=3)]
+    >>> [(size, [span.start for span in spans]) for _, size, spans in runs(b"------", [0, 2, 4, 6])]
+    [(1, [0, 2, 4]), (2, [0, 2, 4])]
     """
     found: dict[bytes, list[Span]] = {}
     for run in _RUN.finditer(text):
-        _add(found.setdefault(run[1], []), run.start(), run.end(), starts)
-    return {byte: spans for byte, spans in found.items() if len(spans) > 1}
+        _add(found.setdefault(run[0][:1], []), run.start(), run.end(), starts)
+    for byte, spans in found.items():
+        for size in _UNITS if len(spans) > 1 else _LONE_UNITS:
+            parts = spans if len(spans) > 1 else _parts(spans[0], size, starts)
+            if len(parts) > 1:
+                yield byte, size, parts
+
+
+def _parts(run: Span, size: int, starts: Sequence[int]) -> list[Span]:
+    """A run, taken apart where a token ends after a multiple of so many bytes."""
+    inside = starts[bisect_right(starts, run.start) : bisect_left(starts, run.stop)]
+    cuts = [at for at in inside if (at - run.start) % size == 0]
+    found: list[Span] = []
+    for start, stop in pairwise([run.start, *cuts, run.stop]):
+        _add(found, start, stop, starts)
+    return found
 
 
 def _add(spans: list[Span], start: int, stop: int, starts: Sequence[int]) -> None:

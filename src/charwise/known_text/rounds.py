@@ -39,7 +39,7 @@ _FIRST = 32
 
 #: Contexts to spend on other ways to split what repeats, before one is taken: for each canonical
 #: token of a section, and in a short section.
-_RESPELLING, _SHORT = 2, 128
+_RESPELLING, _SHORT = 2, 256
 
 #: With a tolerance, all contexts are evaluated where there are so few.
 _FEW = 64
