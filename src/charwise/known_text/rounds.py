@@ -265,29 +265,32 @@ class Rounds:
         part = slice(first, stop)
         after = lattice.log_prefix[part].copy()
         errors = byte_errors(self._before, after, lattice.lent[part], lattice.missing[part])
+        doubts = np.zeros(len(errors))
         if self._repeats is not None:
             self._respelled |= self._repeats.adopted
             errors *= RESPELLED if self._respelled else 1.0
-            errors += self._repeats.doubts(first, after)
-        lattice.error[first + 1 : stop] = errors
-        (theta, last), wanted = (self._theta, self._effort.steps[1]), self._effort.tolerance
-        more = self._taken < self._effort.rounds and self.contexts < self._at_most
-        enough = self._before is not None
-        if wanted is not None and enough:
-            enough = float(errors.mean()) <= wanted * math.log(2) if len(errors) else True
+            doubts = self._repeats.doubts(first, after)
+        tolerance = self._effort.tolerance
+        within = math.inf if tolerance is None else tolerance * math.log(2) * len(errors)
+        # No finer θ takes doubts away.
+        enough = self._before is not None and float(errors.sum()) <= within
+        self.limited |= enough and float((errors + doubts).sum()) > within
         if self._watch is not None and portion.stop > len(self.known.text):
             off = self._watch(lattice)
-            enough &= wanted is None or off <= wanted
+            enough &= tolerance is None or off <= tolerance
         # All that was followed may end in contexts that do not go on: then nothing is known.
-        enough &= wanted is None or bool(np.isfinite(after).all())
-        self._before = after
-        if wanted is not None and not enough and not (more and theta > last):
+        enough &= tolerance is None or bool(np.isfinite(after).all())
+        last = self._effort.steps[1]
+        more = self._taken < self._effort.rounds and self.contexts < self._at_most
+        if tolerance is not None and not enough and not (more and self._theta > last):
             self.limited = True  # what the last step would have changed is not known
             fall = np.nan_to_num(-np.diff(after), nan=0.0, posinf=0.0)
-            lattice.error[first + 1 : stop] += LIMITED * fall
-        if enough or not more or theta <= last:
+            errors += LIMITED * fall
+        lattice.error[first + 1 : stop] = errors + doubts
+        self._before = after
+        if enough or not more or self._theta <= last:
             return False
-        self._take(max(last, theta / FINER))
+        self._take(max(last, self._theta / FINER))
         return True
 
     def _respell(self) -> list[Branch]:
