@@ -37,6 +37,11 @@ def masses_along(index: SortedVocabulary, probabilities: np.ndarray, text: bytes
 def check(index: SortedVocabulary, text: bytes, positions: list[int], rows: np.ndarray) -> None:
     """Everything `KnownText` knows of a text, and what it sums from rows `[n, width]`."""
     known = KnownText.of(text, index)
+    with patch.object(charwise.known_text.ranges, "_SHORT", -1):
+        long = KnownText.of(text, index)
+    for one, other in zip(columns(known), columns(long), strict=True):
+        assert one.shape == other.shape
+        assert (one == other).all()
     assert len(known.depths) == len(text)
     for at in range(len(text)):
         ranges = ranges_along(index, text[at:])
@@ -69,6 +74,11 @@ def check(index: SortedVocabulary, text: bytes, positions: list[int], rows: np.n
         starting = masses_along(index, np.exp(logs[row].numpy()), text[at:])
         assert masses[row, : len(starting)] == approx(starting, rel=1e-12, abs=1e-300)
         assert not masses[row, len(starting) :].any()
+
+
+def columns(known: KnownText) -> tuple[np.ndarray, ...]:
+    """All that is found of a text."""
+    return known.depths, known.lo, known.hi, known.exact
 
 
 def known_on_device(known: KnownText, logs: torch.Tensor, places: np.ndarray) -> np.ndarray:

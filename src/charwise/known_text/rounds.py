@@ -51,8 +51,8 @@ _SPARE = 600
 #: then is wanted by the next θ too. The first is for the estimate of what the second leaves.
 _BEGINNING, _STEP = 2, 10
 
-#: Before a cursor, where a round is a call of a few contexts, the first θ takes one.
-_BEGINNING_AT_CURSOR = 1
+#: Before a cursor, where a round is a call of a few contexts: what is left is for the next θ.
+_STEP_AT_CURSOR = 1
 
 
 class Portion(NamedTuple):
@@ -244,8 +244,8 @@ class Rounds:
         """What to evaluate next for a portion; nothing when its error is small enough."""
         self.lattice.sum(portion.stop)
         while True:
-            beginning = _BEGINNING if self._watch is None else _BEGINNING_AT_CURSOR
-            most = beginning if self._before is None else _STEP
+            most = _BEGINNING if self._before is None else _STEP
+            most = most if self._watch is None else _STEP_AT_CURSOR
             busy = self._in_step < most or self._effort.tolerance is None
             if self._taken < self._effort.rounds and self.contexts < self._at_most:
                 branches = self._respell()
