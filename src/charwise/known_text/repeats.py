@@ -293,7 +293,7 @@ def contexts_of(branches: Sequence[Branch]) -> int:
 
 def _least(places: int) -> float:
     """Least gain with which a respelling is followed from the first of so many places."""
-    return max(_LATER, min(-6.0, _FIRST+-1.5 * places))
+    return max(_LATER, min(-6.0, _FIRST + -1.5 * places))
 
 
 def _log(mass: float) -> float:
