@@ -25,6 +25,7 @@ import charwise
 import texts
 from charwise.engines.transformers import TransformersLM, TransformersTree
 from charwise.evaluation.methods import walk_canonical
+from charwise.known_text.candidates import Candidates
 from charwise.known_text.effort import PRESETS, Effort
 from charwise.known_text.lattice import Lattice
 from charwise.known_text.ranges import KnownText
@@ -36,7 +37,7 @@ PARTS: dict[str, list[tuple[type, str]]] = {
     "model": [(TransformersLM, "tree"), (TransformersTree, "extend")],
     "log-softmax": [(TransformersTree, "logprobs")],
     "masses": [(KnownText, "starting"), (KnownText, "edges")],
-    "sums": [(Lattice, "sum"), (Lattice, "wanted")],
+    "sums": [(Lattice, "sum"), (Candidates, "wanted")],
     "choices": [(Rounds, "plan"), (Repeats, "branches")],
 }
 

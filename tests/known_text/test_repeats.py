@@ -12,11 +12,11 @@ import charwise
 from charwise import CharLM, Effort
 from charwise.coverings.rows import EvaluatedRows
 from charwise.known_text.calls import evaluate
-from charwise.known_text.lattice import Branch
 from charwise.known_text.ranges import KnownText
 from charwise.known_text.repeats import Repeats, contexts_of
 from charwise.known_text.respellings import occurrences, respellings
 from charwise.known_text.rounds import Rounds
+from charwise.known_text.vertex import Branch
 from models import Model, table
 
 # ---- what is found ------------------------------------------------------------------------------

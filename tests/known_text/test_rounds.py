@@ -20,10 +20,11 @@ from charwise.errors import EngineError, SettingError
 from charwise.evaluation.distance import bootstrap, js_distance
 from charwise.evaluation.methods import walk_beam, walk_canonical, walk_rounds
 from charwise.known_text.calls import evaluate
+from charwise.known_text.candidates import Wanted
 from charwise.known_text.effort import PRESETS, Effort
-from charwise.known_text.lattice import Branch, Vertex, Wanted
 from charwise.known_text.ranges import KnownText
 from charwise.known_text.rounds import Rounds
+from charwise.known_text.vertex import Branch, Vertex, closest
 from models import Case, cases, examples, table
 from near import approx
 
@@ -152,7 +153,6 @@ def test_lookahead_saves_calls_and_changes_no_number():
 
 
 def test_weight_is_lent_to_who_agrees_longest_and_of_those_to_the_heaviest():
-    rounds = started(Effort(1e-3, 0.5))
     none, two, three, heavier = (
         Vertex(node=0, position=4, tail=tail, depth=3)
         for tail in (
@@ -162,11 +162,11 @@ def test_weight_is_lent_to_who_agrees_longest_and_of_those_to_the_heaviest():
             (2, (1, (0, (8, None)))),
         )
     )
-    none.weight, two.weight, three.weight, heavier.weight = 0.9, 0.8, 0.1, 0.2
-    rounds.lattice.at[4][:] = [none, two, heavier, three]
+    none.arrived, two.arrived, three.arrived, heavier.arrived = 0.9, 0.8, 0.1, 0.2
+    here = [none, two, three, heavier]
     asked = (2, (1, (0, (7, None))))
-    assert rounds.lattice._closest(4, asked) == (heavier, 3)
-    assert rounds.lattice._closest(4, (2, (1, (5, None)))) == (two, 2)
+    assert closest(here, asked) == (heavier, 3)
+    assert closest(here, (2, (1, (5, None)))) == (two, 2)
 
 
 # ---- what is lent -------------------------------------------------------------------------------

@@ -1,8 +1,9 @@
 """Rounds: evaluate what a known text needs in a few batches.
 
 1. One teacher-forced pass over the canonical tokenization (`Rounds.path`).
-2. Sum (`Lattice.sum`), collect the candidates that are worth an evaluation, and follow those
-   that end where a canonical token does along the canonical tokens from there (`Rounds.plan`).
+2. Sum (`Lattice.sum`), collect the candidates that are worth an evaluation (`Candidates.wanted`),
+   and follow those that end where a canonical token does along the canonical tokens from there
+   (`Rounds.plan`).
 3. Evaluate all of that in one batch; again from 2 until nothing is wanted.
 
 docs/scoring.md derives it and counts the cost.
@@ -22,13 +23,15 @@ from numpy.typing import NDArray
 
 from charwise.coverings.rows import EvaluatedRows
 from charwise.known_text.calls import PORTION, SECTION, run_together
+from charwise.known_text.candidates import Candidates, Wanted
 from charwise.known_text.effort import FINER, PRESETS, Effort, Tail, agreement
 from charwise.known_text.estimate import LIMITED, byte_errors
-from charwise.known_text.lattice import Branch, Edge, Lattice, Vertex, Wanted
+from charwise.known_text.lattice import Lattice
 from charwise.known_text.next_bytes import rows_of
 from charwise.known_text.ranges import Ints, KnownText
 from charwise.known_text.repeats import RESPELLED, Repeats, contexts_of
 from charwise.known_text.respellings import Respelling, respellings
+from charwise.known_text.vertex import Branch, Edge, Vertex
 from charwise.tokens.index import SortedVocabulary
 
 #: Fewest canonical tokens that are worked on at a time, and the contexts to aim for.
@@ -91,6 +94,7 @@ class Rounds:
 
     Attributes:
         lattice: the evaluated contexts and their sums.
+        candidates: which others are worth an evaluation.
         limited: whether a limit on contexts or rounds ended the work before the tolerance did.
         calls: model calls that this text took part in: those that made the tree, which evaluated
             its root, and each one since that evaluated a context of this text. Where an engine
@@ -141,6 +145,7 @@ class Rounds:
         self.limited = self._respelled = False
         [vertex] = self._vertices([_Context(root, 0, None, 0)])
         self.lattice = Lattice(known, vertex, effort, through)
+        self.candidates = Candidates(self.lattice)
         self.calls = evaluated.tree.calls
         # The portion that is worked on, its canonical tokens, and how many contexts there were
         # before it.
@@ -250,7 +255,7 @@ class Rounds:
             if self._taken < self._effort.rounds and self.contexts < self._at_most:
                 branches = self._respell()
                 if busy:
-                    branches += self.plan(self.lattice.wanted(portion.stop))
+                    branches += self.plan(self.candidates.wanted(portion.stop))
                 if branches:
                     self._taken, self._in_step = self._taken + 1, self._in_step + 1
                     return branches
@@ -344,7 +349,7 @@ class Rounds:
         branches = []
         for candidate in sorted(wanted, key=lambda wanted: wanted.rho, reverse=True):
             rho, parent, token, position, share = candidate
-            heavy = rho >= self.lattice.floor[position]
+            heavy = rho >= self.candidates.floor[position]
             # Before a cursor a further round costs more than contexts that this one may not need.
             most = rho if self._watch is None else share
             if not heavy and self._rejoins(most, candidate.tail, chosen[position]):
@@ -373,7 +378,7 @@ class Rounds:
             tail, depth = (token, tail), depth + 1
             if position >= len(self.known.text) or self._too_deep(depth, position):
                 break
-            if rho < self.lattice.floor[position]:
+            if rho < self.candidates.floor[position]:
                 if not self.effort.worth(rho, 0):
                     break
                 there = [vertex.tail for vertex in self.lattice.at[position]]
