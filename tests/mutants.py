@@ -60,6 +60,8 @@ TESTS = {
     "known_text/lattice": KNOWN_TEXT,
     "known_text/candidates": [*KNOWN_TEXT, "known_text/test_error.py"],
     "known_text/rounds": KNOWN_TEXT,
+    "known_text/base_path": [*KNOWN_TEXT, "known_text/test_repeats.py"],
+    "known_text/new_vertices": KNOWN_TEXT,
     "known_text/calls": KNOWN_TEXT,
     "known_text/respellings": [*KNOWN_TEXT, "known_text/test_repeats.py"],
     "known_text/repeats": [*KNOWN_TEXT, "known_text/test_repeats.py", "known_text/test_error.py"],

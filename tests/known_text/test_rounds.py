@@ -74,7 +74,7 @@ def started(effort: Effort, text: bytes = b"ababab") -> Rounds:
     model = table([b"a", b"b", b"ab"], {(): [0.4, 0.2, 0.3, 0.1]})
     known = KnownText.of(text, model.index)
     rounds = Rounds(model.evaluated(), 0, known, model.vocabulary.encode(text), effort)
-    evaluate([(rounds, rounds.path(rounds.portion(0, 100)))])
+    evaluate([(rounds, rounds.base.branches(rounds.lattice, rounds.base.portion(0, 100)))])
     rounds.lattice.sum(len(text) + 1)
     return rounds
 
@@ -110,13 +110,13 @@ def test_lookahead_goes_along_the_canonical_tokens():
     assert started(Effort(1e-3, 0.99, lookahead=2), text).lookahead(one, {}) == [2, 2]
     # Not what has no room in the window to go on to the end, one token longer than the canonical
     # ones, nor what is not worth it, nor what is like what is there.
-    far.deepest = 6
+    far.base.deepest = 6
     assert far.lookahead(one, {}) == [2, 2, 2]
     assert far.lookahead(candidate(far, 1e-4), {}) == []
-    far.deepest = 5
+    far.base.deepest = 5
     assert far.plan([one]) == []
     assert far.lookahead(one, {}) == []
-    far.deepest = 6
+    far.base.deepest = 6
     # Agreement on the last token counts half: 0.25 is worth it, or not.
     assert started(Effort(0.2, 0.5), text).lookahead(one, {}) == [2, 2, 2]
     assert started(Effort(0.3, 0.5), text).lookahead(one, {}) == []
