@@ -61,6 +61,7 @@ TESTS = {
     "known_text/candidates": [*KNOWN_TEXT, "known_text/test_error.py"],
     "known_text/rounds": KNOWN_TEXT,
     "known_text/base_path": [*KNOWN_TEXT, "known_text/test_repeats.py"],
+    "known_text/batches": KNOWN_TEXT,
     "known_text/new_vertices": KNOWN_TEXT,
     "known_text/calls": KNOWN_TEXT,
     "known_text/respellings": [*KNOWN_TEXT, "known_text/test_repeats.py"],

@@ -3,7 +3,7 @@
 1. One teacher-forced pass over the canonical tokenization (`BasePath.branches`).
 2. Sum (`Lattice.sum`), collect the candidates that are worth an evaluation (`Candidates.wanted`),
    and follow those that end where a canonical token does along the canonical tokens from there
-   (`Rounds.plan`).
+   (`Batches.plan`).
 3. Evaluate all of that in one batch; again from 2 until nothing is wanted.
 
 docs/scoring.md derives it and counts the cost.
@@ -12,7 +12,6 @@ docs/scoring.md derives it and counts the cost.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -20,9 +19,10 @@ from numpy.typing import NDArray
 
 from charwise.coverings.rows import EvaluatedRows
 from charwise.known_text.base_path import BasePath, Portion
+from charwise.known_text.batches import Batches
 from charwise.known_text.calls import PORTION, run_together
-from charwise.known_text.candidates import Candidates, Wanted
-from charwise.known_text.effort import FINER, PRESETS, Effort, Tail, agreement
+from charwise.known_text.candidates import Candidates
+from charwise.known_text.effort import FINER, PRESETS, Effort
 from charwise.known_text.estimate import LIMITED, byte_errors
 from charwise.known_text.lattice import Lattice
 from charwise.known_text.new_vertices import NewVertices
@@ -74,6 +74,7 @@ class Rounds:
         lattice: the evaluated contexts and their sums.
         base: the tokens that alternatives are followed along.
         candidates: which others are worth an evaluation.
+        batches: what is evaluated with them.
         limited: whether a limit on contexts or rounds ended the work before the tolerance did.
         calls: model calls that this text took part in: those that made the tree, which evaluated
             its root, and each one since that evaluated a context of this text. Where an engine
@@ -110,7 +111,7 @@ class Rounds:
         self.known = known
         if effort.tolerance is not None and known.contexts(_FEW) <= _FEW:
             effort = PRESETS["exact"]  # `few`, of a text whose ranges are known
-        self._effort = self.effort = effort
+        self._effort = effort
         self._watch = watch
         self.base = BasePath(
             known, canonical, through=through, deepest=deepest, to_end=effort.theta > 0
@@ -122,6 +123,9 @@ class Rounds:
         self.limited = self._respelled = False
         self.lattice = Lattice(known, self._new.root(root), effort, through)
         self.candidates = Candidates(self.lattice)
+        self.batches = Batches(
+            self.lattice, self.candidates, self.base, at_cursor=watch is not None
+        )
         self.calls = evaluated.tree.calls
         # The portion that is worked on, its canonical tokens, and how many contexts there were
         # before it.
@@ -201,7 +205,7 @@ class Rounds:
 
     def _take(self, theta: float) -> None:
         self._theta, self._in_step = theta, 0
-        self.effort = self.lattice.effort = self._effort.at(theta)
+        self.lattice.effort = self._effort.at(theta)
 
     def _most(self, portion: Portion) -> int:
         """Contexts to spend on a portion, at most, with a tolerance."""
@@ -220,7 +224,7 @@ class Rounds:
             if self._taken < self._effort.rounds and self.contexts < self._at_most:
                 branches = self._respell()
                 if busy:
-                    branches += self.plan(self.candidates.wanted(portion.stop))
+                    branches += self.batches.plan(self.candidates.wanted(portion.stop))
                 if branches:
                     self._taken, self._in_step = self._taken + 1, self._in_step + 1
                     return branches
@@ -283,70 +287,6 @@ class Rounds:
         """All rounds, from the canonical tokenization of the text to the last that is wanted."""
         run_together([self])
         return self.lattice
-
-    def plan(self, wanted: Sequence[Wanted]) -> list[Branch]:
-        """What to evaluate next: the wanted candidates, heaviest first, and their lookahead."""
-        chosen: defaultdict[int, list[Tail]] = defaultdict(list)
-        branches = []
-        for candidate in sorted(wanted, key=lambda wanted: wanted.rho, reverse=True):
-            rho, parent, token, position, share = candidate
-            heavy = rho >= self.candidates.floor[position]
-            # Before a cursor a further round costs more than contexts that this one may not need.
-            most = rho if self._watch is None else share
-            if not heavy and self._rejoins(most, candidate.tail, chosen[position]):
-                continue
-            if self.base.too_deep(parent.depth + 1, position):
-                continue
-            tokens, tail = [token], candidate.tail
-            chosen[position].append(tail)
-            for following in self.lookahead(candidate, chosen):
-                tokens.append(following)
-                tail, position = (following, tail), position + self.known.index.length(following)
-                chosen[position].append(tail)
-            branches.append(Branch(parent, tokens))
-        return branches
-
-    def lookahead(self, candidate: Wanted, chosen: dict[int, list[Tail]]) -> list[int]:
-        """The canonical tokens that a candidate is followed along, as far as it is worth it.
-
-        Not where a context that is evaluated, or chosen for the same batch, serves as well.
-        """
-        rho, parent, _, position, _ = candidate
-        tail, depth = candidate.tail, parent.depth + 1
-        tokens: list[int] = []
-        for token in self.base.rest(position, self.effort.lookahead):
-            rho, position = self._continued(rho, position, token)
-            tail, depth = (token, tail), depth + 1
-            if position >= len(self.known.text) or self.base.too_deep(depth, position):
-                break
-            if rho < self.candidates.floor[position]:
-                if not self.effort.worth(rho, 0):
-                    break
-                there = [vertex.tail for vertex in self.lattice.at[position]]
-                if self._rejoins(rho, tail, [*there, *chosen.get(position, ())]):
-                    break
-            tokens.append(token)
-        return tokens
-
-    def _continued(self, rho: float, position: int, token: int) -> tuple[float, int]:
-        """What share an alternative should have one token on, and where that is.
-
-        As the model continues the heaviest context that is evaluated there. Where none is, nothing
-        is known: the alternative is in the middle of what is canonically a token.
-        """
-        lattice, end = self.lattice, position + self.known.index.length(token)
-        here = lattice.at[position]
-        if not here or end >= len(lattice.log_prefix) or lattice.log_prefix[end] == -np.inf:
-            return 0.0, end
-        heaviest = max(here, key=lambda vertex: vertex.weight)
-        rise = lattice.log_prefix[position] - lattice.log_prefix[end]
-        return min(rho, rho * heaviest.mass(token) * math.exp(rise)), end
-
-    def _rejoins(self, rho: float, tail: Tail, others: Sequence[Tail]) -> bool:
-        """Whether one of the other contexts at a position serves as well."""
-        if self.effort.gamma >= 1.0:
-            return False
-        return any(not self.effort.worth(rho, agreement(tail, other)) for other in others)
 
     def add(self, branches: Sequence[Branch], found: Sequence[Sequence[int]]) -> None:
         """Branches that were evaluated, at these nodes."""
