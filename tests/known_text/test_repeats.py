@@ -190,7 +190,7 @@ def test_what_repeats_beyond_the_portion_is_tried_too():
     text = b"# the kangaroo was here\n" + between + b"# and the kangaroo again\n"
     rounds = begun(lm, text)
     assert rounds.base.portion(0, 32).stop < text.rindex(b"kangaroo")
-    repeats = rounds._repeats
+    repeats = rounds._sections.repeats
     assert repeats is not None
     calls = tried(rounds, repeats)
     spelled = [lm.vocabulary.decode(branch.tokens) for call in calls for branch in call]

@@ -11,24 +11,20 @@ docs/scoring.md derives it and counts the cost.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
-
-import numpy as np
-from numpy.typing import NDArray
 
 from charwise.coverings.rows import EvaluatedRows
 from charwise.known_text.base_path import BasePath, Portion
 from charwise.known_text.batches import Batches
 from charwise.known_text.calls import PORTION, run_together
 from charwise.known_text.candidates import Candidates
-from charwise.known_text.effort import FINER, PRESETS, Effort
-from charwise.known_text.estimate import LIMITED, byte_errors
+from charwise.known_text.effort import PRESETS, Effort
+from charwise.known_text.falling_theta import FallingTheta
 from charwise.known_text.lattice import Lattice
 from charwise.known_text.new_vertices import NewVertices
 from charwise.known_text.ranges import KnownText
-from charwise.known_text.repeats import RESPELLED, Repeats, contexts_of
-from charwise.known_text.respellings import Respelling, respellings
+from charwise.known_text.repeats import contexts_of
+from charwise.known_text.sections import Sections
 from charwise.known_text.vertex import Branch
 from charwise.tokens.index import SortedVocabulary
 
@@ -38,22 +34,8 @@ LEAST, CONTEXTS = 16, 240
 #: Canonical tokens of the first portion: how hard the text is, is not known yet.
 _FIRST = 32
 
-#: Contexts to spend on other ways to split what repeats, before one is taken: for each canonical
-#: token of a section, and in a short section.
-_RESPELLING, _SHORT = 2, 256
-
 #: With a tolerance, all contexts are evaluated where there are so few.
 _FEW = 64
-
-#: Contexts that any text may take, beside those that its length allows.
-_SPARE = 600
-
-#: Most rounds with the first θ, and with each later one, on the way to a tolerance: what is left
-#: then is wanted by the next θ too. The first is for the estimate of what the second leaves.
-_BEGINNING, _STEP = 2, 10
-
-#: Before a cursor, where a round is a call of a few contexts, the first θ takes one.
-_BEGINNING_AT_CURSOR = 1
 
 
 class Rounds:
@@ -72,14 +54,14 @@ class Rounds:
 
     Attributes:
         lattice: the evaluated contexts and their sums.
-        base: the tokens that alternatives are followed along.
         candidates: which others are worth an evaluation.
-        batches: what is evaluated with them.
-        limited: whether a limit on contexts or rounds ended the work before the tolerance did.
+        base: the tokens that alternatives are followed along.
+        batches: what is evaluated together.
         calls: model calls that this text took part in: those that made the tree, which evaluated
             its root, and each one since that evaluated a context of this text. Where an engine
             splits a batch, its calls count for every text that had a part in the batch.
 
+    >>> import numpy as np
     >>> from charwise.tokens.index import SortedVocabulary
     >>> from charwise.engines.ngram import NgramLM
     >>> from charwise.tokens.vocabulary import Vocabulary
@@ -111,31 +93,21 @@ class Rounds:
         self.known = known
         if effort.tolerance is not None and known.contexts(_FEW) <= _FEW:
             effort = PRESETS["exact"]  # `few`, of a text whose ranges are known
-        self._effort = effort
-        self._watch = watch
         self.base = BasePath(
             known, canonical, through=through, deepest=deepest, to_end=effort.theta > 0
         )
         self._new = NewVertices(evaluated, known, through=through, distributions=distributions)
-        # Other ways to split what repeats, and those that are tried in the section up to a byte.
-        self._respellings: list[Respelling] | None = None
-        self._repeats: Repeats | None = None
-        self.limited = self._respelled = False
         self.lattice = Lattice(known, self._new.root(root), effort, through)
         self.candidates = Candidates(self.lattice)
         self.batches = Batches(
             self.lattice, self.candidates, self.base, at_cursor=watch is not None
         )
+        self._sections = Sections(self.lattice, self.base, lends=effort.lends)
+        self._theta = FallingTheta(self.lattice, self._sections, effort, watch)
         self.calls = evaluated.tree.calls
-        # The portion that is worked on, its canonical tokens, and how many contexts there were
-        # before it.
+        # The portion that is worked on, how many canonical tokens it has, and the next one.
         self._portion: Portion | None = None
-        self._size = self._working = min(PORTION, _FIRST)  # the next portion's, and this one's
-        self._begun = 0
-        # There: θ, rounds taken and those of this θ, the most contexts to spend, and log →p as of
-        # the step before.
-        self._theta, self._taken, self._in_step, self._at_most = effort.steps[0], 0, 0, 0
-        self._before: NDArray[np.float64] | None = None
+        self._working = self._size = min(PORTION, _FIRST)
 
     def wants(self) -> list[Branch]:
         """What to evaluate next; nothing when all of the text is finished.
@@ -164,119 +136,43 @@ class Rounds:
 
         That is its canonical tokens, or those of the section that begins with it.
         """
-        path = self._enter(done) if self.base.starts[done] >= self.base.section else []
+        path = self._sections.enter(done) if self.base.starts[done] >= self.base.section else []
         portion = self.base.portion(done, self._size)
-        self._working = max(1, portion.tokens - done)
         path = path or self.base.branches(self.lattice, portion)
-        size = sum(len(branch.tokens) for branch in path)
-        self._begun, self._taken, self._before = self.contexts + size, 1, None
-        self._at_most = self._begun + self._most(portion)
-        self._take(self._effort.steps[0])
+        self._working = max(1, portion.tokens - done)
+        self._theta.begin(portion.tokens - done, asked=sum(len(tokens) for _, tokens in path))
         return portion, path
-
-    def _enter(self, done: int) -> list[Branch]:
-        """Enter the section after so many canonical tokens, in which respellings are tried."""
-        base, section = self.base, self.base.enter(done)
-        if self._effort.lends:
-            if self._respellings is None:
-                self._respellings = respellings(base.known.text, base.tokens, base.known.index)
-            self._repeats = Repeats(
-                self._respellings,
-                list(base.tokens),
-                base.known.index,
-                base.starts[done],
-                min(section.stop, len(base.known.text) - (not base.through)),
-                max(_SHORT, _RESPELLING * (section.tokens - done)),
-                base.too_deep,
-            )
-        return base.branches(self.lattice, section)
 
     def _finish(self, portion: Portion) -> int:
         """Let go of all that only a portion needed; returns how many canonical tokens are done."""
-        if self._repeats is not None and not self._repeats.done:
-            self._repeats.end()  # what it would go on from may be let go of
+        self._sections.end()
         kept = self.lattice.freeze()
         if not self.evaluated.retain:
             self.evaluated.keep([vertex.node for vertex in kept])
         # Where a portion brings many contexts, the next one is shorter.
-        brought = max(1, self.contexts - self._begun)
+        brought = max(1, self._theta.brought)
         self._size = max(LEAST, min(PORTION, CONTEXTS * self._working // brought))
         return self.base.tokens_before(portion.stop)
-
-    def _take(self, theta: float) -> None:
-        self._theta, self._in_step = theta, 0
-        self.lattice.effort = self._effort.at(theta)
-
-    def _most(self, portion: Portion) -> int:
-        """Contexts to spend on a portion, at most, with a tolerance."""
-        if self._effort.tolerance is None:
-            return 10**12
-        size = portion.tokens - self.base.tokens_before(self.lattice.frozen)
-        return int(_SPARE + size * (16 + 0.1 / self._effort.tolerance))
 
     def _wanted(self, portion: Portion) -> list[Branch]:
         """What to evaluate next for a portion; nothing when its error is small enough."""
         self.lattice.sum(portion.stop)
         while True:
-            beginning = _BEGINNING if self._watch is None else _BEGINNING_AT_CURSOR
-            most = beginning if self._before is None else _STEP
-            busy = self._in_step < most or self._effort.tolerance is None
-            if self._taken < self._effort.rounds and self.contexts < self._at_most:
-                branches = self._respell()
-                if busy:
-                    branches += self.batches.plan(self.candidates.wanted(portion.stop))
+            if not self._theta.spent:
+                respelled = branches = self._sections.branches()
+                if not self._theta.step_over:
+                    wanted = self.candidates.wanted(portion.stop)
+                    branches = respelled + self.batches.plan(wanted)
                 if branches:
-                    self._taken, self._in_step = self._taken + 1, self._in_step + 1
+                    self._theta.count(asked=contexts_of(respelled))
                     return branches
-            if not self._finer(portion):
+            if not self._theta.finer(portion):
                 return []
 
-    def _finer(self, portion: Portion) -> bool:
-        """End a step: estimate the error, and say whether a finer θ is worth it."""
-        lattice, start = self.lattice, self.lattice.frozen
-        stop = min(portion.stop, len(self.known.text) + 1)
-        first = max(0, start - 1)
-        part = slice(first, stop)
-        after = lattice.log_prefix[part].copy()
-        errors = byte_errors(self._before, after, lattice.lent[part], lattice.missing[part])
-        doubts = np.zeros(len(errors))
-        if self._repeats is not None:
-            self._respelled |= self._repeats.adopted
-            errors *= RESPELLED if self._respelled else 1.0
-            doubts = self._repeats.doubts(first, after)
-        tolerance = self._effort.tolerance
-        within = math.inf if tolerance is None else tolerance * math.log(2) * len(errors)
-        # No finer θ takes doubts away.
-        enough = self._before is not None and float(errors.sum()) <= within
-        self.limited |= enough and float((errors + doubts).sum()) > within
-        if self._watch is not None and portion.stop > len(self.known.text):
-            off = self._watch(lattice)
-            enough &= tolerance is None or off <= tolerance
-        # All that was followed may end in contexts that do not go on: then nothing is known.
-        enough &= tolerance is None or bool(np.isfinite(after).all())
-        last = self._effort.steps[1]
-        more = self._taken < self._effort.rounds and self.contexts < self._at_most
-        if tolerance is not None and not enough and not (more and self._theta > last):
-            self.limited = True  # what the last step would have changed is not known
-            fall = np.nan_to_num(-np.diff(after), nan=0.0, posinf=0.0)
-            errors += LIMITED * fall
-        lattice.error[first + 1 : stop] = errors + doubts
-        self._before = after
-        if enough or not more or self._theta <= last:
-            return False
-        self._take(max(last, self._theta / FINER))
-        return True
-
-    def _respell(self) -> list[Branch]:
-        """Respellings of what the section repeats."""
-        if self._repeats is None or self._repeats.done:
-            return []
-        found = self._repeats.branches(self.lattice.root)
-        if self._repeats.tokens is not self.base.tokens:
-            self.base.respell(self._repeats.tokens)
-        new = contexts_of(found)
-        self._begun, self._at_most = self._begun + new, self._at_most + new
-        return found
+    @property
+    def limited(self) -> bool:
+        """Whether a limit on contexts or rounds ended the work before the tolerance did."""
+        return self._theta.limited
 
     @property
     def contexts(self) -> int:
