@@ -23,8 +23,9 @@ import charwise
 import texts
 from charwise.evaluation.distance import js_distance
 from charwise.known_text.effort import Effort
-from charwise.known_text.lattice import Lattice, Vertex
+from charwise.known_text.lattice import Lattice
 from charwise.known_text.rounds import Rounds
+from charwise.known_text.vertex import Vertex
 from charwise.known_text.windows import stretches
 from charwise.tokens.prompts import split
 

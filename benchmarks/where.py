@@ -25,19 +25,20 @@ import charwise
 import texts
 from charwise.engines.transformers import TransformersLM, TransformersTree
 from charwise.evaluation.methods import walk_canonical
+from charwise.known_text.batches import Batches
+from charwise.known_text.candidates import Candidates
 from charwise.known_text.effort import PRESETS, Effort
 from charwise.known_text.lattice import Lattice
 from charwise.known_text.ranges import KnownText
 from charwise.known_text.repeats import Repeats
-from charwise.known_text.rounds import Rounds
 
 #: What is timed, by the column that it counts for. None of these calls another.
 PARTS: dict[str, list[tuple[type, str]]] = {
     "model": [(TransformersLM, "tree"), (TransformersTree, "extend")],
     "log-softmax": [(TransformersTree, "logprobs")],
     "masses": [(KnownText, "starting"), (KnownText, "edges")],
-    "sums": [(Lattice, "sum"), (Lattice, "wanted")],
-    "choices": [(Rounds, "plan"), (Repeats, "branches")],
+    "sums": [(Lattice, "sum"), (Candidates, "wanted")],
+    "choices": [(Batches, "plan"), (Repeats, "branches")],
 }
 
 #: Reaches the distance of a beam of width 4 on the easy text; see frontier.py.

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import charwise.known_text.candidates
 import charwise.known_text.effort
 import charwise.known_text.lattice
 from charwise import CharLM, Effort
@@ -149,16 +150,16 @@ def test_with_a_tolerance_rank_counts_down_to_a_part_of_theta():
     model = table([b"a", b"b", b"ab"], {(): [0.5, 0.2, 0.2, 0.1]}, order=1)
     known = KnownText.of(b"ab", model.index)
     canonical = model.vocabulary.encode_beginning(b"ab")
-    for tolerance, least in ((None, 0.0), (0.1, 0.05 * charwise.known_text.lattice._RANKED)):
+    for tolerance, least in ((None, 0.0), (0.1, 0.05 * charwise.known_text.candidates._RANKED)):
         effort = Effort(0.05, 0.1, tolerance=tolerance, width=100)
         rounds = Rounds(model.evaluated(), 0, known, canonical, effort, through=True)
         rounds.lattice.effort = effort
         rounds.lattice.sum(stop=3)
-        rounds.lattice.wanted(stop=3)
+        rounds.candidates.wanted(stop=3)
         there = [bool(here) for here in rounds.lattice.at]
         assert there == [True, False, False]
-        assert rounds.lattice.floor[0] == approx(max(least, 1e-9))
-        assert rounds.lattice.floor[1] == approx(1e-9)
+        assert rounds.candidates.floor[0] == approx(max(least, 1e-9))
+        assert rounds.candidates.floor[1] == approx(1e-9)
 
 
 @given(cases(), st.integers(1, 4))
@@ -171,14 +172,14 @@ def test_floors_are_those_of_a_pass_over_all(case: Case, width: int):
     known = KnownText.of(text, model.index)
     canonical = model.vocabulary.encode_beginning(text)
     rounds = Rounds(model.evaluated(), 0, known, canonical, Effort(0.3, 0.5, width=width))
-    lattice = rounds.lattice
+    lattice, candidates = rounds.lattice, rounds.candidates
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(charwise.known_text.lattice, "_KEPT", 1)
         while branches := rounds.wants():
-            found = lattice.floor.copy()
-            lattice._unranked = 0
-            lattice._rank(min(len(text) + 1, lattice._stop))
-            assert (lattice.floor == found).all()
+            found = candidates.floor.copy()
+            lattice.renewed = 0
+            candidates.rank(min(len(text) + 1, lattice._stop))
+            assert (candidates.floor == found).all()
             evaluate([(rounds, branches)])
 
 

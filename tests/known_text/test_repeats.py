@@ -12,11 +12,11 @@ import charwise
 from charwise import CharLM, Effort
 from charwise.coverings.rows import EvaluatedRows
 from charwise.known_text.calls import evaluate
-from charwise.known_text.lattice import Branch
 from charwise.known_text.ranges import KnownText
 from charwise.known_text.repeats import Repeats, contexts_of
 from charwise.known_text.respellings import occurrences, respellings
 from charwise.known_text.rounds import Rounds
+from charwise.known_text.vertex import Branch
 from models import Model, table
 
 # ---- what is found ------------------------------------------------------------------------------
@@ -94,8 +94,8 @@ def test_what_repeats_is_tried_at_one_place_then_at_two_then_at_all():
     lm, between = charwise.load(), b" and then something else, "
     text = between.join([b"frobnicate"] * 5) + b"."
     rounds = begun(lm, text)
-    found = respellings(text, rounds.canonical, lm.index)
-    repeats = Repeats(found, list(rounds.canonical), lm.index, 0, len(text), 10**6, room)
+    found = respellings(text, rounds.base.tokens, lm.index)
+    repeats = Repeats(found, list(rounds.base.tokens), lm.index, 0, len(text), 10**6, room)
     apart = len(b"frobnicate" + between)
     sizes = [
         [sum(map(lm.index.length, branch.tokens)) for branch in call]
@@ -113,7 +113,7 @@ def test_a_gain_is_by_how_much_a_path_is_likelier():
     lm = charwise.load()
     text = b"frobnicate " * 5
     rounds = begun(lm, text)
-    canonical = list(rounds.canonical)
+    canonical = list(rounds.base.tokens)
     found = respellings(text, canonical, lm.index)
     repeats = Repeats(found, canonical, lm.index, 0, len(text), 10**6, room)
     tried(rounds, repeats)
@@ -189,8 +189,8 @@ def test_what_repeats_beyond_the_portion_is_tried_too():
     between = b"import os, sys, json, math, heapq, bisect, types, typing, random, string, dis\n"
     text = b"# the kangaroo was here\n" + between + b"# and the kangaroo again\n"
     rounds = begun(lm, text)
-    assert rounds.portion(0, 32).stop < text.rindex(b"kangaroo")
-    repeats = rounds._repeats
+    assert rounds.base.portion(0, 32).stop < text.rindex(b"kangaroo")
+    repeats = rounds._sections.repeats
     assert repeats is not None
     calls = tried(rounds, repeats)
     spelled = [lm.vocabulary.decode(branch.tokens) for call in calls for branch in call]
@@ -217,14 +217,14 @@ def test_a_respelling_of_one_section_goes_on_in_the_next(monkeypatch: pytest.Mon
     text = b"frobnicate " * 12
     canonical = list(lm.vocabulary.encode(text))
     whole = lm.score(text)
-    monkeypatch.setattr("charwise.known_text.rounds.SECTION", 16)
+    monkeypatch.setattr("charwise.known_text.base_path.SECTION", 16)
     rounds = begun(lm, text)
     while wanted := rounds.wants():
         evaluate([(rounds, wanted)])
-    assert list(rounds.canonical) != canonical
-    assert lm.vocabulary.decode(rounds.canonical) == text
-    later = lm.vocabulary.decode(rounds.canonical[:32])
-    assert list(rounds.canonical[32:]) != list(lm.vocabulary.encode(text[len(later) :]))
+    assert list(rounds.base.tokens) != canonical
+    assert lm.vocabulary.decode(rounds.base.tokens) == text
+    later = lm.vocabulary.decode(rounds.base.tokens[:32])
+    assert list(rounds.base.tokens[32:]) != list(lm.vocabulary.encode(text[len(later) :]))
     assert lm.score(text).logprobs.sum() == pytest.approx(whole.logprobs.sum(), abs=1)
 
 

@@ -20,10 +20,11 @@ from charwise.errors import EngineError, SettingError
 from charwise.evaluation.distance import bootstrap, js_distance
 from charwise.evaluation.methods import walk_beam, walk_canonical, walk_rounds
 from charwise.known_text.calls import evaluate
+from charwise.known_text.candidates import Wanted
 from charwise.known_text.effort import PRESETS, Effort
-from charwise.known_text.lattice import Branch, Vertex, Wanted
 from charwise.known_text.ranges import KnownText
 from charwise.known_text.rounds import Rounds
+from charwise.known_text.vertex import Branch, Vertex, closest
 from models import Case, cases, examples, table
 from near import approx
 
@@ -73,7 +74,7 @@ def started(effort: Effort, text: bytes = b"ababab") -> Rounds:
     model = table([b"a", b"b", b"ab"], {(): [0.4, 0.2, 0.3, 0.1]})
     known = KnownText.of(text, model.index)
     rounds = Rounds(model.evaluated(), 0, known, model.vocabulary.encode(text), effort)
-    evaluate([(rounds, rounds.path(rounds.portion(0, 100)))])
+    evaluate([(rounds, rounds.base.branches(rounds.lattice, rounds.base.portion(0, 100)))])
     rounds.lattice.sum(len(text) + 1)
     return rounds
 
@@ -90,56 +91,56 @@ def test_a_share_goes_on_as_that_of_the_heaviest_context():
     # Over the canonical contexts only: what starts with "a", and then [ab].
     assert at == approx([1, 0.7, 0.3, 0.21, 0.09, 0.063, 0.027])
     # After "ab" the text goes on with all of 0.3, of which [ab] is all: nothing is lost.
-    assert rounds._continued(0.5, 2, 2) == (approx(0.5), 4)
+    assert rounds.batches._continued(0.5, 2, 2) == (approx(0.5), 4)
     # [a] leads into the middle of a canonical token: 0.4 of the mass, where 0.7 is.
-    assert rounds._continued(0.5, 2, 0) == (approx(0.5 * 0.4 / 0.7), 3)
-    assert rounds._continued(0.5, 3, 1) == (0.0, 4)  # no context ends at 3
-    assert rounds._continued(0.5, 6, 2) == (0.0, 8)  # beyond the text
+    assert rounds.batches._continued(0.5, 2, 0) == (approx(0.5 * 0.4 / 0.7), 3)
+    assert rounds.batches._continued(0.5, 3, 1) == (0.0, 4)  # no context ends at 3
+    assert rounds.batches._continued(0.5, 6, 2) == (0.0, 8)  # beyond the text
     # A lighter context beside it, after which nothing follows, has no say.
     rounds.lattice.at[2].insert(0, Vertex(node=0, position=2, tail=None, depth=1))
-    assert rounds._continued(0.5, 2, 2) == (approx(0.5), 4)
+    assert rounds.batches._continued(0.5, 2, 2) == (approx(0.5), 4)
 
 
 def test_lookahead_goes_along_the_canonical_tokens():
     text = b"ab" * 6
     far = started(Effort(1e-3, 0.99), text)
     one = candidate(far, 0.5)
-    assert far.lookahead(one, {}) == [2, 2, 2]  # to 10; the text ends at 12
-    assert [branch.tokens for branch in far.plan([one])] == [[2, 2, 2, 2]]
-    assert started(Effort(1e-3, 0.99, lookahead=2), text).lookahead(one, {}) == [2, 2]
+    assert far.batches.lookahead(one, {}) == [2, 2, 2]  # to 10; the text ends at 12
+    assert [branch.tokens for branch in far.batches.plan([one])] == [[2, 2, 2, 2]]
+    assert started(Effort(1e-3, 0.99, lookahead=2), text).batches.lookahead(one, {}) == [2, 2]
     # Not what has no room in the window to go on to the end, one token longer than the canonical
     # ones, nor what is not worth it, nor what is like what is there.
-    far.deepest = 6
-    assert far.lookahead(one, {}) == [2, 2, 2]
-    assert far.lookahead(candidate(far, 1e-4), {}) == []
-    far.deepest = 5
-    assert far.plan([one]) == []
-    assert far.lookahead(one, {}) == []
-    far.deepest = 6
+    far.base.deepest = 6
+    assert far.batches.lookahead(one, {}) == [2, 2, 2]
+    assert far.batches.lookahead(candidate(far, 1e-4), {}) == []
+    far.base.deepest = 5
+    assert far.batches.plan([one]) == []
+    assert far.batches.lookahead(one, {}) == []
+    far.base.deepest = 6
     # Agreement on the last token counts half: 0.25 is worth it, or not.
-    assert started(Effort(0.2, 0.5), text).lookahead(one, {}) == [2, 2, 2]
-    assert started(Effort(0.3, 0.5), text).lookahead(one, {}) == []
+    assert started(Effort(0.2, 0.5), text).batches.lookahead(one, {}) == [2, 2, 2]
+    assert started(Effort(0.3, 0.5), text).batches.lookahead(one, {}) == []
     # Nor what is like what was chosen before, though the model has evaluated nothing like it.
-    far.effort = Effort(0.3, 0.5)
+    far.lattice.effort = Effort(0.3, 0.5)
     far.lattice.at[6].clear()
-    assert far.lookahead(one, {6: [(9, None)]}) == [2]
-    assert far.lookahead(one, {6: [(2, (9, None))]}) == []
+    assert far.batches.lookahead(one, {6: [(9, None)]}) == [2]
+    assert far.batches.lookahead(one, {6: [(2, (9, None))]}) == []
     # From the middle of a canonical token nothing is followed.
-    assert far.lookahead(one._replace(position=3), {}) == []
+    assert far.batches.lookahead(one._replace(position=3), {}) == []
 
 
 def test_of_two_candidates_that_agree_the_heavier_is_evaluated():
     rounds = started(Effort(0.1, 0.5, lookahead=0))
     heavy, light = candidate(rounds, 0.3), candidate(rounds, 0.15)
     # They agree on all three tokens: 0.15 / 8 is not worth it. On one: 0.3 / 2 is, 0.15 / 2 is not.
-    assert rounds.plan([light, heavy]) == [Branch(heavy.parent, [2])]
+    assert rounds.batches.plan([light, heavy]) == [Branch(heavy.parent, [2])]
     other = Vertex(node=0, position=2, tail=(9, None), depth=1)
     both = [light._replace(parent=other, rho=0.25), heavy]
-    assert [branch.parent for branch in rounds.plan(both)] == [heavy.parent, other]
+    assert [branch.parent for branch in rounds.batches.plan(both)] == [heavy.parent, other]
     both = [light._replace(parent=other), heavy]
-    assert [branch.parent for branch in rounds.plan(both)] == [heavy.parent]
+    assert [branch.parent for branch in rounds.batches.plan(both)] == [heavy.parent]
     # Where nothing is lent, nothing stands for anything else.
-    assert len(started(Effort(0.1, 1.0, lookahead=0)).plan([light, heavy])) == 2
+    assert len(started(Effort(0.1, 1.0, lookahead=0)).batches.plan([light, heavy])) == 2
 
 
 def test_lookahead_saves_calls_and_changes_no_number():
@@ -152,7 +153,6 @@ def test_lookahead_saves_calls_and_changes_no_number():
 
 
 def test_weight_is_lent_to_who_agrees_longest_and_of_those_to_the_heaviest():
-    rounds = started(Effort(1e-3, 0.5))
     none, two, three, heavier = (
         Vertex(node=0, position=4, tail=tail, depth=3)
         for tail in (
@@ -162,11 +162,11 @@ def test_weight_is_lent_to_who_agrees_longest_and_of_those_to_the_heaviest():
             (2, (1, (0, (8, None)))),
         )
     )
-    none.weight, two.weight, three.weight, heavier.weight = 0.9, 0.8, 0.1, 0.2
-    rounds.lattice.at[4][:] = [none, two, heavier, three]
+    none.arrived, two.arrived, three.arrived, heavier.arrived = 0.9, 0.8, 0.1, 0.2
+    here = [none, two, three, heavier]
     asked = (2, (1, (0, (7, None))))
-    assert rounds.lattice._closest(4, asked) == (heavier, 3)
-    assert rounds.lattice._closest(4, (2, (1, (5, None)))) == (two, 2)
+    assert closest(here, asked) == (heavier, 3)
+    assert closest(here, (2, (1, (5, None)))) == (two, 2)
 
 
 # ---- what is lent -------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from charwise.coverings.rows import EvaluatedRows
-from charwise.known_text.lattice import Branch
+from charwise.known_text.vertex import Branch
 from charwise.tokens.index import SortedVocabulary
 
 #: Most canonical tokens that are worked on at a time: with more, attention to all of them costs

@@ -1,8 +1,9 @@
 """Rounds: evaluate what a known text needs in a few batches.
 
-1. One teacher-forced pass over the canonical tokenization (`Rounds.path`).
-2. Sum (`Lattice.sum`), collect the candidates that are worth an evaluation, and follow those
-   that end where a canonical token does along the canonical tokens from there (`Rounds.plan`).
+1. One teacher-forced pass over the canonical tokenization (`BasePath.branches`).
+2. Sum (`Lattice.sum`), collect the candidates that are worth an evaluation (`Candidates.wanted`),
+   and follow those that end where a canonical token does along the canonical tokens from there
+   (`Batches.plan`).
 3. Evaluate all of that in one batch; again from 2 until nothing is wanted.
 
 docs/scoring.md derives it and counts the cost.
@@ -10,25 +11,21 @@ docs/scoring.md derives it and counts the cost.
 
 from __future__ import annotations
 
-import math
-from bisect import bisect_left, bisect_right
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
-
-import numpy as np
-import torch
-from numpy.typing import NDArray
+from collections.abc import Callable, Sequence
 
 from charwise.coverings.rows import EvaluatedRows
-from charwise.known_text.calls import PORTION, SECTION, run_together
-from charwise.known_text.effort import FINER, PRESETS, Effort, Tail, agreement
-from charwise.known_text.estimate import LIMITED, byte_errors
-from charwise.known_text.lattice import Branch, Edge, Lattice, Vertex, Wanted
-from charwise.known_text.next_bytes import rows_of
-from charwise.known_text.ranges import Ints, KnownText
-from charwise.known_text.repeats import RESPELLED, Repeats, contexts_of
-from charwise.known_text.respellings import Respelling, respellings
+from charwise.known_text.base_path import BasePath, Portion
+from charwise.known_text.batches import Batches
+from charwise.known_text.calls import PORTION, run_together
+from charwise.known_text.candidates import Candidates
+from charwise.known_text.effort import PRESETS, Effort
+from charwise.known_text.falling_theta import FallingTheta
+from charwise.known_text.lattice import Lattice
+from charwise.known_text.new_vertices import NewVertices
+from charwise.known_text.ranges import KnownText
+from charwise.known_text.repeats import contexts_of
+from charwise.known_text.sections import Sections
+from charwise.known_text.vertex import Branch
 from charwise.tokens.index import SortedVocabulary
 
 #: Fewest canonical tokens that are worked on at a time, and the contexts to aim for.
@@ -37,42 +34,8 @@ LEAST, CONTEXTS = 16, 240
 #: Canonical tokens of the first portion: how hard the text is, is not known yet.
 _FIRST = 32
 
-#: Contexts to spend on other ways to split what repeats, before one is taken: for each canonical
-#: token of a section, and in a short section.
-_RESPELLING, _SHORT = 2, 256
-
 #: With a tolerance, all contexts are evaluated where there are so few.
 _FEW = 64
-
-#: Contexts that any text may take, beside those that its length allows.
-_SPARE = 600
-
-#: Most rounds with the first θ, and with each later one, on the way to a tolerance: what is left
-#: then is wanted by the next θ too. The first is for the estimate of what the second leaves.
-_BEGINNING, _STEP = 2, 10
-
-#: Before a cursor, where a round is a call of a few contexts: what is left is for the next θ.
-_STEP_AT_CURSOR = 1
-
-
-class Portion(NamedTuple):
-    """A part of the text that is worked on at a time; all before it is finished.
-
-    >>> Portion(tokens=128, stop=500).stop
-    500
-    """
-
-    tokens: int  # canonical tokens up to its end
-    stop: int  # positions before this are summed over
-
-
-class _Context(NamedTuple):
-    """An evaluated context: the beginning of a `Vertex`."""
-
-    node: int
-    position: int
-    tail: Tail
-    depth: int
 
 
 class Rounds:
@@ -91,11 +54,14 @@ class Rounds:
 
     Attributes:
         lattice: the evaluated contexts and their sums.
-        limited: whether a limit on contexts or rounds ended the work before the tolerance did.
+        candidates: which others are worth an evaluation.
+        base: the tokens that alternatives are followed along.
+        batches: what is evaluated together.
         calls: model calls that this text took part in: those that made the tree, which evaluated
             its root, and each one since that evaluated a context of this text. Where an engine
             splits a batch, its calls count for every text that had a part in the batch.
 
+    >>> import numpy as np
     >>> from charwise.tokens.index import SortedVocabulary
     >>> from charwise.engines.ngram import NgramLM
     >>> from charwise.tokens.vocabulary import Vocabulary
@@ -127,39 +93,21 @@ class Rounds:
         self.known = known
         if effort.tolerance is not None and known.contexts(_FEW) <= _FEW:
             effort = PRESETS["exact"]  # `few`, of a text whose ranges are known
-        self._effort = self.effort = effort
-        self.through = through
-        self.deepest = deepest
-        self.distributions = distributions
-        self._watch = watch
-        self._set_path(canonical)
-        self._ends = self._starts[1:]  # of the canonical tokens
-        # Other ways to split what repeats, and those that are tried in the section up to a byte.
-        self._respellings: list[Respelling] | None = None
-        self._repeats: Repeats | None = None
-        self._section = 0
-        self.limited = self._respelled = False
-        [vertex] = self._vertices([_Context(root, 0, None, 0)])
-        self.lattice = Lattice(known, vertex, effort, through)
+        self.base = BasePath(
+            known, canonical, through=through, deepest=deepest, to_end=effort.theta > 0
+        )
+        self._new = NewVertices(evaluated, known, through=through, distributions=distributions)
+        self.lattice = Lattice(known, self._new.root(root), effort, through)
+        self.candidates = Candidates(self.lattice)
+        self.batches = Batches(
+            self.lattice, self.candidates, self.base, at_cursor=watch is not None
+        )
+        self._sections = Sections(self.lattice, self.base, lends=effort.lends)
+        self._theta = FallingTheta(self.lattice, self._sections, effort, watch)
         self.calls = evaluated.tree.calls
-        # The portion that is worked on, its canonical tokens, and how many contexts there were
-        # before it.
+        # The portion that is worked on, how many canonical tokens it has, and the next one.
         self._portion: Portion | None = None
-        self._size = self._working = min(PORTION, _FIRST)  # the next portion's, and this one's
-        self._begun = 0
-        # There: θ, rounds taken and those of this θ, the most contexts to spend, and log →p as of
-        # the step before.
-        self._theta, self._taken, self._in_step, self._at_most = effort.steps[0], 0, 0, 0
-        self._before: NDArray[np.float64] | None = None
-
-    def _set_path(self, tokens: Sequence[int]) -> None:
-        """The tokens that alternatives are followed along: where each begins, and the last ends.
-
-        They are canonical but for what is respelled. A `Portion` made before counts other tokens.
-        """
-        self.canonical = tokens
-        self._starts = np.cumsum([0, *map(self.evaluated.index.length, tokens)]).tolist()
-        self._begins = {position: n for n, position in enumerate(self._starts)}
+        self._working = self._size = min(PORTION, _FIRST)
 
     def wants(self) -> list[Branch]:
         """What to evaluate next; nothing when all of the text is finished.
@@ -188,121 +136,43 @@ class Rounds:
 
         That is its canonical tokens, or those of the section that begins with it.
         """
-        path = self._enter(done) if self._starts[done] >= self._section else []
-        portion = self.portion(done, self._size)
+        path = self._sections.enter(done) if self.base.starts[done] >= self.base.section else []
+        portion = self.base.portion(done, self._size)
+        path = path or self.base.branches(self.lattice, portion)
         self._working = max(1, portion.tokens - done)
-        path = path or self.path(portion)
-        size = sum(len(branch.tokens) for branch in path)
-        self._begun, self._taken, self._before = self.contexts + size, 1, None
-        self._at_most = self._begun + self._most(portion)
-        self._take(self._effort.steps[0])
+        self._theta.begin(portion.tokens - done, asked=sum(len(tokens) for _, tokens in path))
         return portion, path
-
-    def _enter(self, done: int) -> list[Branch]:
-        """Enter the section after so many canonical tokens, in which respellings are tried."""
-        section = self.portion(done, SECTION)
-        self._section = section.stop
-        if self._effort.lends:
-            if self._respellings is None:
-                index = self.evaluated.index
-                self._respellings = respellings(self.known.text, self.canonical, index)
-            self._repeats = Repeats(
-                self._respellings,
-                list(self.canonical),
-                self.evaluated.index,
-                self._starts[done],
-                min(section.stop, len(self.known.text) - (not self.through)),
-                max(_SHORT, _RESPELLING * (section.tokens - done)),
-                self._too_deep,
-            )
-        return self.path(section)
 
     def _finish(self, portion: Portion) -> int:
         """Let go of all that only a portion needed; returns how many canonical tokens are done."""
-        if self._repeats is not None and not self._repeats.done:
-            self._repeats.end()  # what it would go on from may be let go of
+        self._sections.end()
         kept = self.lattice.freeze()
         if not self.evaluated.retain:
             self.evaluated.keep([vertex.node for vertex in kept])
         # Where a portion brings many contexts, the next one is shorter.
-        brought = max(1, self.contexts - self._begun)
+        brought = max(1, self._theta.brought)
         self._size = max(LEAST, min(PORTION, CONTEXTS * self._working // brought))
-        return bisect_left(self._starts, portion.stop)
-
-    def _take(self, theta: float) -> None:
-        self._theta, self._in_step = theta, 0
-        self.effort = self.lattice.effort = self._effort.at(theta)
-
-    def _most(self, portion: Portion) -> int:
-        """Contexts to spend on a portion, at most, with a tolerance."""
-        if self._effort.tolerance is None:
-            return 10**12
-        size = portion.tokens - bisect_left(self._starts, self.lattice.frozen)
-        return int(_SPARE + size * (16 + 0.1 / self._effort.tolerance))
+        return self.base.tokens_before(portion.stop)
 
     def _wanted(self, portion: Portion) -> list[Branch]:
         """What to evaluate next for a portion; nothing when its error is small enough."""
         self.lattice.sum(portion.stop)
         while True:
-            most = _BEGINNING if self._before is None else _STEP
-            most = most if self._watch is None else _STEP_AT_CURSOR
-            busy = self._in_step < most or self._effort.tolerance is None
-            if self._taken < self._effort.rounds and self.contexts < self._at_most:
-                branches = self._respell()
-                if busy:
-                    branches += self.plan(self.lattice.wanted(portion.stop))
+            if not self._theta.spent:
+                respelled = branches = self._sections.branches()
+                if not self._theta.step_over:
+                    wanted = self.candidates.wanted(portion.stop)
+                    branches = respelled + self.batches.plan(wanted)
                 if branches:
-                    self._taken, self._in_step = self._taken + 1, self._in_step + 1
+                    self._theta.count(asked=contexts_of(respelled))
                     return branches
-            if not self._finer(portion):
+            if not self._theta.goes_on(portion):
                 return []
 
-    def _finer(self, portion: Portion) -> bool:
-        """End a step: estimate the error, and say whether a finer θ is worth it."""
-        lattice, start = self.lattice, self.lattice.frozen
-        stop = min(portion.stop, len(self.known.text) + 1)
-        first = max(0, start - 1)
-        part = slice(first, stop)
-        after = lattice.log_prefix[part].copy()
-        errors = byte_errors(self._before, after, lattice.lent[part], lattice.missing[part])
-        doubts = np.zeros(len(errors))
-        if self._repeats is not None:
-            self._respelled |= self._repeats.adopted
-            errors *= RESPELLED if self._respelled else 1.0
-            doubts = self._repeats.doubts(first, after)
-        tolerance = self._effort.tolerance
-        within = math.inf if tolerance is None else tolerance * math.log(2) * len(errors)
-        # No finer θ takes doubts away.
-        enough = self._before is not None and float(errors.sum()) <= within
-        self.limited |= enough and float((errors + doubts).sum()) > within
-        if self._watch is not None and portion.stop > len(self.known.text):
-            off = self._watch(lattice)
-            enough &= tolerance is None or off <= tolerance
-        # All that was followed may end in contexts that do not go on: then nothing is known.
-        enough &= tolerance is None or bool(np.isfinite(after).all())
-        last = self._effort.steps[1]
-        more = self._taken < self._effort.rounds and self.contexts < self._at_most
-        if tolerance is not None and not enough and not (more and self._theta > last):
-            self.limited = True  # what the last step would have changed is not known
-            fall = np.nan_to_num(-np.diff(after), nan=0.0, posinf=0.0)
-            errors += LIMITED * fall
-        lattice.error[first + 1 : stop] = errors + doubts
-        self._before = after
-        if enough or not more or self._theta <= last:
-            return False
-        self._take(max(last, self._theta / FINER))
-        return True
-
-    def _respell(self) -> list[Branch]:
-        """Respellings of what the section repeats."""
-        if self._repeats is None or self._repeats.done:
-            return []
-        found = self._repeats.branches(self.lattice.root)
-        if self._repeats.tokens is not self.canonical:
-            self._set_path(self._repeats.tokens)
-        new = contexts_of(found)
-        self._begun, self._at_most = self._begun + new, self._at_most + new
-        return found
+    @property
+    def limited(self) -> bool:
+        """Whether a limit on contexts or rounds ended the work before the tolerance did."""
+        return self._theta.limited
 
     @property
     def contexts(self) -> int:
@@ -314,163 +184,9 @@ class Rounds:
         run_together([self])
         return self.lattice
 
-    def portion(self, finished: int, size: int) -> Portion:
-        """The portion after `finished` canonical tokens: `size` more, or all that is left."""
-        tokens = finished + size
-        if self._starts[finished] < self._section:
-            tokens = min(tokens, bisect_left(self._starts, self._section))
-        if tokens >= len(self.canonical):
-            return Portion(len(self.canonical), len(self.known.text) + 1)
-        return Portion(tokens, self._starts[tokens])
-
-    def path(self, portion: Portion) -> list[Branch]:
-        """The canonical tokens of a portion, from the first that is not evaluated."""
-        vertex, n = self.lattice.root, 0
-        while n < portion.tokens and self.canonical[n] in vertex.children:
-            vertex, n = vertex.children[self.canonical[n]], n + 1
-        if vertex.position < self.lattice.frozen:
-            return []  # the path ends in what is finished: the candidates from there go on
-        tokens = self.canonical[n : portion.tokens]
-        while tokens and (
-            self._starts[n + len(tokens)] >= len(self.known.text) + self.through
-            or self._too_deep(vertex.depth + len(tokens), self._starts[n + len(tokens)])
-        ):
-            tokens = tokens[:-1]
-        return [Branch(vertex, tokens)] if tokens else []
-
-    def plan(self, wanted: Sequence[Wanted]) -> list[Branch]:
-        """What to evaluate next: the wanted candidates, heaviest first, and their lookahead."""
-        chosen: defaultdict[int, list[Tail]] = defaultdict(list)
-        branches = []
-        for candidate in sorted(wanted, key=lambda wanted: wanted.rho, reverse=True):
-            rho, parent, token, position, share = candidate
-            heavy = rho >= self.lattice.floor[position]
-            # Before a cursor a further round costs more than contexts that this one may not need.
-            most = rho if self._watch is None else share
-            if not heavy and self._rejoins(most, candidate.tail, chosen[position]):
-                continue
-            if self._too_deep(parent.depth + 1, position):
-                continue
-            tokens, tail = [token], candidate.tail
-            chosen[position].append(tail)
-            for following in self.lookahead(candidate, chosen):
-                tokens.append(following)
-                tail, position = (following, tail), position + self._length(following)
-                chosen[position].append(tail)
-            branches.append(Branch(parent, tokens))
-        return branches
-
-    def lookahead(self, candidate: Wanted, chosen: dict[int, list[Tail]]) -> list[int]:
-        """The canonical tokens that a candidate is followed along, as far as it is worth it.
-
-        Not where a context that is evaluated, or chosen for the same batch, serves as well.
-        """
-        rho, parent, _, position, _ = candidate
-        tail, depth = candidate.tail, parent.depth + 1
-        tokens: list[int] = []
-        for token in self._canonical_rest(position):
-            rho, position = self._continued(rho, position, token)
-            tail, depth = (token, tail), depth + 1
-            if position >= len(self.known.text) or self._too_deep(depth, position):
-                break
-            if rho < self.lattice.floor[position]:
-                if not self.effort.worth(rho, 0):
-                    break
-                there = [vertex.tail for vertex in self.lattice.at[position]]
-                if self._rejoins(rho, tail, [*there, *chosen.get(position, ())]):
-                    break
-            tokens.append(token)
-        return tokens
-
-    def _continued(self, rho: float, position: int, token: int) -> tuple[float, int]:
-        """What share an alternative should have one token on, and where that is.
-
-        As the model continues the heaviest context that is evaluated there. Where none is, nothing
-        is known: the alternative is in the middle of what is canonically a token.
-        """
-        lattice, end = self.lattice, position + self._length(token)
-        here = lattice.at[position]
-        if not here or end >= len(lattice.log_prefix) or lattice.log_prefix[end] == -np.inf:
-            return 0.0, end
-        heaviest = max(here, key=lambda vertex: vertex.weight)
-        rise = lattice.log_prefix[position] - lattice.log_prefix[end]
-        return min(rho, rho * heaviest.mass(token) * math.exp(rise)), end
-
-    def _rejoins(self, rho: float, tail: Tail, others: Sequence[Tail]) -> bool:
-        """Whether one of the other contexts at a position serves as well."""
-        if self.effort.gamma >= 1.0:
-            return False
-        return any(not self.effort.worth(rho, agreement(tail, other)) for other in others)
-
-    def _too_deep(self, depth: int, position: int) -> bool:
-        """Whether a context has no room to go on to the end of the text along canonical tokens.
-
-        Where nothing is left out by its weight, only whether it fits itself: other tokens may be
-        fewer.
-        """
-        if self.deepest is None:
-            return False
-        left = len(self._ends) - bisect_right(self._ends, position) - (not self.through)
-        return depth + (max(0, left) if self._effort.theta > 0 else 0) > self.deepest
-
-    def _canonical_rest(self, position: int) -> Sequence[int]:
-        """The canonical tokens to follow from a position, if one begins there."""
-        first = self._begins.get(position, len(self.canonical))
-        return self.canonical[first : first + self.effort.lookahead]
-
-    def _length(self, token: int) -> int:
-        return self.evaluated.index.length(token)
-
     def add(self, branches: Sequence[Branch], found: Sequence[Sequence[int]]) -> None:
-        """New vertices along branches, at their evaluated nodes; branches may share contexts."""
-        new: dict[int, _Context] = {}
-        for (parent, tokens), nodes in zip(branches, found, strict=True):
-            position, tail, depth = parent.position, parent.tail, parent.depth
-            for token, node in zip(tokens, nodes, strict=True):
-                position, tail, depth = position + self._length(token), (token, tail), depth + 1
-                new.setdefault(node, _Context(node, position, tail, depth))
-        for vertex in self._vertices_of(branches, found):
-            new.pop(vertex, None)
-        made = dict(zip(new, self._vertices(list(new.values())), strict=True)) if new else {}
-        for (parent, tokens), nodes in zip(branches, found, strict=True):
-            for token, node in zip(tokens, nodes, strict=True):
-                if token not in parent.children:
-                    self.lattice.add(made[node], parent, token)
-                parent = parent.children[token]
-
-    @staticmethod
-    def _vertices_of(branches: Sequence[Branch], found: Sequence[Sequence[int]]) -> Iterator[int]:
-        """The nodes along branches that are vertices already."""
-        for (parent, tokens), nodes in zip(branches, found, strict=True):
-            vertex = parent
-            for token, node in zip(tokens, nodes, strict=True):
-                if token not in vertex.children:
-                    break
-                vertex = vertex.children[token]
-                yield node
-
-    def _vertices(self, contexts: Sequence[_Context]) -> list[Vertex]:
-        """Evaluated contexts, with the masses that the text asks of each."""
-        known, nodes = self.known, [context.node for context in contexts]
-        at: Ints = np.array([context.position for context in contexts], dtype=np.int64)
-        logprobs = self.evaluated.tree.logprobs(nodes)
-        starting = known.starting(logprobs, at).tolist()
-        valid = known.depths_at(at).tolist()
-        edges = _edges(known, logprobs, at)
-        ending = [0.0] * len(nodes)
-        if self.through:
-            ends = list(known.index.vocabulary.end_ids)
-            ending = logprobs[:, ends].double().exp().sum(dim=1).tolist()
-        rows = rows_of(known, logprobs, at) if self.distributions else []
-        if not self.evaluated.retain:
-            self.evaluated.tree.forget(nodes)
-        vertices = [
-            Vertex(*context, starting[n][: valid[n]], edges[n], ending[n])
-            for n, context in enumerate(contexts)
-        ]
-        for vertex, row in zip(vertices, rows, strict=False):
-            vertex.next_bytes = row
-        return vertices
+        """Branches that were evaluated, at these nodes."""
+        self._new.add(self.lattice, branches, found)
 
 
 def few(effort: Effort, text: bytes, index: SortedVocabulary) -> bool:
@@ -486,18 +202,3 @@ def few(effort: Effort, text: bytes, index: SortedVocabulary) -> bool:
         and len(text) < _FEW
         and KnownText.of(text, index).contexts(_FEW) <= _FEW
     )
-
-
-def _edges(known: KnownText, logprobs: torch.Tensor, positions: Ints) -> list[list[Edge]]:
-    """For each context, the tokens that spell the next bytes of the text, with their mass."""
-    rows, tokens, ends = known.edges(positions)
-    device = logprobs.device
-    masses = logprobs[torch.from_numpy(rows).to(device), torch.from_numpy(tokens).to(device)]
-    out: list[list[Edge]] = [[] for _ in positions]
-    flat = zip(
-        rows.tolist(), tokens.tolist(), ends.tolist(), masses.double().exp().tolist(), strict=True
-    )
-    for row, token, end, mass in flat:
-        if mass > 0.0:
-            out[row].append((token, end, mass))
-    return out

@@ -1,0 +1,163 @@
+"""θ of a portion: it falls, step by step, until the estimated error is within the tolerance.
+
+A step is a few rounds with one θ. At its end the error is estimated from what it has changed
+(`estimate.py`), and a finer θ follows while that is too much, rounds and contexts are left, and θ
+is not at its least.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from charwise.known_text.base_path import Portion
+from charwise.known_text.effort import FINER, Effort
+from charwise.known_text.estimate import LIMITED, byte_errors
+from charwise.known_text.lattice import Lattice
+from charwise.known_text.sections import Sections
+
+#: Contexts that any text may take, beside those that its length allows.
+_SPARE = 600
+
+#: Most rounds with a θ on the way to a tolerance: what is left is wanted by the next θ too. With
+#: the last, of which the estimate says that it is fine enough, what is left is looked at.
+_STEP, _LAST = 4, 6
+
+#: Before a cursor a round is a call of a few contexts.
+_STEP_AT_CURSOR = 1
+
+
+class FallingTheta:
+    """Sets the effort of a lattice, portion by portion and step by step, and counts the rounds.
+
+    Args:
+        lattice: whose effort it sets, and whose errors it writes.
+        sections: what was respelled and what was not tried, which adds to the error.
+        effort: how much to spend.
+        watch: another error that must fall below the tolerance, asked for after each step.
+
+    Attributes:
+        limited: whether a limit on contexts or rounds ended the work before the tolerance did.
+
+    >>> from charwise.known_text.base_path import BasePath
+    >>> from charwise.known_text.ranges import KnownText
+    >>> from charwise.known_text.vertex import Vertex
+    >>> from charwise.tokens.index import SortedVocabulary
+    >>> from charwise.tokens.vocabulary import Vocabulary
+    >>> known = KnownText.of(b"a", SortedVocabulary(Vocabulary.from_bytes([b"a", b"ab"])))
+    >>> root = Vertex(0, 0, None, 0, starting=[0.75], edges=[(0, 1, 0.5)])
+    >>> effort = Effort(0.01, 0.1)
+    >>> lattice = Lattice(known, root, effort, through=False)
+    >>> base = BasePath(known, [0], through=False, deepest=None, to_end=True)
+    >>> theta = FallingTheta(lattice, Sections(lattice, base, lends=True), effort)
+    >>> theta.begin(tokens=1, asked=0)
+    >>> lattice.sum(stop=2)
+    >>> lattice.effort.theta, theta.goes_on(base.portion(0, 1)), lattice.effort.theta
+    (0.05, True, 0.01)
+    """
+
+    def __init__(
+        self,
+        lattice: Lattice,
+        sections: Sections,
+        effort: Effort,
+        watch: Callable[[Lattice], float] | None = None,
+    ) -> None:
+        self._lattice = lattice
+        self._sections = sections
+        self._effort = effort
+        self._watch = watch
+        self.limited = False
+        # In the portion: θ, rounds taken, those of this θ and the most of them, contexts that there were before it
+        # and the most to spend on it, and log →p as of the step before.
+        self._theta, self._taken, self._in_step, self._longest = effort.steps[0], 0, 0, 0
+        self._begun = self._most = 0
+        self._before: NDArray[np.float64] | None = None
+
+    def begin(self, tokens: int, asked: int) -> None:
+        """Begin a portion with the first θ.
+
+        Args:
+            tokens: how many of the base path the portion has.
+            asked: contexts that are evaluated first, whatever θ is: they do not count.
+        """
+        self._begun, self._taken, self._before = len(self._lattice.vertices) + asked, 1, None
+        self._most = 10**12
+        if self._effort.tolerance is not None:
+            self._most = int(_SPARE + tokens * (16 + 0.1 / self._effort.tolerance))
+        self._take(self._effort.steps[0])
+
+    def _take(self, theta: float) -> None:
+        self._theta, self._in_step = theta, 0
+        self._longest = _STEP if self._watch is None else _STEP_AT_CURSOR
+        self._lattice.effort = self._effort.at(theta)
+
+    @property
+    def brought(self) -> int:
+        """Contexts that the portion brought, but for those that do not count."""
+        return len(self._lattice.vertices) - self._begun
+
+    @property
+    def spent(self) -> bool:
+        """Whether rounds or contexts of the portion are used up."""
+        return self._taken >= self._effort.rounds or self.brought >= self._most
+
+    @property
+    def step_over(self) -> bool:
+        """Whether this θ has had its rounds, on the way to a tolerance."""
+        return self._in_step >= self._longest and self._effort.tolerance is not None
+
+    def count(self, asked: int) -> None:
+        """Count a round, in which so many contexts are evaluated whatever θ is."""
+        self._taken, self._in_step = self._taken + 1, self._in_step + 1
+        self._begun += asked
+
+    def goes_on(self, portion: Portion) -> bool:
+        """End a step: estimate the error, and say whether there is more to do.
+
+        That may be with the same θ, where its rounds were cut short, or with a finer one.
+        """
+        lattice, tolerance = self._lattice, self._effort.tolerance
+        first, stop = max(0, lattice.frozen - 1), min(portion.stop, len(lattice.known.text) + 1)
+        part = slice(first, stop)
+        after = lattice.log_prefix[part].copy()
+        errors = byte_errors(self._before, after, lattice.lent[part], lattice.missing[part])
+        errors *= self._sections.factor
+        doubts = self._sections.doubts(first, after)
+        enough = self._enough(errors, after)
+        if self._watch is not None and portion.stop > len(lattice.known.text):
+            off = self._watch(lattice)
+            enough &= tolerance is None or off <= tolerance
+        if enough and _STEP_AT_CURSOR < self._longest < _LAST and tolerance is not None:
+            self._longest = _LAST
+            return True
+        last = self._effort.steps[1]
+        more = not enough and not self.spent and self._theta > last
+        if tolerance is not None and not more:
+            # Not enough: what the last step would have changed is not known. Enough: no finer θ
+            # takes doubts away, but they are stated.
+            self.limited |= not enough or not _within(errors + doubts, tolerance)
+            fall = np.nan_to_num(-np.diff(after), nan=0.0, posinf=0.0)
+            errors += 0.0 if enough else LIMITED * fall
+        lattice.error[first + 1 : stop] = errors + doubts
+        self._before = after
+        if more:
+            self._take(max(last, self._theta / FINER))
+        return more
+
+    def _enough(self, errors: NDArray[np.float64], after: NDArray[np.float64]) -> bool:
+        """Whether the estimated errors of bytes are within the tolerance."""
+        if self._before is None:
+            return False
+        if self._effort.tolerance is None:
+            return True
+        # All that was followed may end in contexts that do not go on: then nothing is known.
+        return _within(errors, self._effort.tolerance) and bool(np.isfinite(after).all())
+
+
+def _within(errors: NDArray[np.float64], tolerance: float) -> bool:
+    """Whether errors in nats are, in the mean, within a tolerance in bits."""
+    return float(errors.sum()) <= tolerance * math.log(2) * len(errors)

@@ -1,0 +1,100 @@
+"""Sections of a text: in each, other ways to split what repeats are tried (`repeats.py`).
+
+What proves better is the base path from there on, in later sections too.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from charwise.known_text.base_path import BasePath
+from charwise.known_text.lattice import Lattice
+from charwise.known_text.repeats import RESPELLED, Repeats
+from charwise.known_text.respellings import Respelling, respellings
+from charwise.known_text.vertex import Branch
+
+#: Contexts to spend on other ways to split what repeats, before one is taken: for each canonical
+#: token of a section, and in a short section.
+_RESPELLING, _SHORT = 2, 256
+
+
+class Sections:
+    """Goes through the sections of a text.
+
+    Args:
+        lattice: the evaluated contexts.
+        base: the base path, which is respelled.
+        lends: whether weight is lent; where it is not, nothing is respelled.
+
+    Attributes:
+        repeats: what is tried in the section that is worked on; None if nothing is.
+        factor: by how much more errs what was lent, since something was respelled.
+
+    >>> from charwise.known_text.effort import Effort
+    >>> from charwise.known_text.ranges import KnownText
+    >>> from charwise.known_text.vertex import Vertex
+    >>> from charwise.tokens.index import SortedVocabulary
+    >>> from charwise.tokens.vocabulary import Vocabulary
+    >>> known = KnownText.of(b"abb", SortedVocabulary(Vocabulary.from_bytes([b"a", b"b", b"ab"])))
+    >>> lattice = Lattice(known, Vertex(0, 0, None, 0), Effort(0.1, 0.5), through=False)
+    >>> base = BasePath(known, [2, 1], through=False, deepest=None, to_end=True)
+    >>> sections = Sections(lattice, base, lends=True)
+    >>> [tokens for _, tokens in sections.enter(0)], sections.branches()  # nothing repeats
+    ([[2]], [])
+    """
+
+    def __init__(self, lattice: Lattice, base: BasePath, *, lends: bool) -> None:
+        self._lattice = lattice
+        self._base = base
+        self._lends = lends
+        self._found: list[Respelling] | None = None  # in the whole text
+        self.repeats: Repeats | None = None
+        self.factor = 1.0
+
+    def enter(self, done: int) -> list[Branch]:
+        """Enter the section after so many tokens of the base path; returns what it lacks of that.
+
+        What is respelled has been evaluated by the time that a section is entered.
+        """
+        base, section = self._base, self._base.enter(done)
+        if self._lends:
+            if self._found is None:
+                self._found = respellings(base.known.text, base.tokens, base.known.index)
+            self.repeats = Repeats(
+                self._found,
+                list(base.tokens),
+                base.known.index,
+                base.starts[done],
+                min(section.stop, len(base.known.text) - (not base.through)),
+                max(_SHORT, _RESPELLING * (section.tokens - done)),
+                base.too_deep,
+            )
+        return base.branches(self._lattice, section)
+
+    def branches(self) -> list[Branch]:
+        """Respellings to evaluate next, and the rest of a base path that was respelled."""
+        if self.repeats is None or self.repeats.done:
+            return []
+        found = self.repeats.branches(self._lattice.root)
+        if self.repeats.tokens is not self._base.tokens:
+            self._base.respell(self.repeats.tokens)
+        if self.repeats.adopted:
+            self.factor = RESPELLED
+        return found
+
+    def end(self) -> None:
+        """Try no more in this section: what it would go on from may be let go of."""
+        if self.repeats is not None and not self.repeats.done:
+            self.repeats.end()
+
+    def doubts(self, start: int, log_prefix: NDArray[np.float64]) -> NDArray[np.float64]:
+        """`[n - 1]` error to expect at each byte from `start` on for what was not tried, nats.
+
+        Args:
+            start: a position.
+            log_prefix: `[n]` log →p(text[:t]) from there on, nats.
+        """
+        if self.repeats is None:
+            return np.zeros(len(log_prefix) - 1)
+        return self.repeats.doubts(start, log_prefix)
