@@ -17,6 +17,7 @@ from charwise.known_text.repeats import Repeats, contexts_of
 from charwise.known_text.respellings import occurrences, respellings
 from charwise.known_text.rounds import Rounds
 from charwise.known_text.vertex import Branch
+from conftest import Data
 from models import Model, table
 
 # ---- what is found ------------------------------------------------------------------------------
@@ -56,6 +57,15 @@ def test_runs_are_respelled_whatever_their_lengths_are():
     found = {one.stretch: one.places for one in respellings(text, canonical, model.index)}
     assert [place.tokens for place in found[b" "]] == [(0, 0), (0, 0, 0)]
     assert b"  " not in found  # the first is spelled so canonically: one place is left
+
+
+def test_one_run_alone_is_taken_apart_where_its_tokens_end():
+    """Into pieces that a size divides: tokens of two do not end after every three."""
+    model = table([b"-", b"--", b"---"], {(): [0.25] * 4})
+    text, canonical = b"-" * 14, [1] * 7
+    found = {one.stretch: one.places for one in respellings(text, canonical, model.index)}
+    assert [place.tokens for place in found[b"-"]] == [(0, 0)] * 7
+    assert [place.tokens for place in found[b"---"]] == [(2, 2), (2, 2)]
 
 
 def test_text_after_the_last_canonical_token_is_left_alone():
@@ -226,6 +236,71 @@ def test_a_respelling_of_one_section_goes_on_in_the_next(monkeypatch: pytest.Mon
     later = lm.vocabulary.decode(rounds.base.tokens[:32])
     assert list(rounds.base.tokens[32:]) != list(lm.vocabulary.encode(text[len(later) :]))
     assert lm.score(text).logprobs.sum() == pytest.approx(whole.logprobs.sum(), abs=1)
+
+
+def log_p(lm: CharLM, tokens: list[int]) -> float:
+    """The sum over a single path: no more than the text's prefix probability."""
+    tree = lm.engine.tree(lm.vocabulary.bos_ids, list(enumerate(tokens)))
+    rows = tree.logprobs(list(range(len(tokens))))
+    return sum(float(row[token]) for row, token in zip(rows, tokens, strict=True))
+
+
+def tiles(lm: CharLM, text: bytes, size: int) -> list[int]:
+    """Tokens of so many bytes each, and what is left as its own token."""
+    id_of = {token: id for id, token in enumerate(lm.vocabulary.tokens) if token}
+    return [id_of[text[at : at + size]] for at in range(0, len(text), size)]
+
+
+@pytest.mark.parametrize(("byte", "count", "size"), [("\n", 80, 3), ("-", 200, 8), ("-", 400, 8)])
+@pytest.mark.parametrize("preset", ["default", "accurate"])
+def test_a_long_run_is_spelled_as_the_model_likes_it(byte: str, count: int, size: int, preset: str):
+    """One path of equal tokens has most of the mass: nothing that is found may be far below it."""
+    lm = charwise.load()
+    text = byte * count
+    usual = log_p(lm, list(lm.vocabulary.encode(text)))
+    best = log_p(lm, tiles(lm, text.encode(), size))
+    assert best > usual + 5
+    assert lm.score(text, preset=preset).logprobs.sum() > best
+
+
+def test_a_way_that_begins_after_the_usual_tokens_were_seen_once():
+    """[- | ·- | · - | · - | …] has 10 nats on every way that is the same at all places."""
+    lm = charwise.load()
+    text = b"- " * 40
+    [space], [dash] = lm.vocabulary.encode(b" "), lm.vocabulary.encode(b"-")
+    usual = list(lm.vocabulary.encode(text))
+    late = [*usual[:2], *[space, dash] * 38, space]
+    assert lm.vocabulary.decode(late) == text
+    assert log_p(lm, late) > log_p(lm, usual) + 5
+    assert lm.score(text).logprobs.sum() > log_p(lm, late)
+
+
+def test_what_many_places_may_pay_is_followed_through_more_than_what_few_may(data: Data):
+    """[t he] costs 10.5 nats where it comes first, and 16 on the way, and pays after 11 places."""
+    lm = charwise.load(data.folder / "models" / "tinystories-3m", device="cpu")
+    text = "the " * 12
+    first, the, *_ = usual = list(lm.vocabulary.encode(text))
+    id_of = {token: id for id, token in enumerate(lm.vocabulary.tokens) if token}
+    t, he = id_of[b" t"], id_of[b"he"]
+    mixed = [first, *[t, he] * 3, the, *[t, he] * 2, the, *[t, he] * 2, the, t, he, usual[-1]]
+    assert lm.vocabulary.decode(mixed) == text.encode()
+    assert log_p(lm, mixed) > log_p(lm, usual) + 15
+    assert lm.score(text).logprobs.sum() > log_p(lm, mixed)
+
+
+def test_doubts_are_stated_and_said_but_not_worked_on(monkeypatch: pytest.MonkeyPatch):
+    """No finer θ takes away what there was no room to try."""
+    lm, text = charwise.load(), "def area(width, height):\n    return width * height\n"
+    sure = lm.score(text)
+
+    def doubts(self: Repeats, start: int, log_prefix: np.ndarray) -> np.ndarray:
+        return np.full(len(log_prefix) - 1, 0.5)
+
+    monkeypatch.setattr(Repeats, "doubts", doubts)
+    doubtful = lm.score(text)
+    assert doubtful.contexts == sure.contexts
+    assert doubtful.error == pytest.approx(sure.error + 0.5)
+    assert (sure.limited, doubtful.limited) == (False, True)
 
 
 def test_contexts_are_asked_for_once():

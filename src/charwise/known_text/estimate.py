@@ -41,14 +41,22 @@ def byte_errors(before: Floats | None, after: Floats, lent: Floats, missing: Flo
     >>> byte_errors(logs, logs - [0, 0, 0.01], np.zeros(3), np.zeros(3)).round(4).tolist()
     [0.0, 0.003]
     """
-    with np.errstate(invalid="ignore"):
-        surprisal = np.nan_to_num(-np.diff(after), nan=0.0, posinf=0.0)
     errors = LENT * faded(lent)[:-1] + MISSING * faded(missing)[:-1]
     if before is None:
-        return np.asarray(np.log1p(errors * np.exp(np.minimum(surprisal, 50.0))))
+        return np.asarray(np.log1p(errors * np.exp(np.minimum(surprisals(after), 50.0))))
     with np.errstate(invalid="ignore"):
         changed = np.abs(np.diff(after) - np.diff(before))
     return np.asarray(errors + CHANGED * np.nan_to_num(changed, nan=0.0, posinf=0.0))
+
+
+def surprisals(log_prefix: Floats) -> Floats:
+    """`[n]` −log p of bytes, nats, from `[n + 1]` log →p(text[:t]); 0 where nothing is known.
+
+    >>> surprisals(np.array([0.0, -1.5, -np.inf, -np.inf])).tolist()
+    [1.5, 0.0, 0.0]
+    """
+    with np.errstate(invalid="ignore"):
+        return np.asarray(np.nan_to_num(-np.diff(log_prefix), nan=0.0, posinf=0.0))
 
 
 def faded(shares: Floats) -> Floats:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from charwise.known_text.base_path import Portion
 from charwise.known_text.effort import FINER, Effort
-from charwise.known_text.estimate import LIMITED, byte_errors
+from charwise.known_text.estimate import LIMITED, byte_errors, surprisals
 from charwise.known_text.lattice import Lattice
 from charwise.known_text.sections import Sections
 
@@ -71,8 +71,8 @@ class FallingTheta:
         self._effort = effort
         self._watch = watch
         self.limited = False
-        # In the portion: θ, rounds taken, those of this θ and the most of them, contexts that there were before it
-        # and the most to spend on it, and log →p as of the step before.
+        # In the portion: θ, rounds taken, those of this θ and the most of them; contexts that there
+        # were before it, and the most to spend on it; log →p as of the step before.
         self._theta, self._taken, self._in_step, self._longest = effort.steps[0], 0, 0, 0
         self._begun = self._most = 0
         self._before: NDArray[np.float64] | None = None
@@ -101,9 +101,14 @@ class FallingTheta:
         return len(self._lattice.vertices) - self._begun
 
     @property
+    def rounds_left(self) -> bool:
+        """Whether the portion may take another round."""
+        return self._taken < self._effort.rounds
+
+    @property
     def spent(self) -> bool:
         """Whether rounds or contexts of the portion are used up."""
-        return self._taken >= self._effort.rounds or self.brought >= self._most
+        return not self.rounds_left or self.brought >= self._most
 
     @property
     def step_over(self) -> bool:
@@ -140,8 +145,7 @@ class FallingTheta:
             # Not enough: what the last step would have changed is not known. Enough: no finer θ
             # takes doubts away, but they are stated.
             self.limited |= not enough or not _within(errors + doubts, tolerance)
-            fall = np.nan_to_num(-np.diff(after), nan=0.0, posinf=0.0)
-            errors += 0.0 if enough else LIMITED * fall
+            errors += 0.0 if enough else LIMITED * surprisals(after)
         lattice.error[first + 1 : stop] = errors + doubts
         self._before = after
         if more:

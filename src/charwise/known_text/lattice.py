@@ -20,9 +20,7 @@ from numpy.typing import NDArray
 
 from charwise.known_text.effort import Effort
 from charwise.known_text.ranges import KnownText
-from charwise.known_text.vertex import Branch, Vertex, closest
-
-__all__ = ["Branch", "Lattice", "Seen", "Vertex"]
+from charwise.known_text.vertex import Vertex, closest
 
 #: Rescale when a running sum falls below this, so that long texts do not underflow.
 _SMALL = 1e-120

@@ -17,13 +17,13 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
-from charwise.known_text.lattice import Branch, Vertex
 from charwise.known_text.respellings import OFTEN, Place, Respelling
+from charwise.known_text.vertex import Branch, Vertex
 from charwise.tokens.index import SortedVocabulary
 
-#: Least gain, in nats, with which a respelling is followed from its first place, and from there
-#: if it has many; and from later ones.
-_FIRST, _LATER = -3.0, -30.0
+#: Least gain, in nats, with which a respelling is followed: from its first place, so much for each
+#: that it has and two more; and from later ones.
+_FIRST, _LATER = -1.5, -30.0
 
 #: A respelling may gain so much at each later place, in nats.
 _GAIN = 4.0
@@ -292,8 +292,8 @@ def contexts_of(branches: Sequence[Branch]) -> int:
 
 
 def _least(places: int) -> float:
-    """Least gain with which a respelling is followed from the first of so many places."""
-    return max(_LATER, min(-6.0, _FIRST + -1.5 * places))
+    """Least gain with which a respelling is followed from the first of so many places, nats."""
+    return max(_LATER, _FIRST * (places + 2))
 
 
 def _log(mass: float) -> float:

@@ -153,7 +153,7 @@ def runs(text: bytes, starts: Sequence[int]) -> Iterator[tuple[bytes, int, list[
     >>> next(runs(b"  a   b", [0, 2, 3, 6, 7]))[2]
     [Span(start=0, stop=2, first=0, last=1), Span(start=3, stop=6, first=2, last=3)]
     >>> [(size, [span.start for span in spans]) for _, size, spans in runs(b"------", [0, 2, 4, 6])]
-    [(1, [0, 2, 4]), (2, [0, 2, 4])]
+    [(1, [0, 2, 4]), (2, [0, 2, 4]), (4, [0, 4])]
     """
     found: dict[bytes, list[Span]] = {}
     for run in _RUN.finditer(text):

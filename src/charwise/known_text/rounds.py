@@ -158,14 +158,13 @@ class Rounds:
         """What to evaluate next for a portion; nothing when its error is small enough."""
         self.lattice.sum(portion.stop)
         while True:
-            if not self._theta.spent:
-                respelled = branches = self._sections.branches()
-                if not self._theta.step_over:
-                    wanted = self.candidates.wanted(portion.stop)
-                    branches = respelled + self.batches.plan(wanted)
-                if branches:
-                    self._theta.count(asked=contexts_of(respelled))
-                    return branches
+            # Respellings have contexts of their own to spend.
+            respelled = branches = self._sections.branches() if self._theta.rounds_left else []
+            if not (self._theta.spent or self._theta.step_over):
+                branches = respelled + self.batches.plan(self.candidates.wanted(portion.stop))
+            if branches:
+                self._theta.count(asked=contexts_of(respelled))
+                return branches
             if not self._theta.goes_on(portion):
                 return []
 
