@@ -61,7 +61,12 @@ TESTS = {
     "known_text/candidates": [*KNOWN_TEXT, "known_text/test_error.py"],
     "known_text/rounds": KNOWN_TEXT,
     "known_text/sections": [*KNOWN_TEXT, "known_text/test_repeats.py"],
-    "known_text/falling_theta": [*KNOWN_TEXT, "known_text/test_error.py"],
+    "known_text/falling_theta": [
+        *KNOWN_TEXT,
+        *CURSOR,
+        "known_text/test_error.py",
+        "known_text/test_repeats.py",
+    ],
     "known_text/base_path": [*KNOWN_TEXT, "known_text/test_repeats.py"],
     "known_text/batches": KNOWN_TEXT,
     "known_text/new_vertices": KNOWN_TEXT,

@@ -59,13 +59,15 @@ def test_runs_are_respelled_whatever_their_lengths_are():
     assert b"  " not in found  # the first is spelled so canonically: one place is left
 
 
-def test_one_run_alone_is_taken_apart_where_its_tokens_end():
+def test_a_long_run_is_taken_apart_where_its_tokens_end():
     """Into pieces that a size divides: tokens of two do not end after every three."""
-    model = table([b"-", b"--", b"---"], {(): [0.25] * 4})
-    text, canonical = b"-" * 14, [1] * 7
-    found = {one.stretch: one.places for one in respellings(text, canonical, model.index)}
-    assert [place.tokens for place in found[b"-"]] == [(0, 0)] * 7
-    assert [place.tokens for place in found[b"---"]] == [(2, 2), (2, 2)]
+    model = table([b"-", b"--", b"---", b"a"], {(): [0.2] * 5})
+    for text, canonical in ((b"-" * 26, [1] * 13), (b"-" * 26 + b"a--", [1] * 13 + [3, 1])):
+        found = {one.stretch: one.places for one in respellings(text, canonical, model.index)}
+        ones = [place.tokens for place in found[b"-"]]
+        assert ones == [(0, 0)] * (13 if len(text) == 26 else 14)
+        assert [place.tokens for place in found[b"---"]] == [(2, 2)] * 4
+    assert respellings(b"-" * 24, [1] * 12, model.index) == []
 
 
 def test_text_after_the_last_canonical_token_is_left_alone():
@@ -252,15 +254,19 @@ def tiles(lm: CharLM, text: bytes, size: int) -> list[int]:
 
 
 @pytest.mark.parametrize(("byte", "count", "size"), [("\n", 80, 3), ("-", 200, 8), ("-", 400, 8)])
+@pytest.mark.parametrize("after", ["", "a{0}{0}b"])
 @pytest.mark.parametrize("preset", ["default", "accurate"])
-def test_a_long_run_is_spelled_as_the_model_likes_it(byte: str, count: int, size: int, preset: str):
-    """One path of equal tokens has most of the mass: nothing that is found may be far below it."""
+def test_a_long_run_is_spelled_as_the_model_likes_it(
+    byte: str, count: int, size: int, after: str, preset: str
+):
+    """A path of equal tokens has more than the canonical one, and is found: alone or not."""
     lm = charwise.load()
     text = byte * count
     usual = log_p(lm, list(lm.vocabulary.encode(text)))
     best = log_p(lm, tiles(lm, text.encode(), size))
     assert best > usual + 5
-    assert lm.score(text, preset=preset).logprobs.sum() > best
+    score = lm.score(text + after.format(byte), preset=preset)
+    assert score.logprobs[:count].sum() > best
 
 
 def test_a_way_that_begins_after_the_usual_tokens_were_seen_once():

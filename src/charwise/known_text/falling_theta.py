@@ -22,12 +22,13 @@ from charwise.known_text.sections import Sections
 #: Contexts that any text may take, beside those that its length allows.
 _SPARE = 600
 
-#: Most rounds with a θ on the way to a tolerance: what is left is wanted by the next θ too. With
-#: the last, of which the estimate says that it is fine enough, what is left is looked at.
+#: Most rounds with a θ on the way to a tolerance: what is left is wanted by the next θ too. A θ
+#: whose error is within the tolerance may take up to `_LAST` before that is believed.
 _STEP, _LAST = 4, 6
 
-#: Before a cursor a round is a call of a few contexts.
-_STEP_AT_CURSOR = 1
+#: The same before a cursor, where a round is a call of a few contexts: with the first θ, and with
+#: later ones.
+_AT_CURSOR = (1, 2)
 
 
 class FallingTheta:
@@ -40,7 +41,8 @@ class FallingTheta:
         watch: another error that must fall below the tolerance, asked for after each step.
 
     Attributes:
-        limited: whether a limit on contexts or rounds ended the work before the tolerance did.
+        limited: whether a limit on contexts, rounds or respellings ended the work before the
+            tolerance did.
 
     >>> from charwise.known_text.base_path import BasePath
     >>> from charwise.known_text.ranges import KnownText
@@ -92,7 +94,7 @@ class FallingTheta:
 
     def _take(self, theta: float) -> None:
         self._theta, self._in_step = theta, 0
-        self._longest = _STEP if self._watch is None else _STEP_AT_CURSOR
+        self._longest = _STEP if self._watch is None else _AT_CURSOR[self._before is not None]
         self._lattice.effort = self._effort.at(theta)
 
     @property
@@ -107,8 +109,12 @@ class FallingTheta:
 
     @property
     def spent(self) -> bool:
-        """Whether rounds or contexts of the portion are used up."""
-        return not self.rounds_left or self.brought >= self._most
+        """Whether rounds or contexts of the portion are used up.
+
+        The first θ may spend half of the contexts: of one step alone too little is known.
+        """
+        most = self._most // 2 if self._before is None else self._most
+        return not self.rounds_left or self.brought >= most
 
     @property
     def step_over(self) -> bool:
@@ -131,16 +137,19 @@ class FallingTheta:
         after = lattice.log_prefix[part].copy()
         errors = byte_errors(self._before, after, lattice.lent[part], lattice.missing[part])
         errors *= self._sections.factor
+        if not self.rounds_left:
+            self._sections.end()
         doubts = self._sections.doubts(first, after)
         enough = self._enough(errors, after)
         if self._watch is not None and portion.stop > len(lattice.known.text):
             off = self._watch(lattice)
             enough &= tolerance is None or off <= tolerance
-        if enough and _STEP_AT_CURSOR < self._longest < _LAST and tolerance is not None:
+        cut_short = self.step_over and not self.spent and self._longest < _LAST
+        if enough and cut_short and self._watch is None:
             self._longest = _LAST
             return True
-        last = self._effort.steps[1]
-        more = not enough and not self.spent and self._theta > last
+        last, left = self._effort.steps[1], self.rounds_left and self.brought < self._most
+        more = not enough and left and self._theta > last
         if tolerance is not None and not more:
             # Not enough: what the last step would have changed is not known. Enough: no finer θ
             # takes doubts away, but they are stated.

@@ -28,8 +28,12 @@ _FIRST, _LATER = -1.5, -30.0
 #: A respelling may gain so much at each later place, in nats.
 _GAIN = 4.0
 
-#: How often respellings are tried: each time but the first on a base path that was respelled.
+#: How often respellings are tried: each time but the first on a base path that was respelled, or
+#: late, from the second place on, where none was better from the first.
 _SWEEPS = 7
+
+#: A respelling of more places than this is tried late.
+_LATE = 9
 
 #: Where a respelling proved better, others that were not tried may, too: what was lent errs by
 #: so much more.
@@ -72,7 +76,7 @@ class Repeats:
         tokens: the base path as it is now, which later sections begin with.
         starts: where each of these tokens begins, and the last ends.
         untried: respellings of what repeats often that there was no room for, as of the last time
-            that they were tried.
+            that they were tried, and of the time before if that was late.
         adopted: whether a respelling became the base.
         done: whether there is nothing left to try.
     """
@@ -129,7 +133,7 @@ class Repeats:
                 return [branch for _, branch in asked]
             self._sweeps, self._trials = self._sweeps - 1, None
             self.done = not self._sweeps or (self._best is None and self._late)
-            # Where none is better, one may be that begins after the usual tokens were seen once.
+            # One may be better that begins after the usual tokens were seen once.
             self._late = self._best is None
             if self._best and (rest := self._adopt(self._best)):
                 return [rest]
@@ -168,20 +172,22 @@ class Repeats:
 
     def _begin(self) -> list[_Trial]:
         """The respellings whose first token is not out of the question."""
-        trials = []
+        trials, kept = list[_Trial](), list[Respelling]()
         for one in self._found:
-            places = tuple(
-                place
-                for place in self._inside(one.places)
-                if place.stop in self._base and self._fits(place)
-            )
-            places = places[self._late :]
-            if len(places) > (2 * OFTEN if self._late else 1):
-                vertex, share = self._first(places[0])
-                if share > _least(len(places)):
-                    trials.append(_Trial(one, places, vertex, gain=share))
-        if not self._late:
-            self._found = [trial.respelling for trial in trials]
+            inside = self._inside(one.places)
+            places = tuple(p for p in inside if p.stop in self._base and self._fits(p))
+            if len(places) < 2:
+                continue
+            often = len(places) > _LATE
+            if self._late and often:
+                places = places[1:]
+            vertex, share = self._first(places[0])
+            hopeful = share > _least(len(places))
+            if hopeful and (often or not self._late):
+                trials.append(_Trial(one, places, vertex, gain=share))
+            if hopeful or often or self._late:
+                kept.append(one)
+        self._found = kept
         return trials
 
     def _first(self, place: Place) -> tuple[Vertex, float]:

@@ -5,7 +5,8 @@ tokenization that splits a word in its own way gains on the canonical one at eac
 splits it so every time, and an alternative that is tried once does not show it. A *respelling* is
 such a path: one stretch split in one other way wherever it occurs, and all else as before. It is
 one of bytes: what comes before and after it in the tokens that hold it may differ. Runs of one
-byte, as indentation is, are respelled whatever their lengths are: all in tokens of one size.
+byte, as indentation is, are respelled whatever their lengths are: all in tokens of one size. A long
+run repeats what it begins with, so one is enough.
 `repeats.py` tries them.
 """
 
@@ -20,15 +21,15 @@ from typing import NamedTuple
 from charwise.errors import TokenizationError
 from charwise.tokens.index import SortedVocabulary
 
-#: Longest stretch, and shortest word that is found at the beginning of another, in bytes.
+#: Longest stretch, from which on a run is a long one, and shortest word that is found at the
+#: beginning of another, in bytes.
 _LONGEST, _STEM = 24, 3
 
 #: What occurs so many times is split in many ways, not only in those that are near the canonical.
 OFTEN = 4
 
-#: Runs of one byte are spelled in tokens of so many; one run alone also in longer ones.
-_UNITS = (1, 2, 3, 4, 8)
-_LONE_UNITS = (*_UNITS, 16, 32)
+#: Runs of one byte are spelled in tokens of so many.
+_UNITS = (1, 2, 3, 4, 8, 16, 32)
 
 _WORD = re.compile(rb"[0-9A-Za-z\x80-\xff]+")
 _RUN = re.compile(rb"([^0-9A-Za-z\x80-\xff])\1+|([0-9A-Za-z\x80-\xff])\2{7,}", re.DOTALL)
@@ -143,30 +144,38 @@ def occurrences(text: bytes, starts: Sequence[int]) -> dict[bytes, list[Span]]:
 
 
 def runs(text: bytes, starts: Sequence[int]) -> Iterator[tuple[bytes, int, list[Span]]]:
-    """Where a byte stands twice or more in a row, a letter or digit eight times: two runs or more.
+    """Where a byte stands twice or more in a row, a letter or digit eight times, twice or more.
 
-    One run alone is taken apart where its tokens end, into spans that a size divides.
+    A long run is taken apart where its tokens end, into spans that a size divides, all but the
+    last.
 
     Returns:
         For each byte and size of tokens: the spans to be spelled in tokens of that size.
 
     >>> next(runs(b"  a   b", [0, 2, 3, 6, 7]))[2]
     [Span(start=0, stop=2, first=0, last=1), Span(start=3, stop=6, first=2, last=3)]
-    >>> [(size, [span.start for span in spans]) for _, size, spans in runs(b"------", [0, 2, 4, 6])]
-    [(1, [0, 2, 4]), (2, [0, 2, 4]), (4, [0, 4])]
+    >>> for _, size, spans in runs(b"-" * 36, [0, 12, 24, 36]):
+    ...     print(size, [span.start for span in spans])
+    1 [0, 12, 24]
+    2 [0, 12, 24]
+    3 [0, 12, 24]
+    4 [0, 12, 24]
+    8 [0, 24]
     """
     found: dict[bytes, list[Span]] = {}
     for run in _RUN.finditer(text):
         _add(found.setdefault(run[0][:1], []), run.start(), run.end(), starts)
     for byte, spans in found.items():
-        for size in _UNITS if len(spans) > 1 else _LONE_UNITS:
-            parts = spans if len(spans) > 1 else _parts(spans[0], size, starts)
+        for size in _UNITS:
+            parts = [part for span in spans for part in _parts(span, size, starts)]
             if len(parts) > 1:
                 yield byte, size, parts
 
 
 def _parts(run: Span, size: int, starts: Sequence[int]) -> list[Span]:
-    """A run, taken apart where a token ends after a multiple of so many bytes."""
+    """A run; if it is long, what is between ends of tokens after a multiple of so many bytes."""
+    if run.stop - run.start <= _LONGEST:
+        return [run]
     inside = starts[bisect_right(starts, run.start) : bisect_left(starts, run.stop)]
     cuts = [at for at in inside if (at - run.start) % size == 0]
     found: list[Span] = []

@@ -170,7 +170,7 @@ class Rounds:
 
     @property
     def limited(self) -> bool:
-        """Whether a limit on contexts or rounds ended the work before the tolerance did."""
+        """Whether a limit on contexts, rounds or respellings ended the work, not the tolerance."""
         return self._theta.limited
 
     @property
