@@ -28,8 +28,8 @@ _LONGEST, _STEM = 24, 3
 #: What occurs so many times is split in many ways, not only in those that are near the canonical.
 OFTEN = 4
 
-#: Runs of one byte are spelled in tokens of so many.
-_UNITS = (1, 2, 3, 4, 8, 16, 32)
+#: Runs of one byte are spelled in tokens of so many, long ones in these too.
+_UNITS, _LONG_UNITS = (1, 2, 3, 4, 8), (16, 32)
 
 _WORD = re.compile(rb"[0-9A-Za-z\x80-\xff]+")
 _RUN = re.compile(rb"([^0-9A-Za-z\x80-\xff])\1+|([0-9A-Za-z\x80-\xff])\2{7,}", re.DOTALL)
@@ -166,7 +166,8 @@ def runs(text: bytes, starts: Sequence[int]) -> Iterator[tuple[bytes, int, list[
     for run in _RUN.finditer(text):
         _add(found.setdefault(run[0][:1], []), run.start(), run.end(), starts)
     for byte, spans in found.items():
-        for size in _UNITS:
+        long = any(span.stop - span.start > _LONGEST for span in spans)
+        for size in (*_UNITS, *_LONG_UNITS) if long else _UNITS:
             parts = [part for span in spans for part in _parts(span, size, starts)]
             if len(parts) > 1:
                 yield byte, size, parts
