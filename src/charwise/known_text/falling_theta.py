@@ -121,6 +121,11 @@ class FallingTheta:
         """Whether this θ has had its rounds, on the way to a tolerance."""
         return self._in_step >= self._longest and self._effort.tolerance is not None
 
+    @property
+    def again_at_cursor(self) -> bool:
+        """Whether this θ has had a round before a cursor: another is for few contexts."""
+        return self._watch is not None and self._in_step > 0
+
     def count(self, asked: int) -> None:
         """Count a round, in which so many contexts are evaluated whatever θ is."""
         self._taken, self._in_step = self._taken + 1, self._in_step + 1

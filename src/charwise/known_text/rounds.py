@@ -161,7 +161,10 @@ class Rounds:
             # Respellings have contexts of their own to spend.
             respelled = branches = self._sections.branches() if self._theta.rounds_left else []
             if not (self._theta.spent or self._theta.step_over):
-                branches = respelled + self.batches.plan(self.candidates.wanted(portion.stop))
+                wanted = self.candidates.wanted(portion.stop)
+                if self._theta.again_at_cursor:  # a call for what only hindsight wants is too dear
+                    wanted = [one for one in wanted if one.rho >= self.lattice.effort.theta]
+                branches = respelled + self.batches.plan(wanted)
             if branches:
                 self._theta.count(asked=contexts_of(respelled))
                 return branches
