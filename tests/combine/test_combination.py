@@ -191,7 +191,7 @@ class TestMembers:
                 typed = typed + letter
             assert typed.next()["?"] == 0  # its contexts were left out: they weighed too little
             typed = typed + "?"
-            assert np.allclose(typed.shares, mixed.state(typed.text).shares, atol=2e-3)
+            assert np.allclose(typed.shares, mixed.state(typed.text).shares, atol=5e-3)
 
     def test_what_is_evidence_of_canonical_mass_is_its_mass(self) -> None:
         mass = charwise.load(estimand="canonical-mass")

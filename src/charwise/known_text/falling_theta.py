@@ -124,7 +124,7 @@ class FallingTheta:
     @property
     def again_at_cursor(self) -> bool:
         """Whether this θ has had a round before a cursor: another is for few contexts."""
-        return self._watch is not None and self._in_step > 0
+        return self._watch is not None and self._in_step > 0 and self._effort.tolerance is not None
 
     def count(self, asked: int) -> None:
         """Count a round, in which so many contexts are evaluated whatever θ is."""

@@ -163,7 +163,8 @@ class Rounds:
             if not (self._theta.spent or self._theta.step_over):
                 wanted = self.candidates.wanted(portion.stop)
                 if self._theta.again_at_cursor:  # a call for what only hindsight wants is too dear
-                    wanted = [one for one in wanted if one.rho >= self.lattice.effort.theta]
+                    least, at = self.lattice.effort.theta, self.lattice.at
+                    wanted = [one for one in wanted if one.rho >= least or not at[one.position]]
                 branches = respelled + self.batches.plan(wanted)
             if branches:
                 self._theta.count(asked=contexts_of(respelled))
