@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
@@ -63,7 +63,25 @@ FIELDS = ["prompt", "max_tokens", "min_tokens", "n", "stop", "stream", "stream_o
           "add_special_tokens", "request_id", "skip_special_tokens"]  # fmt: skip
 
 
+def stands_around(text: bytes, prompt: bytes, suffix: bytes) -> bool:
+    """Whether a text is a prompt, with the suffix somewhere in it; both may be cut to a window.
+
+    The beginning of the prompt is left out, and the end of the suffix.
+    """
+    for at in range(len(prompt) + 1):
+        if not text.endswith(prompt[at:]):
+            continue
+        rest = text[: len(text) - len(prompt[at:])]
+        for size in range(len(suffix) + 1):
+            before = rest.removesuffix(suffix[:size])
+            if len(before) == len(rest) - size and prompt[:at].endswith(before):
+                return True
+    return False
+
+
 @settings(max_examples=300, deadline=None)
+@example({"suffix": "a"}, True)
+@example({"suffix": "é" * 40}, True)
 @given(st.dictionaries(st.sampled_from(FIELDS), ANY, max_size=4), st.booleans())
 def test_whatever_comes_is_planned_passed_on_or_refused(fields, whole):
     request = {"model": "tiny", "prompt": PROMPT, **fields} if whole else fields
@@ -83,8 +101,10 @@ def test_whatever_comes_is_planned_passed_on_or_refused(fields, whole):
     for answer in found:
         healed = answer.healed
         text = model().vocabulary.decode(healed.kept) + healed.forced
-        others = fields.get("prompt") or fields.get("suffix")  # a suffix comes before or after
-        assert text.decode("utf-8", "replace").endswith(PROMPT) or others
+        if fields.get("suffix") and not fields.get("prompt"):
+            assert stands_around(text, PROMPT.encode(), fields["suffix"].encode())
+        else:
+            assert text.decode("utf-8", "replace").endswith(PROMPT) or fields.get("prompt")
         assert answer.body["prompt"] == healed.kept
         assert "charwise_heal" not in (answer.body.get("vllm_xargs") or {})
         assert json.dumps(answer.body).encode()
