@@ -143,6 +143,19 @@ def test_of_two_candidates_that_agree_the_heavier_is_evaluated():
     assert len(started(Effort(0.1, 1.0, lookahead=0)).batches.plan([light, heavy])) == 2
 
 
+def test_without_foresight_a_share_counts_as_it_is():
+    model = table([b"a", b"b", b"ab", b"aa"], {(): [0.6, 0.001, 0.01, 0.3, 0.089]})
+    known = KnownText.of(b"aab", model.index)
+    rounds = Rounds(model.evaluated(), 0, known, [0, 0, 1], Effort(0.5, 1.0))
+    evaluate([(rounds, rounds.base.branches(rounds.lattice, rounds.base.portion(0, 100)))])
+    rounds.lattice.sum(4)
+    # [aa] holds a third of the mass at 2, and "b" comes as a surprise to all that is known there.
+    [foreseen] = rounds.candidates.wanted(4)
+    assert (foreseen.token, foreseen.position, foreseen.share) == (3, 2, 1.0)
+    assert foreseen.rho == approx(0.3 / np.exp(rounds.lattice.log_prefix[2]), rel=1e-9)
+    assert rounds.candidates.wanted(4, foreseeing=False) == []
+
+
 def test_lookahead_saves_calls_and_changes_no_number():
     lm, text = charwise.load(), inspect.getsource(shlex)[:200]
     effort = Effort(1e-2, 0.5)

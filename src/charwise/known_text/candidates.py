@@ -67,15 +67,20 @@ class Candidates:
         self.floor: NDArray[np.float64] = np.full(len(lattice.known.text) + 1, np.inf)
         self._width = 0  # that the floors are of
 
-    def wanted(self, stop: int) -> list[Wanted]:
-        """Of the candidates seen, those worth an evaluation, now that what follows is known."""
+    def wanted(self, stop: int, *, foreseeing: bool = True) -> list[Wanted]:
+        """Of the candidates seen, those worth an evaluation, now that what follows is known.
+
+        Args:
+            stop: the pass went so far.
+            foreseeing: whether a share counts as what it may rise to, or as it is.
+        """
         lattice = self._lattice
         seen, effort, start = lattice.seen, lattice.effort, lattice.frozen
         if not seen.positions:
             return []
         position, rho = np.array(seen.positions), np.array(seen.shares)
         rise = hindsight(lattice.log_prefix[start:stop])[position - start]
-        share = np.minimum(1.0, rho * rise)
+        share = np.minimum(1.0, rho * rise) if foreseeing else rho
         self.rank(stop)
         heavy = rho >= self.floor[position]
         alone = np.array([not here for here in lattice.at[start:stop]])[position - start]

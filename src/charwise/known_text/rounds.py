@@ -161,10 +161,9 @@ class Rounds:
             # Respellings have contexts of their own to spend.
             respelled = branches = self._sections.branches() if self._theta.rounds_left else []
             if not (self._theta.spent or self._theta.step_over):
-                wanted = self.candidates.wanted(portion.stop)
-                if self._theta.again_at_cursor:  # a call for what only hindsight wants is too dear
-                    least, at = self.lattice.effort.theta, self.lattice.at
-                    wanted = [one for one in wanted if one.rho >= least or not at[one.position]]
+                # Before a cursor a second call for what only hindsight wants is too dear.
+                foreseeing = not self._theta.again_at_cursor
+                wanted = self.candidates.wanted(portion.stop, foreseeing=foreseeing)
                 branches = respelled + self.batches.plan(wanted)
             if branches:
                 self._theta.count(asked=contexts_of(respelled))
