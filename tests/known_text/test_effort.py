@@ -28,6 +28,7 @@ from charwise.known_text.effort import (
     effort_of,
     for_tolerance,
     hindsight,
+    tail_after,
 )
 from charwise.known_text.ranges import KnownText
 from charwise.known_text.rounds import Rounds
@@ -38,9 +39,9 @@ logs = st.floats(-50, 0) | st.just(-math.inf)
 
 
 def tail(tokens: list[int]) -> Tail:
-    made: Tail = None
+    made: Tail = ()
     for token in tokens:
-        made = (token, made)
+        made = tail_after(token, made)
     return made
 
 

@@ -24,7 +24,7 @@ from charwise.known_text.candidates import Wanted
 from charwise.known_text.effort import PRESETS, Effort
 from charwise.known_text.ranges import KnownText
 from charwise.known_text.rounds import Rounds
-from charwise.known_text.vertex import Branch, Vertex, closest
+from charwise.known_text.vertex import Branch, Vertex, by_last_token, closest
 from models import Case, cases, examples, table
 from near import approx
 
@@ -81,7 +81,7 @@ def started(effort: Effort, text: bytes = b"ababab") -> Rounds:
 
 def candidate(rounds: Rounds, rho: float) -> Wanted:
     """[ab] after the first [ab], as if after tokens of another context: it ends at 4."""
-    parent = Vertex(node=0, position=2, tail=(1, (0, None)), depth=2)
+    parent = Vertex(node=0, position=2, tail=(1, 0), depth=2)
     return Wanted(rho, parent, token=2, position=4, share=rho)
 
 
@@ -97,7 +97,7 @@ def test_a_share_goes_on_as_that_of_the_heaviest_context():
     assert rounds.batches._continued(0.5, 3, 1) == (0.0, 4)  # no context ends at 3
     assert rounds.batches._continued(0.5, 6, 2) == (0.0, 8)  # beyond the text
     # A lighter context beside it, after which nothing follows, has no say.
-    rounds.lattice.at[2].insert(0, Vertex(node=0, position=2, tail=None, depth=1))
+    rounds.lattice.at[2].insert(0, Vertex(node=0, position=2, tail=(), depth=1))
     assert rounds.batches._continued(0.5, 2, 2) == (approx(0.5), 4)
 
 
@@ -123,8 +123,8 @@ def test_lookahead_goes_along_the_canonical_tokens():
     # Nor what is like what was chosen before, though the model has evaluated nothing like it.
     far.lattice.effort = Effort(0.3, 0.5)
     far.lattice.at[6].clear()
-    assert far.batches.lookahead(one, {6: [(9, None)]}) == [2]
-    assert far.batches.lookahead(one, {6: [(2, (9, None))]}) == []
+    assert far.batches.lookahead(one, {6: {9}}) == [2]
+    assert far.batches.lookahead(one, {6: {2}}) == []
     # From the middle of a canonical token nothing is followed.
     assert far.batches.lookahead(one._replace(position=3), {}) == []
 
@@ -132,9 +132,9 @@ def test_lookahead_goes_along_the_canonical_tokens():
 def test_of_two_candidates_that_agree_the_heavier_is_evaluated():
     rounds = started(Effort(0.1, 0.5, lookahead=0))
     heavy, light = candidate(rounds, 0.3), candidate(rounds, 0.15)
-    # They agree on all three tokens: 0.15 / 8 is not worth it. On one: 0.3 / 2 is, 0.15 / 2 is not.
+    # They agree on their last tokens: 0.3 / 2 is worth it, and 0.15 / 2 is not.
     assert rounds.batches.plan([light, heavy]) == [Branch(heavy.parent, [2])]
-    other = Vertex(node=0, position=2, tail=(9, None), depth=1)
+    other = Vertex(node=0, position=2, tail=(9,), depth=1)
     both = [light._replace(parent=other, rho=0.25), heavy]
     assert [branch.parent for branch in rounds.batches.plan(both)] == [heavy.parent, other]
     both = [light._replace(parent=other), heavy]
@@ -169,17 +169,20 @@ def test_weight_is_lent_to_who_agrees_longest_and_of_those_to_the_heaviest():
     none, two, three, heavier = (
         Vertex(node=0, position=4, tail=tail, depth=3)
         for tail in (
-            (9, (1, (0, None))),
-            (2, (1, (9, None))),
-            (2, (1, (0, (9, None)))),
-            (2, (1, (0, (8, None)))),
+            (9, 1, 0),
+            (2, 1, 9),
+            (2, 1, 0, 9),
+            (2, 1, 0, 8),
         )
     )
     none.arrived, two.arrived, three.arrived, heavier.arrived = 0.9, 0.8, 0.1, 0.2
-    here = [none, two, three, heavier]
-    asked = (2, (1, (0, (7, None))))
-    assert closest(here, asked) == (heavier, 3)
-    assert closest(here, (2, (1, (5, None)))) == (two, 2)
+    like = by_last_token([none, heavier, three, two])
+    assert like == {9: [none], 2: [two, heavier, three]}
+    assert closest(like[2], (2, 1, 0, 7), 0.0, none) == (heavier, 3)
+    assert closest(like[2], (2, 1, 5), 0.0, none) == (two, 2)
+    # None that is lighter than what it would be lent: then the heaviest of all.
+    assert closest(like[2], (2, 1, 0, 7), 0.5, none) == (two, 2)
+    assert closest(like[2], (2, 1, 0, 7), 0.85, none) == (none, 0)
 
 
 # ---- what is lent -------------------------------------------------------------------------------

@@ -15,9 +15,8 @@ import numpy as np
 
 from charwise.known_text.base_path import BasePath
 from charwise.known_text.candidates import Candidates, Wanted
-from charwise.known_text.effort import Tail, agreement
 from charwise.known_text.lattice import Lattice
-from charwise.known_text.vertex import Branch
+from charwise.known_text.vertex import Branch, ends_with
 
 
 class Batches:
@@ -35,7 +34,7 @@ class Batches:
     >>> from charwise.tokens.index import SortedVocabulary
     >>> from charwise.tokens.vocabulary import Vocabulary
     >>> known = KnownText.of(b"abb", SortedVocabulary(Vocabulary.from_bytes([b"a", b"b", b"ab"])))
-    >>> root = Vertex(0, 0, None, 0, starting=[0.75, 0.5], edges=[(0, 1, 0.25), (2, 2, 0.5)])
+    >>> root = Vertex(0, 0, (), 0, starting=[0.75, 0.5], edges=[(0, 1, 0.25), (2, 2, 0.5)])
     >>> lattice = Lattice(known, root, Effort(0.1, 0.5), through=False)
     >>> base = BasePath(known, [2, 1], through=False, deepest=None, to_end=True)
     >>> lattice.sum(stop=3)
@@ -56,45 +55,46 @@ class Batches:
 
     def plan(self, wanted: Sequence[Wanted]) -> list[Branch]:
         """What to evaluate next: the wanted candidates, heaviest first, and their lookahead."""
-        chosen: defaultdict[int, list[Tail]] = defaultdict(list)
+        chosen: defaultdict[int, set[int]] = defaultdict(set)  # their last tokens
         branches = []
         for candidate in sorted(wanted, key=lambda wanted: wanted.rho, reverse=True):
             rho, parent, token, position, share = candidate
             heavy = rho >= self._candidates.floor[position]
             # Before a cursor a further round costs more than contexts that this one may not need.
             most = share if self._at_cursor else rho
-            if not heavy and self._rejoins(most, candidate.tail, chosen[position]):
+            others = chosen[position]
+            if not heavy and others and self._serves(most, token in others):
                 continue
             if self._base.too_deep(parent.depth + 1, position):
                 continue
-            tokens, tail = [token], candidate.tail
-            chosen[position].append(tail)
+            tokens = [token]
+            others.add(token)
             for following in self.lookahead(candidate, chosen):
                 tokens.append(following)
-                tail, position = (following, tail), position + self._length(following)
-                chosen[position].append(tail)
+                position += self._length(following)
+                chosen[position].add(following)
             branches.append(Branch(parent, tokens))
         return branches
 
-    def lookahead(self, candidate: Wanted, chosen: dict[int, list[Tail]]) -> list[int]:
+    def lookahead(self, candidate: Wanted, chosen: dict[int, set[int]]) -> list[int]:
         """The tokens that a candidate is followed along, as far as it is worth it.
 
         Not where a context that is evaluated, or chosen for the same batch, serves as well.
         """
         lattice, effort = self._lattice, self._lattice.effort
         rho, parent, _, position, _ = candidate
-        tail, depth = candidate.tail, parent.depth + 1
+        depth = parent.depth + 1
         tokens: list[int] = []
         for token in self._base.rest(position, effort.lookahead):
             rho, position = self._continued(rho, position, token)
-            tail, depth = (token, tail), depth + 1
+            depth += 1
             if position >= len(lattice.known.text) or self._base.too_deep(depth, position):
                 break
             if rho < self._candidates.floor[position]:
+                there, others = lattice.at[position], chosen.get(position, ())
                 if not effort.worth(rho, 0):
                     break
-                there = [vertex.tail for vertex in lattice.at[position]]
-                if self._rejoins(rho, tail, [*there, *chosen.get(position, ())]):
+                if self._serves(rho, token in others or ends_with(there, token)):
                     break
             tokens.append(token)
         return tokens
@@ -113,9 +113,7 @@ class Batches:
         rise = lattice.log_prefix[position] - lattice.log_prefix[end]
         return min(rho, rho * heaviest.mass(token) * math.exp(rise)), end
 
-    def _rejoins(self, rho: float, tail: Tail, others: Sequence[Tail]) -> bool:
-        """Whether one of the other contexts at a position serves as well."""
+    def _serves(self, rho: float, agrees: bool) -> bool:
+        """Whether another context, which ends with the same token or does not, serves as well."""
         effort = self._lattice.effort
-        if effort.gamma >= 1.0:
-            return False
-        return any(not effort.worth(rho, agreement(tail, other)) for other in others)
+        return effort.lends and not effort.worth(rho, int(agrees))

@@ -12,10 +12,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from charwise.known_text.effort import Tail, hindsight
+from charwise.known_text.effort import Tail, hindsight, tail_after
 from charwise.known_text.lattice import Lattice
 from charwise.known_text.ranks import Rivals, floors, reaching
-from charwise.known_text.vertex import Vertex, closest
+from charwise.known_text.vertex import Vertex, ends_with
 
 #: With a tolerance, where a context was evaluated another one's rank counts from this part of θ on.
 _RANKED = 2e-4
@@ -24,9 +24,9 @@ _RANKED = 2e-4
 class Wanted(NamedTuple):
     """A candidate worth evaluating: the context of `parent`, and `token` up to `position`.
 
-    >>> parent = Vertex(node=0, position=0, tail=None, depth=0)
+    >>> parent = Vertex(node=0, position=0, tail=(), depth=0)
     >>> Wanted(0.1, parent, token=3, position=2, share=0.1).tail
-    (3, None)
+    (3,)
     """
 
     rho: float  # its share of the mass at `position`
@@ -38,7 +38,7 @@ class Wanted(NamedTuple):
     @property
     def tail(self) -> Tail:
         """Its tokens, latest first."""
-        return (self.token, self.parent.tail)
+        return tail_after(self.token, self.parent.tail)
 
 
 class Candidates:
@@ -55,11 +55,11 @@ class Candidates:
     >>> from charwise.tokens.index import SortedVocabulary
     >>> from charwise.tokens.vocabulary import Vocabulary
     >>> index = SortedVocabulary(Vocabulary.from_bytes([b"a", b"ab"]))
-    >>> root = Vertex(0, 0, None, 0, starting=[0.75, 0.25], edges=[(0, 1, 0.5)])
+    >>> root = Vertex(0, 0, (), 0, starting=[0.75, 0.25], edges=[(0, 1, 0.5)])
     >>> lattice = Lattice(KnownText.of(b"ab", index), root, Effort(1e-3, 0.5), through=False)
     >>> lattice.sum(stop=2)
     >>> [wanted.tail for wanted in Candidates(lattice).wanted(stop=2)]  # [a]
-    [(0, None)]
+    [(0,)]
     """
 
     def __init__(self, lattice: Lattice) -> None:
@@ -134,11 +134,10 @@ class Candidates:
         return Rivals(at, shares)
 
     def _agreed(self, n: int) -> int:
-        """On how many tokens a candidate agrees with an evaluated context at its position."""
+        """On how many tokens a candidate agrees with an evaluated context there: 1 for any."""
         lattice, seen = self._lattice, self._lattice.seen
         if lattice.effort.gamma >= 1.0:
             return 0  # it counts for nothing
         if seen.agreed[n] >= 0:
             return seen.agreed[n]
-        here = lattice.at[seen.positions[n]]
-        return closest(here, (seen.tokens[n], seen.parents[n].tail))[1]
+        return int(ends_with(lattice.at[seen.positions[n]], seen.tokens[n]))

@@ -41,8 +41,8 @@ FINER = 5.0
 #: What agreement is worth, where nothing else is said.
 LENDING = 0.1
 
-#: The tokens of a context, latest first: a token, and the tail before it; None after the root.
-Tail = tuple[int, "Tail"] | None
+#: The last tokens of a context, latest first: at most `MEMORY`, none from before the root.
+Tail = tuple[int, ...]
 
 
 class Effort(NamedTuple):
@@ -257,16 +257,28 @@ def effort_of(preset: str | Effort | None, tolerance: float | None = None) -> Ef
 
 
 def agreement(one: Tail, other: Tail) -> int:
-    """On how many last tokens two contexts agree, at most `MEMORY`.
+    """On how many last tokens two contexts agree.
 
-    >>> agreement((3, (2, (1, None))), (3, (2, (9, None))))
+    >>> agreement((3, 2, 1), (3, 2, 9))
     2
     """
+    if one == other:  # most that agree at all do
+        return len(one)
     agreed = 0
-    while agreed < MEMORY and one is not None and other is not None and one[0] == other[0]:
+    for mine, its in zip(one, other, strict=False):
+        if mine != its:
+            break
         agreed += 1
-        one, other = one[1], other[1]
     return agreed
+
+
+def tail_after(token: int, tail: Tail) -> Tail:
+    """The tail of the context that a token makes.
+
+    >>> tail_after(3, (2, 1))
+    (3, 2, 1)
+    """
+    return (token, *tail[: MEMORY - 1])
 
 
 def hindsight(log_prefix: NDArray[np.float64]) -> NDArray[np.float64]:

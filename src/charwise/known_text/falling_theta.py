@@ -50,7 +50,7 @@ class FallingTheta:
     >>> from charwise.tokens.index import SortedVocabulary
     >>> from charwise.tokens.vocabulary import Vocabulary
     >>> known = KnownText.of(b"a", SortedVocabulary(Vocabulary.from_bytes([b"a", b"ab"])))
-    >>> root = Vertex(0, 0, None, 0, starting=[0.75], edges=[(0, 1, 0.5)])
+    >>> root = Vertex(0, 0, (), 0, starting=[0.75], edges=[(0, 1, 0.5)])
     >>> effort = Effort(0.01, 0.1)
     >>> lattice = Lattice(known, root, effort, through=False)
     >>> base = BasePath(known, [0], through=False, deepest=None, to_end=True)

@@ -18,9 +18,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from charwise.known_text.effort import Effort
+from charwise.known_text.effort import Effort, tail_after
 from charwise.known_text.ranges import KnownText
-from charwise.known_text.vertex import Vertex, closest
+from charwise.known_text.vertex import Vertex, by_last_token, closest
 
 #: Rescale when a running sum falls below this, so that long texts do not underflow.
 _SMALL = 1e-120
@@ -96,7 +96,7 @@ class Lattice:
     >>> from charwise.tokens.index import SortedVocabulary
     >>> from charwise.tokens.vocabulary import Vocabulary
     >>> index = SortedVocabulary(Vocabulary.from_bytes([b"a", b"ab"]))
-    >>> root = Vertex(node=0, position=0, tail=None, depth=0)
+    >>> root = Vertex(node=0, position=0, tail=(), depth=0)
     >>> Lattice(KnownText.of(b"ab", index), root, Effort(1e-3, 0.5), through=False).frozen
     0
     """
@@ -147,7 +147,7 @@ class Lattice:
         >>> from charwise.tokens.index import SortedVocabulary
         >>> from charwise.tokens.vocabulary import Vocabulary
         >>> index = SortedVocabulary(Vocabulary.from_bytes([b"a", b"ab"]))
-        >>> root = Vertex(0, 0, None, 0, starting=[0.75, 0.25], edges=[(0, 1, 0.5)])
+        >>> root = Vertex(0, 0, (), 0, starting=[0.75, 0.25], edges=[(0, 1, 0.5)])
         >>> lattice = Lattice(KnownText.of(b"ab", index), root, Effort(1e-3, 0.5), through=False)
         >>> lattice.sum(stop=2)
         >>> lattice.seen.positions, lattice.seen.tokens  # [a], not evaluated yet
@@ -177,9 +177,8 @@ class Lattice:
             if t in candidates and (t < last or self.through):
                 self._settle(t, sums[t], candidates[t], seen)
             for vertex in self.at[t]:
-                weight, s = vertex.weight, t
-                for mass in vertex.starting:
-                    s += 1
+                weight = vertex.weight
+                for s, mass in enumerate(vertex.starting, t + 1):
                     sums[s] += weight * mass
                 for child, mass in vertex.followed:
                     child.weight += weight * mass
@@ -278,12 +277,14 @@ class Lattice:
         for vertex in here:
             vertex.arrived = vertex.weight
         heaviest = max(here, key=lambda vertex: vertex.weight, default=self.root)
+        like = by_last_token(here) if lend else {}
         for parent, token, weight in candidates:
             rho, agreed = weight / total, -1
             if lend:
                 to = heaviest
                 if rho >= light:
-                    to, agreed = closest(here, (token, parent.tail), weight, heaviest)
+                    tail = tail_after(token, parent.tail)
+                    to, agreed = closest(like.get(token, ()), tail, weight, heaviest)
                 to.weight += weight
                 lent += rho
             else:

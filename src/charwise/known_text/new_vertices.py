@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from charwise.coverings.rows import EvaluatedRows
-from charwise.known_text.effort import Tail
+from charwise.known_text.effort import Tail, tail_after
 from charwise.known_text.lattice import Lattice
 from charwise.known_text.next_bytes import rows_of
 from charwise.known_text.ranges import Ints, KnownText
@@ -43,7 +43,7 @@ class NewVertices:
     >>> evaluated, known = EvaluatedRows(lm.tree([2]), index), KnownText.of(b"aab", index)
     >>> root = NewVertices(evaluated, known, through=True, distributions=False).root(0)
     >>> root.starting, root.edges, root.end  # no token begins with "aa"
-    ([0.75], [(0, 1, 0.5)], 0.25)
+    ((0.75,), [(0, 1, 0.5)], 0.25)
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class NewVertices:
 
     def root(self, node: int) -> Vertex:
         """The vertex before the text, of the node after which it stands."""
-        [vertex] = self._made([_Context(node, 0, None, 0)])
+        [vertex] = self._made([_Context(node, 0, (), 0)])
         return vertex
 
     def add(
@@ -74,7 +74,7 @@ class NewVertices:
         for (parent, tokens), nodes in zip(branches, found, strict=True):
             position, tail, depth = parent.position, parent.tail, parent.depth
             for token, node in zip(tokens, nodes, strict=True):
-                position, tail, depth = position + length(token), (token, tail), depth + 1
+                position, tail, depth = position + length(token), tail_after(token, tail), depth + 1
                 new.setdefault(node, _Context(node, position, tail, depth))
         for node in _vertices_along(branches, found):
             new.pop(node, None)

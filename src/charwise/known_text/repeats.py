@@ -283,7 +283,7 @@ class Repeats:
 def contexts_of(branches: Sequence[Branch]) -> int:
     """How many contexts of some branches are not evaluated; branches may share some.
 
-    >>> root = Vertex(node=0, position=0, tail=None, depth=0)
+    >>> root = Vertex(node=0, position=0, tail=(), depth=0)
     >>> contexts_of([Branch(root, [1, 2, 3]), Branch(root, [1, 2, 4])])
     4
     """

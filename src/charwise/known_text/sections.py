@@ -37,7 +37,7 @@ class Sections:
     >>> from charwise.tokens.index import SortedVocabulary
     >>> from charwise.tokens.vocabulary import Vocabulary
     >>> known = KnownText.of(b"abb", SortedVocabulary(Vocabulary.from_bytes([b"a", b"b", b"ab"])))
-    >>> lattice = Lattice(known, Vertex(0, 0, None, 0), Effort(0.1, 0.5), through=False)
+    >>> lattice = Lattice(known, Vertex(0, 0, (), 0), Effort(0.1, 0.5), through=False)
     >>> base = BasePath(known, [2, 1], through=False, deepest=None, to_end=True)
     >>> sections = Sections(lattice, base, lends=True)
     >>> [tokens for _, tokens in sections.enter(0)], sections.branches()  # nothing repeats

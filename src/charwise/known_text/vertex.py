@@ -20,7 +20,7 @@ class Vertex:
     Attributes:
         node: in the token tree.
         position: where in the text it ends.
-        tail: its tokens after the root, latest first.
+        tail: its last tokens after the root, latest first.
         depth: how many these are.
         starting: masses of the tokens that start with `text[position:][:d + 1]`, for d = 0, 1, …
         longer: the same without the tokens that end there: those that go on.
@@ -32,7 +32,7 @@ class Vertex:
         weight: →p_Δ, and what was lent to it, as of the last pass, in units of its scale there.
         arrived: the same without what was lent to it there.
 
-    >>> Vertex(node=0, position=3, tail=(7, None), depth=1).weight
+    >>> Vertex(node=0, position=3, tail=(7,), depth=1).weight
     0.0
     """
 
@@ -55,13 +55,16 @@ class Vertex:
         self.position = position
         self.tail = tail
         self.depth = depth
-        self.starting = starting
+        # Tuples, and lists only where something goes in: a collection of garbage visits all lists
+        # of all contexts, and no tuples of numbers.
+        self.starting = tuple(starting)
         self.edges = list(edges)
-        self.longer = list(starting)
+        longer = list(starting)
         for _, stop, mass in edges:
-            if (d := stop - position - 1) < len(self.longer):
-                self.longer[d] = max(0.0, self.longer[d] - mass)
-        self.followed: list[tuple[Vertex, float]] = []
+            if (d := stop - position - 1) < len(longer):
+                longer[d] = max(0.0, longer[d] - mass)
+        self.longer = tuple(longer)
+        self.followed: Sequence[tuple[Vertex, float]] = ()
         self.children: dict[int, Vertex] = {}
         self.end = end
         self.next_bytes: NDArray[np.float64] | None = None
@@ -73,7 +76,7 @@ class Vertex:
         for n, (other, _, mass) in enumerate(self.edges):
             if other == token:
                 del self.edges[n]
-                self.followed.append((child, mass))
+                self.followed = [*self.followed, (child, mass)]
                 return
 
     def mass(self, token: int) -> float:
@@ -87,7 +90,7 @@ class Vertex:
 class Branch(NamedTuple):
     """Contexts to evaluate: those that tokens make one after the other, after a vertex.
 
-    >>> root = Vertex(node=0, position=0, tail=None, depth=0)
+    >>> root = Vertex(node=0, position=0, tail=(), depth=0)
     >>> Branch(root, [7, 8]).after(0) == Branch(root, [7, 8])
     True
     """
@@ -103,8 +106,31 @@ class Branch(NamedTuple):
         return Branch(parent, self.tokens[done:])
 
 
+def ends_with(here: Sequence[Vertex], token: int) -> bool:
+    """Whether one of these contexts ends with a token.
+
+    >>> ends_with([Vertex(0, 3, (7, 1), depth=2)], 7)
+    True
+    """
+    return any(vertex.tail and vertex.tail[0] == token for vertex in here)
+
+
+def by_last_token(here: Sequence[Vertex]) -> dict[int, list[Vertex]]:
+    """The evaluated contexts at a position by their last token, the heaviest first.
+
+    >>> one, other = (Vertex(0, 3, tail, depth=1) for tail in ((7,), (8,)))
+    >>> by_last_token([one, other]) == {7: [one], 8: [other]}
+    True
+    """
+    found: dict[int, list[Vertex]] = {}
+    for vertex in sorted(here, key=lambda vertex: vertex.arrived, reverse=True):
+        if vertex.tail:
+            found.setdefault(vertex.tail[0], []).append(vertex)
+    return found
+
+
 def closest(
-    here: Sequence[Vertex], tail: Tail, weight: float = 0.0, heaviest: Vertex | None = None
+    like: Sequence[Vertex], tail: Tail, weight: float, heaviest: Vertex
 ) -> tuple[Vertex, int]:
     """The evaluated context that agrees longest with these tokens, and on how many.
 
@@ -112,23 +138,23 @@ def closest(
     lighter than this weight: it would grow out of all proportion, a loan on a loan.
 
     Args:
-        here: the evaluated contexts at a position, at least one.
+        like: the evaluated contexts at a position with the same last token, heaviest first.
         tail: the tokens, latest first.
         weight: that would be lent, in their units.
-        heaviest: of these contexts, where it is known.
+        heaviest: of all contexts there.
 
-    >>> here = [Vertex(0, 3, tail, depth=2) for tail in ((7, (1, None)), (7, (2, None)))]
-    >>> one, agreed = closest(here, (7, (2, (1, None))))
+    >>> here = [Vertex(0, 3, tail, depth=2) for tail in ((7, 1), (7, 2))]
+    >>> one, agreed = closest(here, (7, 2, 1), 0.0, here[0])
     >>> one is here[1], agreed
     (True, 2)
     """
-    best, longest = heaviest or max(here, key=lambda vertex: vertex.arrived), 0
-    last = tail[0] if tail else None
-    for vertex in here:
-        # Most differ in their last token, and need no more than this look.
-        if vertex.tail is None or vertex.tail[0] != last or vertex.arrived < weight:
-            continue
+    best, longest = heaviest, 0
+    for vertex in like:
+        if vertex.arrived < weight:
+            break
         agreed = agreement(tail, vertex.tail)
-        if agreed > longest or (agreed == longest and vertex.arrived > best.arrived):
+        if agreed > longest:
             best, longest = vertex, agreed
+            if agreed == len(tail):
+                break
     return best, longest
