@@ -6,9 +6,9 @@ What is judged on twenty passages is in `scoring.py`. Here are two texts: *hard*
 held-out code for the embedded model, and *easy*, stories that the TinyStories model wrote itself.
 Errors are measured on the first bytes against a beam of width 128: the mean Jensen-Shannon distance
 of the next-byte distributions, and the mean absolute difference of the surprisals in bits. Speed is
-that of scoring alone, without distributions, the median of several runs (long ones are timed
-once), all in the same process; `× plain` compares with one teacher-forced pass per window, timed
-right after. Beams go back to what they dropped when they empty.
+that of scoring alone, without distributions, in bytes for each second of processor time: the median
+of several runs, of fewer where these take long. `× plain` compares with one teacher-forced pass per
+window, timed right after. Beams go back to what they dropped when they empty.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import statistics
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -31,15 +30,19 @@ import texts
 from charwise.evaluation.distance import js_distance
 from charwise.evaluation.methods import Walk, walk_beam, walk_canonical, walk_rounds
 from charwise.known_text.effort import PRESETS, Effort
-
-#: A run of more seconds than this is timed once.
-_LONG = 8.0
+from settings import timed
 
 Method = Callable[[charwise.CharLM, bytes, bool], Walk]
 
 
 def beam(k: int, theta: float = 0.0) -> Method:
     return lambda lm, text, rows: walk_beam(lm, text, k, theta, distributions=rows)
+
+
+def canonical(lm: charwise.CharLM, text: bytes, rows: bool) -> Walk:
+    """A teacher-forced pass, which has no distributions."""
+    assert not rows
+    return walk_canonical(lm, text)
 
 
 def rounds(effort: Effort) -> Method:
@@ -86,20 +89,22 @@ def measure(
     """One row a method: errors on the first bytes, speed on all that is affordable."""
     sample = text[: args.error_bytes]
     reference = walk_beam(lm, sample, args.reference, distributions=True)
-    plain = [walk_canonical(lm, text).bytes_per_second for _ in range(args.repeat)]
-    speed = statistics.median(plain)
-    rows = [{"method": "teacher-forced", "bytes_per_second": speed, "times_plain": 1.0}]
+
+    def speed(method: Method, walked: bytes) -> float:
+        return len(walked) / timed(lambda: method(lm, walked, False), args.repeat).cpu
+
+    rows = [
+        {
+            "method": "teacher-forced",
+            "bytes_per_second": speed(canonical, text),
+            "times_plain": 1.0,
+        }
+    ]
     for name, method in track(methods(case, args.quick).items(), "measuring", transient=True):
         walk = method(lm, sample, True)
-        slow = name not in ("fast", "default")
-        timed = [method(lm, sample if slow else text, False)]
-        if timed[0].seconds < _LONG:
-            timed += [method(lm, sample if slow else text, False) for _ in range(args.repeat - 1)]
+        fast = speed(method, text if name in ("fast", "default") else sample)
         # Relative to a plain pass right next to it: the machine's speed may drift.
-        near = statistics.median(
-            walk_canonical(lm, text).bytes_per_second for _ in range(args.repeat)
-        )
-        fast = statistics.median(run.bytes_per_second for run in timed)
+        near = speed(canonical, text)
         rows.append(
             {
                 "method": name,

@@ -2,8 +2,9 @@
 
     python benchmarks/scale.py [--json FILE]
 
-*Length*: seconds per thousand bytes of held-out code, at each preset. *Vocabulary*: a small random
-Llama with Llama 3's 128,256 tokens; what is not the model's own forward pass, for each context.
+*Length*: processor time for each byte of held-out code, at each preset. *Vocabulary*: a small
+random Llama with Llama 3's 128,256 tokens; what is not the model's own forward pass, for each
+context.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import argparse
 import json
 import time
 import tracemalloc
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ import texts
 from charwise.engines.transformers import TransformersLM
 from charwise.evaluation.methods import walk_canonical, walk_rounds
 from charwise.known_text.effort import PRESETS
+from settings import timed
 
 
 def by_length(lm: charwise.CharLM, sizes: list[int]) -> list[dict[str, Any]]:
@@ -32,11 +35,12 @@ def by_length(lm: charwise.CharLM, sizes: list[int]) -> list[dict[str, Any]]:
     rows = []
     for size in sizes:
         text = texts.hard_text(size)
-        plain = walk_canonical(lm, text)
-        row: dict[str, Any] = {"bytes": len(text), "plain": 1000 * plain.seconds / len(text)}
+        plain = timed(partial(walk_canonical, lm, text), 3).cpu
+        row: dict[str, Any] = {"bytes": len(text), "plain": 1000 * plain / len(text)}
         for name in ("fast", "default"):
+            started = time.process_time()
             walk = walk_rounds(lm, text, PRESETS[name])
-            row[name] = 1000 * walk.seconds / len(text)
+            row[name] = 1000 * (time.process_time() - started) / len(text)
             row[f"{name}_contexts"] = walk.contexts / len(text)
         rows.append(row)
     return rows
@@ -57,18 +61,18 @@ def by_vocabulary(folder: Path, size: int) -> dict[str, float]:
     model = LlamaForCausalLM(config).eval()
     spent = {"model": 0.0}
     begun: list[float] = []
-    model.register_forward_pre_hook(lambda *_: begun.append(time.perf_counter()))
+    model.register_forward_pre_hook(lambda *_: begun.append(time.process_time()))
     model.register_forward_hook(
-        lambda *_: spent.update(model=spent["model"] + time.perf_counter() - begun[-1])
+        lambda *_: spent.update(model=spent["model"] + time.process_time() - begun[-1])
     )
 
     def set_up() -> charwise.CharLM:
         vocabulary = charwise.Vocabulary.from_transformers(tokenizer, len(tokenizer))
         return charwise.CharLM(TransformersLM(model, vocabulary))
 
-    started = time.perf_counter()
+    started = time.process_time()
     lm = set_up()
-    set_up_seconds = time.perf_counter() - started
+    set_up_seconds = time.process_time() - started
     tracemalloc.start()  # slows everything down, so not while timing
     kept = set_up()
     megabytes = tracemalloc.get_traced_memory()[0] / 1e6
@@ -77,9 +81,9 @@ def by_vocabulary(folder: Path, size: int) -> dict[str, float]:
     text = texts.hard_text(size)
     lm.score(text[:200])
     spent["model"] = 0.0
-    started = time.perf_counter()
+    started = time.process_time()
     score = lm.score(text)
-    seconds = time.perf_counter() - started
+    seconds = time.process_time() - started
     return {
         "width": lm.vocabulary.width,
         "set_up_seconds": set_up_seconds,

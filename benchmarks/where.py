@@ -2,8 +2,9 @@
 
     python benchmarks/where.py
 
-Median of several runs for the whole; the parts are timed around each call, in runs of their own.
-`floor` is the time of as many contexts at the price that they have in one teacher-forced pass.
+Processor time, medians of several runs; the parts are timed around each call, in runs of their
+own, in turns with those of the whole. `floor` is the time of as many contexts at the price that
+they have in one teacher-forced pass.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from charwise.known_text.effort import PRESETS, Effort
 from charwise.known_text.lattice import Lattice
 from charwise.known_text.ranges import KnownText
 from charwise.known_text.repeats import Repeats
+from settings import timed
 
 #: What is timed, by the column that it counts for. None of these calls another.
 PARTS: dict[str, list[tuple[type, str]]] = {
@@ -46,7 +48,7 @@ AT_K4 = Effort(1e-6, 0.885, 32, first=1e-9)
 
 
 @contextmanager
-def timed(seconds: dict[str, float]) -> Iterator[None]:
+def divided(seconds: dict[str, float]) -> Iterator[None]:
     """Adds up the time spent in each part."""
     originals = [
         (owner, name, getattr(owner, name)) for part in PARTS.values() for owner, name in part
@@ -54,11 +56,11 @@ def timed(seconds: dict[str, float]) -> Iterator[None]:
 
     def around(part: str, call: Callable[..., Any]) -> Callable[..., Any]:
         def run(*args: Any, **options: Any) -> Any:
-            started = time.perf_counter()
+            started = time.process_time()
             try:
                 return call(*args, **options)
             finally:
-                seconds[part] += time.perf_counter() - started
+                seconds[part] += time.process_time() - started
 
         return run
 
@@ -75,17 +77,15 @@ def timed(seconds: dict[str, float]) -> Iterator[None]:
 def measure(run: Callable[[], Any], repeat: int) -> dict[str, float]:
     """Milliseconds of the whole, and of its parts."""
     run()
-    spans = []
+    spans, parts = list[float](), list[dict[str, float]]()
     for _ in range(repeat):
-        started = time.perf_counter()
-        run()
-        spans.append(time.perf_counter() - started)
-    parts: dict[str, float] = defaultdict(float)
-    with timed(parts):
-        for _ in range(repeat):
+        spans.append(timed(run, 1).cpu)
+        seconds: dict[str, float] = defaultdict(float)
+        with divided(seconds):
             run()
+        parts.append(seconds)
     found = {"whole": statistics.median(spans)}
-    found |= {part: parts[part] / repeat for part in PARTS}
+    found |= {part: statistics.median(each[part] for each in parts) for part in PARTS}
     found["rest"] = found["whole"] - sum(found[part] for part in PARTS)
     return {name: 1000 * seconds for name, seconds in found.items()}
 
@@ -93,8 +93,8 @@ def measure(run: Callable[[], Any], repeat: int) -> dict[str, float]:
 def scoring(lm: charwise.CharLM, text: bytes, effort: Effort, repeat: int) -> dict[str, float]:
     """A row for `score`."""
     score = lm.score(text, preset=effort)
-    plain = [walk_canonical(lm, text) for _ in range(repeat)]
-    price = statistics.median(walk.seconds / walk.contexts for walk in plain)
+    plain = timed(lambda: walk_canonical(lm, text), repeat).cpu
+    price = plain / walk_canonical(lm, text).contexts
     row = measure(lambda: lm.score(text, preset=effort), repeat)
     return row | {
         "contexts": score.contexts,
