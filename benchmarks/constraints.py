@@ -438,7 +438,7 @@ def main() -> None:
         for prompt, choices in BOTH_WAYS.items():
             add(f"after {prompt!r}", both_ways(prompt, choices, args.particles))
         if args.plot:
-            plot(next(iter(tables.values())), args.plot)
+            plot(tables[f"after {prompt!r}"], args.plot)
     if "sampling" in args.only:
         add("particles of open sets", sampling((20, 64), args.seeds))
     if args.peer:
