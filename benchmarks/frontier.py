@@ -145,6 +145,7 @@ def show(title: str, rows: list[dict[str, Any]]) -> None:
 def plot(results: dict[str, list[dict[str, Any]]], file: Path) -> None:
     """The frontiers: distance against bytes a second (left) and contexts a byte (right)."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import NullFormatter
 
     figure = Figure(figsize=(9.6, 3.6 * len(results)), layout="constrained")
     axes = figure.subplots(len(results), 2, squeeze=False)
@@ -162,6 +163,7 @@ def plot(results: dict[str, list[dict[str, Any]]], file: Path) -> None:
                     axis.annotate(short, (x, y), xytext=(4, 3), textcoords="offset points")
             axis.set(xscale="log", yscale="log", title=case, xlabel=key.replace("_", " "))
             axis.set_ylabel("mean JS distance")
+            axis.xaxis.set_minor_formatter(NullFormatter())
             axis.grid(alpha=0.3)
     axes[0][0].legend()
     figure.savefig(file, dpi=110)
