@@ -26,7 +26,8 @@ class NextBytes:
         missing: share of the text's probability that was not looked at, counted where it was left
             out. The distribution is that of the rest.
         error: by how much the distribution may be off, as a total variation: an estimate
-            (docs/scoring.md); `CharLM.covering` gives bounds.
+            (docs/scoring.md) for a history that is canonical before `State.exact_from`;
+            `CharLM.covering` gives bounds.
         limited: whether a limit ended the work before the error was below the tolerance.
         log_total: log of what the masses added up to before they were divided by it: 0 of a model,
             another number of some combinations of models (docs/combine.md).

@@ -101,7 +101,7 @@ class Ancestors:
 
     def select(self, rows: NDArray[np.int64]) -> None:
         """Keep these rows (rising, each with all of its ancestors), renumbered 0, 1, …"""
-        bits = self.rows(0, self.count)[np.ix_(rows, rows)]
+        bits = np.unpackbits(self._bits[rows], axis=1, count=self.count, bitorder="little")[:, rows]
         self.count = len(rows)
         self._bits = np.packbits(bits, axis=1, bitorder="little")
         self._resize(max(64, self.count))

@@ -1,0 +1,138 @@
+"""What a tokenization far back changes of the next byte: a state conditions on the canonical one.
+
+    python benchmarks/history.py --cache FOLDER [--models embedded small] [--prompts 30]
+
+`next` sums over the tokenizations of a prompt's last tokens, and conditions on what is before them
+in its canonical tokens. Here its distribution is compared with the one that sums over all
+tokenizations of the whole prompt, as total variations: that of beams that prune at random
+(`references.py`; kept in FOLDER). Prompts are the passages of `held_out.py`, cut at random bytes.
+
+next      `CharLM.next`, preset `default`
+accurate  the same with `accurate`
+score     the row of `CharLM.score(…, entropy="char").distributions`, preset `default`
+stated    `NextBytes.error` of `next`
+worst     the largest of `next`
+over      of the prompts, those where `next` is off by more than 0.02, its tolerance
+S         surprisal of the byte that follows in the passage, nats, mean: by `next`, and summed
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
+
+import held_out
+import references
+import scoring
+from charwise import CharLM
+from settings import scored
+
+#: The shortest prompt, bytes.
+_SHORTEST = 60
+
+#: The tolerance of `default` at a cursor, a total variation.
+_TOLERANCE = 0.02
+
+
+class Found(NamedTuple):
+    """Of one prompt: total variations from the sum over all tokenizations, and surprisals, nats."""
+
+    next: float
+    accurate: float
+    score: float
+    stated: float
+    surprisal: float
+    summed: float
+
+
+def measure(
+    lm: CharLM, passage: scoring.Passage, prompts: int, n: int, cache: Path | None
+) -> list[Found]:
+    """So many prompts of one passage."""
+    text, rng = passage.text, np.random.default_rng(3)
+    model = references.name_of(passage.model)
+    truth = references.kept_estimate(lm, model, text, n, cache).distributions
+    ours = scored(lm, text, "default").distributions
+    assert truth is not None
+    assert ours is not None
+    found = []
+    for cut in sorted(rng.choice(np.arange(_SHORTEST, len(text) - 1), prompts, replace=False)):
+        prompt, byte = text[:cut], text[cut]
+        usual, accurate = lm.next(prompt), lm.next(prompt, preset="accurate")
+        found.append(
+            Found(
+                variation(usual.probs, truth[cut]),
+                variation(accurate.probs, truth[cut]),
+                variation(ours[cut], truth[cut]),
+                usual.error,
+                -float(usual.logprobs[byte]),
+                -float(np.log(truth[cut][byte])),
+            )
+        )
+    return found
+
+
+def variation(one: NDArray[np.float64], other: NDArray[np.float64]) -> float:
+    """The total variation of two distributions."""
+    return float(np.abs(one - other).sum()) / 2
+
+
+def summary(found: list[Found]) -> dict[str, float]:
+    """Means, the largest of `next`, and the share of prompts where it is over its tolerance."""
+    columns = {name: np.array(values) for name, *values in zip(Found._fields, *found, strict=True)}
+    means = {name: float(values.mean()) for name, values in columns.items()}
+    off = columns["next"]
+    return {**means, "worst": float(off.max()), "over": float((off > _TOLERANCE).mean())}
+
+
+def shown(rows: dict[str, list[Found]]) -> Table:
+    """The table, with all prompts of each model in its last lines."""
+    columns = ("next", "worst", "over", "accurate", "score", "stated", "S", "S summed")
+    table = Table("passage", *columns)
+    first = next(name for name in rows if name.startswith("all of "))
+    for name, found in rows.items():
+        if name == first:
+            table.add_section()
+        s = summary(found)
+        off = (f"{s['next']:.4f}", f"{s['worst']:.3f}", f"{s['over']:.0%}")
+        others = (f"{s[key]:.4f}" for key in ("accurate", "score", "stated"))
+        table.add_row(name, *off, *others, f"{s['surprisal']:.3f}", f"{s['summed']:.3f}")
+    return table
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    # The model of stories has a window of 256 tokens: its scores and states slide differently.
+    parser.add_argument("--models", nargs="*", default=["embedded", "small"])
+    parser.add_argument("--bytes", type=int, default=400)
+    parser.add_argument("--prompts", type=int, default=30, help="of each passage")
+    parser.add_argument("--reference", type=int, default=512, help="bundles of the reference")
+    parser.add_argument("--cache", type=Path, help="a folder for references")
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    lms = held_out.models(args.models)
+    rows: dict[str, list[Found]] = {}
+    for passage in scoring.passages(lms, args.bytes, 0):
+        lm = lms[passage.model]
+        rows[passage.name] = measure(lm, passage, args.prompts, args.reference, args.cache)
+    for model in lms:
+        rows[f"all of {model}"] = [
+            one for name, found in rows.items() if name.startswith(f"{model}:") for one in found
+        ]
+    Console().print(shown(rows))
+    if args.json:
+        out: Any = {name: summary(found) for name, found in rows.items()}
+        args.json.write_text(json.dumps(out, indent=1))
+
+
+if __name__ == "__main__":
+    main()
