@@ -9,17 +9,19 @@ tokenizations of the whole prompt, as total variations: that of beams that prune
 
 next      `CharLM.next`, preset `default`
 accurate  the same with `accurate`
-score     the row of `CharLM.score(…, entropy="char").distributions`, preset `default`
-stated    `NextBytes.error` of `next`
+summed    `CharLM.next(…, exact_from=0)`, preset `default`
+stated    `NextBytes.error` of `next`, and of the summed
+time      of the summed, in that of `next`, of the processor
 worst     the largest of `next`
 over      of the prompts, those where `next` is off by more than 0.02, its tolerance
-S         surprisal of the byte that follows in the passage, nats, mean: by `next`, and summed
+S         surprisal of the byte that follows in the passage, nats, mean: by `next`, and in truth
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,7 +35,6 @@ import held_out
 import references
 import scoring
 from charwise import CharLM
-from settings import scored
 
 #: The shortest prompt, bytes.
 _SHORTEST = 60
@@ -47,10 +48,13 @@ class Found(NamedTuple):
 
     next: float
     accurate: float
-    score: float
-    stated: float
-    surprisal: float
     summed: float
+    stated: float
+    stated_summed: float
+    surprisal: float
+    surprisal_true: float
+    seconds: float
+    seconds_summed: float
 
 
 def measure(
@@ -60,23 +64,19 @@ def measure(
     text, rng = passage.text, np.random.default_rng(3)
     model = references.name_of(passage.model)
     truth = references.kept_estimate(lm, model, text, n, cache).distributions
-    ours = scored(lm, text, "default").distributions
     assert truth is not None
-    assert ours is not None
     found = []
     for cut in sorted(rng.choice(np.arange(_SHORTEST, len(text) - 1), prompts, replace=False)):
-        prompt, byte = text[:cut], text[cut]
-        usual, accurate = lm.next(prompt), lm.next(prompt, preset="accurate")
-        found.append(
-            Found(
-                variation(usual.probs, truth[cut]),
-                variation(accurate.probs, truth[cut]),
-                variation(ours[cut], truth[cut]),
-                usual.error,
-                -float(usual.logprobs[byte]),
-                -float(np.log(truth[cut][byte])),
-            )
-        )
+        prompt, byte, true = text[:cut], text[cut], truth[cut]
+        accurate = lm.next(prompt, preset="accurate")
+        times = [time.process_time()]
+        usual = lm.next(prompt)
+        times.append(time.process_time())
+        summed = lm.next(prompt, exact_from=0)
+        times.append(time.process_time())
+        off = (variation(one.probs, true) for one in (usual, accurate, summed))
+        came = -float(usual.logprobs[byte]), -float(np.log(true[byte]))
+        found.append(Found(*off, usual.error, summed.error, *came, *np.diff(times).tolist()))
     return found
 
 
@@ -95,16 +95,18 @@ def summary(found: list[Found]) -> dict[str, float]:
 
 def shown(rows: dict[str, list[Found]]) -> Table:
     """The table, with all prompts of each model in its last lines."""
-    columns = ("next", "worst", "over", "accurate", "score", "stated", "S", "S summed")
-    table = Table("passage", *columns)
+    columns = ("next", "worst", "over", "stated", "accurate", "summed", "stated", "time")
+    table = Table("passage", *columns, "S", "S true")
     first = next(name for name in rows if name.startswith("all of "))
     for name, found in rows.items():
         if name == first:
             table.add_section()
         s = summary(found)
-        off = (f"{s['next']:.4f}", f"{s['worst']:.3f}", f"{s['over']:.0%}")
-        others = (f"{s[key]:.4f}" for key in ("accurate", "score", "stated"))
-        table.add_row(name, *off, *others, f"{s['surprisal']:.3f}", f"{s['summed']:.3f}")
+        usual = (f"{s['next']:.4f}", f"{s['worst']:.3f}", f"{s['over']:.0%}", f"{s['stated']:.4f}")
+        others = (f"{s[key]:.4f}" for key in ("accurate", "summed", "stated_summed"))
+        ratio = f"{s['seconds_summed'] / s['seconds']:.0f}"
+        came = (f"{s[key]:.3f}" for key in ("surprisal", "surprisal_true"))
+        table.add_row(name, *usual, *others, ratio, *came)
     return table
 
 

@@ -20,6 +20,7 @@ from charwise.cursor.generation import Drawn, Report, characters, check_report, 
 from charwise.cursor.limit import Cancel, Limit
 from charwise.cursor.middle import Infilling, infill, opening_of, score_middles
 from charwise.cursor.sampling import Sampling
+from charwise.cursor.shared_tree import History
 from charwise.cursor.state import State, begin
 from charwise.errors import EngineError, SettingError, check_count, check_flag, items, shown
 from charwise.healing import Rule
@@ -121,15 +122,17 @@ class CharLM:
         *,
         preset: str | Effort | None = None,
         tolerance: float | None = None,
+        exact_from: int | None = None,
     ) -> NextBytes:
-        """p(byte | prompt) for the 256 bytes and the end of text.
+        """p(byte | prompt) for the 256 bytes and the end of text; see `state`.
 
         >>> import charwise
         >>> nxt = charwise.load().next("import nump")
         >>> nxt.top(1)[0][0], nxt.probs.shape, round(float(nxt.probs.sum()), 9)
         ('y', (257,), 1.0)
         """
-        return self.state(prompt, preset=preset, tolerance=tolerance).next()
+        state = self.state(prompt, preset=preset, tolerance=tolerance, exact_from=exact_from)
+        return state.next()
 
     def next_chars(
         self,
@@ -138,14 +141,18 @@ class CharLM:
         coverage: float = 0.99,
         preset: str | Effort | None = None,
         tolerance: float | None = None,
+        exact_from: int | None = None,
     ) -> NextChars:
         """p(character | prompt), for the characters that hold `coverage` of the probability.
+
+        See `state`.
 
         >>> import charwise
         >>> charwise.load().next_chars("import nump", coverage=0.5).top(1)[0][0]
         'y'
         """
-        return self.state(prompt, preset=preset, tolerance=tolerance).next_chars(coverage)
+        state = self.state(prompt, preset=preset, tolerance=tolerance, exact_from=exact_from)
+        return state.next_chars(coverage)
 
     def state(
         self,
@@ -153,6 +160,7 @@ class CharLM:
         *,
         preset: str | Effort | None = None,
         tolerance: float | None = None,
+        exact_from: int | None = None,
     ) -> State:
         """The immutable state after a prompt: extend it with `+`, ask `next()`.
 
@@ -160,13 +168,28 @@ class CharLM:
         conditioned on in its canonical tokenization (`State.exact_from` says from where). A
         prompt longer than the model's window loses its beginning.
 
+        Args:
+            prompt: the text, of special tokens what follows the last.
+            preset, tolerance: how much to spend.
+            exact_from: offset in that text, bytes: all tokenizations are summed from the token
+                around it on. 0 is all of the text. It costs what a score of that text costs, and
+                as much again where typing comes to more than the tolerance. At most half of the
+                model's window is summed.
+
+        Raises:
+            SettingError: for an offset that is no whole number, or outside the text.
+
         >>> import charwise
         >>> state = charwise.load().state("import nu")
         >>> (state + "mp").next().top(1)[0][0]
         'y'
         """
         opening, text = split(self.vocabulary, prompt)
-        return begin(self.engine, self.index, opening, text, self._chosen(preset, tolerance))
+        effort, history = self._chosen(preset, tolerance), None
+        if exact_from is not None:
+            check_count("exact_from", exact_from, 0, len(text) - len(opening.lead))
+            history = History(exact_from, effort)
+        return begin(self.engine, self.index, opening, text, effort, history)
 
     def prefix_logprob(
         self, prompt: Prompt, *, preset: str | Effort | None = None, tolerance: float | None = None

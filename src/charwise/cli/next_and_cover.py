@@ -35,6 +35,15 @@ _LARGEST = 10**18
 
 PromptArgument = Annotated[str | None, typer.Argument(help="The text so far.")]
 
+ExactFromOption = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        help="Sum over all tokenizations from this byte of the text on; by default from about the "
+        "last 12 tokens on. 0 costs what a score costs.",
+    ),
+]
+
 
 @takes_model
 def next_bytes(
@@ -45,13 +54,14 @@ def next_bytes(
     top: TopOption = 10,
     preset: PresetOption = None,
     tolerance: ToleranceOption = None,
+    exact_from: ExactFromOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Print the probabilities of the next byte or character."""
     text = read_prompt(prompt, stdin)
     lm = options.load(preset, tolerance)
     with busy("summing over tokenizations"):
-        state = lm.state(text)
+        state = lm.state(text, exact_from=exact_from)
         nxt = state.next_chars() if chars else state.next()
         rows, missing, error = nxt.top(top), nxt.missing + 0.0, nxt.error + 0.0
         entropy = state.next().entropy + 0.0  # never −0.0

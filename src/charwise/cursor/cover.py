@@ -98,6 +98,8 @@ def covers_in_rounds(
     before = shared.evaluated.tree.size
     while True:
         with shared.lock:
+            if shared.summed:
+                shared.restart()
             steps = Steps(shared.evaluated, known)
             rounds = Rounds(
                 shared.evaluated,
@@ -108,16 +110,30 @@ def covers_in_rounds(
                 through=True,
                 deepest=shared.room,
                 watch=steps.error,
+                at_cursor=not shared.summed,
+                lets_go=shared.summed,
             )
             lattice = rounds.run()
-        if np.isfinite(lattice.log_prefix[-1]):
-            cover = _cover_of(lattice, known, shared, effort)
-            yield cover._replace(error=steps.last, limited=rounds.limited, settled=steps.last)
+            found = bool(np.isfinite(lattice.log_prefix[-1]))
+            cover = _cover_of(lattice, known, shared, effort) if found else None
+            if cover is not None and shared.summed:
+                shared.keep([bundle.node for bundle in cover.bundles])
+        if cover is not None:
+            error = min(1.0, steps.last + (_far(lattice) if shared.summed else 0.0))
+            yield cover._replace(error=error, limited=rounds.limited, settled=error)
         most = shared.evaluated.tree.size - before > _MOST
         if effort == PRESETS["exact"] or most:
             raise impossible(whole, float(most))
         theta = effort.theta * _FINER
         effort = Effort(theta, 1.0, lookahead=0) if theta > _LIGHT else PRESETS["exact"]
+
+
+def _far(lattice: Lattice) -> float:
+    """What the errors of the last bytes make of the next one's distribution, a total variation.
+
+    Half of their mean, as a total variation is half of a sum of differences.
+    """
+    return float(lattice.error[-_RECENT:].mean()) / 2
 
 
 class Steps:

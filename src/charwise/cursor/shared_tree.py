@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
 
 from charwise.coverings.bundles import Bundle
 from charwise.coverings.rows import EvaluatedRows
 from charwise.errors import ContextLengthError
+from charwise.known_text.effort import Effort
 from charwise.token_lm import TokenLM
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.prompts import Opening
@@ -25,6 +29,18 @@ _ROOM = 64
 _RETAINED = 2**28
 
 
+class History(NamedTuple):
+    """From where on all tokenizations of a text are to be summed, if that is far back.
+
+    >>> from charwise.known_text.effort import for_tolerance
+    >>> History(0, for_tolerance(0.1)).exact_from
+    0
+    """
+
+    exact_from: int  # offset in the text, bytes
+    effort: Effort  # as for a score
+
+
 class SharedTree:
     """One token tree, shared by all states that grew from the same prompt.
 
@@ -36,6 +52,8 @@ class SharedTree:
         start: bytes of the text before the root: after them, all alternatives count.
         path: tokens after the root that are evaluated with it, as are the shorter tokens that each
             of them starts with: the alternatives that can be told from the text alone.
+        history: from where on all tokenizations are summed, if that was asked for.
+        summed: whether that is a long text, of which only what covers its end is kept.
         evaluated: the tree, and the rows of the contexts asked about so far.
         lock: held while the tree or the evaluated rows change.
 
@@ -57,12 +75,17 @@ class SharedTree:
         given: Sequence[int],
         start: int,
         path: Sequence[int] = (),
+        history: History | None = None,
+        *,
+        summed: bool = False,
     ) -> None:
         self.engine = engine
         self.index = index
         self.opening = opening
         self.given = list(given)
         self.start = start
+        self.history = history
+        self.summed = summed
         edges = list(enumerate(path))
         for node, token in enumerate(path):
             shorter = index.prefixes(index.vocabulary.tokens[token] or b"")
@@ -91,7 +114,7 @@ class SharedTree:
     def outgrown(self, bundles: Sequence[Bundle]) -> bool:
         """Whether these bundles are near the end of the window, or the tree holds too much."""
         most = max(256, min(4096, _RETAINED // (4 * self.index.vocabulary.width)))
-        if self.evaluated.tree.size > most:
+        if self.evaluated.tree.size - len(self._dropped) > most:
             return True
         longest = max(self.length(bundle.node) for bundle in bundles)
         return self.engine.window is not None and longest >= self.engine.window - 1
@@ -111,6 +134,14 @@ class SharedTree:
             self._dropped.update(set(range(self.evaluated.tree.size)) - kept)
             self.evaluated.keep(sorted(kept))
 
+    def restart(self) -> None:
+        """Begin again with the root alone, if something came after it."""
+        with self.lock:
+            if self.evaluated.tree.size > 1:
+                tree = self.engine.tree([*self.opening.ids, *self.given])
+                self.evaluated = EvaluatedRows(tree, self.index, retain=True)
+                self._dropped.clear()
+
     def drop(self, nodes: Sequence[int]) -> None:
         """Free contexts that no state refers to."""
         if nodes:
@@ -121,9 +152,15 @@ class SharedTree:
 
 
 def prefill(
-    engine: TokenLM, index: SortedVocabulary, opening: Opening, whole: bytes
+    engine: TokenLM,
+    index: SortedVocabulary,
+    opening: Opening,
+    whole: bytes,
+    history: History | None = None,
 ) -> tuple[SharedTree, list[int]]:
     """A tree after all but the last tokens of a text, and those: the canonical tokens that count.
+
+    With a history those are all from there on, as far as half of the window goes.
 
     Of a text longer than the window, the beginning is left out; in a window of few tokens, fewer
     count than elsewhere, since alternatives may take twice as many.
@@ -141,6 +178,9 @@ def prefill(
     vocabulary, window = index.vocabulary, engine.window
     canonical = vocabulary.encode_beginning(whole)
     exact, most = EXACT_TOKENS, WHOLE_TOKENS
+    if history is not None:
+        ends = np.cumsum([index.length(token) for token in canonical])
+        exact = max(exact, int((ends > len(opening.lead) + history.exact_from).sum()))
     if window is not None:
         left = window - len(opening.ids) - min(_ROOM, window // 8)
         exact, most = min(exact, left // 2), min(most, left // 2)
@@ -155,4 +195,7 @@ def prefill(
     if window is not None:
         room = left - 2 * len(rest)
         given = given[max(0, len(given) - room) :]
-    return SharedTree(engine, index, opening, given, start, rest), rest
+    summed = len(rest) > WHOLE_TOKENS
+    path = () if summed else rest
+    shared = SharedTree(engine, index, opening, given, start, path, history, summed=summed)
+    return shared, rest

@@ -29,7 +29,7 @@ from charwise.cursor.generation import Report, stream
 from charwise.cursor.limit import Cancel, Limit
 from charwise.cursor.next_chars import next_chars
 from charwise.cursor.sampling import Sampling
-from charwise.cursor.shared_tree import EXACT_TOKENS, WHOLE_TOKENS, SharedTree, prefill
+from charwise.cursor.shared_tree import EXACT_TOKENS, WHOLE_TOKENS, History, SharedTree, prefill
 from charwise.errors import SettingError, shown
 from charwise.known_text.effort import PRESETS, Effort, at_cursor
 from charwise.known_text.rounds import few
@@ -151,6 +151,8 @@ class State:
         """
         cover, masses = self.cover, self._masses(self.cover)
         if not masses.sum() > 0:  # all that was kept ends here
+            if self.shared.summed:
+                return self._plain().next(constraint)
             rest = self.whole[self.shared.start :]
             canonical = self.shared.index.vocabulary.encode_beginning(rest)
             for cover in covers_in_rounds(self.shared, self.whole, canonical, self.effort):
@@ -191,7 +193,7 @@ class State:
             ContextLengthError: if the text no longer fits the window and cannot be shortened.
         """
         data = to_bytes(more)
-        if len(data) > _STEPPED:
+        if len(data) > _STEPPED and not self.shared.summed:
             return self._continued(data)
         state = self
         for byte in data:
@@ -273,7 +275,7 @@ class State:
     def _shortened(self, n: int) -> State:
         """The state with n bytes of its prompt deleted, from what has been evaluated."""
         shared, whole = self.shared, self.whole[: len(self.whole) - n]
-        if len(whole) <= shared.start:
+        if len(whole) <= shared.start or shared.summed:
             return self._anew(whole)
         canonical = shared.index.vocabulary.encode_beginning(whole[shared.start :])
         if shared.given and len(canonical) < EXACT_TOKENS - 1:
@@ -285,7 +287,14 @@ class State:
     def _anew(self, whole: bytes) -> State:
         """A state after a text, on a tree of its own."""
         shared = self.shared
-        return begin(shared.engine, shared.index, shared.opening, whole, self.effort)
+        return begin(
+            shared.engine, shared.index, shared.opening, whole, self.effort, shared.history
+        )
+
+    def _plain(self) -> State:
+        """The state of the same text that conditions on what is before its last tokens."""
+        shared = self.shared
+        return begin(shared.engine, shared.index, shared.opening, self.whole, self.effort)
 
     def complete(
         self,
@@ -367,7 +376,8 @@ class State:
         >>> charwise.load().state("for i in ra").choose(["nge(", "ndom."]).top(1)[0][0]
         'nge('
         """
-        state = self if len(self.whole) - self.shared.start <= _NEAR else self._anew(self.whole)
+        near = len(self.whole) - self.shared.start <= _NEAR and not self.shared.summed
+        state = self if near else self._plain()
         return choose(state.shared, state.whole, self.effort, choices, stop=stop, ended=ended)
 
     def __copy__(self) -> State:
@@ -378,7 +388,8 @@ class State:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A copy elsewhere evaluates again: the tree itself does not travel.
-        return (_restore, (self.shared.engine, self.shared.opening, self.whole, self.effort))
+        shared = self.shared
+        return (_restore, (shared.engine, shared.opening, self.whole, self.effort, shared.history))
 
     def __repr__(self) -> str:
         return (
@@ -388,7 +399,12 @@ class State:
 
 
 def begin(
-    engine: TokenLM, index: SortedVocabulary, opening: Opening, whole: bytes, effort: Effort
+    engine: TokenLM,
+    index: SortedVocabulary,
+    opening: Opening,
+    whole: bytes,
+    effort: Effort,
+    history: History | None = None,
 ) -> State:
     """The state after a text: prefill all but its last tokens, then rounds over those.
 
@@ -398,6 +414,7 @@ def begin(
         opening: what the text is conditioned on.
         whole: the text, lead included.
         effort: how much to spend, on it and on what is added.
+        history: from where on all tokenizations are summed, if that is further back.
 
     Raises:
         ZeroProbabilityError: if the text has probability zero.
@@ -409,13 +426,17 @@ def begin(
     >>> begin(lm.engine, lm.index, opening, b"import nump", lm.effort).next().top(1)[0][0]
     'y'
     """
-    shared, rest = prefill(engine, index, opening, whole)
-    cover = next(covers_in_rounds(shared, whole, rest, at_cursor(effort)))
+    shared, rest = prefill(engine, index, opening, whole, history)
+    spent = history.effort if history is not None and shared.summed else at_cursor(effort)
+    cover = next(covers_in_rounds(shared, whole, rest, spent))
     return State(shared, whole, cover, effort)
 
 
-def _restore(engine: TokenLM, opening: Opening, whole: bytes, effort: Effort) -> State:
-    return begin(engine, SortedVocabulary.of(engine.vocabulary), opening, whole, effort)
+def _restore(
+    engine: TokenLM, opening: Opening, whole: bytes, effort: Effort, history: History | None
+) -> State:
+    index = SortedVocabulary.of(engine.vocabulary)
+    return begin(engine, index, opening, whole, effort, history)
 
 
 def size_of_last(raw: bytes, n: object) -> int:

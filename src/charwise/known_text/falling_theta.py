@@ -39,6 +39,7 @@ class FallingTheta:
         sections: what was respelled and what was not tried, which adds to the error.
         effort: how much to spend.
         watch: another error that must fall below the tolerance, asked for after each step.
+        at_cursor: whether a round is a call of a few contexts, of which there should be few.
 
     Attributes:
         limited: whether a limit on contexts, rounds or respellings ended the work before the
@@ -67,11 +68,14 @@ class FallingTheta:
         sections: Sections,
         effort: Effort,
         watch: Callable[[Lattice], float] | None = None,
+        *,
+        at_cursor: bool = False,
     ) -> None:
         self._lattice = lattice
         self._sections = sections
         self._effort = effort
         self._watch = watch
+        self._at_cursor = at_cursor
         self.limited = False
         # In the portion: θ, rounds taken, those of this θ and the most of them; contexts that there
         # were before it, and the most to spend on it; log →p as of the step before.
@@ -94,7 +98,7 @@ class FallingTheta:
 
     def _take(self, theta: float) -> None:
         self._theta, self._in_step = theta, 0
-        self._longest = _STEP if self._watch is None else _AT_CURSOR[self._before is not None]
+        self._longest = _AT_CURSOR[self._before is not None] if self._at_cursor else _STEP
         self._lattice.effort = self._effort.at(theta)
 
     @property
@@ -124,7 +128,7 @@ class FallingTheta:
     @property
     def again_at_cursor(self) -> bool:
         """Whether this θ has had a round before a cursor: another is for few contexts."""
-        return self._watch is not None and self._in_step > 0 and self._effort.tolerance is not None
+        return self._at_cursor and self._in_step > 0 and self._effort.tolerance is not None
 
     def count(self, asked: int) -> None:
         """Count a round, in which so many contexts are evaluated whatever θ is."""
@@ -148,9 +152,9 @@ class FallingTheta:
         enough = self._enough(errors, after)
         if self._watch is not None and portion.stop > len(lattice.known.text):
             off = self._watch(lattice)
-            enough &= tolerance is None or off <= tolerance
+            enough &= tolerance is None or off <= (self._effort.variation or tolerance)
         cut_short = self.step_over and not self.spent and self._longest < _LAST
-        if enough and cut_short and self._watch is None:
+        if enough and cut_short and not self._at_cursor:
             self._longest = _LAST
             return True
         last, left = self._effort.steps[1], self.rounds_left and self.brought < self._most

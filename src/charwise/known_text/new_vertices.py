@@ -29,10 +29,12 @@ class NewVertices:
     """Makes vertices of the nodes of a token tree.
 
     Args:
-        evaluated: the tree. Of the nodes it forgets what is not retained.
+        evaluated: the tree.
         known: the text.
+        lets_go: whether it forgets the probabilities of what it has made a vertex of.
         through: also the mass of the end tokens.
         distributions: also what `next_bytes.distributions` needs.
+        covers: the probabilities of what may cover the end of the text are never forgotten.
 
     >>> from charwise.engines.ngram import NgramLM
     >>> from charwise.tokens.index import SortedVocabulary
@@ -41,16 +43,27 @@ class NewVertices:
     >>> lm = NgramLM(vocabulary, 1, {(): [0.5, 0.25, 0.25]})
     >>> index = SortedVocabulary(vocabulary)
     >>> evaluated, known = EvaluatedRows(lm.tree([2]), index), KnownText.of(b"aab", index)
-    >>> root = NewVertices(evaluated, known, through=True, distributions=False).root(0)
+    >>> make = NewVertices(evaluated, known, lets_go=True, through=True, distributions=False)
+    >>> root = make.root(0)
     >>> root.starting, root.edges, root.end  # no token begins with "aa"
     ((0.75,), [(0, 1, 0.5)], 0.25)
     """
 
     def __init__(
-        self, evaluated: EvaluatedRows, known: KnownText, *, through: bool, distributions: bool
+        self,
+        evaluated: EvaluatedRows,
+        known: KnownText,
+        *,
+        lets_go: bool,
+        through: bool,
+        distributions: bool,
+        covers: bool = False,
     ) -> None:
         self._evaluated = evaluated
         self._known = known
+        self._lets_go = lets_go
+        # A context that ends before this has no token that reaches beyond the text.
+        self._forgotten_before = len(known.text) + (1 if not covers else -known.deepest)
         self._through = through
         self._distributions = distributions
 
@@ -97,8 +110,9 @@ class NewVertices:
             ends = list(known.index.vocabulary.end_ids)
             ending = logprobs[:, ends].double().exp().sum(dim=1).tolist()
         rows = rows_of(known, logprobs, at) if self._distributions else []
-        if not self._evaluated.retain:
-            self._evaluated.tree.forget(nodes)
+        if self._lets_go:
+            before = self._forgotten_before
+            self._evaluated.tree.forget([one.node for one in contexts if one.position < before])
         vertices = [
             Vertex(*context, starting[n][: valid[n]], edges[n], ending[n])
             for n, context in enumerate(contexts)

@@ -50,7 +50,10 @@ class Rounds:
         through: also evaluate the contexts that spell the whole text, as the next byte needs.
         deepest: most tokens after the root that fit the window; longer contexts are left out.
         distributions: keep of each context what `next_bytes.distributions` needs.
-        watch: another error that must fall below the tolerance, asked for after each step.
+        watch: another error that must fall below the tolerance, asked for after each step: that of
+            what may follow the text. The contexts that cover its end are kept.
+        at_cursor: whether a round is a call of a few contexts, of which there should be few.
+        lets_go: whether what only a portion needed is dropped; by default if nothing is retained.
 
     Attributes:
         lattice: the evaluated contexts and their sums.
@@ -88,6 +91,8 @@ class Rounds:
         deepest: int | None = None,
         distributions: bool = False,
         watch: Callable[[Lattice], float] | None = None,
+        at_cursor: bool = False,
+        lets_go: bool | None = None,
     ) -> None:
         self.evaluated = evaluated
         self.known = known
@@ -96,14 +101,21 @@ class Rounds:
         self.base = BasePath(
             known, canonical, through=through, deepest=deepest, to_end=effort.theta > 0
         )
-        self._new = NewVertices(evaluated, known, through=through, distributions=distributions)
+        self._lets_go = not evaluated.retain if lets_go is None else lets_go
+        self._covers = watch is not None
+        self._new = NewVertices(
+            evaluated,
+            known,
+            lets_go=self._lets_go,
+            through=through,
+            distributions=distributions,
+            covers=self._covers,
+        )
         self.lattice = Lattice(known, self._new.root(root), effort, through)
         self.candidates = Candidates(self.lattice)
-        self.batches = Batches(
-            self.lattice, self.candidates, self.base, at_cursor=watch is not None
-        )
+        self.batches = Batches(self.lattice, self.candidates, self.base, at_cursor=at_cursor)
         self._sections = Sections(self.lattice, self.base, lends=effort.lends)
-        self._theta = FallingTheta(self.lattice, self._sections, effort, watch)
+        self._theta = FallingTheta(self.lattice, self._sections, effort, watch, at_cursor=at_cursor)
         self.calls = evaluated.tree.calls
         # The portion that is worked on, how many canonical tokens it has, and the next one.
         self._portion: Portion | None = None
@@ -147,7 +159,10 @@ class Rounds:
         """Let go of all that only a portion needed; returns how many canonical tokens are done."""
         self._sections.end()
         kept = self.lattice.freeze()
-        if not self.evaluated.retain:
+        if self._lets_go:
+            last = len(self.known.text) - self.known.deepest if self._covers else portion.stop
+            reaching = self.lattice.at[max(0, last) : self.lattice.frozen]
+            kept += [vertex for there in reaching for vertex in there]
             self.evaluated.keep([vertex.node for vertex in kept])
         # Where a portion brings many contexts, the next one is shorter.
         brought = max(1, self._theta.brought)
