@@ -35,6 +35,9 @@ _LIGHT = 1e-12
 #: evaluated in vain.
 _FINER, _MOST = 1e-2, 4096
 
+#: By what θ is less where a text is summed as a whole: it is short, and there is no prefill.
+_WHOLE = 5.0
+
 #: Bytes before the cursor of which what was lent still counts.
 _RECENT = 32
 
@@ -96,6 +99,8 @@ def covers_in_rounds(
     """
     known = KnownText.of(whole[shared.start :], shared.index)
     before = shared.evaluated.tree.size
+    if effort.tolerance is not None and not (shared.given or shared.summed):
+        effort = effort._replace(theta=effort.theta / _WHOLE, first=effort.first / _WHOLE)
     while True:
         with shared.lock:
             if shared.summed:
@@ -110,7 +115,7 @@ def covers_in_rounds(
                 through=True,
                 deepest=shared.room,
                 watch=steps.error,
-                at_cursor=not shared.summed,
+                at_cursor=bool(shared.given) and not shared.summed,
                 lets_go=shared.summed,
             )
             lattice = rounds.run()

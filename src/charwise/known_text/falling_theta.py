@@ -30,6 +30,10 @@ _STEP, _LAST = 4, 6
 #: later ones.
 _AT_CURSOR = (1, 2)
 
+#: A score has at least so many contexts, if θ may fall: what a step changes says little of a text
+#: that has fewer, and they cost little.
+_FEWEST = 256
+
 
 class FallingTheta:
     """Sets the effort of a lattice, portion by portion and step by step, and counts the rounds.
@@ -158,7 +162,8 @@ class FallingTheta:
             self._longest = _LAST
             return True
         last, left = self._effort.steps[1], self.rounds_left and self.brought < self._most
-        more = not enough and left and self._theta > last
+        few = tolerance is not None and self._watch is None and len(lattice.vertices) < _FEWEST
+        more = (few or not enough) and left and self._theta > last
         if tolerance is not None and not more:
             # Not enough: what the last step would have changed is not known. Enough: no finer θ
             # takes doubts away, but they are stated.
