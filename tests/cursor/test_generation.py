@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import doctest
 import math
+import subprocess
+import sys
 import threading
 from collections import Counter
 from itertools import pairwise, product
@@ -483,6 +485,15 @@ def test_a_stream_holds_back_what_may_become_a_stop_string():
     assert list(lm.stream("", stop=["abcab"])) == []
     assert list(lm.stream("", stop=["cabcabcx"])) == ["ab", "cabcabcd"]
     assert list(lm.stream("", stop=["bcx"])) == ["a", "bca", "bca", "bcd"]
+
+
+def test_a_stream_that_nobody_ended_is_quiet_at_exit():
+    code = (
+        "import charwise; stream = charwise.load().stream('class A:\\n\\tdef f(self', "
+        "max_new_bytes=60); next(stream)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
 
 
 def test_characters_are_never_split():

@@ -185,6 +185,26 @@ def test_estimates_are_finite_and_where_the_shares_are():
         assert byte_errors(before, after, none, none).tolist() == [0, 0]
 
 
+def test_a_short_text_in_which_the_same_split_pays_again():
+    """[e, a, x], and then [e, b, x]: the canonical tokens are 7.7 nats below."""
+    lm, text = charwise.load(), "mov eax, 1\nmov ebx, 2\n"
+    truth = lm.covering(text, tolerance=1e-2, max_contexts=8000).prefix_logprob()
+    for preset in ("fast", "default", "accurate"):
+        score = lm.score(text, preset=preset)
+        assert abs(score.logprobs.sum() - truth.lower) < 0.05
+        assert score.contexts < 400
+
+
+@pytest.mark.parametrize(
+    "prompt", ["Nodde(self, nodde", "let eax = ebx;\nlet ebx ", "import matplotib.pyp"]
+)
+def test_a_prompt_that_is_summed_as_a_whole(prompt: str):
+    lm = charwise.load()
+    truth = lm.next(prompt, preset=Effort(1e-5, 1.0, lookahead=0)).probs
+    for preset in ("default", "accurate"):
+        assert np.abs(lm.next(prompt, preset=preset).probs - truth).sum() / 2 < 0.02
+
+
 def test_a_limit_is_said():
     lm = charwise.load()
     assert not lm.score("import os").limited

@@ -300,6 +300,7 @@ def test_a_line_of_ten_megabytes(tmp_path: Path, kind: str) -> None:
         ([[2, 2]], "span 0 is (2, 2): it is empty."),
         ([[0, 1.5]], "span 0 is [0, 1.5]: a span is two integers"),
         ([[0]], "span 0 is [0]: a span is two integers"),
+        ([[True, 2]], "span 0 is [True, 2]: a span is two integers"),
         ([0, 3], "span 0 is 0: a span is two integers"),
         ([], "it holds []: write offsets as [[start, end], …]."),
         (7, "it holds 7: write offsets as [[start, end], …]."),

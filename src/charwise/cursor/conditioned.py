@@ -20,7 +20,7 @@ from charwise.cursor.following import check_begins
 from charwise.cursor.generation import Report, complete
 from charwise.cursor.limit import Limit
 from charwise.cursor.particles import particles
-from charwise.cursor.sampling import Sampling
+from charwise.cursor.sampling import MOST_DRAWN, Sampling
 from charwise.cursor.weighted import Weighted, weighed_text
 from charwise.errors import ConstraintError, SettingError, check_count, shown
 from charwise.tokens.stops import StopStrings
@@ -64,6 +64,7 @@ def completions(
         ConstraintError: conditioned on what nothing satisfies.
     """
     check_how(how)
+    check_count("particles", count, 1, MOST_DRAWN)
     if how == "local":
         return complete(
             state,

@@ -8,6 +8,7 @@ shows how masking (token healing) differs.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -101,6 +102,7 @@ def stream(
 def _pieces(generator: Drafts) -> Iterator[str]:
     draft = generator.drafts[0]
     decoder = decoder_after(generator.state.raw)
+    exiting = sys.is_finalizing  # modules are gone by then
     sent = 0
     try:
         while True:
@@ -114,7 +116,8 @@ def _pieces(generator: Drafts) -> Iterator[str]:
                 return
             generator.advance()
     finally:
-        generator.close()
+        if not exiting():
+            generator.close()
 
 
 @dataclass(frozen=True)

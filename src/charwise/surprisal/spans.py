@@ -304,6 +304,8 @@ def in_order(pairs: Iterable[Sequence[int]], size: int, unit: Unit) -> list[tupl
 def _two_integers(n: int, pair: Sequence[int]) -> tuple[int, int]:
     try:
         start, end = map(operator.index, pair)
+        if any(isinstance(one, bool) for one in pair):
+            raise TypeError
     except (TypeError, ValueError):
         raise SpanError(
             f"span {n} is {shown(pair)}: a span is two integers (start, end).", n
