@@ -160,9 +160,10 @@ class Rounds:
         self._sections.end()
         kept = self.lattice.freeze()
         if self._lets_go:
-            last = len(self.known.text) - self.known.deepest if self._covers else portion.stop
-            reaching = self.lattice.at[max(0, last) : self.lattice.frozen]
-            kept += [vertex for there in reaching for vertex in there]
+            if self._covers:  # what is finished may reach beyond the end
+                first = max(0, len(self.known.text) - self.known.deepest)
+                reaching = self.lattice.at[first : self.lattice.frozen]
+                kept += [vertex for there in reaching for vertex in there]
             self.evaluated.keep([vertex.node for vertex in kept])
         # Where a portion brings many contexts, the next one is shorter.
         brought = max(1, self._theta.brought)
