@@ -169,12 +169,13 @@ class CharLM:
         prompt longer than the model's window loses its beginning.
 
         Args:
-            prompt: the text, of special tokens what follows the last.
+            prompt: the text, or a list with special tokens.
             preset, tolerance: how much to spend.
-            exact_from: offset in that text, bytes: all tokenizations are summed from the token
-                around it on. 0 is all of the text. It costs what a score of that text costs, and
-                as much again where typing comes to more than the tolerance. At most half of the
-                model's window is summed.
+            exact_from: offset in the text after the last special token, bytes: all tokenizations
+                are summed from the token around it on. 0 is all of it. That costs what a score of
+                that text costs, and as much again where typing comes to more than the tolerance,
+                or bytes of the prompt are deleted. At most half of the model's window is summed.
+                Such a state cannot choose from a list.
 
         Raises:
             SettingError: for an offset that is no whole number, or outside the text.

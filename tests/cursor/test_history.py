@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import charwise
 import charwise.cursor.shared_tree
 import charwise.known_text.rounds
-from charwise import CharLM
+from charwise import CharLM, Vocabulary
 from charwise.coverings.reference import next_character_probability, prefix_probability
 from charwise.engines.ngram import NgramLM
 from charwise.errors import SettingError
@@ -113,9 +113,9 @@ def test_it_is_a_state_like_others():
     assert elsewhere.next().probs == approx(state.next().probs, abs=1e-5)
     assert copy.copy(state) is state
     [one] = state.complete(max_new_bytes=8, seed=1)
-    assert one.text
-    chosen = state.choose(["bound1", "bound2"])
-    assert chosen.top(2)[0][1] <= 1
+    assert (one.exact_from, len(one.text)) == (0, 8)
+    with pytest.raises(SettingError, match="cannot choose"):
+        state.choose(["bound1", "bound2"])
     # Of all that was evaluated, little is held.
     state.shared.evaluated.shed()
     assert state.next().probs == approx(elsewhere.next().probs, abs=1e-5)
@@ -123,6 +123,55 @@ def test_it_is_a_state_like_others():
     assert tree.size > 300
     assert state.shared.evaluated.nbytes < 2**26
     assert not state.shared.outgrown(state.bundles)
+
+
+def test_a_new_sum_leaves_the_states_before_it_alone():
+    """Of 25 to 48 tokens, which another state would sum on the same tree."""
+    lm = charwise.load()
+    state = lm.state(BOUND[:75], exact_from=0)
+    assert 24 < len(lm.vocabulary.encode(BOUND[:75])) <= 48
+    before = state.next().probs
+    stream = state.stream(max_new_bytes=12)
+    first = next(stream)
+    typed = state
+    for character in "ZqZ§Xx":
+        typed = typed + character
+    assert typed.shared is not state.shared
+    assert typed.exact_from == 0
+    assert first + "".join(stream) == state.complete(max_new_bytes=12)[0].text
+    state.shared.evaluated.shed()
+    assert state.next().probs == approx(before)
+    assert (typed - 6).next().probs == approx(before)
+
+
+def test_what_was_left_out_long_ago_is_no_reason_to_sum_again():
+    lm = charwise.load(preset=charwise.Effort(1e-2, 1.0))
+    state = lm.state(BOUND * 2, exact_from=0)
+    assert state.missing < 0.5
+    assert (state + "bou").shared is state.shared
+
+
+def test_an_implied_space_that_is_a_token_of_its_own(short: None):
+    tokens = [b" ", b"a", b"b", b" a", b"ab"]
+    model = table(tokens, {(): [0.2, 0.2, 0.2, 0.2, 0.1, 0.1]})
+    vocabulary = Vocabulary([*tokens, None], end_ids=[5], bos_ids=[5], lead=b" ")
+    lm = CharLM(NgramLM(vocabulary, 1, {(): [0.2, 0.2, 0.2, 0.2, 0.1, 0.1]}), preset="exact")
+    state = lm.state("abab", exact_from=0)
+    assert (state.exact_from, state.shared.given) == (0, [])
+    assert state.logprob == approx(lm.prefix_logprob("abab"))
+    truth = next_character_probability(b" abab", model.p, model.vocabulary)
+    assert state.next().probs == approx(truth, **CLOSE)
+
+
+def test_special_tokens_come_before_the_offset():
+    lm = charwise.load()
+    ids = lm.vocabulary.encode("import os\n")
+    one = lm.state([*ids, BOUND], exact_from=0)
+    assert one.exact_from == 0
+    assert one.raw == BOUND.encode()
+    truth = lm.score(BOUND + "x", context="import os\n", preset="accurate", entropy="char")
+    assert truth.distributions is not None
+    assert np.abs(one.next().probs - truth.distributions[-1]).sum() / 2 < 0.01
 
 
 def test_what_would_need_more_room_than_the_window_has(short: None):

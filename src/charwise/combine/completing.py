@@ -12,7 +12,8 @@ from charwise.cursor.conditioned import Choosing, How, check_how
 from charwise.cursor.drafts import Bytewise, Completion
 from charwise.cursor.generation import Report
 from charwise.cursor.limit import Limit
-from charwise.cursor.sampling import Sampling
+from charwise.cursor.sampling import MOST_DRAWN, Sampling
+from charwise.errors import check_count
 from charwise.tokens.stops import StopStrings
 
 
@@ -45,6 +46,7 @@ def completions(
     'y'
     """
     check_how(how)
+    check_count("particles", particles, 1, MOST_DRAWN)
     if how == "local":
         return complete(
             state,

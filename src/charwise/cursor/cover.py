@@ -101,10 +101,12 @@ def covers_in_rounds(
     before = shared.evaluated.tree.size
     if effort.tolerance is not None and not (shared.given or shared.summed):
         effort = effort._replace(theta=effort.theta / _WHOLE, first=effort.first / _WHOLE)
+    again = False
     while True:
         with shared.lock:
-            if shared.summed:
+            if shared.summed and again:  # what the sum before needed is dropped
                 shared.restart()
+            again = True
             steps = Steps(shared.evaluated, known)
             rounds = Rounds(
                 shared.evaluated,
@@ -122,7 +124,7 @@ def covers_in_rounds(
             found = bool(np.isfinite(lattice.log_prefix[-1]))
             cover = _cover_of(lattice, known, shared, effort) if found else None
             if cover is not None and shared.summed:
-                shared.keep([bundle.node for bundle in cover.bundles])
+                shared.settle([bundle.node for bundle in cover.bundles])
         if cover is not None:
             error = min(1.0, steps.last + (_far(lattice) if shared.summed else 0.0))
             yield cover._replace(error=error, limited=rounds.limited, settled=error)
@@ -193,6 +195,10 @@ def _cover_of(lattice: Lattice, known: KnownText, shared: SharedTree, effort: Ef
         tuple(bundles_at(lattice, known, size)), float(lattice.log_prefix[size]), left_out
     )
     cover = _without_light(whole, shared.start + size, effort)
+    if shared.summed:
+        since = _horizon(shared.evaluated, cover.bundles, shared.start + size)
+        left_out = tuple((at, share) for at, share in cover.left_out if at > since)
+        cover = cover._replace(left_out=left_out)
     # An implied leading space is conditioned on: it is not part of the text.
     lead = len(shared.opening.lead) - shared.start
     return _given(cover, float(lattice.log_prefix[lead])) if lead > 0 else cover

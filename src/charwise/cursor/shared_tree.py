@@ -94,6 +94,7 @@ class SharedTree:
         self.evaluated = EvaluatedRows(tree, index, edges=edges, retain=True)
         self.lock = threading.RLock()
         self._dropped: set[int] = set()
+        self._settled = 0  # nodes of a long text, nearly all of which were dropped
 
     @property
     def left_out(self) -> int:
@@ -114,7 +115,7 @@ class SharedTree:
     def outgrown(self, bundles: Sequence[Bundle]) -> bool:
         """Whether these bundles are near the end of the window, or the tree holds too much."""
         most = max(256, min(4096, _RETAINED // (4 * self.index.vocabulary.width)))
-        if self.evaluated.tree.size - len(self._dropped) > most:
+        if self.evaluated.tree.size - self._settled > most:
             return True
         longest = max(self.length(bundle.node) for bundle in bundles)
         return self.engine.window is not None and longest >= self.engine.window - 1
@@ -134,13 +135,17 @@ class SharedTree:
             self._dropped.update(set(range(self.evaluated.tree.size)) - kept)
             self.evaluated.keep(sorted(kept))
 
+    def settle(self, nodes: Sequence[int]) -> None:
+        """`keep` what covers the end of a long text, before there is a state of it."""
+        self.keep(nodes)
+        self._settled = self.evaluated.tree.size
+
     def restart(self) -> None:
-        """Begin again with the root alone, if something came after it."""
+        """Begin again with the root alone, before there is a state."""
         with self.lock:
-            if self.evaluated.tree.size > 1:
-                tree = self.engine.tree([*self.opening.ids, *self.given])
-                self.evaluated = EvaluatedRows(tree, self.index, retain=True)
-                self._dropped.clear()
+            tree = self.engine.tree([*self.opening.ids, *self.given])
+            self.evaluated = EvaluatedRows(tree, self.index, retain=True)
+            self._dropped.clear()
 
     def drop(self, nodes: Sequence[int]) -> None:
         """Free contexts that no state refers to."""
@@ -180,7 +185,9 @@ def prefill(
     exact, most = EXACT_TOKENS, WHOLE_TOKENS
     if history is not None:
         ends = np.cumsum([index.length(token) for token in canonical])
-        exact = max(exact, int((ends > len(opening.lead) + history.exact_from).sum()))
+        # From 0 on: with the lead, which tokens that begin with it are not to be cut off from.
+        offset = history.exact_from and len(opening.lead) + history.exact_from
+        exact = max(exact, int((ends > offset).sum()))
     if window is not None:
         left = window - len(opening.ids) - min(_ROOM, window // 8)
         exact, most = min(exact, left // 2), min(most, left // 2)

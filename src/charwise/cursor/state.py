@@ -249,7 +249,7 @@ class State:
         if (
             cover is not None
             and effort.lends
-            and rest[-_AGAIN:] in rest[:-1]
+            and rest[-_AGAIN:] in rest[-_NEAR:-1]
             and len(rest) > _AGAIN
         ):
             # Rounds try what repeats in other splits; a byte at a time, these are not seen.
@@ -265,6 +265,9 @@ class State:
     def _continued(self, more: bytes) -> State:
         """The state after more text, in rounds: on the same tree while that serves."""
         shared, whole = self.shared, self.whole + more
+        if shared.summed:
+            again = self._anew(whole)
+            return State(again.shared, whole, again.cover, self.effort, parent=self)
         canonical = shared.index.vocabulary.encode_beginning(whole[shared.start :])
         fits = shared.room is None or len(canonical) + EXACT_TOKENS < shared.room
         if len(canonical) > 2 * WHOLE_TOKENS or not fits or shared.outgrown(self.bundles):
@@ -372,11 +375,19 @@ class State:
     ) -> Chosen:
         """The exact posterior over a list of continuations; see `CharLM.choose`.
 
+        Raises:
+            SettingError: for a state that sums over a long history.
+
         >>> import charwise
         >>> charwise.load().state("for i in ra").choose(["nge(", "ndom."]).top(1)[0][0]
         'nge('
         """
-        near = len(self.whole) - self.shared.start <= _NEAR and not self.shared.summed
+        near = len(self.whole) - self.shared.start <= _NEAR
+        if self.shared.summed:
+            raise SettingError(
+                "a state that sums over a long history cannot choose from a list: take the state "
+                "without exact_from, or compare lm.scores(choices, context=prompt)."
+            )
         state = self if near else self._plain()
         return choose(state.shared, state.whole, self.effort, choices, stop=stop, ended=ended)
 
@@ -433,7 +444,11 @@ def begin(
 
 
 def _restore(
-    engine: TokenLM, opening: Opening, whole: bytes, effort: Effort, history: History | None
+    engine: TokenLM,
+    opening: Opening,
+    whole: bytes,
+    effort: Effort,
+    history: History | None = None,
 ) -> State:
     index = SortedVocabulary.of(engine.vocabulary)
     return begin(engine, index, opening, whole, effort, history)

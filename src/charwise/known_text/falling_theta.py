@@ -30,9 +30,9 @@ _STEP, _LAST = 4, 6
 #: later ones.
 _AT_CURSOR = (1, 2)
 
-#: A score has at least so many contexts, if θ may fall: what a step changes says little of a text
-#: that has fewer, and they cost little.
-_FEWEST = 256
+#: What a step changes says little of a text that has few contexts: a score has so many at least, or
+#: so many over its tolerance if those are fewer, where θ need not fall below this for it.
+_FEWEST, _FEW_AT_ONE, _FALLS_TO = 256, 20, 1e-3
 
 
 class FallingTheta:
@@ -44,6 +44,7 @@ class FallingTheta:
         effort: how much to spend.
         watch: another error that must fall below the tolerance, asked for after each step.
         at_cursor: whether a round is a call of a few contexts, of which there should be few.
+        score: whether few contexts are not enough, whatever the error is estimated at.
 
     Attributes:
         limited: whether a limit on contexts, rounds or respellings ended the work before the
@@ -74,12 +75,14 @@ class FallingTheta:
         watch: Callable[[Lattice], float] | None = None,
         *,
         at_cursor: bool = False,
+        score: bool = False,
     ) -> None:
         self._lattice = lattice
         self._sections = sections
         self._effort = effort
         self._watch = watch
         self._at_cursor = at_cursor
+        self._score = score
         self.limited = False
         # In the portion: θ, rounds taken, those of this θ and the most of them; contexts that there
         # were before it, and the most to spend on it; log →p as of the step before.
@@ -162,8 +165,7 @@ class FallingTheta:
             self._longest = _LAST
             return True
         last, left = self._effort.steps[1], self.rounds_left and self.brought < self._most
-        few = tolerance is not None and self._watch is None and len(lattice.vertices) < _FEWEST
-        more = (few or not enough) and left and self._theta > last
+        more = (not enough or self._few) and left and self._theta > last
         if tolerance is not None and not more:
             # Not enough: what the last step would have changed is not known. Enough: no finer θ
             # takes doubts away, but they are stated.
@@ -174,6 +176,13 @@ class FallingTheta:
         if more:
             self._take(max(last, self._theta / FINER))
         return more
+
+    @property
+    def _few(self) -> bool:
+        """Whether a score has too few contexts for its error to be believed."""
+        if self._effort.tolerance is None or not self._score or self._theta <= _FALLS_TO:
+            return False
+        return len(self._lattice.vertices) < min(_FEWEST, _FEW_AT_ONE / self._effort.tolerance)
 
     def _enough(self, errors: NDArray[np.float64], after: NDArray[np.float64]) -> bool:
         """Whether the estimated errors of bytes are within the tolerance."""

@@ -122,6 +122,7 @@ def _score_pack(
             through=end,
             deepest=deepest,
             distributions=entropy is not None,
+            score=True,
         )
     run_together(list(works.values()))
     return {

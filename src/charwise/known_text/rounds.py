@@ -53,6 +53,7 @@ class Rounds:
         watch: another error that must fall below the tolerance, asked for after each step: that of
             what may follow the text. The contexts that cover its end are kept.
         at_cursor: whether a round is a call of a few contexts, of which there should be few.
+        score: whether a few contexts are not enough, whatever the error is estimated at.
         lets_go: whether what only a portion needed is dropped; by default if nothing is retained.
 
     Attributes:
@@ -92,6 +93,7 @@ class Rounds:
         distributions: bool = False,
         watch: Callable[[Lattice], float] | None = None,
         at_cursor: bool = False,
+        score: bool = False,
         lets_go: bool | None = None,
     ) -> None:
         self.evaluated = evaluated
@@ -115,7 +117,9 @@ class Rounds:
         self.candidates = Candidates(self.lattice)
         self.batches = Batches(self.lattice, self.candidates, self.base, at_cursor=at_cursor)
         self._sections = Sections(self.lattice, self.base, lends=effort.lends)
-        self._theta = FallingTheta(self.lattice, self._sections, effort, watch, at_cursor=at_cursor)
+        self._theta = FallingTheta(
+            self.lattice, self._sections, effort, watch, at_cursor=at_cursor, score=score
+        )
         self.calls = evaluated.tree.calls
         # The portion that is worked on, how many canonical tokens it has, and the next one.
         self._portion: Portion | None = None

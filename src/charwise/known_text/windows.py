@@ -204,6 +204,7 @@ def stretches(
             through=whole_too,
             deepest=deepest,
             distributions=distributions,
+            score=True,
         )
         rounds.run()
         yield stretch, rounds
