@@ -165,7 +165,7 @@ class FallingTheta:
             self._longest = _LAST
             return True
         last, left = self._effort.steps[1], self.rounds_left and self.brought < self._most
-        more = (not enough or self._few) and left and self._theta > last
+        more = (not enough or self._few(portion)) and left and self._theta > last
         if tolerance is not None and not more:
             # Not enough: what the last step would have changed is not known. Enough: no finer θ
             # takes doubts away, but they are stated.
@@ -177,11 +177,12 @@ class FallingTheta:
             self._take(max(last, self._theta / FINER))
         return more
 
-    @property
-    def _few(self) -> bool:
-        """Whether a score has too few contexts for its error to be believed."""
+    def _few(self, portion: Portion) -> bool:
+        """Whether a score ends here with too few contexts for its error to be believed."""
         if self._effort.tolerance is None or not self._score or self._theta <= _FALLS_TO:
             return False
+        if portion.stop <= len(self._lattice.known.text):
+            return False  # what is left brings more
         return len(self._lattice.vertices) < min(_FEWEST, _FEW_AT_ONE / self._effort.tolerance)
 
     def _enough(self, errors: NDArray[np.float64], after: NDArray[np.float64]) -> bool:
