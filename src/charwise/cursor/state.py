@@ -382,12 +382,12 @@ class State:
         >>> charwise.load().state("for i in ra").choose(["nge(", "ndom."]).top(1)[0][0]
         'nge('
         """
-        near = len(self.whole) - self.shared.start <= _NEAR
         if self.shared.summed:
             raise SettingError(
                 "a state that sums over a long history cannot choose from a list: take the state "
                 "without exact_from, or compare lm.scores(choices, context=prompt)."
             )
+        near = len(self.whole) - self.shared.start <= _NEAR
         state = self if near else self._plain()
         return choose(state.shared, state.whole, self.effort, choices, stop=stop, ended=ended)
 

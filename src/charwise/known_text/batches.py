@@ -91,9 +91,9 @@ class Batches:
             if position >= len(lattice.known.text) or self._base.too_deep(depth, position):
                 break
             if rho < self._candidates.floor[position]:
-                there, others = lattice.at[position], chosen.get(position, ())
                 if not effort.worth(rho, 0):
                     break
+                there, others = lattice.at[position], chosen.get(position, ())
                 if self._serves(rho, token in others or ends_with(there, token)):
                     break
             tokens.append(token)

@@ -21,7 +21,7 @@ class Vertex:
         node: in the token tree.
         position: where in the text it ends.
         tail: its last tokens after the root, latest first.
-        depth: how many these are.
+        depth: how many tokens it has after the root.
         starting: masses of the tokens that start with `text[position:][:d + 1]`, for d = 0, 1, …
         longer: the same without the tokens that end there: those that go on.
         edges: the tokens that spell the next bytes, if the context that they make is not evaluated.
