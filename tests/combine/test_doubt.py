@@ -123,19 +123,25 @@ def pair() -> list[CharLM]:
     return found
 
 
+TEXTS = ("abcabacabcbabcaabcabbcab", "cbcabbacbacaabcbabcacbba", "bcaabcbabacabcabcaababcb")
+
+
 @pytest.mark.parametrize("name", ["mixture", "product", "minimum", "maximum", "contrast"])
 def test_an_approximate_combination_is_within_what_it_says(name: str) -> None:
     lms = pair()
     maker = getattr(combine, name)
     lm = maker(*lms, plausibility=0.0) if name == "contrast" else maker(lms)
-    text = "abcabacabcbabcaabcabbcab"
-    exact, fast = lm.score(text, preset="exact"), lm.score(text)
-    assert fast.error is not None
-    assert exact.error is not None
-    off = np.abs(exact.logprobs - fast.logprobs)
-    assert off.mean() <= fast.error.mean()
-    assert (exact.error == 0).all()
-    assert fast.error.mean() > 0
+    off, stated = list[float](), list[float]()
+    for text in TEXTS:
+        exact, fast = lm.score(text, preset="exact"), lm.score(text)
+        assert fast.error is not None
+        assert exact.error is not None
+        assert (exact.error == 0).all()
+        off.append(np.abs(exact.logprobs - fast.logprobs).mean())
+        stated.append(fast.error.mean())
+        assert 0 < off[-1] <= 3 * stated[-1]
+    assert sum(off) <= sum(stated)
+    text = TEXTS[0]
     state = lm.state(text)
     exactly = lm.state(text, preset="exact").next()
     assert exactly.error <= 1e-9 or name == "mixture"

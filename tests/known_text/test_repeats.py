@@ -56,7 +56,9 @@ def test_runs_are_respelled_whatever_their_lengths_are():
     text, canonical = b"  a   a a", [1, 3, 2, 3, 0, 3]
     found = {one.stretch: one.places for one in respellings(text, canonical, model.index)}
     assert [place.tokens for place in found[b" "]] == [(0, 0), (0, 0, 0)]
-    assert b"  " not in found  # the first is spelled so canonically: one place is left
+    # The first is spelled so canonically: it counts where the other is spelled so, too.
+    assert [place.tokens for place in found[b"  "]] == [(1,), (1, 0)]
+    assert b"   " not in found
 
 
 def test_a_long_run_is_taken_apart_where_its_tokens_end():
@@ -66,7 +68,8 @@ def test_a_long_run_is_taken_apart_where_its_tokens_end():
         found = {one.stretch: one.places for one in respellings(text, canonical, model.index)}
         ones = [place.tokens for place in found[b"-"]]
         assert ones == [(0, 0)] * (13 if len(text) == 26 else 14)
-        assert [place.tokens for place in found[b"---"]] == [(2, 2)] * 4
+        last = [(1,)] * (1 if len(text) == 26 else 2)  # as it is
+        assert [place.tokens for place in found[b"---"]] == [(2, 2)] * 4 + last
     assert respellings(b"-" * 24, [1] * 12, model.index) == []
 
 
@@ -206,8 +209,41 @@ def test_what_repeats_beyond_the_portion_is_tried_too():
     assert repeats is not None
     calls = tried(rounds, repeats)
     spelled = [lm.vocabulary.decode(branch.tokens) for call in calls for branch in call]
-    assert any(between in more and more.endswith(b"kangaroo") for more in spelled)
+    assert any(between[:40] in more for more in spelled)
+    assert any(more.endswith(b"and the kangaroo") for more in spelled)
     assert repeats.adopted
+
+
+def test_a_stretch_that_is_split_so_elsewhere_counts_there_too():
+    """`ab` is one token here, and two there: either split at both, and the sum says which."""
+    model = table([b"a", b"b", b"ab", b"-"], {(): [0.2] * 5})
+    found = respellings(b"ab-ab", [2, 3, 0, 1], model.index)
+    assert [[place.tokens for place in one.places] for one in found] == [
+        [(2,), (2,)], [(0, 1), (0, 1)],
+    ]  # fmt: skip
+    # Canonically `(github`, and `g|ithub` after a quote: `(g|ithub` pays at the quote.
+    text = (
+        b"      - name: Build and push Full Docker image by digest\n        id: build_full\n"
+        b"        if: ${{ (github.event_name == 'push' || github.event_name == '"
+    )
+    lm = charwise.load()
+    exact = lm.score(text, tolerance=0.001)
+    score = lm.score(text)
+    assert score.logprobs.sum() == pytest.approx(exact.logprobs.sum(), abs=2.0)
+
+
+def test_a_split_that_loses_much_at_first_may_gain_it_back():
+    """`e|a|x` loses ten nats on `e|ax` where it comes first, and gains 36 until its last place."""
+    text = b"    mov eax, [ebp+8]\n    mov ebx, [ebp+12]\n    add eax, ebx\n    mov ecx, eax\n"
+    lm = charwise.load()
+    rounds = begun(lm, text)
+    repeats = rounds._sections.repeats
+    assert repeats is not None
+    tried(rounds, repeats)
+    assert repeats.adopted
+    assert lm.vocabulary.encode(b"eax")[-1:] not in [[token] for token in repeats.tokens]
+    score, fine = lm.score(text), lm.score(text, preset="accurate")
+    assert score.logprobs.sum() == pytest.approx(fine.logprobs.sum(), abs=1.0)
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 3, 4])

@@ -11,22 +11,18 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
 
 from charwise.known_text.respellings import OFTEN, Place, Respelling
+from charwise.known_text.trial import Trial
 from charwise.known_text.vertex import Branch, Vertex
 from charwise.tokens.index import SortedVocabulary
 
-#: Least gain, in nats, with which a respelling is followed: from its first place, so much for each
-#: that it has and two more; and from later ones.
-_FIRST, _LATER = -1.5, -30.0
-
-#: A respelling may gain so much at each later place, in nats.
-_GAIN = 4.0
+#: Contexts of a respelling that are asked for at once: between places it may lose all hope.
+_STRIDE = 32
 
 #: How often respellings are tried: each time but the first on a base path that was respelled, or
 #: late, from the second place on, where none was better from the first.
@@ -42,19 +38,6 @@ RESPELLED = 2.0
 #: Share of the surprisal of what repeats often that a split may save which was not followed to its
 #: end, for want of room, with this gain or more.
 _DOUBT, _DOUBTED = 0.03, -4.0
-
-
-@dataclass
-class _Trial:
-    """A respelling along a base path, and how far it has been evaluated."""
-
-    respelling: Respelling
-    places: tuple[Place, ...]  # in the section
-    vertex: Vertex  # the last that is looked at; at first that before the first place
-    log_p: float = 0.0  # of the tokens up to there
-    ahead: tuple[int, ...] = ()  # tokens after it that were asked for
-    reached: int = -1  # places that all of these go through; 0: all of the first but its end
-    gain: float = 0.0
 
 
 class Repeats:
@@ -96,8 +79,8 @@ class Repeats:
         self._too_deep = too_deep
         self._start, self._stop = begin, stop
         self._found = [one for one in found if len(self._inside(one.places)) > 1]
-        self._trials: list[_Trial] | None = None
-        self._best: _Trial | None = None
+        self._trials: list[Trial] | None = None
+        self._best: Trial | None = None
         self._sweeps, self._late = _SWEEPS, False
         self.untried: list[Respelling] = []
         self._left = most
@@ -145,7 +128,7 @@ class Repeats:
             self._doubt(trial)
         self.done = True
 
-    def _doubt(self, trial: _Trial) -> None:
+    def _doubt(self, trial: Trial) -> None:
         if len(trial.places) >= OFTEN and trial.gain > _DOUBTED:
             self.untried.append(trial.respelling)
 
@@ -170,25 +153,37 @@ class Repeats:
             vertex = vertex.children[token]
             self._base[vertex.position] = vertex, log_p
 
-    def _begin(self) -> list[_Trial]:
+    def _begin(self) -> list[Trial]:
         """The respellings whose first token is not out of the question."""
-        trials, kept = list[_Trial](), list[Respelling]()
+        trials, kept = list[Trial](), list[Respelling]()
         for one in self._found:
-            inside = self._inside(one.places)
-            places = tuple(p for p in inside if p.stop in self._base and self._fits(p))
+            often, places = self._places(one)
             if len(places) < 2:
                 continue
-            often = len(places) > _LATE
-            if self._late and often:
-                places = places[1:]
             vertex, share = self._first(places[0])
-            hopeful = share > _least(len(places))
+            trial = Trial(one, places, self._spent(places), vertex, gain=share)
+            hopeful = share > -trial.may_gain()
             if hopeful and (often or not self._late):
-                trials.append(_Trial(one, places, vertex, gain=share))
+                trials.append(trial)
             if hopeful or often or self._late:
                 kept.append(one)
         self._found = kept
         return trials
+
+    def _places(self, one: Respelling) -> tuple[bool, tuple[Place, ...]]:
+        """Whether a respelling has many places, and these, from the first that differs from the
+        base path on; late from the second."""
+        inside = self._inside(one.places)
+        places = [place for place in inside if place.stop in self._base and self._fits(place)]
+        differ = [n for n, place in enumerate(places) if self._differs(place)]
+        often = len(differ) > _LATE
+        first = differ[self._late and often :][:1]
+        return often, tuple(places[first[0] :] if first else ())
+
+    def _spent(self, places: Sequence[Place]) -> Sequence[float]:
+        """What the base path spends at the places from each of some on, nats; at last nothing."""
+        each = [self._base[place.start][1] - self._base[place.stop][1] for place in places]
+        return list(accumulate(reversed(each), initial=0.0))[::-1]
 
     def _first(self, place: Place) -> tuple[Vertex, float]:
         """The context before a place, and the gain of the first token there on the usual one."""
@@ -199,39 +194,41 @@ class Repeats:
         return vertex, _log(vertex.mass(place.tokens[0])) - _log(vertex.mass(usual))
 
     def _fits(self, place: Place) -> bool:
-        """Whether a place begins and ends with tokens of the base path, and differs from it."""
+        """Whether a place begins and ends with tokens of the base path."""
         first, last = bisect_left(self.starts, place.start), bisect_left(self.starts, place.stop)
         if last == len(self.starts) or self.starts[first] != place.start:
             return False
-        return self.starts[last] == place.stop and tuple(self.tokens[first:last]) != place.tokens
+        return self.starts[last] == place.stop
 
-    def _more(self, trial: _Trial) -> Branch | None:
+    def _differs(self, place: Place) -> bool:
+        """Whether a place that fits has other tokens than the base path."""
+        first, last = bisect_left(self.starts, place.start), bisect_left(self.starts, place.stop)
+        return tuple(self.tokens[first:last]) != place.tokens
+
+    def _more(self, trial: Trial) -> Branch | None:
         """What a respelling needs evaluated next: all of its first place, two, twice as many."""
-        places, done = trial.places, max(0, trial.reached)
-        spelled = places[0].tokens[:-1]  # all that the first place needs, if that is anything
-        if trial.reached < 0 and spelled:
-            trial.reached, tokens = 0, list(spelled)
-        else:
-            if trial.reached < 0:
-                trial.reached = 0
+        places, done = trial.places, trial.reached
+        if done < 0:
+            trial.reached, trial.later = 0, places[0].tokens[:-1]
+            if not trial.later:
                 self._weigh(trial)
-            if done == len(places):
-                if trial.gain > (self._best.gain if self._best else 0.0):
-                    self._best = trial
-                return None
-            left = len(places) - max(1, done)
-            least = max(_LATER, -_GAIN * left) if done else _least(len(places))
-            if trial.gain < least:
-                return None
+        elif done == len(places) and not trial.later:
+            if trial.gain > (self._best.gain if self._best else 0.0):
+                self._best = trial
+            return None
+        if trial.gain < -trial.may_gain():
+            return None
+        if not trial.later:
+            known = self._respelled(places[:done]) if done > 0 else places[0].tokens[:-1]
             trial.reached = min(len(places), max(2, 2 * done))
-            known = self._respelled(places[:done]) if done else spelled
-            tokens = self._respelled(places[: trial.reached])[len(known) :]
+            trial.later = tuple(self._respelled(places[: trial.reached])[len(known) :])
+        tokens, trial.later = trial.later[:_STRIDE], trial.later[_STRIDE:]
         asked = self._ask(trial, tokens)
         if asked is None:
             self._doubt(trial)
         return asked
 
-    def _ask(self, trial: _Trial, tokens: Sequence[int]) -> Branch | None:
+    def _ask(self, trial: Trial, tokens: Sequence[int]) -> Branch | None:
         """Contexts after those of a trial, if there is room."""
         stop = trial.vertex.position + sum(map(self.index.length, tokens))
         deep = self._too_deep(trial.vertex.depth + len(tokens), stop)
@@ -242,7 +239,7 @@ class Repeats:
         trial.ahead = tuple(tokens)
         return Branch(trial.vertex, tokens)
 
-    def _weigh(self, trial: _Trial) -> None:
+    def _weigh(self, trial: Trial) -> None:
         """The gain of a trial, now that what it asked for is evaluated."""
         if trial.reached < 0:
             return
@@ -250,10 +247,18 @@ class Repeats:
             trial.log_p += _log(trial.vertex.mass(token))
             trial.vertex = trial.vertex.children[token]
         trial.ahead = ()
+        if trial.later:
+            if here := self._base.get(trial.vertex.position):
+                trial.gain = self._gain(trial, trial.log_p, here[1])
+            return
         first, last = trial.places[0], trial.places[max(1, trial.reached) - 1]
         end = 0.0 if trial.reached else _log(trial.vertex.mass(first.tokens[-1]))
-        base = self._base[last.stop][1] - self._base[first.start][1]
-        trial.gain = trial.log_p + end - base if math.isfinite(base) else -math.inf
+        trial.gain = self._gain(trial, trial.log_p + end, self._base[last.stop][1])
+
+    def _gain(self, trial: Trial, log_p: float, base: float) -> float:
+        """By how much a path of so much is more likely than the base path, both up to one place."""
+        base -= self._base[trial.places[0].start][1]
+        return log_p - base if math.isfinite(base) else -math.inf
 
     def _respelled(self, places: Sequence[Place]) -> list[int]:
         """The base path from the first of some places to the end of the last, respelled there."""
@@ -265,7 +270,7 @@ class Repeats:
             at = bisect_left(self.starts, place.stop)
         return out
 
-    def _adopt(self, trial: _Trial) -> Branch | None:
+    def _adopt(self, trial: Trial) -> Branch | None:
         """Make a respelled path the base, here and in what comes later; returns its rest here."""
         self.adopted = True
         later = [p for p in trial.respelling.places if p.start >= self._stop and self._fits(p)]
@@ -295,11 +300,6 @@ def contexts_of(branches: Sequence[Branch]) -> int:
             vertex = vertex.children.get(token) if vertex else None
             at = -id(vertex) if vertex else new.setdefault((at, token), len(new))
     return len(new)
-
-
-def _least(places: int) -> float:
-    """Least gain with which a respelling is followed from the first of so many places, nats."""
-    return max(_LATER, _FIRST * (places + 2))
 
 
 def _log(mass: float) -> float:

@@ -101,13 +101,14 @@ def respellings(text: bytes, canonical: Sequence[int], index: SortedVocabulary) 
         ways.append((byte * size, tiled))
     found = {}
     for stretch, way in ways:
-        places = []
+        places, differs = list[Place](), False
         for span, cuts in way:
             begin, end = starts[span.first], starts[span.last]
             tokens = _tokens(text[begin:end], span.start - begin, span.stop - begin, cuts, index)
-            if tokens and tokens != tuple(canonical[span.first : span.last]):
+            if tokens:
                 places.append(Place(begin, end, tokens))
-        if len(places) > 1:
+                differs |= tokens != tuple(canonical[span.first : span.last])
+        if differs and len(places) > 1:
             found[tuple(places)] = Respelling(stretch, tuple(places))
     return list(found.values())
 

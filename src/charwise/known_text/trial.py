@@ -1,0 +1,52 @@
+"""A respelling that is tried along a base path, and what it may still come to: see `repeats.py`."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from charwise.known_text.respellings import Place, Respelling
+from charwise.known_text.vertex import Vertex
+
+#: A respelling may save so much of what the base path spends at a place, and so many nats more, but
+#: at all places together no more than the last.
+_SAVED, _BESIDE, _MOST = 0.5, 1.0, 30.0
+
+
+@dataclass
+class Trial:
+    """A respelling along a base path, and how far it has been evaluated.
+
+    Attributes:
+        respelling: what is tried.
+        places: where; in the section, and where the base path has other tokens or the same.
+        spent: for each place, what the base path spends at it and those after it, nats; at last 0.
+        vertex: the last context that is looked at; at first that before the first place.
+        log_p: of the tokens from the first place up to there, nats.
+        ahead: tokens after it that were asked for.
+        later: tokens after those, to be asked for next.
+        reached: places that all of these go through; 0: all of the first but its end; -1: none.
+        gain: by how much its path is more likely than the base path, nats.
+
+    >>> start = Vertex(node=0, position=0, tail=(), depth=0)
+    >>> places = (Place(0, 2, (1, 2)), Place(3, 5, (1, 2)))
+    >>> Trial(Respelling(b"ab", places), places, (7.0, 4.0, 0.0), start).may_gain()
+    3.0
+    """
+
+    respelling: Respelling
+    places: tuple[Place, ...]
+    spent: Sequence[float]
+    vertex: Vertex
+    log_p: float = 0.0
+    ahead: tuple[int, ...] = ()
+    later: tuple[int, ...] = ()
+    reached: int = -1
+    gain: float = 0.0
+
+    def may_gain(self) -> float:
+        """What it may gain, at most, at the places that are left, nats."""
+        stop = self.vertex.position
+        done = max(1, bisect_right(self.places, stop, key=lambda place: place.stop))
+        return min(_MOST, _SAVED * self.spent[done] + _BESIDE * (len(self.places) - done))
