@@ -21,9 +21,6 @@ from charwise.known_text.trial import Trial
 from charwise.known_text.vertex import Branch, Vertex
 from charwise.tokens.index import SortedVocabulary
 
-#: Contexts of a respelling that are asked for at once: between places it may lose all hope.
-_STRIDE = 32
-
 #: How often respellings are tried: each time but the first on a base path that was respelled, or
 #: late, from the second place on, where none was better from the first.
 _SWEEPS = 7
@@ -208,32 +205,30 @@ class Repeats:
     def _more(self, trial: Trial) -> Branch | None:
         """What a respelling needs evaluated next: all of its first place, two, twice as many."""
         places, done = trial.places, trial.reached
+        spelled: Sequence[int] = places[0].tokens[:-1]  # all that the first place needs
         if done < 0:
-            trial.reached, trial.later = 0, places[0].tokens[:-1]
-            if not trial.later:
-                self._weigh(trial)
-        elif done == len(places) and not trial.later:
+            trial.reached = 0
+            if spelled:
+                return self._ask(trial, spelled)
+            self._weigh(trial)
+        if done == len(places):
             if trial.gain > (self._best.gain if self._best else 0.0):
                 self._best = trial
             return None
         if trial.gain < -trial.may_gain():
             return None
-        if not trial.later:
-            known = self._respelled(places[:done]) if done > 0 else places[0].tokens[:-1]
-            trial.reached = min(len(places), max(2, 2 * done))
-            trial.later = tuple(self._respelled(places[: trial.reached])[len(known) :])
-        tokens, trial.later = trial.later[:_STRIDE], trial.later[_STRIDE:]
-        asked = self._ask(trial, tokens)
-        if asked is None:
-            self._doubt(trial)
-        return asked
+        if done > 0:
+            spelled = self._respelled(places[:done])
+        trial.reached = min(len(places), max(2, 2 * done))
+        return self._ask(trial, self._respelled(places[: trial.reached])[len(spelled) :])
 
     def _ask(self, trial: Trial, tokens: Sequence[int]) -> Branch | None:
-        """Contexts after those of a trial, if there is room."""
+        """Contexts after those of a trial; without room for them it is doubted."""
         stop = trial.vertex.position + sum(map(self.index.length, tokens))
         deep = self._too_deep(trial.vertex.depth + len(tokens), stop)
         new = contexts_of([Branch(trial.vertex, tokens)])
         if deep or new > self._left:
+            self._doubt(trial)
             return None
         self._left -= new
         trial.ahead = tuple(tokens)
@@ -247,18 +242,10 @@ class Repeats:
             trial.log_p += _log(trial.vertex.mass(token))
             trial.vertex = trial.vertex.children[token]
         trial.ahead = ()
-        if trial.later:
-            if here := self._base.get(trial.vertex.position):
-                trial.gain = self._gain(trial, trial.log_p, here[1])
-            return
         first, last = trial.places[0], trial.places[max(1, trial.reached) - 1]
         end = 0.0 if trial.reached else _log(trial.vertex.mass(first.tokens[-1]))
-        trial.gain = self._gain(trial, trial.log_p + end, self._base[last.stop][1])
-
-    def _gain(self, trial: Trial, log_p: float, base: float) -> float:
-        """By how much a path of so much is more likely than the base path, both up to one place."""
-        base -= self._base[trial.places[0].start][1]
-        return log_p - base if math.isfinite(base) else -math.inf
+        base = self._base[last.stop][1] - self._base[first.start][1]
+        trial.gain = trial.log_p + end - base if math.isfinite(base) else -math.inf
 
     def _respelled(self, places: Sequence[Place]) -> list[int]:
         """The base path from the first of some places to the end of the last, respelled there."""

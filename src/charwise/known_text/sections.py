@@ -16,7 +16,7 @@ from charwise.known_text.vertex import Branch
 
 #: Contexts to spend on other ways to split what repeats, before one is taken: for each canonical
 #: token of a section, and in a short section.
-_RESPELLING, _SHORT = 2, 256
+_RESPELLING, _SHORT = 2.5, 256
 
 
 class Sections:
@@ -67,7 +67,7 @@ class Sections:
                 base.known.index,
                 base.starts[done],
                 min(section.stop, len(base.known.text) - (not base.through)),
-                max(_SHORT, _RESPELLING * (section.tokens - done)),
+                max(_SHORT, int(_RESPELLING * (section.tokens - done))),
                 base.too_deep,
             )
         return base.branches(self._lattice, section)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -25,7 +24,6 @@ class Trial:
         vertex: the last context that is looked at; at first that before the first place.
         log_p: of the tokens from the first place up to there, nats.
         ahead: tokens after it that were asked for.
-        later: tokens after those, to be asked for next.
         reached: places that all of these go through; 0: all of the first but its end; -1: none.
         gain: by how much its path is more likely than the base path, nats.
 
@@ -41,12 +39,10 @@ class Trial:
     vertex: Vertex
     log_p: float = 0.0
     ahead: tuple[int, ...] = ()
-    later: tuple[int, ...] = ()
     reached: int = -1
     gain: float = 0.0
 
     def may_gain(self) -> float:
         """What it may gain, at most, at the places that are left, nats."""
-        stop = self.vertex.position
-        done = max(1, bisect_right(self.places, stop, key=lambda place: place.stop))
+        done = max(1, self.reached)
         return min(_MOST, _SAVED * self.spent[done] + _BESIDE * (len(self.places) - done))
