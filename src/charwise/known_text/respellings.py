@@ -48,7 +48,7 @@ class Place(NamedTuple):
 
 
 class Respelling(NamedTuple):
-    """Other tokens for each occurrence of a stretch, from left to right.
+    """Tokens for each occurrence of a stretch, from left to right: not all are the canonical ones.
 
     >>> Respelling(b"ab", (Place(0, 2, (1, 2)), Place(3, 5, (1, 2)))).places[1].start
     3
