@@ -139,7 +139,8 @@ def test_an_approximate_combination_is_within_what_it_says(name: str) -> None:
         assert (exact.error == 0).all()
         off.append(np.abs(exact.logprobs - fast.logprobs).mean())
         stated.append(fast.error.mean())
-        assert 0 < off[-1] <= 3 * stated[-1]
+        assert stated[-1] > 0
+        assert off[-1] <= 3 * stated[-1]  # of one text, an estimate is this near
     assert sum(off) <= sum(stated)
     text = TEXTS[0]
     state = lm.state(text)

@@ -130,6 +130,7 @@ def test_a_new_sum_leaves_the_states_before_it_alone():
     lm = charwise.load()
     state = lm.state(BOUND[:86], exact_from=0)
     assert 24 < len(lm.vocabulary.encode(BOUND[:86])) <= 48
+    # After `bou` nearly all is left out with `Z`.
     before = state.next().probs
     stream = state.stream(max_new_bytes=12)
     first = next(stream)

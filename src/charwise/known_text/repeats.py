@@ -22,10 +22,10 @@ from charwise.known_text.vertex import Branch, Vertex
 from charwise.tokens.index import SortedVocabulary
 
 #: How often respellings are tried: each time but the first on a base path that was respelled, or
-#: late, from the second place on, where none was better from the first.
+#: late, from the second place on that differs, where none was better from the first.
 _SWEEPS = 7
 
-#: A respelling of more places than this is tried late.
+#: A respelling that differs at more places than this is tried late.
 _LATE = 9
 
 #: Where a respelling proved better, others that were not tried may, too: what was lent errs by
@@ -127,31 +127,31 @@ class Repeats:
 
     def _doubt(self, trial: Trial) -> None:
         if len(trial.places) >= OFTEN and trial.gain > _DOUBTED:
-            self.untried.append(trial.respelling)
+            self.untried.append(trial.respelling._replace(places=trial.places))
 
     def doubts(self, start: int, log_prefix: NDArray[np.float64]) -> NDArray[np.float64]:
         """Error to expect at each byte from `start` on for what there was no room to try."""
         doubted = np.zeros(len(log_prefix) - 1, dtype=bool)
         for one in self.untried:
-            for place in self._inside(one.places)[1:]:
+            for place in one.places[1:]:
                 doubted[max(0, place.start - start) : max(0, place.stop - start)] = True
         falls = np.zeros(len(doubted))
         np.subtract(log_prefix[:-1], log_prefix[1:], out=falls, where=doubted)
         return _DOUBT * falls
 
     def _walk(self, root: Vertex) -> None:
-        """Find the base path, as far as it is evaluated."""
+        """Find the base path, as far as it is evaluated and has any mass."""
         vertex, log_p = root, 0.0
         self._base = {0: (root, 0.0)}
         for token in self.tokens:
-            if token not in vertex.children:
+            if token not in vertex.children or not vertex.mass(token):
                 break
             log_p += _log(vertex.mass(token))
             vertex = vertex.children[token]
             self._base[vertex.position] = vertex, log_p
 
     def _begin(self) -> list[Trial]:
-        """The respellings whose first token is not out of the question."""
+        """The respellings whose first token may be made up for."""
         trials, kept = list[Trial](), list[Respelling]()
         for one in self._found:
             often, places = self._places(one)
@@ -159,26 +159,28 @@ class Repeats:
                 continue
             vertex, share = self._first(places[0])
             trial = Trial(one, places, self._spent(places), vertex, gain=share)
-            hopeful = share > -trial.may_gain()
-            if hopeful and (often or not self._late):
+            if trial.hopeful and (often or not self._late):
                 trials.append(trial)
-            if hopeful or often or self._late:
+            if trial.hopeful or often or self._late:
                 kept.append(one)
         self._found = kept
         return trials
 
     def _places(self, one: Respelling) -> tuple[bool, tuple[Place, ...]]:
-        """Whether a respelling has many places, and these, from the first that differs from the
-        base path on; late from the second."""
+        """Whether a respelling has many places, and those that are tried.
+
+        They begin with the first that the base path spells otherwise, late with the second. One
+        alone is an alternative like any other.
+        """
         inside = self._inside(one.places)
         places = [place for place in inside if place.stop in self._base and self._fits(place)]
-        differ = [n for n, place in enumerate(places) if self._differs(place)]
+        differ = [n for n, place in enumerate(places) if self._now(place) != place.tokens]
         often = len(differ) > _LATE
-        first = differ[self._late and often :][:1]
-        return often, tuple(places[first[0] :] if first else ())
+        skipped = int(self._late and often)
+        return often, tuple(places[differ[skipped] :] if len(differ) > skipped else ())
 
     def _spent(self, places: Sequence[Place]) -> Sequence[float]:
-        """What the base path spends at the places from each of some on, nats; at last nothing."""
+        """For each place what the base path spends at it and all later ones, nats; at last 0."""
         each = [self._base[place.start][1] - self._base[place.stop][1] for place in places]
         return list(accumulate(reversed(each), initial=0.0))[::-1]
 
@@ -192,21 +194,20 @@ class Repeats:
 
     def _fits(self, place: Place) -> bool:
         """Whether a place begins and ends with tokens of the base path."""
+        return self._now(place) is not None
+
+    def _now(self, place: Place) -> tuple[int, ...] | None:
+        """The tokens of the base path at a place, if it begins and ends with them."""
         first, last = bisect_left(self.starts, place.start), bisect_left(self.starts, place.stop)
         if last == len(self.starts) or self.starts[first] != place.start:
-            return False
-        return self.starts[last] == place.stop
-
-    def _differs(self, place: Place) -> bool:
-        """Whether a place that fits has other tokens than the base path."""
-        first, last = bisect_left(self.starts, place.start), bisect_left(self.starts, place.stop)
-        return tuple(self.tokens[first:last]) != place.tokens
+            return None
+        return tuple(self.tokens[first:last]) if self.starts[last] == place.stop else None
 
     def _more(self, trial: Trial) -> Branch | None:
         """What a respelling needs evaluated next: all of its first place, two, twice as many."""
-        places, done = trial.places, trial.reached
+        places, done = trial.places, max(0, trial.reached)
         spelled: Sequence[int] = places[0].tokens[:-1]  # all that the first place needs
-        if done < 0:
+        if trial.reached < 0:
             trial.reached = 0
             if spelled:
                 return self._ask(trial, spelled)
@@ -215,9 +216,9 @@ class Repeats:
             if trial.gain > (self._best.gain if self._best else 0.0):
                 self._best = trial
             return None
-        if trial.gain < -trial.may_gain():
+        if not trial.hopeful:
             return None
-        if done > 0:
+        if done:
             spelled = self._respelled(places[:done])
         trial.reached = min(len(places), max(2, 2 * done))
         return self._ask(trial, self._respelled(places[: trial.reached])[len(spelled) :])
@@ -245,7 +246,7 @@ class Repeats:
         first, last = trial.places[0], trial.places[max(1, trial.reached) - 1]
         end = 0.0 if trial.reached else _log(trial.vertex.mass(first.tokens[-1]))
         base = self._base[last.stop][1] - self._base[first.start][1]
-        trial.gain = trial.log_p + end - base if math.isfinite(base) else -math.inf
+        trial.gain = trial.log_p + end - base
 
     def _respelled(self, places: Sequence[Place]) -> list[int]:
         """The base path from the first of some places to the end of the last, respelled there."""

@@ -72,7 +72,7 @@ class Span(NamedTuple):
 
 
 def respellings(text: bytes, canonical: Sequence[int], index: SortedVocabulary) -> list[Respelling]:
-    """All ways to split what occurs again otherwise, one change of the canonical tokens each.
+    """All ways to split what occurs again otherwise at one occurrence or more.
 
     >>> from charwise.tokens.vocabulary import Vocabulary
     >>> index = SortedVocabulary(Vocabulary.from_bytes([b"a", b"b", b" ", b"ab"]))

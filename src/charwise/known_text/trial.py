@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from charwise.known_text.respellings import Place, Respelling
 from charwise.known_text.vertex import Vertex
 
-#: A respelling may save so much of what the base path spends at a place, and so many nats more, but
-#: at all places together no more than the last.
+#: A respelling is taken to save at most so much of what the base path spends at a place, and so
+#: many nats more, for what follows it; and at all places together no more than the last.
 _SAVED, _BESIDE, _MOST = 0.5, 1.0, 30.0
 
 
@@ -19,7 +19,7 @@ class Trial:
 
     Attributes:
         respelling: what is tried.
-        places: where; in the section, and where the base path has other tokens or the same.
+        places: where: in the section, from the first on that the base path spells otherwise.
         spent: for each place, what the base path spends at it and those after it, nats; at last 0.
         vertex: the last context that is looked at; at first that before the first place.
         log_p: of the tokens from the first place up to there, nats.
@@ -29,8 +29,9 @@ class Trial:
 
     >>> start = Vertex(node=0, position=0, tail=(), depth=0)
     >>> places = (Place(0, 2, (1, 2)), Place(3, 5, (1, 2)))
-    >>> Trial(Respelling(b"ab", places), places, (7.0, 4.0, 0.0), start).may_gain()
-    3.0
+    >>> trial = Trial(Respelling(b"ab", places), places, (7.0, 4.0, 0.0), start, gain=-2.5)
+    >>> trial.may_gain(), trial.hopeful
+    (3.0, True)
     """
 
     respelling: Respelling
@@ -43,6 +44,11 @@ class Trial:
     gain: float = 0.0
 
     def may_gain(self) -> float:
-        """What it may gain, at most, at the places that are left, nats."""
+        """What it is taken to gain at most at the places that are left, nats."""
         done = max(1, self.reached)
         return min(_MOST, _SAVED * self.spent[done] + _BESIDE * (len(self.places) - done))
+
+    @property
+    def hopeful(self) -> bool:
+        """Whether that may make up for what it has lost."""
+        return self.gain >= -self.may_gain()
