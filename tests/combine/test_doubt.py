@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -123,7 +125,10 @@ def pair() -> list[CharLM]:
     return found
 
 
-TEXTS = ("abcabacabcbabcaabcabbcab", "cbcabbacbacaabcbabcacbba", "bcaabcbabacabcabcaababcb")
+def texts(n: int) -> list[str]:
+    """So many of 24 letters, the same each time."""
+    rng = random.Random(3)
+    return ["abcabacabcbabcaabcabbcab", *("".join(rng.choices("abc", k=24)) for _ in range(n - 1))]
 
 
 @pytest.mark.parametrize("name", ["mixture", "product", "minimum", "maximum", "contrast"])
@@ -132,7 +137,7 @@ def test_an_approximate_combination_is_within_what_it_says(name: str) -> None:
     maker = getattr(combine, name)
     lm = maker(*lms, plausibility=0.0) if name == "contrast" else maker(lms)
     off, stated = list[float](), list[float]()
-    for text in TEXTS:
+    for text in texts(8):
         exact, fast = lm.score(text, preset="exact"), lm.score(text)
         assert fast.error is not None
         assert exact.error is not None
@@ -141,8 +146,8 @@ def test_an_approximate_combination_is_within_what_it_says(name: str) -> None:
         stated.append(fast.error.mean())
         assert stated[-1] > 0
         assert off[-1] <= 3 * stated[-1]  # of one text, an estimate is this near
-    assert sum(off) <= sum(stated)
-    text = TEXTS[0]
+    assert sum(off) <= 0.5 * sum(stated)
+    text = texts(1)[0]
     state = lm.state(text)
     exactly = lm.state(text, preset="exact").next()
     assert exactly.error <= 1e-9 or name == "mixture"
