@@ -21,7 +21,7 @@ from rich.table import Table
 
 import charwise
 from charwise.evaluation.resampling import by_blocks, by_texts
-from held_out import HELD_OUT, _lines_from, _module
+from held_out import HELD_OUT, _lines_from, path_of
 from texts import data_folder
 
 Floats = NDArray[np.float64]
@@ -41,7 +41,7 @@ def passages(size: int) -> dict[str, bytes]:
     found = {}
     for _, what, source, start in HELD_OUT[:7]:
         if what in PASSAGES:
-            path = (data_folder() / source) if "/" in source else _module(source)
+            path = path_of(source)
             found[what] = _lines_from(path.read_bytes(), start)[:size]
     return found
 

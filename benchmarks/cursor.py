@@ -1,16 +1,22 @@
 """A cursor in an editor: the next byte, one more character, one less, and a completion.
 
     python benchmarks/cursor.py [--model M] [--json FILE] [--markdown]
+    python benchmarks/cursor.py --prompts 8
+
 
 All times are medians over several runs in one process, and each is given as a ratio to what the
 model's own library needs for the comparable step: one plain forward pass over the prompt's
 tokens, one incremental decoding step, `generate`'s time a token.
+
+One prompt says little of `next`, which takes as many calls as a prompt is hard. `--prompts` times
+it alone, on so many random stretches of each text of the embedded model in `held_out.py`.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import random
 import statistics
 import time
 from collections.abc import Callable
@@ -22,6 +28,7 @@ from rich.console import Console
 from rich.table import Table
 
 import charwise
+import held_out
 import texts
 from charwise.engines.pretrained import read_pretrained
 from charwise.models import EMBEDDED
@@ -98,6 +105,36 @@ def token_ms(
     return statistics.median(ours), statistics.median(theirs)
 
 
+def over_prompts(size: int, count: int, repeat: int, preset: str) -> Table:
+    """How long `next` takes of a plain pass, on random stretches of several texts."""
+    lm, rng, ratios = charwise.load(preset=preset), random.Random(7), dict[str, list[float]]()
+    model: Any = lm.engine
+    calls = dict[str, list[int]]()
+    for name, what, source, _ in held_out.HELD_OUT:
+        if name != "embedded" or not (path := held_out.path_of(source)).exists():
+            continue
+        data = path.read_bytes()
+        for _ in range(count):
+            begin = rng.randrange(max(1, len(data) - size))
+            prompt = data[begin : begin + size]
+            tokens = [*lm.vocabulary.bos_ids, *lm.vocabulary.encode_beginning(prompt)]
+            ids = torch.tensor([tokens], device=model.device)
+            prefill, _ = plain(model.model, ids, repeat)
+            ms = median_ms(lambda prompt=prompt: lm.next(prompt), repeat)
+            ratios.setdefault(what, []).append(ms / prefill)
+            made = lm.state(prompt).shared.evaluated.tree.calls
+            calls.setdefault(what, []).append(made)
+    ratios["all"] = [ratio for some in ratios.values() for ratio in some]
+    calls["all"] = [made for some in calls.values() for made in some]
+    title = f"next() of {size} bytes, by a plain pass, preset {preset}"
+    table = Table("text", "prompts", "calls, mean", "median", "worst", "1.6 or less", title=title)
+    for what, some in ratios.items():
+        within = sum(ratio <= 1.6 for ratio in some)
+        cells = (statistics.mean(calls[what]), statistics.median(some), max(some))
+        table.add_row(what, str(len(some)), *(f"{cell:.2f}" for cell in cells), str(within))
+    return table
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default=EMBEDDED)
@@ -106,7 +143,12 @@ def main() -> None:
     parser.add_argument("--preset", default="default")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--markdown", action="store_true", help="the table of a page: ratios only")
+    parser.add_argument("--prompts", type=int, help="only next(), on so many prompts of each text")
     args = parser.parse_args()
+    if args.prompts:
+        table = over_prompts(args.bytes, args.prompts, args.repeat, args.preset)
+        Console(width=110).print(table)
+        return
     text = texts.hard_text(args.bytes + 64)
     prompt, rest = text[: args.bytes], text[args.bytes :]
     lm = charwise.load(args.model, preset=args.preset)

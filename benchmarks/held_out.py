@@ -134,7 +134,7 @@ def held_out(lms: dict[str, charwise.CharLM], size: int = SIZE) -> list[Passage]
     for model, what, source, start in HELD_OUT:
         if model not in lms:
             continue
-        path = (data_folder() / source) if "/" in source else _module(source)
+        path = path_of(source)
         if not path.exists():
             Console(stderr=True).print(f"{model}, {what} is left out: no {source}.")
             continue
@@ -165,8 +165,11 @@ def story(lm: charwise.CharLM, size: int) -> bytes:
     return lm.vocabulary.decode([*out[0].tolist()][len(lm.vocabulary.bos_ids) :])[:size]
 
 
-def _module(name: str) -> Path:
-    return Path(sysconfig.get_path("stdlib")) / f"{name}.py"
+def path_of(source: str) -> Path:
+    """Where a source of `HELD_OUT` lies, whether it is there or not."""
+    if "/" in source:
+        return data_folder() / source
+    return Path(sysconfig.get_path("stdlib")) / f"{source}.py"
 
 
 def _lines_from(data: bytes, start: int) -> bytes:

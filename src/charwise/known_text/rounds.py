@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from charwise.coverings.rows import EvaluatedRows
+from charwise.errors import SettingError
 from charwise.known_text.base_path import BasePath, Portion
 from charwise.known_text.batches import Batches
 from charwise.known_text.calls import PORTION, run_together
@@ -36,6 +37,10 @@ _FIRST = 32
 
 #: With a tolerance, all contexts are evaluated where there are so few.
 _FEW = 64
+
+#: Asked for all contexts, rounds go on to so many of them however long the text is, as a model may
+#: give most of them no probability; and beyond that only where there are no more than the last.
+_SPARSE, _MOST = 10_000, 250_000
 
 
 class Rounds:
@@ -98,8 +103,10 @@ class Rounds:
     ) -> None:
         self.evaluated = evaluated
         self.known = known
-        if effort.tolerance is not None and known.contexts(_FEW) <= _FEW:
-            effort = PRESETS["exact"]  # `few`, of a text whose ranges are known
+        # `few`, of a text whose ranges are known.
+        self._all = effort.tolerance is not None and known.contexts(_FEW) <= _FEW
+        if self._all:
+            effort = PRESETS["exact"]
         self.base = BasePath(
             known, canonical, through=through, deepest=deepest, to_end=effort.theta > 0
         )
@@ -137,10 +144,13 @@ class Rounds:
         """
         if self._portion is None:
             self._portion, path = self._begin(0)
+            if self._all:
+                path = self.base.all_branches(self.lattice.root)
             if path:
                 return path
         while True:
             branches = self._wanted(self._portion)
+            self._refuse_endless(len(branches))
             if branches or self._portion.stop > len(self.known.text):
                 return branches
             self._portion, path = self._begin(self._finish(self._portion))
@@ -190,6 +200,17 @@ class Rounds:
                 return branches
             if not self._theta.goes_on(portion):
                 return []
+
+    def _refuse_endless(self, asked: int) -> None:
+        """Refuse to evaluate all contexts of a text that has too many to ever come to an end."""
+        if self.lattice.effort.theta > 0 or self.contexts + asked <= _SPARSE:
+            return
+        if self.known.contexts(_MOST) > _MOST:
+            raise SettingError(
+                f"{len(self.known.text):,} bytes have over {_MOST:,} token strings, too many for "
+                "preset='exact', which sums over each of them. Give a tolerance, as tolerance=1e-3 "
+                "is, or ask `CharLM.covering` for bounds on the probability of a short text."
+            )
 
     @property
     def limited(self) -> bool:
