@@ -3,13 +3,13 @@
     python benchmarks/cursor.py [--model M] [--json FILE] [--markdown]
     python benchmarks/cursor.py --prompts 8
 
-
 All times are medians over several runs in one process, and each is given as a ratio to what the
 model's own library needs for the comparable step: one plain forward pass over the prompt's
 tokens, one incremental decoding step, `generate`'s time a token.
 
 One prompt says little of `next`, which takes as many calls as a prompt is hard. `--prompts` times
-it alone, on so many random stretches of each text of the embedded model in `held_out.py`.
+it alone, on so many random stretches of each text of the embedded model in `held_out.py`, which
+begin and end at any byte.
 """
 
 from __future__ import annotations
@@ -146,6 +146,8 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, help="only next(), on so many prompts of each text")
     args = parser.parse_args()
     if args.prompts:
+        if args.model != EMBEDDED or args.json or args.markdown:
+            parser.error("--prompts takes the embedded model, and prints a table only")
         table = over_prompts(args.bytes, args.prompts, args.repeat, args.preset)
         Console(width=110).print(table)
         return

@@ -251,10 +251,6 @@ class CharLM:
             entropy: also the entropy before each byte and the rank of the byte that came
                 ("byte"), and the entropy of characters ("char").
 
-        Raises:
-            SettingError: for an unknown preset, a tolerance that is no positive number, or "exact"
-                for a text of over 250,000 token strings.
-
         >>> import charwise
         >>> lm = charwise.load()
         >>> score = lm.score("import numpy")

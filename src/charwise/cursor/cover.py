@@ -87,7 +87,6 @@ def covers_in_rounds(
     Raises:
         ZeroProbabilityError: if nothing spells the text.
         EmptyBeamError: if nothing was found that does, after `_MOST` contexts.
-        SettingError: if all contexts are asked for, and are too many to ever be evaluated.
 
     >>> import charwise
     >>> from charwise.cursor.shared_tree import prefill

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from charwise.coverings.rows import EvaluatedRows
-from charwise.errors import SettingError
 from charwise.known_text.base_path import BasePath, Portion
 from charwise.known_text.batches import Batches
 from charwise.known_text.calls import PORTION, run_together
@@ -37,10 +36,6 @@ _FIRST = 32
 
 #: With a tolerance, all contexts are evaluated where there are so few.
 _FEW = 64
-
-#: Asked for all contexts, rounds go on to so many of them however long the text is, as a model may
-#: give most of them no probability; and beyond that only where there are no more than the last.
-_SPARSE, _MOST = 10_000, 250_000
 
 
 class Rounds:
@@ -103,7 +98,7 @@ class Rounds:
     ) -> None:
         self.evaluated = evaluated
         self.known = known
-        # `few`, of a text whose ranges are known.
+        # As `few` says, of a text whose ranges are known.
         self._all = effort.tolerance is not None and known.contexts(_FEW) <= _FEW
         if self._all:
             effort = PRESETS["exact"]
@@ -140,17 +135,16 @@ class Rounds:
         then what is worth it, round by round.
         With θ = 0 and rounds enough this changes no number. Otherwise it may change which contexts
         are evaluated: a candidate's share is taken when its portion is worked on, and what is to
-        its left is final by then.
+        its left is final by then. Of a text of few contexts all come first.
         """
         if self._portion is None:
             self._portion, path = self._begin(0)
-            if self._all:
+            if self._all:  # known before the first call, the canonical ones among them
                 path = self.base.all_branches(self.lattice.root)
             if path:
                 return path
         while True:
             branches = self._wanted(self._portion)
-            self._refuse_endless(len(branches))
             if branches or self._portion.stop > len(self.known.text):
                 return branches
             self._portion, path = self._begin(self._finish(self._portion))
@@ -200,17 +194,6 @@ class Rounds:
                 return branches
             if not self._theta.goes_on(portion):
                 return []
-
-    def _refuse_endless(self, asked: int) -> None:
-        """Refuse to evaluate all contexts of a text that has too many to ever come to an end."""
-        if self.lattice.effort.theta > 0 or self.contexts + asked <= _SPARSE:
-            return
-        if self.known.contexts(_MOST) > _MOST:
-            raise SettingError(
-                f"{len(self.known.text):,} bytes have over {_MOST:,} token strings, too many for "
-                "preset='exact', which sums over each of them. Give a tolerance, as tolerance=1e-3 "
-                "is, or ask `CharLM.covering` for bounds on the probability of a short text."
-            )
 
     @property
     def limited(self) -> bool:
