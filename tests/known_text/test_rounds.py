@@ -266,6 +266,32 @@ def test_the_size_of_calls_changes_no_number(case: Case, contexts: int):
     assert cut.calls >= (whole.contexts - 1) / contexts
 
 
+@given(cases())
+@examples(100)
+def test_a_text_of_few_contexts_takes_one_call(case: Case):
+    model, text = case.model, case.text
+    index = model.index
+    few = KnownText.of(text, index).contexts(64) <= 64
+    if not (text and few) or prefix_probability(text, model.p, model.vocabulary) == 0:
+        return
+    lm = CharLM(model.lm)
+    score, exact = lm.score(text, end=True), lm.score(text, end=True, preset="exact")
+    assert score.calls <= 3  # the root, the canonical tokens, and all others
+    assert score.contexts <= KnownText.of(text, index).contexts(64)
+    assert score.logprobs == approx(exact.logprobs, rel=1e-9, abs=1e-12)
+    assert score.end_logprob == approx(exact.end_logprob, rel=1e-9, abs=1e-12)
+
+
+@pytest.mark.parametrize("prompt", ["import", "return", "if x"])
+def test_a_few_characters_before_a_cursor_take_one_call_beside_that_of_the_prompt(prompt: str):
+    lm = charwise.load()
+    state = lm.state(prompt)
+    assert state.shared.evaluated.tree.calls == 2
+    exact = lm.state(prompt, preset="exact")
+    assert exact.shared.evaluated.tree.calls > 2
+    assert state.next().probs == approx(exact.next().probs, abs=1e-6)
+
+
 # ---- whole texts --------------------------------------------------------------------------------
 
 

@@ -11,10 +11,12 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
+import numpy as np
+
 from charwise.known_text.calls import SECTION
 from charwise.known_text.lattice import Lattice
 from charwise.known_text.ranges import KnownText
-from charwise.known_text.vertex import Branch
+from charwise.known_text.vertex import Branch, Vertex
 
 
 class Portion(NamedTuple):
@@ -110,6 +112,32 @@ class BasePath:
         ):
             tokens = tokens[:-1]
         return [Branch(vertex, tokens)] if tokens else []
+
+    def all_branches(self, root: Vertex) -> list[Branch]:
+        """Every context of the text, along its longest ones: for a text that has few.
+
+        >>> from charwise.tokens.index import SortedVocabulary
+        >>> from charwise.tokens.vocabulary import Vocabulary
+        >>> vocabulary = Vocabulary.from_bytes([b"a", b"b", b"ab"])
+        >>> known = KnownText.of(b"aba", SortedVocabulary(vocabulary))
+        >>> base = BasePath(known, [2, 0], through=False, deepest=None, to_end=False)
+        >>> [tokens for _, tokens in base.all_branches(Vertex(0, 0, (), 0))]
+        [[0, 1], [2]]
+        """
+        last = len(self.known.text) - (not self.through)
+        found, left = list[Branch](), [(root.position, list[int]())]
+        while left:
+            position, tokens = left.pop()
+            _, following, ends = self.known.edges(np.array([position]))
+            longer = [
+                (end, [*tokens, token])
+                for token, end in zip(following.tolist(), ends.tolist(), strict=True)
+                if end <= last and not self.too_deep(len(tokens) + 1, end)
+            ]
+            left += longer[::-1]
+            if tokens and not longer:
+                found.append(Branch(root, tokens))
+        return found
 
     def rest(self, position: int, most: int) -> Sequence[int]:
         """The tokens to follow from a position, if one begins there: so many, at most."""

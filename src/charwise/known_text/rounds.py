@@ -98,8 +98,10 @@ class Rounds:
     ) -> None:
         self.evaluated = evaluated
         self.known = known
-        if effort.tolerance is not None and known.contexts(_FEW) <= _FEW:
-            effort = PRESETS["exact"]  # `few`, of a text whose ranges are known
+        # As `few` says, of a text whose ranges are known.
+        self._all = effort.tolerance is not None and known.contexts(_FEW) <= _FEW
+        if self._all:
+            effort = PRESETS["exact"]
         self.base = BasePath(
             known, canonical, through=through, deepest=deepest, to_end=effort.theta > 0
         )
@@ -133,10 +135,12 @@ class Rounds:
         then what is worth it, round by round.
         With θ = 0 and rounds enough this changes no number. Otherwise it may change which contexts
         are evaluated: a candidate's share is taken when its portion is worked on, and what is to
-        its left is final by then.
+        its left is final by then. Of a text of few contexts all come first.
         """
         if self._portion is None:
             self._portion, path = self._begin(0)
+            if self._all:  # known before the first call, the canonical ones among them
+                path = self.base.all_branches(self.lattice.root)
             if path:
                 return path
         while True:
