@@ -179,6 +179,7 @@ class CharLM:
 
         Raises:
             SettingError: for an offset that is no whole number, or outside the text.
+            SearchLimitError: for "exact", and a text that has too many token strings.
 
         >>> import charwise
         >>> state = charwise.load().state("import nu")
@@ -250,6 +251,10 @@ class CharLM:
             end: also score the end of text.
             entropy: also the entropy before each byte and the rank of the byte that came
                 ("byte"), and the entropy of characters ("char").
+
+        Raises:
+            SettingError: for an unknown preset, or a tolerance that is no positive number.
+            SearchLimitError: for "exact", and a text that has too many token strings.
 
         >>> import charwise
         >>> lm = charwise.load()

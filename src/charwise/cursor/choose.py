@@ -241,8 +241,10 @@ def _evaluate(
                 )
                 for text, canonical in ((texts[number], ids) for number, ids in pack.items())
             ]
-            run_together(works)
-            shared.drop(range(size, evaluated.tree.size))
+            try:
+                run_together(works)
+            finally:
+                shared.drop(range(size, evaluated.tree.size))
         for number, rounds in zip(pack, works, strict=True):
             lattice, limited = rounds.lattice, limited or rounds.limited
             end = end_logprob(lattice) if ended and np.isfinite(lattice.log_prefix[-1]) else 0.0

@@ -20,7 +20,7 @@ from charwise.coverings.bundles import (
 from charwise.coverings.log_sums import log, log_sum
 from charwise.coverings.rows import EvaluatedRows
 from charwise.cursor.shared_tree import EXACT_TOKENS, SharedTree
-from charwise.errors import impossible
+from charwise.errors import SearchLimitError, impossible
 from charwise.known_text.effort import PRESETS, Effort
 from charwise.known_text.estimate import faded
 from charwise.known_text.lattice import Lattice
@@ -87,6 +87,7 @@ def covers_in_rounds(
     Raises:
         ZeroProbabilityError: if nothing spells the text.
         EmptyBeamError: if nothing was found that does, after `_MOST` contexts.
+        SearchLimitError: if θ = 0 was asked for and the text has too many token strings.
 
     >>> import charwise
     >>> from charwise.cursor.shared_tree import prefill
@@ -106,7 +107,6 @@ def covers_in_rounds(
         with shared.lock:
             if shared.summed and again:  # what the sum before needed is dropped
                 shared.restart()
-            again = True
             steps = Steps(shared.evaluated, known)
             rounds = Rounds(
                 shared.evaluated,
@@ -120,7 +120,13 @@ def covers_in_rounds(
                 at_cursor=bool(shared.given) and not shared.summed,
                 lets_go=shared.summed,
             )
-            lattice = rounds.run()
+            try:
+                lattice = rounds.run()
+            except SearchLimitError as refused:
+                shared.drop(range(before, shared.evaluated.tree.size))
+                # Nobody asked for all of them where a coarser sum came first.
+                raise (impossible(whole, 1.0) if again else refused) from None
+            again = True
             found = bool(np.isfinite(lattice.log_prefix[-1]))
             cover = _cover_of(lattice, known, shared, effort) if found else None
             if cover is not None and shared.summed:

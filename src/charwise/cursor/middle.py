@@ -20,7 +20,7 @@ from charwise.cursor.generation import complete
 from charwise.cursor.limit import Limit
 from charwise.cursor.sampling import Sampling
 from charwise.cursor.shared_tree import EXACT_TOKENS
-from charwise.errors import EmptyBeamError, ZeroProbabilityError
+from charwise.errors import EmptyBeamError, SearchLimitError, ZeroProbabilityError
 from charwise.infill import Request, middles, rejoining
 from charwise.known_text.effort import PRESETS, Effort
 from charwise.known_text.packs import score_texts
@@ -126,8 +126,11 @@ def infill(
         ]
         try:
             logprobs = score_middles(engine, index, asked, found, effort)
-        except EmptyBeamError:  # an effort too coarse for one of them
-            logprobs = score_middles(engine, index, asked, found, PRESETS["exact"])
+        except EmptyBeamError as coarse:  # an effort too coarse for one of them
+            try:
+                logprobs = score_middles(engine, index, asked, found, PRESETS["exact"])
+            except SearchLimitError:  # which nobody asked for
+                raise coarse from None
         at = max(range(len(found)), key=logprobs.__getitem__)
         one = _infilling(asked, completion, found[at], logprobs[at])
         best.setdefault(one.raw, one)

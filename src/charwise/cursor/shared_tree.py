@@ -152,8 +152,8 @@ class SharedTree:
         if nodes:
             with self.lock:
                 self._dropped.update(nodes)
-                tree = self.evaluated.tree
-                tree.keep([node for node in range(tree.size) if node not in self._dropped])
+                all_nodes = range(self.evaluated.tree.size)
+                self.evaluated.keep([node for node in all_nodes if node not in self._dropped])
 
 
 def prefill(

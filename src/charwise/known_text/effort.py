@@ -185,7 +185,7 @@ PRESETS = {
     "fast": for_tolerance(0.2, variation=0.05),
     "default": for_tolerance(0.1, variation=0.02),
     "accurate": for_tolerance(0.015, variation=0.005),
-    # Every token string; exponential in the length of the text. For short texts and tiny models.
+    # Every token string; exponential in the length of the text, and refused where that is too long.
     "exact": Effort(theta=0.0, gamma=1.0, lookahead=0),
 }
 

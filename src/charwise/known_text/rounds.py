@@ -19,6 +19,7 @@ from charwise.known_text.batches import Batches
 from charwise.known_text.calls import PORTION, run_together
 from charwise.known_text.candidates import Candidates
 from charwise.known_text.effort import PRESETS, Effort
+from charwise.known_text.endless import Endless
 from charwise.known_text.falling_theta import FallingTheta
 from charwise.known_text.lattice import Lattice
 from charwise.known_text.new_vertices import NewVertices
@@ -122,6 +123,7 @@ class Rounds:
         self._theta = FallingTheta(
             self.lattice, self._sections, effort, watch, at_cursor=at_cursor, score=score
         )
+        self._endless = Endless(self.lattice, effort, through=through, kept=not self._lets_go)
         self.calls = evaluated.tree.calls
         # The portion that is worked on, how many canonical tokens it has, and the next one.
         self._portion: Portion | None = None
@@ -190,6 +192,7 @@ class Rounds:
                 wanted = self.candidates.wanted(portion.stop, foreseeing=foreseeing)
                 branches = respelled + self.batches.plan(wanted)
             if branches:
+                self._endless.refuse(self._theta.brought + contexts_of(branches))
                 self._theta.count(asked=contexts_of(respelled))
                 return branches
             if not self._theta.goes_on(portion):

@@ -1,0 +1,91 @@
+"""The limit of the exact preset: text with more token strings than can be evaluated."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+import charwise
+from charwise import CharLM, Effort
+from charwise.errors import EmptyBeamError, EngineError, SearchLimitError
+from charwise.known_text import endless
+from charwise.tables.chunks import Measure, score_chunk
+from charwise.tables.rows import BadRow, Place, Stimulus
+from models import table
+
+LONG = "import numpy as np\nfrom collections import OrderedDict\n"
+
+
+@pytest.mark.parametrize("ask", ["score", "next", "next_chars", "complete", "prefix_logprob"])
+def test_the_exact_preset_refuses_long_text_and_says_what_to_do(ask: str):
+    lm = charwise.load(preset="exact")
+    with pytest.raises(SearchLimitError, match=r"all token strings of .* preset='accurate'"):
+        getattr(lm, ask)(LONG)
+    assert getattr(lm, ask)("import") is not None
+
+
+def test_a_row_that_is_too_long_for_it_does_not_end_a_table():
+    rows = [Stimulus(Place("a.csv", n), text) for n, text in enumerate([b"import", LONG.encode()])]
+    good, bad = score_chunk(charwise.load(), rows, Measure(preset="exact"))
+    assert isinstance(good, list)
+    assert isinstance(bad, BadRow)
+    assert "all token strings" in bad.reason
+
+
+def test_what_a_model_rules_out_does_not_count():
+    # After "a" nothing spells b: of 2^200 token strings one is possible.
+    rows = {(3,): [0.2, 0.1, 0.6, 0.1], (0,): [0.9, 0, 0, 0.1], (1,): [0.2, 0.1, 0.6, 0.1]}
+    model = table([b"a", b"b", b"ab"], rows | {(2,): [0.2, 0.1, 0.6, 0.1]}, order=2)
+    lm = CharLM(model.lm, preset="exact")
+    assert lm.score("ab" * 200, end=True).logprobs.sum() == pytest.approx(200 * math.log(0.6))
+
+
+def test_a_bound_on_rounds_is_limit_enough():
+    lm = charwise.load()
+    few = lm.score(LONG, preset=Effort(0.0, 1.0, lookahead=0, rounds=2))
+    assert few.logprobs.sum() < lm.score(LONG).logprobs.sum()
+
+
+def test_a_state_is_as_before_when_what_was_typed_is_refused(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(endless, "_MOST", 500)
+    state = charwise.load().state("import", preset="exact")
+    probs = state.next().probs
+    tree = state.shared.evaluated.tree
+    held = tree.size
+    with pytest.raises(SearchLimitError):
+        state + LONG
+    for node in range(held, tree.size):
+        with pytest.raises(EngineError, match="dropped"):
+            tree.logprobs([node])
+    assert (state.next().probs == probs).all()
+    assert (state + " ").next().probs == pytest.approx(
+        charwise.load().next("import ", preset="exact").probs, abs=1e-6
+    )
+
+
+def test_choices_that_are_refused_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(endless, "_MOST", 3000)
+    state = charwise.load().state("for i in ra", preset="exact")
+    held = state.shared.evaluated.nbytes
+    with pytest.raises(SearchLimitError):
+        state.choose(["nge(", "ndom.choice(everything_that_there_is)"])
+    assert state.shared.evaluated.nbytes == held
+    assert state.choose(["nge(", "ndom."]).top(1)[0][0] == "nge("
+
+
+@pytest.mark.parametrize(("most", "found"), [(100, True), (0, False)])
+def test_nobody_is_told_of_an_effort_that_they_did_not_ask_for(
+    monkeypatch: pytest.MonkeyPatch, most: int, found: bool
+):
+    monkeypatch.setattr(endless, "_MOST", most)
+    # Only what is too light for any θ goes on with c: all token strings are tried at last.
+    rows = {(4,): [1e-14, 0, 0, 1 - 1e-14, 0], (0,): [0, 1, 0, 0, 0], (1,): [0, 0, 1, 0, 0]}
+    rows |= {(2,): [0, 0, 0, 0, 1], (3,): [0, 0, 0, 0, 1]}
+    model = table([b"a", b"b", b"c", b"ab"], rows, order=2)
+    lm = CharLM(model.lm, preset=Effort(0.4, 0.1))
+    if found:
+        assert lm.state("abc").logprob == pytest.approx(math.log(1e-14))
+        return
+    with pytest.raises(EmptyBeamError, match="left out"):
+        lm.state("abc")
