@@ -101,7 +101,7 @@ class EmptyBeamError(CharwiseError, RuntimeError):
 
 
 class SearchLimitError(CharwiseError, RuntimeError):
-    """A search that visited as many contexts as it may, and is not done.
+    """A search that visited as many contexts as it may, and is not done; or is sure to need more.
 
     `found` has what was settled until then.
     """

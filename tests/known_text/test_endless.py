@@ -41,6 +41,28 @@ def test_what_a_model_rules_out_does_not_count():
     assert lm.score("ab" * 200, end=True).logprobs.sum() == pytest.approx(200 * math.log(0.6))
 
 
+def test_text_of_any_length_is_refused():
+    lm = charwise.load()
+    for text in (LONG * 30, "a" * 4000):
+        with pytest.raises(SearchLimitError, match="all token strings of the"):
+            lm.score(text, preset="exact")
+
+
+def test_texts_that_are_scored_together_are_refused_as_each_is(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(endless, "_KEPT", 1)
+    lm = charwise.load()
+    both = lm.scores(["import", "if x"], preset="exact")
+    assert (both[0].logprobs == lm.score("import", preset="exact").logprobs).all()
+
+
+def test_a_text_whose_portions_have_few_contexts_each():
+    """A hundred and fifteen thousand in all, of which a portion has a part."""
+    model = table([b"a", b"b", b"ab"], {(): [0.3, 0.3, 0.3, 0.1]})
+    lm = CharLM(model.lm, preset="exact")
+    text = "ab" * 4 + "b" * 150
+    assert len(text) == lm.score(text).logprobs.size
+
+
 def test_a_bound_on_rounds_is_limit_enough():
     lm = charwise.load()
     few = lm.score(LONG, preset=Effort(0.0, 1.0, lookahead=0, rounds=2))

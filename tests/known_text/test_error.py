@@ -93,6 +93,23 @@ def test_letters_with_a_space_between_them(text: str, true: float, preset: str):
     assert abs(charwise.load().score(text, preset=preset).logprobs.sum() - true) < 4
 
 
+@pytest.mark.parametrize("preset", ["default", "accurate"])
+@pytest.mark.parametrize(
+    ("text", "true"),
+    [
+        ("   \n" * 12, -35.68),
+        ((" " * 7 + "\n") * 15, -37.38),
+        (" " * 10 + "\n\n   \n" * 8, -48.28),
+    ],
+)
+def test_lines_of_blanks(text: str, true: float, preset: str):
+    """`··|·` from the second line on, `··|·|····`: a beam of width 64 finds so much."""
+    score = charwise.load().score(text, preset=preset)
+    off = abs(true - score.logprobs.sum())
+    assert off < max(1.0, 3 * score.error.sum())
+    assert off < 10
+
+
 def test_the_next_byte_after_what_repeats():
     lm = charwise.load()
     nxt = lm.next("ValueEr" * 4)

@@ -254,6 +254,40 @@ def test_a_split_that_loses_much_at_first_may_gain_it_back():
     assert score.logprobs.sum() == pytest.approx(fine.logprobs.sum(), abs=3.0)
 
 
+def spaced(text: bytes, most: int = 10**6) -> tuple[Repeats, Rounds]:
+    """What tries the other splits of letters and blanks; the model likes `·|··`."""
+    tokens = [b"a", b" ", b"  ", b"   "]
+    rows = {(token,): [0.3, 0.05, 0.05, 0.5, 0.1] for token in range(5)}
+    rows[1,] = [0.01, 0.01, 0.96, 0.01, 0.01]
+    model = table(tokens, rows, order=2)
+    known, canonical = KnownText.of(text, model.index), model.vocabulary.encode(text)
+    rounds = Rounds(model.evaluated(), 0, known, canonical, Effort(0.05, 0.1))
+    evaluate([(rounds, rounds.wants())])
+    rounds.lattice.sum(len(text) + 1)
+    found = respellings(text, canonical, model.index)
+    return Repeats(found, list(canonical), model.index, 0, len(text), most, room), rounds
+
+
+def test_patterns_of_runs_are_found_beside_tokens_of_one_size():
+    repeats, _ = spaced(b"   a" * 4)
+    ways = {one.places[0].tokens: one.waits for one in repeats._found}
+    assert ways == {(1, 1, 1): False, (2, 1): False, (1, 2): True}
+    seldom, _ = spaced(b"   a   a")
+    assert {one.waits for one in seldom._found} == {False, True}
+
+
+@pytest.mark.parametrize(("times", "followed"), [(3, False), (4, True)])
+def test_a_pattern_is_tried_where_it_is_another_at_four_places(times: int, followed: bool):
+    """And when all others have come to their end."""
+    repeats, rounds = spaced(b"   a" * times)
+    calls = tried(rounds, repeats)
+    asked = [[list(branch.tokens[:2]) for branch in call] for call in calls]
+    assert [1, 1] in asked[0] or [1, 1] in asked[1]
+    begun = [n for n, call in enumerate(asked) if [1] in call]  # and, after that, `··|a`
+    assert bool(begun) == any([2, 0] in call for call in asked) == followed
+    assert not begun or begun[0] > max(n for n, call in enumerate(asked) if [1, 1] in call)
+
+
 def test_nothing_is_tried_beyond_what_has_no_mass():
     """After `b` comes no `-`: the base path has no log-probability from there on."""
     sure = [0.3, 0.2, 0.3, 0.1, 0.1]

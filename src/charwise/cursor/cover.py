@@ -102,11 +102,12 @@ def covers_in_rounds(
     before = shared.evaluated.tree.size
     if effort.tolerance is not None and not (shared.given or shared.summed):
         effort = effort._replace(theta=effort.theta / _WHOLE, first=effort.first / _WHOLE)
-    again = False
+    finer = False
     while True:
         with shared.lock:
-            if shared.summed and again:  # what the sum before needed is dropped
+            if shared.summed and finer:  # what the sum before needed is dropped
                 shared.restart()
+            size = shared.evaluated.tree.size
             steps = Steps(shared.evaluated, known)
             rounds = Rounds(
                 shared.evaluated,
@@ -123,10 +124,10 @@ def covers_in_rounds(
             try:
                 lattice = rounds.run()
             except SearchLimitError as refused:
-                shared.drop(range(before, shared.evaluated.tree.size))
-                # Nobody asked for all of them where a coarser sum came first.
-                raise (impossible(whole, 1.0) if again else refused) from None
-            again = True
+                shared.drop(range(size, shared.evaluated.tree.size))
+                # Nobody asked for all of them where a coarser sum came first, and found nothing.
+                raise (impossible(whole, 1.0) if finer else refused) from None
+            finer = True
             found = bool(np.isfinite(lattice.log_prefix[-1]))
             cover = _cover_of(lattice, known, shared, effort) if found else None
             if cover is not None and shared.summed:

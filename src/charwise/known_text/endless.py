@@ -16,13 +16,16 @@ from charwise.known_text.lattice import Lattice
 #: a bit for each pair. Where their log-probabilities are kept, these may take so many bytes.
 _MOST, _KEPT = 100_000, 2**30
 
+#: As many rounds as this are enough for more contexts than that.
+_ROUNDS = 100
+
 
 class Endless:
     """Refuses a sum over more token strings than can be evaluated.
 
     Args:
         lattice: what is summed.
-        effort: with which effort; without θ = 0, or with few rounds, nothing is refused.
+        effort: with which effort; without θ = 0 nothing is refused.
         through: whether contexts that spell the whole text are evaluated, too.
         kept: whether the log-probabilities of all contexts are kept.
 
@@ -38,21 +41,27 @@ class Endless:
     def __init__(self, lattice: Lattice, effort: Effort, *, through: bool, kept: bool) -> None:
         self._lattice = lattice
         size = len(lattice.known.text)
+        self._last = size if through else size - 1
         self._most, self._calls = 10**12, 0
-        self._bounded = effort.theta == 0 and effort.rounds >= size
-        if self._bounded:
+        if effort.theta == 0:
             row = 4 * lattice.known.index.vocabulary.width
             self._most = min(_MOST, _KEPT // row) if kept else _MOST
-        self._last = size if through else size - 1
+        # Few rounds may end before there are so many.
+        self._foresees = effort.theta == 0 and effort.rounds >= min(size, _ROUNDS)
 
-    def refuse(self, brought: int) -> None:
-        """Before a call: refuse it if the portion would then have too many contexts, or is sure to.
+    def refuse(self, brought: int, stop: int) -> None:
+        """Before a call: refuse it if a portion would then have too many contexts, or is sure to.
+
+        Args:
+            brought: contexts that the portion would then have.
+            stop: where in the text it ends.
 
         Raises:
             SearchLimitError: how many there may be, and what to do.
         """
         self._calls += 1
-        if brought > self._most or (self._bounded and self._calls == 2 and self._sure()):
+        sure = self._foresees and self._calls == 2 and self._sure(stop)
+        if brought > self._most or sure:
             text = self._lattice.known.text
             raise SearchLimitError(
                 f"all token strings of the {len(text)} bytes {shorter(repr(text), 20)} are more "
@@ -61,7 +70,7 @@ class Endless:
                 "text."
             )
 
-    def _sure(self) -> bool:
+    def _sure(self, stop: int) -> bool:
         """Whether the vocabulary alone tells: where nothing seen so far is impossible.
 
         That is asked once the canonical contexts are evaluated, and those that leave them. A model
@@ -70,5 +79,5 @@ class Endless:
         known, vertices = self._lattice.known, self._lattice.vertices
         _, spelling, _ = known.edges(np.array([vertex.position for vertex in vertices]))
         possible = sum(len(vertex.edges) + len(vertex.followed) for vertex in vertices)
-        before_last = known.window(0, max(0, self._last))
-        return possible == len(spelling) and before_last.contexts(self._most) > self._most
+        first = known.window(0, max(0, min(stop, self._last)))
+        return possible == len(spelling) and first.contexts(self._most) > self._most

@@ -7,9 +7,11 @@ evaluated once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Sequence
 
 from charwise.coverings.rows import EvaluatedRows
+from charwise.errors import SearchLimitError
 from charwise.known_text.calls import PORTION, run_together
 from charwise.known_text.effort import Effort
 from charwise.known_text.ranges import KnownText
@@ -56,12 +58,15 @@ def score_texts(
     scores: dict[int, Score] = {}
     sizes = [len(text.whole) for text in texts]
     for pack in packs(engine, index, texts, end=end):
-        if len(pack) == 1:
-            [(number, _)] = pack.items()
+        alone: Iterable[int] = pack
+        if len(pack) > 1:
+            # What is too much for one tree may not be for one of its own.
+            with contextlib.suppress(SearchLimitError):
+                scores |= _score_pack(engine, index, texts, pack, effort, end=end, entropy=entropy)
+                alone = ()
+        for number in alone:
             text = texts[number]
             scores[number] = score_text(engine, index, text, effort, end=end, entropy=entropy)
-        else:
-            scores |= _score_pack(engine, index, texts, pack, effort, end=end, entropy=entropy)
         if progress is not None:
             progress(sum(sizes[number] for number in scores), sum(sizes))
     return [scores[number] for number in range(len(texts))]

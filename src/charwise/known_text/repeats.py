@@ -16,7 +16,8 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
-from charwise.known_text.respellings import OFTEN, Place, Respelling
+from charwise.known_text.respellings import Place, Respelling
+from charwise.known_text.runs import OFTEN
 from charwise.known_text.trial import Trial
 from charwise.known_text.vertex import Branch, Vertex
 from charwise.tokens.index import SortedVocabulary
@@ -31,6 +32,12 @@ _LATE = 9
 #: Where a respelling proved better, others that were not tried may, too: what was lent errs by
 #: so much more.
 RESPELLED = 2.0
+
+#: A respelling whose first place costs so much, in nats, is tried from the second on, too.
+_COSTLY = 2.0
+
+#: By so much, in nats, a respelling that waits for others must be better than these.
+_BETTER = 4.0
 
 #: Share of the surprisal of what repeats often that a split may save which was not followed to its
 #: end, for want of room, with this gain or more.
@@ -78,6 +85,8 @@ class Repeats:
         self._found = [one for one in found if len(self._inside(one.places)) > 1]
         self._trials: list[Trial] | None = None
         self._best: Trial | None = None
+        self._shortened: Trial | None = None  # the best that was tried from its second place on
+        self._waiting: list[Trial] = []
         self._sweeps, self._late = _SWEEPS, False
         self.untried: list[Respelling] = []
         self._left = most
@@ -102,31 +111,66 @@ class Repeats:
         while not self.done:
             if self._trials is None:
                 self._walk(root)
-                self._trials, self._best, self._left = self._begin(), None, self._most
+                trials, self._best, self._left = self._begin(), None, self._most
+                self._trials = [trial for trial in trials if not trial.respelling.waits]
+                self._waiting = [trial for trial in trials if trial.respelling.waits]
                 self.untried = self.untried if self._late else []
-            for trial in self._trials:
-                self._weigh(trial)
-            self._trials.sort(key=lambda trial: trial.gain, reverse=True)
-            asked = [(trial, more) for trial in self._trials if (more := self._more(trial))]
-            self._trials = [trial for trial, _ in asked]
-            if asked:
-                return [branch for _, branch in asked]
+            if asked := self._asked(self._trials):
+                return asked
+            if self._waiting:
+                self._trials, self._waiting = self._waiting, []
+                continue
+            if later := self._from_second_place():
+                return [later]
             self._sweeps, self._trials = self._sweeps - 1, None
             self.done = not self._sweeps or (self._best is None and self._late)
             # One may be better that begins after the usual tokens were seen once.
             self._late = self._best is None
-            if self._best and (rest := self._adopt(self._best)):
+            best, self._best = self._best, None
+            if best and (rest := self._adopt(best)):
                 return [rest]
         return []
 
+    def _asked(self, trials: list[Trial]) -> list[Branch]:
+        """What trials need evaluated next, the best first; those that need nothing have ended."""
+        for trial in trials:
+            self._weigh(trial)
+        trials.sort(key=lambda trial: trial.gain, reverse=True)
+        asked = [(trial, more) for trial in trials if (more := self._more(trial))]
+        self._trials = [trial for trial, _ in asked]
+        return [branch for _, branch in asked]
+
     def end(self) -> None:
-        """Try no more: what has not come to its end is doubted."""
+        """Try no more: the best is the base, and what has not come to its end is doubted."""
         for trial in self._trials or []:
             self._doubt(trial)
+        if self._best:
+            self._adopt(self._best)
         self.done = True
 
+    def _from_second_place(self) -> Branch | None:
+        """The best respelling once more, from its second place on, if the first cost it much.
+
+        Where a text begins, or a word comes first, other tokens may cost more than later.
+        """
+        if self._best is None or self._best is self._shortened:
+            return None
+        self._shortened = best = self._best
+        first, places = best.places[0], best.places[1:]
+        vertex, log_p = self._base[first.start]
+        for token in first.tokens:
+            log_p += _log(vertex.mass(token))
+            vertex = vertex.children[token]
+        if log_p > self._base[first.stop][1] - _COSTLY or len(places) < 2:
+            return None
+        vertex, _ = self._base[places[0].start]
+        later = Trial(best.respelling, places, self._spent(places), vertex, reached=len(places))
+        later.gain = -math.inf  # not known yet, and in no doubt: it is better as it was
+        self._trials = [later]
+        return self._ask(later, self._respelled(places))
+
     def _doubt(self, trial: Trial) -> None:
-        if len(trial.places) >= OFTEN and trial.gain > _DOUBTED:
+        if not trial.respelling.waits and len(trial.places) >= OFTEN and trial.gain > _DOUBTED:
             self.untried.append(trial.respelling._replace(places=trial.places))
 
     def doubts(self, start: int, log_prefix: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -155,7 +199,7 @@ class Repeats:
         trials, kept = list[Trial](), list[Respelling]()
         for one in self._found:
             often, places = self._places(one)
-            if len(places) < 2:
+            if len(places) < (OFTEN if one.waits else 2):
                 continue
             vertex, share = self._first(places[0])
             trial = Trial(one, places, self._spent(places), vertex, gain=share)
@@ -213,7 +257,9 @@ class Repeats:
                 return self._ask(trial, spelled)
             self._weigh(trial)
         if done == len(places):
-            if trial.gain > (self._best.gain if self._best else 0.0):
+            best = self._best
+            late = trial.respelling.waits and not (best and best.respelling.waits)
+            if trial.gain > (best.gain if best else 0.0) + _BETTER * late:
                 self._best = trial
             return None
         if not trial.hopeful:

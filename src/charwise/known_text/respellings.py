@@ -19,20 +19,13 @@ from itertools import combinations, pairwise
 from typing import NamedTuple
 
 from charwise.errors import TokenizationError
+from charwise.known_text.runs import OFTEN, RUN, Span, add, patterned, runs, tiled
 from charwise.tokens.index import SortedVocabulary
 
-#: Longest stretch, from which on a run is a long one, and shortest word that is found at the
-#: beginning of another, in bytes.
+#: Longest stretch, and shortest word that is found at the beginning of another, in bytes.
 _LONGEST, _STEM = 24, 3
 
-#: What occurs so many times is split in many ways, not only in those that are near the canonical.
-OFTEN = 4
-
-#: Runs of one byte are spelled in tokens of so many, long ones in these too.
-_UNITS, _LONG_UNITS = (1, 2, 3, 4, 8), (16, 32)
-
 _WORD = re.compile(rb"[0-9A-Za-z\x80-\xff]+")
-_RUN = re.compile(rb"([^0-9A-Za-z\x80-\xff])\1+|([0-9A-Za-z\x80-\xff])\2{7,}", re.DOTALL)
 
 
 class Place(NamedTuple):
@@ -50,25 +43,18 @@ class Place(NamedTuple):
 class Respelling(NamedTuple):
     """Tokens for each occurrence of a stretch, from left to right: not all are the canonical ones.
 
+    Attributes:
+        stretch: what is split otherwise.
+        places: where, and how.
+        waits: whether it is tried where all others left room for it.
+
     >>> Respelling(b"ab", (Place(0, 2, (1, 2)), Place(3, 5, (1, 2)))).places[1].start
     3
     """
 
     stretch: bytes
     places: tuple[Place, ...]
-
-
-class Span(NamedTuple):
-    """Where a stretch occurs, in bytes, and the canonical tokens [first, last) that hold it.
-
-    >>> Span(start=1, stop=4, first=0, last=2).last
-    2
-    """
-
-    start: int
-    stop: int
-    first: int
-    last: int
+    waits: bool = False
 
 
 def respellings(text: bytes, canonical: Sequence[int], index: SortedVocabulary) -> list[Respelling]:
@@ -91,16 +77,16 @@ def respellings(text: bytes, canonical: Sequence[int], index: SortedVocabulary) 
         )
         others = [*splits, *_other_cuts(stretch, list(splits), index)]
         if len(spans) >= OFTEN:
-            inner = range(1, len(stretch))
-            most = len(inner) if len(inner) < 6 else 2
-            others += [cuts for k in range(most + 1) for cuts in combinations(inner, k)]
-            others.append(tuple(inner))
+            others += _all_cuts(len(stretch))
         ways += [(stretch, [(span, cuts) for span in spans]) for cuts in dict.fromkeys(others)]
     for byte, size, spans in runs(text, starts):
-        tiled = [(span, tuple(range(size, span.stop - span.start, size))) for span in spans]
-        ways.append((byte * size, tiled))
-    found = {}
-    for stretch, way in ways:
+        ways.append((byte * size, [(span, tiled((), size, span)) for span in spans]))
+    usual = len(ways)
+    for run, size, spans in patterned(text, starts):
+        for cuts in dict.fromkeys(_all_cuts(size)):
+            ways.append((run, [(span, tiled(cuts, size, span)) for span in spans]))
+    found: dict[tuple[Place, ...], Respelling] = {}
+    for number, (stretch, way) in enumerate(ways):
         places, differs = list[Place](), False
         for span, cuts in way:
             begin, end = starts[span.first], starts[span.last]
@@ -109,7 +95,8 @@ def respellings(text: bytes, canonical: Sequence[int], index: SortedVocabulary) 
                 places.append(Place(begin, end, tokens))
                 differs |= tokens != tuple(canonical[span.first : span.last])
         if differs and len(places) > 1:
-            found[tuple(places)] = Respelling(stretch, tuple(places))
+            one = Respelling(stretch, tuple(places), waits=number >= usual)
+            found.setdefault(one.places, one)
     return list(found.values())
 
 
@@ -135,62 +122,21 @@ def occurrences(text: bytes, starts: Sequence[int]) -> dict[bytes, list[Span]]:
         parts += pairwise([start, *inside, stop]) if inside else []
     for start, stop in pairwise(starts):
         token = text[start:stop]
-        if not _RUN.fullmatch(token):
+        if not RUN.fullmatch(token):
             parts += [(start, stop), (stop - len(token.removeprefix(b" ")), stop)]
     found: dict[bytes, list[Span]] = {}
     for start, stop in sorted(set(parts)):
         if 1 < stop - start <= _LONGEST:
-            _add(found.setdefault(text[start:stop], []), start, stop, starts)
+            add(found.setdefault(text[start:stop], []), start, stop, starts)
     return {stretch: spans for stretch, spans in found.items() if len(spans) > 1}
 
 
-def runs(text: bytes, starts: Sequence[int]) -> Iterator[tuple[bytes, int, list[Span]]]:
-    """Where a byte stands twice or more in a row, a letter or digit eight times, twice or more.
-
-    A long run is taken apart where its tokens end, into spans that a size divides, all but the
-    last.
-
-    Returns:
-        For each byte and size of tokens: the spans to be spelled in tokens of that size.
-
-    >>> next(runs(b"  a   b", [0, 2, 3, 6, 7]))[2]
-    [Span(start=0, stop=2, first=0, last=1), Span(start=3, stop=6, first=2, last=3)]
-    >>> for _, size, spans in runs(b"-" * 36, [0, 12, 24, 36]):
-    ...     print(size, [span.start for span in spans])
-    1 [0, 12, 24]
-    2 [0, 12, 24]
-    3 [0, 12, 24]
-    4 [0, 12, 24]
-    8 [0, 24]
-    """
-    found: dict[bytes, list[Span]] = {}
-    for run in _RUN.finditer(text):
-        _add(found.setdefault(run[0][:1], []), run.start(), run.end(), starts)
-    for byte, spans in found.items():
-        long = any(span.stop - span.start > _LONGEST for span in spans)
-        for size in (*_UNITS, *_LONG_UNITS) if long else _UNITS:
-            parts = [part for span in spans for part in _parts(span, size, starts)]
-            if len(parts) > 1:
-                yield byte, size, parts
-
-
-def _parts(run: Span, size: int, starts: Sequence[int]) -> list[Span]:
-    """A run; if it is long, what is between ends of tokens after a multiple of so many bytes."""
-    if run.stop - run.start <= _LONGEST:
-        return [run]
-    inside = starts[bisect_right(starts, run.start) : bisect_left(starts, run.stop)]
-    cuts = [at for at in inside if (at - run.start) % size == 0]
-    found: list[Span] = []
-    for start, stop in pairwise([run.start, *cuts, run.stop]):
-        _add(found, start, stop, starts)
-    return found
-
-
-def _add(spans: list[Span], start: int, stop: int, starts: Sequence[int]) -> None:
-    """One more occurrence, if its tokens are not those of the one before."""
-    first, last = bisect_right(starts, start) - 1, bisect_left(starts, stop)
-    if not spans or spans[-1].last <= first:
-        spans.append(Span(start, stop, first, last))
+def _all_cuts(size: int) -> list[tuple[int, ...]]:
+    """All ways to split so many bytes, of many those with two cuts or fewer, and into bytes."""
+    inner = range(1, size)
+    most = len(inner) if len(inner) < 6 else 2
+    found = [cuts for k in range(most + 1) for cuts in combinations(inner, k)]
+    return [*found, tuple(inner)]
 
 
 def _other_cuts(
@@ -206,12 +152,12 @@ def _other_cuts(
                 if at == end:
                     continue
                 yield from _joined((*cuts[:n], at), stretch, index)
-                tiled = [*cuts[:n], at]
+                repeated = [*cuts[:n], at]
                 while stretch.startswith(first, at) and at + size < len(stretch):
                     at += size
-                    tiled.append(at)
-                if len(tiled) > n + 1:
-                    yield from _joined(tuple(tiled), stretch, index)
+                    repeated.append(at)
+                if len(repeated) > n + 1:
+                    yield from _joined(tuple(repeated), stretch, index)
 
 
 def _joined(

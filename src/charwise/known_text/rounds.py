@@ -192,7 +192,7 @@ class Rounds:
                 wanted = self.candidates.wanted(portion.stop, foreseeing=foreseeing)
                 branches = respelled + self.batches.plan(wanted)
             if branches:
-                self._endless.refuse(self._theta.brought + contexts_of(branches))
+                self._endless.refuse(self._theta.brought + contexts_of(branches), portion.stop)
                 self._theta.count(asked=contexts_of(respelled))
                 return branches
             if not self._theta.goes_on(portion):

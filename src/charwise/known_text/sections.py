@@ -77,16 +77,20 @@ class Sections:
         if self.repeats is None or self.repeats.done:
             return []
         found = self.repeats.branches(self._lattice.root)
-        if self.repeats.tokens is not self._base.tokens:
-            self._base.respell(self.repeats.tokens)
-        if self.repeats.adopted:
-            self.factor = RESPELLED
+        self._follow(self.repeats)
         return found
+
+    def _follow(self, repeats: Repeats) -> None:
+        if repeats.tokens is not self._base.tokens:
+            self._base.respell(repeats.tokens)
+        if repeats.adopted:
+            self.factor = RESPELLED
 
     def end(self) -> None:
         """Try no more in this section: what it would go on from may be let go of."""
         if self.repeats is not None and not self.repeats.done:
             self.repeats.end()
+            self._follow(self.repeats)
 
     def doubts(self, start: int, log_prefix: NDArray[np.float64]) -> NDArray[np.float64]:
         """`[n - 1]` error to expect at each byte from `start` on for what was not tried, nats.

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from charwise.errors import CharwiseError
+from charwise.errors import CharwiseError, SearchLimitError
 from charwise.serve.stoppable import Stopped
 from charwise.serve.work import QueueFullError
 
@@ -59,6 +59,8 @@ def refusal_of(error: Exception) -> Refused:
     >>> from charwise.errors import SettingError
     >>> refusal_of(SettingError("n is 0.")).status
     400
+    >>> refusal_of(SearchLimitError("too long for an exact sum.")).status
+    400
     """
     if isinstance(error, Refused):
         return error
@@ -68,7 +70,8 @@ def refusal_of(error: Exception) -> Refused:
         return Refused(429, str(error))
     if isinstance(error, Stopped):
         return Refused(503, "this took longer than a request may: ask for less.")
-    if isinstance(error, CharwiseError) and isinstance(error, ValueError):
+    asked = isinstance(error, CharwiseError) and isinstance(error, ValueError)
+    if asked or isinstance(error, SearchLimitError):
         return Refused(400, str(error))
     logger.error("a request failed", exc_info=error)
     return Refused(500, f"the server failed: {type(error).__name__}: {error}")
