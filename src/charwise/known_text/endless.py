@@ -9,7 +9,6 @@ from __future__ import annotations
 import numpy as np
 
 from charwise.errors import SearchLimitError, shorter
-from charwise.known_text.effort import Effort
 from charwise.known_text.lattice import Lattice
 
 #: Contexts that a portion of a text may take with θ = 0: which of them comes from which takes
@@ -21,11 +20,11 @@ _ROUNDS = 100
 
 
 class Endless:
-    """Refuses a sum over more token strings than can be evaluated.
+    """Refuses a sum with θ = 0 over more token strings than can be evaluated.
 
     Args:
         lattice: what is summed.
-        effort: with which effort; without θ = 0 nothing is refused.
+        rounds: most rounds over a portion; few may end before there are so many contexts.
         through: whether contexts that spell the whole text are evaluated, too.
         kept: whether the log-probabilities of all contexts are kept.
 
@@ -38,16 +37,13 @@ class Endless:
     all token strings of the 35 bytes b'from col…deredDict' are mo
     """
 
-    def __init__(self, lattice: Lattice, effort: Effort, *, through: bool, kept: bool) -> None:
+    def __init__(self, lattice: Lattice, rounds: int, *, through: bool, kept: bool) -> None:
         self._lattice = lattice
-        size = len(lattice.known.text)
+        size, row = len(lattice.known.text), 4 * lattice.known.index.vocabulary.width
         self._last = size if through else size - 1
-        self._most, self._calls = 10**12, 0
-        if effort.theta == 0:
-            row = 4 * lattice.known.index.vocabulary.width
-            self._most = min(_MOST, _KEPT // row) if kept else _MOST
-        # Few rounds may end before there are so many.
-        self._foresees = effort.theta == 0 and effort.rounds >= min(size, _ROUNDS)
+        self._most = min(_MOST, _KEPT // row) if kept else _MOST
+        self._foresees = rounds >= min(size, _ROUNDS)
+        self._calls = 0
 
     def refuse(self, brought: int, stop: int) -> None:
         """Before a call: refuse it if a portion would then have too many contexts, or is sure to.

@@ -258,8 +258,8 @@ class Repeats:
             self._weigh(trial)
         if done == len(places):
             best = self._best
-            late = trial.respelling.waits and not (best and best.respelling.waits)
-            if trial.gain > (best.gain if best else 0.0) + _BETTER * late:
+            first_to_wait = trial.respelling.waits and not (best and best.respelling.waits)
+            if trial.gain > (best.gain if best else 0.0) + _BETTER * first_to_wait:
                 self._best = trial
             return None
         if not trial.hopeful:

@@ -123,7 +123,10 @@ class Rounds:
         self._theta = FallingTheta(
             self.lattice, self._sections, effort, watch, at_cursor=at_cursor, score=score
         )
-        self._endless = Endless(self.lattice, effort, through=through, kept=not self._lets_go)
+        self._endless: Endless | None = None
+        if effort.theta == 0:
+            kept = not self._lets_go
+            self._endless = Endless(self.lattice, effort.rounds, through=through, kept=kept)
         self.calls = evaluated.tree.calls
         # The portion that is worked on, how many canonical tokens it has, and the next one.
         self._portion: Portion | None = None
@@ -192,7 +195,8 @@ class Rounds:
                 wanted = self.candidates.wanted(portion.stop, foreseeing=foreseeing)
                 branches = respelled + self.batches.plan(wanted)
             if branches:
-                self._endless.refuse(self._theta.brought + contexts_of(branches), portion.stop)
+                if self._endless is not None:
+                    self._endless.refuse(self._theta.brought + contexts_of(branches), portion.stop)
                 self._theta.count(asked=contexts_of(respelled))
                 return branches
             if not self._theta.goes_on(portion):
