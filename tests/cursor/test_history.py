@@ -16,7 +16,7 @@ import charwise.known_text.rounds
 from charwise import CharLM, Vocabulary
 from charwise.coverings.reference import next_character_probability, prefix_probability
 from charwise.engines.ngram import NgramLM
-from charwise.errors import SettingError
+from charwise.errors import SettingError, ZeroProbabilityError
 from models import CLOSE, Case, cases, close_logs, examples, log_of, table
 from near import approx
 
@@ -192,3 +192,18 @@ def test_no_offset_in_the_text(offset: object):
 def test_a_short_text_is_summed_as_a_whole_anyway():
     lm = charwise.load()
     assert lm.next("import nump", exact_from=11).probs == approx(lm.next("import nump").probs)
+
+
+def test_a_prompt_whose_canonical_beginning_is_impossible_is_summed():
+    """After "ab" the model always ends, so all but the last is spelled in two tokens."""
+    row = [0.4, 0.4, 0.1, 0.1]
+    rows = {(3,): row, (0,): row, (1,): row, (2,): [0, 0, 0, 1]}
+    lm = CharLM(table([b"a", b"b", b"ab"], rows, order=2).lm)
+    state = lm.state("ab" * 40)
+    assert state.exact_from == 0
+    # The last two bytes are "ab" with a share of 0.1 against 0.4².
+    ends = (0.1 + 0.4**2 * 0.1) / (0.1 + 0.4**2)
+    assert state.next().probs[256] == approx(ends)
+    assert (state + "ab").logprob == approx(state.logprob + 2 * np.log(0.4))
+    with pytest.raises(ZeroProbabilityError):
+        lm.state("ab" * 40 + "c")

@@ -14,10 +14,10 @@ from charwise.coverings.rows import EvaluatedRows
 from charwise.engines.ngram import NgramLM
 from charwise.known_text.calls import evaluate
 from charwise.known_text.ranges import KnownText
-from charwise.known_text.repeats import Repeats, contexts_of
+from charwise.known_text.repeats import Repeats
 from charwise.known_text.respellings import occurrences, respellings
 from charwise.known_text.rounds import Rounds
-from charwise.known_text.vertex import Branch
+from charwise.known_text.vertex import Branch, contexts_of
 from conftest import Data
 from models import Model, table
 

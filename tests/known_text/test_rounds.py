@@ -266,6 +266,15 @@ def test_the_size_of_calls_changes_no_number(case: Case, contexts: int):
     assert cut.calls >= (whole.contexts - 1) / contexts
 
 
+@pytest.mark.parametrize("most", [1, 5, 20])
+def test_what_branches_share_takes_room_in_a_call_once(monkeypatch: pytest.MonkeyPatch, most: int):
+    lm = charwise.load()
+    monkeypatch.setattr(charwise.known_text.calls, "_LOGITS", 4 * lm.vocabulary.width * most)
+    score = lm.score("import", end=True)
+    # The call of the root takes that of the one canonical token, too.
+    assert score.calls == 1 + -(-(score.contexts - 2) // most)
+
+
 @given(cases())
 @examples(100)
 def test_a_text_of_few_contexts_takes_one_call(case: Case):
@@ -324,3 +333,16 @@ def test_bootstrap():
     assert bootstrap(np.arange(100.0)) == mean
     with pytest.raises(SettingError, match="nothing"):
         bootstrap(np.array([]))
+
+
+@pytest.mark.parametrize("pairs", [40, 200])
+@pytest.mark.parametrize("preset", ["fast", "default", "accurate"])
+def test_a_long_text_whose_canonical_tokens_are_impossible(preset: str, pairs: int):
+    """After "ab" the model always ends, so all but the last is spelled in two tokens."""
+    row = [0.4, 0.4, 0.1, 0.1]
+    rows = {(3,): row, (0,): row, (1,): row, (2,): [0, 0, 0, 1]}
+    lm = CharLM(table([b"a", b"b", b"ab"], rows, order=2).lm, preset=preset)
+    true = (2 * pairs - 2) * np.log(0.4) + np.log(0.4**2 + 0.1)
+    score = lm.score("ab" * pairs)
+    assert score.logprobs.sum() == pytest.approx(true, rel=1e-9)
+    assert score.error.sum() < 1e-6

@@ -30,7 +30,7 @@ from charwise.cursor.limit import Cancel, Limit
 from charwise.cursor.next_chars import next_chars
 from charwise.cursor.sampling import Sampling
 from charwise.cursor.shared_tree import EXACT_TOKENS, WHOLE_TOKENS, History, SharedTree, prefill
-from charwise.errors import SettingError, shown
+from charwise.errors import SettingError, ZeroProbabilityError, shown
 from charwise.known_text.effort import PRESETS, Effort, at_cursor
 from charwise.known_text.rounds import few
 from charwise.token_lm import TokenLM
@@ -439,7 +439,13 @@ def begin(
     """
     shared, rest = prefill(engine, index, opening, whole, history)
     spent = history.effort if history is not None and shared.summed else at_cursor(effort)
-    cover = next(covers_in_rounds(shared, whole, rest, spent))
+    try:
+        cover = next(covers_in_rounds(shared, whole, rest, spent))
+    except ZeroProbabilityError:
+        # What is before may have other tokens than the canonical ones, which are impossible.
+        if history is not None or not shared.given:
+            raise
+        return begin(engine, index, opening, whole, effort, History(0, effort))
     return State(shared, whole, cover, effort)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from charwise.coverings.rows import EvaluatedRows
-from charwise.known_text.vertex import Branch
+from charwise.known_text.vertex import Branch, NewContexts
 from charwise.tokens.index import SortedVocabulary
 
 #: Most canonical tokens that are worked on at a time: with more, attention to all of them costs
@@ -71,16 +71,18 @@ def evaluate(wanted: Sequence[tuple[Work, Sequence[Branch]]]) -> None:
     todo = deque((rounds, branch) for rounds, branches in wanted for branch in branches)
     done = 0  # contexts of the first branch that earlier calls evaluated
     while todo:
-        call, room = list[tuple[Work, Branch]](), _batch(todo[0][0].evaluated.index)
-        while todo and room:
+        call, new = list[tuple[Work, Branch]](), NewContexts()
+        most = _batch(todo[0][0].evaluated.index)
+        while todo:
             rounds, branch = todo[0]
             left = branch.after(done)
-            tokens = left.tokens[:room]
-            call.append((rounds, Branch(left.parent, tokens)))
-            room, done = room - len(tokens), done + len(tokens)
-            if done == len(branch.tokens):
-                todo.popleft()
-                done = 0
+            taken = new.take(left, most)
+            call.append((rounds, Branch(left.parent, left.tokens[:taken])))
+            done += taken
+            if done < len(branch.tokens):
+                break
+            todo.popleft()
+            done = 0
         _call(call)
 
 

@@ -151,6 +151,11 @@ class FallingTheta:
         first, stop = max(0, lattice.frozen - 1), min(portion.stop, len(lattice.known.text) + 1)
         part = slice(first, stop)
         after = lattice.log_prefix[part].copy()
+        if not np.isfinite(after[-1]) and self.step_over and not self.spent:
+            # Nothing spells the portion yet: where canonical tokens are impossible, what does is
+            # found a token a round.
+            self._longest += _STEP
+            return True
         errors = byte_errors(self._before, after, lattice.lent[part], lattice.missing[part])
         errors *= self._sections.factor
         if not self.rounds_left:

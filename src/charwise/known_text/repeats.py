@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from charwise.known_text.respellings import Place, Respelling
 from charwise.known_text.runs import OFTEN
 from charwise.known_text.trial import Trial
-from charwise.known_text.vertex import Branch, Vertex
+from charwise.known_text.vertex import Branch, Vertex, contexts_of
 from charwise.tokens.index import SortedVocabulary
 
 #: How often respellings are tried: each time but the first on a base path that was respelled, or
@@ -317,23 +317,6 @@ class Repeats:
         while last > first and self._too_deep(trial.vertex.depth + last - first, self.starts[last]):
             last -= 1
         return Branch(trial.vertex, self.tokens[first:last]) if last > first else None
-
-
-def contexts_of(branches: Sequence[Branch]) -> int:
-    """How many contexts of some branches are not evaluated; branches may share some.
-
-    >>> root = Vertex(node=0, position=0, tail=(), depth=0)
-    >>> contexts_of([Branch(root, [1, 2, 3]), Branch(root, [1, 2, 4])])
-    4
-    """
-    new: dict[tuple[int, int], int] = {}
-    for parent, tokens in branches:
-        vertex: Vertex | None = parent
-        at = -id(parent)
-        for token in tokens:
-            vertex = vertex.children.get(token) if vertex else None
-            at = -id(vertex) if vertex else new.setdefault((at, token), len(new))
-    return len(new)
 
 
 def _log(mass: float) -> float:

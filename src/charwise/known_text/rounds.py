@@ -24,9 +24,8 @@ from charwise.known_text.falling_theta import FallingTheta
 from charwise.known_text.lattice import Lattice
 from charwise.known_text.new_vertices import NewVertices
 from charwise.known_text.ranges import KnownText
-from charwise.known_text.repeats import contexts_of
 from charwise.known_text.sections import Sections
-from charwise.known_text.vertex import Branch
+from charwise.known_text.vertex import Branch, contexts_of
 from charwise.tokens.index import SortedVocabulary
 
 #: Fewest canonical tokens that are worked on at a time, and the contexts to aim for.

@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 
 from charwise.known_text.effort import Tail, agreement
 
+#: More contexts than there are.
+_ANY = 10**12
+
 #: (token, position where it ends, p_Δ(token | context)).
 Edge = tuple[int, int, float]
 
@@ -104,6 +107,56 @@ class Branch(NamedTuple):
         for token in self.tokens[:done]:
             parent = parent.children[token]
         return Branch(parent, self.tokens[done:])
+
+
+class NewContexts:
+    """Contexts of branches that are not evaluated, each counted once: branches may share some.
+
+    Of several texts, too, if these are over one tree.
+
+    >>> root, new = Vertex(node=0, position=0, tail=(), depth=0), NewContexts()
+    >>> new.take(Branch(root, [1, 2, 3]), most=3), new.take(Branch(root, [1, 2, 4, 5]), most=4)
+    (3, 3)
+    >>> len(new)  # 1; 1, 2; 1, 2, 3; 1, 2, 4
+    4
+    """
+
+    def __init__(self) -> None:
+        # Who makes them, a node or one of these, and with which token: a number below 0.
+        self._numbers: dict[tuple[int, int], int] = {}
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def take(self, branch: Branch, most: int) -> int:
+        """Count the contexts of a branch, up to so many of all; returns how many tokens that was.
+
+        What is evaluated, or was counted before, takes no room.
+        """
+        vertex: Vertex | None = branch.parent
+        at = branch.parent.node
+        for taken, token in enumerate(branch.tokens):
+            vertex = vertex.children.get(token) if vertex else None
+            if vertex is not None:
+                at = vertex.node
+                continue
+            if (at, token) not in self._numbers and len(self._numbers) >= most:
+                return taken
+            at = self._numbers.setdefault((at, token), -1 - len(self._numbers))
+        return len(branch.tokens)
+
+
+def contexts_of(branches: Sequence[Branch]) -> int:
+    """How many contexts of some branches are not evaluated, each counted once.
+
+    >>> root = Vertex(node=0, position=0, tail=(), depth=0)
+    >>> contexts_of([Branch(root, [1, 2, 3]), Branch(root, [1, 2, 4])])
+    4
+    """
+    new = NewContexts()
+    for branch in branches:
+        new.take(branch, most=_ANY)
+    return len(new)
 
 
 def ends_with(here: Sequence[Vertex], token: int) -> bool:
