@@ -73,6 +73,7 @@ TESTS = {
     "known_text/calls": KNOWN_TEXT,
     "known_text/respellings": [*KNOWN_TEXT, "known_text/test_repeats.py"],
     "known_text/repeats": [*KNOWN_TEXT, "known_text/test_repeats.py", "known_text/test_error.py"],
+    "known_text/walk": ["known_text/test_repeats.py"],
     "known_text/estimate": [*KNOWN_TEXT, "known_text/test_error.py"],
     "known_text/pieces": ["tables/test_teacher.py", "evaluation/test_compare.py"],
     "evaluation/resampling": ["evaluation/test_resampling.py"],

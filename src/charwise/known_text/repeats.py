@@ -11,15 +11,16 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
 
+from charwise.coverings.log_sums import log
 from charwise.known_text.respellings import Place, Respelling
 from charwise.known_text.runs import OFTEN
 from charwise.known_text.trial import Trial
 from charwise.known_text.vertex import Branch, Vertex, contexts_of
+from charwise.known_text.walk import Walk
 from charwise.tokens.index import SortedVocabulary
 
 #: How often respellings are tried: each time but the first on a base path that was respelled, or
@@ -60,8 +61,7 @@ class Repeats:
 
     Attributes:
         index: the vocabulary.
-        tokens: the base path as it is now, which later sections begin with.
-        starts: where each of these tokens begins, and the last ends.
+        base: the base path as it is now, which later sections begin with.
         untried: respellings of what repeats often that there was no room for, as of the last time
             that they were tried, and of the time before if that was late.
         adopted: whether a respelling became the base.
@@ -78,7 +78,7 @@ class Repeats:
         most: int,
         too_deep: Callable[[int, int], bool],
     ) -> None:
-        self.index = index
+        self.index, self.base = index, Walk(tokens, index)
         self._most = most
         self._too_deep = too_deep
         self._start, self._stop = begin, stop
@@ -92,16 +92,9 @@ class Repeats:
         self._left = most
         self.adopted = False
         self.done = not self._found
-        self._set_base(tokens)
 
     def _inside(self, places: Sequence[Place]) -> tuple[Place, ...]:
         return tuple(p for p in places if self._start <= p.start and p.stop <= self._stop)
-
-    def _set_base(self, tokens: list[int]) -> None:
-        self.tokens = tokens
-        self.starts = list(accumulate(map(self.index.length, tokens), initial=0))
-        # Vertices of the base path by position, and log p of its tokens up to there.
-        self._base: dict[int, tuple[Vertex, float]] = {}
 
     def branches(self, root: Vertex) -> list[Branch]:
         """What to evaluate next, nothing when all is done; the root is the context before the text.
@@ -110,7 +103,7 @@ class Repeats:
         """
         while not self.done:
             if self._trials is None:
-                self._walk(root)
+                self.base.follow(root)
                 trials, self._best, self._left = self._begin(), None, self._most
                 self._trials = [trial for trial in trials if not trial.respelling.waits]
                 self._waiting = [trial for trial in trials if trial.respelling.waits]
@@ -157,17 +150,17 @@ class Repeats:
             return None
         self._shortened = best = self._best
         first, places = best.places[0], best.places[1:]
-        vertex, log_p = self._base[first.start]
+        vertex, log_p = self.base.vertex(first.start), 0.0
         for token in first.tokens:
-            log_p += _log(vertex.mass(token))
+            log_p += log(vertex.mass(token))
             vertex = vertex.children[token]
-        if log_p > self._base[first.stop][1] - _COSTLY or len(places) < 2:
+        if log_p > self.base.log_p(first.start, first.stop) - _COSTLY or len(places) < 2:
             return None
-        vertex, _ = self._base[places[0].start]
-        later = Trial(best.respelling, places, self._spent(places), vertex, reached=len(places))
+        vertex, spent = self.base.vertex(places[0].start), self.base.spent(places)
+        later = Trial(best.respelling, places, spent, vertex, reached=len(places))
         later.gain = -math.inf  # not known yet, and in no doubt: it is better as it was
         self._trials = [later]
-        return self._ask(later, self._respelled(places))
+        return self._ask(later, self.base.between(places))
 
     def _doubt(self, trial: Trial) -> None:
         if not trial.respelling.waits and len(trial.places) >= OFTEN and trial.gain > _DOUBTED:
@@ -183,17 +176,6 @@ class Repeats:
         np.subtract(log_prefix[:-1], log_prefix[1:], out=falls, where=doubted)
         return _DOUBT * falls
 
-    def _walk(self, root: Vertex) -> None:
-        """Find the base path, as far as it is evaluated and has any mass."""
-        vertex, log_p = root, 0.0
-        self._base = {0: (root, 0.0)}
-        for token in self.tokens:
-            if token not in vertex.children or not vertex.mass(token):
-                break
-            log_p += _log(vertex.mass(token))
-            vertex = vertex.children[token]
-            self._base[vertex.position] = vertex, log_p
-
     def _begin(self) -> list[Trial]:
         """The respellings whose first token may be made up for."""
         trials, kept = list[Trial](), list[Respelling]()
@@ -201,8 +183,8 @@ class Repeats:
             often, places = self._places(one)
             if len(places) < (OFTEN if one.waits else 2):
                 continue
-            vertex, share = self._first(places[0])
-            trial = Trial(one, places, self._spent(places), vertex, gain=share)
+            vertex, share = self.base.first(places[0])
+            trial = Trial(one, places, self.base.spent(places), vertex, gain=share)
             if trial.hopeful and (often or not self._late):
                 trials.append(trial)
             if trial.hopeful or often or self._late:
@@ -217,35 +199,12 @@ class Repeats:
         alone is an alternative like any other.
         """
         inside = self._inside(one.places)
-        places = [place for place in inside if place.stop in self._base and self._fits(place)]
-        differ = [n for n, place in enumerate(places) if self._now(place) != place.tokens]
+        base = self.base
+        places = [place for place in inside if base.reaches(place.stop) and base.now(place)]
+        differ = [n for n, place in enumerate(places) if base.now(place) != place.tokens]
         often = len(differ) > _LATE
         skipped = int(self._late and often)
         return often, tuple(places[differ[skipped] :] if len(differ) > skipped else ())
-
-    def _spent(self, places: Sequence[Place]) -> Sequence[float]:
-        """For each place what the base path spends at it and all later ones, nats; at last 0."""
-        each = [self._base[place.start][1] - self._base[place.stop][1] for place in places]
-        return list(accumulate(reversed(each), initial=0.0))[::-1]
-
-    def _first(self, place: Place) -> tuple[Vertex, float]:
-        """The context before a place, and the gain of the first token there on the usual one."""
-        vertex, _ = self._base[place.start]
-        usual = self.tokens[bisect_left(self.starts, place.start)]
-        if place.tokens[0] == usual:
-            return vertex, 0.0
-        return vertex, _log(vertex.mass(place.tokens[0])) - _log(vertex.mass(usual))
-
-    def _fits(self, place: Place) -> bool:
-        """Whether a place begins and ends with tokens of the base path."""
-        return self._now(place) is not None
-
-    def _now(self, place: Place) -> tuple[int, ...] | None:
-        """The tokens of the base path at a place, if it begins and ends with them."""
-        first, last = bisect_left(self.starts, place.start), bisect_left(self.starts, place.stop)
-        if last == len(self.starts) or self.starts[first] != place.start:
-            return None
-        return tuple(self.tokens[first:last]) if self.starts[last] == place.stop else None
 
     def _more(self, trial: Trial) -> Branch | None:
         """What a respelling needs evaluated next: all of its first place, two, twice as many."""
@@ -265,9 +224,9 @@ class Repeats:
         if not trial.hopeful:
             return None
         if done:
-            spelled = self._respelled(places[:done])
+            spelled = self.base.between(places[:done])
         trial.reached = min(len(places), max(2, 2 * done))
-        return self._ask(trial, self._respelled(places[: trial.reached])[len(spelled) :])
+        return self._ask(trial, self.base.between(places[: trial.reached])[len(spelled) :])
 
     def _ask(self, trial: Trial, tokens: Sequence[int]) -> Branch | None:
         """Contexts after those of a trial; without room for them it is doubted."""
@@ -286,38 +245,21 @@ class Repeats:
         if trial.reached < 0:
             return
         for token in trial.ahead:
-            trial.log_p += _log(trial.vertex.mass(token))
+            trial.log_p += log(trial.vertex.mass(token))
             trial.vertex = trial.vertex.children[token]
         trial.ahead = ()
         first, last = trial.places[0], trial.places[max(1, trial.reached) - 1]
-        end = 0.0 if trial.reached else _log(trial.vertex.mass(first.tokens[-1]))
-        base = self._base[last.stop][1] - self._base[first.start][1]
-        trial.gain = trial.log_p + end - base
-
-    def _respelled(self, places: Sequence[Place]) -> list[int]:
-        """The base path from the first of some places to the end of the last, respelled there."""
-        out: list[int] = []
-        at = bisect_left(self.starts, places[0].start)
-        for place in places:
-            out += self.tokens[at : bisect_left(self.starts, place.start)]
-            out += place.tokens
-            at = bisect_left(self.starts, place.stop)
-        return out
+        end = 0.0 if trial.reached else log(trial.vertex.mass(first.tokens[-1]))
+        trial.gain = trial.log_p + end - self.base.log_p(first.start, last.stop)
 
     def _adopt(self, trial: Trial) -> Branch | None:
         """Make a respelled path the base, here and in what comes later; returns its rest here."""
         self.adopted = True
-        later = [p for p in trial.respelling.places if p.start >= self._stop and self._fits(p)]
-        places = [*trial.places, *later]
-        first = bisect_left(self.starts, places[0].start)
-        last = bisect_left(self.starts, places[-1].stop)
-        self._set_base([*self.tokens[:first], *self._respelled(places), *self.tokens[last:]])
-        first = bisect_left(self.starts, trial.vertex.position)
-        last = bisect_left(self.starts, self._stop + 1) - 1
-        while last > first and self._too_deep(trial.vertex.depth + last - first, self.starts[last]):
+        inside = trial.respelling.places
+        later = [place for place in inside if place.start >= self._stop and self.base.now(place)]
+        self.base = base = Walk(self.base.respelled([*trial.places, *later]), self.index)
+        first = bisect_left(base.starts, trial.vertex.position)
+        last = bisect_left(base.starts, self._stop + 1) - 1
+        while last > first and self._too_deep(trial.vertex.depth + last - first, base.starts[last]):
             last -= 1
-        return Branch(trial.vertex, self.tokens[first:last]) if last > first else None
-
-
-def _log(mass: float) -> float:
-    return math.log(mass) if mass > 0 else -math.inf
+        return Branch(trial.vertex, base.tokens[first:last]) if last > first else None

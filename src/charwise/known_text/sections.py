@@ -81,8 +81,8 @@ class Sections:
         return found
 
     def _follow(self, repeats: Repeats) -> None:
-        if repeats.tokens is not self._base.tokens:
-            self._base.respell(repeats.tokens)
+        if repeats.base.tokens is not self._base.tokens:
+            self._base.respell(repeats.base.tokens)
         if repeats.adopted:
             self.factor = RESPELLED
 
