@@ -53,6 +53,11 @@ def test_a_folder_with_a_gguf_file_alone(tmp_path: Path) -> None:
         charwise.load(str(tmp_path))
 
 
+def test_an_empty_name() -> None:
+    with pytest.raises(ModelNotFoundError, match=r"the name is empty\. Give a folder"):
+        charwise.load("")
+
+
 def test_a_hub_that_cannot_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
     def unreachable(*_: Any, **__: Any) -> None:
         raise OSError("no network")

@@ -69,6 +69,9 @@ def test_next_characters() -> None:
     assert len(answer["next"]) == 2
     assert all(len(row["text"]) == 1 or row["text"] == "<eos>" for row in answer["next"])
     assert "next character" in run("next", "import nump", "--chars").stdout
+    sure = run_json("next", "import nump", "--chars", "--top", "5")["next"]
+    assert len(sure) == 5  # "y" alone has 99 hundredths
+    assert sure[0]["text"] == "y"
 
 
 def test_next_shows_what_one_would_not_see() -> None:

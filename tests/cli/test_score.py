@@ -28,8 +28,10 @@ TEXTS = ["import numpy as np", "To be,\n or not", "naïve"]
 ROWS = 180
 
 
-def run(*arguments: str | Path, stdin: bytes | None = None) -> Result:
-    return CliRunner().invoke(app, ["score", *map(str, arguments)], input=stdin)
+def run(
+    *arguments: str | Path, stdin: bytes | None = None, env: dict[str, str] | None = None
+) -> Result:
+    return CliRunner().invoke(app, ["score", *map(str, arguments)], input=stdin, env=env)
 
 
 def run_json(*arguments: str | Path, stdin: bytes | None = None) -> dict[str, Any]:
@@ -538,3 +540,15 @@ def test_what_changes_while_a_run_is_stopped(tmp_path: Path, ngram: None) -> Non
     assert "file 1 was" in str(run(path, "-o", out).exception)
     assert run(path, "-o", out, "--overwrite").exit_code == 0
     assert len(out.read_text().splitlines()) == 101
+
+
+@pytest.mark.parametrize("columns", [20, 80])
+def test_numbers_of_a_table_are_whole_however_narrow_it_is(tmp_path: Path, columns: int) -> None:
+    rows = [{"text": "x = " + "numpy" * 9, "item": "a" * 30}, {"text": "To be", "item": "b"}]
+    source = table(tmp_path / "texts.jsonl", rows)
+    options = ["--item-column", "item", "--per", "word"]
+    records = run_json(source, *options)["rows"]
+    words = run(source, *options, env={"COLUMNS": str(columns)}).stdout.split()
+    for record in records:
+        assert f"{record['cumulative']:.3f}" in words
+        assert f"{record['error']:.2g}" in words

@@ -11,6 +11,7 @@ import pytest
 
 from charwise.cursor.distributions import EOS, NextBytes
 from charwise.cursor.next_chars import next_chars
+from charwise.errors import UnlistedError
 
 
 @dataclass(frozen=True)
@@ -78,3 +79,17 @@ def test_a_text_that_ends_inside_a_character_is_finished():
     found = next_chars(Told(TABLE, b"\xe2"), 1.0)
     assert dict(found) == {"€": 1.0}
     assert (found.error, found.limited) == (pytest.approx(0.07), True)
+
+
+def test_characters_are_listed_until_there_are_so_many():
+    few, more = next_chars(Told(TABLE), 0.4), next_chars(Told(TABLE), 0.4, least=3)
+    assert (list(few), list(more)) == (["é"], ["é", "a", "€"])
+    assert list(next_chars(Told(TABLE), 0.4, least=100)) == ["é", "a", "€", "ï"]
+
+
+def test_of_what_is_not_listed_nothing_is_known():
+    few = next_chars(Told(TABLE), 0.4)
+    assert "a" not in few
+    assert few.get("a") is None
+    with pytest.raises(UnlistedError, match=r"'a' is not among the 1 characters listed; .* 0\.62 "):
+        few["a"]

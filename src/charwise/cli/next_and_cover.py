@@ -58,11 +58,13 @@ def next_bytes(
     as_json: JsonOption = False,
 ) -> None:
     """Print the probabilities of the next byte or character."""
+    from charwise.cursor.next_chars import next_chars
+
     text = read_prompt(prompt, stdin)
     lm = options.load(preset, tolerance)
     with busy("summing over tokenizations"):
         state = lm.state(text, exact_from=exact_from)
-        nxt = state.next_chars() if chars else state.next()
+        nxt = next_chars(state, least=top) if chars else state.next()
         rows, missing, error = nxt.top(top), nxt.missing + 0.0, nxt.error + 0.0
         entropy = state.next().entropy + 0.0  # never −0.0
     if as_json:

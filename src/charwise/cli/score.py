@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich import box
+from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
 #: Rows of input that are scored without --out, and rows of output that a terminal shows.
 _MOST_ROWS = 1_000
 _MOST_SHOWN = 200
+
+#: Text in a table is folded where it must be, to no fewer columns of characters.
+_FOLDED = 8
 
 #: Columns of characters that a table in a pipe has for each column of its own beyond the usual.
 _WIDER = 12
@@ -193,7 +197,9 @@ def _print(
     if not screen.is_terminal:  # which has a width of its own
         screen.width += _WIDER * (len(job.fields()) - len(fields(Measure())))
     kept = (*job.columns.kept, *(["item"] if job.columns.item is not None else []))
-    screen.print(_table(records[:_MOST_SHOWN], job.fields(), kept))
+    table = _table(records[:_MOST_SHOWN], job.fields(), kept)
+    screen.width = max(screen.width, table.min_width or 0)  # half a number is another number
+    screen.print(table)
     if len(records) > _MOST_SHOWN:
         more = len(records) - _MOST_SHOWN
         screen.print(f"… and {more:,} more; --out FILE writes all, --json prints all.")
@@ -201,7 +207,10 @@ def _print(
 
 
 def _table(records: list[Record], kinds: dict[str, type], kept: Container[str] = ()) -> Table:
-    """The records, without the names and numbers that nobody asked for and all have in common."""
+    """The records, without the names and numbers that nobody asked for and all have in common.
+
+    At its least width the numbers are whole.
+    """
     from charwise.cli.display import VISIBLE
 
     names = [
@@ -218,14 +227,19 @@ def _table(records: list[Record], kinds: dict[str, type], kept: Container[str] =
         **dict.fromkeys(("missing", "error"), "{:.2g}".format),
     }
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
-    for name in names:
+    forms = [(name, shown.get(name, str)) for name in names]
+    rows = [[_shown(record.get(name), form) for name, form in forms] for record in records]
+    table.min_width = 0
+    for n, name in enumerate(names):
+        widest = max(map(cell_len, [name, *(row[n] for row in rows)]))
         if kinds[name] is not str:
             table.add_column(name, justify="right", no_wrap=True)
         else:
-            table.add_column(name, overflow="fold", min_width=8)
-    for record in records:
-        cells = [_shown(record.get(name), shown.get(name, str)) for name in names]
-        table.add_row(*map(Text, cells))
+            widest = min(_FOLDED, widest)
+            table.add_column(name, overflow="fold", min_width=widest)
+        table.min_width += widest + 2  # and what is between columns
+    for row in rows:
+        table.add_row(*map(Text, row))
     return table
 
 

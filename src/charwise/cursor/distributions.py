@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from charwise.constraints.constraint import Constraint, checked
-from charwise.errors import ConstraintError, SettingError, check_count, shown
+from charwise.errors import ConstraintError, SettingError, UnlistedError, check_count, shown
 from charwise.tokens.canonical import to_bytes
 
 #: Index of the end of text in `NextBytes.probs`.
@@ -136,6 +136,20 @@ class NextChars(Mapping[str, float]):
     limited: bool = False
 
     def __getitem__(self, character: str) -> float:
+        """The probability of a character that is listed.
+
+        Raises:
+            UnlistedError: for another: it has at most what is missing.
+
+        >>> NextChars({"a": 0.75}, eos=0.125, missing=0.125).get("b", 0.0)
+        0.0
+        """
+        if character not in self.probs:
+            raise UnlistedError(
+                f"{shown(character)} is not among the {len(self)} characters listed; what is not "
+                f"has {self.missing:.2g} of the probability. Ask for a greater coverage, such as "
+                "next_chars(..., coverage=0.9999); the end of the text is `eos`."
+            )
         return self.probs[character]
 
     def __iter__(self):  # type: ignore[no-untyped-def]

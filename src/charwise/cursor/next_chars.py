@@ -7,7 +7,7 @@ import math
 from typing import Protocol, Self
 
 from charwise.cursor.distributions import EOS, NextBytes, NextChars
-from charwise.errors import SettingError, ZeroProbabilityError, check_number
+from charwise.errors import SettingError, ZeroProbabilityError, check_count, check_number
 from charwise.tokens import utf8
 
 #: Beginnings of characters that are taken apart for one list of next characters.
@@ -26,14 +26,20 @@ class Extended(Protocol):
     def __add__(self, more: bytes, /) -> Self: ...
 
 
-def next_chars(state: Extended, coverage: float) -> NextChars:
+def next_chars(state: Extended, coverage: float = 0.99, least: int = 0) -> NextChars:
     """p(character | text), the heaviest first; see `State.next_chars`.
+
+    Args:
+        state: after the text.
+        coverage: list characters until they hold so much of the probability.
+        least: and until there are so many.
 
     >>> import charwise
     >>> next_chars(charwise.load().state("import nump"), 0.5).top(1)[0][0]
     'y'
     """
     check_number("coverage", coverage, 0.0, 1.0)
+    check_count("least", least, 0)
     if not coverage > 0:
         raise SettingError(f"coverage is {coverage}: it must lie in (0, 1].")
     begun = utf8.pending(state.raw)
@@ -43,9 +49,10 @@ def next_chars(state: Extended, coverage: float) -> NextChars:
     heap = _branches(begun, nxt, 1.0)
     heapq.heapify(heap)
     left = -math.fsum(branch[0] for branch in heap)  # what may still be listed
-    while heap and held < coverage:
+    while heap and (held < coverage or len(listed) < least):
         # Bytes that are no character may hold too much for it to be reached.
-        if held + left < coverage and left <= max(1.0 - coverage, _NOTHING):
+        all_of_it = held + left < coverage and left <= max(1.0 - coverage, _NOTHING)
+        if all_of_it and len(listed) >= least:
             break
         negative, start = heapq.heappop(heap)
         left += negative

@@ -91,7 +91,10 @@ def read_pretrained(
             return model.to(where).eval(), tokenizer
         except (RuntimeError, AssertionError) as error:
             why = shorter(str(error))
-            raise SettingError(f"cannot use the device {shown(where)}: {why}") from error
+            raise SettingError(
+                f"cannot use the device {shown(where)}: {why}. Take 'cpu', or a build of torch for "
+                "this device."
+            ) from error
 
 
 def read_tokenizer(
@@ -179,9 +182,14 @@ def _source(name: str) -> str:
     """What to hand to `from_pretrained`; raises for a folder that does not exist."""
     if name == DEFAULT_MODEL:
         return EMBEDDED
+    if not name:
+        raise ModelNotFoundError(
+            "no model '': the name is empty. Give a folder with a config.json, a repository of the "
+            f"hub such as Qwen/Qwen2.5-Coder-0.5B, or {DEFAULT_MODEL!r}."
+        )
     try:
         folder = Path(name).expanduser()
-        if name and folder.is_dir():
+        if folder.is_dir():
             return str(folder)
         there = folder.exists()
     except (OSError, RuntimeError, ValueError) as error:  # a name that no file can have
