@@ -542,7 +542,7 @@ def test_what_changes_while_a_run_is_stopped(tmp_path: Path, ngram: None) -> Non
     assert len(out.read_text().splitlines()) == 101
 
 
-@pytest.mark.parametrize("columns", [20, 80])
+@pytest.mark.parametrize("columns", [20, 50])
 def test_numbers_of_a_table_are_whole_however_narrow_it_is(tmp_path: Path, columns: int) -> None:
     rows = [{"text": "x = " + "numpy" * 9, "item": "a" * 30}, {"text": "To be", "item": "b"}]
     source = table(tmp_path / "texts.jsonl", rows)

@@ -194,7 +194,7 @@ def _print(
         )
         return bad
     screen = console()
-    if not screen.is_terminal:  # which has a width of its own
+    if not screen.is_terminal:
         screen.width += _WIDER * (len(job.fields()) - len(fields(Measure())))
     kept = (*job.columns.kept, *(["item"] if job.columns.item is not None else []))
     table = _table(records[:_MOST_SHOWN], job.fields(), kept)
@@ -229,7 +229,7 @@ def _table(records: list[Record], kinds: dict[str, type], kept: Container[str] =
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
     forms = [(name, shown.get(name, str)) for name in names]
     rows = [[_shown(record.get(name), form) for name, form in forms] for record in records]
-    table.min_width = 0
+    table.min_width = -1  # nothing is between the last column and the edge but a blank
     for n, name in enumerate(names):
         widest = max(map(cell_len, [name, *(row[n] for row in rows)]))
         if kinds[name] is not str:
@@ -237,7 +237,7 @@ def _table(records: list[Record], kinds: dict[str, type], kept: Container[str] =
         else:
             widest = min(_FOLDED, widest)
             table.add_column(name, overflow="fold", min_width=widest)
-        table.min_width += widest + 2  # and what is between columns
+        table.min_width += widest + 2
     for row in rows:
         table.add_row(*map(Text, row))
     return table

@@ -147,8 +147,8 @@ class NextChars(Mapping[str, float]):
         if character not in self.probs:
             raise UnlistedError(
                 f"{shown(character)} is not among the {len(self)} characters listed; what is not "
-                f"has {self.missing:.2g} of the probability. Ask for a greater coverage, such as "
-                "next_chars(..., coverage=0.9999); the end of the text is `eos`."
+                f"has {self.missing:.2g} of the probability. A greater coverage lists more of "
+                "them; the end of the text is `eos`."
             )
         return self.probs[character]
 

@@ -441,11 +441,13 @@ def begin(
     spent = history.effort if history is not None and shared.summed else at_cursor(effort)
     try:
         cover = next(covers_in_rounds(shared, whole, rest, spent))
-    except ZeroProbabilityError:
-        # What is before may have other tokens than the canonical ones, which are impossible.
+    except ZeroProbabilityError as error:
         if history is not None or not shared.given:
             raise
-        return begin(engine, index, opening, whole, effort, History(0, effort))
+        raise ZeroProbabilityError(
+            f"{error} What is before its last tokens was conditioned on in its canonical ones: "
+            "where these are impossible, ask with exact_from=0."
+        ) from None
     return State(shared, whole, cover, effort)
 
 

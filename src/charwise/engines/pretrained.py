@@ -92,8 +92,8 @@ def read_pretrained(
         except (RuntimeError, AssertionError) as error:
             why = shorter(str(error))
             raise SettingError(
-                f"cannot use the device {shown(where)}: {why}. Take 'cpu', or a build of torch for "
-                "this device."
+                f"cannot use the device {shown(where)}: {why}. If this torch has no such "
+                "device, take 'cpu'."
             ) from error
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from charwise.coverings.rows import EvaluatedRows
-from charwise.known_text.vertex import Branch, NewContexts
+from charwise.known_text.vertex import Branch, Unevaluated
 from charwise.tokens.index import SortedVocabulary
 
 #: Most canonical tokens that are worked on at a time: with more, attention to all of them costs
@@ -71,7 +71,7 @@ def evaluate(wanted: Sequence[tuple[Work, Sequence[Branch]]]) -> None:
     todo = deque((rounds, branch) for rounds, branches in wanted for branch in branches)
     done = 0  # contexts of the first branch that earlier calls evaluated
     while todo:
-        call, new = list[tuple[Work, Branch]](), NewContexts()
+        call, new = list[tuple[Work, Branch]](), Unevaluated()
         most = _batch(todo[0][0].evaluated.index)
         while todo:
             rounds, branch = todo[0]

@@ -22,7 +22,8 @@ from charwise.known_text.sections import Sections
 #: Contexts that any text may take, beside those that its length allows.
 _SPARE = 600
 
-#: Most rounds with a θ on the way to a tolerance: what is left is wanted by the next θ too. A θ
+#: Most rounds with a θ on the way to a tolerance, but where nothing spells the portion after them:
+#: then as many again. What is left is wanted by the next θ too. A θ
 #: whose error is within the tolerance may take up to `_LAST` before that is believed.
 _STEP, _LAST = 4, 6
 
@@ -145,7 +146,8 @@ class FallingTheta:
     def goes_on(self, portion: Portion) -> bool:
         """End a step: estimate the error, and say whether there is more to do.
 
-        That may be with the same θ, where its rounds were cut short, or with a finer one.
+        That may be with the same θ, where its rounds were cut short, or with a finer one. While
+        nothing spells the portion, there is no error to estimate.
         """
         lattice, tolerance = self._lattice, self._effort.tolerance
         first, stop = max(0, lattice.frozen - 1), min(portion.stop, len(lattice.known.text) + 1)

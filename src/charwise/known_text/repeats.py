@@ -200,8 +200,8 @@ class Repeats:
         """
         inside = self._inside(one.places)
         base = self.base
-        places = [place for place in inside if base.reaches(place.stop) and base.now(place)]
-        differ = [n for n, place in enumerate(places) if base.now(place) != place.tokens]
+        places = [place for place in inside if base.reaches(place.stop) and base.tokens_at(place)]
+        differ = [n for n, place in enumerate(places) if base.tokens_at(place) != place.tokens]
         often = len(differ) > _LATE
         skipped = int(self._late and often)
         return often, tuple(places[differ[skipped] :] if len(differ) > skipped else ())
@@ -256,7 +256,9 @@ class Repeats:
         """Make a respelled path the base, here and in what comes later; returns its rest here."""
         self.adopted = True
         inside = trial.respelling.places
-        later = [place for place in inside if place.start >= self._stop and self.base.now(place)]
+        later = [
+            place for place in inside if place.start >= self._stop and self.base.tokens_at(place)
+        ]
         self.base = base = Walk(self.base.respelled([*trial.places, *later]), self.index)
         first = bisect_left(base.starts, trial.vertex.position)
         last = bisect_left(base.starts, self._stop + 1) - 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -9,9 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from charwise.known_text.effort import Tail, agreement
-
-#: More contexts than there are.
-_ANY = 10**12
 
 #: (token, position where it ends, p_Δ(token | context)).
 Edge = tuple[int, int, float]
@@ -109,12 +107,12 @@ class Branch(NamedTuple):
         return Branch(parent, self.tokens[done:])
 
 
-class NewContexts:
+class Unevaluated:
     """Contexts of branches that are not evaluated, each counted once: branches may share some.
 
-    Of several texts, too, if these are over one tree.
+    Branches of several texts over one tree, too, but for what one of the texts has evaluated alone.
 
-    >>> root, new = Vertex(node=0, position=0, tail=(), depth=0), NewContexts()
+    >>> root, new = Vertex(node=0, position=0, tail=(), depth=0), Unevaluated()
     >>> new.take(Branch(root, [1, 2, 3]), most=3), new.take(Branch(root, [1, 2, 4, 5]), most=4)
     (3, 3)
     >>> len(new)  # 1; 1, 2; 1, 2, 3; 1, 2, 4
@@ -128,7 +126,7 @@ class NewContexts:
     def __len__(self) -> int:
         return len(self._numbers)
 
-    def take(self, branch: Branch, most: int) -> int:
+    def take(self, branch: Branch, most: float = math.inf) -> int:
         """Count the contexts of a branch, up to so many of all; returns how many tokens that was.
 
         What is evaluated, or was counted before, takes no room.
@@ -153,9 +151,9 @@ def contexts_of(branches: Sequence[Branch]) -> int:
     >>> contexts_of([Branch(root, [1, 2, 3]), Branch(root, [1, 2, 4])])
     4
     """
-    new = NewContexts()
+    new = Unevaluated()
     for branch in branches:
-        new.take(branch, most=_ANY)
+        new.take(branch)
     return len(new)
 
 

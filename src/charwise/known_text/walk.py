@@ -29,10 +29,13 @@ class Walk:
     >>> from charwise.tokens.vocabulary import Vocabulary
     >>> index = SortedVocabulary(Vocabulary.from_bytes([b"a", b"b", b"ab"]))
     >>> walk, place = Walk([2, 0, 2], index), Place(3, 5, (0, 1))
-    >>> walk.starts, walk.now(place), walk.respelled([place])
+    >>> walk.starts, walk.tokens_at(place), walk.respelled([place])
     ([0, 2, 3, 5], (2,), [2, 0, 0, 1])
     >>> walk.between([Place(0, 2, (0, 1)), place])
     [0, 1, 0, 0, 1]
+    >>> walk.follow(Vertex(0, 0, (), 0, edges=[(2, 2, 0.5)]))  # nothing but the root is evaluated
+    >>> walk.reaches(0), walk.reaches(2), walk.vertex(0).node, walk.first(Place(0, 2, (2,)))[1]
+    (True, False, 0, 0.0)
     """
 
     def __init__(self, tokens: list[int], index: SortedVocabulary) -> None:
@@ -77,7 +80,7 @@ class Walk:
             return vertex, 0.0
         return vertex, log(vertex.mass(place.tokens[0])) - log(vertex.mass(usual))
 
-    def now(self, place: Place) -> tuple[int, ...] | None:
+    def tokens_at(self, place: Place) -> tuple[int, ...] | None:
         """Its tokens at a place, if it begins and ends with them."""
         first, last = bisect_left(self.starts, place.start), bisect_left(self.starts, place.stop)
         if last == len(self.starts) or self.starts[first] != place.start:
