@@ -346,7 +346,7 @@ def test_load_and_the_commands_say_the_same(monkeypatch: pytest.MonkeyPatch) -> 
     assert len(set(complaints)) == 1
 
 
-@pytest.mark.parametrize("name", ["", "no/such/thing", "~/no-such-folder", __file__])
+@pytest.mark.parametrize("name", ["no/such/thing", "~/no-such-folder", __file__])
 def test_what_can_only_be_a_folder_is_not_looked_up(name: str) -> None:
     with pytest.raises(ModelNotFoundError, match="there is no folder"):
         charwise.load(name)
