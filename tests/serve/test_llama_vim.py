@@ -35,7 +35,7 @@ RC = """
 set nocompatible encoding=utf-8 noswapfile noautoindent nosmartindent
 let g:llama_config = {{
     \\ 'endpoint_fim': '{url}/infill', 'show_info': 0, 'ring_n_chunks': 0,
-    \\ 't_max_predict_ms': 20000 }}
+    \\ 't_max_predict_ms': 1000 }}
 set rtp+={plugin}
 runtime plugin/llama.vim
 function! Tell() abort

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -165,6 +166,31 @@ def test_what_is_left_of_an_offer() -> None:
     assert rest_of(candidate(b"numpy", "length"), b"num", b"num") is None  # too little of it
     assert rest_of(candidate(b"numpy", "length"), b"nu", b"nu") is not None
     assert rest_of(candidate(b"numpy", "time"), b"", b"") is None
+
+
+@pytest.mark.parametrize("finish", ["time", "length", "window"])
+def test_a_last_line_that_was_cut_is_not_offered_for_a_whole_one(finish: str) -> None:
+    cut = candidate(b"er()\n    parser.add_argument('---', act", finish)
+    assert rest_of(cut, b"er(", b"er(") is not None
+    assert rest_of(cut, b"er()\n  ", b"er()\n  ") is None
+    whole = replace(cut, finish="stop")
+    assert rest_of(whole, b"er()\n  ", b"er()\n  ") is not None
+
+
+def test_a_cut_line_is_drawn_anew_where_the_cursor_has_come_to_it() -> None:
+    completions, fresh = Completions(charwise.load()), Completions(charwise.load())
+    text = "def main():\n    parser = argparse.ArgumentParser("
+    offer = completions.answer(Asked(text, max_tokens=18), Limit()).candidates[0]
+    line, cut = offer.text.split("\n")
+    assert offer.finish == "length"
+    along = completions.answer(Asked(text + line, max_tokens=18), Limit())
+    assert along.from_memory
+    assert along.candidates[0].text == "\n" + cut
+    asked = Asked(f"{text}{line}\n{cut[:9]}", max_tokens=18)
+    answer = completions.answer(asked, Limit())
+    assert not answer.from_memory
+    assert answer.candidates[0].text == fresh.answer(asked, Limit()).candidates[0].text
+    assert len(answer.candidates[0].text) > len(cut[9:])
 
 
 def test_offers_are_kept_by_request_and_text() -> None:

@@ -71,16 +71,19 @@ def _size(one: tuple[Hashable, bytes], candidates: tuple[Candidate, ...]) -> int
 def rest_of(candidate: Candidate, typed: bytes, text: bytes) -> Candidate | None:
     """What is left of a candidate after its beginning was typed; None if that was another text.
 
-    Of one that could go on, more than half must be left. Its log-probability is that of the tokens
-    that hold what is left: at most what it is, where the first of them was typed in part.
+    Of one that could go on, more than half must be left, and a whole line if it has lines: its last
+    one may be cut anywhere. The log-probability is that of the tokens that hold what is left: at
+    most what it is, where the first of them was typed in part.
     """
     if not typed:
         return None if candidate.finish == "time" else candidate
     rest = candidate.raw[len(typed) :]
     if not rest or not candidate.raw.startswith(typed):
         return None
-    if candidate.finish in _UNFINISHED and 2 * len(rest) <= len(candidate.raw):
-        return None
+    if candidate.finish in _UNFINISHED:
+        last_line = b"\n" in candidate.raw and b"\n" not in rest
+        if last_line or 2 * len(rest) <= len(candidate.raw):
+            return None
     pieces, at = list[Piece](), 0
     for piece in candidate.pieces:
         at += len(piece.raw)
