@@ -166,6 +166,7 @@ def test_what_is_left_of_an_offer() -> None:
     assert rest_of(candidate(b"numpy", "length"), b"num", b"num") is None  # too little of it
     assert rest_of(candidate(b"numpy", "length"), b"nu", b"nu") is not None
     assert rest_of(candidate(b"numpy", "time"), b"", b"") is None
+    assert rest_of(candidate(b"numpy", "time"), b"n", b"n") is None  # more time may be there now
 
 
 @pytest.mark.parametrize("finish", ["time", "length", "window"])
@@ -173,6 +174,9 @@ def test_a_last_line_that_was_cut_is_not_offered_for_a_whole_one(finish: str) ->
     cut = candidate(b"er()\n    parser.add_argument('---', act", finish)
     assert rest_of(cut, b"er(", b"er(") is not None
     assert rest_of(cut, b"er()\n  ", b"er()\n  ") is None
+    assert rest_of(cut, b"er()", b"er()") is None  # the end of a line is no whole one
+    assert rest_of(candidate(b"s\r\nimport o", finish), b"s", b"s") is None
+    assert rest_of(candidate(b"s\n\nx = 1\ny", finish), b"s", b"s") is not None
     whole = replace(cut, finish="stop")
     assert rest_of(whole, b"er()\n  ", b"er()\n  ") is not None
 
@@ -180,17 +184,24 @@ def test_a_last_line_that_was_cut_is_not_offered_for_a_whole_one(finish: str) ->
 def test_a_cut_line_is_drawn_anew_where_the_cursor_has_come_to_it() -> None:
     completions, fresh = Completions(charwise.load()), Completions(charwise.load())
     text = "def main():\n    parser = argparse.ArgumentParser("
-    offer = completions.answer(Asked(text, max_tokens=18), Limit()).candidates[0]
-    line, cut = offer.text.split("\n")
-    assert offer.finish == "length"
-    along = completions.answer(Asked(text + line, max_tokens=18), Limit())
-    assert along.from_memory
-    assert along.candidates[0].text == "\n" + cut
-    asked = Asked(f"{text}{line}\n{cut[:9]}", max_tokens=18)
-    answer = completions.answer(asked, Limit())
-    assert not answer.from_memory
-    assert answer.candidates[0].text == fresh.answer(asked, Limit()).candidates[0].text
-    assert len(answer.candidates[0].text) > len(cut[9:])
+    offer = completions.answer(Asked(text, max_tokens=18), Limit()).candidates[0].text
+    line, cut = offer.split("\n")
+    assert line == ")"
+    for typed in (line, f"{line}\n{cut[:9]}"):
+        asked = Asked(text + typed, max_tokens=18)
+        answer = completions.answer(asked, Limit())
+        assert not answer.from_memory
+        assert answer.candidates[0].text == fresh.answer(asked, Limit()).candidates[0].text
+
+
+def test_deleting_and_typing_again_shows_what_was_offered_there() -> None:
+    offered = Offered()
+    offered.add("key", b"import nu", (candidate(b"mpy as np\nimport os\n", "length"),))
+    offered.add("key", b"import n", (candidate(b"umpy as np\nimport", "length"),))
+    [again] = offered.along("key", b"import nu")
+    assert again.text == "mpy as np\nimport os\n"
+    [other] = offered.along("key", b"import num")  # the latest that it goes on from
+    assert other.text == "py as np\nimport"
 
 
 def test_offers_are_kept_by_request_and_text() -> None:

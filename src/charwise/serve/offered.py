@@ -50,8 +50,12 @@ class Offered:
         self._bytes -= _size(one, self._kept.pop(one))
 
     def along(self, key: Hashable, text: bytes) -> tuple[Candidate, ...]:
-        """What is left of offers that this text was typed along; empty if there is nothing."""
-        for (other, before), candidates in reversed(self._kept.items()):
+        """What is left of offers that this text was typed along; empty if there is nothing.
+
+        Its own offer goes before those of texts that it goes on from, the latest of these first.
+        """
+        own = (((key, text), self._kept[key, text]),) if (key, text) in self._kept else ()
+        for (other, before), candidates in (*own, *reversed(self._kept.items())):
             if other == key and text.startswith(before):
                 typed = text[len(before) :]
                 rests = [rest_of(one, typed, text) for one in candidates]
@@ -71,9 +75,9 @@ def _size(one: tuple[Hashable, bytes], candidates: tuple[Candidate, ...]) -> int
 def rest_of(candidate: Candidate, typed: bytes, text: bytes) -> Candidate | None:
     """What is left of a candidate after its beginning was typed; None if that was another text.
 
-    Of one that could go on, more than half must be left, and a whole line if it has lines: its last
-    one may be cut anywhere. The log-probability is that of the tokens that hold what is left: at
-    most what it is, where the first of them was typed in part.
+    Of one that could go on, more than half must be left, and a whole line if it has lines, or if
+    its time was over: its last line may be cut anywhere. The log-probability is that of the tokens
+    that hold what is left: at most what it is, where the first of them was typed in part.
     """
     if not typed:
         return None if candidate.finish == "time" else candidate
@@ -81,8 +85,10 @@ def rest_of(candidate: Candidate, typed: bytes, text: bytes) -> Candidate | None
     if not rest or not candidate.raw.startswith(typed):
         return None
     if candidate.finish in _UNFINISHED:
-        last_line = b"\n" in candidate.raw and b"\n" not in rest
-        if last_line or 2 * len(rest) <= len(candidate.raw):
+        lines = b"\n" in candidate.raw or candidate.finish == "time"
+        if lines and b"\n" not in rest.lstrip():  # the end of the line before is none
+            return None
+        if 2 * len(rest) <= len(candidate.raw):
             return None
     pieces, at = list[Piece](), 0
     for piece in candidate.pieces:
