@@ -167,7 +167,7 @@ def impossible(text: bytes, missing: float) -> ZeroProbabilityError | EmptyBeamE
         return zero_probability(text)
     return EmptyBeamError(
         f"no context that was kept goes on to {text[-20:]!r} ({len(text)} bytes); up to "
-        f"{missing:.2g} of the probability was left out before. Use preset='accurate', or an "
+        f"{missing:.2g} of the probability was left out before. Use the preset 'accurate', or an "
         "Effort with a smaller theta."
     )
 
@@ -181,7 +181,7 @@ def zero_probability(text: bytes) -> ZeroProbabilityError:
     return ZeroProbabilityError(
         f"the model gives the text ending in {text[-20:]!r} ({len(text)} bytes) probability zero, "
         "so nothing can be conditioned on it. Check the text, or whether the vocabulary can "
-        "spell it; with a coarse preset, try preset='accurate'."
+        "spell it; with a coarse preset, try the preset 'accurate'."
     )
 
 

@@ -20,7 +20,7 @@ LONG = "import numpy as np\nfrom collections import OrderedDict\n"
 @pytest.mark.parametrize("ask", ["score", "next", "next_chars", "complete", "prefix_logprob"])
 def test_the_exact_preset_refuses_long_text_and_says_what_to_do(ask: str):
     lm = charwise.load(preset="exact")
-    with pytest.raises(SearchLimitError, match=r"all token strings of .* preset='accurate'"):
+    with pytest.raises(SearchLimitError, match=r"all token strings of .* the preset 'accurate'"):
         getattr(lm, ask)(LONG)
     assert getattr(lm, ask)("import") is not None
 

@@ -62,8 +62,8 @@ class Endless:
             raise SearchLimitError(
                 f"all token strings of the {len(text)} bytes {shorter(repr(text), 20)} are more "
                 f"than the {self._most:,} contexts that an exact sum (theta=0) may evaluate. "
-                "Use preset='accurate' or a tolerance, which say how far off they may be, or less "
-                "text."
+                "Use the preset 'accurate' or a tolerance, which say how far off they may be, or "
+                "less text."
             )
 
     def _sure(self, stop: int) -> bool:
