@@ -15,6 +15,7 @@ from starlette.responses import Response
 from charwise.char_lm import CharLM
 from charwise.cursor.distributions import show_byte
 from charwise.cursor.drafts import draw_members
+from charwise.cursor.next_chars import next_chars
 from charwise.cursor.sampling import Sampling
 from charwise.serve.asked import Asked
 from charwise.serve.bodies import answered, gone, read, respond
@@ -100,8 +101,9 @@ def _next(server: Server, body: NextBody) -> Message:
         "exact_from": state.exact_from,
     }
     if body.chars:
-        chars = state.next_chars(body.coverage)
-        top = chars.top(max(1, body.top))
+        least = max(1, body.top)  # or the end of text would go before what is not listed
+        chars = next_chars(state, body.coverage, least)
+        top = chars.top(least)
         found["chars"] = [{"text": text, "prob": prob} for text, prob in top]
         found["chars_missing"] = chars.missing
     return found
