@@ -22,7 +22,15 @@ from charwise.cursor.middle import Infilling, infill, opening_of, score_middles
 from charwise.cursor.sampling import Sampling
 from charwise.cursor.shared_tree import History
 from charwise.cursor.state import State, begin
-from charwise.errors import EngineError, SettingError, check_count, check_flag, items, shown
+from charwise.errors import (
+    CharwiseError,
+    EngineError,
+    SettingError,
+    check_count,
+    check_flag,
+    items,
+    shown,
+)
 from charwise.healing import Rule
 from charwise.infill import Request, request
 from charwise.known_text.auditor import Auditor
@@ -303,8 +311,10 @@ class CharLM:
         prompts = _several("prompts", prompts)
         contexts = [""] * len(prompts) if contexts is None else _several("contexts", contexts)
         if len(contexts) != len(prompts):
-            raise SettingError(f"{len(contexts)} contexts for {len(prompts)} texts.")
-        texts = [self._text(*pair) for pair in zip(prompts, contexts, strict=True)]
+            raise SettingError(
+                f"{len(contexts)} contexts for {len(prompts)} texts: give one for each."
+            )
+        texts = [self._text_of(n, prompts, contexts) for n in range(len(prompts))]
         if entropy is not None and not (isinstance(entropy, str) and entropy in ("byte", "char")):
             raise SettingError(f"entropy is {shown(entropy)}: choose 'byte', 'char' or None.")
         end = check_flag("end", end)
@@ -681,6 +691,15 @@ class CharLM:
         parts = parts_of(prompt)
         opening, whole = split_parts(self.vocabulary, [*parts_of(context), *parts])
         return Text(opening, whole, len(whole) - len(opening.lead) - len(last_text(parts)[1]))
+
+    def _text_of(self, n: int, prompts: Sequence[Prompt], contexts: Sequence[Prompt]) -> Text:
+        """The nth of several texts; what is wrong with it says which it is."""
+        try:
+            return self._text(prompts[n], contexts[n])
+        except CharwiseError as error:
+            if len(prompts) > 1:
+                error.args = (f"text {n}: {error}", *error.args[1:])
+            raise
 
     def _with_char_entropies(self, text: Text, score: Score, chosen: Effort) -> Score:
         given = text.whole[: len(text.whole) - len(score.raw)]

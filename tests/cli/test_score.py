@@ -113,6 +113,23 @@ def test_conventions(tmp_path: Path) -> None:
     assert found["leading"][0]["surprisal"] == sum(row["surprisal"] for row in found["none"][:2])
 
 
+def test_a_text_that_a_limit_ended_says_so(tmp_path: Path) -> None:
+    rows = table(tmp_path / "texts.jsonl", [{"text": "x" * 60}, {"text": "import os"}])
+    options = ("--per", "text", "--tolerance", "0.003")
+    assert [row["limited"] for row in run_json(rows, *options)["rows"]] == [True, False]
+    shown = run(rows, *options).stdout.splitlines()
+    assert shown[0].split()[-1] == "limited"
+    assert [line.split()[-1] == "yes" for line in shown if line.split()[:1] in (["1"], ["2"])] == [
+        True,
+        False,
+    ]
+    assert "limited" not in run(rows, "--per", "text", "--preset", "fast").stdout
+    out = tmp_path / "out.csv"
+    run(rows, *options, "--out", out)
+    with out.open() as file:
+        assert [row["limited"] for row in csv.DictReader(file)] == ["True", "False"]
+
+
 def test_a_context_and_regions(tmp_path: Path) -> None:
     rows = [
         {"id": 1, "t": "import os, sys", "c": "# all\n", "r": "import |os, |sys"},
@@ -211,7 +228,7 @@ def test_columns_that_are_kept(tmp_path: Path, ngram: None, ending: str) -> None
         "parquet": pandas.read_parquet,
     }
     found = read[ending](out)
-    assert found.columns.tolist()[-4:] == ["error", "condition", "subject", "n"]
+    assert found.columns.tolist()[-5:] == ["error", "limited", "condition", "subject", "n"]
     assert found.condition.tolist() == ["full", "full", 'réduit, "x"']
     assert found.subject.tolist() == ["3", "3", "s4"]
     assert [str(each) for each in found.n[found.n.notna()]] == ["0.5"]

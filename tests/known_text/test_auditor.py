@@ -11,8 +11,10 @@ import pytest
 import charwise
 from charwise import CharLM, Score
 from charwise.coverings.reference import prefix_probability
-from charwise.errors import ContextLengthError, SettingError
+from charwise.engines.ngram import NgramLM
+from charwise.errors import ContextLengthError, EmptyBeamError, SettingError
 from charwise.known_text.effort import Effort
+from charwise.tokens.vocabulary import Vocabulary
 from models import Model, random_lm, two_ways
 from near import approx
 
@@ -51,6 +53,17 @@ def test_the_empty_text_is_certain():
     lm = charwise.load()
     audit = lm.score("").audit(8)
     assert (audit.logprob, audit.error, audit.scored) == (0.0, 0.0, 0.0)
+
+
+def test_beams_that_all_end_on_the_way_say_so_and_more_contexts_help():
+    vocabulary = Vocabulary.from_bytes([b"a", b"ab", b"b", None], end_ids=[3], bos_ids=[3])
+    after = {(3,): [1 - 1e-9, 1e-9, 0.0, 0.0], (0,): [0.0, 0.0, 1.0, 0.0]}
+    after |= {(1,): [0.0, 0.0, 1.0, 0.0], (2,): [0.5, 0.0, 0.0, 0.5]}  # no second b after a, b
+    lm = CharLM(NgramLM(vocabulary, 2, after))
+    score = lm.score("abb", preset=Effort(0.0, 1.0))
+    with pytest.raises(EmptyBeamError, match="n is 8: none of 8 beams of 1"):
+        score.audit(8)
+    assert score.audit(64).logprob == approx(np.log(1e-9), abs=1e-6)
 
 
 def test_what_cannot_be_audited_says_why():

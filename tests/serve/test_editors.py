@@ -224,3 +224,20 @@ def test_our_own_endpoints(http: httpx.Client, running_server: Running) -> None:
     assert covering["members"][0]["ids"] == list(best.token_ids)
     assert covering["logprob"] == pytest.approx(lm.prefix_logprob("import nump"), abs=1e-3)
     assert covering["members"][0]["beyond"] == "y"
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/next", {"prompt": "a", "tolerance": 0.01}),
+        ("/v1/score", {"text": "a", "preset": "accurate"}),
+        ("/v1/covering", {"prompt": "a", "topp": 3}),
+    ],
+)
+def test_our_own_endpoints_refuse_what_would_do_nothing(
+    http: httpx.Client, path: str, body: dict[str, object]
+) -> None:
+    refused = http.post(path, json=body)
+    assert refused.status_code == 400
+    assert list(body)[-1] in refused.json()["error"]["message"]
+    assert http.post(path, json={**dict([*body.items()][:1]), "model": "any"}).status_code == 200

@@ -25,6 +25,7 @@ from charwise.errors import (
     MissingExtraError,
     SettingError,
     SpanError,
+    TokenizationError,
     ZeroProbabilityError,
 )
 from charwise.surprisal.score import Score
@@ -325,7 +326,7 @@ def test_tables_have_the_rows_and_their_columns() -> None:
     every = score.to_pandas()
     assert len(every) == len(score.raw)
     assert every.lent.tolist() == score.lent.tolist()
-    assert score_of(b"").words().to_pandas().columns.tolist() == list(Span._fields[:6])
+    assert score_of(b"").words().to_pandas().columns.tolist() == list(Span._fields[:7])
 
 
 def test_text_is_a_string_and_raw_are_its_bytes() -> None:
@@ -373,3 +374,17 @@ def test_the_error_of_a_span_is_the_sum_of_its_bytes_in_bits() -> None:
             assert span.error == pytest.approx(expected)
     assert repr(score.words()).split()[:7] == list(Span._fields[:7])
     assert score_of(b"ab").words()[0].error is None
+
+
+def test_a_table_without_rows_has_columns_of_their_types() -> None:
+    """So that it goes together with the tables of other texts."""
+    lm = charwise.load()
+    full, empty = lm.score("import os").words().to_pandas(), lm.score("").words().to_pandas()
+    assert list(empty.columns) == list(full.columns)
+    assert [kind.kind for kind in empty.dtypes[1:]] == [kind.kind for kind in full.dtypes[1:]]
+    assert len(lm.score("import os").regex("zzz").to_pandas()) == 0
+
+
+def test_which_of_several_texts_is_wrong_is_said() -> None:
+    with pytest.raises(TokenizationError, match=r"^text 1: .* not nan"):
+        charwise.load().scores(["a", float("nan")])  # type: ignore[list-item]

@@ -14,7 +14,7 @@ from charwise.cli.options import (
     ModelOptions,
     PresetOption,
     StdinOption,
-    ToleranceOption,
+    VariationOption,
     read_prompt,
     takes_model,
 )
@@ -31,7 +31,7 @@ def complete(
     prompt: Annotated[str | None, typer.Argument(help="The text to complete.")] = None,
     stdin: StdinOption = False,
     preset: PresetOption = None,
-    tolerance: ToleranceOption = None,
+    tolerance: VariationOption = None,
     max_new_bytes: Annotated[
         int, typer.Option(min=1, max=1_000_000, help="Length of a completion.")
     ] = 64,

@@ -17,7 +17,7 @@ from charwise.cli.options import (
     JsonOption,
     ModelOptions,
     PresetOption,
-    ToleranceOption,
+    VariationOption,
     takes_model,
 )
 from charwise.cli.terminal import console, print_json, steps
@@ -143,7 +143,7 @@ GAP = Gap(
 def demo(
     options: ModelOptions,
     preset: PresetOption = None,
-    tolerance: ToleranceOption = None,
+    tolerance: VariationOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Complete eight partial words: plain, healed and exact.

@@ -13,7 +13,7 @@ from charwise.cli.options import (
     JsonOption,
     ModelOptions,
     PresetOption,
-    ToleranceOption,
+    VariationOption,
     takes_model,
 )
 from charwise.cli.terminal import console, print_json, steps
@@ -65,7 +65,7 @@ def infill(
         int, typer.Option(min=1, max=1_000_000, help="Length of a middle.")
     ] = 64,
     preset: PresetOption = None,
-    tolerance: ToleranceOption = None,
+    tolerance: VariationOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Fill in between two texts: plain, healed on both sides, and exact."""

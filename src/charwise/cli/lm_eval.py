@@ -22,6 +22,9 @@ def lm_eval(context: typer.Context) -> None:
 
         import charwise.evaluation.lm_eval  # noqa: F401 - registers the model
     except ImportError as error:
+        if "--help" in context.args:
+            print(f"{lm_eval.__doc__}\n    It is not installed: pip install 'charwise[lm-eval]'.")
+            return
         raise MissingExtraError(
             "lm-evaluation-harness is not installed, or not completely: "
             f"pip install 'charwise[lm-eval]'. ({error})"

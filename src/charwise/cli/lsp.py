@@ -13,7 +13,7 @@ import typer
 from charwise.cli.options import (
     ModelOptions,
     PresetOption,
-    ToleranceOption,
+    VariationOption,
     check_preset,
     given,
     takes_model,
@@ -33,7 +33,7 @@ def lsp(
     ] = False,
     host: Annotated[str, typer.Option("--host", help="Where to listen, with --tcp.")] = "127.0.0.1",
     preset: PresetOption = None,
-    tolerance: ToleranceOption = None,
+    tolerance: VariationOption = None,
 ) -> None:
     """Inline completions for an editor, over stdin and stdout. It needs `charwise[lsp]`.
 

@@ -16,8 +16,8 @@ from charwise.cli.options import (
     ModelOptions,
     PresetOption,
     StdinOption,
-    ToleranceOption,
     TopOption,
+    VariationOption,
     read_prompt,
     takes_model,
 )
@@ -53,7 +53,7 @@ def next_bytes(
     chars: Annotated[bool, typer.Option("--chars", help="Characters instead of bytes.")] = False,
     top: TopOption = 10,
     preset: PresetOption = None,
-    tolerance: ToleranceOption = None,
+    tolerance: VariationOption = None,
     exact_from: ExactFromOption = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -62,7 +62,15 @@ ToleranceOption = Annotated[
     float | None,
     typer.Option(
         "--tolerance",
-        help="In place of a preset: the error to accept, in bits a byte, or a total variation.",
+        help="In place of a preset: the mean error to accept, in bits a byte.",
+    ),
+]
+VariationOption = Annotated[
+    float | None,
+    typer.Option(
+        "--tolerance",
+        help="In place of a preset: the error to accept in the distribution of the next byte, as "
+        "a total variation.",
     ),
 ]
 TopOption = Annotated[int, typer.Option("--top", "-k", min=1, max=1_000_000, help="Rows to print.")]

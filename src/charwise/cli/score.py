@@ -220,11 +220,14 @@ def _table(records: list[Record], kinds: dict[str, type], kept: Container[str] =
         or name not in ("file", "row", "item")
         or len({record[name] for record in records}) > 1
     ]
+    if not any(record["limited"] for record in records):
+        names.remove("limited")  # of nearly all texts it is not
     bits = "{:.3f}".format
     shown: dict[str, Callable[[Any], str]] = {
         "text": lambda text: text.translate(VISIBLE),
         **dict.fromkeys(("surprisal", "cumulative", "entropy", "reduction"), bits),
         **dict.fromkeys(("missing", "error"), "{:.2g}".format),
+        "limited": {True: "yes", False: ""}.__getitem__,
     }
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
     forms = [(name, shown.get(name, str)) for name in names]

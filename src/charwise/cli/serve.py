@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from charwise.cli.options import ModelOptions, PresetOption, ToleranceOption, takes_model
+from charwise.cli.options import ModelOptions, PresetOption, VariationOption, takes_model
 from charwise.errors import MissingExtraError, SettingError
 
 #: Names of the loopback interface: who listens there is asked under these.
@@ -44,7 +44,7 @@ def serve(
         typer.Option("--allow-origin", help="A web page's origin that may ask; * for all."),
     ] = None,
     preset: PresetOption = None,
-    tolerance: ToleranceOption = None,
+    tolerance: VariationOption = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="A line for each request.")] = False,
 ) -> None:
     """Serve completions: OpenAI's API, llama.cpp's, Ollama's, and sessions for editors.

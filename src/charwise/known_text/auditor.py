@@ -13,7 +13,7 @@ import numpy as np
 
 from charwise.coverings.rows import EvaluatedRows
 from charwise.coverings.stochastic_beam import log_estimates
-from charwise.errors import ContextLengthError, SettingError, check_count
+from charwise.errors import ContextLengthError, EmptyBeamError, SettingError, check_count
 from charwise.known_text.windows import Text
 from charwise.surprisal.audit import Audit, mean_of_logs
 from charwise.token_lm import TokenLM
@@ -68,6 +68,11 @@ class Auditor:
             evaluated = EvaluatedRows(engine.tree(opening.ids), self.index)
             logs = log_estimates(evaluated, 0, part, BEAMS, n // BEAMS, rng, deepest=deepest)
             log_mean, relative = mean_of_logs(logs)
+            if log_mean == -math.inf:
+                raise EmptyBeamError(
+                    f"n is {n}: none of {BEAMS} beams of {n // BEAMS} reached the end of the text. "
+                    f"Ask for more contexts, such as {max(256, 4 * n)}."
+                )
             logprob, error = logprob + sign * log_mean, math.hypot(error, relative)
             contexts += evaluated.tree.contexts
         return Audit(logprob, error, scored, contexts)

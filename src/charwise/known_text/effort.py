@@ -168,14 +168,14 @@ def _float(number: float) -> float:
     try:
         return float(number)
     except OverflowError:
-        return 1e300 if number > 0 else -1e300
+        return math.inf if number > 0 else -math.inf
 
 
 def _check_tolerance(tolerance: float) -> None:
     if not (_is(tolerance, Real) and 0 < _float(tolerance) < math.inf):
         raise SettingError(
-            f"tolerance is {shown(tolerance)}: it must be a number above 0, in bits a byte. For no "
-            "error at all choose the preset 'exact'."
+            f"tolerance is {shown(tolerance)}: it must be a number above 0, in bits a byte, or for "
+            "what comes next a total variation. For no error at all choose the preset 'exact'."
         )
 
 

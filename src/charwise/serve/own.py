@@ -27,9 +27,9 @@ Message = dict[str, Any]
 
 
 class Prompted(BaseModel):
-    """A prompt: text, or token ids."""
+    """A prompt: text, or token ids. A field that does nothing is refused: no dialect asks it."""
 
-    model_config = ConfigDict(extra="ignore", allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     prompt: str | list[int] = ""
     model: str | None = None
@@ -46,7 +46,7 @@ class NextBody(Prompted):
 class ScoreBody(BaseModel):
     """`/v1/score`."""
 
-    model_config = ConfigDict(extra="ignore", allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     text: str
     context: str = ""

@@ -258,6 +258,7 @@ class Score:
         Raises:
             SettingError: n under 8, a score that was made without a model, or whose model is gone.
             ContextLengthError: a text that does not fit the model's window.
+            EmptyBeamError: no beam reached the end of the text: `n` is too small.
 
         >>> import charwise
         >>> lm = charwise.load()

@@ -46,6 +46,10 @@ WORDS: dict[str, re.Pattern[str]] = {
 #: The columns of `Span` that only scores with entropies have.
 ENTROPIES = ("entropy", "reduction", "rank")
 
+#: The types of a table without rows.
+_TYPES = {"text": "object", "start": "int64", "end": "int64"}
+_TYPES |= dict.fromkeys(("surprisal", "cumulative", "missing", "error"), "float64")
+
 #: Rows that a table shows at its beginning, and at its end, before it leaves out the middle.
 _SHOWN = 30
 
@@ -124,11 +128,13 @@ class Spans(Sequence[Span]):
     def columns(self) -> tuple[str, ...]:
         """The names of what the spans have: those of `Span`, the last four if there are any.
 
+        Where there are no spans `error` is among them, as it is in all that a model has scored.
+
         >>> Spans((Span("a", 0, 1, 3.0, 3.0, 0.0),)).columns
         ('text', 'start', 'end', 'surprisal', 'cumulative', 'missing')
         """
         some = {
-            "error": any(row.error is not None for row in self.rows),
+            "error": not self.rows or any(row.error is not None for row in self.rows),
             **dict.fromkeys(ENTROPIES, any(row.entropy is not None for row in self.rows)),
         }
         return tuple(name for name in Span._fields if some.get(name, True))
@@ -149,8 +155,9 @@ class Spans(Sequence[Span]):
                 "a data frame needs pandas: pip install 'charwise[tables]'."
             ) from error
 
-        table = pandas.DataFrame(self.rows, columns=list(Span._fields))
-        return table[list(self.columns)]
+        table = pandas.DataFrame(self.rows, columns=list(Span._fields))[list(self.columns)]
+        # A column of nothing has no type of its own.
+        return table if self.rows else table.astype({name: _TYPES[name] for name in table})
 
     def __repr__(self) -> str:
         rows = list(self.rows)

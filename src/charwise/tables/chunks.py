@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from charwise.errors import CharwiseError, EngineError, SettingError, ZeroProbabilityError
-from charwise.surprisal.spans import ENTROPIES, Convention, Span, characters_of
+from charwise.surprisal.spans import Convention, Span, characters_of
 from charwise.tables.rows import BadRow, Stimulus
 
 if TYPE_CHECKING:
@@ -65,6 +65,7 @@ def fields(measure: Measure, kept: Sequence[str] = ()) -> dict[str, type]:
     - unit: the number of the unit in its text, from 1.
     - text, start, end, surprisal, cumulative, missing, error: as in `Span`; offsets are in bytes
       where units are bytes, and else in characters.
+    - limited: whether a limit ended the work on the text before its error was below the tolerance.
     - entropy, reduction, rank, if entropies are asked for: as in `Span`.
     - the columns of the input that are kept.
 
@@ -72,11 +73,11 @@ def fields(measure: Measure, kept: Sequence[str] = ()) -> dict[str, type]:
         SettingError: a column to keep has a name that the output has already.
 
     >>> list(fields(Measure(), kept=["condition"]))[-2:]
-    ['error', 'condition']
+    ['limited', 'condition']
     """
     own: dict[str, type] = {"file": str, "row": int, "item": str, "unit": int}
     own |= {"text": str, "start": int, "end": int}
-    own |= dict.fromkeys(("surprisal", "cumulative", "missing", "error"), float)
+    own |= dict.fromkeys(("surprisal", "cumulative", "missing", "error"), float) | {"limited": bool}
     if measure.entropy is not None:
         own |= {"entropy": float, "reduction": float, "rank": int}
     for n, name in enumerate(kept):
@@ -170,9 +171,10 @@ def _outcome(
         file = row.place.file.encode("utf-8", "backslashreplace").decode()
         place = {"file": file, "row": row.place.number, "item": row.item}
         units = _units(score, row, measure)
-        leave = ENTROPIES if measure.entropy is None else ()
+        names = fields(measure)
         return [
-            {**place, "unit": n, **_cells(span, leave), **dict(row.kept)}
+            _in_order(names, {**place, "unit": n, "limited": score.limited, **span._asdict()})
+            | dict(row.kept)
             for n, span in enumerate(units, 1)
         ]
     except (EngineError, SettingError):
@@ -181,9 +183,9 @@ def _outcome(
         return BadRow(row.place, row.column, str(error))
 
 
-def _cells(span: Span, leave: Sequence[str]) -> Record:
-    """What a span has, without the columns to leave out."""
-    return {name: value for name, value in span._asdict().items() if name not in leave}
+def _in_order(names: Iterable[str], cells: Record) -> Record:
+    """A record with the columns of the output, in their order."""
+    return {name: cells[name] for name in names}
 
 
 def _units(score: Score, row: Stimulus, measure: Measure) -> Sequence[Span]:

@@ -91,7 +91,7 @@ def _join_text(
 def _schema(fields: Fields) -> Any:
     import pyarrow as pa
 
-    types = {str: pa.string(), int: pa.int64(), float: pa.float64()}
+    types = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
     return pa.schema([(name, types[kind]) for name, kind in fields.items()])
 
 
