@@ -239,3 +239,17 @@ def test_contexts_are_counted(case: Case):
             if token and text.startswith(token, at):
                 ways[at + len(token)] += ways[at]
     assert known.contexts(10**6) == sum(ways)
+
+
+@pytest.mark.parametrize(
+    ("text", "bits"),  # of a path that is known: `audit`, and finer tolerances
+    [("a" * 200, 94.8), ("x" * 160, 144.8), ("e" * 160, 294.7), ("b" * 160, 125.4)],
+)
+def test_long_runs_of_a_letter_are_stated_to_be_far_off(text: str, bits: float) -> None:
+    lm = charwise.load()
+    for preset in ("default", "accurate"):
+        score = lm.score(text, preset=preset)
+        assert score.error is not None
+        off, stated = score.bits - bits, score.error.sum() / math.log(2)
+        assert off / 3 < stated < 3 * off
+        assert score.limited

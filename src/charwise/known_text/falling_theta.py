@@ -17,6 +17,7 @@ from charwise.known_text.base_path import Portion
 from charwise.known_text.effort import FINER, Effort
 from charwise.known_text.estimate import LIMITED, byte_errors, surprisals
 from charwise.known_text.lattice import Lattice
+from charwise.known_text.runs import made_again
 from charwise.known_text.sections import Sections
 
 #: Contexts that any text may take, beside those that its length allows.
@@ -84,6 +85,7 @@ class FallingTheta:
         self._watch = watch
         self._at_cursor = at_cursor
         self._score = score
+        self._made_again = made_again(lattice.known.text)
         self.limited = False
         # In the portion: θ, rounds taken, those of this θ and the most of them; contexts that there
         # were before it, and the most to spend on it; log →p as of the step before.
@@ -163,6 +165,7 @@ class FallingTheta:
         if not self.rounds_left:
             self._sections.end()
         doubts = self._sections.doubts(first, after)
+        doubts += errors * (self._made_again[first : stop - 1] - 1.0)
         enough = self._enough(errors, after)
         if self._watch is not None and portion.stop > len(lattice.known.text):
             off = self._watch(lattice)
