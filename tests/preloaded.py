@@ -72,6 +72,7 @@ class Command:
 
     def __init__(self, arguments: list[str], folder: Path, out: Path | None = None) -> None:
         self.out, self.errors = out or folder / "stdout", folder / "stderr"
+        self.errors.touch()  # who reads it may be faster than the process that opens it
         self._server: Any = server()
         request = [arguments, str(self.out), str(self.errors)]
         self._server.stdin.write(json.dumps(request).encode() + b"\n")

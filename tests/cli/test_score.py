@@ -123,7 +123,8 @@ def test_a_text_that_a_limit_ended_says_so(tmp_path: Path) -> None:
         True,
         False,
     ]
-    assert "limited" not in run(rows, "--per", "text", "--preset", "fast").stdout
+    none = table(tmp_path / "none.jsonl", [{"text": "import os"}])
+    assert "limited" not in run(none, *options).stdout
     out = tmp_path / "out.csv"
     run(rows, *options, "--out", out)
     with out.open() as file:
