@@ -32,6 +32,7 @@ import held_out
 import texts
 from charwise.engines.pretrained import read_pretrained
 from charwise.models import EMBEDDED
+from charwise.processors.transformers.arguments import cache_name_of
 
 
 def median_ms(run: Callable[[], Any], repeat: int) -> float:
@@ -50,10 +51,11 @@ def plain(model: Any, ids: torch.Tensor, repeat: int) -> tuple[float, float]:
     """Milliseconds of a forward pass over the prompt, and of one decoding step after it."""
     prefill = median_ms(lambda: model(ids, use_cache=True, logits_to_keep=1), repeat)
     steps = []
-    cache = model(ids, use_cache=True, logits_to_keep=1).past_key_values
+    name = cache_name_of(model)
+    cache = getattr(model(ids, use_cache=True, logits_to_keep=1), name)
     for _ in range(4 * repeat):
         started = time.perf_counter()
-        model(ids[:, -1:], past_key_values=cache, use_cache=True)
+        model(ids[:, -1:], use_cache=True, **{name: cache})
         steps.append(1000 * (time.perf_counter() - started))
     return prefill, statistics.median(steps)
 

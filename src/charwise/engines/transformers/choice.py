@@ -112,14 +112,14 @@ def _tree_attention(trial: Trial) -> Choice | str:
     forward = trial.forward
     if "flash" in forward.attention:
         return f'{forward.attention} takes no mask; load with attn_implementation="sdpa" for it'
-    if forward.cache_name != "past_key_values":
+    if forward.cache_name == "cache_params":
         return "its layers carry a recurrent state"
-    if not forward.takes_positions:
-        return "it cannot be told positions"
     try:
         masked = _masked(forward)
         if isinstance(masked, str):
             return masked
+        if not forward.takes_positions:
+            return "it cannot be told positions"
         error = _discrepancy(lambda: FlatCache(forward, masked), trial)
     except (torch.OutOfMemoryError, EngineError):
         raise

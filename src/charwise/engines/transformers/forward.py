@@ -11,6 +11,10 @@ from numpy.typing import NDArray
 
 from charwise.errors import ContextLengthError, EngineError
 
+#: What the argument is called that takes a cache, and the output that returns it: the newest
+#: name first. The last is an older one of models that carry a recurrent state.
+_CACHES = ("cache", "past_key_values", "cache_params")
+
 
 class Forward:
     """A causal language model's forward pass, whatever its family calls the arguments.
@@ -26,11 +30,11 @@ class Forward:
         self.config = model.config.get_text_config(decoder=True)
         self.width = width
         names = inspect.signature(model.forward).parameters
-        self.cache_name = "past_key_values" if "past_key_values" in names else "cache_params"
-        if self.cache_name not in names or getattr(model.config, "is_encoder_decoder", False):
+        self.cache_name = next((name for name in _CACHES if name in names), "")
+        if not self.cache_name or getattr(model.config, "is_encoder_decoder", False):
             raise EngineError(
-                f"{type(model).__name__} is not a causal language model with a cache "
-                "(past_key_values or cache_params). Load one that is, by AutoModelForCausalLM."
+                f"{type(model).__name__} is not a causal language model with a cache: it takes "
+                f"none of {', '.join(_CACHES)}. Load one that is, by AutoModelForCausalLM."
             )
         self.takes_positions = "position_ids" in names
         self._takes_keep = "logits_to_keep" in names

@@ -7,6 +7,7 @@ model's own; so does this.
 from __future__ import annotations
 
 import copy
+import inspect
 from typing import Any
 
 import torch
@@ -19,6 +20,10 @@ from charwise.tokens.vocabulary import Vocabulary
 
 #: How many tokens `generate` writes when nobody says how many.
 DEFAULT_NEW_TOKENS = 20
+
+#: What a cache of keys and values is called, as an argument and in the output: by transformers
+#: from 5.24 on, and before.
+CACHES = ("cache", "past_key_values")
 
 
 def check_arguments(
@@ -129,12 +134,23 @@ def settings_of(
     return settings, set(as_list(own["eos_token_id"])), 0 if filler is None else filler
 
 
+def cache_name_of(model: Any) -> str:
+    """What a model calls its cache of keys and values; the older name if it has none.
+
+    >>> from types import SimpleNamespace as Some
+    >>> cache_name_of(Some(forward=lambda input_ids, cache=None: None))
+    'cache'
+    """
+    takes = inspect.signature(model.forward).parameters
+    return next((name for name in CACHES if name in takes), CACHES[-1])
+
+
 def reads_cache(settings: dict[str, Any]) -> bool:
     """Whether `generate` may be given a cache of the first tokens: it makes none of its own."""
     config = settings.get("generation_config")
     if any(name.startswith(("assistant", "prompt_lookup")) for name in settings):
         return False
-    names = ("cache_implementation", "use_cache", "past_key_values", "prompt_lookup_num_tokens")
+    names = ("cache_implementation", "use_cache", *CACHES, "prompt_lookup_num_tokens")
     own = (settings.get(name, getattr(config, name, None)) for name in names)
     return all(value is None or value is True for value in own)
 

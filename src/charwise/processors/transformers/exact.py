@@ -19,6 +19,7 @@ from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingW
 from charwise.boundary import Members, Question, Search
 from charwise.errors import HealingError, SettingError
 from charwise.healing import Cut
+from charwise.processors.transformers.arguments import cache_name_of
 from charwise.processors.transformers.padding import left_padded
 from charwise.tokens.index import SortedVocabulary
 
@@ -130,10 +131,11 @@ class _Kept:
     def __init__(self, model: Any, kept: Sequence[list[int]], filler: int) -> None:
         self._model, self._filler = model, filler
         self._takes = set(inspect.signature(model.forward).parameters)
+        self._cache_name = cache_name_of(model)
         self._ids, self._mask = left_padded(kept, filler)  # [prompts, longest]
         output = self._call(self._ids, self._mask, None, last=1)
         self._first = output.logits[:, -1]  # [prompts, width]
-        self._cache = _copied(getattr(output, "past_key_values", None))
+        self._cache = _copied(getattr(output, self._cache_name, None))
 
     def answers(
         self, asked: Sequence[tuple[int, Question]]
@@ -193,7 +195,7 @@ class _Kept:
         device = self._model.device
         given = {k: v.to(device) if isinstance(v, torch.Tensor) else v for k, v in given.items()}
         if cache is not None:
-            given["past_key_values"] = cache
+            given[self._cache_name] = cache
         return self._model(input_ids=ids.to(device), **given)
 
     def cache_for(self, tokens: Sequence[list[int]], copies: int) -> Any:

@@ -20,6 +20,7 @@ from charwise.processors.new_text import heal_prompt
 from charwise.processors.transformers.arguments import (
     OwnRows,
     as_list,
+    cache_name_of,
     check_arguments,
     filler_of,
     new_tokens_of,
@@ -135,7 +136,7 @@ def heal_generate(
             mask = OwnRows(mask, cuts[0].kept, model.config.get_text_config().vocab_size)
     settings, ends, filler = settings_of(model, generate_kwargs, limits, mask)
     if how == "exact" and reads_cache(settings):
-        settings["past_key_values"] = begun.cache
+        settings[cache_name_of(model)] = begun.cache
     written: list[list[int]] = [[] for _ in rows]
     if not limits.all_ended():
         written = _written(model, rows, filler, settings)
