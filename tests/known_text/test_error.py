@@ -15,10 +15,13 @@ from charwise import CharLM, Effort
 from charwise.cli import complete, demo, infill, next_and_cover
 from charwise.cli.score import score as score_command
 from charwise.coverings.reference import prefix_probability
+from charwise.coverings.rows import EvaluatedRows
 from charwise.errors import SettingError
 from charwise.known_text.effort import effort_of, for_tolerance
 from charwise.known_text.estimate import byte_errors, faded
 from charwise.known_text.ranges import KnownText
+from charwise.known_text.rounds import Rounds
+from charwise.tokens.index import SortedVocabulary
 from models import MOST, Case, cases, examples
 
 #: log →p of texts that repeat themselves, from `CharLM.covering`, or the widest beams.
@@ -178,28 +181,48 @@ def test_presets_are_tolerances():
 
 def test_estimates_by_hand():
     logs, none = np.array([0.0, -1.0, -3.0]), np.zeros(3)
-    assert byte_errors(logs, logs, none, none).tolist() == [0, 0]
-    changed = byte_errors(logs, logs - [0.0, 0.1, 0.1], none, none)
-    assert changed == pytest.approx([0.03, 0.0])
-    lent = byte_errors(logs, logs, np.array([0.1, 0.0, 0.0]), none)
-    assert lent == pytest.approx(faded(np.array([0.05, 0.0, 0.0]))[:2])
-    # Without a step before, a byte that surprises may be what was lent alone allows.
-    alone = byte_errors(None, logs, none, np.array([0.1, 0.1, 0.1]))
-    assert (alone > byte_errors(logs, logs, none, np.array([0.1, 0.1, 0.1]))).all()
+    assert byte_errors(logs, none, none, 0.1).tolist() == [0, 0]
+    # What is on loan at a byte errs there, by a part of what the byte surprises.
+    lent = byte_errors(logs, np.array([0.0, 0.5, 0.5]), none, 0.1)
+    assert lent[1] == pytest.approx(2 * lent[0])
+    assert lent[0] == pytest.approx(0.0144, rel=0.01)
+    # More, where contexts that end alike disagree more.
+    assert (byte_errors(logs, np.array([0.0, 0.5, 0.5]), none, 0.2) > lent).all()
+    missing = byte_errors(logs, none, np.array([0.1, 0.0, 0.0]), 0.1)
+    assert missing == pytest.approx(faded(np.array([0.1, 0.0, 0.0]))[:2])
 
 
-def test_estimates_are_finite_and_where_the_shares_are():
-    logs, none = np.array([0.0, -1.0, -3.0]), np.zeros(3)
-    later = byte_errors(logs, logs, none, np.array([0.0, 0.1, 0.0]))
-    assert later[0] == 0 < later[1]
-    assert (byte_errors(logs, logs, np.array([0.0, 0.1, 0.0]), none)[:2] > 0).tolist() == [
-        False,
-        True,
-    ]
-    # A step that found the first way changed what was no number: that says nothing.
-    impossible = np.array([0.0, -math.inf, -math.inf])
-    for before, after in ((impossible, logs), (logs, impossible)):
-        assert byte_errors(before, after, none, none).tolist() == [0, 0]
+def test_estimates_are_finite():
+    """While nothing spells a byte, nothing is said of it."""
+    impossible, none = np.array([0.0, -math.inf, -math.inf]), np.zeros(3)
+    assert byte_errors(impossible, none, none, 0.1).tolist() == [0, 0]
+
+
+@given(cases())
+@examples(100)
+def test_what_is_on_loan_is_what_no_path_has(case: Case):
+    """Against the paths of the evaluated contexts, one by one; nothing is, if nobody lends."""
+    model, text = case.model, case.text
+    if not text or prefix_probability(text, model.p, model.vocabulary) == 0:
+        return
+    known = KnownText.of(text, SortedVocabulary(model.vocabulary))
+    for gamma in (0.1, 1.0):
+        evaluated = EvaluatedRows(model.lm.tree(model.vocabulary.bos_ids), known.index)
+        canonical = model.vocabulary.encode_beginning(text)
+        rounds = Rounds(evaluated, 0, known, canonical, Effort(0.05, gamma))
+        lattice = rounds.run()
+        on_loan = lattice.on_loan(0, len(text) + 1)
+        own = np.zeros(len(text) + 1)
+        own[0] = 1.0
+        paths = [(lattice.root, 1.0)]
+        while paths:
+            vertex, p = paths.pop()
+            paths += [(child, p * vertex.mass(token)) for token, child in vertex.children.items()]
+            for end, mass in enumerate(vertex.starting, vertex.position + 1):
+                own[end] += p * mass
+        sums = np.exp(lattice.log_prefix)
+        assert on_loan * sums == pytest.approx(np.maximum(sums - own, 0), abs=1e-8)
+        assert gamma < 1 or not on_loan.any()
 
 
 def test_a_short_text_in_which_the_same_split_pays_again():

@@ -96,7 +96,7 @@ class BasePath:
 
     def tokens_before(self, position: int) -> int:
         """How many tokens begin before a position."""
-        return bisect_left(self.starts, position)
+        return min(len(self.tokens), bisect_left(self.starts, position))
 
     def branches(self, lattice: Lattice, portion: Portion) -> list[Branch]:
         """The tokens up to the end of a portion, from the first that is not evaluated."""

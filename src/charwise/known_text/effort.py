@@ -14,7 +14,7 @@ worth it whatever their share, for what weighs little here may be what the rest 
 docs/scoring.md derives the rule, and the two things beside it: *hindsight*, as the text that
 follows is known, and the *first* context at a position, which shows bytes that no other does. It
 also says how θ is chosen: it falls, and the width grows, step by step, until the error that is
-estimated from the last step is below the *tolerance*.
+estimated after a step is below the *tolerance*.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """By how much the log-probability of each byte may be off: estimates from what rounds saw.
 
-Two things are known of an approximate sum: what share of the mass was lent or left out at each
-byte, and by how much the last step, which evaluated a part of what the step before had lent, has
-changed each byte. docs/scoring.md says what their sum promises, and what not.
+What is on loan at a byte (`Lattice.on_loan`) errs by a part of the byte's surprisal: how large a
+part, by how much contexts that end alike disagree (`disagreement.py`). What was left out has a
+share. docs/scoring.md says what their sum promises, and what not.
 """
 
 from __future__ import annotations
@@ -12,41 +12,35 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-#: What a step changed says how much the next ones would: about as much together.
-CHANGED = 0.3
+#: What is on loan at a byte errs by so much of the byte's surprisal, times a power of what contexts
+#: that end alike disagree on.
+ON_LOAN, POWER = 0.144, 0.7
 
-#: What was lent errs by so much of its share, spread over the bytes that follow.
-LENT, FADING = 0.5, 0.7
+#: Shares are spread over the bytes that follow.
+FADING = 0.7
 
-#: The same of what was left out, which goes on at once.
+#: What was left out errs by so much of its share.
 MISSING = 1.0
 
-#: Where a limit ended a step, this share of a byte's surprisal may be off, beside all that.
-LIMITED = 0.02
 
-
-def byte_errors(before: Floats | None, after: Floats, lent: Floats, missing: Floats) -> Floats:
+def byte_errors(after: Floats, on_loan: Floats, missing: Floats, disagreement: float) -> Floats:
     """Estimated errors of the log-probabilities of bytes.
 
     Args:
-        before: `[n + 1]` log →p(text[:t]) as of the step before, nats; None if there was none.
-        after: the same as of the last step.
-        lent: `[n + 1]` shares that were lent at each position.
+        after: `[n + 1]` log →p(text[:t]), nats.
+        on_loan: `[n + 1]` shares of it that are on loan.
         missing: `[n + 1]` shares that were left out there.
+        disagreement: of contexts that end alike, nats a byte.
 
     Returns:
         `[n]` nats.
 
     >>> logs = np.array([0.0, -1.0, -2.0])
-    >>> byte_errors(logs, logs - [0, 0, 0.01], np.zeros(3), np.zeros(3)).round(4).tolist()
-    [0.0, 0.003]
+    >>> byte_errors(logs, np.array([0, 0, 0.5]), np.zeros(3), 0.1).round(4).tolist()
+    [0.0, 0.0144]
     """
-    errors = LENT * faded(lent)[:-1] + MISSING * faded(missing)[:-1]
-    if before is None:
-        return np.asarray(np.log1p(errors * np.exp(np.minimum(surprisals(after), 50.0))))
-    with np.errstate(invalid="ignore"):
-        changed = np.abs(np.diff(after) - np.diff(before))
-    return np.asarray(errors + CHANGED * np.nan_to_num(changed, nan=0.0, posinf=0.0))
+    lent = ON_LOAN * disagreement**POWER * on_loan[1:] * surprisals(after)
+    return np.asarray(lent + MISSING * faded(missing)[:-1])
 
 
 def surprisals(log_prefix: Floats) -> Floats:

@@ -1,8 +1,7 @@
 """θ of a portion: it falls, step by step, until the estimated error is within the tolerance.
 
-A step is a few rounds with one θ. At its end the error is estimated from what it has changed
-(`estimate.py`), and a finer θ follows while that is too much, rounds and contexts are left, and θ
-is not at its least.
+A step is a few rounds with one θ. At its end the error is estimated (`estimate.py`), and a finer θ
+follows while that is too much, rounds and contexts are left, and θ is not at its least.
 """
 
 from __future__ import annotations
@@ -14,14 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from charwise.known_text.base_path import Portion
+from charwise.known_text.disagreement import Disagreement
 from charwise.known_text.effort import FINER, Effort
-from charwise.known_text.estimate import LIMITED, byte_errors, surprisals
+from charwise.known_text.estimate import byte_errors
 from charwise.known_text.lattice import Lattice
 from charwise.known_text.runs import made_again
 from charwise.known_text.sections import Sections
 
 #: Contexts that any text may take, beside those that its length allows.
-_SPARE = 600
+_SPARE = 250
 
 #: Most rounds with a θ on the way to a tolerance, but where nothing spells the portion after them:
 #: then as many again. What is left is wanted by the next θ too. A θ
@@ -34,7 +34,7 @@ _AT_CURSOR = (1, 2)
 
 #: What a step changes says little of a text that has few contexts: a score has so many at least, or
 #: so many over its tolerance if those are fewer, where θ need not fall below this for it.
-_FEWEST, _FEW_AT_ONE, _FALLS_TO = 256, 20, 1e-3
+_FEWEST, _FEW_AT_ONE, _FALLS_TO = 256, 40, 1e-3
 
 
 class FallingTheta:
@@ -85,6 +85,7 @@ class FallingTheta:
         self._watch = watch
         self._at_cursor = at_cursor
         self._score = score
+        self._disagreement = Disagreement(lattice)
         self._made_again = made_again(lattice.known.text)
         self.limited = False
         # In the portion: θ, rounds taken, those of this θ and the most of them; contexts that there
@@ -110,6 +111,14 @@ class FallingTheta:
         self._theta, self._in_step = theta, 0
         self._longest = _AT_CURSOR[self._before is not None] if self._at_cursor else _STEP
         self._lattice.effort = self._effort.at(theta)
+
+    def aside(self, asked: int) -> None:
+        """Count a round before the first θ: its contexts do not count."""
+        self._taken, self._begun = self._taken + 1, self._begun + asked
+
+    def resume(self) -> None:
+        """Set the effort of the lattice again."""
+        self._lattice.effort = self._effort.at(self._theta)
 
     @property
     def brought(self) -> int:
@@ -160,8 +169,9 @@ class FallingTheta:
             # found a token a round.
             self._longest += _STEP
             return True
-        errors = byte_errors(self._before, after, lattice.lent[part], lattice.missing[part])
-        errors *= self._sections.factor
+        self._disagreement.compare(first, stop)
+        on_loan, missing = lattice.on_loan(first, stop), lattice.missing[part]
+        errors = byte_errors(after, on_loan, missing, self._disagreement.nats)
         if not self.rounds_left:
             self._sections.end()
         doubts = self._sections.doubts(first, after)
@@ -177,10 +187,8 @@ class FallingTheta:
         last, left = self._effort.steps[1], self.rounds_left and self.brought < self._most
         more = (not enough or self._few(portion)) and left and self._theta > last
         if tolerance is not None and not more:
-            # Not enough: what the last step would have changed is not known. Enough: no finer θ
-            # takes doubts away, but they are stated.
+            # No finer θ takes doubts away, but they are stated.
             self.limited |= not enough or not _within(errors + doubts, tolerance)
-            errors += 0.0 if enough else LIMITED * surprisals(after)
         lattice.error[first + 1 : stop] = errors + doubts
         self._before = after
         if more:

@@ -30,10 +30,6 @@ _SWEEPS = 7
 #: A respelling that differs at more places than this is tried late.
 _LATE = 9
 
-#: Where a respelling proved better, others that were not tried may, too: what was lent errs by
-#: so much more.
-RESPELLED = 2.0
-
 #: A respelling whose first place costs so much, in nats, is tried from the second on, too.
 _COSTLY = 2.0
 
@@ -64,6 +60,8 @@ class Repeats:
         base: the base path as it is now, which later sections begin with.
         untried: respellings of what repeats often that there was no room for, as of the last time
             that they were tried, and of the time before if that was late.
+        forgone: of those that wait for others, and are of half of the section, the one that had
+            gained most when there was no room for it; None if none had.
         adopted: whether a respelling became the base.
         done: whether there is nothing left to try.
     """
@@ -89,6 +87,7 @@ class Repeats:
         self._waiting: list[Trial] = []
         self._sweeps, self._late = _SWEEPS, False
         self.untried: list[Respelling] = []
+        self.forgone: Trial | None = None
         self._left = most
         self.adopted = False
         self.done = not self._found
@@ -107,7 +106,8 @@ class Repeats:
                 trials, self._best, self._left = self._begin(), None, self._most
                 self._trials = [trial for trial in trials if not trial.respelling.waits]
                 self._waiting = [trial for trial in trials if trial.respelling.waits]
-                self.untried = self.untried if self._late else []
+                if not self._late:
+                    self.untried, self.forgone = [], None
             if asked := self._asked(self._trials):
                 return asked
             if self._waiting:
@@ -174,7 +174,15 @@ class Repeats:
                 doubted[max(0, place.start - start) : max(0, place.stop - start)] = True
         falls = np.zeros(len(doubted))
         np.subtract(log_prefix[:-1], log_prefix[1:], out=falls, where=doubted)
-        return _DOUBT * falls
+        doubts = _DOUBT * falls
+        if self.forgone is not None:  # at each place that is left it would have gained as before
+            trial = self.forgone
+            left = [place for place in trial.places if place.start >= trial.vertex.position]
+            gain = trial.gain / max(1, len(trial.places) - len(left))
+            for place in left:
+                part = slice(max(0, place.start - start), max(0, place.stop - start))
+                doubts[part] += gain / (place.stop - place.start)
+        return doubts
 
     def _begin(self) -> list[Trial]:
         """The respellings whose first token may be made up for."""
@@ -235,6 +243,10 @@ class Repeats:
         new = contexts_of([Branch(trial.vertex, tokens)])
         if deep or new > self._left:
             self._doubt(trial)
+            size = sum(place.stop - place.start for place in trial.places)
+            mostly = trial.respelling.waits and 2 * size > self._stop - self._start
+            if mostly and trial.gain > (self.forgone.gain if self.forgone else 0.0):
+                self.forgone = trial
             return None
         self._left -= new
         trial.ahead = tuple(tokens)

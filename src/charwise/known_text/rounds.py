@@ -1,8 +1,9 @@
 """Rounds: evaluate what a known text needs in a few batches.
 
-1. One teacher-forced pass over the canonical tokenization (`BasePath.branches`).
+1. One teacher-forced pass over the canonical tokenization (`BasePath.branches`), and a look ahead
+   for better tokens to go along (`Scout`).
 2. Sum (`Lattice.sum`), collect the candidates that are worth an evaluation (`Candidates.wanted`),
-   and follow those that end where a canonical token does along the canonical tokens from there
+   and follow those that end where a token of the base path does along it from there
    (`Batches.plan`).
 3. Evaluate all of that in one batch; again from 2 until nothing is wanted.
 
@@ -24,6 +25,7 @@ from charwise.known_text.falling_theta import FallingTheta
 from charwise.known_text.lattice import Lattice
 from charwise.known_text.new_vertices import NewVertices
 from charwise.known_text.ranges import KnownText
+from charwise.known_text.scout import Scout
 from charwise.known_text.sections import Sections
 from charwise.known_text.vertex import Branch, contexts_of
 from charwise.tokens.index import SortedVocabulary
@@ -122,6 +124,9 @@ class Rounds:
         self._theta = FallingTheta(
             self.lattice, self._sections, effort, watch, at_cursor=at_cursor, score=score
         )
+        # Before the portions of a section, with a tolerance; a θ that is named is all there is.
+        self._scouts = effort.tolerance is not None and effort.lends and not at_cursor
+        self._scout: Scout | None = None
         self._endless: Endless | None = None
         if effort.theta == 0:
             kept = not self._lets_go
@@ -148,7 +153,7 @@ class Rounds:
             if path:
                 return path
         while True:
-            branches = self._wanted(self._portion)
+            branches = self._scouted() or self._wanted(self._portion)
             if branches or self._portion.stop > len(self.known.text):
                 return branches
             self._portion, path = self._begin(self._finish(self._portion))
@@ -160,12 +165,36 @@ class Rounds:
 
         That is its canonical tokens, or those of the section that begins with it.
         """
-        path = self._sections.enter(done) if self.base.starts[done] >= self.base.section else []
+        path = self._enter(done) if self.base.starts[done] >= self.base.section else []
         portion = self.base.portion(done, self._size)
         path = path or self.base.branches(self.lattice, portion)
         self._working = max(1, portion.tokens - done)
         self._theta.begin(portion.tokens - done, asked=sum(len(tokens) for _, tokens in path))
         return portion, path
+
+    def _enter(self, done: int) -> list[Branch]:
+        """The section after so many tokens of the base path: what it lacks of that."""
+        path = self._sections.enter(done)
+        if self._scouts:
+            start, stop = self._sections.start, self._sections.stop
+            self._scout = Scout(self.lattice, self.candidates, self.batches, self.base, start, stop)
+        else:
+            self._sections.begin()
+        return path
+
+    def _scouted(self) -> list[Branch]:
+        """What to evaluate before the first portion of a section; at last that begins anew."""
+        if self._scout is None:
+            return []
+        if self._theta.rounds_left and (branches := self._scout.branches()):
+            self._theta.aside(contexts_of(branches))
+            return branches
+        self._scout = None
+        self._sections.begin()
+        self._theta.resume()
+        done = self.base.tokens_before(self._sections.start)
+        self._portion = self.base.portion(done, self._size)
+        return []
 
     def _finish(self, portion: Portion) -> int:
         """Let go of all that only a portion needed; returns how many canonical tokens are done."""

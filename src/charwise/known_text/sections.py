@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from charwise.known_text.base_path import BasePath
 from charwise.known_text.lattice import Lattice
-from charwise.known_text.repeats import RESPELLED, Repeats
+from charwise.known_text.repeats import Repeats
 from charwise.known_text.respellings import Respelling, respellings
 from charwise.known_text.vertex import Branch
 
@@ -29,7 +29,7 @@ class Sections:
 
     Attributes:
         repeats: what is tried in the section that is worked on; None if nothing is.
-        factor: by how much more errs what was lent, since something was respelled.
+        start, stop: the positions of that section.
 
     >>> from charwise.known_text.effort import Effort
     >>> from charwise.known_text.ranges import KnownText
@@ -40,8 +40,11 @@ class Sections:
     >>> lattice = Lattice(known, Vertex(0, 0, (), 0), Effort(0.1, 0.5), through=False)
     >>> base = BasePath(known, [2, 1], through=False, deepest=None, to_end=True)
     >>> sections = Sections(lattice, base, lends=True)
-    >>> [tokens for _, tokens in sections.enter(0)], sections.branches()  # nothing repeats
-    ([[2]], [])
+    >>> [tokens for _, tokens in sections.enter(0)]
+    [[2]]
+    >>> sections.begin()
+    >>> sections.branches()  # nothing repeats
+    []
     """
 
     def __init__(self, lattice: Lattice, base: BasePath, *, lends: bool) -> None:
@@ -50,7 +53,7 @@ class Sections:
         self._lends = lends
         self._found: list[Respelling] | None = None  # in the whole text
         self.repeats: Repeats | None = None
-        self.factor = 1.0
+        self.start = self.stop = 0
 
     def enter(self, done: int) -> list[Branch]:
         """Enter the section after so many tokens of the base path; returns what it lacks of that.
@@ -58,19 +61,25 @@ class Sections:
         What is respelled has been evaluated by the time that a section is entered.
         """
         base, section = self._base, self._base.enter(done)
-        if self._lends:
-            if self._found is None:
-                self._found = respellings(base.known.text, base.tokens, base.known.index)
+        self.repeats, self.start, self.stop = None, base.starts[done], section.stop
+        if self._lends and self._found is None:
+            self._found = respellings(base.known.text, base.tokens, base.known.index)
+        return base.branches(self._lattice, section)
+
+    def begin(self) -> None:
+        """Begin to try what repeats in the section, along the base path as it is now."""
+        base = self._base
+        if self._lends and self._found is not None:
+            tokens = base.tokens_before(self.stop) - base.tokens_before(self.start)
             self.repeats = Repeats(
                 self._found,
                 list(base.tokens),
                 base.known.index,
-                base.starts[done],
-                min(section.stop, len(base.known.text) - (not base.through)),
-                max(_SHORT, int(_RESPELLING * (section.tokens - done))),
+                self.start,
+                min(self.stop, len(base.known.text) - (not base.through)),
+                max(_SHORT, int(_RESPELLING * tokens)),
                 base.too_deep,
             )
-        return base.branches(self._lattice, section)
 
     def branches(self) -> list[Branch]:
         """Respellings to evaluate next, and the rest of a base path that was respelled."""
@@ -83,8 +92,6 @@ class Sections:
     def _follow(self, repeats: Repeats) -> None:
         if repeats.base.tokens is not self._base.tokens:
             self._base.respell(repeats.base.tokens)
-        if repeats.adopted:
-            self.factor = RESPELLED
 
     def end(self) -> None:
         """Try no more in this section: what it would go on from may be let go of."""

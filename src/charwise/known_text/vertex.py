@@ -23,6 +23,7 @@ class Vertex:
         position: where in the text it ends.
         tail: its last tokens after the root, latest first.
         depth: how many tokens it has after the root.
+        log_p: log p_Δ of these, nats, and nothing that was lent.
         starting: masses of the tokens that start with `text[position:][:d + 1]`, for d = 0, 1, …
         longer: the same without the tokens that end there: those that go on.
         edges: the tokens that spell the next bytes, if the context that they make is not evaluated.
@@ -38,8 +39,8 @@ class Vertex:
     """
 
     __slots__ = (
-        "arrived", "children", "depth", "edges", "end", "followed", "longer", "next_bytes", "node",
-        "position", "starting", "tail", "weight",
+        "arrived", "children", "depth", "edges", "end", "followed", "log_p", "longer", "next_bytes",
+        "node", "position", "starting", "tail", "weight",
     )  # fmt: skip
 
     def __init__(
@@ -69,15 +70,17 @@ class Vertex:
         self.children: dict[int, Vertex] = {}
         self.end = end
         self.next_bytes: NDArray[np.float64] | None = None
-        self.weight = self.arrived = 0.0
+        self.weight = self.arrived = self.log_p = 0.0
 
     def follow(self, token: int, child: Vertex) -> None:
         """Let a token lead to a context that was evaluated; one of no mass adds nothing to it."""
         self.children[token] = child
+        child.log_p = -math.inf
         for n, (other, _, mass) in enumerate(self.edges):
             if other == token:
                 del self.edges[n]
                 self.followed = [*self.followed, (child, mass)]
+                child.log_p = self.log_p + math.log(mass)
                 return
 
     def mass(self, token: int) -> float:

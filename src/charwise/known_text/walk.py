@@ -23,8 +23,8 @@ class Walk:
         index: their vocabulary.
 
     Attributes:
-        tokens: of the base path.
-        starts: where each of them begins, and the last ends.
+        tokens, index: as given.
+        starts: where each token begins, and the last ends.
 
     >>> from charwise.tokens.vocabulary import Vocabulary
     >>> index = SortedVocabulary(Vocabulary.from_bytes([b"a", b"b", b"ab"]))
@@ -39,7 +39,7 @@ class Walk:
     """
 
     def __init__(self, tokens: list[int], index: SortedVocabulary) -> None:
-        self.tokens = tokens
+        self.tokens, self.index = tokens, index
         self.starts = list(accumulate(map(index.length, tokens), initial=0))
         # Its vertices by position, and log p of the tokens up to there, nats.
         self._at: dict[int, tuple[Vertex, float]] = {}
@@ -62,6 +62,11 @@ class Walk:
     def vertex(self, position: int) -> Vertex:
         """The evaluated context that ends at a position."""
         return self._at[position][0]
+
+    def token_at(self, position: int) -> int | None:
+        """Its token that begins at a position; None if none does."""
+        n = bisect_left(self.starts, position)
+        return self.tokens[n] if n < len(self.tokens) and self.starts[n] == position else None
 
     def log_p(self, start: int, stop: int) -> float:
         """Of its tokens between two positions, given those before; nats."""
