@@ -155,6 +155,8 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", nargs="+", default=held_out.MODELS, choices=held_out.MODELS)
     parser.add_argument("--bytes", type=int, default=held_out.SIZE, help="of each passage")
+    parser.add_argument("--skip", type=int, default=0, help="bytes of each passage, before those")
+    parser.add_argument("--only", nargs="+", help="passages, by the names in the tables")
     parser.add_argument("--reference", type=int, default=1024, help="bundles of the reference")
     parser.add_argument("--beam", type=int, default=64, help="width of the beam beside it")
     parser.add_argument("--presets", nargs="*", default=[])
@@ -169,10 +171,12 @@ def main() -> None:
     args = arguments()
     torch.set_num_threads(1)
     lms = held_out.models(args.models)
-    passages = held_out.held_out(lms, args.bytes)
+    passages = held_out.after(lms, args.bytes, args.skip)
     if "embedded" in lms:
         lms[held_out.PEAKED] = held_out.peaked(lms["embedded"])
     passages += held_out.provocations(lms)
+    if args.only:
+        passages = [passage for passage in passages if passage.name in args.only]
     rows = []
     for setting in [*args.presets, *args.tolerances]:
         here = [measure(lms[passage.model], passage, setting, args) for passage in passages]

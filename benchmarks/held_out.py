@@ -144,6 +144,17 @@ def held_out(lms: dict[str, charwise.CharLM], size: int = SIZE) -> list[Passage]
     return sorted(found, key=lambda passage: MODELS.index(passage.model))
 
 
+def after(lms: dict[str, charwise.CharLM], size: int, skip: int) -> list[Passage]:
+    """The passages, each from the first character after its first `skip` bytes."""
+    found = []
+    for passage in held_out(lms, skip + size):
+        text = passage.text[skip:]
+        while text and text[0] & 0xC0 == 0x80:
+            text = text[1:]
+        found.append(passage._replace(text=text))
+    return found
+
+
 def provocations(lms: dict[str, charwise.CharLM]) -> list[Passage]:
     """The provocations, for each of these models."""
     return [Passage(model, what, text) for model in lms for what, text in PROVOCATIONS.items()]

@@ -46,17 +46,6 @@ EQUAL = 1e-6
 Row = dict[str, dict[str, float]]  # of a passage: method -> figures
 
 
-def passages(lms: dict[str, charwise.CharLM], size: int, skip: int) -> list[Passage]:
-    """The passages, each from the first character after its first `skip` bytes."""
-    found = []
-    for passage in held_out.held_out(lms, skip + size):
-        text = passage.text[skip:]
-        while text and text[0] & 0xC0 == 0x80:
-            text = text[1:]
-        found.append(passage._replace(text=text))
-    return found
-
-
 def measure(lm: charwise.CharLM, passage: Passage, args: argparse.Namespace) -> Row:
     """All methods on one passage."""
     text, size, model = passage.text, len(passage.text), references.name_of(passage.model)
@@ -178,7 +167,7 @@ def main() -> None:
     torch.set_num_threads(1)
     lms = held_out.models(args.models)
     rows: dict[str, Row] = {}
-    for passage in passages(lms, args.bytes, args.skip):
+    for passage in held_out.after(lms, args.bytes, args.skip):
         if args.only and passage.name not in args.only:
             continue
         rows[passage.name] = measure(lms[passage.model], passage, args)

@@ -32,7 +32,7 @@ _STEP, _LAST = 4, 6
 #: later ones.
 _AT_CURSOR = (1, 2)
 
-#: What a step changes says little of a text that has few contexts: a score has so many at least, or
+#: An estimate says little of a text that has few contexts: a score has so many at least, or
 #: so many over its tolerance if those are fewer, where θ need not fall below this for it.
 _FEWEST, _FEW_AT_ONE, _FALLS_TO = 256, 40, 1e-3
 

@@ -36,6 +36,10 @@ _COSTLY = 2.0
 #: By so much, in nats, a respelling that waits for others must be better than these.
 _BETTER = 4.0
 
+#: Of the respellings that wait so many are followed beyond their first place: there may be
+#: dozens of one run, and each takes as much room.
+_FOLLOWED = 4
+
 #: Share of the surprisal of what repeats often that a split may save which was not followed to its
 #: end, for want of room, with this gain or more.
 _DOUBT, _DOUBTED = 0.03, -4.0
@@ -60,8 +64,6 @@ class Repeats:
         base: the base path as it is now, which later sections begin with.
         untried: respellings of what repeats often that there was no room for, as of the last time
             that they were tried, and of the time before if that was late.
-        forgone: of those that wait for others, and are of half of the section, the one that had
-            gained most when there was no room for it; None if none had.
         adopted: whether a respelling became the base.
         done: whether there is nothing left to try.
     """
@@ -87,7 +89,6 @@ class Repeats:
         self._waiting: list[Trial] = []
         self._sweeps, self._late = _SWEEPS, False
         self.untried: list[Respelling] = []
-        self.forgone: Trial | None = None
         self._left = most
         self.adopted = False
         self.done = not self._found
@@ -106,8 +107,7 @@ class Repeats:
                 trials, self._best, self._left = self._begin(), None, self._most
                 self._trials = [trial for trial in trials if not trial.respelling.waits]
                 self._waiting = [trial for trial in trials if trial.respelling.waits]
-                if not self._late:
-                    self.untried, self.forgone = [], None
+                self.untried = self.untried if self._late else []
             if asked := self._asked(self._trials):
                 return asked
             if self._waiting:
@@ -129,6 +129,8 @@ class Repeats:
         for trial in trials:
             self._weigh(trial)
         trials.sort(key=lambda trial: trial.gain, reverse=True)
+        if all(trial.respelling.waits and trial.reached > 0 for trial in trials):
+            trials = trials[:_FOLLOWED]
         asked = [(trial, more) for trial in trials if (more := self._more(trial))]
         self._trials = [trial for trial, _ in asked]
         return [branch for _, branch in asked]
@@ -174,15 +176,7 @@ class Repeats:
                 doubted[max(0, place.start - start) : max(0, place.stop - start)] = True
         falls = np.zeros(len(doubted))
         np.subtract(log_prefix[:-1], log_prefix[1:], out=falls, where=doubted)
-        doubts = _DOUBT * falls
-        if self.forgone is not None:  # at each place that is left it would have gained as before
-            trial = self.forgone
-            left = [place for place in trial.places if place.start >= trial.vertex.position]
-            gain = trial.gain / max(1, len(trial.places) - len(left))
-            for place in left:
-                part = slice(max(0, place.start - start), max(0, place.stop - start))
-                doubts[part] += gain / (place.stop - place.start)
-        return doubts
+        return _DOUBT * falls
 
     def _begin(self) -> list[Trial]:
         """The respellings whose first token may be made up for."""
@@ -243,10 +237,6 @@ class Repeats:
         new = contexts_of([Branch(trial.vertex, tokens)])
         if deep or new > self._left:
             self._doubt(trial)
-            size = sum(place.stop - place.start for place in trial.places)
-            mostly = trial.respelling.waits and 2 * size > self._stop - self._start
-            if mostly and trial.gain > (self.forgone.gain if self.forgone else 0.0):
-                self.forgone = trial
             return None
         self._left -= new
         trial.ahead = tuple(tokens)

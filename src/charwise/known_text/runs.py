@@ -38,8 +38,8 @@ _AGAIN, _TIMES = 15, 10
 def made_again(text: bytes) -> NDArray[np.float64]:
     """`[n]` how many times over an error that is seen at a byte may have been made, at least once.
 
-    A path that spells a long run in other tokens gains at each of them, so what the last step of θ
-    has changed there is a part of what is left.
+    A path that spells a long run in other tokens gains at each of them, so what an
+    estimate sees there is a part of what is left.
 
     >>> made_again(b"on " + b"a" * 40)[[0, 3, 18, 33]].tolist()
     [1.0, 1.0, 1.0, 2.0]
