@@ -98,7 +98,7 @@ class Effort(NamedTuple):
     def steps(self) -> tuple[float, float]:
         """The first θ, and the least that it may fall to.
 
-        Two steps at least where weight is lent: the error is estimated from what the last changed.
+        Two steps at least where weight is lent: of one alone too little is known.
 
         >>> Effort(theta=1e-2, gamma=0.1).steps
         (0.05, 0.01)

@@ -20,7 +20,7 @@ from charwise.known_text.lattice import Lattice
 from charwise.known_text.runs import made_again
 from charwise.known_text.sections import Sections
 
-#: Contexts that any text may take, beside those that its length allows.
+#: Contexts that any portion may take, beside those that its length allows.
 _SPARE = 250
 
 #: Most rounds with a θ on the way to a tolerance, but where nothing spells the portion after them:

@@ -34,11 +34,11 @@ _LATE = 9
 _COSTLY = 2.0
 
 #: By so much, in nats, a respelling that waits for others must be better than these.
-_BETTER = 4.0
+_BETTER = 1.0
 
-#: Of the respellings that wait so many are followed beyond their first place: there may be
-#: dozens of one run, and each takes as much room.
-_FOLLOWED = 4
+#: Of the respellings that wait so many are followed beyond their second place, and so many to it:
+#: there may be dozens of one run or word, and each takes as much room.
+_FOLLOWED, _BEGUN = 4, 16
 
 #: Share of the surprisal of what repeats often that a split may save which was not followed to its
 #: end, for want of room, with this gain or more.
@@ -56,7 +56,8 @@ class Repeats:
         tokens: the base path: tokens from the beginning of the text.
         index: their vocabulary.
         begin, stop: the bytes of the section; the base path is evaluated up to its end.
-        most: contexts to spend on all of them, at most, before one is taken.
+        most: contexts to spend on all of them, at most, before one is taken; and as many on those
+            that wait.
         too_deep: whether a context of so many tokens that ends there has no room to go on.
 
     Attributes:
@@ -112,6 +113,7 @@ class Repeats:
                 return asked
             if self._waiting:
                 self._trials, self._waiting = self._waiting, []
+                self._left = self._most
                 continue
             if later := self._from_second_place():
                 return [later]
@@ -129,11 +131,26 @@ class Repeats:
         for trial in trials:
             self._weigh(trial)
         trials.sort(key=lambda trial: trial.gain, reverse=True)
-        if all(trial.respelling.waits and trial.reached > 0 for trial in trials):
-            trials = trials[:_FOLLOWED]
+        if all(trial.respelling.waits and trial.reached >= 0 for trial in trials):
+            twice = all(trial.reached > 0 for trial in trials)
+            trials = trials[: _FOLLOWED if twice else _BEGUN]
+        trials = self._with_room(trials)
         asked = [(trial, more) for trial in trials if (more := self._more(trial))]
         self._trials = [trial for trial, _ in asked]
         return [branch for _, branch in asked]
+
+    def _with_room(self, trials: list[Trial]) -> list[Trial]:
+        """Of trials that have come by two places, the best, as many as there is room to end."""
+        left, kept = self._left, list[Trial]()
+        for trial in trials:
+            if trial.reached > 1 and trial.hopeful:
+                rest = len(self.base.between(trial.places[trial.reached - 1 :]))
+                if kept and rest > left:
+                    self._doubt(trial)
+                    continue
+                left -= rest
+            kept.append(trial)
+        return kept
 
     def end(self) -> None:
         """Try no more: the best is the base, and what has not come to its end is doubted."""

@@ -25,6 +25,13 @@ from charwise.tokens.index import SortedVocabulary
 #: Longest stretch, and shortest word that is found at the beginning of another, in bytes.
 _LONGEST, _STEM = 24, 3
 
+#: A word is split in all ways, not only in those that are near the canonical, where a text is made
+#: of it to one part in so many; into so many tokens more than it needs; and in so many ways.
+_MUCH, _MORE, _WAYS = 8, 2, 100
+
+#: A stretch, where it is respelled, and where each place is cut, in bytes from its start.
+Way = tuple[bytes, list[tuple[Span, tuple[int, ...]]]]
+
 _WORD = re.compile(rb"[0-9A-Za-z\x80-\xff]+")
 
 
@@ -70,7 +77,7 @@ def respellings(text: bytes, canonical: Sequence[int], index: SortedVocabulary) 
     for token in canonical:
         starts.append(starts[-1] + index.length(token))
     text = text[: starts[-1]]  # there may be no canonical tokens for all of it
-    ways: list[tuple[bytes, list[tuple[Span, tuple[int, ...]]]]] = []
+    ways: list[Way] = []
     for stretch, spans in occurrences(text, starts).items():
         splits = dict.fromkeys(
             tuple(at - span.start for at in starts[span.first + 1 : span.last]) for span in spans
@@ -82,6 +89,7 @@ def respellings(text: bytes, canonical: Sequence[int], index: SortedVocabulary) 
     for byte, size, spans in runs(text, starts):
         ways.append((byte * size, [(span, tiled((), size, span)) for span in spans]))
     usual = len(ways)
+    ways += words(text, starts, index)
     for run, size, spans in patterned(text, starts):
         for cuts in dict.fromkeys(_all_cuts(size)):
             ways.append((run, [(span, tiled(cuts, size, span)) for span in spans]))
@@ -129,6 +137,62 @@ def occurrences(text: bytes, starts: Sequence[int]) -> dict[bytes, list[Span]]:
         if 1 < stop - start <= _LONGEST:
             add(found.setdefault(text[start:stop], []), start, stop, starts)
     return {stretch: spans for stretch, spans in found.items() if len(spans) > 1}
+
+
+def words(text: bytes, starts: Sequence[int], index: SortedVocabulary) -> Iterator[Way]:
+    """All ways to split the words that much of a text is made of, and the space before them.
+
+    >>> from charwise.tokens.vocabulary import Vocabulary
+    >>> index = SortedVocabulary(Vocabulary.from_bytes([b"m", b"o", b" ", b"mo"]))
+    >>> found = words(b"mo mo mo mo", [0, 2, 3, 5, 6, 8, 9, 11], index)
+    >>> [cuts for _, way in found for _, cuts in way[1:2]]  # of the second, and of the space too
+    [(), (1,), (1,), (1, 2)]
+    """
+    found: dict[bytes, list[Span]] = {}
+    for match in _WORD.finditer(text):
+        if match.end() - match.start() <= _LONGEST:
+            add(found.setdefault(match[0], []), *match.span(), starts)
+    for word, spans in found.items():
+        if len(spans) < OFTEN or len(word) * len(spans) * _MUCH < len(text):
+            continue
+        spaced = [_with_space(span, text, starts) for span in spans]
+        apart = [new.start < span.start for new, span in zip(spaced, spans, strict=True)]
+        for cuts in spellings(word, index):
+            yield word, [(span, cuts) for span in spans]
+            later = (1, *(cut + 1 for cut in cuts))
+            yield word, [(s, later if own else cuts) for s, own in zip(spaced, apart, strict=True)]
+        for cuts in spellings(b" " + word, index):
+            if cuts[:1] != (1,):
+                yield word, [(s, cuts) for s, own in zip(spaced, apart, strict=True) if own]
+
+
+def _with_space(span: Span, text: bytes, starts: Sequence[int]) -> Span:
+    """A word and the space before it, if there is one."""
+    if text[span.start - 1 : span.start] != b" ":
+        return span
+    start = span.start - 1
+    return span._replace(start=start, first=bisect_right(starts, start) - 1)
+
+
+def spellings(stretch: bytes, index: SortedVocabulary) -> list[tuple[int, ...]]:
+    """Where tokens may cut some bytes: in as few tokens as can be, or `_MORE` more than that.
+
+    >>> from charwise.tokens.vocabulary import Vocabulary
+    >>> index = SortedVocabulary(Vocabulary.from_bytes([b"a", b"b", b"ab"]))
+    >>> spellings(b"aba", index)
+    [(2,), (1, 2)]
+    """
+    ways: list[list[tuple[int, ...]]] = [[] for _ in range(len(stretch))]  # up to each byte
+    ways.append([()])
+    for at in reversed(range(len(stretch))):
+        rest, found = stretch[at:], list[tuple[int, ...]]()
+        lo, hi = index.twins(rest)
+        whole = [len(rest)] if lo < hi else []
+        for length in dict.fromkeys([*whole, *map(index.length, index.prefixes(rest))]):
+            found += [(at + length, *after) for after in ways[at + length]]
+        found.sort(key=len)
+        ways[at] = [way for way in found if len(way) <= len(found[0]) + _MORE][:_WAYS]
+    return [way[:-1] for way in ways[0]]
 
 
 def _all_cuts(size: int) -> list[tuple[int, ...]]:

@@ -124,8 +124,9 @@ class Rounds:
         self._theta = FallingTheta(
             self.lattice, self._sections, effort, watch, at_cursor=at_cursor, score=score
         )
-        # Before the portions of a section, with a tolerance; a θ that is named is all there is.
-        self._scouts = effort.tolerance is not None and effort.lends and not at_cursor
+        # Before the portions of a section, with a tolerance; a θ that is named is all there is. At
+        # a cursor there is no width either, and little text.
+        self._scouts = effort.tolerance is not None and effort.lends and effort.width > 0
         self._scout: Scout | None = None
         self._endless: Endless | None = None
         if effort.theta == 0:

@@ -80,8 +80,10 @@ class Scout:
         base.respell(tokens)
         yield base.branches(self._lattice, Portion(base.tokens_before(self._stop), self._stop))
         after = self._walk()
-        known = max(p for p in before.starts if before.reaches(p) and after.reaches(p))
-        if after.log_p(self._start, known) <= before.log_p(self._start, known):
+        known = max(p for p in before.starts if p <= self._stop and before.reaches(p))
+        # One that ends before, as the model's window does, has nothing to go on from.
+        ends = not after.reaches(known)
+        if ends or after.log_p(self._start, known) <= before.log_p(self._start, known):
             base.respell(before.tokens)
 
     def _walk(self) -> Walk:
