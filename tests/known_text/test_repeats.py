@@ -325,6 +325,8 @@ def test_a_respelling_of_one_section_goes_on_in_the_next(monkeypatch: pytest.Mon
     lm = charwise.load()
     text = b"frobnicate " * 12
     canonical = list(lm.vocabulary.encode(text))
+    # Sections of 16 tokens have too few places for what is tried when all else was.
+    monkeypatch.setattr("charwise.known_text.respellings.words", lambda *_: ())
     whole = lm.score(text)
     monkeypatch.setattr("charwise.known_text.base_path.SECTION", 16)
     rounds = begun(lm, text)
@@ -334,7 +336,7 @@ def test_a_respelling_of_one_section_goes_on_in_the_next(monkeypatch: pytest.Mon
     assert lm.vocabulary.decode(rounds.base.tokens) == text
     later = lm.vocabulary.decode(rounds.base.tokens[:32])
     assert list(rounds.base.tokens[32:]) != list(lm.vocabulary.encode(text[len(later) :]))
-    assert lm.score(text).logprobs.sum() > whole.logprobs.sum() - 3  # the first has few occurrences
+    assert lm.score(text).logprobs.sum() > whole.logprobs.sum() - 1  # sums are too low, if anything
 
 
 def log_p(lm: CharLM, tokens: list[int]) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 
 import pytest
 from hypothesis import given
@@ -10,6 +11,7 @@ from hypothesis import given
 import charwise
 from charwise.coverings.reference import prefix_probability
 from charwise.coverings.rows import EvaluatedRows
+from charwise.engines.ngram import NgramLM
 from charwise.known_text.best_path import better, detours
 from charwise.known_text.effort import for_tolerance
 from charwise.known_text.races import Races
@@ -17,7 +19,9 @@ from charwise.known_text.ranges import KnownText
 from charwise.known_text.rounds import Rounds
 from charwise.known_text.vertex import Vertex
 from charwise.known_text.walk import Walk
+from charwise.known_text.windows import Text, score_text
 from charwise.tokens.index import SortedVocabulary
+from charwise.tokens.prompts import Opening
 from charwise.tokens.vocabulary import Vocabulary
 from models import Case, cases, examples
 
@@ -113,3 +117,21 @@ def test_the_base_path_spells_the_text(case: Case):
     rounds.run()
     spelled = b"".join(model.vocabulary.tokens[token] or b"" for token in rounds.base.tokens)
     assert spelled == b"".join(model.vocabulary.tokens[token] or b"" for token in canonical)
+
+
+@pytest.mark.parametrize("window", [600, 1000])
+def test_a_better_base_path_does_not_end_at_the_window(window: int):
+    """[a, b] is likelier than [ab], but has twice the tokens; the model remembers nothing."""
+    vocabulary = Vocabulary.from_bytes(
+        [b"a", b"b", b"ab", b"c", b"cab", b"ba", None], end_ids=[6], bos_ids=[6]
+    )
+    row = [0.4, 0.38, 0.005, 0.2, 0.0001, 0.0001, 0.0148]
+    draw = random.Random(1)
+    text = b"".join(draw.choice([b"ab", b"ab", b"c"]) for _ in range(900))
+    index, asked = SortedVocabulary(vocabulary), Text(Opening((6,), b""), text)
+    effort = for_tolerance(0.1)
+    logs = [
+        score_text(NgramLM(vocabulary, 1, {(): row}, window=size), index, asked, effort).logprobs
+        for size in (None, window)
+    ]
+    assert logs[1].sum() == pytest.approx(logs[0].sum(), abs=1e-6)

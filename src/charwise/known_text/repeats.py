@@ -272,15 +272,25 @@ class Repeats:
         trial.gain = trial.log_p + end - self.base.log_p(first.start, last.stop)
 
     def _adopt(self, trial: Trial) -> Branch | None:
-        """Make a respelled path the base, here and in what comes later; returns its rest here."""
-        self.adopted = True
+        """Make a respelled path the base, here and in what comes later; returns its rest here.
+
+        Later only as far as there is room in the window, and not at all where there is none here.
+        """
         inside = trial.respelling.places
         later = [
             place for place in inside if place.start >= self._stop and self.base.tokens_at(place)
         ]
-        self.base = base = Walk(self.base.respelled([*trial.places, *later]), self.index)
+        base = Walk(self.base.respelled([*trial.places, *later]), self.index)
+        while self._ends_early(base):
+            if not later:
+                return None
+            later = later[: len(later) // 2]
+            base = Walk(self.base.respelled([*trial.places, *later]), self.index)
+        self.base, self.adopted = base, True
         first = bisect_left(base.starts, trial.vertex.position)
         last = bisect_left(base.starts, self._stop + 1) - 1
-        while last > first and self._too_deep(trial.vertex.depth + last - first, base.starts[last]):
-            last -= 1
         return Branch(trial.vertex, base.tokens[first:last]) if last > first else None
+
+    def _ends_early(self, base: Walk) -> bool:
+        """Whether a base path has a context with no room to go on."""
+        return any(self._too_deep(n, start) for n, start in enumerate(base.starts[:-1]))
