@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import charwise
 import charwise.cursor.shared_tree
-import charwise.known_text.rounds
+import charwise.known_text.portions
 from charwise import CharLM, Vocabulary
 from charwise.coverings.reference import next_character_probability, prefix_probability
 from charwise.engines.ngram import NgramLM
@@ -36,8 +36,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 def shorten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(charwise.cursor.shared_tree, "WHOLE_TOKENS", 1)
     patch.setattr(charwise.cursor.shared_tree, "EXACT_TOKENS", 1)
-    patch.setattr(charwise.known_text.rounds, "PORTION", 1)
-    patch.setattr(charwise.known_text.rounds, "LEAST", 1)
+    patch.setattr(charwise.known_text.portions, "PORTION", 1)
 
 
 @given(cases(), st.integers(0, 8))

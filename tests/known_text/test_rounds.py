@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import charwise.known_text.calls
-import charwise.known_text.rounds
+import charwise.known_text.portions
 from charwise import CharLM
 from charwise.coverings.reference import next_character_probability, prefix_probability
 from charwise.coverings.rows import EvaluatedRows
@@ -39,9 +39,9 @@ def test_portions_change_no_number(case: Case, portion: int):
     lm = CharLM(model.lm, preset="exact")
     whole = lm.score(text)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(charwise.known_text.rounds, "PORTION", portion)
+        patch.setattr(charwise.known_text.portions, "PORTION", portion)
         patch.setattr(charwise.known_text.calls, "PORTION", portion)
-        patch.setattr(charwise.known_text.rounds, "LEAST", 1)
+        patch.setattr(charwise.known_text.portions, "_ORDINARY", (portion, 1, 240))
         cut = lm.score(text)
         distributions = walk_rounds(lm, text, PRESETS["exact"], distributions=True).distributions
     assert cut.logprobs == approx(whole.logprobs, rel=1e-9, abs=1e-9)

@@ -10,6 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
 from charwise.known_text.effort import agreement
 from charwise.known_text.lattice import Lattice
 from charwise.known_text.vertex import Vertex
@@ -22,7 +25,10 @@ _EXPECTED, _WORTH = 0.1, 0.125
 
 
 class Disagreement:
-    """Compares the contexts of a lattice as they come, each with the heavier one that agrees most.
+    """Compares the contexts of a lattice, each with the heavier one that agrees most with it.
+
+    In which order they were evaluated makes no difference: where one has come, all that end there
+    are compared again.
 
     Args:
         lattice: of the text.
@@ -40,30 +46,51 @@ class Disagreement:
 
     def __init__(self, lattice: Lattice) -> None:
         self._lattice = lattice
-        self._compared = [0] * len(lattice.at)
-        self._sum, self._bytes = _EXPECTED * _WORTH, _WORTH
+        size = len(lattice.at)
+        # Of each position: contexts that were compared, by how much they differ, on how many bytes.
+        self._compared = [0] * size
+        self._differences: NDArray[np.float64] = np.zeros(size)
+        self._bytes: NDArray[np.float64] = np.zeros(size)
 
     @property
     def nats(self) -> float:
         """Mean difference of a byte's log-probability, by the shares of the lighter contexts."""
-        return self._sum / self._bytes
+        apart = _EXPECTED * _WORTH + float(self._differences.sum())
+        return apart / (_WORTH + float(self._bytes.sum()))
 
     def compare(self, first: int, stop: int) -> None:
-        """Compare what has come between two positions since the last time."""
+        """Compare what ends between two positions, where something has come since the last time.
+
+        >>> from charwise.known_text.effort import Effort
+        >>> from charwise.known_text.ranges import KnownText
+        >>> from charwise.tokens.index import SortedVocabulary
+        >>> from charwise.tokens.vocabulary import Vocabulary
+        >>> index = SortedVocabulary(Vocabulary.from_bytes([b"a", b"ab", b"c"]))
+        >>> root = Vertex(node=0, position=0, tail=(), depth=0)
+        >>> lattice = Lattice(KnownText.of(b"ab", index), root, Effort(1e-3, 0.5), through=False)
+        >>> for tail, starting, share in (((0, 1), (0.5,), 0.5), ((0, 2), (0.25,), 0.25)):
+        ...     lattice.at[1].append(Vertex(0, 1, tail, depth=2, starting=starting))
+        ...     lattice.at[1][-1].log_p = math.log(share)
+        >>> lattice.log_prefix[1] = 0.0
+        >>> disagreement = Disagreement(lattice)
+        >>> disagreement.compare(0, 2)
+        >>> round(disagreement.nats, 9) == round((0.1 * 0.125 + 0.25 * math.log(2)) / 0.375, 9)
+        True
+        """
         for t in range(first, stop):
-            here = self._lattice.at[t]
-            new = here[self._compared[t] :]
-            self._compared[t] = len(here)
-            log_prefix = float(self._lattice.log_prefix[t])
-            if len(here) < 2 or log_prefix == -math.inf:
+            here, log_prefix = self._lattice.at[t], float(self._lattice.log_prefix[t])
+            if len(here) == self._compared[t] or log_prefix == -math.inf:
                 continue
-            for vertex in new:
+            self._compared[t] = len(here)
+            total = compared = 0.0
+            for vertex in here:
                 other = _closest(vertex, here)
                 if other is not None:
                     share = math.exp(min(0.0, vertex.log_p - log_prefix))
                     apart = _apart(vertex.starting, other.starting)
-                    self._sum += share * sum(apart)
-                    self._bytes += share * len(apart)
+                    total += share * sum(apart)
+                    compared += share * len(apart)
+            self._differences[t], self._bytes[t] = total, compared
 
 
 def _closest(vertex: Vertex, here: Sequence[Vertex]) -> Vertex | None:

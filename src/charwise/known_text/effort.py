@@ -53,9 +53,10 @@ class Effort(NamedTuple):
             tolerance, where θ begins.
         gamma: how much agreement with an evaluated context lowers that error; 1 means that
             weights are never lent.
-        lookahead: most tokens to evaluate at a time along the canonical rest of each
+        lookahead: most tokens to evaluate at a time along the base path after each
             alternative, while its estimated share stays worth it.
-        rounds: most rounds over one portion of the text.
+        rounds: most rounds over one portion of the text, beside those that look ahead over a
+            section for a better base path, ten at most; with so few, there is no look ahead.
         first: least share that earns an evaluation where no context ends yet. Below θ it makes
             the distributions of next bytes more accurate, for about one context a byte.
         tolerance: θ falls until the estimated error is at most this, in bits a byte; None to

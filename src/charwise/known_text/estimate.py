@@ -22,6 +22,9 @@ FADING = 0.7
 #: What was left out errs by so much of its share.
 MISSING = 1.0
 
+#: All that a step changed is so many times what is still off, where that says more.
+CHANGED = 0.7
+
 
 def byte_errors(after: Floats, on_loan: Floats, missing: Floats, disagreement: float) -> Floats:
     """Estimated errors of the log-probabilities of bytes.
@@ -41,6 +44,30 @@ def byte_errors(after: Floats, on_loan: Floats, missing: Floats, disagreement: f
     """
     lent = ON_LOAN * disagreement**POWER * on_loan[1:] * surprisals(after)
     return np.asarray(lent + MISSING * faded(missing)[:-1])
+
+
+def changes(before: Floats, after: Floats) -> Floats:
+    """`[n]` what is expected to be off after a step of θ that changed the sums, nats.
+
+    Args:
+        before, after: `[n + 1]` log →p(text[:t]), nats.
+
+    >>> changes(np.array([0.0, -1.0, -np.inf]), np.array([0.0, -1.5, -3.0])).tolist()
+    [0.35, 0.0]
+    """
+    with np.errstate(invalid="ignore"):
+        changed = np.abs(np.diff(after) - np.diff(before))
+    return np.asarray(CHANGED * np.nan_to_num(changed, nan=0.0, posinf=0.0))
+
+
+def at_least(errors: Floats, others: Floats) -> Floats:
+    """Errors that add up to no less than others do; what is missing is where these are.
+
+    >>> at_least(np.array([0.5, 0.5]), np.array([0.0, 2.0])).tolist()
+    [0.5, 1.5]
+    """
+    short = float(others.sum() - errors.sum())
+    return errors + others * (short / float(others.sum())) if short > 0 else errors
 
 
 def surprisals(log_prefix: Floats) -> Floats:

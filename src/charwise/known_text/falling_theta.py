@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from charwise.known_text.base_path import Portion
 from charwise.known_text.disagreement import Disagreement
 from charwise.known_text.effort import FINER, Effort
-from charwise.known_text.estimate import byte_errors
+from charwise.known_text.estimate import at_least, byte_errors, changes
 from charwise.known_text.lattice import Lattice
-from charwise.known_text.runs import made_again
+from charwise.known_text.runs import made_again, over_and_over
 from charwise.known_text.sections import Sections
 
 #: Contexts that any portion may take, beside those that its length allows.
@@ -87,6 +87,7 @@ class FallingTheta:
         self._score = score
         self._disagreement = Disagreement(lattice)
         self._made_again = made_again(lattice.known.text)
+        self._over_and_over = over_and_over(lattice.known.text)
         self.limited = False
         # In the portion: θ, rounds taken, those of this θ and the most of them; contexts that there
         # were before it, and the most to spend on it; log →p as of the step before.
@@ -102,10 +103,13 @@ class FallingTheta:
             asked: contexts that are evaluated first, whatever θ is: they do not count.
         """
         self._begun, self._taken, self._before = len(self._lattice.vertices) + asked, 1, None
-        self._most = 10**12
-        if self._effort.tolerance is not None:
-            self._most = int(_SPARE + tokens * (16 + 0.1 / self._effort.tolerance))
+        self._most = self._allowed(tokens)
         self._take(self._effort.steps[0])
+
+    def _allowed(self, tokens: int) -> int:
+        """Most contexts to spend on a portion of so many tokens."""
+        tolerance = self._effort.tolerance
+        return 10**12 if tolerance is None else int(_SPARE + tokens * (16 + 0.1 / tolerance))
 
     def _take(self, theta: float) -> None:
         self._theta, self._in_step = theta, 0
@@ -113,12 +117,13 @@ class FallingTheta:
         self._lattice.effort = self._effort.at(theta)
 
     def aside(self, asked: int) -> None:
-        """Count a round before the first θ: its contexts do not count."""
-        self._taken, self._begun = self._taken + 1, self._begun + asked
+        """So many contexts are evaluated before the first θ: they do not count."""
+        self._begun += asked
 
-    def resume(self) -> None:
-        """Set the effort of the lattice again."""
+    def resume(self, tokens: int) -> None:
+        """Set the effort of the lattice again, now that the portion has so many tokens."""
         self._lattice.effort = self._effort.at(self._theta)
+        self._most = self._allowed(tokens)
 
     @property
     def brought(self) -> int:
@@ -172,6 +177,9 @@ class FallingTheta:
         self._disagreement.compare(first, stop)
         on_loan, missing = lattice.on_loan(first, stop), lattice.missing[part]
         errors = byte_errors(after, on_loan, missing, self._disagreement.nats)
+        if self._before is not None:
+            changed = changes(self._before, after) * self._over_and_over[first : stop - 1]
+            errors = at_least(errors, changed)
         if not self.rounds_left:
             self._sections.end()
         doubts = self._sections.doubts(first, after)

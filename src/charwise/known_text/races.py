@@ -4,9 +4,9 @@ A model that is far from what it knows may be put off by a token: the TinyStorie
 *launch* as `laun·ch`, which is 14 nats less likely where it stands, and every word after that
 surprises it less, until all is made up for 30 tokens on. No share shows it, and no rank for long.
 What shows it is the *drift*: by how much the gain on the base path has grown since the place. So
-the likeliest other way to spell each token that surprised is followed along the base path, twice as
-far again and again, while its drift may make up for what it lost. It is spelled so wherever the
-same tokens come again.
+another way to spell each token that surprised, the one whose first token is likeliest, is followed
+along the base path, twice as far again and again, while its drift may make up for what it lost. It
+is spelled so wherever the same tokens come again.
 """
 
 from __future__ import annotations
@@ -15,18 +15,21 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from charwise.coverings.log_sums import log
-from charwise.known_text.vertex import Branch
+from charwise.known_text.vertex import Branch, contexts_of
 from charwise.known_text.walk import Walk
 
 #: A token that spends less, in nats, has no rivals.
 _SURPRISED = 3.0
 
 #: How many tokens of the base path a race has passed at each stage.
-_STAGES = (1, 3, 7, 15, 31, 63)
+STAGES = (1, 3, 7, 15, 31, 63)
 
 #: A race goes on while its gain and three times its drift come to so much at a stage, in nats. With
 #: a gain of `_ARRIVED` it has a share that shows, and needs no race.
 _HOPE, _DRIFTS, _ARRIVED = (-2.0, -1.0, 0.0, 0.0, 0.0, 0.0), 3.0, -2.0
+
+#: Contexts to spend on all races, for each token of the base path, and on a few tokens.
+_SPENT, _SHORT = 6, 256
 
 
 @dataclass
@@ -41,6 +44,7 @@ class Race:
     last: int
     tokens: tuple[int, ...]
     lost: float = 0.0  # at the place, nats below zero
+    gain: float = 0.0  # on the base path, as far as it was followed, nats
 
 
 class Races:
@@ -78,6 +82,7 @@ class Races:
         while self._reach < len(base.tokens) and self._passes(self._reach):
             self._reach += 1
         self._stage = -1
+        self._left = max(_SHORT, _SPENT * sum(at >= start for at in base.starts[: self._reach]))
         self.alive = [
             race
             for first in range(self._reach)
@@ -89,23 +94,41 @@ class Races:
         return end <= self._stop and self._base.reaches(end)
 
     def branches(self) -> list[Branch]:
-        """What to evaluate next, nothing when all races are over."""
+        """What to evaluate next, nothing when all races are over: the best first, of them all.
+
+        What was asked for before has been evaluated.
+        """
         if self._stage >= 0:
+            for race in self.alive:
+                self._weigh(race)
             self.alive = [race for race in self.alive if self._hopeful(race)]
+            self.alive.sort(key=lambda race: race.gain, reverse=True)
         self._stage += 1
-        asked = []
-        for race in self.alive if self._stage < len(_STAGES) else ():
-            tokens, end = self._along(race)
-            vertex = self._base.vertex(self._base.starts[race.first])
-            if end < self._reach and not self._too_deep(
-                vertex.depth + len(tokens), self._base.starts[end]
-            ):
-                asked.append((race, Branch(vertex, tokens)))
+        running = self.alive if self._stage < len(STAGES) else []
+        asked = [(race, more) for race in running if (more := self._more(race))]
         self.alive = [race for race, _ in asked]
         return [branch for _, branch in asked]
 
+    def _more(self, race: Race) -> Branch | None:
+        """What a race passes at this stage, if there is room for it."""
+        tokens, end = self._along(race)
+        vertex = self._base.vertex(self._base.starts[race.first])
+        if end >= self._reach:
+            return None
+        if self._too_deep(vertex.depth + len(tokens), self._base.starts[end]):
+            return None
+        branch = Branch(vertex, tokens)
+        new = contexts_of([branch])
+        if new > self._left:
+            return None
+        self._left -= new
+        return branch
+
     def _rival(self, first: int) -> Race | None:
-        """The likeliest other way to spell a token, or one and the next, in two tokens or one."""
+        """Another way to spell a token, or one and the next, in two tokens or one.
+
+        The one whose first token is likeliest: what the second is worth is not evaluated yet.
+        """
         base, starts = self._base, self._base.starts
         vertex = base.vertex(starts[first])
         if log(vertex.mass(base.tokens[first])) > -_SURPRISED:
@@ -138,7 +161,7 @@ class Races:
         """The tokens of a race at this stage, and where on the base path it has come by then."""
         tokens, usual = self._base.tokens, self._base.tokens[race.first : race.last]
         out, n = [*race.tokens], race.last
-        while n < min(race.last + _STAGES[self._stage], self._reach):
+        while n < min(race.last + STAGES[self._stage], self._reach):
             if tokens[n : n + len(usual)] == usual and n + len(usual) <= self._reach:
                 out += race.tokens
                 n += len(usual)
@@ -147,8 +170,8 @@ class Races:
                 n += 1
         return out, n
 
-    def _hopeful(self, race: Race) -> bool:
-        """Whether a race may still make up for what it lost, as far as it was followed."""
+    def _weigh(self, race: Race) -> None:
+        """What a race lost at its place, and its gain, as far as it was followed."""
         tokens, end = self._along(race)
         base, start = self._base, self._base.starts[race.first]
         vertex = base.vertex(start)
@@ -159,6 +182,9 @@ class Races:
                 race.lost = vertex.log_p - origin - base.log_p(start, base.starts[race.last])
         # The masses of the last context are known, too.
         ahead = log(vertex.mass(base.tokens[end]))
-        gain = vertex.log_p + ahead - origin - base.log_p(start, base.starts[end + 1])
-        drift = gain - race.lost
-        return gain < _ARRIVED and gain + _DRIFTS * drift >= _HOPE[self._stage]
+        race.gain = vertex.log_p + ahead - origin - base.log_p(start, base.starts[end + 1])
+
+    def _hopeful(self, race: Race) -> bool:
+        """Whether a race may still make up for what it lost."""
+        drift = race.gain - race.lost
+        return race.gain < _ARRIVED and race.gain + _DRIFTS * drift >= _HOPE[self._stage]

@@ -17,24 +17,19 @@ from collections.abc import Callable, Sequence
 from charwise.coverings.rows import EvaluatedRows
 from charwise.known_text.base_path import BasePath, Portion
 from charwise.known_text.batches import Batches
-from charwise.known_text.calls import PORTION, run_together
+from charwise.known_text.calls import run_together
 from charwise.known_text.candidates import Candidates
 from charwise.known_text.effort import PRESETS, Effort
 from charwise.known_text.endless import Endless
 from charwise.known_text.falling_theta import FallingTheta
 from charwise.known_text.lattice import Lattice
 from charwise.known_text.new_vertices import NewVertices
+from charwise.known_text.portions import Portions
 from charwise.known_text.ranges import KnownText
 from charwise.known_text.scout import Scout
 from charwise.known_text.sections import Sections
 from charwise.known_text.vertex import Branch, contexts_of
 from charwise.tokens.index import SortedVocabulary
-
-#: Fewest canonical tokens that are worked on at a time, and the contexts to aim for.
-LEAST, CONTEXTS = 16, 240
-
-#: Canonical tokens of the first portion: how hard the text is, is not known yet.
-_FIRST = 32
 
 #: With a tolerance, all contexts are evaluated where there are so few.
 _FEW = 64
@@ -126,16 +121,21 @@ class Rounds:
         )
         # Before the portions of a section, with a tolerance; a θ that is named is all there is. At
         # a cursor there is no width either, and little text.
-        self._scouts = effort.tolerance is not None and effort.lends and effort.width > 0
+        self._scouts = (
+            effort.tolerance is not None
+            and effort.lends
+            and effort.width > 0
+            and effort.rounds > Scout.most
+        )
         self._scout: Scout | None = None
         self._endless: Endless | None = None
         if effort.theta == 0:
             kept = not self._lets_go
             self._endless = Endless(self.lattice, effort.rounds, through=through, kept=kept)
         self.calls = evaluated.tree.calls
-        # The portion that is worked on, how many canonical tokens it has, and the next one.
-        self._portion: Portion | None = None
-        self._working = self._size = min(PORTION, _FIRST)
+        # At a cursor each portion is a call or two more.
+        self._portions = Portions(self.base, runs=effort.lends and not at_cursor)
+        self._portion: Portion | None = None  # that is worked on
 
     def wants(self) -> list[Branch]:
         """What to evaluate next; nothing when all of the text is finished.
@@ -167,9 +167,8 @@ class Rounds:
         That is its canonical tokens, or those of the section that begins with it.
         """
         path = self._enter(done) if self.base.starts[done] >= self.base.section else []
-        portion = self.base.portion(done, self._size)
+        portion = self._portions.after(done)
         path = path or self.base.branches(self.lattice, portion)
-        self._working = max(1, portion.tokens - done)
         self._theta.begin(portion.tokens - done, asked=sum(len(tokens) for _, tokens in path))
         return portion, path
 
@@ -187,14 +186,14 @@ class Rounds:
         """What to evaluate before the first portion of a section; at last that begins anew."""
         if self._scout is None:
             return []
-        if self._theta.rounds_left and (branches := self._scout.branches()):
+        if branches := self._scout.branches():
             self._theta.aside(contexts_of(branches))
             return branches
         self._scout = None
         self._sections.begin()
-        self._theta.resume()
         done = self.base.tokens_before(self._sections.start)
-        self._portion = self.base.portion(done, self._size)
+        self._portion = self._portions.after(done)
+        self._theta.resume(self._portion.tokens - done)
         return []
 
     def _finish(self, portion: Portion) -> int:
@@ -207,9 +206,7 @@ class Rounds:
                 reaching = self.lattice.at[first : self.lattice.frozen]
                 kept += [vertex for there in reaching for vertex in there]
             self.evaluated.keep([vertex.node for vertex in kept])
-        # Where a portion brings many contexts, the next one is shorter.
-        brought = max(1, self._theta.brought)
-        self._size = max(LEAST, min(PORTION, CONTEXTS * self._working // brought))
+        self._portions.brought(self._theta.brought)
         return self.base.tokens_before(portion.stop)
 
     def _wanted(self, portion: Portion) -> list[Branch]:

@@ -28,11 +28,17 @@ _LONG, _PATTERN = 24, 12
 
 RUN = re.compile(rb"([^0-9A-Za-z\x80-\xff])\1+|([0-9A-Za-z\x80-\xff])\2{7,}", re.DOTALL)
 
+#: A long run of no letter or digit.
+_NO_LETTERS = re.compile(rb"([^0-9A-Za-z\x80-\xff])\1{%d,}" % _LONG, re.DOTALL)
 
 #: In a longer run of one letter or digit an error is made again at every token: at so many bytes
 #: from its beginning twice, and so on, so many times at most.
 _LETTERS = re.compile(rb"([0-9A-Za-z])\1{%d,}" % _LONG)
 _AGAIN, _TIMES = 15, 10
+
+
+#: A unit of up to `_PATTERN` bytes, so many times in a row.
+_AGAIN_AND_AGAIN = re.compile(rb"(.{1,%d}?)\1{7,}" % _PATTERN, re.DOTALL)
 
 
 def made_again(text: bytes) -> NDArray[np.float64]:
@@ -48,6 +54,32 @@ def made_again(text: bytes) -> NDArray[np.float64]:
     for run in _LETTERS.finditer(text):
         times[run.start() : run.end()] = np.arange(run.end() - run.start()) / _AGAIN
     return np.clip(times, 1.0, _TIMES)
+
+
+def over_and_over(text: bytes) -> NDArray[np.bool_]:
+    """`[n]` whether a byte is of a few that stand many times in a row, but for one letter or digit.
+
+    What is off there adds up in a way that no share shows; `made_again` is for letters.
+
+    >>> over_and_over(b"on " + b"ab, " * 9)[[0, 1, 3, 30]].tolist()
+    [False, False, True, True]
+    >>> bool(over_and_over(b"a" * 99).any())
+    False
+    """
+    found = np.zeros(len(text), dtype=np.bool_)
+    for stretch in _AGAIN_AND_AGAIN.finditer(text):
+        if not _LETTERS.fullmatch(stretch[0]):
+            found[stretch.start() : stretch.end()] = True
+    return found
+
+
+def long_runs(text: bytes) -> list[tuple[int, int]]:
+    """Where one byte that is no letter or digit stands many times in a row, in bytes.
+
+    >>> long_runs(b"on " + b"-" * 40 + b" and " + b"a" * 40)
+    [(3, 43)]
+    """
+    return [(run.start(), run.end()) for run in _NO_LETTERS.finditer(text)]
 
 
 class Span(NamedTuple):

@@ -15,7 +15,7 @@ from charwise.known_text.best_path import better
 from charwise.known_text.candidates import Candidates
 from charwise.known_text.effort import LENDING, Effort
 from charwise.known_text.lattice import Lattice
-from charwise.known_text.races import Races
+from charwise.known_text.races import STAGES, Races
 from charwise.known_text.vertex import Branch
 from charwise.known_text.walk import Walk
 
@@ -34,7 +34,15 @@ class Scout:
         candidates, batches: of this lattice.
         base: the base path, which is respelled.
         start, stop: the positions of the section; the base path is evaluated there.
+
+    Attributes:
+        most: rounds that it takes, at most.
+
+    >>> Scout.most
+    10
     """
+
+    most = _ROUNDS + len(STAGES) + 2
 
     def __init__(
         self,
