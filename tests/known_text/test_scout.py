@@ -9,6 +9,9 @@ import pytest
 from hypothesis import given
 
 import charwise
+import charwise.known_text.races
+import charwise.known_text.scout
+import charwise.known_text.sections
 from charwise.coverings.reference import prefix_probability
 from charwise.coverings.rows import EvaluatedRows
 from charwise.engines.ngram import NgramLM
@@ -23,7 +26,7 @@ from charwise.known_text.windows import Text, score_text
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.prompts import Opening
 from charwise.tokens.vocabulary import Vocabulary
-from models import Case, cases, examples
+from models import Case, Model, cases, examples, table
 
 A, B, AB, BA = range(4)
 VOCABULARY = Vocabulary.from_bytes([b"a", b"b", b"ab", b"ba"])
@@ -110,12 +113,8 @@ def test_the_base_path_spells_the_text(case: Case):
     model, text = case.model, case.text
     if not text or prefix_probability(text, model.p, model.vocabulary) == 0:
         return
-    index = SortedVocabulary(model.vocabulary)
-    known, canonical = KnownText.of(text, index), model.vocabulary.encode_beginning(text)
-    evaluated = EvaluatedRows(model.lm.tree(model.vocabulary.bos_ids), index)
-    rounds = Rounds(evaluated, 0, known, canonical, for_tolerance(0.1))
-    rounds.run()
-    spelled = b"".join(model.vocabulary.tokens[token] or b"" for token in rounds.base.tokens)
+    canonical, base = scouted(model, text)
+    spelled = b"".join(model.vocabulary.tokens[token] or b"" for token in base)
     assert spelled == b"".join(model.vocabulary.tokens[token] or b"" for token in canonical)
 
 
@@ -135,3 +134,58 @@ def test_a_better_base_path_does_not_end_at_the_window(window: int):
         for size in (None, window)
     ]
     assert logs[1].sum() == pytest.approx(logs[0].sum(), abs=1e-6)
+
+
+@pytest.mark.parametrize("room", [256, 4])
+def test_a_race_is_spelled_so_wherever_the_same_tokens_come_again(
+    room: int, monkeypatch: pytest.MonkeyPatch
+):
+    """`abab`, canonically [ab, a, b]: [a, ba] at the first `aba`, and, with room, at the second."""
+    monkeypatch.setattr(charwise.known_text.races, "_SPENT", 0)
+    monkeypatch.setattr(charwise.known_text.races, "_SHORT", room)
+    root = Vertex(0, 0, (), 0)
+    base_tokens = [AB, A, B, AB, A, B, B, B, B]
+    end = root
+    for n, token in enumerate(base_tokens):
+        end = vertex(end, token, {0: 0.01, 2: 0.1}.get(n, 0.9))
+    root.edges.append((A, 1, 0.5))
+    base = Walk(base_tokens, SortedVocabulary(VOCABULARY))
+    base.follow(root)
+    races = Races(base, b"abababab" + b"bbb", 0, 11, lambda depth, position: False)
+    [race] = races.alive
+    assert race.tokens == (A, BA)
+    [(parent, tokens)] = races.branches()
+    assert (parent, tokens) == (root, [A, BA, B])
+    root.edges.remove((A, 1, 0.5))
+    at = root
+    for token, mass in zip(tokens, (0.001, 0.1, 0.9), strict=True):
+        at = vertex(at, token, mass)
+    at.edges.append((AB, at.position + 2, 0.9))
+    later = races.branches()
+    assert race.lost == pytest.approx(math.log(0.001 * 0.1 / (0.01 * 0.9)))
+    assert race.gain == pytest.approx(race.lost + math.log(9))
+    assert [tokens for _, tokens in later] == ([[A, BA, B, A, BA]] if room > 4 else [])
+
+
+def scouted(model: Model, text: bytes) -> tuple[list[int], list[int]]:
+    """The canonical tokens of a text, and the base path after a look ahead."""
+    index = SortedVocabulary(model.vocabulary)
+    known, canonical = KnownText.of(text, index), model.vocabulary.encode_beginning(text)
+    evaluated = EvaluatedRows(model.lm.tree(model.vocabulary.bos_ids), index)
+    rounds = Rounds(evaluated, 0, known, canonical, for_tolerance(0.1))
+    rounds.run()
+    return canonical, list(rounds.base.tokens)
+
+
+@pytest.mark.parametrize("likelier", [True, False])
+def test_what_proves_no_better_is_given_back(likelier: bool, monkeypatch: pytest.MonkeyPatch):
+    """What is known of detours need not hold where they come one after the other."""
+    row = [0.1, 0.4, 0.04, 0.4, 0.06] if not likelier else [0.3, 0.3, 0.01, 0.3, 0.09]
+    model = table([b"a", b"b", b"ab", b"ba"], {(): row})
+    text, promised = b"ab" * 40, [A, B] * 40
+    monkeypatch.setattr(charwise.known_text.scout, "better", lambda *_: list(promised))
+    monkeypatch.setattr(charwise.known_text.sections, "respellings", lambda *_: [])
+    canonical, base = scouted(model, text)
+    assert canonical == [AB] * 40
+    assert (base == promised) is likelier
+    assert likelier or base == canonical

@@ -65,7 +65,6 @@ class Repeats:
         base: the base path as it is now, which later sections begin with.
         untried: respellings of what repeats often that there was no room for, as of the last time
             that they were tried, and of the time before if that was late.
-        adopted: whether a respelling became the base.
         done: whether there is nothing left to try.
     """
 
@@ -91,7 +90,6 @@ class Repeats:
         self._sweeps, self._late = _SWEEPS, False
         self.untried: list[Respelling] = []
         self._left = most
-        self.adopted = False
         self.done = not self._found
 
     def _inside(self, places: Sequence[Place]) -> tuple[Place, ...]:
@@ -286,7 +284,7 @@ class Repeats:
                 return None
             later = later[: len(later) // 2]
             base = Walk(self.base.respelled([*trial.places, *later]), self.index)
-        self.base, self.adopted = base, True
+        self.base = base
         first = bisect_left(base.starts, trial.vertex.position)
         last = bisect_left(base.starts, self._stop + 1) - 1
         return Branch(trial.vertex, base.tokens[first:last]) if last > first else None
