@@ -1,6 +1,6 @@
 """What a score says of its own error, against what that is.
 
-    python benchmarks/calibration.py --cache FOLDER [--figure FILE] [--json FILE]
+    python benchmarks/calibration.py --cache FOLDER [--others] [--figure FILE] [--json FILE]
 
 For each tolerance, the held-out passages and the provocations of `held_out.py`, among them those of
 a model whose logits are multiplied. *stated* is the mean of `Score.error`, *true* the mean |ΔS|
@@ -49,7 +49,7 @@ def measure(
     model, text = references.name_of(passage.model), passage.text
     drawn = references.kept_estimate(lm, model, text, args.reference, args.cache).logprobs
     found = {"drawn": drawn}
-    if passage.what in held_out.PROVOCATIONS:
+    if held_out.provokes(passage):
         # What decides may be hardly ever drawn; then a lower bound is above the estimate.
         found["rounds"] = lower_bound(lm, text, PRESETS["accurate"])
         found["beam"] = references.kept_beam(lm, model, text, args.beam, args.cache).logprobs
@@ -59,7 +59,7 @@ def measure(
     stated, true = errors_of(score), np.abs(score.logprobs - reference)
     return {
         "passage": passage.name,
-        "provoked": passage.what in held_out.PROVOCATIONS,
+        "provoked": held_out.provokes(passage),
         "setting": name_of(setting),
         "tolerance": setting if isinstance(setting, float) else None,
         "stated": float(stated.mean()) / NATS,
@@ -157,6 +157,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--bytes", type=int, default=held_out.SIZE, help="of each passage")
     parser.add_argument("--skip", type=int, default=0, help="bytes of each passage, before those")
     parser.add_argument("--only", nargs="+", help="passages, by the names in the tables")
+    parser.add_argument("--others", action="store_true", help="other provocations, and no passages")
     parser.add_argument("--reference", type=int, default=1024, help="bundles of the reference")
     parser.add_argument("--beam", type=int, default=64, help="width of the beam beside it")
     parser.add_argument("--presets", nargs="*", default=[])
@@ -174,7 +175,10 @@ def main() -> None:
     passages = held_out.after(lms, args.bytes, args.skip)
     if "embedded" in lms:
         lms[held_out.PEAKED] = held_out.peaked(lms["embedded"])
-    passages += held_out.provocations(lms)
+    if args.others:
+        passages = held_out.provocations(lms, held_out.OTHERS)
+    else:
+        passages += held_out.provocations(lms)
     if args.only:
         passages = [passage for passage in passages if passage.name in args.only]
     rows = []

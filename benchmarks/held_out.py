@@ -90,6 +90,23 @@ PROVOCATIONS: dict[str, bytes] = {
     "half characters": "é".encode()[:1] * 12 + "天".encode()[:2] * 12,
 }
 
+#: The same kinds of texts, which chose no number of the error estimate: runs, and what repeats.
+OTHERS: dict[str, bytes] = {
+    "., 120 times": b"." * 120,
+    "-, 100 times": b"-" * 100,
+    "50 line ends": b"\n" * 50,
+    "150 spaces": b" " * 150,
+    "60 tabs": b"\t" * 60,
+    "#, 90 times": b"#" * 90,
+    "ha, 60 times": b"ha" * 60,
+    "abc, 12 times": b"abc, " * 12,
+    "0, 20 times": b"0, " * 20,
+    "cells, 9 times": b"<td></td>" * 9,
+    "niradepa, 9 times": b"niradepa " * 9,
+    "-*-, 20 times": b"-*-" * 20,
+    "x = 1, 9 times": b"x = 1\n" * 9,
+}
+
 #: The logits of a model that is to be peaked are multiplied by this.
 PEAK = 3.0
 
@@ -155,9 +172,16 @@ def after(lms: dict[str, charwise.CharLM], size: int, skip: int) -> list[Passage
     return found
 
 
-def provocations(lms: dict[str, charwise.CharLM]) -> list[Passage]:
+def provocations(
+    lms: dict[str, charwise.CharLM], texts: dict[str, bytes] = PROVOCATIONS
+) -> list[Passage]:
     """The provocations, for each of these models."""
-    return [Passage(model, what, text) for model in lms for what, text in PROVOCATIONS.items()]
+    return [Passage(model, what, text) for model in lms for what, text in texts.items()]
+
+
+def provokes(passage: Passage) -> bool:
+    """Whether a passage is a provocation."""
+    return passage.what in PROVOCATIONS or passage.what in OTHERS
 
 
 def peaked(lm: charwise.CharLM) -> charwise.CharLM:

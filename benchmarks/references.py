@@ -37,7 +37,7 @@ _VERSION = "1"
 #: Independent beams of an estimate.
 BEAMS = 4
 
-KINDS = ("passages", "provocations")
+KINDS = ("passages", "provocations", "others")
 
 
 @cache
@@ -144,7 +144,7 @@ def main() -> None:
     parser.add_argument("--widths", type=int, nargs="*", default=[4, 16])
     parser.add_argument("--models", nargs="+", default=held_out.MODELS, choices=held_out.MODELS)
     parser.add_argument("--bytes", type=int, default=held_out.SIZE, help="of each passage")
-    parser.add_argument("--of", nargs="+", default=KINDS, choices=KINDS)
+    parser.add_argument("--of", nargs="+", default=KINDS[:2], choices=KINDS)
     parser.add_argument("--only", nargs="+", help="passages, by the names in the tables")
     parser.add_argument("--against", type=int, help="compare with estimates of so many bundles")
     args = parser.parse_args()
@@ -153,6 +153,7 @@ def main() -> None:
     if "embedded" in lms:
         lms[held_out.PEAKED] = held_out.peaked(lms["embedded"])
     passages += held_out.provocations(lms) if "provocations" in args.of else []
+    passages += held_out.provocations(lms, held_out.OTHERS) if "others" in args.of else []
     if args.only:
         passages = [passage for passage in passages if passage.name in args.only]
     for passage in track(passages if args.bundles else [], f"{args.bundles} bundles"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import random
 
 import numpy as np
 import pytest
@@ -17,10 +18,13 @@ from charwise.cli.score import score as score_command
 from charwise.coverings.reference import prefix_probability
 from charwise.coverings.rows import EvaluatedRows
 from charwise.errors import SettingError
+from charwise.known_text.disagreement import Disagreement
 from charwise.known_text.effort import effort_of, for_tolerance
-from charwise.known_text.estimate import byte_errors, faded
+from charwise.known_text.estimate import at_least, byte_errors, changes, faded
+from charwise.known_text.loans import on_loan
 from charwise.known_text.ranges import KnownText
 from charwise.known_text.rounds import Rounds
+from charwise.known_text.runs import over_and_over
 from charwise.tokens.index import SortedVocabulary
 from models import MOST, Case, cases, examples
 
@@ -211,7 +215,7 @@ def test_what_is_on_loan_is_what_no_path_has(case: Case):
         canonical = model.vocabulary.encode_beginning(text)
         rounds = Rounds(evaluated, 0, known, canonical, Effort(0.05, gamma))
         lattice = rounds.run()
-        on_loan = lattice.on_loan(0, len(text) + 1)
+        lent = on_loan(lattice, 0, len(text) + 1)
         own = np.zeros(len(text) + 1)
         own[0] = 1.0
         paths = [(lattice.root, 1.0)]
@@ -221,8 +225,8 @@ def test_what_is_on_loan_is_what_no_path_has(case: Case):
             for end, mass in enumerate(vertex.starting, vertex.position + 1):
                 own[end] += p * mass
         sums = np.exp(lattice.log_prefix)
-        assert on_loan * sums == pytest.approx(np.maximum(sums - own, 0), abs=1e-8)
-        assert gamma < 1 or not on_loan.any()
+        assert lent * sums == pytest.approx(np.maximum(sums - own, 0), abs=1e-8)
+        assert gamma < 1 or not lent.any()
 
 
 def test_a_short_text_in_which_the_same_split_pays_again():
@@ -276,3 +280,51 @@ def test_long_runs_of_a_letter_are_stated_to_be_far_off(text: str, bits: float) 
         off, stated = score.bits - bits, score.error.sum() / math.log(2)
         assert off / 3 < stated < 3 * off
         assert score.limited
+
+
+@pytest.mark.parametrize("preset", ["default", "accurate"])
+@pytest.mark.parametrize(
+    ("text", "true"), [("\n" * 80, -155.65), ("\n" * 50, -100.96), ("." * 120, -19.45)]
+)
+def test_long_runs_of_a_byte(text: str, true: float, preset: str) -> None:
+    """The truth: 1,024 bundles that prune at random. It takes short portions to find it."""
+    score = charwise.load().score(text, preset=preset)
+    off = abs(score.logprobs.sum() - true)
+    assert off < {"default": 1.5, "accurate": 1.0}[preset]
+    assert off < max(0.1, 3 * score.error.sum())
+
+
+def test_what_a_step_changed_is_stated_where_it_is_more() -> None:
+    """The TinyStories model takes `the` in two ways, in all orders: no share shows what that is."""
+    text = b"the " * 12
+    assert over_and_over(text).all()
+    assert not over_and_over(b"the " * 7).any()
+    before, after = np.array([0.0, -1.0, -3.0]), np.array([0.0, -1.0, -2.0])
+    stated = at_least(np.array([0.0, 0.5]), changes(before, after))
+    assert stated.tolist() == pytest.approx([0.0, 0.7])
+    assert at_least(np.array([0.5, 0.5]), changes(before, after)).tolist() == [0.5, 0.5]
+
+
+@given(cases(), st.randoms(use_true_random=False))
+@examples(100)
+def test_disagreement_whatever_comes_first(case: Case, draw: random.Random):
+    """Contexts that come one by one, in any order, say what they say together."""
+    model, text = case.model, case.text
+    if not text or prefix_probability(text, model.p, model.vocabulary) == 0:
+        return
+    known = KnownText.of(text, SortedVocabulary(model.vocabulary))
+    evaluated = EvaluatedRows(model.lm.tree(model.vocabulary.bos_ids), known.index)
+    canonical = model.vocabulary.encode_beginning(text)
+    lattice = Rounds(evaluated, 0, known, canonical, Effort(0.01, 0.1)).run()
+    size = len(text) + 1
+    together = Disagreement(lattice)
+    together.compare(0, size)
+    everything = [list(here) for here in lattice.at]
+    for here in lattice.at:
+        here.clear()
+    one_by_one, coming = Disagreement(lattice), [v for here in everything for v in here]
+    draw.shuffle(coming)
+    for vertex in coming:
+        lattice.at[vertex.position].append(vertex)
+        one_by_one.compare(0, size)
+    assert one_by_one.nats == pytest.approx(together.nats)

@@ -19,9 +19,11 @@ from charwise.coverings.rows import EvaluatedRows
 from charwise.errors import EngineError, SettingError
 from charwise.evaluation.distance import bootstrap, js_distance
 from charwise.evaluation.methods import walk_beam, walk_canonical, walk_rounds
+from charwise.known_text.base_path import BasePath
 from charwise.known_text.calls import evaluate
 from charwise.known_text.candidates import Wanted
 from charwise.known_text.effort import PRESETS, Effort
+from charwise.known_text.portions import Portions
 from charwise.known_text.ranges import KnownText
 from charwise.known_text.rounds import Rounds
 from charwise.known_text.vertex import Branch, Vertex, by_last_token, closest
@@ -346,3 +348,22 @@ def test_a_long_text_whose_canonical_tokens_are_impossible(preset: str, pairs: i
     score = lm.score("ab" * pairs)
     assert score.logprobs.sum() == pytest.approx(true, rel=1e-9)
     assert score.error.sum() < 1e-6
+
+
+def test_portions_are_short_in_long_runs_and_end_where_these_begin():
+    """Of one byte that is no letter, 25 times or more; each token brings three contexts here."""
+    lm = CharLM(table([b"a", b"-"], {(): [0.4, 0.4, 0.2]}).lm)
+    text = b"a" * 12 + b"-" * 30 + b"a" * 200
+    known, canonical = KnownText.of(text, lm.index), lm.vocabulary.encode(text)
+    found = {}
+    for runs in (False, True):
+        base = BasePath(known, canonical, through=False, deepest=None, to_end=True)
+        portions, done, sizes = Portions(base, runs=runs), 0, list[int]()
+        while done < len(canonical):
+            portion = portions.after(done)
+            sizes.append(portion.tokens - done)
+            assert portions.tokens == sizes[-1]
+            portions.brought(3 * sizes[-1])
+            done = portion.tokens
+        found[runs] = sizes
+    assert found == {False: [32, 80, 80, 50], True: [12, 20, 20, 80, 80, 30]}

@@ -1,6 +1,6 @@
 """By how much the log-probability of each byte may be off: estimates from what rounds saw.
 
-What is on loan at a byte (`Lattice.on_loan`) errs by a part of the byte's surprisal: how large a
+What is on loan at a byte (`loans.py`) errs by a part of the byte's surprisal: how large a
 part, by how much contexts that end alike disagree (`disagreement.py`). What was left out has a
 share. docs/scoring.md says what their sum promises, and what not.
 """
@@ -26,11 +26,13 @@ MISSING = 1.0
 CHANGED = 0.7
 
 
-def byte_errors(after: Floats, on_loan: Floats, missing: Floats, disagreement: float) -> Floats:
+def byte_errors(
+    log_prefix: Floats, on_loan: Floats, missing: Floats, disagreement: float
+) -> Floats:
     """Estimated errors of the log-probabilities of bytes.
 
     Args:
-        after: `[n + 1]` log →p(text[:t]), nats.
+        log_prefix: `[n + 1]` log →p(text[:t]), nats.
         on_loan: `[n + 1]` shares of it that are on loan.
         missing: `[n + 1]` shares that were left out there.
         disagreement: of contexts that end alike, nats a byte.
@@ -42,7 +44,7 @@ def byte_errors(after: Floats, on_loan: Floats, missing: Floats, disagreement: f
     >>> byte_errors(logs, np.array([0, 0, 0.5]), np.zeros(3), 0.1).round(4).tolist()
     [0.0, 0.0144]
     """
-    lent = ON_LOAN * disagreement**POWER * on_loan[1:] * surprisals(after)
+    lent = ON_LOAN * disagreement**POWER * on_loan[1:] * surprisals(log_prefix)
     return np.asarray(lent + MISSING * faded(missing)[:-1])
 
 

@@ -17,6 +17,7 @@ from charwise.known_text.disagreement import Disagreement
 from charwise.known_text.effort import FINER, Effort
 from charwise.known_text.estimate import at_least, byte_errors, changes
 from charwise.known_text.lattice import Lattice
+from charwise.known_text.loans import on_loan
 from charwise.known_text.runs import made_again, over_and_over
 from charwise.known_text.sections import Sections
 
@@ -175,8 +176,8 @@ class FallingTheta:
             self._longest += _STEP
             return True
         self._disagreement.compare(first, stop)
-        on_loan, missing = lattice.on_loan(first, stop), lattice.missing[part]
-        errors = byte_errors(after, on_loan, missing, self._disagreement.nats)
+        lent, missing = on_loan(lattice, first, stop), lattice.missing[part]
+        errors = byte_errors(after, lent, missing, self._disagreement.nats)
         if self._before is not None:
             changed = changes(self._before, after) * self._over_and_over[first : stop - 1]
             errors = at_least(errors, changed)

@@ -34,9 +34,6 @@ _KEPT = 16
 #: agrees most.
 _LIGHT, _OF_THETA = 1e-6, 1e-2
 
-#: Shares on loan that are no larger are of the rounding of sums.
-_ROUNDING = 1e-9
-
 #: A candidate, by the position where it ends: (parent, token, weight).
 Candidate = tuple[Vertex, int, float]
 
@@ -143,38 +140,6 @@ class Lattice:
         if vertex.weight <= 0:
             return -math.inf
         return self.log_scale[vertex.position] + math.log(vertex.weight)
-
-    def on_loan(self, first: int, stop: int) -> NDArray[np.float64]:
-        """`[stop - first]` share of →p(σ[:t]) that no evaluated context has of its own.
-
-        Each has its own p_Δ; what is above their sum was lent to them, here or before.
-
-        >>> from charwise.tokens.index import SortedVocabulary
-        >>> from charwise.tokens.vocabulary import Vocabulary
-        >>> index = SortedVocabulary(Vocabulary.from_bytes([b"a", b"ab"]))
-        >>> root = Vertex(0, 0, (), 0, starting=[0.75, 0.25], edges=[(0, 1, 0.5)])
-        >>> lattice = Lattice(KnownText.of(b"ab", index), root, Effort(1e-3, 0.5), through=False)
-        >>> lattice.sum(stop=3)
-        >>> lattice.on_loan(0, 3).tolist()  # [a] is not evaluated: nobody is there to be lent to
-        [0.0, 0.0, 0.0]
-        """
-        own = np.zeros(stop - first)
-        if first == 0:
-            own[0] = 1.0
-        there = (v for here in self.at[max(0, first - self.known.deepest) : stop] for v in here)
-        some = [vertex for vertex in there if vertex.log_p > -math.inf]
-        if some:
-            counts = [len(vertex.starting) for vertex in some]
-            masses = np.array([mass for vertex in some for mass in vertex.starting])
-            logs = np.repeat([vertex.log_p for vertex in some], counts)
-            ends = np.repeat([vertex.position + 1 for vertex in some], counts)
-            ends += np.arange(len(ends)) - np.repeat(np.cumsum(counts) - counts, counts)
-            inside = (ends >= first) & (ends < stop) & (masses > 0)
-            at = ends[inside]
-            shares = np.exp(logs[inside] + np.log(masses[inside]) - self.log_prefix[at])
-            own += np.bincount(at - first, weights=shares, minlength=stop - first)
-        known = np.isfinite(self.log_prefix[first:stop])
-        return np.where(known & (own < 1.0 - _ROUNDING), 1.0 - own, 0.0)
 
     def sum(self, stop: int) -> None:
         """One pass over the text to `stop`, from where something changed since the last.
