@@ -38,6 +38,18 @@ def better(base: Walk, start: int, stop: int, least: float) -> list[int] | None:
 
     Returns:
         All of its tokens; None where no detours pay so much.
+
+    >>> from charwise.tokens.index import SortedVocabulary
+    >>> from charwise.tokens.vocabulary import Vocabulary
+    >>> index = SortedVocabulary(Vocabulary.from_bytes([b"a", b"b", b"ab"]))
+    >>> root = Vertex(0, 0, (), 0, edges=[(2, 2, 0.1), (0, 1, 0.5)])
+    >>> ab, a = Vertex(1, 2, (2,), 1), Vertex(2, 1, (0,), 1, edges=[(1, 2, 0.5)])
+    >>> root.follow(2, ab), root.follow(0, a), a.follow(1, Vertex(3, 2, (1, 0), 2))
+    (None, None, None)
+    >>> base = Walk([2], index)
+    >>> base.follow(root)
+    >>> better(base, 0, 2, least=0.5), better(base, 0, 2, least=1.0)
+    ([0, 1], None)
     """
     ending: dict[int, list[Detour]] = {}
     for one in detours(base, start, stop):
@@ -70,6 +82,13 @@ def detours(base: Walk, start: int, stop: int) -> list[Detour]:
     """What is evaluated beside a base path between two positions.
 
     What has come back to it and was followed along it from there counts as far as it was followed.
+
+    >>> from charwise.tokens.index import SortedVocabulary
+    >>> from charwise.tokens.vocabulary import Vocabulary
+    >>> base = Walk([0], SortedVocabulary(Vocabulary.from_bytes([b"a"])))
+    >>> base.follow(Vertex(0, 0, (), 0))  # nothing is evaluated beside it
+    >>> detours(base, 0, 1)
+    []
     """
     found = list[Detour]()
     for n in range(bisect_left(base.starts, start), len(base.tokens)):

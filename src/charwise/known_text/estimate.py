@@ -22,8 +22,12 @@ FADING = 0.7
 #: What was left out errs by so much of its share.
 MISSING = 1.0
 
+#: Nats a byte: where the mean of a text so far is so much, single bytes may be far off, and each is
+#: stated to be off by this, at least.
+HARD, ANY_BYTE = 0.04, 0.1
+
 #: All that a step changed is so many times what is still off, where that says more.
-CHANGED = 0.7
+CHANGED = 0.65
 
 
 def byte_errors(
@@ -55,11 +59,25 @@ def changes(before: Floats, after: Floats) -> Floats:
         before, after: `[n + 1]` log →p(text[:t]), nats.
 
     >>> changes(np.array([0.0, -1.0, -np.inf]), np.array([0.0, -1.5, -3.0])).tolist()
-    [0.35, 0.0]
+    [0.325, 0.0]
     """
     with np.errstate(invalid="ignore"):
         changed = np.abs(np.diff(after) - np.diff(before))
     return np.asarray(CHANGED * np.nan_to_num(changed, nan=0.0, posinf=0.0))
+
+
+def in_hard_text(errors: Floats, last: int) -> Floats:
+    """`[last]` errors of the last bytes of a text, none of them small if the text is hard.
+
+    Args:
+        errors: of the text so far, nats.
+        last: how many.
+
+    >>> in_hard_text(np.array([0.3, 0.0, 0.2]), 2).tolist()
+    [0.1, 0.2]
+    """
+    part = errors[len(errors) - last :]
+    return np.maximum(part, ANY_BYTE) if errors.mean() >= HARD else part
 
 
 def at_least(errors: Floats, others: Floats) -> Floats:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from charwise.known_text.base_path import Portion
 from charwise.known_text.disagreement import Disagreement
 from charwise.known_text.effort import FINER, Effort
-from charwise.known_text.estimate import at_least, byte_errors, changes
+from charwise.known_text.estimate import at_least, byte_errors, changes, in_hard_text
 from charwise.known_text.lattice import Lattice
 from charwise.known_text.loans import on_loan
 from charwise.known_text.runs import made_again, over_and_over
@@ -195,10 +195,12 @@ class FallingTheta:
             return True
         last, left = self._effort.steps[1], self.rounds_left and self.brought < self._most
         more = (not enough or self._few(portion)) and left and self._theta > last
+        lattice.error[first + 1 : stop] = errors + doubts
+        if self._score and not more:
+            lattice.error[first + 1 : stop] = in_hard_text(lattice.error[1:stop], stop - first - 1)
         if tolerance is not None and not more:
             # No finer θ takes doubts away, but they are stated.
-            self.limited |= not enough or not _within(errors + doubts, tolerance)
-        lattice.error[first + 1 : stop] = errors + doubts
+            self.limited |= not enough or not _within(lattice.error[first + 1 : stop], tolerance)
         self._before = after
         if more:
             self._take(max(last, self._theta / FINER))
