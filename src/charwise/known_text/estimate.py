@@ -14,7 +14,7 @@ Floats = NDArray[np.float64]
 
 #: What is on loan at a byte errs by so much of the byte's surprisal, times a power of what contexts
 #: that end alike disagree on.
-ON_LOAN, POWER = 0.144, 0.7
+ON_LOAN, POWER = 0.13, 0.7
 
 #: Shares are spread over the bytes that follow.
 FADING = 0.7
@@ -46,7 +46,7 @@ def byte_errors(
 
     >>> logs = np.array([0.0, -1.0, -2.0])
     >>> byte_errors(logs, np.array([0, 0, 0.5]), np.zeros(3), 0.1).round(4).tolist()
-    [0.0, 0.0144]
+    [0.0, 0.013]
     """
     lent = ON_LOAN * disagreement**POWER * on_loan[1:] * surprisals(log_prefix)
     return np.asarray(lent + MISSING * faded(missing)[:-1])
