@@ -60,6 +60,7 @@ def measure(
     return {
         "passage": passage.name,
         "provoked": held_out.provokes(passage),
+        "other": passage.what in held_out.OTHERS,
         "setting": name_of(setting),
         "tolerance": setting if isinstance(setting, float) else None,
         "stated": float(stated.mean()) / NATS,
@@ -118,7 +119,8 @@ def judged(rows: list[dict[str, Any]]) -> Table:
             off = [row for row in here if row["true"] > (row["tolerance"] or np.inf)]
             said = sum(row["limited"] for row in off)
             silent = sum(row["silent"] > HIDDEN for row in here)
-            name = f"{setting}, {'provocations' if provoked else 'held out'}"
+            kind = "others" if here[0]["other"] else "provocations" if provoked else "held out"
+            name = f"{setting}, {kind}"
             counts = [str(len(here) - len(off)), str(said)]
             within = ["", ""] if here[0]["tolerance"] is None else counts
             table.add_row(

@@ -284,7 +284,12 @@ def test_long_runs_of_a_letter_are_stated_to_be_far_off(text: str, bits: float) 
 
 @pytest.mark.parametrize("preset", ["default", "accurate"])
 @pytest.mark.parametrize(
-    ("text", "true"), [("\n" * 80, -155.65), ("\n" * 50, -100.96), ("." * 120, -19.45)]
+    ("text", "true"),
+    [
+        ("\n" * 60, -119.27),
+        ("." * 90, -17.06),
+        ("import os\nimport sys\nimport re\n" + "\n" * 80, -194.47),
+    ],
 )
 def test_long_runs_of_a_byte(text: str, true: float, preset: str) -> None:
     """The truth: 1,024 bundles that prune at random. It takes short portions to find it."""
@@ -294,15 +299,31 @@ def test_long_runs_of_a_byte(text: str, true: float, preset: str) -> None:
     assert off < max(0.2, 3 * score.error.sum())
 
 
+def test_what_stands_over_and_over() -> None:
+    text = b"x = " + b"the " * 12 + b"." * 30 + b"a" * 9 + b"0" * 40
+    found = bytes(byte for byte, there in zip(text, over_and_over(text), strict=True) if there)
+    assert found == b" the" * 12 + b"." * 30
+
+
 def test_what_a_step_changed_is_stated_where_it_is_more() -> None:
-    """The TinyStories model takes `the` in two ways, in all orders: no share shows what that is."""
-    text = b"the " * 12
-    assert over_and_over(text).all()
-    assert not over_and_over(b"the " * 7).any()
+    """Of 80 spaces 0.14 nats are off; what is on loan says a hundredth."""
     before, after = np.array([0.0, -1.0, -3.0]), np.array([0.0, -1.0, -2.0])
     stated = at_least(np.array([0.0, 0.5]), changes(before, after))
     assert stated.tolist() == pytest.approx([0.0, 0.65])
     assert at_least(np.array([0.5, 0.5]), changes(before, after)).tolist() == [0.5, 0.5]
+    assert 0.05 < charwise.load().score(" " * 80).error.sum() < 0.45
+
+
+def test_each_byte_of_hard_text_may_be_off_and_what_follows_need_not() -> None:
+    hard = (
+        "Der Zug nach Bremen hielt heute zwanzig Minuten lang auf freier Strecke, weil eine Weiche "
+        "klemmte. Niemand wunderte sich, aber alle schauten verstohlen auf ihre Uhren und seufzten."
+    )
+    easy = "\nimport os\nimport sys\n\n\ndef main():\n    return 0\n" * 12
+    error = charwise.load().score(hard + easy).error
+    assert error is not None
+    assert error[: len(hard) - 10].min() >= 0.1
+    assert error[-250:].mean() < 0.03
 
 
 @given(cases(), st.randoms(use_true_random=False))

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import charwise.known_text.calls
 import charwise.known_text.portions
+import charwise.known_text.rounds
 from charwise import CharLM
 from charwise.coverings.reference import next_character_probability, prefix_probability
 from charwise.coverings.rows import EvaluatedRows
@@ -353,7 +354,7 @@ def test_a_long_text_whose_canonical_tokens_are_impossible(preset: str, pairs: i
 def test_portions_are_short_in_long_runs_and_end_where_these_begin():
     """Of one byte that is no letter, 25 times or more; each token brings three contexts here."""
     lm = CharLM(table([b"a", b"-"], {(): [0.4, 0.4, 0.2]}).lm)
-    text = b"a" * 12 + b"-" * 30 + b"a" * 200
+    text = b"a" * 12 + b"-" * 50 + b"a" * 200
     known, canonical = KnownText.of(text, lm.index), lm.vocabulary.encode(text)
     found = {}
     for runs in (False, True):
@@ -366,4 +367,22 @@ def test_portions_are_short_in_long_runs_and_end_where_these_begin():
             portions.brought(3 * sizes[-1])
             done = portion.tokens
         found[runs] = sizes
-    assert found == {False: [32, 80, 80, 50], True: [12, 20, 20, 80, 80, 30]}
+    assert found == {False: [32, 80, 80, 70], True: [12, 8, 20, 20, 20, 80, 80, 22]}
+
+
+@pytest.mark.parametrize("rounds", [10, 11])
+def test_few_rounds_do_not_look_ahead(rounds: int, monkeypatch: pytest.MonkeyPatch):
+    """Nor do those of an effort without a tolerance."""
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("it looks ahead")
+
+    monkeypatch.setattr(charwise.known_text.rounds.Scout, "__init__", refuse)
+    lm, text = charwise.load(), "def area(radius):\n    return math.pi * radius**2\n"
+    effort = PRESETS["default"]._replace(rounds=rounds)
+    lm.score(text, preset=effort._replace(tolerance=None))
+    if rounds == 10:
+        lm.score(text, preset=effort)
+    else:
+        with pytest.raises(AssertionError, match="looks ahead"):
+            lm.score(text, preset=effort)

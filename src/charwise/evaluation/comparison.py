@@ -34,7 +34,7 @@ class Measured:
         bits_per_byte: the surprisal of a byte on average, with its interval.
         error: by how much that may be off, since sums over tokenizations are approximate: an
             estimate, bits a byte (docs/scoring.md). The interval knows nothing of it.
-        limited: whether a limit ended the work before the error was below the tolerance.
+        limited: whether a score's error stayed above the tolerance in a part of the text.
         contexts: contexts evaluated.
         info: what it ran on, as `CharLM.info` says; its window among others.
         bits: `[n_bytes]` surprisals of the bytes of all texts, one text after the other.

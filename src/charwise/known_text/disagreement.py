@@ -27,8 +27,8 @@ _EXPECTED, _WORTH = 0.1, 0.125
 class Disagreement:
     """Compares the contexts of a lattice, each with the heavier one that agrees most with it.
 
-    In which order they were evaluated makes no difference: where one has come, all that end there
-    are compared again.
+    Where one has come, all that end there are compared again, in whatever order they came; their
+    shares are as of then.
 
     Args:
         lattice: of the text.

@@ -22,9 +22,9 @@ FADING = 0.7
 #: What was left out errs by so much of its share.
 MISSING = 1.0
 
-#: Nats a byte: where the mean of a text so far is so much, single bytes may be far off, and each is
-#: stated to be off by this, at least.
-HARD, ANY_BYTE = 0.04, 0.1
+#: Nats a byte: where the mean over so many last bytes is so much, single bytes may be far off, and
+#: each is stated to be off by this, at least.
+HARD, ANY_BYTE, STRETCH = 0.04, 0.1, 200
 
 #: All that a step changed is so many times what is still off, where that says more.
 CHANGED = 0.65
@@ -67,17 +67,18 @@ def changes(before: Floats, after: Floats) -> Floats:
 
 
 def in_hard_text(errors: Floats, last: int) -> Floats:
-    """`[last]` errors of the last bytes of a text, none of them small if the text is hard.
+    """`[last]` errors of the last bytes of a text, none of them small if the text is hard there.
 
     Args:
-        errors: of the text so far, nats.
+        errors: of the text so far, nats, as they were without this.
         last: how many.
 
-    >>> in_hard_text(np.array([0.3, 0.0, 0.2]), 2).tolist()
-    [0.1, 0.2]
+    >>> in_hard_text(np.array([0.3, 0.0, 0.2]), 2).tolist(), in_hard_text(np.zeros(0), 0).tolist()
+    ([0.1, 0.2], [])
     """
     part = errors[len(errors) - last :]
-    return np.maximum(part, ANY_BYTE) if errors.mean() >= HARD else part
+    stretch = errors[max(0, len(errors) - max(last, STRETCH)) :]
+    return np.maximum(part, ANY_BYTE) if stretch.sum() >= HARD * max(1, len(stretch)) else part
 
 
 def at_least(errors: Floats, others: Floats) -> Floats:

@@ -50,8 +50,8 @@ class FallingTheta:
         score: whether few contexts are not enough, whatever the error is estimated at.
 
     Attributes:
-        limited: whether a limit on contexts, rounds or respellings ended the work before the
-            tolerance did.
+        limited: whether the error that is stated is above the tolerance: a limit on contexts,
+            rounds or respellings ended the work, or no finer θ makes it less.
 
     >>> from charwise.known_text.base_path import BasePath
     >>> from charwise.known_text.ranges import KnownText
@@ -89,6 +89,7 @@ class FallingTheta:
         self._disagreement = Disagreement(lattice)
         self._made_again = made_again(lattice.known.text)
         self._over_and_over = over_and_over(lattice.known.text)
+        self._errors = lattice.error.copy()  # before those of hard text are raised
         self.limited = False
         # In the portion: θ, rounds taken, those of this θ and the most of them; contexts that there
         # were before it, and the most to spend on it; log →p as of the step before.
@@ -179,8 +180,8 @@ class FallingTheta:
         lent, missing = on_loan(lattice, first, stop), lattice.missing[part]
         errors = byte_errors(after, lent, missing, self._disagreement.nats)
         if self._before is not None:
-            changed = changes(self._before, after) * self._over_and_over[first : stop - 1]
-            errors = at_least(errors, changed)
+            there = self._over_and_over[first : stop - 1]
+            errors[there] = at_least(errors[there], changes(self._before, after)[there])
         if not self.rounds_left:
             self._sections.end()
         doubts = self._sections.doubts(first, after)
@@ -195,9 +196,9 @@ class FallingTheta:
             return True
         last, left = self._effort.steps[1], self.rounds_left and self.brought < self._most
         more = (not enough or self._few(portion)) and left and self._theta > last
-        lattice.error[first + 1 : stop] = errors + doubts
+        self._errors[first + 1 : stop] = lattice.error[first + 1 : stop] = errors + doubts
         if self._score and not more:
-            lattice.error[first + 1 : stop] = in_hard_text(lattice.error[1:stop], stop - first - 1)
+            lattice.error[first + 1 : stop] = in_hard_text(self._errors[1:stop], len(errors))
         if tolerance is not None and not more:
             # No finer θ takes doubts away, but they are stated.
             self.limited |= not enough or not _within(lattice.error[first + 1 : stop], tolerance)

@@ -10,8 +10,8 @@ from charwise.known_text.base_path import BasePath, Portion
 from charwise.known_text.calls import PORTION
 from charwise.known_text.runs import long_runs
 
-#: Canonical tokens of the first portion, as how hard the text is, is not known yet; fewest that
-#: are worked on at a time; and contexts to aim for. The same in long runs.
+#: Tokens of the first portion, as how hard the text is, is not known yet; fewest that are worked on
+#: at a time; and contexts to aim for. The same in each long run.
 _ORDINARY, _IN_RUNS = (32, 16, 240), (8, 4, 60)
 
 
@@ -41,23 +41,34 @@ class Portions:
     def __init__(self, base: BasePath, *, runs: bool) -> None:
         self._base = base
         self._runs = long_runs(base.known.text) if runs else []
-        self._a_token: float | None = None  # contexts that each of the portion before brought
+        # Contexts that each token of the portion before brought: in ordinary text, and in the run.
+        self._ordinary: float | None = None
+        self._in_run: float | None = None
+        self._run: tuple[int, int] | None = None  # that the portion begins in
         self.tokens = 0
 
     def after(self, done: int) -> Portion:
         """The portion after so many tokens of the base path, which is to be worked on."""
         start = self._base.starts[done]
-        run = next(((first, stop) for first, stop in self._runs if stop > start), None)
-        inside = run is not None and run[0] <= start
+        next_run = next((run for run in self._runs if run[1] > start), None)
+        inside = next_run is not None and next_run[0] <= start
+        run = next_run if inside else None
+        if run != self._run:
+            self._run, self._in_run = run, None
+        a_token = self._in_run if inside else self._ordinary
         size, least, aim = _IN_RUNS if inside else _ORDINARY
-        if self._a_token is not None:
-            size = max(least, int(aim / self._a_token))
-        if run is not None and not inside:
-            size = min(size, max(1, self._base.tokens_before(run[0]) - done))
+        if a_token is not None:
+            size = max(least, int(aim / a_token))
+        if next_run is not None and not inside:
+            size = min(size, self._base.tokens_before(next_run[0]) - done)
         portion = self._base.portion(done, min(PORTION, size))
         self.tokens = max(1, portion.tokens - done)
         return portion
 
     def brought(self, contexts: int) -> None:
         """The portion brought so many contexts: where they are many, the next one is shorter."""
-        self._a_token = max(1, contexts) / self.tokens
+        a_token = max(1, contexts) / self.tokens
+        if self._run is None:
+            self._ordinary = a_token
+        else:
+            self._in_run = a_token

@@ -162,9 +162,9 @@ class Rounds:
                 return path
 
     def _begin(self, done: int) -> tuple[Portion, list[Branch]]:
-        """The portion after so many canonical tokens, from the first θ on, and what it needs first.
+        """The portion after so many tokens of the base path, at the first θ; what it needs first.
 
-        That is its canonical tokens, or those of the section that begins with it.
+        That is its own tokens, or those of the section that begins with it.
         """
         path = self._enter(done) if self.base.starts[done] >= self.base.section else []
         portion = self._portions.after(done)
@@ -197,7 +197,7 @@ class Rounds:
         return []
 
     def _finish(self, portion: Portion) -> int:
-        """Let go of all that only a portion needed; returns how many canonical tokens are done."""
+        """Let go of all that only a portion needed; returns how many tokens are done."""
         self._sections.end()
         kept = self.lattice.freeze()
         if self._lets_go:

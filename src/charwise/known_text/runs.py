@@ -36,9 +36,9 @@ _NO_LETTERS = re.compile(rb"([^0-9A-Za-z\x80-\xff])\1{%d,}" % _LONG, re.DOTALL)
 _LETTERS = re.compile(rb"([0-9A-Za-z])\1{%d,}" % _LONG)
 _AGAIN, _TIMES = 15, 10
 
-
-#: A unit of up to `_PATTERN` bytes, so many times in a row.
+#: A unit of up to `_PATTERN` bytes, so many times in a row, but not one letter or digit.
 _AGAIN_AND_AGAIN = re.compile(rb"(.{1,%d}?)\1{7,}" % _PATTERN, re.DOTALL)
+_ONE_LETTER = re.compile(rb"([0-9A-Za-z])\1*")
 
 
 def made_again(text: bytes) -> NDArray[np.float64]:
@@ -59,7 +59,8 @@ def made_again(text: bytes) -> NDArray[np.float64]:
 def over_and_over(text: bytes) -> NDArray[np.bool_]:
     """`[n]` whether a byte is of a few that stand many times in a row, but for one letter or digit.
 
-    What is off there adds up in a way that no share shows; `made_again` is for letters.
+    What is off there adds up in a way that no share shows; `made_again` is for long runs of one
+    letter or digit.
 
     >>> over_and_over(b"on " + b"ab, " * 9)[[0, 1, 3, 30]].tolist()
     [False, False, True, True]
@@ -68,7 +69,7 @@ def over_and_over(text: bytes) -> NDArray[np.bool_]:
     """
     found = np.zeros(len(text), dtype=np.bool_)
     for stretch in _AGAIN_AND_AGAIN.finditer(text):
-        if not _LETTERS.fullmatch(stretch[0]):
+        if not _ONE_LETTER.fullmatch(stretch[0]):
             found[stretch.start() : stretch.end()] = True
     return found
 

@@ -46,7 +46,8 @@ class Score:
         calls: model calls that this text took part in, one after the other.
         error: `[n_bytes]` by how much each log-probability may be off, nats: an estimate
             (docs/scoring.md). None of a score that was put together by hand.
-        limited: whether a limit ended the work before the error was below the tolerance.
+        limited: whether the error that is stated of a part of the text is above the tolerance: a
+            limit ended the work there, or more work does not make it less.
         end_logprob: log p(end of text | text), nats, if that was asked for.
         token_ends: `[n_tokens]` byte offsets at which canonical tokens end; the last is the
             text's end. Where the text begins or ends inside a token, its part in the text counts.

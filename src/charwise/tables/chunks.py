@@ -65,7 +65,7 @@ def fields(measure: Measure, kept: Sequence[str] = ()) -> dict[str, type]:
     - unit: the number of the unit in its text, from 1.
     - text, start, end, surprisal, cumulative, missing, error: as in `Span`; offsets are in bytes
       where units are bytes, and else in characters.
-    - limited: whether a limit ended the work on the text before its error was below the tolerance.
+    - limited: whether the error stayed above the tolerance in a part of the text.
     - entropy, reduction, rank, if entropies are asked for: as in `Span`.
     - the columns of the input that are kept.
 
