@@ -167,6 +167,32 @@ def test_a_race_is_spelled_so_wherever_the_same_tokens_come_again(
     assert [tokens for _, tokens in later] == ([[A, BA, B, A, BA]] if room > 4 else [])
 
 
+def test_the_best_races_go_first(monkeypatch: pytest.MonkeyPatch):
+    """Of two that both may win there is room for one: [b, ab] at the end has lost less."""
+    monkeypatch.setattr(charwise.known_text.races, "_SPENT", 0)
+    monkeypatch.setattr(charwise.known_text.races, "_SHORT", 8)
+    root = Vertex(0, 0, (), 0)
+    base_tokens = [AB, B, B, B, B, BA, B, B, B, B, B, B]
+    places, end = list[Vertex](), root
+    for n, token in enumerate(base_tokens):
+        if n in (0, 5):
+            end.edges.append((A if n == 0 else B, end.position + 1, 0.5))
+            places.append(end)
+        end = vertex(end, token, {0: 0.01, 1: 0.1, 5: 0.01, 7: 0.1}.get(n, 0.9))
+    base = Walk(base_tokens, SortedVocabulary(VOCABULARY))
+    base.follow(root)
+    races = Races(base, b"ab" + b"bbbb" + b"ba" + b"bbbbbb", 0, 14, lambda depth, position: False)
+    asked = races.branches()
+    assert [tokens for _, tokens in asked] == [[A, B, B], [B, AB, B]]
+    for (at, tokens), first in zip(asked, (0.0005, 0.001), strict=True):
+        at.edges.pop(next(n for n, edge in enumerate(at.edges) if edge[0] == tokens[0]))
+        for token, mass in zip(tokens, (first, 0.1, 0.9), strict=True):
+            at = vertex(at, token, mass)
+        at.edges.append((B, at.position + 1, 0.9))
+    [(parent, tokens)] = races.branches()
+    assert (parent, tokens) == (places[1], [B, AB, B, B, B])
+
+
 def scouted(model: Model, text: bytes) -> tuple[list[int], list[int]]:
     """The canonical tokens of a text, and the base path after a look ahead."""
     index = SortedVocabulary(model.vocabulary)
