@@ -306,7 +306,7 @@ def test_what_stands_over_and_over() -> None:
 
 
 def test_what_a_step_changed_is_stated_where_it_is_more() -> None:
-    """Of 80 spaces 0.14 nats are off; what is on loan says a hundredth."""
+    """Of 80 spaces 0.14 nats are off; what is on loan says 0.01."""
     before, after = np.array([0.0, -1.0, -3.0]), np.array([0.0, -1.0, -2.0])
     stated = at_least(np.array([0.0, 0.5]), changes(before, after))
     assert stated.tolist() == pytest.approx([0.0, 0.65])

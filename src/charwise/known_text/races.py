@@ -1,7 +1,7 @@
 """Other tokens at one place that cost much where they stand, and pay by and by.
 
 A model that is far from what it knows may be put off by a token: the TinyStories model spells
-*launch* as `laun·ch`, which is 14 nats less likely where it stands, and every word after that
+*launch* as `laun|ch`, which is 14 nats less likely where it stands, and every word after that
 surprises it less, until all is made up for 30 tokens on. No share shows it, and no rank for long.
 What shows it is the *drift*: by how much the gain on the base path has grown since the place. So
 another way to spell each token that surprised, the one whose first token is likeliest, is followed
