@@ -26,8 +26,8 @@ def loaded_after(statement: str) -> set[str]:
         "import charwise; dir(charwise)",
         """
 from charwise import Effort
-from charwise.known_text.effort import effort_of
-assert effort_of(Effort(1e-2, 0.5)) != effort_of("fast")
+from charwise.scoring.effort import effort_of
+assert effort_of(Effort(5)) != effort_of("fast")
 """,
         """
 from charwise import SortedVocabulary, Vocabulary, healing

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from charwise.cursor.middle import Infilling
     from charwise.cursor.state import State
     from charwise.evaluation.compare import compare
-    from charwise.known_text.effort import Effort
     from charwise.model import connect, load
     from charwise.processors.transformers.generate import heal_generate
     from charwise.processors.transformers.infill import heal_infill
+    from charwise.scoring.effort import Effort, Limits
     from charwise.surprisal.score import Score
     from charwise.tokens.index import SortedVocabulary
     from charwise.tokens.vocabulary import Vocabulary
@@ -36,8 +36,9 @@ _HOME = {
     "Chosen": "charwise.cursor.choose",
     "Completion": "charwise.cursor.drafts",
     "Covering": "charwise.coverings.best_first",
-    "Effort": "charwise.known_text.effort",
+    "Effort": "charwise.scoring.effort",
     "Infilling": "charwise.cursor.middle",
+    "Limits": "charwise.scoring.effort",
     "NextBytes": "charwise.cursor.distributions",
     "NextChars": "charwise.cursor.distributions",
     "Score": "charwise.surprisal.score",
@@ -60,6 +61,7 @@ __all__ = [
     "Covering",
     "Effort",
     "Infilling",
+    "Limits",
     "NextBytes",
     "NextChars",
     "Score",

@@ -33,10 +33,10 @@ from charwise.errors import (
 )
 from charwise.healing import Rule
 from charwise.infill import Request, request
-from charwise.known_text.auditor import Auditor
-from charwise.known_text.effort import PRESETS, Effort, effort_of
-from charwise.known_text.packs import score_texts
-from charwise.known_text.windows import Text
+from charwise.scoring.effort import PRESETS, Effort, Limits, effort_of
+from charwise.scoring.packs import score_texts
+from charwise.scoring.windows import Text
+from charwise.surprisal.audit import Auditor
 from charwise.surprisal.score import Entropy, Score
 from charwise.template import Order, Template
 from charwise.token_lm import Estimand, TokenLM
@@ -72,6 +72,7 @@ class CharLM:
         *,
         preset: str | Effort | None = None,
         tolerance: float | None = None,
+        limits: Limits | None = None,
     ) -> None:
         if not (hasattr(engine, "vocabulary") and hasattr(engine, "tree")):
             raise EngineError(
@@ -82,6 +83,7 @@ class CharLM:
         self.index = SortedVocabulary.of(engine.vocabulary)
         given = preset is not None or tolerance is not None
         self.effort = effort_of(preset if given else "default", tolerance)
+        self.limits = limits or Limits()
 
     @classmethod
     def from_transformers(
@@ -91,6 +93,7 @@ class CharLM:
         *,
         preset: str | Effort | None = None,
         tolerance: float | None = None,
+        limits: Limits | None = None,
         estimand: Estimand = "all",
     ) -> CharLM:
         """The character interface of a causal language model that one has already.
@@ -99,6 +102,7 @@ class CharLM:
             model: of transformers, on whatever device; it is used as it is, not copied.
             tokenizer: its fast tokenizer.
             preset, tolerance: the default effort, see `score`.
+            limits: bounds on the memory and the model calls of scores.
             estimand: which token strings count, see `charwise.load`.
 
         Raises:
@@ -117,7 +121,7 @@ class CharLM:
         from charwise.engines.load import engine_around, with_estimand
 
         engine = with_estimand(engine_around(model, tokenizer), estimand)
-        return cls(engine, preset=preset, tolerance=tolerance)
+        return cls(engine, preset=preset, tolerance=tolerance, limits=limits)
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -253,8 +257,8 @@ class CharLM:
             context: what comes before the text; conditioned on, and not scored. It is joined to
                 the text as characters: where the one ends and the other begins changes no number.
             preset: "fast", "default", "accurate" or "exact", or an `Effort`.
-            tolerance: in place of a preset: the mean error that is accepted, in bits a byte. Work
-                stops when `Score.error` is estimated to be below it, or at a limit
+            tolerance: in place of a preset: the mean error that you accept, in bits a byte. The
+                beam widens until `Score.error` is below it, or a limit ends the work
                 (`Score.limited`).
             end: also score the end of text.
             entropy: also the entropy before each byte and the rank of the byte that came
@@ -325,12 +329,13 @@ class CharLM:
             self.index,
             texts,
             chosen,
+            self.limits,
             end=end,
             entropy=entropy,
             progress=progress,
         )
         scores = [
-            replace(score, auditor=Auditor(weakref.ref(self.engine), self.index, text))
+            replace(score, auditor=Auditor(weakref.ref(self.engine), self.index, *text))
             for text, score in zip(texts, scores, strict=True)
         ]
         if entropy != "char":
@@ -727,7 +732,7 @@ class CharLM:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # An engine says itself how it is opened elsewhere.
-        return (_rebuild, (self.engine, self.effort))
+        return (_rebuild, (self.engine, self.effort, self.limits))
 
 
 def _several(name: str, texts: Sequence[Prompt]) -> list[Prompt]:
@@ -740,5 +745,5 @@ def _several(name: str, texts: Sequence[Prompt]) -> list[Prompt]:
     return listed
 
 
-def _rebuild(engine: TokenLM, chosen: Effort) -> CharLM:
-    return CharLM(engine, preset=chosen)
+def _rebuild(engine: TokenLM, chosen: Effort, limits: Limits) -> CharLM:
+    return CharLM(engine, preset=chosen, limits=limits)

@@ -7,7 +7,7 @@ from typing import Any
 
 from charwise.bounded.lm import BoundedLM
 from charwise.char_lm import CharLM
-from charwise.known_text.effort import Effort
+from charwise.scoring.effort import Effort, Limits
 from charwise.token_lm import Estimand
 
 __all__ = ["BoundedLM", "CharLM", "connect", "load"]
@@ -25,6 +25,7 @@ def load(
     quantization_config: Any = None,
     preset: str | Effort | None = None,
     tolerance: float | None = None,
+    limits: Limits | None = None,
     estimand: Estimand = "all",
 ) -> CharLM:
     """Load a causal language model; with no argument the embedded one, offline.
@@ -41,6 +42,7 @@ def load(
         trust_remote_code: run the model's own code, as transformers' argument of that name.
         device_map, quantization_config: handed to transformers' `from_pretrained`.
         preset, tolerance: the default effort, see `CharLM.score`.
+        limits: bounds on the memory and the model calls of scores.
         estimand: which token strings count: "all" that spell a text; "canonical", those that the
             tokenizer itself may produce, renormalised at each token; or "canonical-mass", the
             share of those without renormalisation. See docs/coverings.md.
@@ -70,7 +72,9 @@ def load(
         device_map=device_map,
         quantization_config=quantization_config,
     )
-    return CharLM(with_estimand(opened, estimand), preset=preset, tolerance=tolerance)
+    return CharLM(
+        with_estimand(opened, estimand), preset=preset, tolerance=tolerance, limits=limits
+    )
 
 
 def connect(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import charwise
 import charwise.cursor.shared_tree
-import charwise.known_text.portions
+import charwise.scoring.refinement
 from charwise import CharLM, Vocabulary
 from charwise.coverings.reference import next_character_probability, prefix_probability
 from charwise.engines.ngram import NgramLM
@@ -36,7 +36,8 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 def shorten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(charwise.cursor.shared_tree, "WHOLE_TOKENS", 1)
     patch.setattr(charwise.cursor.shared_tree, "EXACT_TOKENS", 1)
-    patch.setattr(charwise.known_text.portions, "PORTION", 1)
+    patch.setattr(charwise.scoring.refinement, "PORTION", 1)
+    patch.setattr(charwise.scoring.refinement, "LOOKAHEAD", 1)
 
 
 @given(cases(), st.integers(0, 8))
@@ -142,13 +143,6 @@ def test_a_new_sum_leaves_the_states_before_it_alone():
     state.shared.evaluated.shed()
     assert state.next().probs == approx(before)
     assert (typed - 6).next().probs == approx(before)
-
-
-def test_what_was_left_out_long_ago_is_no_reason_to_sum_again():
-    lm = charwise.load(preset=charwise.Effort(1e-2, 1.0))
-    state = lm.state(BOUND * 2, exact_from=0)
-    assert state.missing < 0.5
-    assert (state + "bou").shared is state.shared
 
 
 def test_an_implied_space_that_is_a_token_of_its_own(short: None):

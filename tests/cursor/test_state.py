@@ -157,25 +157,20 @@ def test_light_bundles_count_when_nothing_else_goes_on():
     assert 0 < dropped.missing < 1e-2
 
 
-@given(cases(), st.sampled_from((Effort(1e-2, 1.0, 0), Effort(0.1, 1.0, 1))))
+@given(cases(), st.sampled_from((Effort(1, 0.1), Effort(2, 1e-2))))
 @examples(200)
-def test_stepping_with_a_threshold_is_a_lower_bound(case: Case, effort: Effort):
-    lm = CharLM(case.model.lm, preset=effort)
-    state = lm.state("")
-    left_out = 0.0
+def test_stepping_with_a_narrow_beam_is_near(case: Case, effort: Effort):
+    """What is not evaluated is lent, so that nothing possible is lost."""
+    state = CharLM(case.model.lm, preset=effort).state("")
     for at in range(len(case.text)):
-        text = case.text[: at + 1]
-        try:
-            longer = state + text[-1:]
-        except (ZeroProbabilityError, EmptyBeamError):
-            assert prefix_probability(text, case.model.p, case.model.vocabulary) == 0
+        truth = prefix_probability(case.text[: at + 1], case.model.p, case.model.vocabulary)
+        if truth == 0:
+            with pytest.raises((ZeroProbabilityError, TokenizationError)):
+                _ = state + case.text[at : at + 1]
             return
-        state, before = longer, state
-        left_out += (state.missing - before.missing) * math.exp(state.logprob)
-        truth = prefix_probability(state.raw, case.model.p, case.model.vocabulary)
-        assert math.exp(state.logprob) <= truth * (1 + 1e-11)
-        if state.missing < 1:
-            assert truth <= (math.exp(state.logprob) + left_out) * (1 + 1e-11)
+        state = state + case.text[at : at + 1]
+        assert abs(state.logprob - math.log(truth)) < 8
+        assert 0 <= state.missing <= 1
 
 
 # ---- long texts, and how they change ------------------------------------------------------------
@@ -245,21 +240,6 @@ def test_a_state_is_completed_under_a_constraint():
     [found] = state.complete(max_new_bytes=2, regex="[0-9]+")
     assert not free.text.isdigit()
     assert found.text.isdigit()
-
-
-def test_six_bytes_that_come_again_are_taken_in_rounds(monkeypatch: pytest.MonkeyPatch):
-    """A byte at a time, other splits of what repeats are not seen; here that counts for much."""
-    state, again = charwise.load().state("x = frobnicate("), []
-    monkeypatch.setattr(charwise.cursor.state, "_REPEATED", 0.5)
-    taken = State._continued
-    monkeypatch.setattr(
-        State, "_continued", lambda one, more: again.append(more) or taken(one, more)
-    )
-    for letter in "frobn":
-        state = state + letter
-    assert again == []
-    _ = state + "i"
-    assert again == [b"i"]
 
 
 # ---- copies and threads -------------------------------------------------------------------------

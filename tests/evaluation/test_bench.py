@@ -27,7 +27,7 @@ from charwise.evaluation import tables
 from charwise.evaluation.distance import js_distance
 from charwise.evaluation.healed import walk_healed
 from charwise.evaluation.methods import walk_beam, walk_canonical, walk_rounds
-from charwise.known_text.effort import PRESETS
+from charwise.scoring.effort import PRESETS
 from models import Case, Model, by_hand, cases, examples, random_lm, spelled, table
 from near import approx
 

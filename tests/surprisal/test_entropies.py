@@ -15,7 +15,7 @@ from charwise import CharLM, Vocabulary
 from charwise.coverings.reference import next_character_probability, prefix_probability
 from charwise.cursor import char_entropy
 from charwise.errors import SettingError, TokenizationError, ZeroProbabilityError
-from charwise.known_text.effort import Effort
+from charwise.scoring.effort import Effort
 from charwise.surprisal.score import Score
 from charwise.surprisal.spans import WORDS, Convention, Span, Spans, characters_of
 from models import Case, Model, cases, examples, model_of, random_lm
@@ -93,7 +93,7 @@ def test_a_long_text_in_windows_and_portions(window: int | None) -> None:
     )
     lm = CharLM(random_lm(vocabulary, 2, 3, window=window))
     text = bytes(np.random.default_rng(0).choice(list(b"aabbc"), size=400).tolist())
-    effort = Effort(theta=1e-9, gamma=1e-9)  # who agrees on one token says the same
+    effort = Effort(12, 1e-9)  # who agrees on one token says the same
     score = lm.score(text, preset=effort, entropy="byte")
     assert score.entropies is not None
     assert len(score.entropies) == len(text)

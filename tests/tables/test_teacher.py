@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from charwise import CharLM, Vocabulary
 from charwise.coverings.reference import next_character_probability, prefix_probability
 from charwise.errors import OutputError, SettingError
-from charwise.known_text.pieces import pieces
+from charwise.tokens.pieces import pieces
 from charwise.tables import shards as shards_module
 from charwise.tables.jobs import Scored
 from charwise.tables.output import Output
@@ -198,7 +198,7 @@ def test_one_byte_long_texts_and_what_is_no_utf8(ab: CharLM, text: bytes) -> Non
 def test_a_long_text_goes_on_where_its_pieces_meet(
     ab: CharLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("charwise.known_text.pieces.pieces.__defaults__", (64, 60))
+    monkeypatch.setattr("charwise.tokens.pieces.pieces.__defaults__", (64, 60))
     text = b"ab a b ab " * 40
     job = TeacherJob((Source("-", text),), Teacher(floats="float32", preset="accurate"))
     assert job.survey().rows == 7

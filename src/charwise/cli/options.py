@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def _presets() -> list[str]:
-    from charwise.known_text.effort import PRESETS
+    from charwise.scoring.effort import PRESETS
 
     return list(PRESETS)
 
@@ -156,7 +156,7 @@ def takes_model(command: Callable[..., None]) -> Callable[..., None]:
 
 def check_preset(name: str | None, tolerance: float | None = None) -> None:
     """Refuse an unknown preset, or a bad tolerance, before anything is loaded."""
-    from charwise.known_text.effort import effort_of
+    from charwise.scoring.effort import effort_of
 
     try:
         if name is not None or tolerance is not None:

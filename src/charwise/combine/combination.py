@@ -21,7 +21,7 @@ from charwise.cursor.generation import Drawn, Report, characters, check_report
 from charwise.cursor.limit import Cancel, Limit
 from charwise.cursor.sampling import Sampling
 from charwise.errors import SettingError, check_flag, items, shown
-from charwise.known_text.effort import Effort
+from charwise.scoring.effort import Effort
 from charwise.surprisal.score import Entropy, Score
 from charwise.tokens.prompt_parts import Prompt
 from charwise.tokens.stops import StopStrings

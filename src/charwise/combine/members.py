@@ -14,7 +14,7 @@ from charwise.errors import (
     items,
     shown,
 )
-from charwise.known_text.effort import Effort
+from charwise.scoring.effort import Effort
 from charwise.tokens.canonical import to_bytes
 from charwise.tokens.prompt_parts import Prompt, is_text, parts_of
 

@@ -16,7 +16,7 @@ from charwise.combine.doubt import errors_of_bytes
 from charwise.combine.members import Spend, Team, impossible
 from charwise.combine.rules import Floats, Product, normalised
 from charwise.cursor.distributions import EOS
-from charwise.known_text.next_bytes import entropies, ranks
+from charwise.surprisal.entropies import entropies, ranks
 from charwise.surprisal.score import Score
 
 

@@ -30,12 +30,11 @@ from charwise.errors import (
     shown,
     zero_probability,
 )
-from charwise.known_text.calls import run_together
-from charwise.known_text.effort import Effort
-from charwise.known_text.ranges import KnownText
-from charwise.known_text.rounds import Rounds
-from charwise.known_text.windows import end_logprob
+from charwise.scoring.calls import run_together
+from charwise.scoring.effort import Effort, Limits
+from charwise.scoring.refinement import Refinement
 from charwise.tokens.canonical import to_bytes
+from charwise.tokens.known_text import KnownText
 from charwise.tokens.stops import Stops, StopStrings
 
 if TYPE_CHECKING:
@@ -230,9 +229,8 @@ def _evaluate(
         with shared.lock:
             evaluated, size = shared.evaluated.aside(), shared.evaluated.tree.size
             works = [
-                Rounds(
+                Refinement(
                     evaluated,
-                    0,
                     KnownText.of(base + text, shared.index),
                     canonical,
                     effort,
@@ -242,14 +240,14 @@ def _evaluate(
                 for text, canonical in ((texts[number], ids) for number, ids in pack.items())
             ]
             try:
-                run_together(works)
+                run_together(works, Limits())
             finally:
                 shared.drop(range(size, evaluated.tree.size))
-        for number, rounds in zip(pack, works, strict=True):
-            lattice, limited = rounds.lattice, limited or rounds.limited
-            end = end_logprob(lattice) if ended and np.isfinite(lattice.log_prefix[-1]) else 0.0
+        for number, work in zip(pack, works, strict=True):
+            lattice, limited = work.lattice, limited or work.limited
+            end = lattice.end_logprob() if ended and lattice.reached else 0.0
             logs[number] = float(lattice.log_prefix[-1]) + end
-            errors[number] = float(lattice.error[len(base) + 1 :].sum())
+            errors[number] = float(work.error[len(base) + 1 :].sum())
             before.append(float(lattice.log_prefix[len(base)]))
             missing = max(missing, float(lattice.missing[len(base) + 1 :].max(initial=0.0)))
     return [log - max(before) if before else log for log in logs], errors, missing, limited

@@ -1,4 +1,4 @@
-"""The bundles that cover a text at the cursor: made in rounds, and kept up byte by byte."""
+"""The bundles that cover a text at the cursor: made by refinement, and kept up byte by byte."""
 
 from __future__ import annotations
 
@@ -19,75 +19,58 @@ from charwise.coverings.bundles import (
 )
 from charwise.coverings.log_sums import log, log_sum
 from charwise.coverings.rows import EvaluatedRows
-from charwise.cursor.shared_tree import EXACT_TOKENS, SharedTree
+from charwise.cursor.shared_tree import SharedTree
 from charwise.errors import SearchLimitError, impossible
-from charwise.known_text.effort import PRESETS, Effort
-from charwise.known_text.estimate import faded
-from charwise.known_text.lattice import Lattice
-from charwise.known_text.ranges import KnownText
-from charwise.known_text.rounds import Rounds
+from charwise.scoring.calls import run_together
+from charwise.scoring.effort import Effort, Limits
+from charwise.scoring.lattice import Lattice
+from charwise.scoring.refinement import Refinement
+from charwise.tokens.known_text import KnownText
 
-#: Bundles lighter than this share of the text's probability are dropped, and counted, unless
-#: the effort is to drop nothing (θ = 0).
+#: Bundles lighter than this share of the text's probability are dropped, and counted, unless the
+#: effort is exact.
 _LIGHT = 1e-12
 
-#: θ falls by this factor when nothing that was kept spells the text, until so many contexts were
-#: evaluated in vain.
-_FINER, _MOST = 1e-2, 4096
-
-#: By what θ is less where a text is summed as a whole: it is short, and there is no prefill.
-_WHOLE = 5.0
-
-#: Bytes before the cursor of which what was lent still counts.
-_RECENT = 32
-
-#: By how much an error fades with a byte that is typed, and how much of what is lent it gains.
-_FADING, _STEPPED = 0.85, 0.4
-
-
-#: A context that is typed into earns an evaluation at this part of θ, however it agrees with
-#: others: who is let go is not looked for again, as rounds do.
-_WORTH = 0.25
+#: A typed byte keeps this part of the error before it, and adds this part of what is lent at it.
+_FADING, _LENT = 0.85, 0.4
 
 
 class Cover(NamedTuple):
     """The bundles kept of a text's covering.
 
-    >>> Cover((), -1.5, left_out=((3, 0.25), (7, 0.125))).missing
+    >>> Cover((), -1.5, missing=0.375).missing
     0.375
     """
 
     bundles: tuple[Bundle, ...]
     logprob: float  # log →p(text | what is before the root), nats
-    left_out: tuple[tuple[int, float], ...] = ()  # where in the text, and what share there
+    missing: float = 0.0  # share of the probability that was left out since the last refinement
     error: float = 0.0  # of the next byte's distribution, total variation: an estimate
-    limited: bool = False  # whether a limit ended the work, not the tolerance
-    settled: float = 0.0  # the error as of the last rounds
-
-    @property
-    def missing(self) -> float:
-        """Share of the probability that was left out."""
-        return min(1.0, math.fsum(share for _, share in self.left_out))
+    limited: bool = False  # whether a limit ended the work, or the tolerance was not reached
 
 
-def covers_in_rounds(
-    shared: SharedTree, whole: bytes, canonical: Sequence[int], effort: Effort
+def covers(
+    shared: SharedTree,
+    whole: bytes,
+    canonical: Sequence[int],
+    effort: Effort,
+    limits: Limits | None = None,
 ) -> Iterator[Cover]:
-    """Covers of a text from the tree's root on, in rounds: as asked, then with ever more effort.
+    """Covers of a text from the tree's root on: by the effort, then by ever lower thresholds.
 
-    The first is what was asked for. The others are for when too much was left out of it: nearly
-    always none of them is needed.
+    The others are for where too much was left out of the first. That is rare.
 
     Args:
         shared: the tree; its root is after `shared.start` bytes of the text.
         whole: the text, lead included.
         canonical: the tokens of `whole[shared.start:]`.
-        effort: how much to spend.
+        effort: the width and the threshold, or a tolerance: here a total variation.
+        limits: bounds on memory and calls.
 
     Raises:
         ZeroProbabilityError: if nothing spells the text.
-        EmptyBeamError: if nothing was found that does, after `_MOST` contexts.
-        SearchLimitError: if θ = 0 was asked for and the text has too many token strings.
+        EmptyBeamError: if what may spell it was left out, for a limit.
+        SearchLimitError: if the exact sum was asked for and the text has too many token strings.
 
     >>> import charwise
     >>> from charwise.cursor.shared_tree import prefill
@@ -95,75 +78,63 @@ def covers_in_rounds(
     >>> lm = charwise.load()
     >>> opening, text = split(lm.vocabulary, "import nump")
     >>> shared, rest = prefill(lm.engine, lm.index, opening, text)
-    >>> next(covers_in_rounds(shared, text, rest, lm.effort)).logprob < -5
+    >>> next(covers(shared, text, rest, lm.effort)).logprob < -5
     True
     """
-    known = KnownText.of(whole[shared.start :], shared.index)
-    before = shared.evaluated.tree.size
-    if effort.tolerance is not None and not (shared.given or shared.summed):
-        effort = effort._replace(theta=effort.theta / _WHOLE, first=effort.first / _WHOLE)
+    known, limits = KnownText.of(whole[shared.start :], shared.index), limits or Limits()
     finer = False
     while True:
         with shared.lock:
             if shared.summed and finer:  # what the sum before needed is dropped
                 shared.restart()
             size = shared.evaluated.tree.size
-            steps = Steps(shared.evaluated, known)
-            rounds = Rounds(
+            levels = Levels(shared.evaluated, known)
+            found = Refinement(
                 shared.evaluated,
-                0,
                 known,
                 canonical,
                 effort,
+                limits,
                 through=True,
                 deepest=shared.room,
-                watch=steps.error,
-                at_cursor=bool(shared.given) and not shared.summed,
-                lets_go=shared.summed,
+                keeps=not shared.summed,
+                stated=levels.error,
             )
             try:
-                lattice = rounds.run()
+                run_together([found], limits)
             except SearchLimitError as refused:
                 shared.drop(range(size, shared.evaluated.tree.size))
                 # Nobody asked for all of them where a coarser sum came first, and found nothing.
                 raise (impossible(whole, 1.0) if finer else refused) from None
-            finer = True
-            found = bool(np.isfinite(lattice.log_prefix[-1]))
-            cover = _cover_of(lattice, known, shared, effort) if found else None
-            if cover is not None and shared.summed:
-                shared.settle([bundle.node for bundle in cover.bundles])
+            cover = None
+            if found.lattice.reached:
+                cover = _cover_of(found.lattice, known, shared, effort)
+                cover = cover._replace(error=levels.last, limited=found.limited)
+                if shared.summed:
+                    shared.settle([bundle.node for bundle in cover.bundles])
         if cover is not None:
-            error = min(1.0, steps.last + (_far(lattice) if shared.summed else 0.0))
-            yield cover._replace(error=error, limited=rounds.limited, settled=error)
-        most = shared.evaluated.tree.size - before > _MOST
-        if effort == PRESETS["exact"] or most:
-            raise impossible(whole, float(most))
-        theta = effort.theta * _FINER
-        effort = Effort(theta, 1.0, lookahead=0) if theta > _LIGHT else PRESETS["exact"]
+            yield cover
+        if effort.exact:
+            raise impossible(whole, float(found.lattice.missing.sum()))
+        finer = True
+        threshold = min(effort.threshold, 0.5) ** 2
+        effort = Effort(math.inf, threshold if threshold > _LIGHT else 0.0)
 
 
-def _far(lattice: Lattice) -> float:
-    """What the errors of the last bytes make of the next one's distribution, a total variation.
-
-    Half of their mean, as a total variation is half of a sum of differences.
-    """
-    return float(lattice.error[-_RECENT:].mean()) / 2
-
-
-class Steps:
-    """By how much each step of the rounds changes the distribution of the next byte.
+class Levels:
+    """By how much each level of a refinement changes the distribution of the next byte.
 
     Args:
         rows: the evaluated contexts.
         known: the text before the cursor.
 
     Attributes:
-        last: the error as of the last step, a total variation.
+        last: the error as of the last level, a total variation.
 
     >>> import charwise
     >>> lm = charwise.load()
     >>> rows = EvaluatedRows.of(lm.engine, lm.vocabulary.bos_ids)
-    >>> Steps(rows, KnownText.of(b"import os", lm.index)).last
+    >>> Levels(rows, KnownText.of(b"import os", lm.index)).last
     0.0
     """
 
@@ -173,140 +144,91 @@ class Steps:
         self.last = 0.0
 
     def error(self, lattice: Lattice) -> float:
-        """What the last step changed, and what is still lent or left out."""
-        size = len(self._known.text)
-        recent = slice(max(0, size - _RECENT), size + 1)
-        shares = faded(lattice.lent[recent] + lattice.missing[recent])
-        error = float(shares[-1])
-        if lattice.effort.lends:
-            probs = self._next(bundles_at(lattice, self._known, size))
-            if self._probs is not None:
-                error += float(np.abs(probs - self._probs).sum()) / 2
-            self._probs = probs
-        self.last = min(1.0, error)
+        """The change since the last level, and what has no stand-in."""
+        masses = next_byte_masses(self._rows, bundles_of(lattice, self._known))[0]
+        probs = masses / max(float(masses.sum()), 1e-300)
+        changed = 0.0 if self._probs is None else float(np.abs(probs - self._probs).sum()) / 2
+        self._probs = probs
+        self.last = min(1.0, changed + float(lattice.missing[-1]))
         return self.last
-
-    def _next(self, bundles: Sequence[Bundle]) -> NDArray[np.float64]:
-        masses = next_byte_masses(self._rows, bundles)[0]
-        return np.asarray(masses / max(float(masses.sum()), 1e-300))
 
 
 def _cover_of(lattice: Lattice, known: KnownText, shared: SharedTree, effort: Effort) -> Cover:
     """The cover of a whole known text, from its finished lattice."""
-    size = len(known.text)
-    left_out = tuple(
-        (shared.start + at, float(lattice.missing[at]))
-        for at in np.flatnonzero(lattice.missing).tolist()
-    )
-    whole = Cover(
-        tuple(bundles_at(lattice, known, size)), float(lattice.log_prefix[size]), left_out
-    )
-    cover = _without_light(whole, shared.start + size, effort)
-    if shared.summed:
-        since = _horizon(shared.evaluated, cover.bundles, shared.start + size)
-        left_out = tuple((at, share) for at, share in cover.left_out if at > since)
-        cover = cover._replace(left_out=left_out)
+    logprob = float(lattice.log_prefix[-1])
+    # What is missing at the end; before that, candidates without a stand-in lack their share too.
+    last = slice(max(0, lattice.n - known.deepest), None)
+    missing = min(1.0, float(lattice.missing[last].sum()))
+    cover = _without_light(Cover(tuple(bundles_of(lattice, known)), logprob, missing), effort)
     # An implied leading space is conditioned on: it is not part of the text.
     lead = len(shared.opening.lead) - shared.start
     return _given(cover, float(lattice.log_prefix[lead])) if lead > 0 else cover
 
 
-def bundles_at(lattice: Lattice, known: KnownText, position: int) -> list[Bundle]:
-    """The evaluated contexts of a lattice that cover `known.text[:position]`, as bundles.
+def bundles_of(lattice: Lattice, known: KnownText) -> list[Bundle]:
+    """The evaluated contexts of a lattice that cover its text, as bundles.
 
     >>> import charwise
-    >>> from charwise.known_text.windows import stretches
+    >>> from charwise.scoring.windows import Text, stretches
     >>> from charwise.tokens.prompts import split
     >>> lm, text = charwise.load(), b"import os"
     >>> opening, _ = split(lm.vocabulary, "")
-    >>> [(_, rounds)] = stretches(lm.engine, lm.index, opening, text, lm.effort)
-    >>> {bundle.depth for bundle in bundles_at(rounds.lattice, rounds.known, 2)} <= {0, 1, 2}
+    >>> [(_, found)] = stretches(lm.engine, lm.index, Text(opening, text), lm.effort)
+    >>> known = KnownText.of(text, lm.index)
+    >>> min(bundle.depth for bundle in bundles_of(found.lattice, known)) > 0
     True
     """
     found = []
-    for start in range(max(0, position - known.deepest), position + 1):
-        depth = position - start
-        for vertex in lattice.at[start]:
-            weight = lattice.log_weight(vertex)
-            if depth == 0:
-                lo, hi, log_p = 0, len(known.index.sorted), weight
-            elif depth <= len(vertex.starting):
-                lo, hi = int(known.lo[start, depth - 1]), int(known.hi[start, depth - 1])
-                log_p = weight + log(vertex.starting[depth - 1])
-            else:
-                continue
-            if log_p > -math.inf:
-                found.append(Bundle(vertex.node, weight, depth, lo, hi, log_p))
+    for node, log_weight, depth, mass in lattice.covering():
+        lo, hi = 0, len(known.index.sorted)
+        if depth:
+            start = lattice.n - depth
+            lo, hi = int(known.lo[start, depth - 1]), int(known.hi[start, depth - 1])
+        found.append(Bundle(node, log_weight, depth, lo, hi, log_weight + log(mass)))
     return found
 
 
-def cover_after(
-    rows: EvaluatedRows, cover: Cover, size: int, byte: int, effort: Effort
-) -> Cover | None:
+def cover_after(rows: EvaluatedRows, cover: Cover, byte: int, effort: Effort) -> Cover | None:
     """A cover after one more byte: every bundle narrowed, the contexts that end here opened.
 
-    None if it takes rounds to do better: what is left of the probability may be the lesser part,
-    less than what was left out, as where no bundle goes on with the byte; or the error of what was
-    typed since the last rounds has come to more than the tolerance.
+    None where refinement does better: less is left of the probability than was left out, as where
+    no bundle goes on with the byte, or the error has come to more than the tolerance.
 
     Args:
         rows: the evaluated contexts.
         cover: of a text.
-        size: bytes of the text with the new one.
         byte: the new one.
-        effort: which contexts are worth an evaluation.
+        effort: which contexts are worth an evaluation, `effort.width` at most.
     """
-    tolerance, effort = effort.tolerance, effort.stepping
     kept = [b for b in (narrow(rows, bundle, byte) for bundle in cover.bundles) if b]
     logprob = log_sum([bundle.log_p for bundle in kept])
     if logprob == -math.inf or math.exp(logprob - cover.logprob) < cover.missing:
         return None
-    longer = _without_light(cover._replace(bundles=tuple(kept), logprob=logprob), size, effort)
-    ended = [extension for bundle in longer.bundles for extension in extend(rows, bundle)]
-    heavy, others = _worth_opening(ended, logprob, effort)
-    share, lent = math.fsum(share for _, share in others), 0.0
-    opened = open_bundles(rows, heavy)
-    if effort.lends and opened:
-        opened, share, lent = _lend(opened, heavy, others), 0.0, share
-    left_out = (*longer.left_out, (size, share)) if share > 0 else longer.left_out
-    if left_out:
-        since = _horizon(rows, longer.bundles, size)
-        left_out = tuple((at, share) for at, share in left_out if at > since)
-    error = min(1.0, cover.error * _FADING + _STEPPED * lent + share)
-    if tolerance is not None and error > max(tolerance, 4 * cover.settled):
-        return None
-    return longer._replace(bundles=(*longer.bundles, *opened), left_out=left_out, error=error)
-
-
-def _worth_opening(
-    ended: list[Extension], logprob: float, effort: Effort
-) -> tuple[list[Extension], list[tuple[Extension, float]]]:
-    """The contexts that weigh enough to be evaluated, and the others with their shares."""
-    ended = sorted(ended, reverse=True)
+    longer = _without_light(cover._replace(bundles=tuple(kept), logprob=logprob), effort)
+    ended = sorted((e for b in longer.bundles for e in extend(rows, b)), reverse=True)
     shares = [math.exp(extension.log_weight - logprob) for extension in ended]
-    count = 0
-    for share in shares:
-        # No context was evaluated here before the first; and whatever θ is, the better part is
-        # never left out.
-        least = _WORTH * effort.theta if count else min(effort.first, _WORTH * effort.theta)
-        if share < least and math.fsum(shares[count:]) <= 0.5:
-            break
-        count += 1
-    return ended[:count], list(zip(ended[count:], shares[count:], strict=True))
+    # Only the context that ends here first shows bytes that no other does.
+    worth = [share for n, share in enumerate(shares) if n == 0 or share >= effort.threshold]
+    count = int(min(len(worth), effort.width))
+    opened = open_bundles(rows, ended[:count])
+    lent = math.fsum(shares[count:])
+    error = min(1.0, cover.error * _FADING + _LENT * lent)
+    if effort.tolerance is not None and error > effort.tolerance:
+        return None
+    return longer._replace(bundles=(*longer.bundles, *_lend(opened, ended)), error=error)
 
 
-def _lend(
-    opened: Sequence[Bundle],
-    heavy: Sequence[Extension],
-    others: Sequence[tuple[Extension, float]],
-) -> list[Bundle]:
-    """The bundles opened at the end of a text, with the weights of the others lent to them.
+def _lend(opened: Sequence[Bundle], ended: Sequence[Extension]) -> list[Bundle]:
+    """The bundles opened at the end of a text, with the weights of the other contexts lent to them.
 
     To the heaviest with the same last token, or else to the heaviest.
     """
+    if not opened:
+        return []
+    heavy, others = ended[: len(opened)], ended[len(opened) :]
     to = {extension.token: n for n, extension in reversed(list(enumerate(heavy)))}
     logs = [[bundle.log_weight] for bundle in opened]
-    for extension, _ in others:
+    for extension in others:
         logs[to.get(extension.token, 0)].append(extension.log_weight)
     weights = [log_sum(some) for some in logs]
     return [
@@ -315,26 +237,13 @@ def _lend(
     ]
 
 
-def _horizon(rows: EvaluatedRows, bundles: Sequence[Bundle], size: int) -> int:
-    """Where in a text the last tokens begin that a new state would sum over.
-
-    What is left out before them goes on like the rest, as all that a new state conditions on in
-    its canonical tokenization is taken to do: it no longer tells how far off the next byte is.
-    """
-    heaviest = max(bundles, key=lambda bundle: bundle.log_p)
-    last = rows.tree.tokens(heaviest.node)[-EXACT_TOKENS:]
-    return size - heaviest.depth - sum(map(rows.index.length, last))
-
-
-def _without_light(cover: Cover, size: int, effort: Effort) -> Cover:
+def _without_light(cover: Cover, effort: Effort) -> Cover:
     """The cover with the bundles that weigh something; the others count as left out."""
-    floor = cover.logprob + log(min(_LIGHT, effort.theta))
-    light = [math.exp(b.log_p - cover.logprob) for b in cover.bundles if b.log_p < floor]
-    if not light:
-        return cover
+    floor = cover.logprob + log(min(_LIGHT, effort.threshold))
     kept = tuple(bundle for bundle in cover.bundles if bundle.log_p >= floor)
-    left_out = (*cover.left_out, (size, math.fsum(light)))
-    return cover._replace(bundles=kept, left_out=left_out)
+    light = [math.exp(b.log_p - cover.logprob) for b in cover.bundles if b.log_p < floor]
+    missing = min(1.0, cover.missing + math.fsum(light))
+    return cover._replace(bundles=kept, missing=missing)
 
 
 def _given(cover: Cover, condition: float) -> Cover:

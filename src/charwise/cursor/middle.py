@@ -22,9 +22,9 @@ from charwise.cursor.sampling import Sampling
 from charwise.cursor.shared_tree import EXACT_TOKENS
 from charwise.errors import EmptyBeamError, SearchLimitError, ZeroProbabilityError
 from charwise.infill import Request, middles, rejoining
-from charwise.known_text.effort import PRESETS, Effort
-from charwise.known_text.packs import score_texts
-from charwise.known_text.windows import Text
+from charwise.scoring.effort import PRESETS, Effort
+from charwise.scoring.packs import score_texts
+from charwise.scoring.windows import Text
 from charwise.token_lm import TokenLM
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.prompts import Opening

@@ -11,7 +11,7 @@ import numpy as np
 from charwise.coverings.bundles import Bundle
 from charwise.coverings.rows import EvaluatedRows
 from charwise.errors import ContextLengthError
-from charwise.known_text.effort import Effort
+from charwise.scoring.effort import Effort
 from charwise.token_lm import TokenLM
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.prompts import Opening
@@ -32,8 +32,7 @@ _RETAINED = 2**28
 class History(NamedTuple):
     """From where on all tokenizations of a text are to be summed, if that is far back.
 
-    >>> from charwise.known_text.effort import for_tolerance
-    >>> History(0, for_tolerance(0.1)).exact_from
+    >>> History(0, Effort(8)).exact_from
     0
     """
 

@@ -22,7 +22,7 @@ from charwise.constraints.constraint import Constraint
 from charwise.coverings.bundles import Bundle, next_byte_masses
 from charwise.cursor.choose import Chosen, choose
 from charwise.cursor.conditioned import How, completions
-from charwise.cursor.cover import Cover, cover_after, covers_in_rounds
+from charwise.cursor.cover import Cover, cover_after, covers
 from charwise.cursor.distributions import NextBytes, NextChars
 from charwise.cursor.drafts import Completion
 from charwise.cursor.generation import Report, stream
@@ -31,8 +31,7 @@ from charwise.cursor.next_chars import next_chars
 from charwise.cursor.sampling import Sampling
 from charwise.cursor.shared_tree import EXACT_TOKENS, WHOLE_TOKENS, History, SharedTree, prefill
 from charwise.errors import SettingError, ZeroProbabilityError, shown
-from charwise.known_text.effort import PRESETS, Effort, at_cursor
-from charwise.known_text.rounds import few
+from charwise.scoring.effort import Effort
 from charwise.token_lm import TokenLM
 from charwise.tokens import utf8
 from charwise.tokens.canonical import to_bytes
@@ -45,9 +44,6 @@ _NEAR = 256
 
 #: Longer additions to a state are taken in rounds instead of byte by byte.
 _STEPPED = 4
-
-#: Bytes that occur again count as a repetition, and what a byte that is typed in one may be off by.
-_AGAIN, _REPEATED = 6, 0.002
 
 
 class State:
@@ -77,7 +73,7 @@ class State:
         self.shared = shared
         self.whole = whole
         self.cover = cover
-        self.effort = at_cursor(effort)
+        self.effort = effort
         self._parent = parent
 
     @property
@@ -155,7 +151,7 @@ class State:
                 return self._plain().next(constraint)
             rest = self.whole[self.shared.start :]
             canonical = self.shared.index.vocabulary.encode_beginning(rest)
-            for cover in covers_in_rounds(self.shared, self.whole, canonical, self.effort):
+            for cover in covers(self.shared, self.whole, canonical, self.effort):
                 masses = self._masses(cover)
                 if masses.sum() > 0:
                     break
@@ -241,23 +237,8 @@ class State:
         shared, whole = self.shared, self.whole + bytes([byte])
         if shared.outgrown(self.bundles):
             return self._continued(bytes([byte]))
-        rest, effort = whole[shared.start :], self.effort
-        if few(effort, rest, shared.index):
-            effort = PRESETS["exact"]
         with shared.lock:
-            cover = cover_after(shared.evaluated, self.cover, len(whole), byte, effort)
-        if (
-            cover is not None
-            and effort.lends
-            and rest[-_AGAIN:] in rest[-_NEAR:-1]
-            and len(rest) > _AGAIN
-        ):
-            # Rounds try what repeats in other splits; a byte at a time, these are not seen.
-            cover = cover._replace(error=min(1.0, cover.error + _REPEATED))
-            if effort.tolerance is not None and cover.error > max(
-                effort.tolerance, 4 * cover.settled
-            ):
-                cover = None
+            cover = cover_after(shared.evaluated, self.cover, byte, self.effort)
         if cover is None:
             return self._continued(bytes([byte]))
         return State(shared, whole, cover, self.effort, parent=self)
@@ -272,7 +253,7 @@ class State:
         fits = shared.room is None or len(canonical) + EXACT_TOKENS < shared.room
         if len(canonical) > 2 * WHOLE_TOKENS or not fits or shared.outgrown(self.bundles):
             return self._anew(whole)
-        cover = next(covers_in_rounds(shared, whole, canonical, self.effort))
+        cover = next(covers(shared, whole, canonical, self.effort))
         return State(shared, whole, cover, self.effort, parent=self)
 
     def _shortened(self, n: int) -> State:
@@ -284,7 +265,7 @@ class State:
         if shared.given and len(canonical) < EXACT_TOKENS - 1:
             # Too near the root: alternatives across it would be missed.
             return self._anew(whole)
-        cover = next(covers_in_rounds(shared, whole, canonical, self.effort))
+        cover = next(covers(shared, whole, canonical, self.effort))
         return State(shared, whole, cover, self.effort)
 
     def _anew(self, whole: bytes) -> State:
@@ -438,9 +419,9 @@ def begin(
     'y'
     """
     shared, rest = prefill(engine, index, opening, whole, history)
-    spent = history.effort if history is not None and shared.summed else at_cursor(effort)
+    spent = history.effort if history is not None and shared.summed else effort
     try:
-        cover = next(covers_in_rounds(shared, whole, rest, spent))
+        cover = next(covers(shared, whole, rest, spent))
     except ZeroProbabilityError as error:
         if history is not None or not shared.given:
             raise

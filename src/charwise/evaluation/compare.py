@@ -23,10 +23,10 @@ from charwise.errors import CharwiseError, SettingError, check_count, items, sho
 from charwise.evaluation.comparison import Comparison, Difference, Measured
 from charwise.evaluation.distance import Floats
 from charwise.evaluation.resampling import by_blocks, by_texts
-from charwise.known_text.effort import Effort, effort_of
-from charwise.known_text.pieces import pieces
 from charwise.model import load
+from charwise.scoring.effort import Effort, effort_of
 from charwise.tokens.canonical import to_bytes
+from charwise.tokens.pieces import pieces
 
 #: What is drawn again for the intervals; "auto" is texts if there are `MANY`.
 Over = Literal["auto", "texts", "blocks"]
@@ -64,7 +64,7 @@ def compare(
     """Bits a byte of several models, and of their differences, with 95 % intervals.
 
     Models that are given by name are loaded one after another, and let go: only one of them need
-    fit at a time. A long text is scored in pieces (`known_text.pieces`).
+    fit at a time. A long text is scored in pieces (`tokens.pieces`).
 
     Args:
         models: names, folders, files, or `CharLM` objects; a mapping gives them other names.

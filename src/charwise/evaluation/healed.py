@@ -15,7 +15,7 @@ from charwise.coverings.log_sums import log
 from charwise.coverings.rows import EvaluatedRows
 from charwise.errors import zero_probability
 from charwise.evaluation.methods import Walk, walked
-from charwise.known_text.windows import plan
+from charwise.scoring.windows import plan
 from charwise.tokens.prompt_parts import Prompt
 from charwise.tokens.prompts import split
 

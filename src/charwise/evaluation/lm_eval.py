@@ -27,8 +27,8 @@ from tqdm import tqdm
 
 from charwise.char_lm import CharLM
 from charwise.errors import SettingError, shown
-from charwise.known_text.effort import effort_of
 from charwise.model import load
+from charwise.scoring.effort import effort_of
 from charwise.surprisal.score import Score
 
 #: Requests scored together where the harness says `auto`.

@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 from charwise.char_lm import CharLM
 from charwise.coverings import beam as beams
 from charwise.coverings.rows import EvaluatedRows
-from charwise.known_text import next_bytes
-from charwise.known_text.effort import Effort
-from charwise.known_text.windows import plan, stretches
+from charwise.scoring.effort import Effort
+from charwise.scoring.windows import Text, plan, stretches
 from charwise.tokens.prompt_parts import Prompt
 from charwise.tokens.prompts import Opening, split
 
@@ -81,10 +80,10 @@ def walked(
 
 
 def walk_rounds(lm: CharLM, prompt: Prompt, effort: Effort, *, distributions: bool = False) -> Walk:
-    """Rounds (`CharLM.score`).
+    """Refinement in rounds (`CharLM.score`).
 
     >>> import charwise
-    >>> walk = walk_rounds(charwise.load(), "import os", Effort(1e-2, 0.3), distributions=True)
+    >>> walk = walk_rounds(charwise.load(), "import os", Effort(8), distributions=True)
     >>> walk.logprobs.shape, walk.distributions.shape
     ((9,), (9, 257))
     """
@@ -93,16 +92,15 @@ def walk_rounds(lm: CharLM, prompt: Prompt, effort: Effort, *, distributions: bo
     rows = np.zeros((len(text), 257)) if distributions else None
     contexts = calls = 0
     started = time.perf_counter()
-    for stretch, rounds in stretches(
-        lm.engine, lm.index, opening, text, effort, distributions=distributions
-    ):
+    done = stretches(lm.engine, lm.index, Text(opening, text), effort, distributions=distributions)
+    for stretch, found in done:
         part = slice(stretch.scored, stretch.stop)
         ahead = stretch.scored - stretch.begin
-        logprobs[part] = np.diff(rounds.lattice.log_prefix[ahead:])
+        logprobs[part] = np.diff(found.lattice.log_prefix[ahead:])
         if rows is not None:
-            rows[part] = next_bytes.distributions(rounds.lattice)[ahead:]
-        contexts += rounds.evaluated.tree.contexts
-        calls += rounds.evaluated.tree.calls
+            rows[part] = found.lattice.distributions()[ahead:]
+        contexts += found.rows.tree.contexts
+        calls += found.rows.tree.calls
     return walked(opening, logprobs, rows, contexts, calls, started)
 
 

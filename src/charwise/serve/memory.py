@@ -11,12 +11,12 @@ from collections.abc import Collection, Hashable
 from typing import NamedTuple
 
 from charwise.char_lm import CharLM
-from charwise.cursor.cover import covers_in_rounds
+from charwise.cursor.cover import covers
 from charwise.cursor.middle import opening_of
 from charwise.cursor.shared_tree import EXACT_TOKENS, WHOLE_TOKENS, SharedTree, prefill
 from charwise.cursor.state import State
 from charwise.infill import Request
-from charwise.known_text.effort import Effort, at_cursor
+from charwise.scoring.effort import Effort
 from charwise.tokens.prompts import Opening
 
 #: States that are kept at most.
@@ -219,7 +219,7 @@ class Memory:
     def _begun(self, read: Read, text: bytes, effort: Effort) -> Known:
         """The first state on the tree of a prompt."""
         whole, canonical = self._rest(read, text)
-        cover = next(covers_in_rounds(read.shared, whole, canonical, at_cursor(effort)))
+        cover = next(covers(read.shared, whole, canonical, effort))
         self._reads.remove(read)
         return Known(text, State(read.shared, whole, cover, effort), read.asked)
 

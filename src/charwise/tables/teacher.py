@@ -21,12 +21,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from charwise.errors import CharwiseError, EngineError, SettingError, check_count
-from charwise.known_text.pieces import pieces
 from charwise.tables.chunks import chunks
 from charwise.tables.jobs import Extent, Scored, input_facts, model_facts, scored, survey
 from charwise.tables.output import Identity
 from charwise.tables.rows import BadRow, Columns, Stimulus
 from charwise.tables.sources import Source
+from charwise.tokens.pieces import pieces
 
 if TYPE_CHECKING:
     from charwise.char_lm import CharLM

@@ -1,1 +1,0 @@
-"""All prefix probabilities of a known text at once, in a few batched evaluations."""

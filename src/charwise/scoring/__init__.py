@@ -1,0 +1,1 @@
+"""The score of a known text: every prefix probability, from a few batched model calls."""

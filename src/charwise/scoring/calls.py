@@ -1,0 +1,73 @@
+"""Model calls: what one or several texts over one tree want evaluated, side by side.
+
+A batch is one call, or several where memory bounds the log-probabilities of a call.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from charwise.scoring.contexts import Branch
+from charwise.scoring.effort import Limits
+from charwise.scoring.refinement import Refinement
+from charwise.tokens.index import SortedVocabulary
+
+
+def run_together(works: Sequence[Refinement], limits: Limits) -> None:
+    """Refine several texts over one tree: each round is a batch of what all of them want.
+
+    >>> run_together([], Limits())
+    """
+    active = list(works)
+    while active:
+        wanted = [(work, next(work.steps, [])) for work in active]
+        _evaluate([(work, branch) for work, branches in wanted for branch in branches], limits)
+        active = [work for work, branches in wanted if branches]
+
+
+def most_in_call(index: SortedVocabulary, limits: Limits) -> int:
+    """Most contexts of one call: their log-probabilities take a part of the memory.
+
+    >>> from charwise.tokens.vocabulary import Vocabulary
+    >>> most_in_call(SortedVocabulary(Vocabulary.from_bytes([b"a"])), Limits(memory=2**20))
+    8192
+    """
+    return max(1, limits.memory // (32 * 4 * index.vocabulary.width))
+
+
+def _evaluate(wanted: Sequence[tuple[Refinement, Branch]], limits: Limits) -> None:
+    """Evaluate branches in as few calls as memory allows."""
+    todo = deque(wanted)
+    while todo:
+        room = most_in_call(todo[0][0].rows.index, limits)
+        call, left = list[tuple[Refinement, Branch]](), list[int]()
+        while todo and room and not left:
+            work, (context, tokens) = todo.popleft()
+            left = tokens[room:]
+            call.append((work, Branch(context, tokens[:room])))
+            room -= len(tokens) - len(left)
+        _call(call)
+        if left:  # go on from where the call ended
+            work, cut = call[-1]
+            *_, context = work.lattice.contexts.follow(*cut)
+            todo.appendleft((work, Branch(context, left)))
+
+
+def _call(call: Sequence[tuple[Refinement, Branch]]) -> None:
+    """One evaluation for several texts, each of which gets its contexts."""
+    rows = call[0][0].rows
+    size, calls = rows.tree.size, rows.tree.calls
+    found = rows.follow(
+        [(int(work.lattice.contexts.node[branch.context]), branch.tokens) for work, branch in call]
+    )
+    calls = rows.tree.calls - calls
+    parts = dict[Refinement, tuple[list[Branch], list[list[int]]]]()
+    for (work, branch), nodes in zip(call, found, strict=True):
+        branches, along = parts.setdefault(work, ([], []))
+        branches.append(branch)
+        along.append(nodes)
+    for work, (branches, along) in parts.items():
+        work.lattice.contexts.add(branches, along)
+        if any(node >= size for nodes in along for node in nodes):
+            work.calls += calls

@@ -1,0 +1,309 @@
+"""The sums through the evaluated contexts of a known text: forward, and backward.
+
+A candidate lends its weight to its stand-in, so no edge has a loose end. One pass forward gives
+every prefix probability,
+
+    P(t) = Σ_v w(v) · m_v(text[position(v):t])                                             (*)
+
+and one pass backward gives the worth of each context, P(rest of the text | v). Their product is
+the posterior of a context.
+
+Weights at position t are in units of exp(unit[t]), the P(t) of the pass before. So nothing over-
+or underflows, however long the text is.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from charwise.scoring.contexts import Contexts, Floats
+from charwise.tokens.known_text import Ints
+
+
+class Candidates(NamedTuple):
+    """The contexts that are not evaluated, a column for each thing known of them.
+
+    >>> Candidates(*[np.zeros(2)] * 4).at.shape
+    (2,)
+    """
+
+    edge: Ints  # the edge that leads there
+    at: Ints  # position where it ends
+    share: Floats  # of P(at)
+    posterior: Floats  # share · worth of the stand-in: its part in the rest of the text
+
+
+class Lattice:
+    """The sums over the contexts of one text of n bytes.
+
+    Args:
+        contexts: what is evaluated.
+        lends: whether candidates lend their weight. An exact sum leaves out the few that it cannot
+            evaluate, for the model's window.
+
+    Attributes:
+        weight: `[contexts]` forward weight, in units of P at their positions.
+        worth: `[contexts]` P(text up to `stop` | context), in units of P(stop) / P(position).
+        unit: `[n + 1]` log of the units.
+        log_prefix: `[n + 1]` log P(t), nats; −inf where no evaluated context spells the text.
+        missing: `[n + 1]` share of P(t) of candidates without a stand-in.
+        on_loan: `[n + 1]` share of P(t) that no evaluated context has of its own.
+        done: sums up to this position are final.
+        stop: sums are made up to this position.
+
+    >>> from charwise.coverings.rows import EvaluatedRows
+    >>> from charwise.engines.ngram import NgramLM
+    >>> from charwise.scoring.contexts import Branch
+    >>> from charwise.tokens.index import SortedVocabulary
+    >>> from charwise.tokens.known_text import KnownText
+    >>> from charwise.tokens.vocabulary import Vocabulary
+    >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2], bos_ids=[2])
+    >>> lm = NgramLM(vocabulary, 1, {(): [0.5, 0.25, 0.25]})
+    >>> rows = EvaluatedRows(lm.tree([2]), SortedVocabulary(vocabulary))
+    >>> lattice = Lattice(Contexts(rows, KnownText.of(b"aa", rows.index)))
+    >>> lattice.contexts.add([Branch(0, [0])], rows.follow([(0, [0])]))  # the context [a]
+    >>> lattice.enter(2, [0, 1])
+    >>> lattice.forward()
+    >>> np.exp(lattice.log_prefix).round(9).tolist()
+    [1.0, 0.75, 0.375]
+    """
+
+    def __init__(self, contexts: Contexts, *, lends: bool = True) -> None:
+        n = len(contexts.known.text)
+        self.contexts, self.n, self.lends = contexts, n, lends
+        self.done = self.stop = 0
+        self.weight, self.worth = np.ones(1), np.zeros(1)
+        self.unit, self.log_prefix = np.zeros(n + 1), np.full(n + 1, -math.inf)
+        self.log_prefix[0] = 0.0
+        self.missing, self.on_loan = np.zeros(n + 1), np.zeros(n + 1)
+        self._masses = np.zeros((0 if contexts.next_bytes is None else n, 257))
+
+    @property
+    def reached(self) -> bool:
+        """Whether an evaluated context spells the text up to `stop`."""
+        return bool(self.log_prefix[self.stop] > -math.inf)
+
+    @property
+    def _last(self) -> int:
+        """Edges that end up to here count: at `stop` only those that go through the whole text."""
+        return self.stop if self.stop == self.contexts.last else self.stop - 1
+
+    # -- portions ----------------------------------------------------------------------------------
+
+    def enter(self, stop: int, path: list[int]) -> None:
+        """Sum up to `stop` from here on; the path is a chain of contexts that leads there.
+
+        The first units of the new positions are the P(t) of the path alone, interpolated, never
+        rising. With others, weights might not fit a float.
+        """
+        c, before, self.stop = self.contexts, max(self.stop, self.done), stop
+        bound = np.full(stop + 1, -math.inf)
+        for context in path:
+            part = np.flatnonzero((c.held == context) & (c.at <= stop))
+            with np.errstate(divide="ignore"):
+                logs = c.log_p[context] + np.log(c.starting[part])
+            bound[c.at[part]] = np.logaddexp(bound[c.at[part]], logs)
+        known = np.flatnonzero(bound > -math.inf)
+        line = np.zeros(stop + 1)
+        if len(known):
+            line = np.minimum.accumulate(np.interp(np.arange(stop + 1), known, bound[known]))
+        self.unit[before + 1 : stop + 1] = (line - line[before] + self.unit[before])[before + 1 :]
+
+    def freeze(self, done: int, *, drop: bool) -> list[int]:
+        """Make all sums up to a position final, and drop the contexts that reach no further.
+
+        Weights that were lent up to there count as the contexts' own from here on: what is on
+        loan is told of a portion, not of all of the text.
+
+        Returns:
+            The nodes of the tree that are still needed.
+        """
+        c = self.contexts
+        self._add_next_bytes(done)
+        linked = (c.child >= 0) & (c.end > done)
+        flow = np.flatnonzero(linked)
+        flow = flow[np.argsort(c.end[flow], kind="stable")]
+        own = np.where(c.position <= done, self.weight, 0.0)
+        mass = self._scaled(linked)[flow]
+        own = self._in_order(c.end[flow], c.source[flow], mass, c.child[flow], own)
+        with np.errstate(divide="ignore"):
+            c.log_p = np.log(own) + self.unit[c.position]
+        self.done = done
+        if drop:
+            kept = np.flatnonzero((c.reach > done) | (c.position >= done))
+            self.weight, self.worth = self.weight[kept], self.worth[kept]
+            c.keep(kept, done)
+        return c.node.tolist()
+
+    # -- forward -----------------------------------------------------------------------------------
+
+    def forward(self) -> None:
+        """Sum (*) from `done` on: weights, P(t), what is missing and what is on loan."""
+        c, unit, done, stop = self.contexts, self.unit, self.done, self.stop
+        if self.lends:
+            c.recombine(self._last)
+        target = c.target
+        counts = (c.end > done) & (c.end <= self._last)
+        scaled = self._scaled(counts)
+        flow = np.flatnonzero(counts & (target >= 0))
+        flow = flow[np.argsort(c.end[flow], kind="stable")]
+        weight = np.zeros(len(c))
+        weight[: len(self.weight)] = self.weight
+        weight[c.position > done] = 0.0
+        weight = self._in_order(c.end[flow], c.source[flow], scaled[flow], target[flow], weight)
+        # [stop + 1] in units of the last pass: all that is summed, and what contexts have alone
+        part = (c.at > done) & (c.at <= stop)
+        held, at = c.held[part], c.at[part]
+        starting = c.starting[part] * np.exp(unit[c.position[held]] - unit[at])
+        own = np.exp(c.log_p - unit[c.position])
+        total = np.bincount(at, weight[held] * starting, minlength=stop + 1)
+        alone = np.bincount(at, own[held] * starting, minlength=stop + 1)
+        lost = np.flatnonzero(counts & (target < 0))
+        left = weight[c.source[lost]] * scaled[lost]
+        missing = np.bincount(c.end[lost], left, minlength=stop + 1)
+        some = total > 0
+        scale = np.where(some, total, 1.0)
+        new = slice(done + 1, stop + 1)
+        self.on_loan[new] = np.where(some, np.clip(1.0 - alone / scale, 0.0, 1.0), 0.0)[new]
+        self.missing[new] = np.minimum(missing / scale, 1.0)[new]
+        self.log_prefix[new] = np.where(some, unit[: stop + 1] + np.log(scale), -math.inf)[new]
+        # From here on in units of P(t); of the last P(t) above 0, where nothing is reached.
+        known = np.flatnonzero(self.log_prefix[: stop + 1] > -math.inf)
+        last = np.searchsorted(known, np.arange(done + 1, stop + 1), side="right") - 1
+        self.unit = unit.copy()
+        self.unit[new] = self.log_prefix[known[last]]
+        self.weight = weight * np.exp(unit[c.position] - self.unit[c.position])
+
+    def _scaled(self, counts: NDArray[np.bool_]) -> Floats:
+        """`[edges]` masses in the units of where they lead; 0 for edges that do not count."""
+        c, scaled = self.contexts, np.zeros(len(counts))
+        edges = np.flatnonzero(counts)
+        begin = c.position[c.source[edges]]
+        scaled[edges] = c.mass[edges] * np.exp(self.unit[begin] - self.unit[c.end[edges]])
+        return scaled
+
+    def _in_order(
+        self, at: Ints, source: Ints, mass: Floats, target: Ints, values: Floats
+    ) -> Floats:
+        """Add `values[source] · mass` to `values[target]`, one position after another.
+
+        `at` is sorted: the targets of one value are contexts of one position, and their sources
+        are final by then.
+        """
+        if not len(at):
+            return values
+        cuts = [0, *(np.flatnonzero(np.diff(at)) + 1).tolist(), len(at)]
+        # With the contexts of a position side by side, each step is one small product.
+        order = np.argsort(self.contexts.position, kind="stable")
+        place = np.empty_like(order)
+        place[order] = np.arange(len(order))
+        values, source, target = values[order], place[source], place[target]
+        position = self.contexts.position[order]
+        bounds = np.searchsorted(position, position[target[cuts[:-1]]])
+        local = target - np.repeat(bounds, np.diff(cuts))
+        for first, begin, end in zip(bounds.tolist(), cuts[:-1], cuts[1:], strict=True):
+            summed = np.bincount(local[begin:end], values[source[begin:end]] * mass[begin:end])
+            values[first : first + len(summed)] += summed
+        return values[place]
+
+    # -- backward ----------------------------------------------------------------------------------
+
+    def backward(self) -> None:
+        """Find the worth of each context; the sums of `forward` must be current."""
+        c, stop = self.contexts, self.stop
+        counts = (c.end > self.done) & (c.end < stop)
+        self._inner, target = self._scaled(counts), c.target
+        worth = np.where(c.position == stop, 1.0, 0.0)
+        part = np.flatnonzero(c.at == stop)
+        begin = c.position[c.held[part]]
+        ending = c.starting[part] * np.exp(self.unit[begin] - self.unit[stop])
+        np.add.at(worth, c.held[part], ending)
+        flow = np.flatnonzero(counts & (target >= 0))
+        begin = c.position[c.source[flow]]
+        order = np.argsort(-begin, kind="stable")
+        flow = flow[order]
+        self.worth = self._in_order(
+            -begin[order], target[flow], self._inner[flow], c.source[flow], worth
+        )
+
+    def candidates(self) -> Candidates:
+        """The candidates that end after `done`, with their forward shares and posteriors."""
+        c = self.contexts
+        counts = (c.end > self.done) & (c.end <= self._last) & (c.child < 0)
+        edge = np.flatnonzero(counts & (self.weight[c.source] > 0) & (c.mass > 0))
+        source, at, stand_in = c.source[edge], c.end[edge], c.stand_in[edge]
+        ratio = np.exp(self.unit[c.position[source]] - self.unit[at])
+        share = self.weight[source] * c.mass[edge] * ratio
+        posterior = share * np.where(stand_in >= 0, self.worth[np.maximum(stand_in, 0)], 0.0)
+        return Candidates(edge, at, share, posterior)
+
+    def best_edges(self, contexts: Ints) -> tuple[Ints, Floats]:
+        """The edge of each context that the rest of the text takes most, and its probability.
+
+        −1 where no edge counts. Probabilities are in units of where the edges lead.
+        """
+        c = self.contexts
+        widths = np.append(c.first_edge[1:], len(c.source)) - c.first_edge
+        columns = np.arange(int(widths[contexts].max(initial=1)))
+        inside = columns < widths[contexts][:, None]  # [contexts, most edges]
+        edges = np.where(inside, c.first_edge[contexts][:, None] + columns, 0)
+        if not len(c.source):
+            return np.full(len(contexts), -1), np.zeros(len(contexts))
+        target, inner = c.target[edges], np.where(inside, self._inner[edges], 0.0)
+        value = inner * np.where(target >= 0, self.worth[np.maximum(target, 0)], 0.0)
+        # Where nothing is known to reach the end, the likeliest token is followed.
+        value = np.where(value.max(axis=1, keepdims=True) > 0, value, inner)
+        rows, best = np.arange(len(contexts)), value.argmax(axis=1)
+        return np.where(value[rows, best] > 0, edges[rows, best], -1), inner[rows, best]
+
+    # -- at the end --------------------------------------------------------------------------------
+
+    def covering(self) -> list[tuple[int, float, int, float]]:
+        """The contexts that cover the whole text.
+
+        Returns:
+            Of each its node, its log-weight in nats, the bytes of the text that its next token
+            has to begin with, and the mass of the tokens that do.
+        """
+        c = self.contexts
+        with np.errstate(divide="ignore"):
+            logs = (np.log(self.weight) + self.unit[c.position]).tolist()
+        part = c.at == self.n
+        found = [(context, 1.0) for context in np.flatnonzero(c.position == self.n).tolist()]
+        found += zip(c.held[part].tolist(), c.starting[part].tolist(), strict=True)
+        return [
+            (int(c.node[v]), logs[v], self.n - int(c.position[v]), mass)
+            for v, mass in found
+            if logs[v] > -math.inf and mass > 0
+        ]
+
+    def end_logprob(self) -> float:
+        """log p(end of text | text), nats: the contexts that spell the text, each with its end."""
+        spelled = self.contexts.position == self.n
+        share = float((self.weight * self.contexts.end_mass)[spelled].sum())
+        return math.log(share) if share > 0 else -math.inf
+
+    def distributions(self) -> Floats:
+        """`[n, 257]` p(byte | text[:t]) at each byte of the finished text, at 256 of its end.
+
+        The sums of (*) with another byte for the one that came, divided by their sum: what was
+        left out counts as if it divided likewise.
+        """
+        self._add_next_bytes(self.n)
+        self.done = self.n
+        return np.asarray(self._masses / self._masses.sum(axis=1, keepdims=True))
+
+    def _add_next_bytes(self, until: int) -> None:
+        """Add what the contexts say of the next byte at the positions from `done` to `until`."""
+        c = self.contexts
+        for rows, begin, weight in zip(
+            c.next_bytes or [], c.position.tolist(), self.weight.tolist(), strict=False
+        ):
+            first, last = max(begin, self.done), min(begin + len(rows), until)
+            if first < last and weight > 0:
+                scale = weight * np.exp(self.unit[begin] - self.unit[first:last])
+                self._masses[first:last] += rows[first - begin : last - begin] * scale[:, None]

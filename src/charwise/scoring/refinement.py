@@ -1,0 +1,256 @@
+"""Refinement: evaluate the contexts that matter, in rounds of one batched model call each.
+
+    score(text, K, θ), portion by portion:
+        evaluate the canonical tokens                  # one call: teacher forcing
+        respell()                                      # may find a better base path
+        refine(K / 2, 4θ, 3 rounds)                    # a coarse level settles the base path
+        refine(K, θ, 6 rounds)
+        with a tolerance, while the mean error is above it: K ← 2K, θ ← θ / 4, refine(K, θ, 6)
+
+    refine: repeat { forward; backward; W ← wanted; stop if W is empty; evaluate W in one batch }
+
+docs/scoring.md derives it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Generator, Iterator, Sequence
+
+import numpy as np
+
+from charwise.coverings.rows import EvaluatedRows
+from charwise.scoring.contexts import Branch, Contexts, Floats
+from charwise.scoring.effort import Effort, Limits
+from charwise.scoring.enumeration import refuse_endless, too_many
+from charwise.scoring.lattice import Lattice
+from charwise.scoring.respelling import respell
+from charwise.scoring.selection import LOOKAHEAD, select
+from charwise.token_lm import held_bytes
+from charwise.tokens.known_text import KnownText
+
+#: θ falls by this factor where the width doubles.
+COARSER = 4.0
+
+#: Rounds of the coarse level, and of each level after it, at most.
+COARSE_ROUNDS, FINE_ROUNDS = 3, 6
+
+#: The width at which a tolerance gives up.
+WIDEST = 32
+
+#: Canonical tokens of a long text that are worked on at a time: attention across more costs more
+#: than the calls that another portion takes.
+PORTION = 192
+
+#: A byte's log-probability errs by this part of its surprisal, where all of it is on loan; or by
+#: this part of its change since the coarse level, if that is more.
+LOAN_ERROR, CHANGE_ERROR = 0.035, 0.3
+
+
+class Refinement:
+    """The refinement of one text after one context.
+
+    Args:
+        rows: the token tree. It may serve several texts.
+        known: the text, any bytes.
+        canonical: its canonical tokens.
+        effort: the width and the threshold, or the tolerance.
+        limits: bounds on memory and calls.
+        root: the node of the tree after which the text stands.
+        through: also evaluate the contexts that spell the whole text, as the next byte needs.
+        deepest: most tokens after the root that fit the window. Longer contexts are left out.
+        distributions: keep of each context what `Lattice.distributions` needs.
+        keeps: whether all evaluated contexts stay in the tree; by default if their
+            log-probabilities do.
+        stated: another error to hold against the tolerance, in place of the mean of `error`. It is
+            asked for after each level.
+
+    Attributes:
+        lattice: the evaluated contexts and their sums.
+        error: `[n + 1]` by how much the log-probability of each byte may be off, nats: an
+            estimate. The entry at t is that of the byte before position t.
+        calls: model calls that this text took part in.
+        limited: whether a limit ended the work, or the tolerance was not reached.
+
+    >>> from charwise.engines.ngram import NgramLM
+    >>> from charwise.scoring.calls import run_together
+    >>> from charwise.tokens.index import SortedVocabulary
+    >>> from charwise.tokens.vocabulary import Vocabulary
+    >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2], bos_ids=[2])
+    >>> lm = NgramLM(vocabulary, 1, {(): [0.5, 0.25, 0.25]})
+    >>> index = SortedVocabulary(vocabulary)
+    >>> rows, known = EvaluatedRows(lm.tree([2]), index), KnownText.of(b"aa", index)
+    >>> found = Refinement(rows, known, vocabulary.encode(b"aa"), Effort(8))
+    >>> run_together([found], Limits())
+    >>> np.exp(found.lattice.log_prefix).round(9).tolist()
+    [1.0, 0.75, 0.375]
+    >>> found.calls, found.contexts  # the root; and [a]
+    (2, 2)
+    """
+
+    def __init__(
+        self,
+        rows: EvaluatedRows,
+        known: KnownText,
+        canonical: Sequence[int],
+        effort: Effort,
+        limits: Limits | None = None,
+        *,
+        root: int = 0,
+        through: bool = False,
+        deepest: int | None = None,
+        distributions: bool = False,
+        keeps: bool | None = None,
+        stated: Callable[[Lattice], float] | None = None,
+    ) -> None:
+        self.rows, self.effort, self.limits = rows, effort, limits or Limits()
+        contexts = Contexts(rows, known, root, through=through, next_bytes=distributions)
+        self.lattice = Lattice(contexts, lends=not effort.exact)
+        self._base = base_path(canonical, known, through)
+        self.deepest = math.inf if deepest is None else deepest
+        self.error = np.zeros(len(known.text) + 1)
+        self.calls, self.limited = rows.tree.calls, False
+        self._keeps, self._stated = rows.retain if keeps is None else keeps, stated
+        self._path = [0]  # contexts of the base path, from where the sums are not final
+        self._calls_left = 0
+        self.steps = self._portions()
+
+    @property
+    def contexts(self) -> int:
+        """Contexts evaluated for this text, the root among them."""
+        return self.lattice.contexts.evaluated
+
+    def _portions(self) -> Iterator[list[Branch]]:
+        """Yield what to evaluate next, one batch after another, until the text is done."""
+        lattice, tokens = self.lattice, self._base
+        while True:
+            last = portion_of(tokens, LOOKAHEAD if lattice.stop == 0 else 0)
+            self._calls_left = self.limits.calls
+            chain = [self._end_of_path(last)]
+            if last:
+                branch = Branch(chain[0], tokens[:last])
+                yield [branch]
+                chain += lattice.contexts.follow(*branch)
+            tokens = tokens[last:]
+            before = lattice.done
+            lattice.enter(int(lattice.contexts.position[chain[-1]]) if tokens else lattice.n, chain)
+            chain = yield from self._levels(before, chain)
+            if not tokens:
+                return
+            self._path = [*self._path[:-1], *chain]
+            self._finish(self._path[-1 - LOOKAHEAD :])
+
+    def _end_of_path(self, more: int) -> int:
+        """The context that the base path goes on from: the heaviest where it ends."""
+        c, end = self.lattice.contexts, self._path[-1]
+        here = np.flatnonzero((c.position == c.position[end]) & (c.depth + more <= self.deepest))
+        if not len(here) or not self.lattice.stop:
+            return end
+        return int(here[self.lattice.weight[here].argmax()])
+
+    def _finish(self, path: list[int]) -> None:
+        """Make the sums final up to where a part of the base path begins, and go on with that."""
+        c = self.lattice.contexts
+        nodes = c.node[path].tolist()
+        kept = self.lattice.freeze(int(c.position[path[0]]), drop=not self._keeps)
+        if not self._keeps:
+            self.rows.keep(kept)
+        number = {node: context for context, node in enumerate(kept)}
+        self._path = [number[node] for node in nodes]
+
+    def _levels(self, done: int, chain: list[int]) -> Generator[list[Branch], None, list[int]]:
+        """All levels of one portion, whose new part of the base path is the chain."""
+        lattice, effort = self.lattice, self.effort
+        width, threshold = effort.width, effort.threshold
+        if effort.exact:
+            # After one round it is known what leaves the canonical tokens.
+            yield from self._refine(width, threshold, 1)
+            refuse_endless(lattice, self.limits)
+            yield from self._refine(width, threshold, math.inf)
+            return chain
+        chain = yield from respell(lattice.contexts, chain, self.deepest)
+        yield from self._refine(max(1, width // 2), threshold * COARSER, COARSE_ROUNDS)
+        self._above(done)
+        while True:
+            coarse = lattice.log_prefix.copy()
+            yield from self._refine(width, threshold, FINE_ROUNDS)
+            self._state_error(done, coarse)
+            if not self._above(done):
+                return chain
+            if width >= WIDEST:
+                self.limited = True
+                return chain
+            width, threshold = 2 * width, threshold / COARSER
+
+    def _refine(self, width: float, threshold: float, rounds: float) -> Iterator[list[Branch]]:
+        """Evaluate what is wanted until nothing is, or for so many rounds if the end is reached."""
+        lattice = self.lattice
+        while True:
+            lattice.forward()
+            if rounds <= 0 and lattice.reached:
+                return
+            lattice.backward()
+            wanted = select(lattice, width, threshold, self.deepest)
+            if not wanted and not lattice.reached and threshold > 0:
+                threshold, width = min(threshold, 0.5) ** 2, math.inf  # until something spells it
+                continue
+            if not wanted or self._spent(wanted):
+                return
+            yield wanted
+            rounds -= 1
+
+    def _spent(self, wanted: Sequence[Branch]) -> bool:
+        """Whether a limit forbids to evaluate more."""
+        lattice, limits = self.lattice, self.limits
+        self._calls_left -= 1
+        contexts = len(lattice.contexts) + sum(len(branch.tokens) for branch in wanted)
+        held = held_bytes(self.rows.tree, lattice.contexts.known.index.vocabulary.width)
+        spent = self._calls_left < 0 or contexts > limits.contexts or held > limits.memory
+        if spent and self.effort.exact:
+            raise too_many(lattice, limits)
+        self.limited |= spent
+        return spent
+
+    def _state_error(self, done: int, coarse: Floats) -> None:
+        """State the errors from `done` on: of loans or the last level, and what is missing."""
+        lattice = self.lattice
+        part = slice(done, lattice.stop + 1)
+        logs = lattice.log_prefix[part]
+        with np.errstate(invalid="ignore"):
+            surprisal = np.nan_to_num(-np.diff(logs), posinf=0.0)
+            changed = np.nan_to_num(np.abs(np.diff(logs) - np.diff(coarse[part])), posinf=0.0)
+        loan = LOAN_ERROR * lattice.on_loan[part][1:] * surprisal
+        self.error[done + 1 : lattice.stop + 1] = (
+            np.maximum(loan, CHANGE_ERROR * changed) + lattice.missing[part][:-1]
+        )
+
+    def _above(self, done: int) -> bool:
+        """Whether the stated error of a portion is above the tolerance."""
+        tolerance = math.inf if self.effort.tolerance is None else self.effort.tolerance
+        if self._stated is not None:
+            return self._stated(self.lattice) > tolerance
+        part = self.error[done + 1 : self.lattice.stop + 1]
+        return bool(len(part) and part.mean() > tolerance * math.log(2))
+
+
+def base_path(canonical: Sequence[int], known: KnownText, through: bool) -> list[int]:
+    """The canonical tokens whose contexts are needed: without the last, if it ends the text.
+
+    >>> from charwise.tokens.index import SortedVocabulary
+    >>> from charwise.tokens.vocabulary import Vocabulary
+    >>> index = SortedVocabulary(Vocabulary.from_bytes([b"a", b"b"]))
+    >>> base_path([0, 1], KnownText.of(b"ab", index), through=False)
+    [0]
+    """
+    whole = sum(map(known.index.length, canonical)) == len(known.text)
+    return list(canonical[:-1] if whole and not through else canonical)
+
+
+def portion_of(tokens: Sequence[int], more: int = 0) -> int:
+    """How many tokens of the base path a portion takes: all of them, if few would be left.
+
+    >>> portion_of([0] * 200), portion_of([0] * 1000)
+    (200, 192)
+    """
+    whole = len(tokens) < PORTION + more + PORTION // 4
+    return len(tokens) if whole else PORTION + more

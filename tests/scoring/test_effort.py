@@ -1,0 +1,118 @@
+"""Settings: the width, the threshold, the tolerance, and limits."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from typing import Any
+
+import pytest
+
+import charwise
+from charwise import CharLM, Effort, Limits
+from charwise.cli import complete, demo, infill, next_and_cover
+from charwise.cli.score import score as score_command
+from charwise.errors import SettingError
+from charwise.scoring.effort import PRESETS, effort_of
+
+
+@pytest.mark.parametrize("width", [1, 2, 4, 8, 16.0, 32])
+def test_one_number_gives_the_other(width: int):
+    effort = Effort(width)
+    assert effort.threshold == pytest.approx(min(1.0, 0.32 / width**2))
+    assert not effort.exact
+    assert effort == Effort(width, effort.threshold)
+    assert len({effort, Effort(width, tolerance=0.1)}) == 2
+
+
+def test_presets_are_names():
+    assert [PRESETS[name].width for name in ("fast", "default", "accurate")] == [4, 8, 16]
+    assert effort_of("default") == Effort() == charwise.load().effort
+    assert PRESETS["exact"].exact
+    assert repr(charwise.load(tolerance=0.01)).endswith("tolerance=0.01)")
+
+
+@pytest.mark.parametrize(
+    ("field", "settings"),
+    [
+        ("width", {"width": value})
+        for value in (0, -1, 1.5, math.nan, -math.inf, True, "8", None, [8])
+    ]
+    + [
+        ("threshold", {"threshold": value})
+        for value in (-0.1, 1.1, math.nan, math.inf, True, "0.1", [0.1])
+    ]
+    + [
+        ("tolerance", {"tolerance": value})
+        for value in (0, -0.1, -(10**400), 10**400, math.nan, math.inf, "x", True)
+    ],
+)
+def test_bad_efforts(field: str, settings: dict[str, Any]):
+    with pytest.raises(SettingError, match=f"{field} is "):
+        Effort(**settings)
+
+
+@pytest.mark.parametrize("name", ["memory", "contexts", "calls"])
+@pytest.mark.parametrize("value", [0, -1, 1.5, True, "9", None, math.inf])
+def test_bad_limits(name: str, value: Any):
+    with pytest.raises(SettingError, match=f"{name} is "):
+        Limits(**{name: value})
+
+
+@pytest.mark.parametrize("tolerance", [0, -0.1, -(10**400), math.nan, math.inf, "x", True])
+def test_bad_tolerances(tolerance: float):
+    lm = charwise.load()
+    with pytest.raises(SettingError, match="tolerance"):
+        lm.score("a", tolerance=tolerance)
+    with pytest.raises(SettingError, match="tolerance"):
+        charwise.load(tolerance=tolerance)
+
+
+def test_a_preset_and_a_tolerance():
+    lm = charwise.load()
+    with pytest.raises(SettingError, match="give one of them"):
+        lm.next("a", preset="fast", tolerance=0.1)
+    with pytest.raises(SettingError, match="give one of them"):
+        effort_of("fast", 0.1)
+
+
+def test_what_takes_a_preset_takes_a_tolerance():
+    methods = {
+        name: set(inspect.signature(method).parameters)
+        for name, method in vars(CharLM).items()
+        if inspect.isfunction(method) and not name.startswith("_")
+    }
+    taking = {name for name, parameters in methods.items() if "preset" in parameters}
+    assert {"score", "next", "complete", "choose", "infill", "score_infill"} <= taking
+    assert all("tolerance" in methods[name] for name in taking)
+    others = (complete.complete, demo.demo, infill.infill, next_and_cover.next_bytes)
+    for command in (*others, score_command):
+        assert {"preset", "tolerance"} <= set(inspect.signature(command).parameters)
+
+
+# ---- what limits do -----------------------------------------------------------------------------
+
+TEXT = "The frobnicator zumquandles: x = [i**2 for i in range(10) if i % 3]\n" * 4
+
+
+def test_limits_end_the_work_and_say_so():
+    free = charwise.load().score(TEXT, preset="accurate")
+    assert not free.limited
+    for limits in (Limits(calls=1), Limits(contexts=120), Limits(memory=2**21)):
+        score = charwise.load(limits=limits).score(TEXT, preset="accurate")
+        assert score.limited
+        assert math.isfinite(score.logprobs.sum())
+        assert score.contexts < free.contexts
+        assert score.error is not None
+        # Fewer contexts: more is on loan, and the stated error is larger.
+        assert score.error.sum() > free.error.sum()
+
+
+def test_memory_bounds_the_contexts_of_a_call():
+    """The numbers are the same; only the calls differ."""
+    whole = charwise.load().score(TEXT)
+    width = charwise.load().vocabulary.width
+    cut = charwise.load(limits=Limits(memory=32 * 4 * width * 20))
+    score = cut.score(TEXT)
+    assert score.calls > whole.calls
+    assert score.contexts <= whole.contexts

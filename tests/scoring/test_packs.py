@@ -1,0 +1,172 @@
+"""Many texts in common batches: the numbers of each are those it has alone."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import charwise
+import charwise.scoring.packs
+from charwise import CharLM, Effort
+from charwise.coverings.reference import prefix_probability
+from charwise.errors import SettingError, ZeroProbabilityError
+from charwise.scoring.effort import PRESETS, Limits
+from charwise.scoring.packs import packs
+from charwise.scoring.windows import Text
+from charwise.tokens.prompts import split
+from models import Model, examples, models, table, texts
+from near import approx
+
+
+@st.composite
+def companies(draw: st.DrawFn) -> tuple[Model, list[bytes]]:
+    """A model, and texts that it gives a positive probability."""
+    model = draw(models())
+    found = draw(st.lists(texts(model), min_size=2, max_size=5))
+    possible = [text for text in found if prefix_probability(text, model.p, model.vocabulary) > 0]
+    return model, possible
+
+
+@given(companies(), st.sampled_from((1, 4, 100)))
+@examples(300)
+def test_a_pack_gives_the_oracles_numbers(company: tuple[Model, list[bytes]], size: int):
+    model, found = company
+    lm = CharLM(model.lm, preset="exact")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(charwise.scoring.packs, "PORTION", size)
+        scores = lm.scores(found, end=True)
+    for text, score in zip(found, scores, strict=True):
+        expected = prefix_probability(text, model.p, model.vocabulary)
+        assert np.exp(score.logprobs.sum()) == approx(expected, rel=1e-9)
+        alone = lm.score(text, end=True)
+        assert score.end_logprob == approx(alone.end_logprob, rel=1e-9, abs=1e-9)
+        assert (score.contexts, score.text) == (alone.contexts, alone.text)
+
+
+class Watched:
+    """A `TokenLM` that writes down the contexts of every model call; the root is one of its own."""
+
+    def __init__(self, lm: Any) -> None:
+        self._lm = lm
+        self.calls: list[list[tuple[int, ...]]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._lm, name)
+
+    def tree(self, ids: Sequence[int], edges: Sequence[tuple[int, int]] = ()) -> Any:
+        tree = WatchedTree(self, self._lm.tree(ids))
+        self.calls.append([()])
+        if edges:
+            tree.extend(edges)
+        return tree
+
+
+class WatchedTree:
+    def __init__(self, lm: Watched, tree: Any) -> None:
+        self._lm, self._tree = lm, tree
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tree, name)
+
+    def extend(self, edges: Sequence[tuple[int, int]]) -> list[int]:
+        nodes: list[int] = self._tree.extend(edges)
+        self._lm.calls.append([self._tree.tokens(node) for node in nodes])
+        return nodes
+
+
+@given(companies(), st.sampled_from((PRESETS["exact"], Effort(2), Effort(8))))
+@examples(200)
+def test_contexts_and_calls_are_those_that_a_text_had_a_part_in(
+    company: tuple[Model, list[bytes]], effort: Effort
+):
+    model, found = company
+    watched = Watched(model.lm)
+    lm = CharLM(watched, preset=effort)
+    for text in found:
+        watched.calls.clear()
+        score = lm.score(text)
+        assert score.calls == len(watched.calls)
+        assert score.contexts == sum(map(len, watched.calls))
+    # What a context spells says whose it is, if no two texts begin alike.
+    apart = list({text[:1]: text for text in found if text}.values())
+    watched.calls.clear()
+    for text, score in zip(apart, lm.scores(apart), strict=True):
+        mine = [
+            [tokens for tokens in call if text.startswith(model.vocabulary.decode(tokens))]
+            for call in watched.calls
+        ]
+        assert score.calls == sum(map(bool, mine))
+        assert score.contexts == sum(map(len, mine))
+
+
+def test_a_text_has_no_part_in_calls_after_it_is_done():
+    model = table([b"a", b"b", b"aa"], {(): [0.4, 0.2, 0.3, 0.1]})
+    lm = CharLM(model.lm, preset="exact")
+    short, long = lm.scores([b"b", b"aaaaa"])
+    assert (short.calls, short.contexts) == (1, 1)  # the root says all
+    assert long.calls > 3
+    # [c, a], which "cab" asks for in the second round, was evaluated for "caccc" in the first.
+    other = CharLM(table([b"a", b"ab", b"c", b"cc"], {(): [0.3, 0.2, 0.2, 0.2, 0.1]}).lm)
+    first, second = other.scores([b"caccc", b"cab"], preset="exact")
+    assert first.calls > 2
+    assert (second.calls, second.contexts) == (2, 3)
+    twins = lm.scores([b"aaaaa", b"aaaaa"])
+    assert {(score.calls, score.contexts) for score in twins} == {(long.calls, long.contexts)}
+
+
+def test_real_texts_after_contexts_and_special_tokens():
+    lm = charwise.load()
+    lines = [line for line in inspect.getsource(inspect).splitlines() if line.strip()][:60]
+    bos = lm.vocabulary.bos_ids[0]
+    prompts = [*lines, [bos, lines[0]], "", b"\xff\xfe", inspect.getsource(inspect.getdoc)]
+    contexts = [*lines[1:], *lines[:1], "import os", "x", "", "# a long one\n"]
+    together = lm.scores(prompts, contexts=contexts)
+    for prompt, context, packed in zip(prompts, contexts, together, strict=True):
+        alone = lm.score(prompt, context=context)
+        assert packed.text == alone.text
+        assert packed.logprobs == approx(alone.logprobs, abs=5e-3)
+        assert packed.token_ends.tolist() == alone.token_ends.tolist()
+
+
+def test_what_texts_share_is_evaluated_once():
+    lm = charwise.load()
+    found = ["for index, value in enumerate(" + rest for rest in ("values):", "items):")]
+
+    def contexts(company: list[str]) -> int:
+        watched = Watched(lm.engine)
+        CharLM(watched).scores(company)
+        return sum(map(len, watched.calls))
+
+    apart = [contexts([text]) for text in found]
+    assert max(apart) < contexts(found) < 0.8 * sum(apart)
+
+
+def test_packs_keep_openings_apart_and_long_texts_alone():
+    lm = charwise.load()
+    openings = [
+        split(lm.vocabulary, "")[0],
+        split(lm.vocabulary, [lm.vocabulary.bos_ids[0], 5, 0, ""])[0],
+    ]
+    assert openings[0].ids != openings[1].ids
+    made = [Text(openings[n % 2], b"x = 1\n" * (400 if n == 2 else 1)) for n in range(6)]
+    assert [list(pack) for pack in packs(lm.engine, lm.index, made, Limits())] == [
+        [2],
+        [0, 4],
+        [1, 3, 5],
+    ]
+
+
+def test_what_is_impossible_in_a_pack_is_said():
+    from models import by_hand
+
+    lm = CharLM(by_hand().lm, preset="exact")
+    with pytest.raises((ZeroProbabilityError, charwise.errors.TokenizationError)):
+        lm.scores([b"a", b"\x00"])
+    with pytest.raises(SettingError, match="2 contexts for 1 texts"):
+        lm.scores(["a"], contexts=["b", "c"])

@@ -1,0 +1,207 @@
+"""Refinement against the oracle: levels, portions, calls, and what it costs."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import charwise
+import charwise.scoring.refinement
+from charwise import CharLM, Effort, Limits
+from charwise.coverings.reference import next_character_probability, prefix_probability
+from charwise.coverings.rows import EvaluatedRows
+from charwise.errors import EngineError
+from charwise.evaluation.distance import js_distance
+from charwise.evaluation.methods import walk_beam, walk_canonical, walk_rounds
+from charwise.scoring.effort import PRESETS
+from models import Case, cases, examples, table
+from near import approx
+
+
+def small_portions(patch: pytest.MonkeyPatch, portion: int) -> None:
+    patch.setattr(charwise.scoring.refinement, "PORTION", portion)
+    patch.setattr(charwise.scoring.refinement, "LOOKAHEAD", 2)
+
+
+@given(cases(), st.sampled_from((1, 2, 3)))
+@examples(300)
+def test_portions_change_no_number(case: Case, portion: int):
+    """The oracle's sums come out however the text is cut into portions."""
+    model, text = case.model, case.text
+    if prefix_probability(text, model.p, model.vocabulary) == 0:
+        return
+    lm = CharLM(model.lm, preset="exact")
+    whole = lm.score(text)
+    with pytest.MonkeyPatch.context() as patch:
+        small_portions(patch, portion)
+        cut = lm.score(text)
+        distributions = walk_rounds(lm, text, PRESETS["exact"], distributions=True).distributions
+    assert cut.logprobs == approx(whole.logprobs, rel=1e-9, abs=1e-9)
+    assert distributions is not None
+    for t in range(len(text)):
+        expected = next_character_probability(text[:t], model.p, model.vocabulary)
+        assert distributions[t] == approx(expected, rel=1e-9, abs=1e-12)
+
+
+@given(cases())
+@examples(100)
+def test_a_wide_beam_and_exact_refinement_walk_alike(case: Case):
+    model, text = case.model, case.text
+    if not text or prefix_probability(text, model.p, model.vocabulary) == 0:
+        return
+    lm = CharLM(model.lm, preset="exact")
+    beam = walk_beam(lm, text, 10_000, distributions=True)
+    refined = walk_rounds(lm, text, PRESETS["exact"], distributions=True)
+    assert beam.logprobs == approx(refined.logprobs, rel=1e-9, abs=1e-9)
+    assert beam.distributions is not None
+    assert refined.distributions is not None
+    assert js_distance(beam.distributions, refined.distributions) == approx(0, abs=1e-6)
+
+
+@given(cases(), st.sampled_from(("fast", "default", "accurate")))
+@examples(300)
+def test_distributions_hold_the_bytes_that_came(case: Case, preset: str):
+    """At every byte the distribution sums to 1, and gives the byte what the score gives it."""
+    model, text = case.model, case.text
+    if not text or prefix_probability(text, model.p, model.vocabulary) == 0:
+        return
+    score = CharLM(model.lm, preset=preset).score(text, entropy="char")
+    assert score.distributions is not None
+    assert score.distributions.sum(axis=1) == approx(1)
+    came = score.distributions[np.arange(len(text)), np.frombuffer(text, np.uint8)]
+    # What is missing is not in the distribution, so its bytes share it.
+    least = np.exp(score.logprobs) - score.missing
+    assert (came >= least - 1e-9).all()
+
+
+@pytest.mark.parametrize("portion", [8, 192])
+@pytest.mark.parametrize("pairs", [40, 200])
+@pytest.mark.parametrize("preset", ["fast", "default", "accurate"])
+def test_a_long_text_whose_canonical_tokens_are_impossible(
+    monkeypatch: pytest.MonkeyPatch, preset: str, pairs: int, portion: int
+):
+    """After "ab" the model always ends, so all but the last is spelled in two tokens."""
+    small_portions(monkeypatch, portion)
+    row = [0.4, 0.4, 0.1, 0.1]
+    rows = {(3,): row, (0,): row, (1,): row, (2,): [0, 0, 0, 1]}
+    lm = CharLM(table([b"a", b"b", b"ab"], rows, order=2).lm, preset=preset)
+    true = (2 * pairs - 2) * math.log(0.4) + math.log(0.4**2 + 0.1)
+    score = lm.score("ab" * pairs)
+    assert score.logprobs.sum() == pytest.approx(true, rel=1e-9)
+    assert score.error is not None
+    assert score.error.sum() < 1e-6
+
+
+def test_long_portions_carry_their_sums_over():
+    """A text of many portions costs what its parts cost, and is no worse at the seams."""
+    lm = charwise.load()
+    text = "".join(f"def area_{n}(radius):\n    return {n} * radius ** 2\n\n\n" for n in range(40))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(charwise.scoring.refinement, "PORTION", 10_000)
+        whole = lm.score(text)
+    cut = lm.score(text)
+    assert cut.calls > whole.calls
+    assert cut.logprobs.sum() == approx(whole.logprobs.sum(), rel=0.01)
+
+
+# ---- calls --------------------------------------------------------------------------------------
+
+
+class Renumbered:
+    """A tree that numbers its new nodes from the end, against the contract of `TokenTree`."""
+
+    def __init__(self, tree: Any) -> None:
+        self._tree = tree
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tree, name)
+
+    def extend(self, edges: Any) -> list[int]:
+        return list(self._tree.extend(edges))[::-1]
+
+
+def test_a_tree_with_other_numbers_is_noticed():
+    model = table([b"a", b"b", b"ab"], {(): [0.4, 0.2, 0.3, 0.1]})
+    evaluated = EvaluatedRows(Renumbered(model.evaluated().tree), model.index)
+    with pytest.raises(EngineError, match="numbered"):
+        evaluated.follow([(0, [0, 1])])
+
+
+def test_nothing_is_known_of_a_call_that_failed():
+    model = table([b"a", b"b", b"ab"], {(): [0.4, 0.2, 0.3, 0.1]})
+    evaluated = model.evaluated()
+    with pytest.raises(EngineError):
+        evaluated.follow([(0, [0]), (0, [1, 99])])
+    assert (evaluated.tree.size, evaluated.extend([(0, 1)])) == (1, [1])
+    assert evaluated.follow([(0, [1, 0]), (0, [0]), (1, [0])]) == [[1, 2], [3], [2]]
+    assert [evaluated.tree.tokens(node) for node in range(4)] == [(), (1,), (1, 0), (0,)]
+
+
+@given(cases(), st.sampled_from((1, 2, 5)))
+@examples(100)
+def test_the_size_of_calls_changes_no_number(case: Case, contexts: int):
+    model, text = case.model, case.text
+    if prefix_probability(text, model.p, model.vocabulary) == 0:
+        return
+    whole = CharLM(model.lm, preset="exact").score(text, end=True)
+    limits = Limits(memory=32 * 4 * model.vocabulary.width * contexts)
+    cut = CharLM(model.lm, preset="exact", limits=limits).score(text, end=True)
+    assert cut.logprobs == approx(whole.logprobs, rel=1e-9, abs=1e-9)
+    assert cut.contexts == whole.contexts
+    assert cut.calls >= (whole.contexts - 1) / contexts
+
+
+def test_easy_text_takes_few_contexts_and_calls():
+    lm = charwise.load()
+    text = "import os\nimport sys\n\n\nclass Node:\n    def __init__(self, value):\n        pass\n"
+    score = lm.score(text, preset="fast")
+    assert score.contexts < len(text)
+    assert score.calls <= 12
+
+
+# ---- whole texts --------------------------------------------------------------------------------
+
+
+def test_plain_perplexity_is_that_of_the_canonical_tokens():
+    lm = charwise.load()
+    text = "import os\nimport sys\n"
+    walk = walk_canonical(lm, text)
+    model, ids = lm.engine.model, [*lm.vocabulary.bos_ids, *lm.vocabulary.encode(text)]
+    with torch.inference_mode():
+        logs = model(torch.tensor([ids])).logits[0].log_softmax(-1)
+    expected = logs[range(len(ids) - 1), ids[1:]].sum().item()
+    assert walk.logprobs.sum() == approx(expected, abs=1e-3)
+    # Summing over all tokenizations can only add.
+    assert lm.score(text, preset="accurate").logprobs.sum() >= walk.logprobs.sum() - 1e-3
+
+
+@pytest.mark.parametrize("bad", [math.nan, -math.inf])
+@pytest.mark.parametrize("preset", ["fast", "exact"])
+def test_a_model_that_returns_no_numbers_is_refused(bad: float, preset: str):
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    from charwise.engines.transformers import TransformersLM
+
+    model = table([b"a", b"b", b"ab"], {(): [0.4, 0.2, 0.3, 0.1]})
+    net = GPT2LMHeadModel(GPT2Config(n_embd=16, n_layer=1, n_head=2, vocab_size=4)).eval()
+    net.register_forward_hook(lambda *args: args[2].logits.fill_(bad) and None)
+    with pytest.raises(charwise.errors.CharwiseError):
+        CharLM(TransformersLM(net, model.vocabulary), preset=preset).score("ab")
+
+
+def test_the_empty_text():
+    score = charwise.load().score("")
+    assert (len(score.logprobs), score.contexts, score.bits) == (0, 1, 0.0)
+    assert charwise.load().score("", end=True).end_logprob is not None
+    assert charwise.load().score("", entropy="char").char_entropies is not None
+
+
+def test_bytes_that_are_not_utf_8():
+    score = charwise.load().score(b"\xff\x00import\xc3(", preset=Effort(2))
+    assert np.isfinite(score.logprobs).all()

@@ -1,0 +1,152 @@
+"""Windows: what fits is scored whole, what does not is slid over, however small the window is."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise, product
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from charwise import CharLM, SortedVocabulary, Vocabulary
+from charwise.coverings.reference import conditional, prefix_probability, string_probability
+from charwise.engines.ngram import NgramLM
+from charwise.errors import ContextLengthError
+from charwise.scoring.effort import PRESETS
+from charwise.scoring.windows import Stretch, Text, plan, score_text
+from charwise.tokens.prompts import split
+from models import Case, Model, cases, close_logs, examples, model_of, table
+from near import approx
+
+
+def with_window(model: Model, window: int) -> NgramLM:
+    return NgramLM(model.vocabulary, model.lm.order, model.lm._rows, window=window)
+
+
+@given(cases(), st.booleans())
+@examples(300)
+def test_a_text_all_of_whose_encodings_fit_is_exact(case: Case, end: bool):
+    """With room for the start and a token a byte, the last byte's only for the end of the text."""
+    model, text = case.model, case.text
+    truth = prefix_probability(text, model.p, model.vocabulary)
+    if truth == 0:
+        return
+    lm = CharLM(with_window(model, max(1, len(text) + end)), preset="exact")
+    score = lm.score(text, end=end)
+    assert close_logs(score.logprobs.sum(), math.log(truth))
+    assert not score.missing.any()
+    [packed, _] = lm.scores([text, text], end=end)
+    assert packed.logprobs == approx(score.logprobs, rel=1e-9, abs=1e-9)
+    if end:
+        whole = string_probability(text, model.p, model.vocabulary)
+        assert close_logs(lm.logprob(text), math.log(whole) if whole else -math.inf)
+
+
+@pytest.mark.parametrize("window", [8, 16, 40])
+def test_a_text_that_just_fits(window: int):
+    """More tokens than four fifths of the window, which is what sliding would leave."""
+    model = model_of([b"a", b"b", b"c", b"ab", b"ca"], 2, 7)
+    text = (b"acb" * window)[: window - 3] + b"ab"
+    assert (window - 1) * 4 // 5 < len(model.vocabulary.encode(text)) < len(text) == window - 1
+    whole = CharLM(model.lm, preset="exact").score(text, end=True)
+    score = CharLM(with_window(model, window), preset="exact").score(text, end=True)
+    assert (score.logprobs == whole.logprobs).all()
+    assert score.end_logprob == whole.end_logprob
+
+
+def truth_of(model: Model, stretch: Stretch, text: bytes, window: int) -> np.ndarray:
+    """log →p of each prefix of a stretch after its prompt, over contexts that fit the window."""
+    prompt = tuple(stretch.prompt_ids)
+
+    def p(tokens: tuple[int, ...]) -> np.ndarray:
+        if len(prompt) + len(tokens) > window:
+            return np.zeros(model.vocabulary.width)
+        context = (*prompt, *tokens)
+        return model.lm.row(context[max(0, len(context) - model.lm.order + 1) :])
+
+    ends = range(stretch.begin, stretch.stop + 1)
+    sums = [prefix_probability(text[stretch.begin : t], p, model.vocabulary) for t in ends]
+    return np.log(sums)
+
+
+@pytest.mark.parametrize("order", [1, 2, 3])
+@pytest.mark.parametrize("window", [3, 4, 5, 6, 8, 12])
+def test_sliding_over_a_tiny_window(window: int, order: int):
+    model = model_of([b"a", b"b", b"ab", b"ba", b"bb"], order, 3)
+    text = b"abbaababbbabaababbaabbbab"
+    engine = with_window(model, window)
+    opening, _ = split(model.vocabulary, "")
+    index, vocabulary = model.index, model.vocabulary
+    canonical = vocabulary.encode(text)
+    parts = list(plan(engine, index, opening, text))
+    assert len(parts) > 1
+    # The stretches that count tile the text, after canonical tokens, and all of it fits.
+    assert (parts[0].scored, parts[-1].stop) == (0, len(text))
+    assert all(one.stop == other.scored for one, other in pairwise(parts))
+    for n, part in enumerate(parts):
+        ids = [*part.prompt_ids[1:], *part.canonical]
+        assert len(opening.ids) + len(ids) <= window
+        at = len(vocabulary.encode(text[: part.stop])) if n else len(ids)
+        assert ids == canonical[at - len(ids) : at]
+        assert vocabulary.decode(part.canonical) == text[part.begin : part.stop]
+        assert n == 0 or len(ids) > len(vocabulary.encode(text[part.scored : part.stop]))
+    score = CharLM(engine, preset="exact").score(text)
+    for part in parts:
+        truth = np.diff(truth_of(model, part, text, window))[part.scored - part.begin :]
+        assert score.logprobs[part.scored : part.stop] == approx(truth, abs=1e-9)
+
+
+def test_only_where_nothing_fits_it_is_refused():
+    model = table([b"a", b"b", b"ab"], {(): [0.4, 0.2, 0.3, 0.1]})
+    end = model.vocabulary.end_ids[0]
+    lm = CharLM(with_window(model, 6), preset="exact")
+    # One token after a prompt that fills the window, but not its end.
+    assert np.exp(lm.score([*[end] * 6, "a"]).logprobs) == approx([0.7])
+    with pytest.raises(ContextLengthError, match=r"6 tokens.* leaves room for 0 tokens.* of 6"):
+        lm.score([*[end] * 6, "a"], end=True)
+    assert lm.score([*[end] * 5, "a"], end=True).end_logprob == approx(math.log(0.1 * 4 / 7))
+    # A text that ends inside a token needs the context of all its canonical tokens.
+    partial = table([b"a", b"bc"], {(): [0.5, 0.3, 0.2]})
+    exact = CharLM(with_window(partial, 3), preset="exact").score("aab")
+    assert np.exp(exact.logprobs) == approx([0.5, 0.5, 0.3])
+    with pytest.raises(ContextLengthError, match=r"leaves room for 1 tokens"):
+        CharLM(with_window(partial, 2)).score("aab")
+    # Two tokens slide with one of them to condition on; one does not.
+    assert np.isfinite(lm.score([*[end] * 4, "ab" * 9]).logprobs).all()
+    with pytest.raises(ContextLengthError, match=r"leaves room for 1 tokens"):
+        lm.score([*[end] * 5, "ab" * 9])
+
+
+@pytest.mark.parametrize("window", [8, 16, 40])
+def test_a_transformer_with_a_tiny_window(window: int):
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    from charwise.engines.transformers import TransformersLM
+
+    torch.manual_seed(0)
+    settings: dict[str, Any] = {"n_embd": 16, "n_layer": 1, "n_head": 2, "vocab_size": 5}
+    model = GPT2LMHeadModel(GPT2Config(n_positions=window, **settings)).eval()
+    with torch.no_grad():
+        for weights in model.parameters():
+            weights.mul_(8)
+    vocabulary = Vocabulary.from_bytes([b"a", b"b", b"ab", b"ba", None], end_ids=[4], bos_ids=[4])
+    engine = TransformersLM(model, vocabulary)
+    lm, text = CharLM(engine, preset="exact"), b"abbaaba"
+    score = lm.score(text, end=True)
+    p = conditional(engine)
+    truth = [prefix_probability(text[:t], p, vocabulary) for t in range(len(text) + 1)]
+    assert score.logprobs == approx(np.diff(np.log(truth)), abs=1e-4)
+    whole = string_probability(text, p, vocabulary)
+    assert lm.logprob(text) == approx(math.log(whole), abs=1e-4)
+    # Longer than the window: slid over, window by window.
+    # What repeats is tried in more tokens than the canonical ones: they must leave room to go on.
+    index = SortedVocabulary(vocabulary)
+    for preset, unit in product(("fast", "default", "accurate"), ("abb", "abab", "aaa")):
+        opening, long = split(vocabulary, unit * window)
+        found = score_text(engine, index, Text(opening, long), PRESETS[preset])
+        assert len(found.logprobs) == len(unit) * window
+        assert np.isfinite(found.logprobs).all()
