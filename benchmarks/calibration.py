@@ -10,6 +10,7 @@ judged on both halves: the texts that issue reports named are in the half `choos
 from __future__ import annotations
 
 import time
+from statistics import fmean
 from typing import Any
 
 from harness import PRESETS, Versions, arguments, finish, table, versions
@@ -94,14 +95,32 @@ def main() -> None:
             summary.append([preset, version, *counts(here, version).values()])
     columns = ["preset", "version", *counts([], "after")]
     tables = [table("Texts that are off by more than 0.05 nats a byte", columns, summary)]
-    lines = [[row["passage"], row["preset"], *cells(row)] for row in worse(rows)]
     columns = ["before", "stated", "contexts", "after", "stated", "contexts"]
+    title = "Means over each kind of text at `default`, nats a byte"
+    tables.append(table(title, ["kind", "texts", *columns], by_kind(rows, "default")))
+    lines = [[row["passage"], row["preset"], *cells(row)] for row in worse(rows)]
     title = "Repeats that are worse than before by over 0.02, and state another error"
     tables.append(table(title, ["text", "preset", *columns], lines))
     lines = [[row["passage"], row["preset"], row["reference"], *cells(row)] for row in rows]
     title = "True and stated error of each text, nats a byte"
-    tables.append(table(title, ["text", "preset", "reference", *columns], lines))
-    finish(args, tables, {"rows": rows}, started)
+    each = [table(title, ["text", "preset", "reference", *columns], lines)]
+    finish(args, tables, {"rows": rows}, started, each)
+
+
+def by_kind(rows: list[Row], preset: str) -> list[list[str]]:
+    """A line for each kind of text: mean true and stated error, and contexts."""
+    lines = []
+    for kind in dict.fromkeys(row["kind"] for row in rows):
+        here = [row for row in rows if (row["kind"], row["preset"]) == (kind, preset)]
+        means: Row = {
+            version: {
+                key: fmean(row[version][key] for row in here)
+                for key in ("true", "stated", "contexts")
+            }
+            for version in ("before", "after")
+        }
+        lines.append([kind, str(len(here)), *cells(means)])
+    return lines
 
 
 def cells(row: Row) -> list[str]:

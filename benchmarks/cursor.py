@@ -134,7 +134,7 @@ def main() -> None:
         lines.append([row, of, *cells])
     columns = ["", "compared with", "before", "worst prompt", "after", "worst prompt"]
     title = f"Ratios, median of {count} prompts of {PROMPT} bytes"
-    finish(args, [table(title, columns, lines)], {"ratios": ratios}, started)
+    finish(args, [table(title, columns, lines)], ratios, started)
 
 
 if __name__ == "__main__":

@@ -141,8 +141,8 @@ def main() -> None:
         columns = ["text", "preset", "before, bytes/s", "after, bytes/s", "× before", "× plain"]
         tables.append(table("Speed", columns, ratios(fast)))
     columns = ["passage", "preset", "version", "reference", "JS", "nats", "worst byte", *what[2:]]
-    tables.append(table("Each passage", columns, details(rows)))
-    finish(args, tables, {"rows": rows, "speeds": fast}, started)
+    each = [table("Each passage", columns, details(rows))]
+    finish(args, tables, {"rows": rows, "speeds": fast}, started, each)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
     python benchmarks/targets.py build/benchmarks [--write]
 
-The folder has `scoring.json` and `calibration.json`, as `make benchmarks` makes them. With
-`--write` all tables of the folder go into docs/, between the markers of their scripts:
+The folder is that of `make benchmarks`, with `scoring.json`, `calibration.json`, `cursor.json` and
+others. With `--write` all tables go into docs/, between the markers of their scripts:
 
     <!-- benchmark: cursor -->
     <!-- end -->
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from calibration import OFF, WORSE, counts, worse
+from cursor import ROWS
 from harness import ROOT, table
 from scoring import mean
 
@@ -116,9 +117,19 @@ def targets(folder: Path) -> str:
     return table("Targets", ["", "target", "before", "after"], lines)
 
 
+def editors(folder: Path) -> str:
+    """The table of latencies for authors of editors."""
+    ratios = [one["after"] for one in json.loads((folder / "cursor.json").read_text())["figures"]]
+    lines = [
+        [row, of, f"{statistics.median(one[row] for one in ratios):.2f}"]
+        for row, of in ROWS.items()
+    ]
+    return table("Ratios, the median of several prompts", ["", "compared with", "ratio"], lines)
+
+
 def sections(folder: Path) -> dict[str, str]:
     """The text between the markers, by the name of the script."""
-    found = {"targets": targets(folder)}
+    found = {"targets": targets(folder), "editors": editors(folder)}
     for path in sorted(folder.glob("*.json")):
         run = json.loads(path.read_text())
         head = f"`{run['command']}`, {run['seconds']} seconds, at commit {run['commit']}."
