@@ -24,18 +24,18 @@ from texts import Passage
 #: The package whose constants are set, and the values to try of each. Edit these two only.
 PACKAGE = "charwise.scoring"
 CONSTANTS: dict[str, tuple[Any, ...]] = {
-    "FIRST": (1.0, 10.0),
     "MEMORY": (1, 3),
+    "FIRST": (1.0, 1000.0),
     "LOOKAHEAD": (0, 4, 64),
-    "FINER": (1.0, 16.0),
-    "ROUNDS": (0, 1),
-    "LAST": (2, 12),
+    "COARSER": (1.0, 16.0),
+    "COARSE_ROUNDS": (1,),
+    "FINE_ROUNDS": (2, 12),
+    "PORTION": (64, 1024),
     "SPAN": (1, 2),
-    "ROOM": (0, 4),
-    "HOPE": (0.0, 0.5),
-    "ERRS": (0.01, 0.1),
+    "ROOM": (2, 32),
+    "LOAN_ERROR": (0.01, 0.1),
+    "CHANGE_ERROR": (0.0, 1.0),
 }
-
 
 #: Hard texts are so many of each kind.
 HARD = {"repeat": 4, "far": 3}
@@ -97,7 +97,8 @@ def main() -> None:
             except RuntimeError as error:
                 rows.append({"constants": settings, "failed": str(error)})
     lines = [[named(row["constants"]), *cells(row)] for row in rows]
-    columns = ["constants", "code, JS", "nats", "contexts", "calls", "hard, nats", "contexts"]
+    columns = ["constants", "code, JS", "nats", "contexts", "calls", "hard, nats", "stated"]
+    columns += ["contexts"]
     title = f"Ablation at `{args.preset}`: {len(passages)} texts"
     finish(args, [table(title, columns, lines)], rows, started)
 
@@ -112,7 +113,11 @@ def figures(
         away, size = difference(score, true[passage.name]), len(passage.text)
         kind = "code" if passage.kind == "code" else "hard"
         values = {"js": away.js, "nats": away.nats, "contexts": int(score["contexts"]) / size}
-        for name, value in (values | {"calls": int(score["calls"]) * 400 / size}).items():
+        values |= {
+            "calls": int(score["calls"]) * 400 / size,
+            "stated": float(score["error"].mean()),
+        }
+        for name, value in values.items():
             found.setdefault(f"{kind} {name}", []).append(value)
     return {"constants": settings, **{name: float(np.mean(v)) for name, v in found.items()}}
 
@@ -125,13 +130,14 @@ def named(settings: Settings) -> str:
 def cells(row: dict[str, Any]) -> list[str]:
     """The figures of a row, or why there are none."""
     if "failed" in row:
-        return [row["failed"], *[""] * 5]
+        return [row["failed"], *[""] * 6]
     return [
         f"{row['code js']:.4f}",
         f"{row['code nats']:.4f}",
         f"{row['code contexts']:.2f}",
         f"{row['code calls']:.0f}",
         f"{row['hard nats']:.4f}",
+        f"{row['hard stated']:.4f}",
         f"{row['hard contexts']:.1f}",
     ]
 

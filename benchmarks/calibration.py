@@ -34,7 +34,7 @@ def measure(both: Versions, passage: Passage, half: str) -> list[Row]:
     true, rows = reference(both, passage), list[Row]()
     for preset in PRESETS:
         row: Row = {"half": half, "passage": passage.name, "kind": passage.kind, "preset": preset}
-        row |= {"reference": true["by"]}
+        row["reference"] = str(true["by"])
         for version, found in both.kept(scored, passage, preset).items():
             row[version] = {
                 "true": difference(found, true).nats,

@@ -80,7 +80,7 @@ def reference(both: Versions, passage: Passage) -> Arrays:
     for version in both:
         least[version] -= candidates[version]["error"].sum()
     by = max(least, key=lambda name: least[name])
-    return {**wide, "best": candidates[by]["logprobs"], "by": by}
+    return {**wide, "best": candidates[by]["logprobs"], "by": np.asarray(by)}
 
 
 def difference(found: Arrays, true: Arrays) -> Difference:
