@@ -4,8 +4,8 @@
 
 `next()` is given as a ratio to one plain forward pass over the prompt's tokens; the others as
 ratios to one cached decoding step of the model's own library, and a completed token to a token of
-`generate`. Prompts are 1,500 bytes of code that the embedded model never saw. Figures are by the
-clock with one thread: medians of several runs, both versions in turns.
+`generate`. Prompts are 1,500 bytes of code that the embedded model never saw. Times are processor
+time with one thread: medians of several runs, both versions in turns.
 """
 
 from __future__ import annotations
@@ -42,25 +42,25 @@ def measure(prompt: bytes, rest: bytes) -> dict[str, float]:
     model: Any = lm.engine.model  # type: ignore[attr-defined]
     ids = torch.tensor([[*lm.vocabulary.bos_ids, *lm.vocabulary.encode(prompt)]])
     found = plain(model, ids)
-    found["next() on the prompt"] = seconds(lambda: lm.next(prompt), wall=True)
+    found["next() on the prompt"] = seconds(lambda: lm.next(prompt))
     state, typed, deleted = lm.state(prompt), list[float](), list[float]()
     state.next()
     for byte in rest:
-        started = time.perf_counter()
+        started = time.process_time()
         longer = state + bytes([byte])
         longer.next()
-        typed.append(time.perf_counter() - started)
-        deleted.append(seconds(partial(shorten, longer), wall=True))
+        typed.append(time.process_time() - started)
+        deleted.append(seconds(partial(shorten, longer)))
         state = longer
     found["one more character, mean"] = statistics.mean(typed)
     found["one more character, worst"] = max(typed)
     found["one character less"] = statistics.median(deleted)
-    pieces, started = 0, time.perf_counter()
+    pieces, started = 0, time.process_time()
     for _ in lm.stream(prompt, max_new_bytes=150):
         pieces += 1
         if pieces == 1:
-            started = time.perf_counter()
-    found["complete, a token"] = (time.perf_counter() - started) / max(1, pieces - 1)
+            started = time.process_time()
+    found["complete, a token"] = (time.process_time() - started) / max(1, pieces - 1)
     return found
 
 
@@ -73,28 +73,21 @@ def shorten(state: State) -> None:
 def plain(model: Any, ids: torch.Tensor) -> dict[str, float]:
     """Seconds of a forward pass, a decoding step after it, and a token of `generate`."""
     found = {
-        "one plain forward pass": seconds(
-            lambda: model(ids, use_cache=True, logits_to_keep=1), wall=True
-        )
+        "one plain forward pass": seconds(lambda: model(ids, use_cache=True, logits_to_keep=1))
     }
     parameters = inspect.signature(model.forward).parameters
     name = "cache" if "cache" in parameters else "past_key_values"
     cache = getattr(model(ids, use_cache=True, logits_to_keep=1), name)
     steps = [
-        seconds(lambda: model(ids[:, -1:], use_cache=True, **{name: cache}), wall=True)
-        for _ in range(24)
+        seconds(lambda: model(ids[:, -1:], use_cache=True, **{name: cache})) for _ in range(24)
     ]
     found["one decoding step"] = statistics.median(steps)
+    generate = partial(
+        model.generate, ids, attention_mask=torch.ones_like(ids), do_sample=False, pad_token_id=0
+    )
     few, many = (
-        seconds(
-            lambda count=count: model.generate(  # type: ignore[misc]
-                ids, attention_mask=torch.ones_like(ids), do_sample=False,
-                max_new_tokens=count, min_new_tokens=count, pad_token_id=0,
-            ),
-            wall=True,
-        )
-        for count in (1, 33)
-    )  # fmt: skip
+        seconds(partial(generate, max_new_tokens=count, min_new_tokens=count)) for count in (1, 33)
+    )
     return found | {"generate, a token": (many - few) / 32}
 
 

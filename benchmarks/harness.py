@@ -175,12 +175,11 @@ def plain_pass(lm: charwise.CharLM, text: bytes) -> tuple[Callable[[], Any], int
     return run, len(tokens)
 
 
-def seconds(run: Callable[[], Any], *, wall: bool = False) -> float:
-    """Seconds of one call: of the processor, as the machine may be shared, or by the clock."""
-    clock = time.perf_counter if wall else time.process_time
-    started = clock()
+def seconds(run: Callable[[], Any]) -> float:
+    """Seconds of one call: of the processor, as the machine may be shared."""
+    started = time.process_time()
     run()
-    return clock() - started
+    return time.process_time() - started
 
 
 def median_of_turns(runs: Sequence[Mapping[str, Mapping[str, float]]]) -> dict[str, dict[str, Any]]:

@@ -96,6 +96,8 @@ def main() -> None:
     parser.add_argument("--kinds", nargs="*", default=KINDS)
     args, started = parser.parse_args(), time.perf_counter()
     passages = selected(args.half, args.quick, *args.kinds)
+    if args.half == "judging":  # calibration takes these too
+        passages += selected("choosing", args.quick, "repeat")
     workers = [Version(source_of(args.base)) for _ in range(2)]
 
     def prepare(n: int) -> None:

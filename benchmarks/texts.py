@@ -77,6 +77,9 @@ PASSAGES: tuple[tuple[str, str, str, str, str, int], ...] = (
     # New texts: nothing was ever measured on them.
     ("judging", "embedded", "code, sched", "code", "sched", 2000),
     ("judging", "embedded", "code, cmd", "code", "cmd", 7000),
+    ("judging", "embedded", "code, heapq", "code", "heapq", 4000),
+    ("judging", "embedded", "code, mailbox", "code", "mailbox", 20000),
+    ("judging", "embedded", "code, statistics, median", "code", "statistics", 14000),
     ("judging", "embedded", "code, os_helper", "code", "test/support/os_helper", 15000),
     ("judging", "embedded", "code, run_workers", "code", "test/libregrtest/run_workers", 9000),
     ("judging", "embedded", "code, script_helper", "code", "test/support/script_helper", 5000),
