@@ -4,6 +4,8 @@
 # make mutants MODULE=healing SAMPLE=100  changes in one module, and which of them no test notices
 # make docs   the site, in build/docs; whatever is wrong with a page or a docstring ends it
 # make dist   wheel and source in dist/, checked; the wheel's `charwise demo` in an empty environment
+# make benchmarks  scoring before (BASE=6354b5a) and after, on this machine; writes docs/benchmarks.md;
+#                  QUICK=1 takes fewer texts, and prints the targets only
 # make gpu    on a GPU, in nine minutes: scoring, the cursor and healing at sizes in use; build/gpu.json
 # make test-vllm  the tests with vLLM (its CPU build), in .venv-vllm
 # make test-vllm-versions  those that hold in older versions of it too, in .venv-vllm-VERSION,
@@ -28,7 +30,7 @@ VLLM_VERSIONS := 0.28.0 0.30.0
 # With the environment that is there: .venv if it was made, else what PYTHON has.
 GPU_PYTHON ?= $(if $(wildcard $(READY)),$(BIN)/python,$(PYTHON))
 
-.PHONY: demo test fuzz mutants docs dist gpu clean test-llama-cpp test-vllm test-vllm-versions
+.PHONY: demo test fuzz mutants docs dist benchmarks gpu clean test-llama-cpp test-vllm test-vllm-versions
 .DELETE_ON_ERROR:
 
 demo: $(READY)
@@ -64,6 +66,19 @@ dist: $(READY)
 	build/wheel-venv/bin/python -m pip install --quiet --disable-pip-version-check dist/*.whl -c constraints.txt
 	cd build && wheel-venv/bin/charwise demo
 	rm -rf build/wheel-venv
+
+# The references come first and use two cores; what is timed runs alone.
+BASE ?= 6354b5a
+QUICK ?=
+BENCHMARKS := scoring calibration cursor scale memory packing
+RESULTS := build/benchmarks$(if $(QUICK),-quick)
+benchmarks: $(READY)
+	PYTHONPATH=src $(BIN)/python benchmarks/references.py --base $(BASE) $(if $(QUICK),--quick)
+	for name in $(BENCHMARKS); do \
+		PYTHONPATH=src $(BIN)/python benchmarks/$$name.py --base $(BASE) $(if $(QUICK),--quick) \
+			--json $(RESULTS)/$$name.json || exit 1; \
+	done
+	PYTHONPATH=src $(BIN)/python benchmarks/targets.py $(RESULTS) $(if $(QUICK),,--write)
 
 gpu:
 	PYTHONPATH=src $(GPU_PYTHON) benchmarks/gpu.py --json build/gpu.json

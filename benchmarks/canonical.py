@@ -28,8 +28,7 @@ from charwise.models import EMBEDDED
 from charwise.token_lm import Estimand
 from charwise.tokens.canonical_next import CanonicalNext
 from charwise.tokens.utf8 import pending
-from held_out import held_out, models
-from texts import data_folder, hard_text
+from texts import data_folder, hard_text, models, passages
 
 TOKENIZERS = ("embedded", "gpt2", "llama2", "llama3", "qwen2")
 WIDTHS = {"llama3": 128_256, "qwen2": 151_936}
@@ -157,7 +156,10 @@ def compare(size: int) -> list[dict[str, Any]]:
     """Bits a byte under the three estimands, on held-out text."""
     found = []
     lms = models(("embedded", "stories"))
-    for passage in held_out(lms, size):
+    kinds, halves = ("code", "easy", "far", "other"), ("choosing", "judging")
+    for passage in [one for half in halves for one in passages(half, kinds, size)]:
+        if passage.model not in lms:
+            continue
         text = passage.text[: len(passage.text) - len(pending(passage.text))]
         row = {name: bits(name, lms[passage.model], text) for name in ESTIMANDS}
         found.append({"passage": passage.name, **{k: round(v, 4) for k, v in row.items()}})

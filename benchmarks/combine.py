@@ -2,7 +2,7 @@
 
     python benchmarks/combine.py [--size 1500] [--preset default] [--keys 60] [--json FILE]
 
-*Text*: code and English that no member was trained on (`held_out.py` names the models; the second
+*Text*: code and English that no member was trained on (`texts.py` names the models; the second
 and third have tokenizers of their own, and are left out where they are missing). Bits a byte of
 each model, of the mixture over weights, of the product over weights, of the least and the greatest.
 *Bound*: the mixture over strings is at most log(1/λ) / n above its best member. *Keys*: the step of
@@ -27,8 +27,6 @@ from rich.table import Table
 import texts
 from charwise import CharLM, Score, combine
 from charwise.combine import Combination
-from held_out import models
-from settings import scored
 
 WEIGHTS = (0.1, 0.25, 0.5, 0.75, 0.9)
 
@@ -39,7 +37,7 @@ class Once:
     """A model whose pass over a text is made once, for all combinations that ask for it."""
 
     def __init__(self, lm: CharLM, text: bytes, preset: str) -> None:
-        self.state, self.score = lm.state, scored(lm, text, preset)
+        self.state, self.score = lm.state, lm.score(text, preset=preset, entropy="char")
 
     def scores(self, texts: Any, **_: Any) -> list[Score]:
         """The one score."""
@@ -178,7 +176,7 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=["embedded", "stories", "small"])
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    lms = models(args.models)
+    lms = texts.models(args.models)
     if len(lms) < 2:
         raise SystemExit("A combination needs a second model: see CHARWISE_DATA.")
     tables = {

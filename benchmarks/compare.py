@@ -21,13 +21,15 @@ from rich.table import Table
 
 import charwise
 from charwise.evaluation.resampling import by_blocks, by_texts
-from held_out import HELD_OUT, _lines_from, path_of
-from texts import data_folder
+from texts import data_folder, lines_from, path_of
 
 Floats = NDArray[np.float64]
 
-#: What is compared on: two of the passages of `held_out.py`.
-PASSAGES = ("code, statistics", "English")
+#: What is compared on: code and English that no model saw.
+PASSAGES = {
+    "code, statistics": ("statistics", 20000),
+    "English": ("text/wikitext103_test_64k.txt", 30000),
+}
 
 #: Share that each byte carries of the one before, and bytes, of the series that are drawn.
 SERIES = ((0.0, 300), (0.5, 1000), (0.8, 2000), (0.8, 4000))
@@ -39,10 +41,8 @@ TEXTS = (20, 50, 100)
 def passages(size: int) -> dict[str, bytes]:
     """The texts, by name."""
     found = {}
-    for _, what, source, start in HELD_OUT[:7]:
-        if what in PASSAGES:
-            path = path_of(source)
-            found[what] = _lines_from(path.read_bytes(), start)[:size]
+    for what, (source, start) in PASSAGES.items():
+        found[what] = lines_from(path_of(source).read_bytes(), start)[:size]
     return found
 
 

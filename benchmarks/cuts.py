@@ -40,8 +40,6 @@ import charwise
 from charwise import CharLM, Effort, healing
 from charwise.coverings.beam import start
 from charwise.coverings.rows import EvaluatedRows
-from charwise.known_text import windows as scoring
-from charwise.tokens.prompts import Opening
 from texts import HELD_OUT
 
 #: For the whole text: nothing is lent, and less than a millionth is left out at a time.
@@ -124,9 +122,8 @@ def kind(text: bytes, cut: int) -> str:
 def forced_logprob(lm: CharLM, ids: Sequence[int], forced: bytes, rest: bytes) -> float:
     """log of the probability that healing goes on with `rest` after reproducing `forced`."""
     engine = MaskedLM(lm, forced) if forced else lm.engine
-    text = scoring.Text(Opening(tuple(ids), b""), forced + rest)
-    score = scoring.score_text(engine, lm.index, text, FINE)  # type: ignore[arg-type]
-    return float(score.logprobs.sum())
+    found = CharLM(engine).score([*ids, forced + rest], preset=FINE)  # type: ignore[arg-type]
+    return float(found.logprobs.sum())
 
 
 def at_cut(lm: CharLM, text: Text, cut: int, whole: float) -> dict[str, float]:
@@ -172,8 +169,7 @@ def measure(
     rng = random.Random(seed)
     rows: list[dict[str, Any]] = []
     for text in texts(lm, count, seed):
-        opening = Opening(tuple(text.given), b"")
-        score = scoring.score_text(lm.engine, lm.index, scoring.Text(opening, text.text), FINE)
+        score = lm.score([*text.given, text.text], preset=FINE)
         whole = float(score.logprobs.sum())
         places = sorted(rng.sample(range(4, len(text.text) - 4), cuts))
         by_beam = beams(lm, text, places[:2]) if with_beams else []

@@ -1,58 +1,43 @@
-"""Memory of scoring and of `next`, beyond that of one plain pass with its cache.
+"""Memory of scoring and of `next`, beyond that of one plain pass.
 
-    python benchmarks/memory.py [--tokens 800] [--preset default]
+    python benchmarks/memory.py [--quick] [--json FILE]
 
-Each way runs in a process of its own, after a warm-up on a short text; what counts is how far the
-peak of resident memory rises above the level before. `× cache` divides what it rises beyond the
-plain pass by the bytes of that pass's key-value cache.
+Each figure is from a process of its own, after a warm-up on a short text: by how much the peak of
+resident memory rises above the level before. It moves by some megabytes from run to run.
 """
 
 from __future__ import annotations
 
-import argparse
 import resource
-import subprocess
-import sys
+import statistics
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-import torch
-from rich.console import Console
-from rich.table import Table
-
-import charwise
 import texts
+from harness import ROOT, Version, arguments, finish, lm_of, plain_pass, source_of, table
 
-WAYS = ("plain", "score", "next")
-
-
-def text_of(lm: charwise.CharLM, tokens: int) -> bytes:
-    """The hard text, cut after so many canonical tokens."""
-    ids = lm.vocabulary.encode(texts.hard_text(8 * tokens))[:tokens]
-    return lm.vocabulary.decode(ids)
+WAYS = ("plain", "default", "next")
 
 
-def run(lm: charwise.CharLM, way: str, text: bytes, preset: str) -> None:
-    """One way over one text."""
+def rise(way: str, size: int) -> float:
+    """Mebibytes by which the peak rises while one way runs over a text."""
+    lm, text = lm_of("embedded"), texts.hard_text(10_000 + size)[10_000:]
+    run_of(way, lm, text[:200])()
+    run, level = run_of(way, lm, text), resident()
+    run()
+    peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return max(0.0, peak - level) / 2**20
+
+
+def run_of(way: str, lm: Any, text: bytes) -> Callable[[], Any]:
+    """A way over a text, as a call."""
     if way == "plain":
-        ids = [*lm.vocabulary.bos_ids, *lm.vocabulary.encode(text)]
-        with torch.inference_mode():
-            lm.engine.model(torch.tensor([ids]), use_cache=True, logits_to_keep=1)  # type: ignore[attr-defined]
-    elif way == "score":
-        lm.score(text, preset=preset)
-    else:
-        lm.next(text, preset=preset)
-
-
-def cache_bytes(lm: charwise.CharLM, tokens: int) -> int:
-    """Of the keys and values of so many tokens."""
-    config = lm.engine.model.config  # type: ignore[attr-defined]
-    width = config.head_dim * config.num_key_value_heads
-    return 2 * 4 * config.num_hidden_layers * width * tokens
-
-
-def peak() -> int:
-    """The peak of resident memory so far, bytes."""
-    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return plain_pass(lm, text)[0]
+    if way == "next":
+        return lambda: lm.next(text)
+    return lambda: lm.score(text, preset=way)
 
 
 def resident() -> int:
@@ -61,40 +46,24 @@ def resident() -> int:
     return pages * resource.getpagesize()
 
 
-def child(way: str, tokens: int, preset: str) -> None:
-    """Print how far the peak rises; a text of 100 tokens comes first, for what is loaded once."""
-    lm = charwise.load()
-    run(lm, way, text_of(lm, 100), preset)
-    text, level = text_of(lm, tokens), resident()
-    run(lm, way, text, preset)
-    print(max(0, peak() - level))
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--tokens", type=int, default=800)
-    parser.add_argument("--preset", default="default")
-    parser.add_argument("--repeat", type=int, default=3, help="processes whose median is taken")
-    parser.add_argument("--way", choices=WAYS, help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    if args.way:
-        child(args.way, args.tokens, args.preset)
-        return
-    rises: dict[str, int] = {}
+    parser = arguments(__doc__ or "")
+    parser.add_argument("--bytes", type=int, default=3000, help="length of the text")
+    args, started = parser.parse_args(), time.perf_counter()
+    sources = {"before": source_of(args.base), "after": ROOT / "src"}
+    found: dict[str, dict[str, float]] = {}
     for way in WAYS:
-        command = [sys.executable, __file__, "--way", way, "--tokens", str(args.tokens)]
-        command += ["--preset", args.preset]
-        found = sorted(int(subprocess.check_output(command)) for _ in range(args.repeat))
-        rises[way] = found[len(found) // 2]
-    cache = cache_bytes(charwise.load(), args.tokens)
-    table = Table("way", "peak MB", "beyond plain MB", "× cache")
-    for way, rise in rises.items():
-        beyond = rise - rises["plain"]
-        cells = [f"{value / 2**20:.1f}" for value in (rise, beyond)]
-        table.add_row(way, *cells, f"{beyond / cache:.2f}")
-    title = f"{args.tokens} tokens, preset {args.preset}: a cache of {cache / 2**20:.1f} MB"
-    Console().print(title)
-    Console().print(table)
+        for name, source in sources.items():
+            rises = []
+            for _ in range(1 if args.quick else 3):
+                version = Version(source)
+                rises.append(version.call(rise, way, args.bytes))
+                version.close()
+            found.setdefault(way, {})[name] = statistics.median(rises)
+    lines = [[way, f"{row['before']:.0f}", f"{row['after']:.0f}"] for way, row in found.items()]
+    title = f"Peak of memory over {args.bytes:,} bytes of code, MiB"
+    tables = [table(title, ["way", "before", "after"], lines)]
+    finish(args, tables, found, started)
 
 
 if __name__ == "__main__":

@@ -1,62 +1,56 @@
 """Many short texts: one by one with `CharLM.score`, and together with `CharLM.scores`.
 
-    python benchmarks/packing.py [--lines 200] [--repeat 5]
+    python benchmarks/packing.py [--quick] [--json FILE]
 
-The texts are lines of code that the embedded model never saw, of 20 characters and more.
+The texts are lines of code that the embedded model never saw, of 20 bytes and more. Speeds are
+texts for each second of processor time with one thread, both versions in turns.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import statistics
 import time
-from pathlib import Path
+from typing import Any
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
-import charwise
 import texts
+from harness import arguments, finish, lm_of, median_of_turns, seconds, table, versions
+
+
+def measure(count: int, preset: str) -> dict[str, float]:
+    """Texts a second each way, and the largest difference of a byte, nats."""
+    lm = lm_of("embedded")
+    code = texts.hard_text(10**6).splitlines()
+    lines = [line for line in code if len(line) >= 20][:count]
+    one, many = list[Any](), list[Any]()
+    alone = seconds(lambda: one.extend(lm.score(line, preset=preset) for line in lines))
+    together = seconds(lambda: many.extend(lm.scores(lines, preset=preset)))
+    pairs = zip(one, many, strict=True)
+    return {
+        "alone": count / alone,
+        "together": count / together,
+        "ratio": alone / together,
+        "difference": max(float(np.abs(a.logprobs - b.logprobs).max()) for a, b in pairs),
+    }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--lines", type=int, default=200)
-    parser.add_argument("--repeat", type=int, default=5, help="runs whose median is taken")
-    parser.add_argument("--json", type=Path)
-    args = parser.parse_args()
-    lm = charwise.load()
-    lines = [line for line in texts.hard_text(10**6).splitlines() if len(line) >= 20][: args.lines]
-    size = sum(map(len, lines))
-    rows = []
-    for preset in ("fast", "default"):
-        alone, together = [], []
-        for _ in range(args.repeat):
-            started = time.perf_counter()
-            one = [lm.score(line, preset=preset) for line in lines]
-            alone.append(time.perf_counter() - started)
-            started = time.perf_counter()
-            many = lm.scores(lines, preset=preset)
-            together.append(time.perf_counter() - started)
-        pairs = zip(one, many, strict=True)
-        difference = max(float(np.abs(a.logprobs - b.logprobs).max()) for a, b in pairs)
-        rows.append(
-            {
-                "preset": preset,
-                "one by one, texts/s": len(lines) / statistics.median(alone),
-                "together, texts/s": len(lines) / statistics.median(together),
-                "ratio": statistics.median(alone) / statistics.median(together),
-                "largest difference, nats": difference,
-            }
-        )
-    table = Table(*rows[0], title=f"{len(lines)} lines, {size:,} bytes")
-    for row in rows:
-        table.add_row(*(v if isinstance(v, str) else f"{v:,.3g}" for v in row.values()))
-    Console(width=110).print(table)
-    if args.json:
-        args.json.write_text(json.dumps(rows, indent=1))
+    parser = arguments(__doc__ or "")
+    parser.add_argument("--lines", type=int, help="how many texts")
+    args, started = parser.parse_args(), time.perf_counter()
+    count, repeat = args.lines or (20 if args.quick else 80), 1 if args.quick else 2
+    found, rows = {}, []
+    with versions(args) as both:
+        for preset in ["default"] if args.quick else ["fast", "default"]:
+            both.in_turns(measure, 10, preset)
+            runs = [both.in_turns(measure, count, preset) for _ in range(repeat)]
+            found[preset] = median_of_turns(runs)
+            for version, row in found[preset].items():
+                rows.append([preset, version, *(f"{value:.3g}" for value in row.values())])
+    columns = ["preset", "version", "one by one, texts/s", "together, texts/s", "ratio"]
+    title = f"{count} lines of code"
+    tables = [table(title, [*columns, "largest difference, nats"], rows)]
+    finish(args, tables, found, started)
 
 
 if __name__ == "__main__":

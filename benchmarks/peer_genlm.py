@@ -15,26 +15,17 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 
-class Peer(NamedTuple):
-    """What the peer says, as a `Walk`, and its seconds of processor time."""
-
-    walk: Any
-    cpu_seconds: float
-
-
-def run(python: str, folder: str, text: bytes, k: int) -> Peer:
-    """Walk a text in the peer's environment.
+def run(python: str, folder: str, text: bytes, k: int) -> dict[str, Any]:
+    """Walk a text in the peer's environment: what `walk` returns.
 
     Raises:
         SystemExit: it failed, and how.
     """
-    from charwise.evaluation.methods import Walk
-
     with tempfile.TemporaryDirectory() as scratch:
         file, out = Path(scratch) / "text", Path(scratch) / "out.npz"
         file.write_bytes(text)
@@ -42,9 +33,8 @@ def run(python: str, folder: str, text: bytes, k: int) -> Peer:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise SystemExit(f"the peer failed: {done.stderr[-800:]}")
-        found = np.load(out)
-        walk = Walk(found["logprobs"], found["rows"], 0, 0, float(found["seconds"]))
-        return Peer(walk, float(found["cpu_seconds"]))
+        with np.load(out) as found:
+            return {name: found[name] for name in found.files}
 
 
 async def walk(folder: str, text: bytes, k: int) -> dict[str, Any]:
@@ -68,7 +58,9 @@ async def walk(folder: str, text: bytes, k: int) -> dict[str, Any]:
         beam = await (beam.prune() << byte)
     seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
     await beam.cleanup()
-    return {"rows": rows, "logprobs": logprobs, "seconds": seconds, "cpu_seconds": cpu}
+    return {
+        "distributions": rows, "logprobs": logprobs, "seconds": seconds, "cpu_seconds": cpu,
+    }  # fmt: skip
 
 
 def main() -> None:

@@ -2,7 +2,7 @@
 
     python benchmarks/top_k.py [--json FILE] [--url http://127.0.0.1:8000/v1] [--k 5 20 100 1000]
 
-Cuts are random bytes of code that the embedded model never saw (`held_out.py`), each with up to 400
+Cuts are random bytes of code that the embedded model never saw (`texts.py`), each with up to 400
 bytes before it. With `--url` a server is asked that has the embedded model, started with
 `--max-logprobs 1000`; else the model is run here and cut down to its k best tokens, which costs
 something else, so that only counts and widths mean anything. Every bound is compared with those
@@ -25,9 +25,9 @@ from rich.console import Console
 from rich.table import Table
 
 import charwise
+import texts
 from charwise.bounded.lm import BoundedLM
 from charwise.engines.top_k import TopK
-from held_out import held_out
 
 KS = (5, 20, 100, 1000)
 
@@ -37,18 +37,15 @@ ROUNDING = 2e-4
 
 def passages() -> list[bytes]:
     """Held-out code, for the embedded model."""
-    whole = charwise.load()
-    found = held_out({"embedded": whole}, size=2000)
-    return [each.text for each in found if each.what.startswith("code")]
+    return [passage.text for passage in texts.passages("choosing", ["code"], 2000)]
 
 
 def cuts(count: int) -> list[bytes]:
     """Beginnings of lines and words, and the insides of them: at random bytes."""
     rng = random.Random(5)
-    texts = passages()
-    found = []
+    sources, found = passages(), []
     for n in range(count):
-        text = texts[n % len(texts)]
+        text = sources[n % len(sources)]
         end = rng.randrange(100, len(text))
         found.append(text[max(0, end - 400) : end])
     return found
