@@ -66,7 +66,7 @@ def repeats(rows: list[Any]) -> Line:
     names = ", ".join(dict.fromkeys(row["passage"] for row in found))
     size = sum(row["kind"] == "repeat" for row in rows)
     target = f"none worse by > {WORSE:g} nats a byte, unless its stated error is within × 3"
-    return ["repeats", target, "", marked(not found, f"{len(found)} of {size}: {names}")]
+    return ["repeats", target, "", marked(not found, f"{len(found)} of {size} {names}".rstrip())]
 
 
 def stated(rows: list[Any]) -> Line:
@@ -129,7 +129,9 @@ def editors(folder: Path) -> str:
 
 def sections(folder: Path) -> dict[str, str]:
     """The text between the markers, by the name of the script."""
-    found = {"targets": targets(folder), "editors": editors(folder)}
+    found = {"targets": targets(folder)}
+    if (folder / "cursor.json").exists():
+        found["editors"] = editors(folder)
     for path in sorted(folder.glob("*.json")):
         run = json.loads(path.read_text())
         head = f"`{run['command']}`, {run['seconds']} seconds, at commit {run['commit']}."
