@@ -38,26 +38,22 @@ def respelled(lm: CharLM, text: bytes, deepest: float = math.inf) -> tuple[list[
 
 
 def splitting(cost: float) -> Model:
-    """A model that writes [a b] with probability `cost` first, and nearly always after that."""
-    whole = [0.05, 0.01, 0.8 - cost, 0.1, 0.04 + cost]
+    """[ab] costs 3 nats. [a b] costs more at the first place, and next to nothing after that."""
 
     def row(context: tuple[int, ...]) -> list[float]:
-        last = context[-1:]
-        if last == (0,):
+        if context[-1:] == (0,):
             return [0.01, 0.95, 0.01, 0.02, 0.01]
-        again = 0 in context
-        return [0.9, 0.02, 0.02, 0.05, 0.01] if again and last == (3,) else [
-            cost, 0.01, 0.8 - cost, 0.18, 0.01,
-        ]  # fmt: skip
+        if 0 in context and context[-1:] == (3,):
+            return [0.9, 0.02, 0.02, 0.05, 0.01]
+        return [cost, 0.02, 0.05, 0.92 - cost, 0.01]
 
-    assert sum(whole) == pytest.approx(1)
     return table([b"a", b"b", b"ab", b"-"], row, order=40)
 
 
 @pytest.mark.parametrize(("times", "pays"), [(1, False), (2, True), (6, True)])
 def test_a_split_that_costs_at_first_and_pays_later(times: int, pays: bool):
-    """[a b] costs 1.9 nats at the first place, and gains 3.7 at each later one."""
-    lm = CharLM(splitting(0.1).lm)
+    """[a b] loses 1.7 nats at the first place, and gains 2.8 at each later one."""
+    lm = CharLM(splitting(0.01).lm)
     found, _ = respelled(lm, b"ab-" * times)
     assert found == [b"a", b"b", b"-"] * times if pays else [b"ab", b"-"] * times
 
@@ -70,7 +66,7 @@ def test_what_never_pays_back_is_given_up():
 
 
 def test_what_does_not_fit_the_window_is_not_tried():
-    lm = CharLM(splitting(0.1).lm)
+    lm = CharLM(splitting(0.01).lm)
     assert respelled(lm, b"ab-" * 4, deepest=11)[0] == [b"ab", b"-"] * 4
     assert respelled(lm, b"ab-" * 4, deepest=12)[0] == [b"a", b"b", b"-"] * 4
 
@@ -110,7 +106,7 @@ def test_an_unknown_word_over_and_over(word: str, times: int) -> None:
     score = lm.score(text)
     least = walk_beam(lm, text, k=32).logprobs.sum()
     assert score.error is not None
-    assert score.logprobs.sum() > least - max(0.03 * len(text), 3 * score.error.sum())
+    assert score.logprobs.sum() > least - max(0.03 * len(text), 4 * score.error.sum())
 
 
 def test_a_split_that_loses_much_at_first_may_gain_it_back():

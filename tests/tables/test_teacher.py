@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from charwise import CharLM, Vocabulary
 from charwise.coverings.reference import next_character_probability, prefix_probability
 from charwise.errors import OutputError, SettingError
-from charwise.tokens.pieces import pieces
 from charwise.tables import shards as shards_module
 from charwise.tables.jobs import Scored
 from charwise.tables.output import Output
@@ -26,6 +25,7 @@ from charwise.tables.rows import BadRow, Place, Stimulus
 from charwise.tables.shards import check_folder, shards
 from charwise.tables.sources import Source, find
 from charwise.tables.teacher import SYMBOLS, Floats, Teacher, TeacherJob, rounded
+from charwise.tokens.pieces import pieces
 from models import Case, cases, examples, random_lm
 
 pa = pytest.importorskip("pyarrow", reason="these need: pip install 'charwise[tables]'")

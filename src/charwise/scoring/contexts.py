@@ -27,8 +27,8 @@ Floats = NDArray[np.float64]
 #: Contexts are compared on so many last tokens: a model hardly tells them apart after that.
 MEMORY = 12
 
-#: In the columns of children and stand-ins: there is none; it has not been looked for yet.
-NONE, UNKNOWN = -1, -2
+#: In the column of stand-ins: not looked for yet. There, and among children, −1 means none.
+UNKNOWN = -2
 
 
 class Branch(NamedTuple):
@@ -86,7 +86,7 @@ class Contexts:
         self.last = len(known.text) - (not through)  # edges end here, or before
         self.node = self.position = self.depth = self.first_edge = np.zeros(0, dtype=np.int64)
         self.log_p, self.end_mass = np.zeros(0), np.zeros(0)
-        self.tail = np.full((0, MEMORY), NONE)  # last tokens, latest first; none before the root
+        self.tail = np.full((0, MEMORY), -1)  # last tokens, latest first; none before the root
         self.source = self.token = self.end = self.child = self.stand_in = self.node
         self.mass, self.starting = np.zeros(0), np.zeros(0)
         self.held = self.at = self.node
@@ -149,7 +149,7 @@ class Contexts:
             "token": token,
             "end": end,
             "mass": np.exp(_entries(logs, row, token)),
-            "child": np.full(len(row), NONE),
+            "child": np.full(len(row), -1),
             "stand_in": np.full(len(row), UNKNOWN),
             "held": size + which,
             "at": at[which] + ahead + 1,
@@ -157,7 +157,7 @@ class Contexts:
         }
         for name, column in new.items():
             setattr(self, name, np.append(getattr(self, name), column))
-        self.tail = np.concatenate((self.tail, np.full((len(nodes), MEMORY), NONE)))
+        self.tail = np.concatenate((self.tail, np.full((len(nodes), MEMORY), -1)))
         self.evaluated += len(nodes)
         if not self.rows.retain:
             self.rows.tree.forget(nodes)
@@ -224,7 +224,7 @@ class Contexts:
             last = self.tail[self.source[mine], back - 1] if back else self.token[mine]
             alike = alike[last == self.tail[other, back]]
             agreed[alike] += 1
-        found = np.full(len(edges), NONE)
+        found = np.full(len(edges), -1)
         if len(pair):
             best = np.lexsort((-rank, agreed, pair))  # the best pair of each candidate is its last
             last_of = np.append(np.flatnonzero(np.diff(pair[best])), len(pair) - 1)
@@ -235,7 +235,7 @@ class Contexts:
 
     def keep(self, kept: Ints, done: int) -> None:
         """Keep some contexts, and of their edges and masses those that end after a position."""
-        number = np.full(len(self) + 1, NONE)  # the last entry is that of NONE
+        number = np.full(len(self) + 1, -1)  # the last entry is that of −1
         number[kept] = np.arange(len(kept))
         if self.next_bytes is not None:
             self.next_bytes = [self.next_bytes[context] for context in kept.tolist()]

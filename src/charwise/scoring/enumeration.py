@@ -15,9 +15,8 @@ def most_contexts(lattice: Lattice, limits: Limits) -> int:
     """The most contexts that an exact sum may keep, with their log-probabilities if they stay."""
     if not lattice.contexts.rows.retain:
         return limits.contexts
-    return min(
-        limits.contexts, limits.memory // (4 * lattice.contexts.known.index.vocabulary.width)
-    )
+    width = lattice.contexts.known.index.vocabulary.width
+    return min(limits.contexts, limits.memory // (4 * width))
 
 
 def refuse_endless(lattice: Lattice, limits: Limits) -> None:
@@ -37,12 +36,9 @@ def refuse_endless(lattice: Lattice, limits: Limits) -> None:
     ...     print(str(error)[:62])
     all token strings of the 35 bytes b'from col…deredDict' are mo
     """
-    last = min(lattice.stop, lattice.contexts.last)
-    most = most_contexts(lattice, limits)
-    if (
-        bool((lattice.contexts.mass > 0).all())
-        and lattice.contexts.known.window(0, last).contexts(most) > most
-    ):
+    c, most = lattice.contexts, most_contexts(lattice, limits)
+    part = c.known.window(lattice.done, min(lattice.stop, c.last))
+    if (c.mass > 0).all() and part.contexts(most) > most:
         raise too_many(lattice, limits)
 
 

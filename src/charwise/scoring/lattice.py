@@ -80,6 +80,7 @@ class Lattice:
         self.unit, self.log_prefix = np.zeros(n + 1), np.full(n + 1, -math.inf)
         self.log_prefix[0] = 0.0
         self.missing, self.on_loan = np.zeros(n + 1), np.zeros(n + 1)
+        self._added = 0  # positions whose next bytes are in `_masses`
         self._masses = np.zeros((0 if contexts.next_bytes is None else n, 257))
 
     @property
@@ -123,7 +124,7 @@ class Lattice:
             The nodes of the tree that are still needed.
         """
         c = self.contexts
-        self._add_next_bytes(done)
+        self._add_next_bytes(done + 1)  # contexts that reach no further are dropped
         linked = (c.child >= 0) & (c.end > done)
         flow = np.flatnonzero(linked)
         flow = flow[np.argsort(c.end[flow], kind="stable")]
@@ -135,7 +136,7 @@ class Lattice:
         self.done = done
         if drop:
             kept = np.flatnonzero((c.reach > done) | (c.position >= done))
-            self.weight, self.worth = self.weight[kept], self.worth[kept]
+            self.weight = self.weight[kept]
             c.keep(kept, done)
         return c.node.tolist()
 
@@ -158,7 +159,7 @@ class Lattice:
         # [stop + 1] in units of the last pass: all that is summed, and what contexts have alone
         part = (c.at > done) & (c.at <= stop)
         held, at = c.held[part], c.at[part]
-        starting = c.starting[part] * np.exp(unit[c.position[held]] - unit[at])
+        starting = _in_units(c.starting[part], unit[c.position[held]] - unit[at])
         own = np.exp(c.log_p - unit[c.position])
         total = np.bincount(at, weight[held] * starting, minlength=stop + 1)
         alone = np.bincount(at, own[held] * starting, minlength=stop + 1)
@@ -168,7 +169,8 @@ class Lattice:
         some = total > 0
         scale = np.where(some, total, 1.0)
         new = slice(done + 1, stop + 1)
-        self.on_loan[new] = np.where(some, np.clip(1.0 - alone / scale, 0.0, 1.0), 0.0)[new]
+        if self.lends:
+            self.on_loan[new] = np.where(some, np.clip(1.0 - alone / scale, 0.0, 1.0), 0.0)[new]
         self.missing[new] = np.minimum(missing / scale, 1.0)[new]
         self.log_prefix[new] = np.where(some, unit[: stop + 1] + np.log(scale), -math.inf)[new]
         # From here on in units of P(t); of the last P(t) above 0, where nothing is reached.
@@ -183,7 +185,7 @@ class Lattice:
         c, scaled = self.contexts, np.zeros(len(counts))
         edges = np.flatnonzero(counts)
         begin = c.position[c.source[edges]]
-        scaled[edges] = c.mass[edges] * np.exp(self.unit[begin] - self.unit[c.end[edges]])
+        scaled[edges] = _in_units(c.mass[edges], self.unit[begin] - self.unit[c.end[edges]])
         return scaled
 
     def _in_order(
@@ -220,7 +222,7 @@ class Lattice:
         worth = np.where(c.position == stop, 1.0, 0.0)
         part = np.flatnonzero(c.at == stop)
         begin = c.position[c.held[part]]
-        ending = c.starting[part] * np.exp(self.unit[begin] - self.unit[stop])
+        ending = _in_units(c.starting[part], self.unit[begin] - self.unit[stop])
         np.add.at(worth, c.held[part], ending)
         flow = np.flatnonzero(counts & (target >= 0))
         begin = c.position[c.source[flow]]
@@ -236,8 +238,8 @@ class Lattice:
         counts = (c.end > self.done) & (c.end <= self._last) & (c.child < 0)
         edge = np.flatnonzero(counts & (self.weight[c.source] > 0) & (c.mass > 0))
         source, at, stand_in = c.source[edge], c.end[edge], c.stand_in[edge]
-        ratio = np.exp(self.unit[c.position[source]] - self.unit[at])
-        share = self.weight[source] * c.mass[edge] * ratio
+        units = self.unit[c.position[source]] - self.unit[at]
+        share = self.weight[source] * _in_units(c.mass[edge], units)
         posterior = share * np.where(stand_in >= 0, self.worth[np.maximum(stand_in, 0)], 0.0)
         return Candidates(edge, at, share, posterior)
 
@@ -294,16 +296,22 @@ class Lattice:
         left out counts as if it divided likewise.
         """
         self._add_next_bytes(self.n)
-        self.done = self.n
         return np.asarray(self._masses / self._masses.sum(axis=1, keepdims=True))
 
     def _add_next_bytes(self, until: int) -> None:
-        """Add what the contexts say of the next byte at the positions from `done` to `until`."""
-        c = self.contexts
+        """Add what the contexts say of the next byte, at the positions before `until`."""
+        c, since = self.contexts, self._added
+        self._added = max(since, until)
         for rows, begin, weight in zip(
             c.next_bytes or [], c.position.tolist(), self.weight.tolist(), strict=False
         ):
-            first, last = max(begin, self.done), min(begin + len(rows), until)
+            first, last = max(begin, since), min(begin + len(rows), until)
             if first < last and weight > 0:
                 scale = weight * np.exp(self.unit[begin] - self.unit[first:last])
                 self._masses[first:last] += rows[first - begin : last - begin] * scale[:, None]
+
+
+def _in_units(masses: Floats, log_units: Floats) -> Floats:
+    """Masses times exp(log_units), where that alone might not fit a float."""
+    with np.errstate(divide="ignore"):
+        return np.asarray(np.exp(np.log(masses) + log_units))

@@ -168,7 +168,7 @@ class Refinement:
             refuse_endless(lattice, self.limits)
             yield from self._refine(width, threshold, math.inf)
             return chain
-        chain = yield from respell(lattice.contexts, chain, self.deepest)
+        chain = yield from respell(lattice.contexts, chain, self.deepest, self._spent)
         yield from self._refine(max(1, width // 2), threshold * COARSER, COARSE_ROUNDS)
         self._above(done)
         while True:

@@ -11,7 +11,7 @@ applied together, and are the new base path if that is likelier.
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import NamedTuple
 
 from charwise.scoring.contexts import Branch, Contexts
@@ -21,6 +21,10 @@ SPAN = 3
 
 #: Contexts that trials may take, for each token of the base path.
 ROOM = 8
+
+
+#: Most passes of trials: the second begins with the better base path of the first.
+PASSES = 2
 
 
 class Swap(NamedTuple):
@@ -49,7 +53,10 @@ class Trial(NamedTuple):
 
 
 def respell(
-    contexts: Contexts, path: list[int], deepest: float
+    contexts: Contexts,
+    path: list[int],
+    deepest: float,
+    spent: Callable[[list[Branch]], bool] = lambda _: False,
 ) -> Generator[list[Branch], None, list[int]]:
     """Try other spellings of a base path; yields what to evaluate, and returns the better path.
 
@@ -57,6 +64,7 @@ def respell(
         contexts: the evaluated ones; those that are tried are added.
         path: contexts of the base path, each the child of the one before.
         deepest: most tokens after the root that fit the window.
+        spent: whether a limit forbids to evaluate some branches.
 
     >>> import charwise
     >>> from charwise.coverings.rows import EvaluatedRows
@@ -67,8 +75,23 @@ def respell(
     >>> list(respell(contexts, [0], 10))
     []
     """
-    base = _Base(contexts, path)
-    race, won, room = base.trials(), list[tuple[float, Trial]](), ROOM * (len(path) - 1)
+    for _ in range(PASSES):
+        better = yield from _race(contexts, path, deepest, spent)
+        if better == path:
+            break
+        path = better
+    return path
+
+
+def _race(
+    contexts: Contexts,
+    path: list[int],
+    deepest: float,
+    spent: Callable[[list[Branch]], bool],
+) -> Generator[list[Branch], None, list[int]]:
+    """One pass of trials; returns the better path, or the same."""
+    base, room = _Base(contexts, path), ROOM * (len(path) - 1)
+    race, won = base.trials(), list[tuple[float, Trial]]()
     occurrences = 1
     while race:
         running = list[tuple[Trial, int, Branch]]()
@@ -83,7 +106,10 @@ def respell(
             running.append((trial, done, Branch(begin, trial.tokens[:length])))
         race = []
         if running:
-            yield [branch for _, _, branch in running]
+            branches = [branch for _, _, branch in running]
+            if spent(branches):
+                return path
+            yield branches
         for trial, done, branch in running:
             *_, last = contexts.follow(*branch)
             gain = float(contexts.log_p[last]) - base.log_p_at(trial.swaps[done - 1].end)
@@ -116,6 +142,7 @@ class _Base:
         self.bounds: list[int] = contexts.position[list(path)].tolist()
         self.number = {at: n for n, at in enumerate(self.bounds)}
         self.begin = self.bounds[0]
+        self._log_p: list[float] = contexts.log_p[list(path)].tolist()
         # (end, …) → token: the edges of a position spell the same tokens after every context.
         self._edges = [contexts.edges(context) for context in path]
         self.tokens = [
@@ -129,8 +156,14 @@ class _Base:
         return float(self.contexts.log_p[self.context_at(at)])
 
     def spent_on(self, swaps: Sequence[Swap]) -> float:
-        """Nats that the base path spends on some stretches."""
-        return math.fsum(self.log_p_at(swap.begin) - self.log_p_at(swap.end) for swap in swaps)
+        """Nats that the base path spends on some stretches, each with the token after it."""
+        spent, at = 0.0, 0
+        for swap in swaps:
+            at = max(at, self.number[swap.begin])
+            end = min(self.number[swap.end] + 1, len(self.path) - 1)
+            spent += self._log_p[at] - self._log_p[max(at, end)]
+            at = end
+        return spent
 
     def token(self, begin: int, end: int) -> int | None:
         """The token that is the text between two positions, or None."""
@@ -150,7 +183,13 @@ class _Base:
                         if (word, stop - end) not in found:
                             found[word, stop - end] = self._occurrences(word, stop - end)
                         break
-        return [self._trial(swaps) for swaps in found.values() if swaps]
+        # The first occurrence may keep its tokens: the model prefers others once it has seen those.
+        return [
+            self._trial(swaps[first:])
+            for swaps in found.values()
+            for first in (0, 1)
+            if len(swaps) > 2 * first
+        ]
 
     def _joins(self, end: int, stop: int) -> bool:
         return end == stop or self.token(end, stop) is not None
