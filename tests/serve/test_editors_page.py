@@ -97,10 +97,9 @@ def test_a_model_is_chosen_at_the_start_alone() -> None:
     assert "restart it" in settings.changed({"model": "b"})[1][0]
 
 
-def test_the_session_on_the_page_is_answered(
+def test_the_request_on_the_page_is_answered(
     running_server: Running, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("websockets.sync.client")
     [block] = re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S)
     assert "127.0.0.1:8000/" in block
     exec(
@@ -108,5 +107,4 @@ def test_the_session_on_the_page_is_answered(
         names := dict[str, Any](),
     )
     shown = capsys.readouterr().out.splitlines()
-    assert len(shown) == len(names["answer"]["choices"]) > 1
-    assert names["answer"]["version"] == 2
+    assert len(shown) >= len(names["answer"]["choices"]) > 1

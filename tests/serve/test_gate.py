@@ -111,25 +111,6 @@ def test_a_name_that_is_not_ours_is_refused(locked: Running) -> None:
     assert post(locked, "/v1/next", headers={"host": f"localhost:{locked.port}"}).is_success
 
 
-def test_sessions_are_guarded_too(locked: Running) -> None:
-    sync = pytest.importorskip("websockets.sync.client")
-    from websockets.exceptions import InvalidStatus
-
-    url = f"ws://127.0.0.1:{locked.port}/v1/session"
-    for wrong in (url, url + "?api_key=wrong"):
-        with pytest.raises(InvalidStatus):
-            sync.connect(wrong)
-    with pytest.raises(InvalidStatus):
-        sync.connect(url + "?api_key=sesame", origin="https://bad.example")
-    with sync.connect(url + "?api_key=sesame", origin="https://good.example") as one:
-        one.send('{"type": "open", "text": "a"}')
-        assert json.loads(one.recv())["version"] == 1
-    headers = {"Authorization": "Bearer sesame"}
-    with sync.connect(url, additional_headers=headers) as one:
-        one.send('{"type": "open", "text": "a"}')
-        assert json.loads(one.recv())["version"] == 1
-
-
 def test_a_full_queue_says_when_to_come_again(locked: Running) -> None:
     hold = threading.Event()
 

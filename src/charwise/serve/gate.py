@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import urlsplit
 
 from charwise.processors.vllm.gate import admits
 from charwise.serve.refusals import Refused, body_of
@@ -43,7 +43,7 @@ class Gate:
         self._open = OPEN | pages
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        if scope["type"] not in ("http", "websocket"):
+        if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         headers = {name.lower(): value for name, value in scope["headers"]}
@@ -51,10 +51,10 @@ class Gate:
         try:
             self._check(scope, headers, origin)
         except Refused as refused:
-            await _refuse(scope, receive, send, refused, self._cross(origin, headers))
+            await _refuse(scope, send, refused, self._cross(origin, headers))
             return
         cross = self._cross(origin, headers)
-        if cross and scope["type"] == "http" and scope["method"] == "OPTIONS":
+        if cross and scope["method"] == "OPTIONS":
             await _answer(send, 204, b"", [*cross, *_PREFLIGHT])
             return
         await self._app(scope, receive, _adding(send, cross) if cross else send)
@@ -73,16 +73,11 @@ class Gate:
                 403,
                 f"pages of {origin[:80]!r} may not ask: start the server with --allow-origin.",
             )
-        if scope["type"] == "http" and scope["method"] == "OPTIONS" and origin:
+        if scope["method"] == "OPTIONS" and origin:
             return
         if scope["path"] in self._open:
             return
-        shown = scope["headers"]
-        if scope["type"] == "websocket":  # browsers can set no header there
-            query = parse_qs(scope.get("query_string", b"").decode("latin-1"))
-            keys = query.get("api_key", ())[:1]
-            shown = [*shown, *((b"authorization", b"Bearer " + key.encode()) for key in keys)]
-        if not admits(shown, self._keys):
+        if not admits(scope["headers"], self._keys):
             raise Refused(401, "the API key is missing or wrong: send `Authorization: Bearer KEY`.")
 
     def _same(self, origin: str, headers: dict[bytes, bytes]) -> bool:
@@ -132,12 +127,8 @@ def _adding(send: Send, more: list[tuple[bytes, bytes]]) -> Send:
 
 
 async def _refuse(
-    scope: Message, receive: Receive, send: Send, refused: Refused, more: list[tuple[bytes, bytes]]
+    scope: Message, send: Send, refused: Refused, more: list[tuple[bytes, bytes]]
 ) -> None:
-    if scope["type"] == "websocket":
-        await receive()  # the handshake; closed before it is accepted, it is answered with 403
-        await send({"type": "websocket.close", "code": 1008, "reason": str(refused)[:120]})
-        return
     body = json.dumps(body_of(scope["path"], refused), separators=(",", ":")).encode()
     await _answer(send, refused.status, body, [(b"content-type", b"application/json"), *more])
 

@@ -18,7 +18,6 @@ from charwise.serve.prompts import sides_of
 from charwise.serve.refusals import Refused, body_of, refusal_of
 from charwise.serve.scored import prompt_pieces
 from charwise.serve.server import Server
-from charwise.serve.session import choice as details
 from charwise.tokens.prompt_parts import Prompt
 from charwise.tokens.utf8 import decoder_after
 
@@ -195,11 +194,23 @@ def _choices(
             "text": before + one.text,
             "logprobs": None if asked.top is None else _logprobs([*echoed, *one.pieces], asked.top),
             "finish_reason": _reason(one),
-            "charwise": details(one)
+            "charwise": _details(one)
             | {"from_memory": answer.from_memory, "forced": _text(answer.forced)},
         }
         for at, one in enumerate(candidates)
     ]
+
+
+def _details(one: Candidate) -> Message:
+    """All that is known of a candidate, beside what OpenAI's form has."""
+    return {
+        "text": one.text,
+        "finish": one.finish,
+        "probability": one.probability,
+        "accept_word": one.accept_word,
+        "accept_line": one.accept_line,
+        "tokens": [piece.raw.decode("utf-8", "backslashreplace") for piece in one.pieces],
+    }
 
 
 def _reason(one: Candidate) -> str:

@@ -57,8 +57,6 @@ class Server:
         worker: that thread, and its queue.
         metrics: what is counted.
         started: when, in seconds since 1970.
-        open_characters: of the documents of all sessions.
-        asked: what sessions wait for.
 
     >>> import charwise
     >>> server = Server(charwise.load(), Settings())
@@ -75,8 +73,6 @@ class Server:
         self.worker = Worker(settings.max_queue, settings.seconds, advance)
         self.metrics = Metrics(self.completions, self.worker)
         self.started = int(time.time())
-        self.open_characters = 0
-        self.asked = set[asyncio.Task[None]]()
 
     def close(self) -> None:
         """Finish what is under way, and stop."""
