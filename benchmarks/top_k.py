@@ -26,8 +26,8 @@ from rich.table import Table
 
 import charwise
 from charwise.bounded.lm import BoundedLM
-from charwise.engines.top_k import TopK
 from held_out import held_out
+from top_k_lm import TopK
 
 KS = (5, 20, 100, 1000)
 

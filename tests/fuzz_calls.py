@@ -19,7 +19,6 @@ from charwise import CharLM, SortedVocabulary, Vocabulary, combine, healing
 from charwise.bounded.lm import BoundedLM
 from charwise.cli.app import app
 from charwise.combine import Combination
-from charwise.engines.top_k import TopK
 from charwise.errors import CharwiseError
 from charwise.template import Template
 from fuzz_values import (
@@ -47,6 +46,7 @@ from fuzz_values import (
     some,
 )
 from models import random_lm
+from top_k_lm import TopK
 
 
 class Call(NamedTuple):

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from charwise.processors.vllm.logits_processor import HealingLogitsProcessor, why_not
-    from charwise.processors.vllm.prompts import ENDING, FORCED, heal_generate, served
+    from charwise.processors.vllm.prompts import FORCED, heal_generate, served
 
 _HOME = {
-    "ENDING": "prompts",
     "FORCED": "prompts",
     "HealingLogitsProcessor": "logits_processor",
     "heal_generate": "prompts",
@@ -23,7 +22,7 @@ _HOME = {
     "why_not": "logits_processor",
 }
 
-__all__ = ["ENDING", "FORCED", "HealingLogitsProcessor", "heal_generate", "served", "why_not"]
+__all__ = ["FORCED", "HealingLogitsProcessor", "heal_generate", "served", "why_not"]
 
 
 def __getattr__(name: str) -> Any:

@@ -30,7 +30,6 @@ from charwise.processors.vllm.prompts import (
     ENDING,
     FORCED,
     Served,
-    heal_generate,
     most_forced,
     served,
 )
@@ -42,8 +41,6 @@ except ImportError:  # up to vLLM 0.30 the V2 runner calls no processors but its
 
 if TYPE_CHECKING:
     from charwise.processors.vllm.device_table import ForcedSlots
-
-__all__ = ["ENDING", "FORCED", "HealingLogitsProcessor", "heal_generate", "served", "why_not"]
 
 logger = logging.getLogger(__name__)
 
