@@ -19,7 +19,6 @@ from charwise.healing import Rule, cut
 from charwise.infill import Request
 from charwise.serve.asked import Answer, Asked, Candidate
 from charwise.serve.drawing import Begun, Drawing, Tell, advance
-from charwise.serve.heap import Heap
 from charwise.serve.memory import Memory
 from charwise.serve.middles import ranked
 from charwise.serve.offered import Offered
@@ -70,7 +69,6 @@ class Completions:
         self.lm = CharLM(self.engine, preset=lm.effort)
         self.memory = Memory(self.lm)
         self._most_bytes = most_bytes
-        self._heap = Heap()
         self._drawing: list[SharedTree] = []
         self.trees = TokenTrees(self.lm)
         self.offered = Offered()
@@ -181,7 +179,6 @@ class Completions:
                 break
             size = self.size
         self.kept = Kept(len(self.memory), self.token_trees, size)
-        self._heap.give_back()
 
     def _along(self, key: object, sides: Sides, asked: Asked) -> Answer | None:
         left = self.offered.along(key, sides.before)
