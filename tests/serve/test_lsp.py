@@ -200,18 +200,6 @@ def test_positions_count_as_editors_count(editor: Editor, lm: CharLM, before: st
     assert editor.offered() == [best(lm, editor.text)]
 
 
-@pytest.mark.parametrize("encoding", list(types.PositionEncodingKind))
-def test_every_encoding_of_positions(
-    runner: asyncio.Runner, encoding: types.PositionEncodingKind, lm: CharLM
-) -> None:
-    from charwise.serve.documents import Document
-
-    document = Document("é😀x\nb")
-    size = {"utf-8": 6, "utf-16": 3, "utf-32": 2}[encoding.value]
-    assert document.offset(0, size, encoding.value) == 2
-    assert document.position(2, encoding.value) == (0, size)
-
-
 def test_the_suffix_is_never_repeated(editor: Editor, lm: CharLM) -> None:
     text = "for i in rang(10):\n    print(i)\n"
     editor.open(text)

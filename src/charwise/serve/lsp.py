@@ -13,7 +13,8 @@ import threading
 import time
 from collections.abc import Callable
 from importlib.metadata import version
-from typing import Any, BinaryIO, TypeVar, cast, get_args
+from typing import Any, BinaryIO, TypeVar
+from urllib.parse import unquote
 
 from lsprotocol import types
 from pygls.io_ import run_async
@@ -22,10 +23,10 @@ from pygls.lsp.server import LanguageServer
 from charwise.errors import CharwiseError
 from charwise.serve.asked import Candidate
 from charwise.serve.desk import Desk, around, offered, read_ahead
-from charwise.serve.documents import Document, Units
 from charwise.serve.lsp_protocol import InvalidRequest, Protocol
 from charwise.serve.lsp_settings import SECTION, Settings
 from charwise.serve.stoppable import Stopped
+from charwise.serve.workspace import Workspace
 
 _T = TypeVar("_T")
 
@@ -42,7 +43,6 @@ class Editor(LanguageServer):
         # Before pygls' own: it looks at every attribute.
         self.desk = desk
         self.settings = settings or Settings()
-        self.documents: dict[str, Document] = {}
         self._running: dict[str, set[threading.Event]] = {}
         self._warming: set[asyncio.Future[None]] = set()
         self._told: set[str] = set()
@@ -87,47 +87,30 @@ class Editor(LanguageServer):
         if not isinstance(error, InvalidRequest):
             super().report_server_error(error, source)
 
-    # Documents.
+    # Documents: pygls has changed them already.
 
-    @property
-    def units(self) -> Units:
-        """In what this editor counts characters."""
-        agreed = self.protocol.server_capabilities.position_encoding
-        for units in get_args(Units):
-            if agreed == units:
-                return cast(Units, units)
-        return "utf-16"
+    def use_workspace(self, params: types.InitializeParams) -> None:
+        """Keep documents in a `Workspace` of ours; pygls has just made one of its own."""
+        workspace = self.protocol.workspace
+        self.protocol._workspace = Workspace(
+            workspace.root_uri,
+            workspace_folders=params.workspace_folders,
+            position_encoding=workspace.position_encoding,
+        )
 
-    def open(self, uri: str, text: str) -> None:
-        """Keep a document."""
+    def changed(self, params: types.DidChangeTextDocumentParams) -> None:
+        """End the work for a document as it was, and read it as it is."""
+        uri, changes = params.text_document.uri, params.content_changes
         self._overtake(uri)
-        self.documents[uri] = Document(text)
-
-    def change(self, uri: str, changes: Any) -> None:
-        """Apply changes in their order; what is under way for the document is not wanted now."""
-        self._overtake(uri)
-        document, cursor = self.documents.get(uri, Document("")), None
-        for change in changes:
-            if isinstance(change, types.TextDocumentContentChangePartial):
-                start = self._offset(document, change.range.start)
-                end = self._offset(document, change.range.end)
-                document = document.edited(start, max(start, end), change.text)
-                cursor = start + len(change.text)
-            else:
-                document, cursor = Document(change.text), None
-        self.documents[uri] = document
-        if cursor is not None and self.settings.warm and self.settings.enabled:
-            task = asyncio.ensure_future(self._warm(uri, document, cursor))
+        last = changes[-1] if changes else None
+        if not isinstance(last, types.TextDocumentContentChangePartial):
+            return
+        if self.settings.warm and self.settings.enabled:
+            document = self.workspace.get_text_document(uri)
+            cursor = document.offset_at_position(last.range.start) + len(last.text)
+            task = asyncio.ensure_future(self._warm(uri, document.source, cursor))
             self._warming.add(task)
             task.add_done_callback(self._warming.discard)
-
-    def close(self, uri: str) -> None:
-        """Forget a document."""
-        self._overtake(uri)
-        self.documents.pop(uri, None)
-
-    def _offset(self, document: Document, position: types.Position) -> int:
-        return document.offset(position.line, position.character, self.units)
 
     def _overtake(self, uri: str) -> None:
         for cancel in self._running.pop(uri, ()):
@@ -145,36 +128,34 @@ class Editor(LanguageServer):
     ) -> types.InlineCompletionList | None:
         """What may be inserted at a position, the best first."""
         uri, settings = params.text_document.uri, self.settings
-        document = self.documents.get(uri)
-        if document is None or not settings.enabled:
+        if unquote(uri) not in self.workspace.text_documents or not settings.enabled:
             return None
-        start = end = self._offset(document, params.position)
-        begun = ""
+        document = self.workspace.get_text_document(uri)
+        text, place, begun = document.source, types.Range(params.position, params.position), ""
+        start = end = document.offset_at_position(params.position)
         if chosen := params.context.selected_completion_info:
-            start = self._offset(document, chosen.range.start)
-            end, begun = max(end, self._offset(document, chosen.range.end)), chosen.text
+            start, begun = document.offset_at_position(chosen.range.start), chosen.text
+            place = types.Range(chosen.range.start, params.position)
+            if (chosen_end := document.offset_at_position(chosen.range.end)) > end:
+                end, place = chosen_end, chosen.range
 
         def found_by(cancel: threading.Event) -> list[Candidate]:
             completions = self.desk.completions(settings)
-            before, after = around(completions, settings, document, start, end)
+            before, after = around(completions, settings, text, start, end)
             return offered(completions, settings, before + begun, after, cancel)
 
         found = await self._while_wanted(uri, found_by)
         if not found:
             return None
-        place = types.Range(
-            types.Position(*document.position(start, self.units)),
-            types.Position(*document.position(end, self.units)),
-        )
         items = [types.InlineCompletionItem(begun + one.text, range=place) for one in found]
         return types.InlineCompletionList(items)
 
-    async def _warm(self, uri: str, document: Document, cursor: int) -> None:
+    async def _warm(self, uri: str, text: str, cursor: int) -> None:
         """Read a change, so that a completion after it begins at once."""
         settings = self.settings
 
         def read(cancel: threading.Event) -> None:
-            read_ahead(self.desk.completions(settings), settings, document, cursor, cancel)
+            read_ahead(self.desk.completions(settings), settings, text, cursor, cancel)
 
         await self._while_wanted(uri, read)
 
@@ -209,6 +190,7 @@ def _listen(editor: Editor) -> None:
 
     @editor.feature(types.INITIALIZE)
     def initialize(params: types.InitializeParams) -> None:
+        editor.use_workspace(params)
         editor.set(params.initialization_options, starting=True)
 
     @editor.feature(types.INITIALIZED)
@@ -218,6 +200,15 @@ def _listen(editor: Editor) -> None:
     @editor.feature(types.SHUTDOWN)
     def shutdown(*_: object) -> None:
         editor.stop()
+
+    @editor.feature(types.TEXT_DOCUMENT_DID_OPEN)
+    @editor.feature(types.TEXT_DOCUMENT_DID_CLOSE)
+    def overtaken(params: types.DidOpenTextDocumentParams) -> None:
+        editor._overtake(params.text_document.uri)
+
+    @editor.feature(types.TEXT_DOCUMENT_DID_CHANGE)
+    def changed(params: types.DidChangeTextDocumentParams) -> None:
+        editor.changed(params)
 
     @editor.feature(types.WORKSPACE_DID_CHANGE_CONFIGURATION)
     async def configured(params: types.DidChangeConfigurationParams) -> None:
