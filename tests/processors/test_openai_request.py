@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from charwise import SortedVocabulary, Vocabulary
+from charwise.api.keys import admits
+from charwise.api.request import HEAL, is_long_and_of_ids, parsed
 from charwise.errors import CharwiseError, SettingError
 from charwise.models import EMBEDDED
 from charwise.processors.openai.outcome import Outcome
-from charwise.processors.openai.request import HEAL, is_long_and_of_ids, parsed
 from charwise.processors.vllm import begun_answer
 from charwise.processors.vllm.arguments import whether
 from charwise.processors.vllm.exact import sampling
-from charwise.processors.vllm.gate import admits
 from charwise.processors.vllm.limits import Limits
 from charwise.processors.vllm.openai_request import FEW, plan
 from charwise.processors.vllm.prompts import FORCED, Served
@@ -216,12 +216,12 @@ def test_the_first_key_counts():
 
 def test_what_an_operator_switches_off_is_off():
     asked = {"vllm_xargs": {"charwise_heal": "word"}}
-    assert whether({}, Settings("request"), "tiny") == "not-asked"
-    assert whether(asked, Settings("request"), "tiny") is None
-    assert whether({}, Settings("off"), "tiny") == "setting"
+    assert whether({}, Settings(heal="request"), "tiny") == "not-asked"
+    assert whether(asked, Settings(heal="request"), "tiny") is None
+    assert whether({}, Settings(heal="off"), "tiny") == "setting"
     assert whether({}, Settings(models=("other",)), "tiny") == "setting"
     assert whether({"vllm_xargs": {"charwise_heal": "off"}}, Settings(), "tiny") == "asked"
-    for switched in (Settings("off"), Settings(models=("other",))):
+    for switched in (Settings(heal="off"), Settings(models=("other",))):
         with pytest.raises(SettingError, match="switched off"):
             whether(asked, switched, "tiny")
 

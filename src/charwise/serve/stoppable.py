@@ -26,10 +26,15 @@ logger = logging.getLogger("charwise.serve")
 
 
 class Stopped(CharwiseError, RuntimeError):
-    """Work that was ended before a model call; `why` is "cancelled" or "time"."""
+    """Work that was ended before a model call; `why` is "cancelled" or "time".
+
+    `status` tells a client of HTTP so.
+    """
+
+    status = 503
 
     def __init__(self, why: str) -> None:
-        super().__init__(f"the work was ended before it was done: {why}.")
+        super().__init__(f"the work was ended early ({why}): ask for less.")
         self.why = why
 
 
@@ -50,7 +55,7 @@ class StoppableLM:
     >>> with lm.until(Limit(cancel=cancel)):
     ...     lm.tree(lm.vocabulary.bos_ids)
     Traceback (most recent call last):
-    charwise.serve.stoppable.Stopped: the work was ended before it was done: cancelled.
+    charwise.serve.stoppable.Stopped: the work was ended early (cancelled): ask for less.
     """
 
     def __init__(self, engine: TokenLM) -> None:

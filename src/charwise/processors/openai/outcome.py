@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from starlette.types import Message, Send
 
 from charwise.processors.openai.answer import Answer
-
-Message = dict[str, Any]
-Send = Callable[[Message], Awaitable[None]]
 
 #: The header's name.
 HEADER = b"x-charwise"

@@ -13,14 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from charwise.api.keys import Headers
+from charwise.api.request import HEAL, Message, most_tokens
 from charwise.errors import SettingError
 from charwise.processors.new_text import HealedPrompt
 from charwise.processors.openai.answer import Answer
-from charwise.processors.openai.request import HEAL, Message
 from charwise.processors.vllm.arguments import without_heal
 from charwise.processors.vllm.exact import Asking, chosen, members_from, needs_search
-from charwise.processors.vllm.gate import Headers
-from charwise.processors.vllm.openai_request import most_tokens
 from charwise.processors.vllm.prompts import served
 from charwise.processors.vllm.structured import constraint
 from charwise.tokens.stops import Stops

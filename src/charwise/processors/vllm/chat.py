@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from charwise.api.request import HEAL, Message
 from charwise.errors import SettingError
 from charwise.processors.openai.answer import Answer
 from charwise.processors.openai.chat_answer import ChatAnswer
-from charwise.processors.openai.request import HEAL, Message
 from charwise.processors.vllm import begun_answer
 from charwise.processors.vllm.arguments import rule_of, without_heal
 from charwise.processors.vllm.limits import Limits, is_refused

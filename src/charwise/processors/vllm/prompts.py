@@ -12,7 +12,8 @@ from typing import Any, Literal
 from charwise.errors import HealingError, SettingError, shown
 from charwise.healing import Rule
 from charwise.processors.new_text import Continuation, HealedPrompt, heal_middle, heal_prompt
-from charwise.processors.vllm import exact, settings
+from charwise.processors.vllm import exact
+from charwise.processors.vllm.settings import Settings
 from charwise.tokens.canonical import to_bytes
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.prompt_parts import is_text
@@ -38,7 +39,7 @@ def most_forced(vocabulary: Vocabulary) -> int:
     >>> most_forced(Vocabulary.from_bytes([b"a" * 100])), most_forced(Vocabulary.from_bytes([b"a"]))
     (400, 256)
     """
-    return settings.read().most_forced or max(256, 4 * vocabulary.munch)
+    return Settings.read().most_forced or max(256, 4 * vocabulary.munch)
 
 
 @dataclass(frozen=True)

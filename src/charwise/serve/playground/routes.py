@@ -11,9 +11,11 @@ from pydantic import BaseModel, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
+from charwise.api.errors import Refused
+from charwise.api.responses import json_response
 from charwise.char_lm import CharLM
 from charwise.cursor.state import State
-from charwise.serve.bodies import answered, gone, read, respond
+from charwise.serve.http import answered, gone, read
 from charwise.serve.playground.views import (
     covering_view,
     next_view,
@@ -21,7 +23,6 @@ from charwise.serve.playground.views import (
     tokens_view,
 )
 from charwise.serve.playground.walk import completions_view, walk_view
-from charwise.serve.refusals import Refused
 from charwise.serve.server import Server
 from charwise.tokens.prompts import split
 
@@ -71,7 +72,7 @@ def router(server: Server) -> APIRouter:
         body = await read(request, server, Text)
         raw = body.text.encode("utf-8", "replace")  # half an emoji is what a browser may send
         found = await answered(request, server.run(lambda lm: made(lm, raw), typed=True))
-        return gone() if found is False else respond(found)
+        return gone() if found is False else json_response(found[0])
 
     @routes.get("/")
     async def page() -> Response:
