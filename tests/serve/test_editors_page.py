@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,7 @@ def rows() -> dict[str, str]:
 def test_every_setting_is_on_the_page_with_its_default() -> None:
     found = rows()
     assert set(found) == {*NAMES, *MODEL}
-    defaults = {one.name: one.default for one in fields(Settings)}
+    defaults = {name: one.default for name, one in Settings.model_fields.items()}
     for name, at in NAMES.items():
         shown = found[name].strip("`")
         value = defaults[at]

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from cattrs import BaseValidationError, transform_error
+from pydantic.alias_generators import to_camel
 from pygls.exceptions import JsonRpcException, JsonRpcInvalidParams
 from pygls.protocol import LanguageServerProtocol
-
-from charwise.serve.lsp_settings import camel
 
 
 class InvalidRequest(JsonRpcInvalidParams):
@@ -39,4 +38,8 @@ def _why(error: BaseException) -> str:
     if not isinstance(error, BaseValidationError):
         return str(error)
     found = (one.rpartition(" @ ") for one in transform_error(error))
-    return "; ".join(f"{why}{at}{camel(where)}" for why, at, where in found)
+    return "; ".join(f"{why}{at}{_camel(where)}" for why, at, where in found)
+
+
+def _camel(path: str) -> str:
+    return ".".join(map(to_camel, path.split(".")))

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Generator
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
+from pydantic import Field
+
+from charwise.api.settings import CheckedSettings
 from charwise.char_lm import CharLM
 from charwise.cursor.limit import Cancel, Limit
 from charwise.serve.asked import Answer, Asked, Mode
@@ -20,9 +22,8 @@ from charwise.serve.work import QueueFullError, Worker
 Result = TypeVar("Result")
 
 
-@dataclass(frozen=True)
-class Settings:
-    """What a server is told when it starts.
+class Settings(CheckedSettings):
+    """The settings of a server, given when it starts.
 
     Attributes:
         name: of the model, as clients see it.
@@ -38,11 +39,11 @@ class Settings:
     name: str = "charwise"
     mode: Mode = "exact"
     api_key: str | None = None
-    max_queue: int = 64
-    seconds: float = 10.0
+    max_queue: Annotated[int, Field(ge=1)] = 64
+    seconds: Annotated[float, Field(gt=0)] = 10.0
     allow_origins: tuple[str, ...] = ()
     hosts: tuple[str, ...] | None = None
-    most_body: int = 2**22
+    most_body: Annotated[int, Field(ge=1)] = 2**22
 
 
 class Server:
