@@ -18,7 +18,7 @@ from charwise.api.request import HEAL, is_long_and_of_ids, parsed
 from charwise.errors import CharwiseError, SettingError
 from charwise.models import EMBEDDED
 from charwise.processors.openai.outcome import Outcome
-from charwise.processors.vllm import begun_answer
+from charwise.processors.vllm import exact_answers
 from charwise.processors.vllm.arguments import whether
 from charwise.processors.vllm.exact import sampling
 from charwise.processors.vllm.limits import Limits
@@ -191,13 +191,13 @@ def test_numbers_of_chat_are_read_like_those_of_completions():
 
 
 def test_exact_healing_takes_so_many_completions_and_no_more():
-    begun_answer.check({"n": 256}, prompts=4)
+    exact_answers.check({"n": 256}, prompts=4)
     for request, prompts in (({"n": 1025}, 1), ({"n": 256}, 5), ({}, 1025)):
         with pytest.raises(SettingError, match="at most 1024"):
-            begun_answer.check(request, prompts)
+            exact_answers.check(request, prompts)
     for fields in ({"logprobs": 1}, {"structured_outputs": {"regex": "a"}}):
         with pytest.raises(SettingError, match="cannot be healed exactly"):
-            begun_answer.check(fields, prompts=1)
+            exact_answers.check(fields, prompts=1)
 
 
 def test_numbers_that_are_none_are_left_to_the_server():

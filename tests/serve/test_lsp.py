@@ -100,7 +100,7 @@ class Editor:
         )
         return [] if found is None else list(found.items)
 
-    def offered(self, offset: int | None = None) -> list[str]:
+    def suggestions(self, offset: int | None = None) -> list[str]:
         return [
             item.insert_text for item in self.items(len(self.text) if offset is None else offset)
         ]

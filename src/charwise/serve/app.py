@@ -22,7 +22,7 @@ from starlette.responses import Response
 from charwise.api.errors import Refused, refusal_of
 from charwise.char_lm import CharLM
 from charwise.errors import CharwiseError, ZeroProbabilityError
-from charwise.serve import llama_cpp, ollama, openai, own
+from charwise.serve import llama_cpp, ollama, openai, probabilities
 from charwise.serve.gate import Gate
 from charwise.serve.http import refused
 from charwise.serve.metrics import Counting
@@ -52,7 +52,7 @@ def application(lm: CharLM, settings: Settings) -> FastAPI:
 
     app = FastAPI(title="charwise", lifespan=live, openapi_url=None, docs_url=None, redoc_url=None)
     app.state.server = server
-    for dialect in (openai, llama_cpp, ollama, own, routes):
+    for dialect in (openai, llama_cpp, ollama, probabilities, routes):
         app.include_router(dialect.router(server))
 
     @app.get("/metrics")

@@ -15,10 +15,10 @@ from charwise.api.limits import SERVER
 from charwise.api.request import CompletionRequest, Extensions
 from charwise.api.responses import json_response
 from charwise.api.writer import characters, event, finite
-from charwise.serve.asked import NOTHING, Answer, Asked, Candidate, Piece
 from charwise.serve.http import answered, gone, read, stream
 from charwise.serve.prompts import sides_of
 from charwise.serve.server import Server
+from charwise.serve.task import NOTHING, Answer, Candidate, CompletionTask, Piece
 from charwise.tokens.prompt_parts import Prompt
 
 Message = dict[str, Any]
@@ -115,16 +115,16 @@ def router(server: Server) -> APIRouter:
     routes = APIRouter()
 
     async def complete(request: Request, body: CompletionBody) -> Response:
-        asked = Asked.of(body.translated(), body.sides()[0], server.settings.mode)
-        sides_of(asked, server.lm.vocabulary)
+        task = CompletionTask.of(body.translated(), body.sides()[0], server.settings.mode)
+        sides_of(task, server.lm.vocabulary)
         if body.stream:
-            return await stream(request, _streamed(server, body, asked))
-        answer = await answered(request, server.answer(asked))
+            return await stream(request, _streamed(server, body, task))
+        answer = await answered(request, server.answer(task))
         if answer is False:
             return gone()
         candidates = answer[0].candidates or (NOTHING,)
         every = [_message(server, body, answer[0], one) for one in candidates]
-        return json_response(every[0] if asked.n == 1 else every)
+        return json_response(every[0] if task.n == 1 else every)
 
     @routes.post("/infill")
     async def infill(request: Request) -> Response:
@@ -257,9 +257,11 @@ def _probabilities(piece: Piece) -> Message:
     }
 
 
-async def _streamed(server: Server, body: CompletionBody, asked: Asked) -> AsyncGenerator[bytes]:
+async def _streamed(
+    server: Server, body: CompletionBody, task: CompletionTask
+) -> AsyncGenerator[bytes]:
     """Pieces as they are drawn; last, all but the content."""
-    async for piece in server.stream(asked):
+    async for piece in server.stream(task):
         if isinstance(piece, Answer):
             for number, one in enumerate(piece.candidates or (NOTHING,)):
                 last = _message(server, body, piece, one)

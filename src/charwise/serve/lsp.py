@@ -21,11 +21,11 @@ from pygls.io_ import run_async
 from pygls.lsp.server import LanguageServer
 
 from charwise.errors import CharwiseError
-from charwise.serve.asked import Candidate
-from charwise.serve.desk import Desk, around, offered, read_ahead
 from charwise.serve.lsp_protocol import InvalidRequest, Protocol
 from charwise.serve.lsp_settings import SECTION, Settings
+from charwise.serve.model_thread import ModelThread, around, read_ahead, suggestions
 from charwise.serve.stoppable import Stopped
+from charwise.serve.task import Candidate
 from charwise.serve.workspace import Workspace
 
 _T = TypeVar("_T")
@@ -35,13 +35,13 @@ class Editor(LanguageServer):
     """The server for one connection.
 
     Args:
-        desk: where the work is done.
+        models: where the work is done.
         settings: what holds before the editor has said anything.
     """
 
-    def __init__(self, desk: Desk, settings: Settings | None = None) -> None:
+    def __init__(self, models: ModelThread, settings: Settings | None = None) -> None:
         # Before pygls' own: it looks at every attribute.
-        self.desk = desk
+        self.models = models
         self.settings = settings or Settings()
         self._running: dict[str, set[threading.Event]] = {}
         self._warming: set[asyncio.Future[None]] = set()
@@ -54,7 +54,7 @@ class Editor(LanguageServer):
     async def load(self) -> None:
         """Load the model, and say what it is."""
         began = time.monotonic()
-        completions = await self._try(lambda: self.desk.completions(self.settings))
+        completions = await self._try(lambda: self.models.completions(self.settings))
         if completions is not None:
             info = completions.lm.info()
             took = f"{info['model']}, {info['device']}, {time.monotonic() - began:.1f} s"
@@ -66,8 +66,8 @@ class Editor(LanguageServer):
         """Change settings; where none came along, they are fetched."""
         workspace = self.client_capabilities.workspace
         if not given and workspace is not None and workspace.configuration:  # to be fetched
-            asked = types.ConfigurationParams([types.ConfigurationItem(section=SECTION)])
-            [given] = await self.workspace_configuration_async(asked)
+            wanted = types.ConfigurationParams([types.ConfigurationItem(section=SECTION)])
+            [given] = await self.workspace_configuration_async(wanted)
         self.set(given)
 
     def set(self, given: object, *, starting: bool = False) -> None:
@@ -140,9 +140,9 @@ class Editor(LanguageServer):
                 end, place = chosen_end, chosen.range
 
         def found_by(cancel: threading.Event) -> list[Candidate]:
-            completions = self.desk.completions(settings)
+            completions = self.models.completions(settings)
             before, after = around(completions, settings, text, start, end)
-            return offered(completions, settings, before + begun, after, cancel)
+            return suggestions(completions, settings, before + begun, after, cancel)
 
         found = await self._while_wanted(uri, found_by)
         if not found:
@@ -155,7 +155,7 @@ class Editor(LanguageServer):
         settings = self.settings
 
         def read(cancel: threading.Event) -> None:
-            read_ahead(self.desk.completions(settings), settings, text, cursor, cancel)
+            read_ahead(self.models.completions(settings), settings, text, cursor, cancel)
 
         await self._while_wanted(uri, read)
 
@@ -177,7 +177,7 @@ class Editor(LanguageServer):
     async def _try(self, work: Callable[[], _T]) -> _T | None:
         """The result of some work; an error is shown, and there is none."""
         try:
-            return await self.desk.do(work)
+            return await self.models.do(work)
         except Stopped:
             return None
         except CharwiseError as error:
@@ -219,14 +219,14 @@ def _listen(editor: Editor) -> None:
         return await editor.complete(params)
 
 
-def serve_stdin(desk: Desk, settings: Settings, source: BinaryIO, out: BinaryIO) -> None:
+def serve_stdin(models: ModelThread, settings: Settings, source: BinaryIO, out: BinaryIO) -> None:
     """Speak with the editor that has started this process, until it says to end."""
-    editor = Editor(desk, settings)
+    editor = Editor(models, settings)
     try:
         editor.start_io(source, out)
     finally:
         editor.stop()
-        desk.close()
+        models.close()
 
 
 class _Reader:
@@ -243,11 +243,11 @@ class _Reader:
         return await self._reader.readexactly(n)
 
 
-async def serve_tcp(desk: Desk, settings: Settings, host: str, port: int) -> None:
+async def serve_tcp(models: ModelThread, settings: Settings, host: str, port: int) -> None:
     """Listen for editors, each with documents and settings of its own; says where on stderr."""
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        editor = Editor(desk, settings)
+        editor = Editor(models, settings)
         editor.protocol.set_writer(writer)
         try:
             told = editor.report_server_error

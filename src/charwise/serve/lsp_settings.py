@@ -11,7 +11,7 @@ from pydantic.alias_generators import to_camel
 from charwise.api.limits import SERVER
 from charwise.api.settings import CheckedSettings
 from charwise.errors import SettingError
-from charwise.serve.asked import Asked, Mode, Until
+from charwise.serve.task import CompletionTask, Mode, Until
 
 #: The name under which editors keep them.
 SECTION = "charwise"
@@ -70,13 +70,13 @@ class Settings(CheckedSettings):
     after: _Count | None = None
     load: Mapping[str, Any] = {}
 
-    def asked(self, before: str, after: str | None) -> Asked:
+    def task(self, before: str, after: str | None) -> CompletionTask:
         """Return the request between two texts; `after` only where it may count.
 
-        >>> Settings().asked("import nu", None).max_bytes
+        >>> Settings().task("import nu", None).max_bytes
         128
         """
-        return Asked(
+        return CompletionTask(
             # As bytes: the name of a sentinel in a document is text.
             before.encode("utf-8", "replace"),
             None if after is None else after.encode("utf-8", "replace"),

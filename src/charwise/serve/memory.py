@@ -42,13 +42,13 @@ class Known(NamedTuple):
     Attributes:
         text: before the cursor.
         state: after it.
-        asked: the request, of a state between two sides.
+        request: the request, of a state between two sides.
         typed: bytes added since the state's prompt was read.
     """
 
     text: bytes
     state: State
-    asked: Request | None = None
+    request: Request | None = None
     typed: int = 0
 
 
@@ -60,14 +60,14 @@ class Read(NamedTuple):
         text: before the cursor.
         whole: the text of the tree.
         shared: the tree.
-        asked: the request, of a prompt between two sides.
+        request: the request, of a prompt between two sides.
     """
 
     key: Hashable
     text: bytes
     whole: bytes
     shared: SharedTree
-    asked: Request | None
+    request: Request | None
 
 
 class Memory:
@@ -176,8 +176,8 @@ class Memory:
         if known is None or back > len(known.state.raw) or known.typed > _TYPED:
             read = self._read_before(key, prefix)
             if read is None:
-                asked = self.lm.infill_request(prefix, suffix)
-                read = self._read(key, prefix, *opening_of(asked, self.lm.index), asked)
+                request = self.lm.infill_request(prefix, suffix)
+                read = self._read(key, prefix, *opening_of(request, self.lm.index), request)
             return self._keep(key, self._begun(read, prefix, effort))
         return self._keep(key, self._moved(known, prefix, both), known)
 
@@ -192,11 +192,11 @@ class Memory:
         text: bytes,
         opening: Opening,
         whole: bytes,
-        asked: Request | None = None,
+        request: Request | None = None,
     ) -> Read:
         """A prompt, read: one model call, of use to the next key if this one is given up."""
         shared, _ = prefill(self.lm.engine, self.lm.index, opening, whole)
-        self._reads.append(Read(key, text, whole, shared, asked))
+        self._reads.append(Read(key, text, whole, shared, request))
         return self._reads[-1]
 
     def _read_before(self, key: Hashable, text: bytes) -> Read | None:
@@ -221,7 +221,7 @@ class Memory:
         whole, canonical = self._rest(read, text)
         cover = next(covers_in_rounds(read.shared, whole, canonical, at_cursor(effort)))
         self._reads.remove(read)
-        return Known(text, State(read.shared, whole, cover, effort), read.asked)
+        return Known(text, State(read.shared, whole, cover, effort), read.request)
 
     def _nearest(self, key: Hashable, text: bytes) -> tuple[Known | None, int]:
         """The state of the longest text that this one begins like, and for how many bytes."""
@@ -239,7 +239,7 @@ class Memory:
         back, more = len(known.text) - both, text[both:]
         state = known.state.without_bytes(back) if back else known.state
         state = state + more if more else state
-        return Known(text, state, known.asked, max(0, known.typed - back) + len(more))
+        return Known(text, state, known.request, max(0, known.typed - back) + len(more))
 
     def _keep(self, key: Hashable, known: Known, grown_from: Known | None = None) -> Known:
         if grown_from is not None and known.text.startswith(grown_from.text):

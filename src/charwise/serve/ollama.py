@@ -16,10 +16,10 @@ from charwise.api.limits import SERVER
 from charwise.api.request import CompletionRequest, Extensions
 from charwise.api.responses import json_response
 from charwise.api.writer import line
-from charwise.serve.asked import NOTHING, Answer, Asked, Candidate
 from charwise.serve.http import answered, gone, read, stream
 from charwise.serve.prompts import sides_of
 from charwise.serve.server import Server
+from charwise.serve.task import NOTHING, Answer, Candidate, CompletionTask
 
 Message = dict[str, Any]
 
@@ -81,12 +81,12 @@ def router(server: Server) -> APIRouter:
     @routes.post("/api/generate")
     async def generate(request: Request) -> Response:
         body = await read(request, server, GenerateBody)
-        asked = Asked.of(body.translated(), body.prompt, server.settings.mode)
-        sides_of(asked, server.lm.vocabulary)
+        task = CompletionTask.of(body.translated(), body.prompt, server.settings.mode)
+        sides_of(task, server.lm.vocabulary)
         if body.stream:
-            chunks = _streamed(server, asked)
+            chunks = _streamed(server, task)
             return await stream(request, chunks, write=line, kind="application/x-ndjson")
-        answer = await answered(request, server.answer(asked))
+        answer = await answered(request, server.answer(task))
         if answer is False:
             return gone()
         one = (answer[0].candidates or (NOTHING,))[0]
@@ -122,9 +122,9 @@ def _last(answer: Answer, one: Candidate) -> Message:
     }
 
 
-async def _streamed(server: Server, asked: Asked) -> AsyncGenerator[bytes]:
+async def _streamed(server: Server, task: CompletionTask) -> AsyncGenerator[bytes]:
     """A line of JSON for each piece."""
-    async for piece in server.stream(asked):
+    async for piece in server.stream(task):
         if isinstance(piece, Answer):
             one = (piece.candidates or (NOTHING,))[0]
             yield line(_message(server, "") | _last(piece, one))

@@ -13,11 +13,11 @@ from charwise.api.errors import Refused
 from charwise.api.request import CompletionRequest
 from charwise.api.responses import json_response
 from charwise.api.writer import DONE, characters, choice, event, finite, head, usage
-from charwise.serve.asked import NOTHING, Answer, Asked, Candidate, Piece
 from charwise.serve.http import answered, gone, read, stream
 from charwise.serve.prompts import sides_of
 from charwise.serve.scored import prompt_pieces
 from charwise.serve.server import Server
+from charwise.serve.task import NOTHING, Answer, Candidate, CompletionTask, Piece
 from charwise.tokens.utf8 import decoder_after
 
 Message = dict[str, Any]
@@ -35,9 +35,9 @@ def router(server: Server) -> APIRouter:
         body = await read(request, server, CompletionRequest)
         body.check()
         mode = server.settings.mode
-        every = [Asked.of(body, prompt, mode) for prompt in body.prompts]
-        for asked in every:
-            sides_of(asked, server.lm.vocabulary)
+        every = [CompletionTask.of(body, prompt, mode) for prompt in body.prompts]
+        for task in every:
+            sides_of(task, server.lm.vocabulary)
         if body.stream:
             return await stream(request, _streamed(server, body, every), end=DONE)
         found = await answered(request, _answers(server, body, every))
@@ -75,40 +75,42 @@ def _model(server: Server) -> Message:
 
 
 #: A request, its answer, and the pieces of its prompt where they are wanted.
-Found = tuple[Asked, Answer, Sequence[Piece]]
+Found = tuple[CompletionTask, Answer, Sequence[Piece]]
 
 
-async def _answers(server: Server, body: CompletionRequest, every: list[Asked]) -> list[Found]:
+async def _answers(
+    server: Server, body: CompletionRequest, every: list[CompletionTask]
+) -> list[Found]:
     """Return the answers to some requests, one after the other."""
     found = []
-    for asked in every:
+    for task in every:
         echoed: Sequence[Piece] = ()
         if body.echo and body.logprobs is not None:
             echoed = await server.run(
-                lambda lm, asked=asked: prompt_pieces(lm, asked)  # type: ignore[misc]
+                lambda lm, task=task: prompt_pieces(lm, task)  # type: ignore[misc]
             )
-        found.append((asked, await server.answer(asked), echoed))
+        found.append((task, await server.answer(task), echoed))
     return found
 
 
 def _choices(
     server: Server,
     body: CompletionRequest,
-    asked: Asked,
+    task: CompletionTask,
     answer: Answer,
     echoed: Sequence[Piece],
     number: int,
 ) -> list[Message]:
     """Return the choices of one prompt."""
     candidates = answer.candidates or (NOTHING,)
-    before = _prompt_text(server, asked) if body.echo else ""
+    before = _prompt_text(server, task) if body.echo else ""
     more = {"from_memory": answer.from_memory, "forced": characters(answer.forced)}
     found = []
     for at, one in enumerate(candidates):
-        top = asked.top
+        top = task.top
         logprobs = None if top is None else _logprobs([*echoed, *one.pieces], top)
         reason = "stop" if one.finish in _STOPS else "length"
-        written = choice(number * asked.n + at, before + one.text, reason, logprobs)
+        written = choice(number * task.n + at, before + one.text, reason, logprobs)
         found.append(written | {"charwise": _details(one) | more})
     return found
 
@@ -125,10 +127,10 @@ def _details(one: Candidate) -> Message:
     }
 
 
-def _prompt_text(server: Server, asked: Asked) -> str:
-    if isinstance(asked.prompt, str):
-        return asked.prompt
-    return characters(sides_of(asked, server.lm.vocabulary).before)
+def _prompt_text(server: Server, task: CompletionTask) -> str:
+    if isinstance(task.prompt, str):
+        return task.prompt
+    return characters(sides_of(task, server.lm.vocabulary).before)
 
 
 def _logprobs(pieces: Sequence[Piece], top: int) -> Message:
@@ -162,7 +164,7 @@ def _usage(found: Sequence[Found]) -> Message:
 
 
 async def _streamed(
-    server: Server, body: CompletionRequest, every: list[Asked]
+    server: Server, body: CompletionRequest, every: list[CompletionTask]
 ) -> AsyncGenerator[bytes]:
     """Yield chunks, as the candidates of each prompt are drawn, one prompt after the other.
 
@@ -172,19 +174,19 @@ async def _streamed(
     tells = body.stream_options is not None and bool(body.stream_options.include_usage)
     empty: Message = {"usage": None} if tells else {}
     found: list[Found] = []
-    for number, asked in enumerate(every):
+    for number, task in enumerate(every):
         if body.echo or body.logprobs is not None:
-            found += await _answers(server, body, [asked])
+            found += await _answers(server, body, [task])
             for one in _choices(server, body, *found[-1], number):
                 yield event(top | {"choices": [one]} | empty)
             continue
-        async for piece in server.stream(asked):
+        async for piece in server.stream(task):
             if isinstance(piece, Answer):
-                found.append((asked, piece, ()))
-                for one in _choices(server, body, asked, piece, (), number):
+                found.append((task, piece, ()))
+                for one in _choices(server, body, task, piece, (), number):
                     yield event(top | {"choices": [one | {"text": ""}]} | empty)
             else:
-                one = choice(number * asked.n + piece[0], piece[1])
+                one = choice(number * task.n + piece[0], piece[1])
                 yield event(top | {"choices": [one]} | empty)
     if tells:
         yield event(top | {"choices": [], "usage": _usage(found)})

@@ -12,11 +12,11 @@ from pydantic import Field
 from charwise.api.settings import CheckedSettings
 from charwise.char_lm import CharLM
 from charwise.cursor.limit import Cancel, Limit
-from charwise.serve.asked import Answer, Asked, Mode
 from charwise.serve.completions import Completions
 from charwise.serve.drawing import Drawing, advance
 from charwise.serve.metrics import Metrics
 from charwise.serve.stoppable import Stopped
+from charwise.serve.task import Answer, CompletionTask, Mode
 from charwise.serve.work import QueueFullError, Worker
 
 Result = TypeVar("Result")
@@ -61,7 +61,7 @@ class Server:
 
     >>> import charwise
     >>> server = Server(charwise.load(), Settings())
-    >>> answer = asyncio.run(server.answer(Asked("import nump", max_bytes=1)))
+    >>> answer = asyncio.run(server.answer(CompletionTask("import nump", max_bytes=1)))
     >>> answer.candidates[0].text
     'y'
     >>> server.close()
@@ -99,7 +99,7 @@ class Server:
         return await self._counted(begun, typed)
 
     async def answer(
-        self, asked: Asked, tell: Callable[[int, str], object] | None = None
+        self, task: CompletionTask, tell: Callable[[int, str], object] | None = None
     ) -> Answer:
         """What a completion request comes to; see `Completions.answer`.
 
@@ -107,13 +107,13 @@ class Server:
         """
 
         def begun(cancel: Cancel) -> Generator[Drawing, None, Answer]:
-            return self.completions.steps(asked, Limit(self._seconds(asked), cancel), tell)
+            return self.completions.steps(task, Limit(self._seconds(task), cancel), tell)
 
         answer: Answer = await self._counted(begun, True)
         self.metrics.answered(answer)
         return answer
 
-    async def stream(self, asked: Asked) -> AsyncGenerator[tuple[int, str] | Answer]:
+    async def stream(self, task: CompletionTask) -> AsyncGenerator[tuple[int, str] | Answer]:
         """Pieces of an answer as they are drawn (which candidate, and text); last, the answer."""
         loop = asyncio.get_running_loop()
         told: asyncio.Queue[tuple[int, str] | Answer | BaseException] = asyncio.Queue()
@@ -123,11 +123,11 @@ class Server:
 
         async def run() -> None:
             try:
-                told.put_nowait(await self.answer(asked, tell))
+                told.put_nowait(await self.answer(task, tell))
             except Exception as error:  # raised below, where it is waited for
                 told.put_nowait(error)
 
-        task = asyncio.create_task(run())
+        drawing = asyncio.create_task(run())
         try:
             while True:
                 found = await told.get()
@@ -137,7 +137,7 @@ class Server:
                 if isinstance(found, Answer):
                     return
         finally:
-            task.cancel()
+            drawing.cancel()
 
     async def _counted(
         self, work: Callable[[Cancel], Result | Generator[Any, None, Result]], typed: bool
@@ -151,6 +151,6 @@ class Server:
             self.metrics.counters["cancelled"].inc()
             raise
 
-    def _seconds(self, asked: Asked) -> float:
+    def _seconds(self, task: CompletionTask) -> float:
         most = self.settings.seconds
-        return most if asked.seconds is None else min(most, asked.seconds)
+        return most if task.seconds is None else min(most, task.seconds)

@@ -2,7 +2,7 @@
 
 The names load when they are first used: only the processor needs vLLM. vLLM looks for the processor
 wherever charwise is installed, and ends if it does not load. So something always loads: in a vLLM
-that has not what it takes, a processor that does nothing (`inert`).
+that has not what it takes, a processor that does nothing (`unavailable`).
 """
 
 from __future__ import annotations
@@ -33,6 +33,6 @@ def __getattr__(name: str) -> Any:
     except Exception as error:
         if name != "HealingLogitsProcessor":
             raise
-        value = import_module(f"{__name__}.inert").inert_processor(error)
+        value = import_module(f"{__name__}.unavailable").unavailable_processor(error)
     globals()[name] = value
     return value

@@ -9,7 +9,7 @@ since each has a text of its own to force. Everything about the answer is read o
 
 What cannot be healed goes through as it came, unless the request asks for healing with
 `"vllm_xargs": {"charwise_heal": "auto"}` (or "word", or a number of tokens): then it is an error.
-"off" turns healing off, "exact" conditions instead of masking (`begun_answer`). The header
+"off" turns healing off, "exact" conditions instead of masking (`exact_answers`). The header
 `x-charwise` of an answer says which it was.
 
 Requests come here before vLLM has looked at them, so that nothing is done for one without the
@@ -41,7 +41,7 @@ from charwise.processors.openai.answer import Answer
 from charwise.processors.openai.asgi_call import Upstream
 from charwise.processors.openai.exchange import OpenAIForm, end_with_client, exchange
 from charwise.processors.openai.outcome import Outcome, telling
-from charwise.processors.vllm import begun_answer, chat, openai_request
+from charwise.processors.vllm import chat, exact_answers, openai_request
 from charwise.processors.vllm.arguments import rule_of, whether, without_heal
 from charwise.processors.vllm.counters import count
 from charwise.processors.vllm.limits import Limits
@@ -113,10 +113,10 @@ class HealingMiddleware:
             elif whole:
                 request, found = await self._away(lambda: self._plan(scope, body))
             outcome = Outcome(found) if isinstance(found, str) else Outcome.of(found)
-            if begun_answer.is_asked(request) and not isinstance(found, str):
+            if exact_answers.is_wanted(request) and not isinstance(found, str):
                 outcome = outcome._replace(how="exact")
                 state, headers = scope["app"].state, scope["headers"]
-                asked = begun_answer.begun(state, request, found, headers)
+                asked = exact_answers.draw(state, request, found, headers)
                 drawn = await while_connected(receive, asked)
                 if drawn is None:
                     return

@@ -16,13 +16,13 @@ from charwise.api.responses import json_response
 from charwise.char_lm import CharLM
 from charwise.cursor.state import State
 from charwise.serve.http import answered, gone, read
+from charwise.serve.playground.steps import completions_view, steps_view
 from charwise.serve.playground.views import (
     covering_view,
     next_view,
     surprisal_view,
     tokens_view,
 )
-from charwise.serve.playground.walk import completions_view, walk_view
 from charwise.serve.server import Server
 from charwise.tokens.prompts import split
 
@@ -35,7 +35,7 @@ _FILES = {
     "page.js": "text/javascript; charset=utf-8",
     "panels.js": "text/javascript; charset=utf-8",
     "tree.js": "text/javascript; charset=utf-8",
-    "walk.js": "text/javascript; charset=utf-8",
+    "steps.js": "text/javascript; charset=utf-8",
 }
 
 #: Paths that a browser opens by itself, and can show no key for: what they ask for needs it.
@@ -94,9 +94,9 @@ def router(server: Server) -> APIRouter:
     async def surprisal(request: Request) -> Response:
         return await view(request, surprisal_view)
 
-    @routes.post("/playground/walk")
-    async def walk(request: Request) -> Response:
-        return await view(request, walk_view)
+    @routes.post("/playground/steps")
+    async def steps(request: Request) -> Response:
+        return await view(request, steps_view)
 
     return routes
 

@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 
 from charwise.char_lm import CharLM
 from charwise.cursor.limit import Limit
-from charwise.serve.asked import Candidate
 from charwise.serve.completions import Completions
 from charwise.serve.endings import Rules
 from charwise.serve.lsp_settings import Settings
+from charwise.serve.task import Candidate
 from charwise.serve.workspace import text_before
 from charwise.tokens.prompts import split
 
@@ -28,7 +28,7 @@ _LETTERS, _FAR = 6, 65_536
 _T = TypeVar("_T")
 
 
-class Desk:
+class ModelThread:
     """The thread that works with the model, and the models it has loaded.
 
     Args:
@@ -56,7 +56,7 @@ class Desk:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
 
-def offered(
+def suggestions(
     completions: Completions,
     settings: Settings,
     before: str,
@@ -76,13 +76,14 @@ def offered(
 
     >>> import charwise
     >>> completions = Completions(charwise.load())
-    >>> found = offered(completions, Settings(max_bytes=1), "import nump", "", threading.Event())
+    >>> cancel = threading.Event()
+    >>> found = suggestions(completions, Settings(max_bytes=1), "import nump", "", cancel)
     >>> found[0].text
     'y'
     """
     counts = settings.infill or completions.template is None
-    asked = settings.asked(before, after if counts else None)
-    answer = completions.answer(asked, Limit(settings.seconds, cancel))
+    task = settings.task(before, after if counts else None)
+    answer = completions.answer(task, Limit(settings.seconds, cancel))
     rules = Rules(_bytes(before), _bytes(after), until=settings.until)
     found: dict[str, Candidate] = {}
     for one in answer.candidates:

@@ -29,10 +29,10 @@ from charwise.tokens.vocabulary import Vocabulary
 MOST_CHOICES = 1024
 
 
-def is_asked(request: Message) -> bool:
+def is_wanted(request: Message) -> bool:
     """Whether a request asks for exact healing.
 
-    >>> is_asked({"vllm_xargs": {"charwise_heal": "exact"}}), is_asked({})
+    >>> is_wanted({"vllm_xargs": {"charwise_heal": "exact"}}), is_wanted({})
     (True, False)
     """
     return bool((request.get("vllm_xargs") or {}).get(HEAL) == "exact")
@@ -78,7 +78,7 @@ def priority_of(request: Message, headers: Headers) -> int:
     return given if type(given) is int and abs(given) < 2**63 else 0
 
 
-async def begun(
+async def draw(
     state: Any, request: Message, answers: Sequence[Answer], headers: Headers = ()
 ) -> list[Answer]:
     """An answer for each choice, which goes on from a member; asked of the engine itself.

@@ -21,7 +21,7 @@ Until = Literal["line", "block"]
 
 
 @dataclass(frozen=True)
-class Asked:
+class CompletionTask:
     """A completion that is asked for.
 
     Attributes:
@@ -40,7 +40,7 @@ class Asked:
         threshold: a candidate less probable than this is not offered.
         top: alternatives to list for each token; None for no log-probabilities at all.
 
-    >>> Asked("import nu", until="page")
+    >>> CompletionTask("import nu", until="page")
     Traceback (most recent call last):
     charwise.errors.SettingError: until is 'page': choose 'line' or 'block', or leave it out.
     """
@@ -85,7 +85,7 @@ class Asked:
         object.__setattr__(self, "sampling", sampling)
 
     @classmethod
-    def of(cls, request: CompletionRequest, prompt: Prompt, mode: Mode) -> Asked:
+    def of(cls, request: CompletionRequest, prompt: Prompt, mode: Mode) -> CompletionTask:
         """Return the request for one prompt.
 
         Args:
@@ -93,7 +93,7 @@ class Asked:
             prompt: one of its prompts.
             mode: unless the request says another.
 
-        >>> Asked.of(CompletionRequest(n=2), "import nu", "healed").mode
+        >>> CompletionTask.of(CompletionRequest(n=2), "import nu", "healed").mode
         'healed'
         """
         return cls(

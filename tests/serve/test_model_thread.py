@@ -10,12 +10,12 @@ import pytest
 import charwise
 from charwise import CharLM
 from charwise.models import EMBEDDED
-from charwise.serve.asked import Asked
 from charwise.serve.completions import Completions
-from charwise.serve.desk import around, offered, read_ahead
 from charwise.serve.lsp_settings import Settings
+from charwise.serve.model_thread import around, read_ahead, suggestions
 from charwise.serve.prompts import sides_of
 from charwise.serve.stoppable import Stopped
+from charwise.serve.task import CompletionTask
 from sentinels import tokenizer_with
 
 SETTINGS = Settings(seconds=None, max_bytes=24)
@@ -25,7 +25,7 @@ TEXT = "import math\n\n\nclass Circle:\n    def area(self, radius):\n        ret
 def texts(completions: Completions, before: str, after: str = "", **settings: object) -> list[str]:
     chosen, wrong = SETTINGS.changed(settings)
     assert not wrong
-    return [one.text for one in offered(completions, chosen, before, after, threading.Event())]
+    return [one.text for one in suggestions(completions, chosen, before, after, threading.Event())]
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,7 @@ def test_work_that_is_not_wanted_ends_before_a_model_call() -> None:
     completions, cancel = Completions(charwise.load()), threading.Event()
     cancel.set()
     for work in (
-        lambda: offered(completions, SETTINGS, TEXT, "", cancel),
+        lambda: suggestions(completions, SETTINGS, TEXT, "", cancel),
         lambda: read_ahead(completions, SETTINGS, TEXT, len(TEXT), cancel),
     ):
         with pytest.raises(Stopped):
@@ -83,7 +83,7 @@ def test_a_model_with_a_template_reads_both_sides(filler: CharLM) -> None:
     before, after = "for i in ra", "e(3):\n    pass\n"
     texts(completions, before, after)
     known = completions.memory.between(before.encode(), after.encode())
-    assert known.asked == filler.infill_request(before, after)
+    assert known.request == filler.infill_request(before, after)
     left_to_right = Completions(CharLM(completions.engine))
     left_to_right.template = None
     assert texts(completions, before, after, infill=False) == texts(left_to_right, before, after)
@@ -111,8 +111,8 @@ def test_at_the_end_of_a_text_nothing_is_known_of_what_comes_after(filler: CharL
     written = f"<fim_prefix>{TEXT}<fim_suffix>\n<fim_middle>"
     ids = filler.infill_request(TEXT, left="off").ids
     for prompt in (written, ids):
-        assert not sides_of(Asked(prompt), filler.vocabulary).between
-    assert sides_of(Asked(TEXT, "x\n"), filler.vocabulary).between
+        assert not sides_of(CompletionTask(prompt), filler.vocabulary).between
+    assert sides_of(CompletionTask(TEXT, "x\n"), filler.vocabulary).between
 
 
 def test_the_name_of_a_sentinel_in_a_document_is_text(filler: CharLM) -> None:

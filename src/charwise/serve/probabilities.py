@@ -19,10 +19,10 @@ from charwise.cursor.distributions import show_byte
 from charwise.cursor.drafts import draw_members
 from charwise.cursor.next_chars import next_chars
 from charwise.cursor.sampling import Sampling
-from charwise.serve.asked import Asked
 from charwise.serve.http import answered, gone, read
 from charwise.serve.prompts import sides_of
 from charwise.serve.server import Server
+from charwise.serve.task import CompletionTask
 from charwise.tokens.prompts import split
 
 Message = dict[str, Any]
@@ -90,7 +90,7 @@ def router(server: Server) -> APIRouter:
 
 def _next(server: Server, body: NextBody) -> Message:
     lm, memory = server.lm, server.completions.memory
-    sides = sides_of(Asked(body.prompt), lm.vocabulary)
+    sides = sides_of(CompletionTask(body.prompt), lm.vocabulary)
     state = memory.after(*split(lm.vocabulary, sides.prompt)).state
     nxt = state.next()
     order = np.argsort(-nxt.probs, kind="stable")[: body.top].tolist()
@@ -138,7 +138,7 @@ def _score(lm: CharLM, body: ScoreBody) -> Message:
 
 def _covering(server: Server, body: CoveringBody) -> Message:
     lm, memory = server.lm, server.completions.memory
-    sides = sides_of(Asked(body.prompt), lm.vocabulary)
+    sides = sides_of(CompletionTask(body.prompt), lm.vocabulary)
     state = memory.after(*split(lm.vocabulary, sides.prompt)).state
     drawn = draw_members(state, body.top, Sampling(), np.random.default_rng(0))
     members = {tuple(one.token_ids): one for one in drawn if one.token_ids}
