@@ -16,7 +16,7 @@ from charwise.cursor.middle import opening_of
 from charwise.cursor.shared_tree import EXACT_TOKENS, WHOLE_TOKENS, SharedTree, prefill
 from charwise.cursor.state import State
 from charwise.infill import Request
-from charwise.known_text.effort import Effort, at_cursor
+from charwise.known_text.effort import at_cursor
 from charwise.tokens.prompts import Opening
 
 #: States that are kept at most.
@@ -146,21 +146,19 @@ class Memory:
             return False
         return True
 
-    def after(self, opening: Opening, whole: bytes, effort: Effort | None = None) -> Known:
+    def after(self, opening: Opening, whole: bytes) -> Known:
         """What is known after a text.
 
         Raises:
             ZeroProbabilityError: if the model gives the text probability zero.
         """
-        effort = effort or self.lm.effort
-        key = (opening, effort)
-        known, both = self._nearest(key, whole)
+        known, both = self._nearest(opening, whole)
         if known is None or both <= known.state.shared.start:
-            read = self._read_before(key, whole) or self._read(key, whole, opening, whole)
-            return self._keep(key, self._begun(read, whole, effort))
-        return self._keep(key, self._moved(known, whole, both), known)
+            read = self._read_before(opening, whole) or self._read(opening, whole, opening, whole)
+            return self._keep(opening, self._begun(read, whole))
+        return self._keep(opening, self._moved(known, whole, both), known)
 
-    def between(self, prefix: bytes, suffix: bytes, effort: Effort | None = None) -> Known:
+    def between(self, prefix: bytes, suffix: bytes) -> Known:
         """What is known between two texts, by a model that fills in.
 
         What is typed after the prompt was divided is conditioned on as the beginning of the
@@ -169,17 +167,15 @@ class Memory:
         Raises:
             TemplateError: the model has no sentinels.
         """
-        effort = effort or self.lm.effort
-        key = (suffix, effort)
-        known, both = self._nearest(key, prefix)
+        known, both = self._nearest(suffix, prefix)
         back = 0 if known is None else len(known.text) - both
         if known is None or back > len(known.state.raw) or known.typed > _TYPED:
-            read = self._read_before(key, prefix)
+            read = self._read_before(suffix, prefix)
             if read is None:
                 request = self.lm.infill_request(prefix, suffix)
-                read = self._read(key, prefix, *opening_of(request, self.lm.index), request)
-            return self._keep(key, self._begun(read, prefix, effort))
-        return self._keep(key, self._moved(known, prefix, both), known)
+                read = self._read(suffix, prefix, *opening_of(request, self.lm.index), request)
+            return self._keep(suffix, self._begun(read, prefix))
+        return self._keep(suffix, self._moved(known, prefix, both), known)
 
     def clear(self) -> None:
         """Forget everything."""
@@ -216,9 +212,10 @@ class Memory:
         whole = read.whole[: len(read.whole) - (len(read.text) - both)] + text[both:]
         return whole, self.lm.vocabulary.encode_beginning(whole[read.shared.start :])
 
-    def _begun(self, read: Read, text: bytes, effort: Effort) -> Known:
+    def _begun(self, read: Read, text: bytes) -> Known:
         """The first state on the tree of a prompt."""
         whole, canonical = self._rest(read, text)
+        effort = self.lm.effort
         cover = next(covers_in_rounds(read.shared, whole, canonical, at_cursor(effort)))
         self._reads.remove(read)
         return Known(text, State(read.shared, whole, cover, effort), read.request)
