@@ -513,12 +513,12 @@ CALLS: dict[str, Call] = {
         {
             "prompts": st.one_of(PROMPT, st.lists(PROMPT, max_size=2)),
             "rule": some("auto", "word", "off", 0, 1, 99),
-            "how": some("mask", "exact"),
+            "method": some("mask", "exact"),
             "max_new_tokens": some(1, 2),
             "max_new_bytes": some(None, 1, 3),
             "stop_strings": st.one_of(st.none(), STOP),
         },
-        odd=["prompts", "rule", "how", "max_new_tokens", "max_new_bytes", "stop_strings"],
+        odd=["prompts", "rule", "method", "max_new_tokens", "max_new_bytes", "stop_strings"],
     ),
     "charwise.load": Call(
         charwise.load,

@@ -114,7 +114,7 @@ class HealingMiddleware:
                 request, found = await self._away(lambda: self._plan(scope, body))
             outcome = Outcome(found) if isinstance(found, str) else Outcome.of(found)
             if exact_answers.is_wanted(request) and not isinstance(found, str):
-                outcome = outcome._replace(how="exact")
+                outcome = outcome._replace(method="exact")
                 state, headers = scope["app"].state, scope["headers"]
                 asked = exact_answers.draw(state, request, found, headers)
                 drawn = await while_connected(receive, asked)
