@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from charwise import Vocabulary
-from charwise.api.client import read_up_to, while_connected
 from charwise.processors.new_text import HealedPrompt
 from charwise.processors.openai.answer import Answer
 from charwise.processors.openai.exchange import OpenAIForm, exchange
@@ -127,37 +125,3 @@ def test_what_is_no_answer_becomes_an_error(body: bytes, status: int, says: str)
     assert says in text_of(heard).decode()
     streamed, _ = exchanged(EVENTS, b"data: " + body + b"\n\n", stream=True)
     assert b'data: {"error":' in text_of(streamed)
-
-
-def test_a_body_that_its_client_broke_off_is_no_request() -> None:
-    messages = iter(
-        [
-            {"type": "http.request", "body": b'{"prompt": "a"}', "more_body": True},
-            {"type": "http.disconnect"},
-        ]
-    )
-
-    async def receive() -> dict[str, Any]:
-        return next(messages)
-
-    assert asyncio.run(read_up_to(receive, 2**20)) is None
-
-
-@pytest.mark.parametrize("leaves", [False, True])
-def test_work_for_a_client_ends_with_it(leaves: bool) -> None:
-    ended: list[str] = []
-
-    async def work() -> str:
-        try:
-            await asyncio.sleep(0 if not leaves else 3600)
-            return "done"
-        except asyncio.CancelledError:
-            ended.append("cancelled")
-            raise
-
-    async def leaving() -> dict[str, Any]:
-        return {"type": "http.disconnect"}
-
-    receive: Callable[[], Any] = leaving if leaves else staying
-    found = asyncio.run(while_connected(receive, work()))
-    assert (found, ended) == ((None, ["cancelled"]) if leaves else ("done", []))

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from charwise import SortedVocabulary, Vocabulary
-from charwise.api.keys import admits
-from charwise.api.request import HEAL, is_long_and_of_ids, parsed
+from charwise.api.request import HEAL, parsed
 from charwise.errors import CharwiseError, SettingError
 from charwise.models import EMBEDDED
 from charwise.processors.openai.outcome import Outcome
@@ -178,18 +177,6 @@ def test_a_grammar_takes_the_forced_text_in_the_place_of_the_processor():
         assert with_literal({"structured_outputs": wrong}, b"a") is None
 
 
-def test_a_body_of_spaces_is_read_once():
-    """Two repeats that meet in the pattern would take the square of this: hours."""
-    assert not is_long_and_of_ids(b'{"prompt": [' + b" " * 2**20 + b'"a"]}')
-    assert is_long_and_of_ids(b'{"prompt": [' + b" " * 2**20 + b"[ 5]]}")
-
-
-def test_numbers_of_chat_are_read_like_those_of_completions():
-    assert parsed(b'{"max_completion_tokens": "8"}') == {"max_completion_tokens": 8}
-    for wrong in (b'"many"', b"[]", b"-1", b"0.5", b"{}"):
-        assert parsed(b'{"max_completion_tokens": ' + wrong + b"}") == {}
-
-
 def test_exact_healing_takes_so_many_completions_and_no_more():
     exact_answers.check({"n": 256}, prompts=4)
     for request, prompts in (({"n": 1025}, 1), ({"n": 256}, 5), ({}, 1025)):
@@ -206,12 +193,6 @@ def test_numbers_that_are_none_are_left_to_the_server():
     assert sampling({"top_k": "4", "top_p": "0.5"}) == {
         "temperature": 1.0, "top_k": 4, "top_p": 0.5, "min_p": None
     }  # fmt: skip
-
-
-def test_the_first_key_counts():
-    shown = [(b"authorization", b"Bearer a"), (b"authorization", b"Bearer k")]
-    assert admits(shown[1:], [b"k"])
-    assert not admits(shown, [b"k"])
 
 
 def test_what_an_operator_switches_off_is_off():

@@ -22,8 +22,8 @@ from charwise.api.limits import PROXY
 from charwise.api.request import LlamaCppRequest, parsed
 from charwise.engines.pretrained import read_vocabulary
 from charwise.errors import CharwiseError, HealingError, SettingError
-from charwise.processors.openai.asgi_call import Upstream
 from charwise.processors.openai.exchange import exchange
+from charwise.processors.openai.upstream import Upstream
 from charwise.processors.proxy.answer import NativeForm, TextAnswer
 from charwise.processors.proxy.app import MOST_ANSWER, HealingProxy
 from charwise.processors.proxy.cut import cut_text

@@ -16,7 +16,7 @@ from charwise.api.responses import json_response, refusal, stream_response
 from charwise.api.writer import DONE, event
 from charwise.errors import CharwiseError
 from charwise.processors.openai.answer import Answer, usage_of
-from charwise.processors.openai.asgi_call import BROKEN_OFF, Upstream, merged
+from charwise.processors.openai.upstream import BROKEN_OFF, Upstream, merged
 
 Message = dict[str, Any]
 

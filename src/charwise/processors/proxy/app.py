@@ -25,9 +25,9 @@ from charwise.api.request import HEAL, LlamaCppRequest, parsed
 from charwise.api.responses import refusal
 from charwise.errors import CharwiseError
 from charwise.healing import cut
-from charwise.processors.openai.asgi_call import Upstream
 from charwise.processors.openai.exchange import Form, OpenAIForm, exchange
 from charwise.processors.openai.outcome import Outcome, telling
+from charwise.processors.openai.upstream import Upstream
 from charwise.processors.proxy.answer import NativeForm
 from charwise.processors.proxy.plan import Plan, plan
 from charwise.processors.proxy.relay import Relay

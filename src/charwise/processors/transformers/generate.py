@@ -60,10 +60,10 @@ def heal_generate(
             model's whole template of fill-in-the-middle is healed where its prefix ends.
         rule: where to cut, as for `healing.cut`; "off" does not heal.
         method: "mask" lets `generate` write, at each step, only tokens that can still reproduce the
-            prompt's end. "exact" conditions on it (`charwise.boundary`): the token strings that carry on
-            over the prompt's end are weighed whole, all but a thousandth of the mass; one is
-            drawn, or without `do_sample` the best one taken, and `generate` goes on from it. What
-            is drawn so at temperature 1 with top_k=0 has the model's own probability given the
+            prompt's end. "exact" conditions on it (`charwise.boundary`): the token strings that
+            carry on over the prompt's end are weighed whole, all but a thousandth of the mass; one
+            is drawn, or without `do_sample` the best one taken, and `generate` goes on from it. At
+            temperature 1 with top_k=0 the text so drawn has the model's own probability given the
             prompt's characters; temperature, top_k (50 unless you say), top_p and min_p treat the
             token strings as the tokens of one step. Processors, penalties and an assistant count
             from there on. No beams.

@@ -38,9 +38,9 @@ from charwise.api.request import HEAL, Message, is_long_and_of_ids, parsed
 from charwise.api.responses import refusal
 from charwise.errors import CharwiseError
 from charwise.processors.openai.answer import Answer
-from charwise.processors.openai.asgi_call import Upstream
 from charwise.processors.openai.exchange import OpenAIForm, end_with_client, exchange
 from charwise.processors.openai.outcome import Outcome, telling
+from charwise.processors.openai.upstream import Upstream
 from charwise.processors.vllm import chat, exact_answers, openai_request
 from charwise.processors.vllm.arguments import rule_of, whether, without_heal
 from charwise.processors.vllm.counters import count
