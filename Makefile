@@ -48,7 +48,7 @@ test: $(READY)
 	$(BIN)/lint-imports --no-cache
 
 fuzz: $(READY)
-	PYTHONPATH=tests $(BIN)/python tests/fuzz.py --seconds $(SECONDS)
+	PYTHONPATH=tests:benchmarks $(BIN)/python tests/fuzz.py --seconds $(SECONDS)
 
 mutants: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check mutmut==3.8.1 -c constraints.txt

@@ -27,7 +27,7 @@ from rich.table import Table
 import charwise
 import texts
 from charwise.bounded.lm import BoundedLM
-from charwise.engines.top_k import TopK
+from top_k_lm import TopK
 
 KS = (5, 20, 100, 1000)
 

@@ -19,7 +19,6 @@ from charwise import CharLM, SortedVocabulary, Vocabulary, combine, healing
 from charwise.bounded.lm import BoundedLM
 from charwise.cli.app import app
 from charwise.combine import Combination
-from charwise.engines.top_k import TopK
 from charwise.errors import CharwiseError
 from charwise.template import Template
 from fuzz_values import (
@@ -47,6 +46,7 @@ from fuzz_values import (
     some,
 )
 from models import random_lm
+from top_k_lm import TopK
 
 
 class Call(NamedTuple):
@@ -513,12 +513,12 @@ CALLS: dict[str, Call] = {
         {
             "prompts": st.one_of(PROMPT, st.lists(PROMPT, max_size=2)),
             "rule": some("auto", "word", "off", 0, 1, 99),
-            "how": some("mask", "exact"),
+            "method": some("mask", "exact"),
             "max_new_tokens": some(1, 2),
             "max_new_bytes": some(None, 1, 3),
             "stop_strings": st.one_of(st.none(), STOP),
         },
-        odd=["prompts", "rule", "how", "max_new_tokens", "max_new_bytes", "stop_strings"],
+        odd=["prompts", "rule", "method", "max_new_tokens", "max_new_bytes", "stop_strings"],
     ),
     "charwise.load": Call(
         charwise.load,

@@ -16,9 +16,9 @@ from server import serving
 
 import charwise
 from charwise.bounded.lm import BoundedLM
-from charwise.engines.top_k import TopK
 from charwise.errors import ServerError
 from conftest import ENGINE, Reference
+from top_k_lm import TopK
 
 #: Most that a log-probability of vLLM differs from one of transformers, nats, as is checked here.
 ALLOWED = 1e-4

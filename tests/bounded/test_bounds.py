@@ -18,10 +18,10 @@ from charwise.coverings.reference import (
     prefix_probability,
     string_probability,
 )
-from charwise.engines.top_k import TopK
 from charwise.errors import BoundsError, EngineError, SettingError
 from charwise.partial_lm import Best, PartialLM
 from models import Case, Model, cases, examples, log_of, model_of, two_ways
+from top_k_lm import TopK
 
 #: What float64 may lose, of a probability.
 ROUNDING = 1e-12

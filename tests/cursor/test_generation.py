@@ -631,7 +631,7 @@ def benchmarks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_where_a_text_is_cut_does_not_matter(benchmarks: None):
-    """→p(prompt) · p(continuation | prompt) is →p(text), wherever the cut: benchmarks/cuts.py."""
+    """→p(prompt) · p(continuation | prompt) is →p(text), wherever the cut."""
     import cuts
 
     rows = cuts.measure(charwise.load(), 2, 5)
@@ -643,7 +643,7 @@ def test_where_a_text_is_cut_does_not_matter(benchmarks: None):
 
 
 def test_where_the_boundary_is_does_not_matter(benchmarks: None):
-    """What is preferred, and by how much; see benchmarks/boundary.py."""
+    """What is preferred, and by how much."""
     import boundary
 
     found = boundary.rows(charwise.load(), boundary.PAIRS[:3])

@@ -16,7 +16,6 @@ from charwise.bounded.results import NextBounds
 from charwise.cli.app import app
 from charwise.engines.completions.client import Client
 from charwise.engines.completions.lm import CompletionsLM
-from charwise.engines.top_k import TopK
 from charwise.errors import (
     ContextLengthError,
     EngineError,
@@ -26,6 +25,7 @@ from charwise.errors import (
 )
 from charwise.partial_lm import PartialLM
 from completions_server import serving
+from top_k_lm import TopK
 
 pytest.importorskip("httpx")
 

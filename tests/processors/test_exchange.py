@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,7 +14,7 @@ import pytest
 from charwise import Vocabulary
 from charwise.processors.new_text import HealedPrompt
 from charwise.processors.openai.answer import Answer
-from charwise.processors.openai.exchange import exchange, read_up_to, while_connected
+from charwise.processors.openai.exchange import OpenAIForm, exchange
 
 VOCABULARY = Vocabulary.from_bytes([b"rang", b"e", b"range", b"(", b")"])
 JSON, EVENTS = b"application/json", b"text/event-stream"
@@ -61,7 +60,13 @@ def exchanged(
         heard.append(message)
 
     async def run() -> None:
-        await exchange(behind, {"headers": []}, staying, hear, [answer_to(**fields)])
+        await exchange(
+            behind,
+            {"type": "http", "headers": []},
+            staying,
+            hear,
+            OpenAIForm([answer_to(**fields)]),
+        )
 
     try:
         asyncio.run(run())
@@ -79,7 +84,7 @@ def test_a_stream_is_told_from_its_new_text_to_its_end_mark() -> None:
     heard, raised = exchanged(EVENTS, *parts, stream=True)
     assert raised is None
     text = text_of(heard)
-    assert b'"text": "e("' in text
+    assert b'"text":"e("' in text
     assert b": a comment\n\n" in text
     assert text.endswith(b"data: [DONE]\n\n")
 
@@ -89,7 +94,7 @@ def test_a_stream_that_breaks_off_has_no_end() -> None:
     heard, raised = exchanged(EVENTS, event(chunk([2])), ConnectionError("lost"), stream=True)
     assert str(raised) == "lost"
     text = text_of(heard)
-    assert b'"text": "e"' in text
+    assert b'"text":"e"' in text
     assert b"[DONE]" not in text
     assert all(message.get("more_body", True) for message in heard)
 
@@ -119,38 +124,4 @@ def test_what_is_no_answer_becomes_an_error(body: bytes, status: int, says: str)
     assert "error" in json.loads(text_of(heard))
     assert says in text_of(heard).decode()
     streamed, _ = exchanged(EVENTS, b"data: " + body + b"\n\n", stream=True)
-    assert b'data: {"error": ' in text_of(streamed)
-
-
-def test_a_body_that_its_client_broke_off_is_no_request() -> None:
-    messages = iter(
-        [
-            {"type": "http.request", "body": b'{"prompt": "a"}', "more_body": True},
-            {"type": "http.disconnect"},
-        ]
-    )
-
-    async def receive() -> dict[str, Any]:
-        return next(messages)
-
-    assert asyncio.run(read_up_to(receive, 2**20)) is None
-
-
-@pytest.mark.parametrize("leaves", [False, True])
-def test_work_for_a_client_ends_with_it(leaves: bool) -> None:
-    ended: list[str] = []
-
-    async def work() -> str:
-        try:
-            await asyncio.sleep(0 if not leaves else 3600)
-            return "done"
-        except asyncio.CancelledError:
-            ended.append("cancelled")
-            raise
-
-    async def leaving() -> dict[str, Any]:
-        return {"type": "http.disconnect"}
-
-    receive: Callable[[], Any] = leaving if leaves else staying
-    found = asyncio.run(while_connected(receive, work()))
-    assert (found, ended) == ((None, ["cancelled"]) if leaves else ("done", []))
+    assert b'data: {"error":' in text_of(streamed)

@@ -13,14 +13,13 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from charwise import SortedVocabulary, Vocabulary
+from charwise.api.request import HEAL, parsed
 from charwise.errors import CharwiseError, SettingError
 from charwise.models import EMBEDDED
 from charwise.processors.openai.outcome import Outcome
-from charwise.processors.openai.request import HEAL, is_long_and_of_ids, parsed
-from charwise.processors.vllm import begun_answer
+from charwise.processors.vllm import exact_answers
 from charwise.processors.vllm.arguments import whether
 from charwise.processors.vllm.exact import sampling
-from charwise.processors.vllm.gate import admits
 from charwise.processors.vllm.limits import Limits
 from charwise.processors.vllm.openai_request import FEW, plan
 from charwise.processors.vllm.prompts import FORCED, Served
@@ -178,26 +177,14 @@ def test_a_grammar_takes_the_forced_text_in_the_place_of_the_processor():
         assert with_literal({"structured_outputs": wrong}, b"a") is None
 
 
-def test_a_body_of_spaces_is_read_once():
-    """Two repeats that meet in the pattern would take the square of this: hours."""
-    assert not is_long_and_of_ids(b'{"prompt": [' + b" " * 2**20 + b'"a"]}')
-    assert is_long_and_of_ids(b'{"prompt": [' + b" " * 2**20 + b"[ 5]]}")
-
-
-def test_numbers_of_chat_are_read_like_those_of_completions():
-    assert parsed(b'{"max_completion_tokens": "8"}') == {"max_completion_tokens": 8}
-    for wrong in (b'"many"', b"[]", b"-1", b"0.5", b"{}"):
-        assert parsed(b'{"max_completion_tokens": ' + wrong + b"}") == {}
-
-
 def test_exact_healing_takes_so_many_completions_and_no_more():
-    begun_answer.check({"n": 256}, prompts=4)
+    exact_answers.check({"n": 256}, prompts=4)
     for request, prompts in (({"n": 1025}, 1), ({"n": 256}, 5), ({}, 1025)):
         with pytest.raises(SettingError, match="at most 1024"):
-            begun_answer.check(request, prompts)
+            exact_answers.check(request, prompts)
     for fields in ({"logprobs": 1}, {"structured_outputs": {"regex": "a"}}):
         with pytest.raises(SettingError, match="cannot be healed exactly"):
-            begun_answer.check(fields, prompts=1)
+            exact_answers.check(fields, prompts=1)
 
 
 def test_numbers_that_are_none_are_left_to_the_server():
@@ -208,20 +195,14 @@ def test_numbers_that_are_none_are_left_to_the_server():
     }  # fmt: skip
 
 
-def test_the_first_key_counts():
-    shown = [(b"authorization", b"Bearer a"), (b"authorization", b"Bearer k")]
-    assert admits(shown[1:], [b"k"])
-    assert not admits(shown, [b"k"])
-
-
 def test_what_an_operator_switches_off_is_off():
     asked = {"vllm_xargs": {"charwise_heal": "word"}}
-    assert whether({}, Settings("request"), "tiny") == "not-asked"
-    assert whether(asked, Settings("request"), "tiny") is None
-    assert whether({}, Settings("off"), "tiny") == "setting"
+    assert whether({}, Settings(heal="request"), "tiny") == "not-asked"
+    assert whether(asked, Settings(heal="request"), "tiny") is None
+    assert whether({}, Settings(heal="off"), "tiny") == "setting"
     assert whether({}, Settings(models=("other",)), "tiny") == "setting"
     assert whether({"vllm_xargs": {"charwise_heal": "off"}}, Settings(), "tiny") == "asked"
-    for switched in (Settings("off"), Settings(models=("other",))):
+    for switched in (Settings(heal="off"), Settings(models=("other",))):
         with pytest.raises(SettingError, match="switched off"):
             whether(asked, switched, "tiny")
 

@@ -18,15 +18,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from charwise.api.limits import PROXY
+from charwise.api.request import LlamaCppRequest, parsed
 from charwise.engines.pretrained import read_vocabulary
 from charwise.errors import CharwiseError, HealingError, SettingError
-from charwise.processors.openai.asgi_call import Upstream
-from charwise.processors.proxy.answer import NativeAnswer, TextAnswer
+from charwise.processors.openai.exchange import exchange
+from charwise.processors.openai.upstream import Upstream
+from charwise.processors.proxy.answer import NativeForm, TextAnswer
 from charwise.processors.proxy.app import MOST_ANSWER, HealingProxy
 from charwise.processors.proxy.cut import cut_text
 from charwise.processors.proxy.gbnf import forced_first, literal
-from charwise.processors.proxy.native import exchange_native
-from charwise.processors.proxy.plan import MOST_PROMPTS, checked, plan
+from charwise.processors.proxy.plan import plan
 from charwise.processors.proxy.servers import SERVERS
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.vocabulary import Vocabulary
@@ -210,7 +212,7 @@ def test_special_tokens_do_not_stand_for_the_forced_text() -> None:
         ({"prompt": [1, 2]}, "prompt"),
         ({"prompt": ""}, "prompt"),
         ({"max_tokens": 0}, "max_tokens"),
-        ({"n": MOST_PROMPTS + 1}, "too-many"),
+        ({"n": PROXY.together + 1}, "too-many"),
         ({"n": "2"}, "too-many"),
         ({"grammar": {"root": 1}}, "grammar"),
         ({"grammar": "no rule"}, "cut"),
@@ -244,9 +246,13 @@ def test_servers_that_cannot_heal() -> None:
 
 
 def test_requests_of_other_types_are_not_touched() -> None:
+    def read(request: Any) -> Any:
+        return parsed(json.dumps(request).encode(), LlamaCppRequest)
+
     for request in ([], "x", {"stop": 3}, {"stop": [3]}, {"stop": [""]}, {"stream_options": 1}):
-        assert checked(request) is None
-    assert checked({"stop": ["a"], "stream_options": {}}) == {"stop": ["a"], "stream_options": {}}
+        assert read(request) == {}
+    known = {"stop": ["a"], "stream_options": {}, "other": [None]}
+    assert read(known) == known
 
 
 # Answers
@@ -302,13 +308,13 @@ def test_a_server_that_does_not_reproduce_the_text_is_found_out() -> None:
 
 
 def test_answers_in_the_servers_own_form() -> None:
-    answer = NativeAnswer(answer_to({"n_predict": 30, "stop": ["Err"]}, native=True))
+    answer = NativeForm(answer_to({"n_predict": 30, "stop": ["Err"]}, native=True))
     first = {"content": " ValueErr", "stop": False, "tokens_evaluated": 9}
-    assert answer.add(first) is None
-    told = answer.add({"content": "or Err", "stop": False, "tokens_evaluated": 9})
+    assert answer.add(0, first) is None
+    told = answer.add(0, {"content": "or Err", "stop": False, "tokens_evaluated": 9})
     assert told is not None
     assert (told["content"], told["stop"], told["stopping_word"]) == ("or ", True, "Err")
-    assert (told["stop_type"], answer.ended) == ("word", True)
+    assert (told["stop_type"], answer.complete) == ("word", True)
     given_back = answer.answer.healed.given_back
     assert told["tokens_evaluated"] == 9 + given_back
 
@@ -336,7 +342,9 @@ def test_an_answer_in_the_servers_own_form_may_break_off(stream: bool) -> None:
             found.append(message)
 
         answer = answer_to({"prompt": PROMPT, "stream": stream}, native=True)
-        asyncio.run(exchange_native(behind, {"headers": []}, staying, hear, answer))
+        asyncio.run(
+            exchange(behind, {"type": "http", "headers": []}, staying, hear, NativeForm(answer))
+        )
         return found
 
     begun = b'data: {"content": " ValueError", "stop": false}\n\n'
@@ -571,7 +579,7 @@ def test_a_stream_without_its_end_is_no_answer(path: str, stream: bool) -> None:
         else:
             assert response.status_code == 502
             error = response.json()["error"]
-        assert (error["type"], error["code"]) == ("BadGateway", 502)
+        assert (error["type"], error["code"]) == ("bad_gateway_error", 502)
         assert "before it was finished" in error["message"]
 
 
@@ -769,7 +777,7 @@ def test_a_server_that_is_not_there_or_silent() -> None:
         for response in (client.get("/silent"), client.post("/silent", content=b"{}")):
             error = response.json()["error"]
             assert response.status_code == error["code"] == 504
-            assert error["type"] == "GatewayTimeout"
+            assert error["type"] == "timeout_error"
             assert "did not answer in time" in error["message"]
     with running(Behind()) as url:
         pass  # it has gone

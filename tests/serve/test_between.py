@@ -13,9 +13,9 @@ from charwise.cursor.limit import Limit
 from charwise.cursor.middle import opening_of, score_middles
 from charwise.engines.ngram import NgramLM
 from charwise.errors import CharwiseError, TokenizationError, ZeroProbabilityError
-from charwise.serve.asked import Asked
 from charwise.serve.completions import Completions
 from charwise.serve.memory import Memory
+from charwise.serve.task import CompletionTask
 from models import Model, Rows, examples, models, texts
 
 
@@ -56,12 +56,12 @@ def test_what_is_typed_begins_the_middle(case: tuple[CharLM, list[bytes], bytes]
         except (ZeroProbabilityError, TokenizationError):  # random models often cannot write it
             continue
         assert known.text == prefix
-        assert known.asked is not None
+        assert known.request is not None
         opening = known.state.shared.opening
         expected = lm.next([*opening.ids, known.state.raw]).probs
         np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
-        read = len(known.asked.forced)
-        assert known.state.raw[:read] == known.asked.forced[: len(known.state.raw)]
+        read = len(known.request.forced)
+        assert known.state.raw[:read] == known.request.forced[: len(known.state.raw)]
         assert prefix.endswith(known.state.raw[read:])
 
 
@@ -73,7 +73,7 @@ def test_completions_between_two_sides_end(
     lm, prefixes, suffix = case
     completions = Completions(lm)
     for prefix in prefixes:
-        asked = Asked(prefix, suffix, mode=mode, n=2, max_bytes=6)
+        asked = CompletionTask(prefix, suffix, mode=mode, n=2, max_bytes=6)
         try:
             answer = completions.answer(asked, Limit())
         except CharwiseError:
@@ -90,7 +90,7 @@ def test_middles_are_ranked_by_their_sums(case: tuple[CharLM, list[bytes], bytes
     lm, prefixes, suffix = case
     completions = Completions(lm)
     for prefix in prefixes:
-        asked = Asked(prefix, suffix, n=3, max_bytes=8)
+        asked = CompletionTask(prefix, suffix, n=3, max_bytes=8)
         try:
             found = completions.answer(asked, Limit()).candidates
             known = completions.memory.between(prefix, suffix)
@@ -98,13 +98,13 @@ def test_middles_are_ranked_by_their_sums(case: tuple[CharLM, list[bytes], bytes
             continue
         if len(found) < 2 or any(one.finish != "end" for one in found):
             continue
-        assert known.asked is not None
-        lead = opening_of(known.asked, lm.index)[1]
+        assert known.request is not None
+        lead = opening_of(known.request, lm.index)[1]
         typed_since = known.state.whole[len(lead) :]
         if not known.state.whole.startswith(lead):  # deleted into what the prefix gave back
             continue
         sums = [
-            score_middles(lm.engine, lm.index, known.asked, [typed_since + one.raw], lm.effort)[0]
+            score_middles(lm.engine, lm.index, known.request, [typed_since + one.raw], lm.effort)[0]
             for one in found
         ]
         assert sums == sorted(sums, reverse=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,7 @@ def rows() -> dict[str, str]:
 def test_every_setting_is_on_the_page_with_its_default() -> None:
     found = rows()
     assert set(found) == {*NAMES, *MODEL}
-    defaults = {one.name: one.default for one in fields(Settings)}
+    defaults = {name: one.default for name, one in Settings.model_fields.items()}
     for name, at in NAMES.items():
         shown = found[name].strip("`")
         value = defaults[at]
@@ -97,10 +96,9 @@ def test_a_model_is_chosen_at_the_start_alone() -> None:
     assert "restart it" in settings.changed({"model": "b"})[1][0]
 
 
-def test_the_session_on_the_page_is_answered(
+def test_the_request_on_the_page_is_answered(
     running_server: Running, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("websockets.sync.client")
     [block] = re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S)
     assert "127.0.0.1:8000/" in block
     exec(
@@ -108,5 +106,4 @@ def test_the_session_on_the_page_is_answered(
         names := dict[str, Any](),
     )
     shown = capsys.readouterr().out.splitlines()
-    assert len(shown) == len(names["answer"]["choices"]) > 1
-    assert names["answer"]["version"] == 2
+    assert len(shown) >= len(names["answer"]["choices"]) > 1

@@ -94,7 +94,8 @@ def test_pages_of_other_origins_may_not_ask(locked: Running) -> None:
         locked.url + "/v1/next",
         headers={"origin": "https://good.example", "access-control-request-method": "POST"},
     )
-    assert preflight.status_code == 204
+    assert preflight.is_success
+    assert preflight.headers["access-control-allow-origin"] == "https://good.example"
     refused = httpx.options(locked.url + "/v1/next", headers={"origin": "https://bad.example"})
     assert refused.status_code == 403
 
@@ -109,25 +110,6 @@ def test_an_origin_that_is_no_address_is_of_another_page(locked: Running, origin
 def test_a_name_that_is_not_ours_is_refused(locked: Running) -> None:
     assert post(locked, "/v1/next", headers={"host": "evil.example:80"}).status_code == 403
     assert post(locked, "/v1/next", headers={"host": f"localhost:{locked.port}"}).is_success
-
-
-def test_sessions_are_guarded_too(locked: Running) -> None:
-    sync = pytest.importorskip("websockets.sync.client")
-    from websockets.exceptions import InvalidStatus
-
-    url = f"ws://127.0.0.1:{locked.port}/v1/session"
-    for wrong in (url, url + "?api_key=wrong"):
-        with pytest.raises(InvalidStatus):
-            sync.connect(wrong)
-    with pytest.raises(InvalidStatus):
-        sync.connect(url + "?api_key=sesame", origin="https://bad.example")
-    with sync.connect(url + "?api_key=sesame", origin="https://good.example") as one:
-        one.send('{"type": "open", "text": "a"}')
-        assert json.loads(one.recv())["version"] == 1
-    headers = {"Authorization": "Bearer sesame"}
-    with sync.connect(url, additional_headers=headers) as one:
-        one.send('{"type": "open", "text": "a"}')
-        assert json.loads(one.recv())["version"] == 1
 
 
 def test_a_full_queue_says_when_to_come_again(locked: Running) -> None:

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
 
 from requests_at_random import send
 from serving import Running, running
@@ -95,34 +94,6 @@ def test_a_port_that_is_taken_is_said_to_be_before_a_model_is_loaded() -> None:
     assert f"cannot listen at 127.0.0.1, port {port}" in said
     assert "--port" in said
     assert "Traceback" not in said
-
-
-def test_a_flood_of_messages_in_a_session_holds_up_nobody() -> None:
-    sync = pytest.importorskip("websockets.sync.client")
-    with running() as one:
-        with sync.connect(f"ws://127.0.0.1:{one.port}/v1/session", max_queue=None) as socket_:
-            socket_.send(json.dumps({"type": "open", "text": ""}))
-            stop = threading.Event()
-
-            def flood() -> None:
-                for n in range(400):
-                    if stop.is_set():
-                        return
-                    socket_.send(json.dumps({"type": "insert", "at": n, "text": "x"}))
-                    socket_.send(json.dumps({"type": "complete", "id": n, "at": n + 1}))
-
-            writer = threading.Thread(target=flood)
-            writer.start()
-            assert ask(one.url, "import nump", max_bytes=1)
-            writer.join(120)
-            stop.set()
-            seen = []
-            while not seen or seen[-1]["type"] != "completions" or seen[-1]["id"] != 399:
-                seen.append(json.loads(socket_.recv(timeout=120)))
-        kinds = [message["type"] for message in seen]
-        assert kinds.count("edited") == 401
-        assert kinds.count("completions") + kinds.count("cancelled") == 400
-        assert one.server.open_characters in (0, 400)
 
 
 def test_long_documents(running_server: Running) -> None:

@@ -100,7 +100,7 @@ class Editor:
         )
         return [] if found is None else list(found.items)
 
-    def offered(self, offset: int | None = None) -> list[str]:
+    def suggestions(self, offset: int | None = None) -> list[str]:
         return [
             item.insert_text for item in self.items(len(self.text) if offset is None else offset)
         ]
@@ -173,17 +173,17 @@ def test_what_is_offered_is_what_the_model_says(editor: Editor, lm: CharLM) -> N
 
 def test_typing_and_deleting_go_on_from_the_states(editor: Editor, lm: CharLM) -> None:
     editor.open("for i in ra")
-    assert editor.offered() == [best(lm, "for i in ra")]
+    assert editor.suggestions() == [best(lm, "for i in ra")]
     state = lm.state("for i in ra")
     for key in "nge(":
         editor.edit(len(editor.text), len(editor.text), key)
         state = state + key
         [found] = state.complete(max_new_bytes=40, stop=["\n"])
-        assert editor.offered() == [found.text] * bool(found.text.strip())
+        assert editor.suggestions() == [found.text] * bool(found.text.strip())
     editor.edit(len(editor.text) - 2, len(editor.text), "")
     assert editor.text == "for i in rang"
     [found] = (state - 2).complete(max_new_bytes=40, stop=["\n"])
-    assert editor.offered() == [found.text]
+    assert editor.suggestions() == [found.text]
 
 
 @pytest.mark.parametrize(
@@ -193,23 +193,11 @@ def test_typing_and_deleting_go_on_from_the_states(editor: Editor, lm: CharLM) -
 def test_positions_count_as_editors_count(editor: Editor, lm: CharLM, before: str) -> None:
     editor.open(f"# 😀\r\n{before}")
     at = len(editor.text)
-    assert editor.offered() == [best(lm, editor.text)]
+    assert editor.suggestions() == [best(lm, editor.text)]
     editor.edit(at - 2, at, "😀")  # replaces two letters, in the middle of a line later on
     editor.edit(at - 2, at - 1, before[-2:])
     assert editor.text == f"# 😀\r\n{before}"
-    assert editor.offered() == [best(lm, editor.text)]
-
-
-@pytest.mark.parametrize("encoding", list(types.PositionEncodingKind))
-def test_every_encoding_of_positions(
-    runner: asyncio.Runner, encoding: types.PositionEncodingKind, lm: CharLM
-) -> None:
-    from charwise.serve.documents import Document
-
-    document = Document("é😀x\nb")
-    size = {"utf-8": 6, "utf-16": 3, "utf-32": 2}[encoding.value]
-    assert document.offset(0, size, encoding.value) == 2
-    assert document.position(2, encoding.value) == (0, size)
+    assert editor.suggestions() == [best(lm, editor.text)]
 
 
 def test_the_suffix_is_never_repeated(editor: Editor, lm: CharLM) -> None:
@@ -230,7 +218,7 @@ def test_the_suffix_is_never_repeated(editor: Editor, lm: CharLM) -> None:
     assert len(lines) > 1
     editor.close()
     editor.open(f"{text}\n{lines[1]}\n")
-    assert editor.offered(len(text)) == [lines[0]]
+    assert editor.suggestions(len(text)) == [lines[0]]
 
 
 def test_the_selected_entry_of_a_menu_begins_the_offer(editor: Editor, lm: CharLM) -> None:
@@ -246,16 +234,16 @@ def test_the_selected_entry_of_a_menu_begins_the_offer(editor: Editor, lm: CharL
 def test_settings(editor: Editor, lm: CharLM) -> None:
     editor.open("for i in rang")
     editor.configure({"charwise": {"candidates": 3, "stop": ["("]}})
-    several = editor.offered()
+    several = editor.suggestions()
     assert len(several) == len(set(several)) > 1
     assert not any("(" in one for one in several)
     editor.configure({"charwise": {"threshold": 1.0}})
-    assert editor.offered() == []
+    assert editor.suggestions() == []
     editor.configure({"charwise": {"threshold": None, "enabled": False}})
-    assert editor.offered() == []
+    assert editor.suggestions() == []
     editor.settings = {"enabled": True, "candidates": 1, "stop": None}
     editor.configure(None)  # to be fetched
-    while editor.offered() != [best(lm, "for i in rang")]:  # it is fetched meanwhile
+    while editor.suggestions() != [best(lm, "for i in rang")]:  # it is fetched meanwhile
         pass
     editor.configure({"charwise": {"maxBytes": -1, "until": "page", "hue": 3, "model": "gpt2"}})
     editor.settle()
@@ -283,7 +271,7 @@ def test_cancelled(editor: Editor, lm: CharLM) -> None:
     editor.configure({"charwise": DEFAULTS})
     editor.close()
     editor.open("import nump")  # and the thread is free again
-    assert editor.offered() == [best(lm, "import nump")]
+    assert editor.suggestions() == [best(lm, "import nump")]
 
 
 @pytest.mark.parametrize(
@@ -326,7 +314,7 @@ def test_a_change_overtakes_what_is_under_way(editor: Editor, lm: CharLM) -> Non
 
     assert editor.wait(overtaken()) is None
     editor.configure({"charwise": DEFAULTS})
-    assert editor.offered() == [best(lm, "import nump")]
+    assert editor.suggestions() == [best(lm, "import nump")]
 
 
 def test_a_closed_document_has_nothing_to_offer(editor: Editor) -> None:
@@ -352,9 +340,9 @@ def test_over_tcp_each_editor_has_its_own(
             one.initialize({"maxBytes": 8 + 8 * number, "seconds": 600})
             one.open("import nump" if number else "for i in rang")
         for number, one in enumerate(editors):
-            assert one.offered() == [best(lm, one.text, 8 + 8 * number)]
+            assert one.suggestions() == [best(lm, one.text, 8 + 8 * number)]
         editors[0].end()
-        assert editors[1].offered()
+        assert editors[1].suggestions()
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait()

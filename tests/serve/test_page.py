@@ -165,7 +165,7 @@ def test_a_bar_types_its_letter(page: Page) -> None:
     page.shown()
 
 
-def test_the_walk_goes_as_the_figure_does(page: Page) -> None:
+def test_the_steps_go_as_the_figure_does(page: Page) -> None:
     page.write("def sweep(self):\n    self.sw")
     written = []
     while page.page.locator("#forward").is_enabled():
@@ -246,5 +246,5 @@ def test_pictures_for_the_documentation(browser: Any, address: str) -> None:
     page.write("def sweep(self):\n    self.sw")
     for _ in range(3):
         page.page.click("#forward")
-    page.page.locator("#walk").screenshot(path=f"{folder}/playground-walk.png")
+    page.page.locator("#steps").screenshot(path=f"{folder}/playground-steps.png")
     page.page.context.close()

@@ -78,16 +78,16 @@ def test_the_tree_is_the_covering(page: TestClient, lm: CharLM, text: str) -> No
     tree = asked(page, "look", text)["covering"]
     tokens, state = lm.vocabulary.tokens, lm.state(text)
 
-    def walk(nodes: list[dict[str, Any]], path: tuple[int, ...]) -> Iterator[tuple[Any, Any]]:
+    def each_leaf(nodes: list[dict[str, Any]], path: tuple[int, ...]) -> Iterator[tuple[Any, Any]]:
         for node in nodes:
             if "children" in node:
                 below = math.fsum(child["share"] for child in node["children"])
                 assert node["share"] == pytest.approx(below, abs=1e-9)
-                yield from walk(node["children"], (*path, node["id"]))
+                yield from each_leaf(node["children"], (*path, node["id"]))
             else:
                 yield path, node
 
-    leaves = list(walk(tree["children"], tuple(tree["root_ids"])))
+    leaves = list(each_leaf(tree["children"], tuple(tree["root_ids"])))
     total = math.fsum(node["share"] for _, node in leaves) + tree["rest"]
     assert total == pytest.approx(1.0, abs=1e-6)
     listed = [one["share"] for one in tree["children"] if "others" not in one]
@@ -141,12 +141,12 @@ def test_surprisal_is_that_of_the_score(page: TestClient, lm: CharLM, text: str)
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_the_walk_is_the_healed_generation(page: TestClient, lm: CharLM, text: str) -> None:
-    walk = asked(page, "walk", text)
+def test_the_steps_are_the_healed_generation(page: TestClient, lm: CharLM, text: str) -> None:
+    told = asked(page, "steps", text)
     kept, forced = healing.cut(text, lm.index)
-    assert "".join(walk["given_back"]) == walk["forced"] == forced.decode()
+    assert "".join(told["given_back"]) == told["forced"] == forced.decode()
     taken: list[int] = []
-    for step in walk["steps"]:
+    for step in told["steps"]:
         left = healing.remaining(forced, taken, lm.vocabulary)
         assert step["left"] == left.decode()
         allowed = healing.allowed_next(left, lm.index)
@@ -165,9 +165,9 @@ def test_the_walk_is_the_healed_generation(page: TestClient, lm: CharLM, text: s
 
 
 def test_the_blog_s_figure(page: TestClient) -> None:
-    walk = asked(page, "walk", "def sweep(self):\n    self.sw")
-    assert [step["candidates"][0]["text"] for step in walk["steps"]][:3] == [".", "s", "we"]
-    assert [step["left"] for step in walk["steps"]][:3] == [".sw", "sw", "w"]
+    told = asked(page, "steps", "def sweep(self):\n    self.sw")
+    assert [step["candidates"][0]["text"] for step in told["steps"]][:3] == [".", "s", "we"]
+    assert [step["left"] for step in told["steps"]][:3] == [".sw", "sw", "w"]
 
 
 def test_texts_of_all_kinds(page: TestClient) -> None:
@@ -175,7 +175,7 @@ def test_texts_of_all_kinds(page: TestClient) -> None:
     for text in ("", "\n", "\x00", "\u2028", source, "é" * 50, "👩‍👩‍👧"):
         seen = asked(page, "look", text)
         assert (seen["covering"] is None) == (not text)
-        for what in ("complete", "surprisal", "walk"):
+        for what in ("complete", "surprisal", "steps"):
             asked(page, what, text)
     assert asked(page, "surprisal", source)["left_out"] == 6000 - 240
     halved = page.post("/playground/look", content=b'{"text": "\\ud83d"}')

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 import charwise
 from charwise import CharLM
 from charwise.cursor.limit import Limit
-from charwise.serve.asked import Asked, Candidate, Mode, Piece
 from charwise.serve.completions import Completions
 from charwise.serve.memory import Memory, common
-from charwise.serve.offered import Offered, rest_of
 from charwise.serve.stoppable import Stopped
+from charwise.serve.suggestion_cache import SuggestionCache, rest_of
+from charwise.serve.task import Candidate, CompletionTask, Mode, Piece
 from charwise.tokens.prompts import split
 from models import Case, cases, examples
 
@@ -75,11 +75,11 @@ def test_a_prompt_that_was_given_up_is_not_read_again(calls: int) -> None:
     completions = Completions(charwise.load())
     lm, code = completions.lm, (CODE * 20).decode()
     with pytest.raises(Stopped):
-        completions.answer(Asked(code, max_tokens=20), Limit(cancel=After(calls)))
+        completions.answer(CompletionTask(code, max_tokens=20), Limit(cancel=After(calls)))
     made = completions.engine.calls
     assert made <= calls
     trees = completions.memory.trees
-    found = completions.answer(Asked(code + "\ndef na", max_bytes=3, seed=0), Limit())
+    found = completions.answer(CompletionTask(code + "\ndef na", max_bytes=3, seed=0), Limit())
     assert completions.memory.trees == 1
     assert trees == (calls > 0)
     assert found.candidates[0].raw == lm.complete(code + "\ndef na", max_new_bytes=3)[0].raw
@@ -108,7 +108,7 @@ def test_what_is_kept_is_bounded(modes: list[Mode]) -> None:
         mode = modes[number % len(modes)]
         text = f"x{number} = " + CODE.decode() * 2
         for typed in ("", "for"):
-            asked = Asked(text + typed, mode=mode, max_bytes=4, seed=0)
+            asked = CompletionTask(text + typed, mode=mode, max_bytes=4, seed=0)
             found = completions.answer(asked, Limit()).candidates
             assert completions.size <= most
             assert found[0].raw == free.answer(asked, Limit()).candidates[0].raw
@@ -184,48 +184,50 @@ def test_a_last_line_that_was_cut_is_not_offered_for_a_whole_one(finish: str) ->
 def test_a_cut_line_is_drawn_anew_where_the_cursor_has_come_to_it() -> None:
     completions, fresh = Completions(charwise.load()), Completions(charwise.load())
     text = "def main():\n    parser = argparse.ArgumentParser("
-    offer = completions.answer(Asked(text, max_tokens=18), Limit()).candidates[0].text
+    offer = completions.answer(CompletionTask(text, max_tokens=18), Limit()).candidates[0].text
     line, cut = offer.split("\n")
     assert line == ")"
     for typed in (line, f"{line}\n{cut[:9]}"):
-        asked = Asked(text + typed, max_tokens=18)
+        asked = CompletionTask(text + typed, max_tokens=18)
         answer = completions.answer(asked, Limit())
         assert not answer.from_memory
         assert answer.candidates[0].text == fresh.answer(asked, Limit()).candidates[0].text
 
 
 def test_deleting_and_typing_again_shows_what_was_offered_there() -> None:
-    offered = Offered()
-    offered.add("key", b"import nu", (candidate(b"mpy as np\nimport os\n", "length"),))
-    offered.add("key", b"import n", (candidate(b"umpy as np\nimport", "length"),))
-    [again] = offered.along("key", b"import nu")
+    cache = SuggestionCache()
+    cache.add("key", b"import nu", (candidate(b"mpy as np\nimport os\n", "length"),))
+    cache.add("key", b"import n", (candidate(b"umpy as np\nimport", "length"),))
+    [again] = cache.lookup("key", b"import nu")
     assert again.text == "mpy as np\nimport os\n"
-    [other] = offered.along("key", b"import num")  # the latest that it goes on from
+    [other] = cache.lookup("key", b"import num")  # the latest that it goes on from
     assert other.text == "py as np\nimport"
 
 
 def test_offers_are_kept_by_request_and_text() -> None:
-    offered = Offered()
-    offered.add("one", b"import ", (candidate(b"numpy as np"), candidate(b"os")))
-    assert [rest.text for rest in offered.along("one", b"import n")] == ["umpy as np"]
-    assert [rest.text for rest in offered.along("one", b"import o")] == ["s"]
-    assert offered.along("one", b"import x") == ()
-    assert offered.along("other", b"import n") == ()
+    cache = SuggestionCache()
+    cache.add("one", b"import ", (candidate(b"numpy as np"), candidate(b"os")))
+    assert [rest.text for rest in cache.lookup("one", b"import n")] == ["umpy as np"]
+    assert [rest.text for rest in cache.lookup("one", b"import o")] == ["s"]
+    assert cache.lookup("one", b"import x") == ()
+    assert cache.lookup("other", b"import n") == ()
     for number in range(600):
-        offered.add("one", b"%d" % number, ())
-    assert len(offered) == 512
+        cache.add("one", b"%d" % number, ())
+    assert len(cache) == 512
 
 
 @pytest.mark.parametrize("mode", ["exact", "healed", "plain"])
 def test_typing_along_an_offer_asks_no_model(mode: str) -> None:
     completions = Completions(charwise.load())
     text = "import os\nimport sys\nimport nu"
-    first = completions.answer(Asked(text, mode=mode, until="line", max_tokens=20), Limit())
+    first = completions.answer(
+        CompletionTask(text, mode=mode, until="line", max_tokens=20), Limit()
+    )
     offer = first.candidates[0].text
     assert not first.from_memory
     calls = completions.engine.calls
     for size in range(1, len(offer)):
-        asked = Asked(text + offer[:size], mode=mode, until="line", max_tokens=20)
+        asked = CompletionTask(text + offer[:size], mode=mode, until="line", max_tokens=20)
         again = completions.answer(asked, Limit())
         assert again.from_memory
         assert again.candidates[0].text == offer[size:]
@@ -235,7 +237,7 @@ def test_typing_along_an_offer_asks_no_model(mode: str) -> None:
 def test_who_asks_with_a_seed_gets_no_remembered_answer() -> None:
     completions = Completions(charwise.load())
     for _ in range(2):
-        asked = Asked("import nump", max_tokens=2, seed=7)
+        asked = CompletionTask("import nump", max_tokens=2, seed=7)
         assert not completions.answer(asked, Limit()).from_memory
 
 
@@ -258,7 +260,7 @@ def test_token_by_token_as_transformers_generates(mode: str) -> None:
     )
     completions = Completions(charwise.load())
     for cut in (len(prompt), len(prompt) - 5, len(prompt)):
-        asked = Asked(prompt[:cut], mode=mode, max_tokens=8, seed=0)  # type: ignore[arg-type]
+        asked = CompletionTask(prompt[:cut], mode=mode, max_tokens=8, seed=0)  # type: ignore[arg-type]
         found = completions.answer(asked, Limit())
     assert found.candidates[0].text == expected
     assert found.cached > 0
@@ -267,7 +269,7 @@ def test_token_by_token_as_transformers_generates(mode: str) -> None:
 def test_several_candidates_come_with_their_probability() -> None:
     lm = charwise.load()
     completions = Completions(lm)
-    found = completions.answer(Asked("import s", n=4, max_bytes=12, until="line"), Limit())
+    found = completions.answer(CompletionTask("import s", n=4, max_bytes=12, until="line"), Limit())
     texts = [one.raw for one in found.candidates]
     assert len(set(texts)) == len(texts) > 2
     whole = lm.score("import s" + found.candidates[0].text, context="").logprobs[8:].sum()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import socket
 import threading
@@ -64,27 +63,6 @@ def test_a_stop_finishes_what_is_under_way_and_a_restart_loses_nothing(tmp_path:
     with process(tmp_path, "--mode", "healed") as (_, url):
         again = httpx.post(url + "/v1/completions", json=ask, timeout=60).json()
     assert again["choices"] == first["choices"]
-
-
-def test_a_stop_finishes_what_a_session_has_asked_for(tmp_path: Path) -> None:
-    sync = pytest.importorskip("websockets.sync.client")
-    from websockets.exceptions import ConnectionClosed
-
-    long = {"type": "complete", "id": 1, "at": 5, "max_tokens": 900, "temperature": 1.0}
-    with process(tmp_path, "--seconds", "3") as (started, url):
-        with sync.connect(f"{url.replace('http', 'ws')}/v1/session") as editor:
-            editor.send(json.dumps({"type": "open", "text": "x = ["}))
-            assert json.loads(editor.recv(timeout=60))["type"] == "edited"
-            editor.send(json.dumps(long))
-            time.sleep(0.7)
-            started.send_signal(signal.SIGTERM)
-            answer = json.loads(editor.recv(timeout=60))
-            assert (answer["type"], answer["id"]) == ("completions", 1)
-            assert answer["choices"][0]["text"]
-            with pytest.raises(ConnectionClosed) as closed:
-                editor.recv(timeout=60)
-            assert closed.value.rcvd.code == 1012
-        assert started.wait() in (0, -signal.SIGTERM)
 
 
 @pytest.mark.parametrize("option", [("--mode", "magic"), ("--max-queue", "0"), ("--port", "-1")])

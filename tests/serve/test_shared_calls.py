@@ -12,10 +12,10 @@ import charwise
 from charwise import CharLM
 from charwise.cursor.limit import Limit
 from charwise.errors import EngineError
-from charwise.serve.asked import Answer, Asked, Mode
 from charwise.serve.completions import Completions
 from charwise.serve.server import Server, Settings
 from charwise.serve.stoppable import Stopped
+from charwise.serve.task import Answer, CompletionTask, Mode
 
 #: Each with a first letter of its own: none begins where another is known.
 TEXTS = [
@@ -30,12 +30,12 @@ TEXTS = [
 ]
 
 
-def asked(mode: Mode, **more: Any) -> list[Asked]:
+def asked(mode: Mode, **more: Any) -> list[CompletionTask]:
     until = None if mode == "plain" else "line"  # its answers would be shorter
-    return [Asked(text, mode=mode, max_tokens=12, until=until, **more) for text in TEXTS]
+    return [CompletionTask(text, mode=mode, max_tokens=12, until=until, **more) for text in TEXTS]
 
 
-def answers(server: Server, requests: list[Asked]) -> list[Answer | BaseException]:
+def answers(server: Server, requests: list[CompletionTask]) -> list[Answer | BaseException]:
     """The answers to requests that all wait before the first of them begins."""
     hold = threading.Event()
 
@@ -77,7 +77,7 @@ def test_requests_that_wait_share_calls(mode: Mode, more: dict[str, Any]) -> Non
 
 
 def test_requests_after_one_text_share_its_tree() -> None:
-    requests = [Asked(TEXTS[0], max_tokens=8, seed=n, temperature=1.0) for n in range(6)]
+    requests = [CompletionTask(TEXTS[0], max_tokens=8, seed=n, temperature=1.0) for n in range(6)]
     alone = Completions(charwise.load())
     expected = [alone.answer(one, Limit()).candidates[0].raw for one in requests]
     server = Server(charwise.load(), Settings(seconds=600.0))
@@ -98,7 +98,7 @@ def test_one_that_leaves_or_fails_does_not_end_the_others(monkeypatch: Any) -> N
     server = Server(charwise.load(), Settings(seconds=600.0))
     drawing, steps = server.completions, server.completions.steps
 
-    def some_fail(one: Asked, limit: Limit, tell: Any = None) -> Any:
+    def some_fail(one: CompletionTask, limit: Limit, tell: Any = None) -> Any:
         found = steps(one, limit, tell)
         if one is requests[2]:
             raise EngineError("at once")

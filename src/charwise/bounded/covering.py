@@ -105,7 +105,7 @@ class BoundedCovering:
 
     >>> from charwise.bounded.lm import BoundedLM
     >>> from charwise.engines.ngram import NgramLM
-    >>> from charwise.engines.top_k import TopK
+    >>> from top_k_lm import TopK
     >>> from charwise.tokens.vocabulary import Vocabulary
     >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", b"b", None], end_ids=[3], bos_ids=[3])
     >>> engine = TopK(NgramLM(vocabulary, 1, {(): [0.4, 0.3, 0.2, 0.1]}), 2, prices=False)

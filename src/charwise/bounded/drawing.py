@@ -58,7 +58,7 @@ def draw(
 
     >>> from charwise.bounded.lm import BoundedLM
     >>> from charwise.engines.ngram import NgramLM
-    >>> from charwise.engines.top_k import TopK
+    >>> from top_k_lm import TopK
     >>> from charwise.tokens.vocabulary import Vocabulary
     >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2], bos_ids=[2])
     >>> engine = TopK(NgramLM(vocabulary, 1, {(): [0.2, 0.5, 0.3]}), 2, prices=False)

@@ -48,17 +48,15 @@ class BoundedLM:
     no bounds are known for, such as `state` and `infill`, raises `BoundsError`.
 
     Args:
-        engine: what tells them, such as `charwise.connect` opens, or `TopK` of a model here.
+        engine: what tells them, such as `charwise.connect` opens.
 
     Raises:
         EngineError: an engine that tells nothing of the kind.
 
     >>> import charwise
-    >>> from charwise.engines.top_k import TopK
-    >>> whole = charwise.load()
-    >>> lm = BoundedLM(TopK(whole.engine, 20))
+    >>> lm = charwise.connect("http://127.0.0.1:8000/v1")  # doctest: +SKIP
     >>> bounds = lm.covering("import nump").prefix_logprob()
-    >>> whole.prefix_logprob("import nump", preset="exact") in bounds
+    >>> charwise.load().prefix_logprob("import nump", preset="exact") in bounds
     True
     """
 
@@ -66,8 +64,7 @@ class BoundedLM:
         if not isinstance(engine, PartialLM):
             raise EngineError(
                 f"{type(engine).__name__} does not tell the best next tokens: charwise.connect "
-                "opens a server that does, TopK(engine, k) cuts an engine down to them, and "
-                "charwise.CharLM is for engines that tell all."
+                "opens a server that does, and charwise.CharLM is for engines that tell all."
             )
         self.engine = engine
         self.index = SortedVocabulary.of(engine.vocabulary)
@@ -95,8 +92,8 @@ class BoundedLM:
             max_contexts: ask of so many contexts at most.
 
         >>> import charwise
-        >>> from charwise.engines.top_k import TopK
-        >>> nxt = BoundedLM(TopK(charwise.load().engine, 20)).next("import nump")
+        >>> lm = charwise.connect("http://127.0.0.1:8000/v1")  # doctest: +SKIP
+        >>> nxt = lm.next("import nump")
         >>> nxt.top(1)[0][0], bool(nxt.lower[ord("y")] > 0.9)
         ('y', True)
         """
@@ -166,8 +163,8 @@ class BoundedLM:
             max_contexts: ask of so many contexts at most for each canonical token.
 
         >>> import charwise
-        >>> from charwise.engines.top_k import TopK
-        >>> score = BoundedLM(TopK(charwise.load().engine, 20)).score("import os")
+        >>> lm = charwise.connect("http://127.0.0.1:8000/v1")  # doctest: +SKIP
+        >>> score = lm.score("import os")
         >>> score.lower.shape, bool((score.lower <= score.upper).all())
         ((9,), True)
         """
@@ -249,8 +246,8 @@ class BoundedLM:
             ZeroProbabilityError: if nothing that is told covers the prompt.
 
         >>> import charwise
-        >>> from charwise.engines.top_k import TopK
-        >>> BoundedLM(TopK(charwise.load().engine, 20)).complete("import nump").text[:1]
+        >>> lm = charwise.connect("http://127.0.0.1:8000/v1")  # doctest: +SKIP
+        >>> lm.complete("import nump").text[:1]
         'y'
         """
         opening, text = split(self.vocabulary, prompt)

@@ -15,7 +15,7 @@ class Remembered:
         calls: in how many calls.
 
     >>> import charwise
-    >>> from charwise.engines.top_k import TopK
+    >>> from top_k_lm import TopK
     >>> engine = Remembered(TopK(charwise.load().engine, 5))
     >>> first, again = engine.best([(1,)], [False]), engine.best([(1,)], [False])
     >>> first[0] is again[0], engine.contexts, engine.calls

@@ -30,9 +30,8 @@ class NextBounds(NextBytes):
         contexts: of how many contexts the engine was asked.
 
     >>> import charwise
-    >>> from charwise.bounded.lm import BoundedLM
-    >>> from charwise.engines.top_k import TopK
-    >>> nxt = BoundedLM(TopK(charwise.load().engine, 20)).next("raise ValueErr")
+    >>> lm = charwise.connect("http://127.0.0.1:8000/v1")  # doctest: +SKIP
+    >>> nxt = lm.next("raise ValueErr")
     >>> nxt.top(1)[0][0], bool(nxt.lower[ord("o")] > 0.9), bool((nxt.lower <= nxt.upper).all())
     ('o', True, True)
     """

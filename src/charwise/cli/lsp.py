@@ -43,8 +43,8 @@ def lsp(
     if stdio and tcp is not None:
         raise SettingError("--stdio and --tcp are two ways to speak: give one of them.")
     try:
-        from charwise.serve.desk import Desk
         from charwise.serve.lsp import serve_stdin, serve_tcp
+        from charwise.serve.model_thread import ModelThread
     except ImportError as error:
         raise MissingExtraError(
             f"the language server's parts are not installed: pip install 'charwise[lsp]'. ({error})"
@@ -60,7 +60,7 @@ def lsp(
 
     if tcp is not None:
         try:
-            asyncio.run(serve_tcp(Desk(load), Settings(), host, tcp))
+            asyncio.run(serve_tcp(ModelThread(load), Settings(), host, tcp))
         except OSError as error:
             raise OutputError(f"cannot listen on {host}:{tcp}: {error.strerror}.") from error
         return
@@ -69,4 +69,4 @@ def lsp(
     # What else prints to stdout would be read as a message.
     out = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(2, sys.stdout.fileno())
-    serve_stdin(Desk(load), Settings(), sys.stdin.buffer, out)
+    serve_stdin(ModelThread(load), Settings(), sys.stdin.buffer, out)

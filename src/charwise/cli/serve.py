@@ -47,7 +47,7 @@ def serve(
     tolerance: VariationOption = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="A line for each request.")] = False,
 ) -> None:
-    """Serve completions: OpenAI's API, llama.cpp's, Ollama's, and sessions for editors.
+    """Serve completions: OpenAI's API, llama.cpp's and Ollama's.
 
     It listens on this machine alone unless told otherwise, and needs `charwise[serve]`.
     """
@@ -56,7 +56,6 @@ def serve(
 
         from charwise.serve.app import application
         from charwise.serve.server import Settings
-        from charwise.serve.stopping import Stopping
     except ImportError as error:
         raise MissingExtraError(
             f"the server's parts are not installed: pip install 'charwise[serve]'. ({error})"
@@ -82,7 +81,7 @@ def serve(
     )
     name, bound = listening.getsockname()[:2]
     print(f"http://{f'[{name}]' if ':' in name else name}:{bound}", file=sys.stderr, flush=True)
-    Stopping(config, app.state.server).run([listening])
+    uvicorn.Server(config).run([listening])
 
 
 def _listen(host: str, port: int) -> socket.socket:

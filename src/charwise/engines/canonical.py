@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
+from charwise.engines.wrapped import WrappedLM, WrappedTree
 from charwise.errors import SettingError, shown
-from charwise.token_lm import Estimand, TokenLM, TokenTree, held_bytes
+from charwise.token_lm import Estimand, TokenLM, TokenTree
 from charwise.tokens.canonical_next import CanonicalNext, Standing
-from charwise.tokens.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     import torch
@@ -50,7 +50,7 @@ def with_estimand(engine: TokenLM, estimand: Estimand) -> TokenLM:
     return engine if estimand == "all" else CanonicalLM(engine, estimand)
 
 
-class CanonicalLM:
+class CanonicalLM(WrappedLM):
     """A `TokenLM` in which only canonical token strings have a probability.
 
     Args:
@@ -67,24 +67,9 @@ class CanonicalLM:
     """
 
     def __init__(self, engine: TokenLM, estimand: Estimand) -> None:
-        self.engine = engine
+        super().__init__(engine)
         self.estimand = estimand
         self.canonical = CanonicalNext.of(engine.vocabulary)
-
-    @property
-    def vocabulary(self) -> Vocabulary:
-        """Δ and κ."""
-        return self.engine.vocabulary
-
-    @property
-    def window(self) -> int | None:
-        """Longest context in tokens."""
-        return self.engine.window
-
-    @property
-    def device(self) -> torch.device:
-        """Where log-probabilities live."""
-        return self.engine.device
 
     def info(self) -> dict[str, str]:
         """What runs here, and which token strings count."""
@@ -104,10 +89,8 @@ class CanonicalLM:
         return (with_estimand, (self.engine, self.estimand))
 
 
-class CanonicalTree:
+class CanonicalTree(WrappedTree):
     """A tree of such an engine; see `TokenTree`."""
-
-    root = 0
 
     def __init__(
         self,
@@ -116,38 +99,18 @@ class CanonicalTree:
         prompt_ids: Sequence[int],
         edges: Sequence[tuple[int, int]],
     ) -> None:
+        super().__init__(tree, lm.vocabulary.width)
         self._lm = lm
-        self._tree = tree
         self._edges = [(-1, -1), *edges]  # of each node: its parent, and its last token
         self._standing: dict[int, Standing | None] = {0: lm.canonical.start(prompt_ids)}
         self._lock = threading.RLock()
-
-    @property
-    def size(self) -> int:
-        """Nodes handed out so far."""
-        return self._tree.size
-
-    @property
-    def contexts(self) -> int:
-        """Contexts evaluated so far."""
-        return self._tree.contexts
-
-    @property
-    def calls(self) -> int:
-        """Model calls so far."""
-        return self._tree.calls
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes held by the tree that it is around."""
-        return held_bytes(self._tree, self._lm.vocabulary.width)
 
     def extend(
         self, edges: Sequence[tuple[int, int]], logprobs: Sequence[bool] | None = None
     ) -> list[int]:
         """See `TokenTree.extend`."""
         with self._lock:
-            nodes = self._tree.extend(edges, logprobs)
+            nodes = self.inner.extend(edges, logprobs)
             self._edges += edges
         return nodes
 
@@ -159,7 +122,7 @@ class CanonicalTree:
         """
         import torch
 
-        rows = self._tree.logprobs(nodes)
+        rows = self.inner.logprobs(nodes)
         if not len(nodes):
             return rows
         may = np.stack([self._may(node) for node in nodes])
@@ -189,19 +152,3 @@ class CanonicalTree:
                     standing = self._lm.canonical.after(standing, self._edges[node][1])
                 self._standing[node] = standing
         return standing
-
-    def forget(self, nodes: Sequence[int]) -> None:
-        """See `TokenTree.forget`."""
-        self._tree.forget(nodes)
-
-    def depth(self, node: int) -> int:
-        """Tokens after the prompt."""
-        return self._tree.depth(node)
-
-    def tokens(self, node: int) -> tuple[int, ...]:
-        """The token string after the prompt."""
-        return self._tree.tokens(node)
-
-    def keep(self, nodes: Sequence[int]) -> None:
-        """See `TokenTree.keep`."""
-        self._tree.keep(nodes)

@@ -111,7 +111,6 @@ def walk_beam(
     theta: float = 0.0,
     *,
     distributions: bool = False,
-    lazy: bool = True,
 ) -> Walk:
     """Bundled beam summing, byte by byte (Vieira et al. 2025, Appendices D and G).
 
@@ -126,7 +125,7 @@ def walk_beam(
     started = time.perf_counter()
     for stretch in plan(lm.engine, lm.index, opening, text):
         evaluated = EvaluatedRows(lm.engine.tree(stretch.prompt_ids), lm.index)
-        beam, kept = beams.start(evaluated, 0, k, theta, lazy=lazy, fallback=True), 0
+        beam, kept = beams.start(evaluated, 0, k, theta, fallback=True), 0
         for at in range(stretch.begin, stretch.stop):
             if rows is not None and at >= stretch.scored:
                 masses, _ = beam.next_byte_masses()

@@ -15,6 +15,8 @@ what makes a passage hard for all of them cancels. Surprisals are skewed, and un
 what is resampled is Student's t (Efron 1981; of blocks, Götze & Künsch 1996): each mean that is
 drawn is measured by the spread of the units it was drawn with.
 
+scipy's `bootstrap` draws single observations, and has no Student's t; so this is our own.
+
 Politis & Romano 1992, "A circular block-resampling procedure for stationary data", in Exploring
 the Limits of Bootstrap. Künsch 1989, Annals of Statistics 17(3). Politis & White 2004, Econometric
 Reviews 23(1), corrected in Patton, Politis & White 2009, 28(4). Efron 1981, Canadian Journal of

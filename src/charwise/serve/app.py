@@ -3,8 +3,8 @@
     charwise serve
     uvicorn.run(application(charwise.load(), Settings()))
 
-What was refused, and why, is said in the form of the dialect (`refusals.py`); who may ask is
-settled before a body is read (`gate.py`).
+Errors are told in the form of the dialect (`http.py`). `gate.py` settles who may ask before a body
+is read; Starlette's CORS lets pages of allowed origins read answers.
 """
 
 from __future__ import annotations
@@ -15,18 +15,19 @@ from contextlib import asynccontextmanager, suppress
 from fastapi import FastAPI
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 
+from charwise.api.errors import Refused, refusal_of
 from charwise.char_lm import CharLM
 from charwise.errors import CharwiseError, ZeroProbabilityError
-from charwise.serve import llama_cpp, ollama, openai, own, session
-from charwise.serve.bodies import respond
+from charwise.serve import llama_cpp, ollama, openai, probabilities
 from charwise.serve.gate import Gate
+from charwise.serve.http import refused
 from charwise.serve.metrics import Counting
 from charwise.serve.playground import routes
 from charwise.serve.playground.routes import PAGES
-from charwise.serve.refusals import Refused, body_of, refusal_of
 from charwise.serve.server import Server, Settings
 
 
@@ -51,7 +52,7 @@ def application(lm: CharLM, settings: Settings) -> FastAPI:
 
     app = FastAPI(title="charwise", lifespan=live, openapi_url=None, docs_url=None, redoc_url=None)
     app.state.server = server
-    for dialect in (openai, llama_cpp, ollama, own, session, routes):
+    for dialect in (openai, llama_cpp, ollama, probabilities, routes):
         app.include_router(dialect.router(server))
 
     @app.get("/metrics")
@@ -60,14 +61,20 @@ def application(lm: CharLM, settings: Settings) -> FastAPI:
 
     async def failed(request: Request, error: Exception) -> Response:
         if isinstance(error, HTTPException):
-            refused = Refused(error.status_code, f"{error.detail}: {request.url.path}")
+            found = Refused(error.status_code, f"{error.detail}: {request.url.path}")
         else:
-            refused = refusal_of(error)
-        return respond(body_of(request.url.path, refused), refused.status, refused.headers)
+            found = refusal_of(error)
+        return refused(request.url.path, found)
 
     for kind in (HTTPException, CharwiseError, ValidationError, Exception):
         app.add_exception_handler(kind, failed)
     app.add_middleware(Gate, settings=settings, pages=PAGES)
+    app.add_middleware(
+        CORSMiddleware,
+        allow_origins=settings.allow_origins,
+        allow_methods=["GET", "POST"],
+        allow_headers=["authorization", "content-type"],
+    )
     app.add_middleware(Counting, metrics=server.metrics)
     return app
 

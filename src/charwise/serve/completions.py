@@ -17,14 +17,13 @@ from charwise.cursor.shared_tree import SharedTree
 from charwise.errors import TemplateError
 from charwise.healing import Rule, cut
 from charwise.infill import Request
-from charwise.serve.asked import Answer, Asked, Candidate
 from charwise.serve.drawing import Begun, Drawing, Tell, advance
-from charwise.serve.heap import Heap
 from charwise.serve.memory import Memory
 from charwise.serve.middles import ranked
-from charwise.serve.offered import Offered
 from charwise.serve.prompts import Sides, sides_of
 from charwise.serve.stoppable import StoppableLM, Stopped
+from charwise.serve.suggestion_cache import SuggestionCache
+from charwise.serve.task import Answer, Candidate, CompletionTask
 from charwise.serve.tokenwise import TokenTrees
 from charwise.template import Template
 from charwise.tokens.prompts import split
@@ -51,17 +50,17 @@ class Completions:
     Attributes:
         lm: the model as a character model that can be stopped.
         engine: its engine.
-        memory, trees, offered: what is known.
+        memory, trees, suggestions: states, token trees and completions that are kept.
         kept: how much that was when a request was last begun. Other threads read this: what is
             known itself changes under their eyes.
         template: of a model that fills in.
 
     >>> import charwise
     >>> completions = Completions(charwise.load())
-    >>> answer = completions.answer(Asked("import nump", max_bytes=4), Limit())
+    >>> answer = completions.answer(CompletionTask("import nump", max_bytes=4), Limit())
     >>> answer.candidates[0].text, answer.candidates[0].finish
     ('y as', 'length')
-    >>> completions.answer(Asked("import numpy", max_bytes=4), Limit()).candidates[0].text
+    >>> completions.answer(CompletionTask("import numpy", max_bytes=4), Limit()).candidates[0].text
     ' as'
     """
 
@@ -70,21 +69,20 @@ class Completions:
         self.lm = CharLM(self.engine, preset=lm.effort)
         self.memory = Memory(self.lm)
         self._most_bytes = most_bytes
-        self._heap = Heap()
         self._drawing: list[SharedTree] = []
         self.trees = TokenTrees(self.lm)
-        self.offered = Offered()
+        self.suggestions = SuggestionCache()
         self.kept = Kept()
         try:
             self.template: Template | None = Template.of(lm.vocabulary)
         except TemplateError:
             self.template = None
 
-    def answer(self, asked: Asked, limit: Limit, tell: Tell | None = None) -> Answer:
+    def answer(self, task: CompletionTask, limit: Limit, tell: Tell | None = None) -> Answer:
         """What a request comes to.
 
         Args:
-            asked: the request.
+            task: the request.
             limit: ends it between two model calls, with what there is then.
             tell: called with what can be sent of each candidate as it is drawn; candidates are
                 then in the order in which they were drawn.
@@ -92,7 +90,7 @@ class Completions:
         Raises:
             Stopped: cancelled. CharwiseError: as `CharLM.complete`.
         """
-        steps = self.steps(asked, limit, tell)
+        steps = self.steps(task, limit, tell)
         while True:
             try:
                 drawing = next(steps)
@@ -105,20 +103,20 @@ class Completions:
                 raise error
 
     def steps(
-        self, asked: Asked, limit: Limit, tell: Tell | None = None
+        self, task: CompletionTask, limit: Limit, tell: Tell | None = None
     ) -> Generator[Drawing, None, Answer]:
         """`answer`, for who advances several: yields what is to be advanced, until it has ended.
 
         Other requests may be begun and advanced meanwhile.
         """
         started = time.perf_counter()
-        sides = sides_of(asked, self.lm.vocabulary)
-        key = (replace(asked, prompt="", suffix=None), sides.opening, sides.after)
-        if asked.repeatable and tell is None and (found := self._along(key, sides, asked)):
+        sides = sides_of(task, self.lm.vocabulary)
+        key = (replace(task, prompt="", suffix=None), sides.opening, sides.after)
+        if task.repeatable and tell is None and (found := self._remembered(key, sides, task)):
             return replace(found, seconds=time.perf_counter() - started)
         with self.engine.until(limit):
             try:
-                begun = self._begin(asked, sides)
+                begun = self._begin(task, sides)
                 self._drawing.append(begun.cursor.shared)
             except Stopped as stopped:
                 if stopped.why != "time":
@@ -130,7 +128,7 @@ class Completions:
         prompt_seconds = time.perf_counter() - started
         drawing: Drawing | None = None
         try:
-            drawing = Drawing(asked, sides, begun, limit, tell)
+            drawing = Drawing(task, sides, begun, limit, tell)
             drawing.begin()
             while not drawing.ended:
                 yield drawing
@@ -139,11 +137,11 @@ class Completions:
             self._drawing.remove(begun.cursor.shared)
             if drawing is not None:
                 drawing.close()
-        if begun.request is not None and tell is None and not asked.temperature:
+        if begun.request is not None and tell is None and not task.temperature:
             with self.engine.until(limit):
                 candidates = ranked(self.lm, begun.whole, begun.request, candidates)
-        if asked.repeatable:
-            self.offered.add(key, sides.before, candidates)
+        if task.repeatable:
+            self.suggestions.add(key, sides.before, candidates)
         return Answer(
             candidates,
             begun.tokens,
@@ -181,43 +179,44 @@ class Completions:
                 break
             size = self.size
         self.kept = Kept(len(self.memory), self.token_trees, size)
-        self._heap.give_back()
 
-    def _along(self, key: object, sides: Sides, asked: Asked) -> Answer | None:
-        left = self.offered.along(key, sides.before)
-        left = tuple(one for one in left if one.probability >= asked.threshold)
+    def _remembered(self, key: object, sides: Sides, task: CompletionTask) -> Answer | None:
+        left = self.suggestions.lookup(key, sides.before)
+        left = tuple(one for one in left if one.probability >= task.threshold)
         if not left:
             return None
         tokens = len(self.lm.vocabulary.encode_beginning(sides.before[-256:]))
         return Answer(left, tokens, from_memory=True, cached=tokens)
 
-    def _begin(self, asked: Asked, sides: Sides) -> Begun:
+    def _begin(self, task: CompletionTask, sides: Sides) -> Begun:
         if sides.between and self.template is not None:
             assert sides.after is not None
-            return self._between(asked, sides.before, sides.after)
+            return self._between(task, sides.before, sides.after)
         vocabulary = self.lm.vocabulary
-        if asked.mode == "exact":
+        if task.mode == "exact":
             before = len(self.memory)
             opening, whole = split(vocabulary, sides.prompt)
             known = self.memory.after(opening, whole)
             return _at(known.state, b"", len(self.memory) == before)
         opening, whole = split(vocabulary, sides.prompt)
-        return self._tokenwise(asked, [*opening.ids, *vocabulary.encode(whole)], b"", b"")
+        return self._tokenwise(task, [*opening.ids, *vocabulary.encode(whole)], b"", b"")
 
-    def _between(self, asked: Asked, before: bytes, after: bytes) -> Begun:
-        if asked.mode == "exact":
+    def _between(self, task: CompletionTask, before: bytes, after: bytes) -> Begun:
+        if task.mode == "exact":
             known = self.memory.between(before, after)
-            assert known.asked is not None
-            begun = _at(known.state, known.asked.ending, known.text != before)
-            cut = begun.truncated or _cut(known.asked)
-            return begun._replace(request=known.asked, whole=known.state.whole, truncated=cut)
-        rule: Rule = "auto" if asked.mode == "healed" else "off"
+            assert known.request is not None
+            begun = _at(known.state, known.request.ending, known.text != before)
+            cut = begun.truncated or _cut(known.request)
+            return begun._replace(request=known.request, whole=known.state.whole, truncated=cut)
+        rule: Rule = "auto" if task.mode == "healed" else "off"
         found: Request = self.lm.infill_request(before, after, left=rule, right=rule)
-        begun = self._tokenwise(asked, found.ids, found.forced, found.ending)
+        begun = self._tokenwise(task, found.ids, found.forced, found.ending)
         return begun._replace(truncated=_cut(found))
 
-    def _tokenwise(self, asked: Asked, ids: list[int], forced: bytes, ending: bytes) -> Begun:
-        if asked.mode == "healed" and not forced:
+    def _tokenwise(
+        self, task: CompletionTask, ids: list[int], forced: bytes, ending: bytes
+    ) -> Begun:
+        if task.mode == "healed" and not forced:
             ids, forced = cut(ids, self.lm.index)
         cursor = self.trees.after(ids)
         return Begun(cursor, forced, ending, len(ids), cursor.cached)

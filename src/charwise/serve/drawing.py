@@ -10,10 +10,10 @@ from charwise.cursor.drafts import Cursor, Draft, Drafts
 from charwise.cursor.limit import Limit
 from charwise.cursor.together import advance_together
 from charwise.infill import Request, middles
-from charwise.serve.asked import Asked, Candidate, Piece
 from charwise.serve.endings import Rules
 from charwise.serve.prompts import Sides
 from charwise.serve.stoppable import StoppableLM, Stopped
+from charwise.serve.task import Candidate, CompletionTask, Piece
 from charwise.serve.tokenwise import HealedDrafts
 from charwise.tokens.utf8 import decoder_after, pending
 
@@ -103,7 +103,7 @@ class Drawing:
     """
 
     def __init__(
-        self, asked: Asked, sides: Sides, begun: Begun, limit: Limit, tell: Tell | None
+        self, asked: CompletionTask, sides: Sides, begun: Begun, limit: Limit, tell: Tell | None
     ) -> None:
         self._asked, self._begun, self._tell = asked, begun, tell
         self._before = sides.before
@@ -170,7 +170,7 @@ class Drawing:
         found = [self._candidate(draft) for draft in self.drafts.drafts]
         if self._tell is not None or self._asked.temperature:
             return tuple(one for one in found if one.probability >= self._asked.threshold)
-        return self._offered(found)
+        return self._distinct(found)
 
     def close(self) -> None:
         """Give back the contexts drawn on the way."""
@@ -235,7 +235,7 @@ class Drawing:
             tuple(pieces),
         )
 
-    def _offered(self, found: Sequence[Candidate]) -> tuple[Candidate, ...]:
+    def _distinct(self, found: Sequence[Candidate]) -> tuple[Candidate, ...]:
         """Those worth offering: each text once, the most probable for its length first."""
         best: dict[bytes, Candidate] = {}
         for one in sorted(found, key=lambda one: -one.logprob / max(1, len(one.raw))):

@@ -10,11 +10,15 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from charwise.serve.asked import MOST_TOKENS, NOTHING, Answer, Asked, Candidate
-from charwise.serve.bodies import Body, answered, event, events, gone, read, respond
+from charwise.api.errors import Refused
+from charwise.api.limits import SERVER
+from charwise.api.request import CompletionRequest, Extensions
+from charwise.api.responses import json_response
+from charwise.api.writer import characters, event, finite
+from charwise.serve.http import answered, gone, read, stream
 from charwise.serve.prompts import sides_of
-from charwise.serve.refusals import Refused, body_of, refusal_of
 from charwise.serve.server import Server
+from charwise.serve.task import NOTHING, Answer, Candidate, CompletionTask, Piece
 from charwise.tokens.prompt_parts import Prompt
 
 Message = dict[str, Any]
@@ -23,12 +27,12 @@ Message = dict[str, Any]
 _TYPES = {"end": "eos", "stop": "word"}
 
 
-class CompletionBody(Body):
+class CompletionBody(Extensions):
     """`/completion`; `/infill` takes more. Fields that are not listed are ignored."""
 
     prompt: str | list[str | int] = ""
-    n_predict: int | None = Field(None, le=MOST_TOKENS)
-    max_tokens: int | None = Field(None, le=MOST_TOKENS)
+    n_predict: int | None = Field(None, le=SERVER.tokens)
+    max_tokens: int | None = Field(None, le=SERVER.tokens)
     temperature: float | None = Field(None, ge=0)
     top_k: int | None = None
     top_p: float | None = None
@@ -50,31 +54,27 @@ class CompletionBody(Body):
             prompt = "".join(prompt)
         return prompt, None
 
-    def asked(self, server: Server) -> Asked:
-        """The request.
+    def translated(self) -> CompletionRequest:
+        """Return the request in OpenAI's form, but for its prompt.
 
         Where a list of samplers has none of temperature, the most probable is taken: so editors
-        mean it.
+        mean it. A negative number of tokens is no bound.
         """
-        prompt, suffix = self.sides()
         most = self.n_predict if self.n_predict is not None else self.max_tokens
         cold = self.samplers is not None and "temperature" not in self.samplers
-        seed = None if self.seed is None or self.seed < 0 else self.seed
         line = self.t_max_predict_ms
-        top_p = 1.0 if self.top_p is None or self.top_p <= 0 else min(self.top_p, 1.0)
-        return Asked(
-            prompt,
-            suffix,
+        return CompletionRequest(
             n=self.n_cmpl or self.n or 1,
-            max_tokens=None if most is None or most < 0 else most,
-            temperature=0.0 if cold else self.temperature or 0.0,
-            top_p=top_p,
-            top_k=max(0, self.top_k or 0),
-            seed=seed,
-            stop=tuple(one for one in _list(self.stop) if one),
+            max_tokens=SERVER.tokens if most is None or most < 0 else most,
+            temperature=0.0 if cold else self.temperature,
+            top_p=None if self.top_p is None or self.top_p <= 0 else min(self.top_p, 1.0),
+            top_k=self.top_k,
+            seed=None if self.seed is None or self.seed < 0 else self.seed,
+            stop=[one for one in _list(self.stop) if one],
             line_seconds=None if line is None or line <= 0 else line / 1000,
-            top=self.n_probs or None,
-            **self.common(server),
+            logprobs=self.n_probs or None,
+            suffix=self.sides()[1],
+            **self.extensions,
         )
 
 
@@ -115,15 +115,16 @@ def router(server: Server) -> APIRouter:
     routes = APIRouter()
 
     async def complete(request: Request, body: CompletionBody) -> Response:
-        asked = body.asked(server)
-        sides_of(asked, server.lm.vocabulary)
+        task = CompletionTask.of(body.translated(), body.sides()[0], server.settings.mode)
+        sides_of(task, server.lm.vocabulary)
         if body.stream:
-            return await events(request, _streamed(server, body, asked))
-        answer = await answered(request, server.answer(asked))
+            return await stream(request, _streamed(server, body, task))
+        answer = await answered(request, server.answer(task))
         if answer is False:
             return gone()
-        every = [_message(server, body, answer, one) for one in answer.candidates or (NOTHING,)]
-        return respond(every[0] if asked.n == 1 else every)
+        candidates = answer[0].candidates or (NOTHING,)
+        every = [_message(server, body, answer[0], one) for one in candidates]
+        return json_response(every[0] if task.n == 1 else every)
 
     @routes.post("/infill")
     async def infill(request: Request) -> Response:
@@ -136,12 +137,12 @@ def router(server: Server) -> APIRouter:
 
     @routes.get("/health")
     async def health() -> Response:
-        return respond({"status": "ok"})
+        return json_response({"status": "ok"})
 
     @routes.get("/props")
     async def props() -> Response:
         window = server.lm.engine.window
-        return respond(
+        return json_response(
             {
                 "default_generation_settings": {"n_ctx": window, "params": {"temperature": 0.0}},
                 "total_slots": 1,
@@ -162,15 +163,15 @@ def router(server: Server) -> APIRouter:
         if body.add_special:
             ids = [*vocabulary.bos_ids, *ids]
         if not body.with_pieces:
-            return respond({"tokens": ids})
+            return json_response({"tokens": ids})
         pieces = [{"id": id, "piece": _piece(vocabulary.tokens[id] or b"")} for id in ids]
-        return respond({"tokens": pieces})
+        return json_response({"tokens": pieces})
 
     @routes.post("/detokenize")
     async def detokenize(request: Request) -> Response:
         body = await read(request, server, DetokenizeBody)
         raw = server.lm.vocabulary.decode(body.tokens)
-        return respond({"content": raw.decode("utf-8", "replace")})
+        return json_response({"content": characters(raw)})
 
     return routes
 
@@ -202,7 +203,7 @@ def _message(server: Server, body: CompletionBody, answer: Answer, one: Candidat
         "has_new_line": "\n" in one.text,
         "truncated": answer.truncated,
         "stop_type": _TYPES.get(one.finish, "limit"),
-        "stopping_word": (one.stopped_by or b"").decode("utf-8", "replace"),
+        "stopping_word": characters(one.stopped_by or b""),
         "tokens_cached": known,
         "timings": _timings(answer, one),
         "probability": one.probability,
@@ -245,34 +246,26 @@ def _timings(answer: Answer, one: Candidate) -> Message:
     }
 
 
-def _probabilities(piece: Any) -> Message:
-    tops = [
-        {"token": raw.decode("utf-8", "replace"), "logprob": max(logprob, -9999.0)}
-        for raw, logprob in piece.top
-    ]
+def _probabilities(piece: Piece) -> Message:
+    tops = [{"token": characters(raw), "logprob": finite(logprob)} for raw, logprob in piece.top]
     return {
         "id": piece.id,
-        "token": piece.raw.decode("utf-8", "replace"),
+        "token": characters(piece.raw),
         "bytes": list(piece.raw),
-        "logprob": max(piece.logprob, -9999.0),
+        "logprob": finite(piece.logprob),
         "top_logprobs": tops,
     }
 
 
-async def _streamed(server: Server, body: CompletionBody, asked: Asked) -> AsyncGenerator[bytes]:
+async def _streamed(
+    server: Server, body: CompletionBody, task: CompletionTask
+) -> AsyncGenerator[bytes]:
     """Pieces as they are drawn; last, all but the content."""
-    begun = False  # from then on errors are told in the stream
-    try:
-        async for piece in server.stream(asked):
-            begun = True
-            if isinstance(piece, Answer):
-                for number, one in enumerate(piece.candidates or (NOTHING,)):
-                    last = _message(server, body, piece, one)
-                    yield event(last | {"index": number, "content": ""})
-            else:
-                number, text = piece
-                yield event({"index": number, "content": text, "tokens": [], "stop": False})
-    except Exception as error:
-        if not begun:
-            raise
-        yield event(body_of("/completion", refusal_of(error)))
+    async for piece in server.stream(task):
+        if isinstance(piece, Answer):
+            for number, one in enumerate(piece.candidates or (NOTHING,)):
+                last = _message(server, body, piece, one)
+                yield event(last | {"index": number, "content": ""})
+        else:
+            number, text = piece
+            yield event({"index": number, "content": text, "tokens": [], "stop": False})

@@ -13,19 +13,20 @@ import threading
 import time
 from collections.abc import Callable
 from importlib.metadata import version
-from typing import Any, BinaryIO, TypeVar, cast, get_args
+from typing import Any, BinaryIO, TypeVar
+from urllib.parse import unquote
 
 from lsprotocol import types
 from pygls.io_ import run_async
 from pygls.lsp.server import LanguageServer
 
 from charwise.errors import CharwiseError
-from charwise.serve.asked import Candidate
-from charwise.serve.desk import Desk, around, offered, read_ahead
-from charwise.serve.documents import Document, Units
 from charwise.serve.lsp_protocol import InvalidRequest, Protocol
 from charwise.serve.lsp_settings import SECTION, Settings
+from charwise.serve.model_thread import ModelThread, around, read_ahead, suggestions
 from charwise.serve.stoppable import Stopped
+from charwise.serve.task import Candidate
+from charwise.serve.workspace import Workspace
 
 _T = TypeVar("_T")
 
@@ -34,15 +35,14 @@ class Editor(LanguageServer):
     """The server for one connection.
 
     Args:
-        desk: where the work is done.
+        models: where the work is done.
         settings: what holds before the editor has said anything.
     """
 
-    def __init__(self, desk: Desk, settings: Settings | None = None) -> None:
+    def __init__(self, models: ModelThread, settings: Settings | None = None) -> None:
         # Before pygls' own: it looks at every attribute.
-        self.desk = desk
+        self.models = models
         self.settings = settings or Settings()
-        self.documents: dict[str, Document] = {}
         self._running: dict[str, set[threading.Event]] = {}
         self._warming: set[asyncio.Future[None]] = set()
         self._told: set[str] = set()
@@ -54,7 +54,7 @@ class Editor(LanguageServer):
     async def load(self) -> None:
         """Load the model, and say what it is."""
         began = time.monotonic()
-        completions = await self._try(lambda: self.desk.completions(self.settings))
+        completions = await self._try(lambda: self.models.completions(self.settings))
         if completions is not None:
             info = completions.lm.info()
             took = f"{info['model']}, {info['device']}, {time.monotonic() - began:.1f} s"
@@ -66,8 +66,8 @@ class Editor(LanguageServer):
         """Change settings; where none came along, they are fetched."""
         workspace = self.client_capabilities.workspace
         if not given and workspace is not None and workspace.configuration:  # to be fetched
-            asked = types.ConfigurationParams([types.ConfigurationItem(section=SECTION)])
-            [given] = await self.workspace_configuration_async(asked)
+            wanted = types.ConfigurationParams([types.ConfigurationItem(section=SECTION)])
+            [given] = await self.workspace_configuration_async(wanted)
         self.set(given)
 
     def set(self, given: object, *, starting: bool = False) -> None:
@@ -87,47 +87,30 @@ class Editor(LanguageServer):
         if not isinstance(error, InvalidRequest):
             super().report_server_error(error, source)
 
-    # Documents.
+    # Documents: pygls has changed them already.
 
-    @property
-    def units(self) -> Units:
-        """In what this editor counts characters."""
-        agreed = self.protocol.server_capabilities.position_encoding
-        for units in get_args(Units):
-            if agreed == units:
-                return cast(Units, units)
-        return "utf-16"
+    def use_workspace(self, params: types.InitializeParams) -> None:
+        """Keep documents in a `Workspace` of ours; pygls has just made one of its own."""
+        workspace = self.protocol.workspace
+        self.protocol._workspace = Workspace(
+            workspace.root_uri,
+            workspace_folders=params.workspace_folders,
+            position_encoding=workspace.position_encoding,
+        )
 
-    def open(self, uri: str, text: str) -> None:
-        """Keep a document."""
+    def changed(self, params: types.DidChangeTextDocumentParams) -> None:
+        """End the work for a document as it was, and read it as it is."""
+        uri, changes = params.text_document.uri, params.content_changes
         self._overtake(uri)
-        self.documents[uri] = Document(text)
-
-    def change(self, uri: str, changes: Any) -> None:
-        """Apply changes in their order; what is under way for the document is not wanted now."""
-        self._overtake(uri)
-        document, cursor = self.documents.get(uri, Document("")), None
-        for change in changes:
-            if isinstance(change, types.TextDocumentContentChangePartial):
-                start = self._offset(document, change.range.start)
-                end = self._offset(document, change.range.end)
-                document = document.edited(start, max(start, end), change.text)
-                cursor = start + len(change.text)
-            else:
-                document, cursor = Document(change.text), None
-        self.documents[uri] = document
-        if cursor is not None and self.settings.warm and self.settings.enabled:
-            task = asyncio.ensure_future(self._warm(uri, document, cursor))
+        last = changes[-1] if changes else None
+        if not isinstance(last, types.TextDocumentContentChangePartial):
+            return
+        if self.settings.warm and self.settings.enabled:
+            document = self.workspace.get_text_document(uri)
+            cursor = document.offset_at_position(last.range.start) + len(last.text)
+            task = asyncio.ensure_future(self._warm(uri, document.source, cursor))
             self._warming.add(task)
             task.add_done_callback(self._warming.discard)
-
-    def close(self, uri: str) -> None:
-        """Forget a document."""
-        self._overtake(uri)
-        self.documents.pop(uri, None)
-
-    def _offset(self, document: Document, position: types.Position) -> int:
-        return document.offset(position.line, position.character, self.units)
 
     def _overtake(self, uri: str) -> None:
         for cancel in self._running.pop(uri, ()):
@@ -145,36 +128,34 @@ class Editor(LanguageServer):
     ) -> types.InlineCompletionList | None:
         """What may be inserted at a position, the best first."""
         uri, settings = params.text_document.uri, self.settings
-        document = self.documents.get(uri)
-        if document is None or not settings.enabled:
+        if unquote(uri) not in self.workspace.text_documents or not settings.enabled:
             return None
-        start = end = self._offset(document, params.position)
-        begun = ""
+        document = self.workspace.get_text_document(uri)
+        text, place, begun = document.source, types.Range(params.position, params.position), ""
+        start = end = document.offset_at_position(params.position)
         if chosen := params.context.selected_completion_info:
-            start = self._offset(document, chosen.range.start)
-            end, begun = max(end, self._offset(document, chosen.range.end)), chosen.text
+            start, begun = document.offset_at_position(chosen.range.start), chosen.text
+            place = types.Range(chosen.range.start, params.position)
+            if (chosen_end := document.offset_at_position(chosen.range.end)) > end:
+                end, place = chosen_end, chosen.range
 
         def found_by(cancel: threading.Event) -> list[Candidate]:
-            completions = self.desk.completions(settings)
-            before, after = around(completions, settings, document, start, end)
-            return offered(completions, settings, before + begun, after, cancel)
+            completions = self.models.completions(settings)
+            before, after = around(completions, settings, text, start, end)
+            return suggestions(completions, settings, before + begun, after, cancel)
 
         found = await self._while_wanted(uri, found_by)
         if not found:
             return None
-        place = types.Range(
-            types.Position(*document.position(start, self.units)),
-            types.Position(*document.position(end, self.units)),
-        )
         items = [types.InlineCompletionItem(begun + one.text, range=place) for one in found]
         return types.InlineCompletionList(items)
 
-    async def _warm(self, uri: str, document: Document, cursor: int) -> None:
+    async def _warm(self, uri: str, text: str, cursor: int) -> None:
         """Read a change, so that a completion after it begins at once."""
         settings = self.settings
 
         def read(cancel: threading.Event) -> None:
-            read_ahead(self.desk.completions(settings), settings, document, cursor, cancel)
+            read_ahead(self.models.completions(settings), settings, text, cursor, cancel)
 
         await self._while_wanted(uri, read)
 
@@ -196,7 +177,7 @@ class Editor(LanguageServer):
     async def _try(self, work: Callable[[], _T]) -> _T | None:
         """The result of some work; an error is shown, and there is none."""
         try:
-            return await self.desk.do(work)
+            return await self.models.do(work)
         except Stopped:
             return None
         except CharwiseError as error:
@@ -209,6 +190,7 @@ def _listen(editor: Editor) -> None:
 
     @editor.feature(types.INITIALIZE)
     def initialize(params: types.InitializeParams) -> None:
+        editor.use_workspace(params)
         editor.set(params.initialization_options, starting=True)
 
     @editor.feature(types.INITIALIZED)
@@ -219,6 +201,15 @@ def _listen(editor: Editor) -> None:
     def shutdown(*_: object) -> None:
         editor.stop()
 
+    @editor.feature(types.TEXT_DOCUMENT_DID_OPEN)
+    @editor.feature(types.TEXT_DOCUMENT_DID_CLOSE)
+    def overtaken(params: types.DidOpenTextDocumentParams) -> None:
+        editor._overtake(params.text_document.uri)
+
+    @editor.feature(types.TEXT_DOCUMENT_DID_CHANGE)
+    def changed(params: types.DidChangeTextDocumentParams) -> None:
+        editor.changed(params)
+
     @editor.feature(types.WORKSPACE_DID_CHANGE_CONFIGURATION)
     async def configured(params: types.DidChangeConfigurationParams) -> None:
         await editor.configure(params.settings)
@@ -228,14 +219,14 @@ def _listen(editor: Editor) -> None:
         return await editor.complete(params)
 
 
-def serve_stdin(desk: Desk, settings: Settings, source: BinaryIO, out: BinaryIO) -> None:
+def serve_stdin(models: ModelThread, settings: Settings, source: BinaryIO, out: BinaryIO) -> None:
     """Speak with the editor that has started this process, until it says to end."""
-    editor = Editor(desk, settings)
+    editor = Editor(models, settings)
     try:
         editor.start_io(source, out)
     finally:
         editor.stop()
-        desk.close()
+        models.close()
 
 
 class _Reader:
@@ -252,11 +243,11 @@ class _Reader:
         return await self._reader.readexactly(n)
 
 
-async def serve_tcp(desk: Desk, settings: Settings, host: str, port: int) -> None:
+async def serve_tcp(models: ModelThread, settings: Settings, host: str, port: int) -> None:
     """Listen for editors, each with documents and settings of its own; says where on stderr."""
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        editor = Editor(desk, settings)
+        editor = Editor(models, settings)
         editor.protocol.set_writer(writer)
         try:
             told = editor.report_server_error

@@ -1,29 +1,29 @@
-"""The settings of the language server: from an editor's JSON to what is asked of the model."""
+"""The settings of the language server: from an editor's JSON to a request for completions."""
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Annotated, Any
 
-from charwise.errors import SettingError, check_count, check_number
-from charwise.serve.asked import Asked, Mode, Until
+from pydantic import BeforeValidator, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+from charwise.api.limits import SERVER
+from charwise.api.settings import CheckedSettings
+from charwise.errors import SettingError
+from charwise.serve.task import CompletionTask, Mode, Until
 
 #: The name under which editors keep them.
 SECTION = "charwise"
 
-#: Settings that are called something else in a request.
-_ASKED = {"candidates": "n"}
-
 #: Settings that say which model is loaded, and how: they count at the start alone.
 MODEL = ("model", "device", "dtype", "revision", "preset", "tolerance")
 
+_Count = Annotated[int, Field(ge=0)]
 
-@dataclass(frozen=True)
-class Settings:
-    """What an editor has set; in its JSON, names are in camelCase.
+
+class Settings(CheckedSettings):
+    """The settings of an editor; in its JSON, names are in camelCase.
 
     Attributes:
         enabled: whether anything is offered.
@@ -45,48 +45,38 @@ class Settings:
     >>> settings.max_bytes, settings.top_k, len(wrong)
     (8, 0, 2)
     >>> wrong[0]
-    'topK is -1: it must be 0 or more.'
+    'topK is -1: it should be greater than or equal to 0.'
     """
+
+    model_config = ConfigDict(alias_generator=to_camel)
 
     enabled: bool = True
     warm: bool = True
     infill: bool = True
-    candidates: int = 1
-    max_bytes: int = 128
-    until: Until | None = "line"
-    stop: tuple[str, ...] = ()
+    candidates: Annotated[int, Field(ge=1, le=SERVER.completions)] = 1
+    max_bytes: Annotated[int, Field(ge=1)] = 128
+    until: Annotated[
+        Until | None, BeforeValidator(lambda given: None if given == "length" else given)
+    ] = "line"
+    stop: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(strict=False)] = ()
     mode: Mode = "exact"
-    temperature: float = 0.0
-    top_p: float = 1.0
-    top_k: int = 0
-    seed: int | None = None
-    seconds: float | None = 1.0
-    threshold: float = 0.0
-    before: int | None = None
-    after: int | None = None
-    load: Mapping[str, Any] = field(default_factory=dict)
+    temperature: Annotated[float, Field(ge=0)] = 0.0
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    top_k: _Count = 0
+    seed: _Count | None = None
+    seconds: Annotated[float, Field(ge=0)] | None = 1.0
+    threshold: Annotated[float, Field(ge=0, le=1)] = 0.0
+    before: _Count | None = None
+    after: _Count | None = None
+    load: Mapping[str, Any] = {}
 
-    def __post_init__(self) -> None:
-        for name in ("enabled", "warm", "infill"):
-            if not isinstance(getattr(self, name), bool):
-                raise SettingError(f"{name} is {getattr(self, name)!r}: it must be true or false.")
-        if isinstance(self.stop, str) or not all(isinstance(one, str) for one in self.stop):
-            raise SettingError(f"stop is {self.stop!r}: it must be a list of strings.")
-        check_count("max_bytes", self.max_bytes, 1)
-        for name in ("seed", "before", "after"):
-            if getattr(self, name) is not None:
-                check_count(name, getattr(self, name), 0)
-        if self.seconds is not None:
-            check_number("seconds", self.seconds, 0.0, math.inf)
-        self.asked("", None)
+    def task(self, before: str, after: str | None) -> CompletionTask:
+        """Return the request between two texts; `after` only where it may count.
 
-    def asked(self, before: str, after: str | None) -> Asked:
-        """What is asked of the model between two texts; `after` only where it may count.
-
-        >>> Settings().asked("import nu", None).max_bytes
+        >>> Settings().task("import nu", None).max_bytes
         128
         """
-        return Asked(
+        return CompletionTask(
             # As bytes: the name of a sentinel in a document is text.
             before.encode("utf-8", "replace"),
             None if after is None else after.encode("utf-8", "replace"),
@@ -104,11 +94,11 @@ class Settings:
         )
 
     def changed(self, given: object, *, starting: bool = False) -> tuple[Settings, list[str]]:
-        """The settings with those that were given in their place, and what is wrong with the rest.
+        """Return the settings with the given ones in their place, and the mistakes in those.
 
         Args:
-            given: a JSON object, or one that has them under "charwise"; None for none. What is
-                null in it is at its default.
+            given: a JSON object, or one that has them under "charwise"; None for none. A setting
+                that is null there is at its default.
             starting: whether a model may still be chosen.
         """
         if isinstance(given, Mapping) and isinstance(given.get(SECTION), Mapping):
@@ -126,48 +116,25 @@ class Settings:
         return settings, wrong
 
     def _with(self, name: str, value: Any, starting: bool) -> Settings:
+        """Return the settings with one of them changed, which may be wrong."""
+        kept = self.model_dump(by_alias=True, exclude={"load"}, exclude_unset=True)
+        load = dict(self.load)
         if name in MODEL:
-            load = {**self.load, name: value} if value is not None else dict(self.load)
+            if value is not None:
+                load[name] = value
             if not starting and load != self.load:
                 raise SettingError(
                     f"{name} is read when the server starts: restart it for {value!r}."
                 )
-            return replace(self, load=load)
-        if name not in NAMES:
+        elif name not in NAMES:
             known = ", ".join(sorted([*NAMES, *MODEL]))
             raise SettingError(f"unknown setting {name!r}: there are {known}.")
-        at = NAMES[name]
-        if value is None:
-            value = getattr(Settings, at)
-        if at == "until" and value == "length":
-            value = None
-        new: dict[str, Any] = {at: tuple(value) if isinstance(value, list) else value}
-        try:
-            return replace(self, **new)
-        except TypeError:
-            raise SettingError(f"{name} is {value!r}: it cannot be that.") from None
-        except SettingError as error:
-            raise SettingError(_renamed(str(error), at, name)) from None
-
-
-def _renamed(why: str, at: str, name: str) -> str:
-    """What is wrong with a setting, by the name that the editor knows.
-
-    >>> _renamed("n is 0: it must be 1 or more.", "candidates", "candidates")
-    'candidates is 0: it must be 1 or more.'
-    """
-    begun = f"{_ASKED.get(at, at)} is "
-    return f"{name} is {why.removeprefix(begun)}" if why.startswith(begun) else why
-
-
-def camel(name: str) -> str:
-    """A name as JSON has it.
-
-    >>> camel("max_bytes")
-    'maxBytes'
-    """
-    return re.sub("_(.)", lambda letter: letter[1].upper(), name)
+        elif value is None:
+            kept.pop(name, None)
+        else:
+            kept[name] = value
+        return Settings(**kept, load=load)
 
 
 #: As an editor writes it → as `Settings` has it.
-NAMES = {camel(one.name): one.name for one in fields(Settings) if one.name != "load"}
+NAMES = {to_camel(name): name for name in Settings.model_fields if name != "load"}

@@ -16,7 +16,6 @@ from charwise.cursor.middle import opening_of
 from charwise.cursor.shared_tree import EXACT_TOKENS, WHOLE_TOKENS, SharedTree, prefill
 from charwise.cursor.state import State
 from charwise.infill import Request
-from charwise.scoring.effort import Effort
 from charwise.tokens.prompts import Opening
 
 #: States that are kept at most.
@@ -42,13 +41,13 @@ class Known(NamedTuple):
     Attributes:
         text: before the cursor.
         state: after it.
-        asked: the request, of a state between two sides.
+        request: the request, of a state between two sides.
         typed: bytes added since the state's prompt was read.
     """
 
     text: bytes
     state: State
-    asked: Request | None = None
+    request: Request | None = None
     typed: int = 0
 
 
@@ -60,14 +59,14 @@ class Read(NamedTuple):
         text: before the cursor.
         whole: the text of the tree.
         shared: the tree.
-        asked: the request, of a prompt between two sides.
+        request: the request, of a prompt between two sides.
     """
 
     key: Hashable
     text: bytes
     whole: bytes
     shared: SharedTree
-    asked: Request | None
+    request: Request | None
 
 
 class Memory:
@@ -146,21 +145,19 @@ class Memory:
             return False
         return True
 
-    def after(self, opening: Opening, whole: bytes, effort: Effort | None = None) -> Known:
+    def after(self, opening: Opening, whole: bytes) -> Known:
         """What is known after a text.
 
         Raises:
             ZeroProbabilityError: if the model gives the text probability zero.
         """
-        effort = effort or self.lm.effort
-        key = (opening, effort)
-        known, both = self._nearest(key, whole)
+        known, both = self._nearest(opening, whole)
         if known is None or both <= known.state.shared.start:
-            read = self._read_before(key, whole) or self._read(key, whole, opening, whole)
-            return self._keep(key, self._begun(read, whole, effort))
-        return self._keep(key, self._moved(known, whole, both), known)
+            read = self._read_before(opening, whole) or self._read(opening, whole, opening, whole)
+            return self._keep(opening, self._begun(read, whole))
+        return self._keep(opening, self._moved(known, whole, both), known)
 
-    def between(self, prefix: bytes, suffix: bytes, effort: Effort | None = None) -> Known:
+    def between(self, prefix: bytes, suffix: bytes) -> Known:
         """What is known between two texts, by a model that fills in.
 
         What is typed after the prompt was divided is conditioned on as the beginning of the
@@ -169,17 +166,15 @@ class Memory:
         Raises:
             TemplateError: the model has no sentinels.
         """
-        effort = effort or self.lm.effort
-        key = (suffix, effort)
-        known, both = self._nearest(key, prefix)
+        known, both = self._nearest(suffix, prefix)
         back = 0 if known is None else len(known.text) - both
         if known is None or back > len(known.state.raw) or known.typed > _TYPED:
-            read = self._read_before(key, prefix)
+            read = self._read_before(suffix, prefix)
             if read is None:
-                asked = self.lm.infill_request(prefix, suffix)
-                read = self._read(key, prefix, *opening_of(asked, self.lm.index), asked)
-            return self._keep(key, self._begun(read, prefix, effort))
-        return self._keep(key, self._moved(known, prefix, both), known)
+                request = self.lm.infill_request(prefix, suffix)
+                read = self._read(suffix, prefix, *opening_of(request, self.lm.index), request)
+            return self._keep(suffix, self._begun(read, prefix))
+        return self._keep(suffix, self._moved(known, prefix, both), known)
 
     def clear(self) -> None:
         """Forget everything."""
@@ -192,11 +187,11 @@ class Memory:
         text: bytes,
         opening: Opening,
         whole: bytes,
-        asked: Request | None = None,
+        request: Request | None = None,
     ) -> Read:
         """A prompt, read: one model call, of use to the next key if this one is given up."""
         shared, _ = prefill(self.lm.engine, self.lm.index, opening, whole)
-        self._reads.append(Read(key, text, whole, shared, asked))
+        self._reads.append(Read(key, text, whole, shared, request))
         return self._reads[-1]
 
     def _read_before(self, key: Hashable, text: bytes) -> Read | None:
@@ -216,12 +211,13 @@ class Memory:
         whole = read.whole[: len(read.whole) - (len(read.text) - both)] + text[both:]
         return whole, self.lm.vocabulary.encode_beginning(whole[read.shared.start :])
 
-    def _begun(self, read: Read, text: bytes, effort: Effort) -> Known:
+    def _begun(self, read: Read, text: bytes) -> Known:
         """The first state on the tree of a prompt."""
         whole, canonical = self._rest(read, text)
+        effort = self.lm.effort
         cover = next(covers(read.shared, whole, canonical, effort))
         self._reads.remove(read)
-        return Known(text, State(read.shared, whole, cover, effort), read.asked)
+        return Known(text, State(read.shared, whole, cover, effort), read.request)
 
     def _nearest(self, key: Hashable, text: bytes) -> tuple[Known | None, int]:
         """The state of the longest text that this one begins like, and for how many bytes."""
@@ -239,7 +235,7 @@ class Memory:
         back, more = len(known.text) - both, text[both:]
         state = known.state.without_bytes(back) if back else known.state
         state = state + more if more else state
-        return Known(text, state, known.asked, max(0, known.typed - back) + len(more))
+        return Known(text, state, known.request, max(0, known.typed - back) + len(more))
 
     def _keep(self, key: Hashable, known: Known, grown_from: Known | None = None) -> Known:
         if grown_from is not None and known.text.startswith(grown_from.text):

@@ -13,8 +13,8 @@ from prometheus_client import (
     generate_latest,
 )
 
-from charwise.serve.asked import Answer
 from charwise.serve.completions import Completions
+from charwise.serve.task import Answer
 from charwise.serve.work import Worker
 
 #: Seconds at which answers are counted.

@@ -14,8 +14,8 @@ from charwise.char_lm import CharLM
 from charwise.cursor.middle import opening_of, score_middles
 from charwise.errors import CharwiseError
 from charwise.infill import Request
-from charwise.serve.asked import Candidate
 from charwise.serve.stoppable import Stopped
+from charwise.serve.task import Candidate
 
 
 def ranked(

@@ -11,11 +11,15 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from charwise.serve.asked import MOST_TOKENS, NOTHING, Answer, Asked, Candidate
-from charwise.serve.bodies import Body, answered, events, gone, line, read, respond
+from charwise.api.errors import Refused
+from charwise.api.limits import SERVER
+from charwise.api.request import CompletionRequest, Extensions
+from charwise.api.responses import json_response
+from charwise.api.writer import line
+from charwise.serve.http import answered, gone, read, stream
 from charwise.serve.prompts import sides_of
-from charwise.serve.refusals import Refused, body_of, refusal_of
 from charwise.serve.server import Server
+from charwise.serve.task import NOTHING, Answer, Candidate, CompletionTask
 
 Message = dict[str, Any]
 
@@ -29,11 +33,11 @@ class Options(BaseModel):
     top_k: int | None = None
     top_p: float | None = None
     seed: int | None = None
-    num_predict: int | None = Field(default=None, le=MOST_TOKENS)
+    num_predict: int | None = Field(default=None, le=SERVER.tokens)
     stop: str | list[str] | None = None
 
 
-class GenerateBody(Body):
+class GenerateBody(Extensions):
     """`/api/generate`. Fields that are not listed are ignored, and no template is applied."""
 
     model: str | None = None
@@ -45,28 +49,28 @@ class GenerateBody(Body):
     images: list[str] | None = None
     format: Any = None
 
-    def asked(self, server: Server) -> Asked:
-        """The request.
+    def translated(self) -> CompletionRequest:
+        """Return the request in OpenAI's form. A negative number of tokens is no bound.
 
         Raises:
-            Refused: what would be ignored, and change the answer.
+            Refused: a field that would be ignored, and change the answer.
         """
         for name in ("system", "images", "format"):
             if getattr(self, name):
                 raise Refused(400, f"{name} is not known here: leave it out.", name)
         options = self.options or Options()
-        most = options.num_predict
+        most, top_p, seed = options.num_predict, options.top_p, options.seed
         stop = [options.stop] if isinstance(options.stop, str) else options.stop or []
-        return Asked(
-            self.prompt,
-            self.suffix,
-            max_tokens=None if most is None or most < 0 else most,
-            temperature=options.temperature or 0.0,
-            top_p=1.0 if options.top_p is None or options.top_p <= 0 else min(options.top_p, 1.0),
-            top_k=max(0, options.top_k or 0),
-            seed=None if options.seed is None or options.seed < 0 else options.seed,
-            stop=tuple(one for one in stop if one),
-            **self.common(server),
+        return CompletionRequest(
+            prompt=self.prompt,
+            suffix=self.suffix,
+            max_tokens=SERVER.tokens if most is None or most < 0 else most,
+            temperature=options.temperature,
+            top_p=None if top_p is None or top_p <= 0 else min(top_p, 1.0),
+            top_k=options.top_k,
+            seed=None if seed is None or seed < 0 else seed,
+            stop=[one for one in stop if one],
+            **self.extensions,
         )
 
 
@@ -77,15 +81,16 @@ def router(server: Server) -> APIRouter:
     @routes.post("/api/generate")
     async def generate(request: Request) -> Response:
         body = await read(request, server, GenerateBody)
-        asked = body.asked(server)
-        sides_of(asked, server.lm.vocabulary)
+        task = CompletionTask.of(body.translated(), body.prompt, server.settings.mode)
+        sides_of(task, server.lm.vocabulary)
         if body.stream:
-            return await events(request, _streamed(server, asked), "application/x-ndjson")
-        answer = await answered(request, server.answer(asked))
+            chunks = _streamed(server, task)
+            return await stream(request, chunks, write=line, kind="application/x-ndjson")
+        answer = await answered(request, server.answer(task))
         if answer is False:
             return gone()
-        one = (answer.candidates or (NOTHING,))[0]
-        return respond(_message(server, one.text) | _last(answer, one))
+        one = (answer[0].candidates or (NOTHING,))[0]
+        return json_response(_message(server, one.text) | _last(answer[0], one))
 
     @routes.get("/api/tags")
     async def tags() -> Response:
@@ -93,7 +98,7 @@ def router(server: Server) -> APIRouter:
         began = datetime.fromtimestamp(server.started, UTC).isoformat()
         details = {"format": "charwise", "family": server.lm.info().get("model", "")}
         model = {"name": name, "model": name, "modified_at": began, "size": 0, "details": details}
-        return respond({"models": [model]})
+        return json_response({"models": [model]})
 
     return routes
 
@@ -117,18 +122,11 @@ def _last(answer: Answer, one: Candidate) -> Message:
     }
 
 
-async def _streamed(server: Server, asked: Asked) -> AsyncGenerator[bytes]:
+async def _streamed(server: Server, task: CompletionTask) -> AsyncGenerator[bytes]:
     """A line of JSON for each piece."""
-    begun = False  # from then on errors are told in the stream
-    try:
-        async for piece in server.stream(asked):
-            begun = True
-            if isinstance(piece, Answer):
-                one = (piece.candidates or (NOTHING,))[0]
-                yield line(_message(server, "") | _last(piece, one))
-            else:
-                yield line(_message(server, piece[1]))
-    except Exception as error:
-        if not begun:
-            raise
-        yield line(body_of("/api/generate", refusal_of(error)))
+    async for piece in server.stream(task):
+        if isinstance(piece, Answer):
+            one = (piece.candidates or (NOTHING,))[0]
+            yield line(_message(server, "") | _last(piece, one))
+        else:
+            yield line(_message(server, piece[1]))

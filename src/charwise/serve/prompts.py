@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from charwise.errors import TemplateError
-from charwise.serve.asked import Asked
+from charwise.serve.task import CompletionTask
 from charwise.template import Template, written
 from charwise.tokens.canonical import to_bytes
 from charwise.tokens.prompt_parts import Prompt, is_text, parts_of
@@ -41,7 +41,7 @@ class Sides(NamedTuple):
         return bool(self.after and self.after.strip()) and not self.opening
 
 
-def sides_of(asked: Asked, vocabulary: Vocabulary) -> Sides:
+def sides_of(task: CompletionTask, vocabulary: Vocabulary) -> Sides:
     """Both sides of a request's cursor; a template written out in its prompt is taken apart.
 
     A prompt is a template only if it is one from its first character to its last, each sentinel
@@ -51,19 +51,21 @@ def sides_of(asked: Asked, vocabulary: Vocabulary) -> Sides:
         TokenizationError: what is no prompt.
 
     >>> vocabulary = Vocabulary.from_bytes([b"a", b"b", None], bos_ids=[2])
-    >>> sides_of(Asked("<PRE> a <SUF>b <MID>"), vocabulary)
+    >>> sides_of(CompletionTask("<PRE> a <SUF>b <MID>"), vocabulary)
     Sides(opening=(), before=b'a', after=b'b')
-    >>> sides_of(Asked([2, 0, 1]), vocabulary), sides_of(Asked([2, 0, 2, 1]), vocabulary).opening
-    (Sides(opening=(), before=b'ab', after=None), (2, 0, 2))
+    >>> sides_of(CompletionTask([2, 0, 1]), vocabulary)
+    Sides(opening=(), before=b'ab', after=None)
+    >>> sides_of(CompletionTask([2, 0, 2, 1]), vocabulary).opening
+    (2, 0, 2)
     """
-    after = None if asked.suffix is None else to_bytes(asked.suffix)
-    if is_text(asked.prompt):
-        if isinstance(asked.prompt, str) and not after:
+    after = None if task.suffix is None else to_bytes(task.suffix)
+    if is_text(task.prompt):
+        if isinstance(task.prompt, str) and not after:
             for spelling in SPELLINGS:
-                if found := written(asked.prompt, spelling):
+                if found := written(task.prompt, spelling):
                     return Sides((), found.prefix.encode(), found.suffix.encode())
-        return Sides((), to_bytes(asked.prompt), after)
-    parts = parts_of(asked.prompt)
+        return Sides((), to_bytes(task.prompt), after)
+    parts = parts_of(task.prompt)
     ids = vocabulary.encode_prompt(parts)
     if found_ids := _written_ids(ids, vocabulary):
         return found_ids

@@ -6,15 +6,15 @@ import math
 from itertools import accumulate, pairwise
 
 from charwise.char_lm import CharLM
-from charwise.serve.asked import Asked, Piece
 from charwise.serve.prompts import Sides, sides_of
+from charwise.serve.task import CompletionTask, Piece
 from charwise.tokens.prompts import split
 
 #: Stands for all other texts in `top_logprobs`, where they hold a likelier one.
 OTHER = b"<other>"
 
 
-def prompt_pieces(lm: CharLM, asked: Asked) -> list[Piece]:
+def prompt_pieces(lm: CharLM, task: CompletionTask) -> list[Piece]:
     """A prompt's tokens, each with its log-probability given all before; nats.
 
     In the mode "exact" that of its characters, whatever tokens they fall into: the sum over a text
@@ -25,24 +25,26 @@ def prompt_pieces(lm: CharLM, asked: Asked) -> list[Piece]:
     Special tokens at the beginning are conditioned on, and have no log-probability.
 
     >>> import charwise
-    >>> pieces = prompt_pieces(charwise.load(), Asked("import os", top=1))
+    >>> pieces = prompt_pieces(charwise.load(), CompletionTask("import os", top=1))
     >>> [piece.raw for piece in pieces]
     [b'import', b' os']
     """
-    sides = sides_of(asked, lm.vocabulary)
-    before, ids = _ids(lm, asked, sides)
+    sides = sides_of(task, lm.vocabulary)
+    before, ids = _ids(lm, task, sides)
     opening = [Piece(b"", 0.0, id) for id in before]
     if not ids:
         return opening
-    return opening + (_exact(lm, sides, ids) if asked.mode == "exact" else _own(lm, sides, ids))
+    return opening + (
+        _of_characters(lm, sides, ids) if task.mode == "exact" else _of_tokens(lm, sides, ids)
+    )
 
 
-def _ids(lm: CharLM, asked: Asked, sides: Sides) -> tuple[list[int], list[int]]:
+def _ids(lm: CharLM, task: CompletionTask, sides: Sides) -> tuple[list[int], list[int]]:
     """What comes before the text, and the tokens of it: as they were given, or canonical."""
     vocabulary = lm.vocabulary
-    if isinstance(asked.prompt, str | bytes):
+    if isinstance(task.prompt, str | bytes):
         return [], vocabulary.encode(sides.before)
-    given = vocabulary.encode_prompt(asked.prompt)
+    given = vocabulary.encode_prompt(task.prompt)
     size, at = 0, len(given)
     while at > 0 and size < len(sides.before):
         at -= 1
@@ -50,7 +52,7 @@ def _ids(lm: CharLM, asked: Asked, sides: Sides) -> tuple[list[int], list[int]]:
     return given[:at], given[at:]
 
 
-def _exact(lm: CharLM, sides: Sides, ids: list[int]) -> list[Piece]:
+def _of_characters(lm: CharLM, sides: Sides, ids: list[int]) -> list[Piece]:
     score = lm.score(sides.prompt, entropy="byte")
     assert score.ranks is not None
     tokens = [lm.vocabulary.tokens[id] or b"" for id in ids]
@@ -66,7 +68,7 @@ def _exact(lm: CharLM, sides: Sides, ids: list[int]) -> list[Piece]:
     return pieces
 
 
-def _own(lm: CharLM, sides: Sides, ids: list[int]) -> list[Piece]:
+def _of_tokens(lm: CharLM, sides: Sides, ids: list[int]) -> list[Piece]:
     opening, whole = split(lm.vocabulary, sides.prompt)
     if isinstance(whole, bytes) and lm.vocabulary.decode(ids) != whole:
         ids = lm.vocabulary.encode(whole)

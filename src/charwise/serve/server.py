@@ -5,24 +5,25 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Generator
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
+from pydantic import Field
+
+from charwise.api.settings import CheckedSettings
 from charwise.char_lm import CharLM
 from charwise.cursor.limit import Cancel, Limit
-from charwise.serve.asked import Answer, Asked, Mode
 from charwise.serve.completions import Completions
 from charwise.serve.drawing import Drawing, advance
 from charwise.serve.metrics import Metrics
 from charwise.serve.stoppable import Stopped
+from charwise.serve.task import Answer, CompletionTask, Mode
 from charwise.serve.work import QueueFullError, Worker
 
 Result = TypeVar("Result")
 
 
-@dataclass(frozen=True)
-class Settings:
-    """What a server is told when it starts.
+class Settings(CheckedSettings):
+    """The settings of a server, given when it starts.
 
     Attributes:
         name: of the model, as clients see it.
@@ -38,11 +39,11 @@ class Settings:
     name: str = "charwise"
     mode: Mode = "exact"
     api_key: str | None = None
-    max_queue: int = 64
-    seconds: float = 10.0
+    max_queue: Annotated[int, Field(ge=1)] = 64
+    seconds: Annotated[float, Field(gt=0)] = 10.0
     allow_origins: tuple[str, ...] = ()
     hosts: tuple[str, ...] | None = None
-    most_body: int = 2**22
+    most_body: Annotated[int, Field(ge=1)] = 2**22
 
 
 class Server:
@@ -57,12 +58,10 @@ class Server:
         worker: that thread, and its queue.
         metrics: what is counted.
         started: when, in seconds since 1970.
-        open_characters: of the documents of all sessions.
-        asked: what sessions wait for.
 
     >>> import charwise
     >>> server = Server(charwise.load(), Settings())
-    >>> answer = asyncio.run(server.answer(Asked("import nump", max_bytes=1)))
+    >>> answer = asyncio.run(server.answer(CompletionTask("import nump", max_bytes=1)))
     >>> answer.candidates[0].text
     'y'
     >>> server.close()
@@ -75,8 +74,6 @@ class Server:
         self.worker = Worker(settings.max_queue, settings.seconds, advance)
         self.metrics = Metrics(self.completions, self.worker)
         self.started = int(time.time())
-        self.open_characters = 0
-        self.asked = set[asyncio.Task[None]]()
 
     def close(self) -> None:
         """Finish what is under way, and stop."""
@@ -102,7 +99,7 @@ class Server:
         return await self._counted(begun, typed)
 
     async def answer(
-        self, asked: Asked, tell: Callable[[int, str], object] | None = None
+        self, task: CompletionTask, tell: Callable[[int, str], object] | None = None
     ) -> Answer:
         """What a completion request comes to; see `Completions.answer`.
 
@@ -110,13 +107,13 @@ class Server:
         """
 
         def begun(cancel: Cancel) -> Generator[Drawing, None, Answer]:
-            return self.completions.steps(asked, Limit(self._seconds(asked), cancel), tell)
+            return self.completions.steps(task, Limit(self._seconds(task), cancel), tell)
 
         answer: Answer = await self._counted(begun, True)
         self.metrics.answered(answer)
         return answer
 
-    async def stream(self, asked: Asked) -> AsyncGenerator[tuple[int, str] | Answer]:
+    async def stream(self, task: CompletionTask) -> AsyncGenerator[tuple[int, str] | Answer]:
         """Pieces of an answer as they are drawn (which candidate, and text); last, the answer."""
         loop = asyncio.get_running_loop()
         told: asyncio.Queue[tuple[int, str] | Answer | BaseException] = asyncio.Queue()
@@ -126,11 +123,11 @@ class Server:
 
         async def run() -> None:
             try:
-                told.put_nowait(await self.answer(asked, tell))
+                told.put_nowait(await self.answer(task, tell))
             except Exception as error:  # raised below, where it is waited for
                 told.put_nowait(error)
 
-        task = asyncio.create_task(run())
+        drawing = asyncio.create_task(run())
         try:
             while True:
                 found = await told.get()
@@ -140,7 +137,7 @@ class Server:
                 if isinstance(found, Answer):
                     return
         finally:
-            task.cancel()
+            drawing.cancel()
 
     async def _counted(
         self, work: Callable[[Cancel], Result | Generator[Any, None, Result]], typed: bool
@@ -154,6 +151,6 @@ class Server:
             self.metrics.counters["cancelled"].inc()
             raise
 
-    def _seconds(self, asked: Asked) -> float:
+    def _seconds(self, task: CompletionTask) -> float:
         most = self.settings.seconds
-        return most if asked.seconds is None else min(most, asked.seconds)
+        return most if task.seconds is None else min(most, task.seconds)

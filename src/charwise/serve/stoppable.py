@@ -12,28 +12,29 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from charwise.cursor.limit import Limit
+from charwise.engines.wrapped import WrappedLM, WrappedTree
 from charwise.errors import CharwiseError
-from charwise.token_lm import TogetherLM, TokenLM, TokenTree, Wish, held_bytes
-from charwise.tokens.vocabulary import Vocabulary
-
-if TYPE_CHECKING:
-    import torch
+from charwise.token_lm import TogetherLM, TokenLM, TokenTree, Wish
 
 logger = logging.getLogger("charwise.serve")
 
 
 class Stopped(CharwiseError, RuntimeError):
-    """Work that was ended before a model call; `why` is "cancelled" or "time"."""
+    """Work that was ended before a model call; `why` is "cancelled" or "time".
+
+    `status` tells a client of HTTP so.
+    """
+
+    status = 503
 
     def __init__(self, why: str) -> None:
-        super().__init__(f"the work was ended before it was done: {why}.")
+        super().__init__(f"the work was ended early ({why}): ask for less.")
         self.why = why
 
 
-class StoppableLM:
+class StoppableLM(WrappedLM):
     """A `TokenLM` that looks at a limit before each model call.
 
     Attributes:
@@ -50,35 +51,16 @@ class StoppableLM:
     >>> with lm.until(Limit(cancel=cancel)):
     ...     lm.tree(lm.vocabulary.bos_ids)
     Traceback (most recent call last):
-    charwise.serve.stoppable.Stopped: the work was ended before it was done: cancelled.
+    charwise.serve.stoppable.Stopped: the work was ended early (cancelled): ask for less.
     """
 
     def __init__(self, engine: TokenLM) -> None:
-        self._engine = engine
+        super().__init__(engine)
         self._limits = threading.local()
         self.calls = 0
         self.shared = 0
         self.failed = 0
         self.seconds = 0.0
-
-    @property
-    def vocabulary(self) -> Vocabulary:
-        """Δ and κ."""
-        return self._engine.vocabulary
-
-    @property
-    def window(self) -> int | None:
-        """Longest context in tokens."""
-        return self._engine.window
-
-    @property
-    def device(self) -> torch.device:
-        """Where log-probabilities live."""
-        return self._engine.device
-
-    def info(self) -> dict[str, str]:
-        """What runs here."""
-        return self._engine.info()
 
     def tree(self, prompt_ids: Sequence[int], edges: Sequence[tuple[int, int]] = ()) -> TokenTree:
         """A tree whose root is this prompt; see `TokenLM.tree`.
@@ -87,22 +69,22 @@ class StoppableLM:
             Stopped: the limit is reached.
         """
         with self.call():
-            return StoppableTree(self, self._engine.tree(prompt_ids, edges))
+            return StoppableTree(self, self.engine.tree(prompt_ids, edges))
 
     def extend_together(self, wishes: Sequence[Wish]) -> list[list[int]] | None:
         """See `TogetherLM.extend_together`; None too for an engine that is none."""
-        if not isinstance(self._engine, TogetherLM):
+        if not isinstance(self.engine, TogetherLM):
             return None
-        own = [(tree.inner, edges) for tree, edges in wishes if isinstance(tree, StoppableTree)]
+        inner = [(tree.inner, edges) for tree, edges in wishes if isinstance(tree, StoppableTree)]
         started = time.perf_counter()
         try:
-            found = self._engine.extend_together(own)
+            found = self.engine.extend_together(inner)
         except CharwiseError:  # of one tree, whose request is told when it is asked alone
             raise
         except Exception:  # nobody is told if each succeeds alone, for a call each
             self.failed += 1
             if self.failed == 1:
-                logger.warning("a model call for %d requests failed", len(own), exc_info=True)
+                logger.warning("a model call for %d requests failed", len(inner), exc_info=True)
             raise
         if found is not None:
             self.calls += 1
@@ -132,39 +114,12 @@ class StoppableLM:
             self.seconds += time.perf_counter() - started
 
 
-class StoppableTree:
+class StoppableTree(WrappedTree):
     """A tree of such an engine; see `TokenTree`."""
 
-    root = 0
-
     def __init__(self, lm: StoppableLM, tree: TokenTree) -> None:
+        super().__init__(tree, lm.vocabulary.width)
         self._lm = lm
-        self._tree = tree
-
-    @property
-    def inner(self) -> TokenTree:
-        """The engine's own tree."""
-        return self._tree
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes held, as the engine tells, or those of all log-probabilities."""
-        return held_bytes(self._tree, self._lm.vocabulary.width)
-
-    @property
-    def size(self) -> int:
-        """Nodes handed out so far."""
-        return self._tree.size
-
-    @property
-    def contexts(self) -> int:
-        """Contexts evaluated so far."""
-        return self._tree.contexts
-
-    @property
-    def calls(self) -> int:
-        """Model calls so far."""
-        return self._tree.calls
 
     def extend(
         self, edges: Sequence[tuple[int, int]], logprobs: Sequence[bool] | None = None
@@ -175,24 +130,4 @@ class StoppableTree:
             Stopped: the limit is reached; nothing was evaluated.
         """
         with self._lm.call():
-            return self._tree.extend(edges, logprobs)
-
-    def logprobs(self, nodes: Sequence[int]) -> torch.Tensor:
-        """See `TokenTree.logprobs`."""
-        return self._tree.logprobs(nodes)
-
-    def forget(self, nodes: Sequence[int]) -> None:
-        """See `TokenTree.forget`."""
-        self._tree.forget(nodes)
-
-    def depth(self, node: int) -> int:
-        """Tokens after the prompt."""
-        return self._tree.depth(node)
-
-    def tokens(self, node: int) -> tuple[int, ...]:
-        """The token string after the prompt."""
-        return self._tree.tokens(node)
-
-    def keep(self, nodes: Sequence[int]) -> None:
-        """See `TokenTree.keep`."""
-        self._tree.keep(nodes)
+            return self.inner.extend(edges, logprobs)

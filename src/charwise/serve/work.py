@@ -37,7 +37,9 @@ Advance = Callable[[list[Any]], Sequence[BaseException | None]]
 
 
 class QueueFullError(CharwiseError, RuntimeError):
-    """As much work waits as may."""
+    """As much work waits as may; `status` tells a client of HTTP so."""
+
+    status = 429
 
 
 class Job:

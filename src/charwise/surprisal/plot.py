@@ -176,7 +176,7 @@ def _bars(words: Spans, string: str, boxes: list[Box]) -> list[Bar]:
     return bars
 
 
-def peaks(bars: Sequence[Bar], apart: float = 0.3) -> list[Bar]:
+def peaks(bars: Sequence[Bar]) -> list[Bar]:
     """The bars of a line that are higher than both neighbours; of near ones, the higher.
 
     >>> [bar.bits for bar in peaks([Bar(0, n, n + 1, bits) for n, bits in enumerate([3, 9, 1, 2])])]
@@ -186,7 +186,8 @@ def peaks(bars: Sequence[Bar], apart: float = 0.3) -> list[Bar]:
     high = [bar for n, bar in enumerate(bars) if heights[n] < bar.bits >= heights[n + 2]]
     found: list[Bar] = []
     for bar in sorted(high, key=lambda bar: -bar.bits):
-        if all(abs(bar.middle - other.middle) >= apart for other in found):
+        # Nearer peaks would have labels that overlap.
+        if all(abs(bar.middle - other.middle) >= 0.3 for other in found):
             found.append(bar)
     return sorted(found, key=lambda bar: bar.left)
 

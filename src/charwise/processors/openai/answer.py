@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
+from charwise.api.writer import usage
 from charwise.processors.new_text import Continuation, HealedPrompt
 from charwise.tokens.stops import Stops
 from charwise.tokens.vocabulary import Vocabulary
@@ -125,7 +126,7 @@ class Answer:
             else:
                 choice.hold_logprobs(delta)
             if self.streams and chunk.get("usage"):
-                chunk["usage"] = _usage(self.prompt_tokens, choice.new.counted)
+                chunk["usage"] = usage(self.prompt_tokens, choice.new.counted)
         return told
 
     def _note(self, chunk: Message) -> None:
@@ -250,17 +251,9 @@ def _joined(first: Message | None, second: Message) -> Message:
 
 
 def usage_of(answers: Iterable[Answer]) -> Message:
-    """The usage of all prompts together."""
+    """Return the usage of all prompts together."""
     answers = list(answers)
-    return _usage(
+    return usage(
         sum(answer.prompt_tokens for answer in answers),
         sum(answer.completion_tokens for answer in answers),
     )
-
-
-def _usage(prompt: int, completion: int) -> Message:
-    return {
-        "prompt_tokens": prompt,
-        "completion_tokens": completion,
-        "total_tokens": prompt + completion,
-    }

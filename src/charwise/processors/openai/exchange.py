@@ -4,29 +4,111 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, Protocol
 
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from charwise.api.client import until_left
+from charwise.api.errors import Refused, UpstreamError, status_of
+from charwise.api.responses import json_response, refusal, stream_response
+from charwise.api.writer import DONE, event
 from charwise.errors import CharwiseError
 from charwise.processors.openai.answer import Answer, usage_of
-from charwise.processors.openai.asgi_call import BROKEN_OFF, Upstream, UpstreamError, merged
+from charwise.processors.openai.upstream import BROKEN_OFF, Upstream, merged
 
 Message = dict[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Message, Receive, Send], Awaitable[None]]
-Result = TypeVar("Result")
 
 #: Choices of one chunk that are read on the event loop; more take a while, and others have a turn.
 _AT_ONCE = 16
 
 
+class Form(Protocol):
+    """How the answers to some calls are told to the client, as one."""
+
+    @property
+    def bodies(self) -> list[Message]:
+        """What the server behind is asked: one body for each call."""
+        ...
+
+    @property
+    def streams(self) -> bool:
+        """Whether the client wants a stream."""
+        ...
+
+    @property
+    def complete(self) -> bool:
+        """Whether the end of every choice has come."""
+        ...
+
+    def add(self, number: int, chunk: Message) -> Message | None:
+        """Take a chunk of a call; return what a stream tells of it, if anything."""
+        ...
+
+    def needs_no_more(self, number: int) -> bool:
+        """Whether a call may end now."""
+        ...
+
+    def whole(self) -> Message:
+        """Return the whole answer."""
+        ...
+
+    def tail(self) -> list[bytes]:
+        """Return the events after the last chunk of a stream."""
+        ...
+
+
+class OpenAIForm:
+    """Completions and chat of OpenAI's API; see `Form`.
+
+    Args:
+        answers: to come, one for each call.
+    """
+
+    def __init__(self, answers: Sequence[Answer]) -> None:
+        self._answers = answers
+        self.bodies = [answer.body for answer in answers]
+        self.streams = answers[0].streams
+
+    @property
+    def complete(self) -> bool:
+        """Whether every choice has ended: half an answer must not pass for a whole one."""
+        return all(answer.told_all for answer in self._answers)
+
+    def add(self, number: int, chunk: Message) -> Message | None:
+        """Take a chunk; the same id and time stand on the chunks of all calls."""
+        if not isinstance(chunk.get("choices"), list):
+            said = str(chunk)[:80]
+            raise UpstreamError(f"the server behind answered {said}, which has no choices.")
+        choices = self._answers[number].add(chunk)
+        first = self._answers[0].top
+        same = {name: first[name] for name in ("id", "created") if name in first}
+        return chunk | same | {"choices": choices} if choices else None
+
+    def needs_no_more(self, number: int) -> bool:
+        """Whether every choice of a call has ended."""
+        return self._answers[number].ended
+
+    def whole(self) -> Message:
+        """Return the choices of all calls, numbered through."""
+        choices = [choice for answer in self._answers for choice in answer.choices()]
+        return self._answers[0].top | {"choices": choices, "usage": usage_of(self._answers)}
+
+    def tail(self) -> list[bytes]:
+        """Return the usage, if it is wanted, and the end mark."""
+        if not any(answer.tells_usage for answer in self._answers):
+            return [DONE]
+        last = self._answers[0].top | {"choices": [], "usage": usage_of(self._answers)}
+        return [event(last), DONE]
+
+
 async def exchange(
-    app: App,
-    scope: Message,
+    app: ASGIApp,
+    scope: Scope,
     receive: Receive,
     send: Send,
-    answers: list[Answer],
+    form: Form,
     *,
     most: int | None = None,
     tells_refusals: bool = True,
@@ -39,16 +121,16 @@ async def exchange(
     Args:
         app: the server behind.
         scope, receive, send: of the client's request.
-        answers: to come, one for each call.
-        most: bytes of one of its answers, or events, that are read.
-        tells_refusals: whether the client is told what the server answers in place of a
-            completion, an error as a rule.
+        form: of the answer.
+        most: bytes of one of the server's answers, or events, that are read.
+        tells_refusals: whether the client is told an answer of the server that is no completion,
+            an error as a rule.
 
     Returns:
         Whether the client was answered, or has left.
     """
-    calls = [Upstream(json.dumps(answer.body).encode(), most=most) for answer in answers]
-    watch = asyncio.create_task(end_with_client(receive, calls))
+    calls = [Upstream(json.dumps(body).encode(), most=most) for body in form.bodies]
+    left = asyncio.create_task(end_with_client(receive, calls))
     tasks = []
     try:
         for call in calls:
@@ -57,18 +139,21 @@ async def exchange(
         for call in calls:
             await call.started.wait()
         for call, task in zip(calls, tasks, strict=True):
-            if call.status is None and not watch.done():
+            if call.status is None and not left.done():
                 await task  # raises what the server raised
-            if call.status is not None and call.status != 200 and not watch.done():
+            if call.status is not None and call.status != 200 and not left.done():
                 if tells_refusals:
                     await call.relay(send)
                 return tells_refusals
-        if not watch.done():
-            tell = _stream if answers[0].streams else _respond
-            return await tell(send, calls, answers, watch, tells_refusals)
-        return True
+        if left.done():
+            return True
+        make = _stream if form.streams else _respond
+        response = await make(calls, form, left, tells_refusals)
+        if response is not None and not left.done():
+            await response(scope, _leaving(left), send)
+        return response is not None or left.done()
     finally:
-        watch.cancel()
+        left.cancel()
         for call in calls:
             call.gone.set()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -81,204 +166,108 @@ async def end_with_client(receive: Receive, calls: Sequence[Upstream]) -> None:
         call.gone.set()
 
 
-async def while_connected(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result | None:
-    """What some work comes to; None, and the work is cancelled, if the client leaves before."""
-    task, watch = asyncio.create_task(work), asyncio.create_task(until_left(receive))
-    try:
-        await asyncio.wait({task, watch}, return_when=asyncio.FIRST_COMPLETED)
-        return task.result() if task.done() else None
-    finally:
-        task.cancel()
-        watch.cancel()
-        await asyncio.gather(task, watch, return_exceptions=True)
+def _leaving(left: asyncio.Task[None]) -> Receive:
+    """Return a `receive` that hears only of the client's leaving, for which `left` waits."""
 
+    async def receive() -> Message:
+        await asyncio.wait({left})
+        return {"type": "http.disconnect"}
 
-async def until_left(receive: Receive) -> None:
-    """Ends when the client leaves."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
+    return receive
 
 
 async def _respond(
-    send: Send,
-    calls: list[Upstream],
-    answers: list[Answer],
-    left: asyncio.Task[None],
-    tells_refusals: bool,
-) -> bool:
-    """One JSON object; none if the client left. False for a refusal that is not told."""
+    calls: list[Upstream], form: Form, left: asyncio.Task[None], tells_refusals: bool
+) -> Response | None:
+    """Return one JSON object; None for a refusal that is not told, or if the client left."""
     try:
         async for number, chunk in merged(calls):
             if isinstance(chunk, bytes):
                 continue
             if "error" in chunk:
                 if not tells_refusals and status_of(chunk) < 500:
-                    return False
-                await send_json(send, status_of(chunk), chunk, [])
-                return True
-            if len(_with_choices(chunk)["choices"]) > _AT_ONCE:
-                await asyncio.to_thread(answers[number].add, chunk)
+                    return None
+                return json_response(chunk, status_of(chunk))
+            choices = chunk.get("choices")
+            if isinstance(choices, list) and len(choices) > _AT_ONCE:
+                await asyncio.to_thread(form.add, number, chunk)
             else:
-                answers[number].add(chunk)
-            if answers[number].ended:
+                form.add(number, chunk)
+            if form.needs_no_more(number):
                 calls[number].gone.set()
-        if not left.done():
-            _check_whole(answers)
+        if left.done():
+            return None
+        if not form.complete:
+            raise UpstreamError(BROKEN_OFF)
     except CharwiseError as error:
-        await send_error(send, status_for(error), str(error))
-        return True
-    if left.done():
-        return True
-    body = answers[0].top | {
-        "choices": [choice for answer in answers for choice in answer.choices()],
-        "usage": usage_of(answers),
-    }
-    await send_json(send, 200, body, calls[0].headers)
-    return True
+        return refusal(_failure(error))
+    return json_response(form.whole(), 200, calls[0].headers)
 
 
 async def _stream(
-    send: Send,
-    calls: list[Upstream],
-    answers: list[Answer],
-    left: asyncio.Task[None],
-    tells_refusals: bool,
-) -> bool:
-    """Server-sent events, until the client leaves; no end mark if that was not all of them.
+    calls: list[Upstream], form: Form, left: asyncio.Task[None], tells_refusals: bool
+) -> Response | None:
+    """Return a stream; None for a refusal that is not told.
 
-    False for a refusal that is not told: a grammar is read when the first token is due, so that an
-    answer with one does not begin before that.
+    A grammar is read when the first token is due, so that an answer with one does not begin before
+    that.
     """
-    headers = without_length(calls[0].headers)
-    started = False
+    begun = tells_refusals or "structured_outputs" not in form.bodies[0]
+    events = _events(calls, form, left, hides_refusal=not begun)
+    if begun:
+        return stream_response(events, 200, calls[0].headers)
+    try:
+        first = await anext(events)
+    except _Hidden:
+        return None
+    except StopAsyncIteration:  # the client left
+        return None
+    return stream_response(_all(first, events), 200, calls[0].headers)
 
-    async def start() -> None:
-        nonlocal started
-        if not started:
-            await send({"type": "http.response.start", "status": 200, "headers": headers})
-        started = True
 
-    async def event(data: bytes) -> None:
-        await start()
-        await send({"type": "http.response.body", "body": data, "more_body": True})
+class _Hidden(Exception):
+    """A refusal that is not told."""
 
-    first = answers[0].top
-    failed = False  # which it has said itself
-    if tells_refusals or "structured_outputs" not in answers[0].body:
-        await start()
+
+async def _all(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield first
+    async for part in rest:
+        yield part
+
+
+async def _events(
+    calls: list[Upstream], form: Form, left: asyncio.Task[None], hides_refusal: bool
+) -> AsyncIterator[bytes]:
+    """Yield server-sent events; no end mark if that was not all of them."""
+    failed = False  # which the server has said itself
     try:
         async for number, chunk in merged(calls):
             if isinstance(chunk, bytes):  # a comment, to keep the connection alive
-                await event(chunk)
-                continue
-            answer = answers[number]
-            if "error" in chunk:
-                if not started and status_of(chunk) < 500:
-                    return False
+                yield chunk
+            elif "error" in chunk:
+                if hides_refusal and status_of(chunk) < 500:
+                    raise _Hidden
                 failed = True
-                await event(_event(chunk))
-            elif choices := answer.add(_with_choices(chunk)):
-                same = {name: first[name] for name in ("id", "created") if name in first}
-                await event(_event(chunk | same | {"choices": choices}))
-            if answer.ended:
-                calls[number].gone.set()
-        if not (failed or left.done()):
-            _check_whole(answers)
+                yield event(chunk)
+            else:
+                told = form.add(number, chunk)
+                if form.needs_no_more(number):
+                    calls[number].gone.set()
+                if told is None:
+                    continue
+                yield event(told)
+            hides_refusal = False  # the answer has begun
+        if left.done():
+            return
+        if not (failed or form.complete):
+            raise UpstreamError(BROKEN_OFF)
     except CharwiseError as error:
-        await event(_event({"error": error_of(status_for(error), str(error))}))
-        await send({"type": "http.response.body", "body": b""})
-        return True
-    if left.done():
-        return True
-    if any(answer.tells_usage for answer in answers):
-        await event(_event(first | {"choices": [], "usage": usage_of(answers)}))
-    await event(b"data: [DONE]\n\n")
-    await send({"type": "http.response.body", "body": b""})
-    return True
+        yield event(_failure(error).body)
+        return
+    for part in form.tail():
+        yield part
 
 
-def _check_whole(answers: list[Answer]) -> None:
-    """Refuse what came if some choice has no end: half an answer must not pass for a whole one."""
-    if not all(answer.told_all for answer in answers):
-        raise UpstreamError(BROKEN_OFF)
-
-
-def status_for(error: CharwiseError) -> int:
-    """The status that tells a client of an error: a server's is not ours."""
-    return error.status if isinstance(error, UpstreamError) else 500
-
-
-def _with_choices(chunk: Message) -> Message:
-    """The chunk, which has choices, if only none."""
-    if not isinstance(chunk.get("choices"), list):
-        raise UpstreamError(f"the server behind answered {str(chunk)[:80]}, which has no choices.")
-    return chunk
-
-
-async def read_up_to(receive: Receive, most: int) -> tuple[bytes, bool] | None:
-    """The body of a request, or its beginning of about `most` bytes; and whether that is all.
-
-    None if the client leaves before: what came is no request.
-    """
-    parts: list[bytes] = []
-    size = 0
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            return None
-        parts.append(message.get("body", b""))
-        size += len(parts[-1])
-        if not message.get("more_body"):
-            return b"".join(parts), True
-        if size > most:
-            return b"".join(parts), False
-
-
-def without_length(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """Headers of a stream that is written anew: its length is not that of the one behind."""
-    return [pair for pair in headers if pair[0] != b"content-length"]
-
-
-def _event(chunk: Message) -> bytes:
-    return b"data: " + json.dumps(chunk, ensure_ascii=False).encode() + b"\n\n"
-
-
-#: What an error is called; any other is an internal one.
-_KINDS = {400: "BadRequestError", 502: "BadGateway", 504: "GatewayTimeout"}
-
-
-def error_of(status: int, message: str) -> Message:
-    """An error in the form of OpenAI's API.
-
-    >>> error_of(504, "late")["type"], error_of(500, "lost")["type"]
-    ('GatewayTimeout', 'InternalServerError')
-    """
-    kind = _KINDS.get(status, "InternalServerError")
-    return {"message": message, "type": kind, "param": None, "code": status}
-
-
-async def send_error(send: Send, status: int, message: str) -> None:
-    """Answer with an error, in the form of OpenAI's API."""
-    await send_json(send, status, {"error": error_of(status, message)}, [])
-
-
-def status_of(answer: Message) -> int:
-    """The status that an error of the server behind names; 500 if it names none.
-
-    >>> status_of({"error": {"code": 404}}), status_of({"error": {"code": None}})
-    (404, 500)
-    """
-    error = answer["error"]
-    code = error.get("code") if isinstance(error, dict) else None
-    return code if isinstance(code, int) and 400 <= code < 600 else 500
-
-
-async def send_json(
-    send: Send, status: int, content: Message, headers: list[tuple[bytes, bytes]]
-) -> None:
-    """Answer with a JSON object, and these headers but for those of the body."""
-    body = json.dumps(content, ensure_ascii=False).encode()
-    rest = [pair for pair in headers if pair[0] not in (b"content-length", b"content-type")]
-    own = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
-    await send({"type": "http.response.start", "status": status, "headers": rest + own})
-    await send({"type": "http.response.body", "body": body})
+def _failure(error: CharwiseError) -> Refused:
+    """Return the refusal for an error of the server behind, which is never the client's fault."""
+    return Refused(getattr(error, "status", 500), str(error))

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from charwise.api.errors import UpstreamError
 from charwise.processors.openai.answer import Answer
-from charwise.processors.openai.asgi_call import UpstreamError
 from charwise.tokens.vocabulary import Vocabulary
 
 Message = dict[str, Any]
@@ -63,8 +63,8 @@ class TextAnswer(Answer):
             choice["token_ids"] = self._ids(choice)
         told = super().add(chunk)
         for choice in chunk["choices"]:
-            own = self._choice(choice["index"])
-            enough = own.new.ended if self._counts else own.new.stopped is not None
+            new = self._choice(choice["index"]).new
+            enough = new.ended if self._counts else new.stopped is not None
             if enough or choice.get("finish_reason") is not None:
                 self._over.add(choice["index"])
         return [
@@ -105,45 +105,72 @@ class TextAnswer(Answer):
 _FIELDS = ("index", "text", "logprobs", "finish_reason")
 
 
-class NativeAnswer:
-    """The answer to a request in the form of llama.cpp's own `/completion`.
+class NativeForm:
+    """The answer to a request in the form of llama.cpp's own `/completion`; see `Form`.
 
     Args:
         answer: the same in OpenAI's form.
 
     Attributes:
-        ended: whether the last chunk was handed out.
+        complete: whether the last chunk was handed out.
     """
 
     def __init__(self, answer: TextAnswer) -> None:
         self.answer = answer
-        self.ended = False
+        self.bodies = [answer.body]
+        self.streams = answer.streams
+        self.complete = False
+        self._text = ""
+        self._last: Message = {}
+        self._said_all = False
 
-    def add(self, chunk: Message) -> Message | None:
-        """What the client is told of a chunk; None if that is nothing.
+    def add(self, number: int, chunk: Message) -> Message | None:
+        """Take a chunk of the server; return what a stream tells of it, if anything.
 
         Raises:
             HealingError: the server does not reproduce the forced text.
         """
+        self._said_all = bool(chunk.get("stop"))
+        told = None if self.complete else self._told(chunk)
+        if told is not None:
+            self._last = told
+            self._text += told["content"]
+        elif self.complete:
+            self._last = {**chunk, **self._last}  # what only the server's last word has: timings
+        return told
+
+    def needs_no_more(self, number: int) -> bool:
+        """Whether the server has said all that is told."""
+        if self.streams:
+            return self.complete
+        return self._said_all or self.answer.stopped is not None
+
+    def whole(self) -> Message:
+        """Return the whole answer."""
+        return {**self._last, "content": self._text}
+
+    def tail(self) -> list[bytes]:
+        """Return nothing: these streams have no end mark."""
+        return []
+
+    def _told(self, chunk: Message) -> Message | None:
         finish = None
         if chunk.get("stop"):
             finish = "length" if chunk.get("stop_type") == "limit" else "stop"
         given = {"index": 0, "text": chunk.get("content", ""), "finish_reason": finish}
-        told = [] if self.ended else self.answer.add({"choices": [given]})
-        if not told:
+        choices = self.answer.add({"choices": [given]})
+        if not choices:
             return None
-        [choice] = told
-        own = {"content": choice["text"], "tokens": []}
-        own["tokens_predicted"] = self.answer.completion_tokens
+        [choice] = choices
+        new = {"content": choice["text"], "tokens": []}
+        new["tokens_predicted"] = self.answer.completion_tokens
         if "tokens_evaluated" in chunk:
-            own["tokens_evaluated"] = chunk["tokens_evaluated"] + self.answer.healed.given_back
+            new["tokens_evaluated"] = chunk["tokens_evaluated"] + self.answer.healed.given_back
         if choice["finish_reason"] is None:
-            return {**chunk, **own, "stop": False}
-        self.ended = True
+            return {**chunk, **new, "stop": False}
+        self.complete = True
         stopped = self.answer.stopped
         if finish is None or stopped is not None:
-            own |= {
-                "stop_type": "limit" if stopped is None else "word",
-                "stopping_word": stopped or "",
-            }
-        return {**chunk, **own, "stop": True}
+            new["stop_type"] = "limit" if stopped is None else "word"
+            new["stopping_word"] = stopped or ""
+        return {**chunk, **new, "stop": True}

@@ -16,22 +16,20 @@ import json
 import logging
 from dataclasses import replace
 
+from starlette.types import Receive, Scope, Send
+
+from charwise.api.client import read_up_to
+from charwise.api.errors import Refused
+from charwise.api.limits import HEALED_BODY
+from charwise.api.request import HEAL, LlamaCppRequest, parsed
+from charwise.api.responses import refusal
 from charwise.errors import CharwiseError
 from charwise.healing import cut
-from charwise.processors.openai.answer import Answer
-from charwise.processors.openai.asgi_call import Upstream
-from charwise.processors.openai.exchange import (
-    Message,
-    Receive,
-    Send,
-    exchange,
-    read_up_to,
-    send_error,
-)
+from charwise.processors.openai.exchange import Form, OpenAIForm, exchange
 from charwise.processors.openai.outcome import Outcome, telling
-from charwise.processors.openai.request import HEAL, parsed
-from charwise.processors.proxy.native import exchange_native
-from charwise.processors.proxy.plan import Plan, checked, plan
+from charwise.processors.openai.upstream import Upstream
+from charwise.processors.proxy.answer import NativeForm
+from charwise.processors.proxy.plan import Plan, plan
 from charwise.processors.proxy.relay import Relay
 from charwise.processors.proxy.servers import PROBE, Server, server_of, starts
 from charwise.tokens.index import SortedVocabulary
@@ -41,9 +39,6 @@ logger = logging.getLogger("charwise.proxy")
 #: Ends of the paths of completions in OpenAI's form, and in llama.cpp's own.
 _OPENAI = "/v1/completions"
 _NATIVE = ("/completion", "/completions")
-
-#: Longer bodies are not read, and not healed.
-MOST_BODY = 2**23
 
 #: Bytes of an answer in one piece, or of an event of a stream, that are read to heal it: as many as
 #: the longest prompt, which llama.cpp tells again, can have in JSON.
@@ -81,7 +76,7 @@ class HealingProxy:
         self._asked_only = asked_only
         self._turns = asyncio.Semaphore(_THREADS)
 
-    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self._live(receive, send)
         elif scope["type"] == "websocket":
@@ -104,8 +99,8 @@ class HealingProxy:
                 await send({"type": "lifespan.shutdown.complete"})
                 return
 
-    async def _complete(self, scope: Message, receive: Receive, send: Send) -> None:
-        read = await read_up_to(receive, MOST_BODY)
+    async def _complete(self, scope: Scope, receive: Receive, send: Send) -> None:
+        read = await read_up_to(receive, HEALED_BODY)
         if read is None:
             return
         body, whole = read
@@ -113,7 +108,8 @@ class HealingProxy:
         try:
             found = await self._plan(scope, body, native) if whole else Plan("size", [])
         except CharwiseError as error:
-            await send_error(telling(send, Outcome("refused")), 400, str(error))
+            send = telling(send, Outcome("refused"))
+            await refusal(Refused(400, str(error)))(scope, receive, send)
             return
         outcome = Outcome.of(found.answers) if found.reason is None else Outcome(found.reason)
         logger.debug("%s: %s", scope["path"], outcome.header)
@@ -122,21 +118,17 @@ class HealingProxy:
             # What is compressed cannot be read here.
             headers = [pair for pair in scope["headers"] if pair[0] != b"accept-encoding"]
             healed = {**scope, "headers": headers}
-            if native:
-                [answer] = found.answers
-                await exchange_native(self._relay, healed, receive, send, answer, MOST_ANSWER)
-            else:
-                answers: list[Answer] = [*found.answers]
-                await exchange(self._relay, healed, receive, send, answers, most=MOST_ANSWER)
+            form: Form = NativeForm(found.answers[0]) if native else OpenAIForm(found.answers)
+            await exchange(self._relay, healed, receive, send, form, most=MOST_ANSWER)
             return
         if found.body is not None:
             body = json.dumps(found.body).encode()
         as_it_came = Upstream(body, receive, more=not whole)
         await self._relay(as_it_came.scope(scope), as_it_came.receive, send)
 
-    async def _plan(self, scope: Message, body: bytes, native: bool) -> Plan:
+    async def _plan(self, scope: Scope, body: bytes, native: bool) -> Plan:
         async with self._turns:
-            request = checked(await asyncio.to_thread(parsed, body, llama_cpp=True))
+            request = await asyncio.to_thread(parsed, body, LlamaCppRequest)
         if not request:
             return Plan("malformed", [])
         named = request.get("model")
@@ -149,7 +141,7 @@ class HealingProxy:
                 plan, request, self._index, server, native=native, asked_only=self._asked_only
             )
 
-    async def _find_server(self, scope: Message) -> Server:
+    async def _find_server(self, scope: Scope) -> Server:
         """What the server behind takes; asked for until it says so."""
         if self._known is not None:
             return self._known

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from charwise.errors import CharwiseError, SettingError
+from charwise.api.limits import PROXY
+from charwise.api.request import HEAL, SHORT, Message, texts_or_ids
+from charwise.errors import CharwiseError, SettingError, shown
 from charwise.healing import Rule
-from charwise.processors.openai.request import HEAL, SHORT, Message, prompts
 from charwise.processors.proxy.answer import TextAnswer
 from charwise.processors.proxy.cut import CutText, cut_text
 from charwise.processors.proxy.gbnf import forced_first
@@ -30,12 +31,6 @@ UNFIT = {
     "response_fields": "what is taken off is not in all of them",
     "min_tokens": "the server would count the tokens that write the prompt's end again",
 }
-
-#: Prompts and completions of one request, together: each is a request to the server behind.
-MOST_PROMPTS = 64
-
-#: Stop strings of one request.
-MOST_STOPS = 256
 
 #: How many tokens are asked for, by llama.cpp's own name and by OpenAI's.
 _MAX_TOKENS = ("n_predict", "max_tokens")
@@ -87,7 +82,7 @@ def plan(
         if unfit is not None:
             reason, why = unfit
             raise SettingError(f"this request cannot be healed: {why}.")
-        texts = prompts(without.get("prompt"), with_ids=False)
+        texts = texts_or_ids(without.get("prompt"), with_ids=False)
         cuts = [_cut(text, index, rule, server) for text in texts]
         if not any(cut.forced for cut in cuts):
             return Plan("nothing-to-heal", [], body)
@@ -115,21 +110,21 @@ def _why_not(request: Message, server: Server, native: bool) -> tuple[str, str] 
     for name, reason in UNFIT.items():
         if request.get(name) not in (None, False, 0, "", [], {}, {"type": "text"}):
             return name, f"{name} is set, and {reason}"
-    texts = prompts(request.get("prompt"), with_ids=False)
+    texts = texts_or_ids(request.get("prompt"), with_ids=False)
     if not texts:
         return "prompt", "its prompt is no text, and token ids do not say where words end"
     wanted = _completions(request, server)
-    if not isinstance(wanted, int) or wanted < 1 or len(texts) * wanted > MOST_PROMPTS:
-        return "too-many", f"more than {MOST_PROMPTS} completions in one request"
+    if not isinstance(wanted, int) or wanted < 1:
+        return "too-many", f"the number of its completions is {shown(wanted)}"
+    if excess := PROXY.exceeded(len(texts), wanted, request.get("stop"), None):
+        return "too-many", excess
     if native and (len(texts) > 1 or wanted > 1 or not isinstance(request["prompt"], str)):
         return "several", "this endpoint is healed for one prompt and one completion"
     if len(texts) > 1 and request.get("stream") and not server.streams_to_all:
         return "several", f"{server.name} breaks a stream off when the next request comes"
-    if isinstance(request.get("stop"), list) and len(request["stop"]) > MOST_STOPS:
-        return "too-many", f"more than {MOST_STOPS} stop strings"
     if not isinstance(request.get("grammar") or "", str):
         return "grammar", "its grammar is no text"
-    field, most = _asked(request, server)
+    field, most = _most_tokens(request, server)
     if field is not None and most == 0 and server.default_tokens is None:
         return field, f"{field} is 0, so nothing is generated"
     return None
@@ -137,11 +132,11 @@ def _why_not(request: Message, server: Server, native: bool) -> tuple[str, str] 
 
 def _completions(request: Message, server: Server) -> Any:
     """How many completions of a prompt are asked for; llama.cpp's own name for it goes first."""
-    own = request.get("n_cmpl") if server.native else None
-    return (request.get("n") if own is None else own) or 1
+    native = request.get("n_cmpl") if server.native else None
+    return (request.get("n") if native is None else native) or 1
 
 
-def _asked(request: Message, server: Server) -> tuple[str | None, int | None]:
+def _most_tokens(request: Message, server: Server) -> tuple[str | None, int | None]:
     """How many tokens are asked for, and the field that says so; a negative number is no bound."""
     for name in _MAX_TOKENS if server.native else _MAX_TOKENS[1:]:
         most = request.get(name)
@@ -159,8 +154,8 @@ def _answer(
     native: bool,
     number: int,
 ) -> TextAnswer:
-    name, asked = _asked(request, server)
-    most = server.default_tokens if asked is None else asked
+    name, given = _most_tokens(request, server)
+    most = server.default_tokens if given is None else given
     if most is not None and (most < 0 or (most == 0 and server.default_tokens is not None)):
         most = None
     body: Message = {**request, "prompt": cut.kept}
@@ -214,23 +209,3 @@ def _without_specials(request: Message, forced: str, vocabulary: Vocabulary) -> 
 
 #: What is read of a request to write its answer.
 _READ = ("stream", "stream_options", "echo", "stop")
-
-
-def checked(request: Any) -> Message | None:
-    """A request whose fields have the types that are relied on here; None for any other.
-
-    >>> checked({"prompt": "a", "stop": 3}), checked({"prompt": "a"})
-    (None, {'prompt': 'a'})
-    """
-    if not isinstance(request, Mapping):
-        return None
-    stop = request.get("stop")
-    stops = [stop] if isinstance(stop, str) else stop
-    if stops is not None and not isinstance(stops, list):
-        return None
-    if not all(isinstance(string, str) and string for string in stops or ()):
-        return None
-    options = request.get("stream_options")
-    if options is not None and not isinstance(options, Mapping):
-        return None
-    return dict(request)

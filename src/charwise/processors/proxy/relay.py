@@ -8,20 +8,21 @@ import logging
 from collections.abc import AsyncIterator
 from typing import Any
 
+from starlette.requests import ClientDisconnect, Request
+from starlette.types import Message, Receive, Scope, Send
+
+from charwise.api.client import while_connected
+from charwise.api.errors import Refused, UpstreamError
+from charwise.api.responses import refusal, stream_response
 from charwise.errors import MissingExtraError, SettingError
-from charwise.processors.openai.asgi_call import UpstreamError
-from charwise.processors.openai.exchange import (
-    Message,
-    Receive,
-    Send,
-    send_error,
-    until_left,
-)
 
 logger = logging.getLogger("charwise.proxy")
 
 #: Bytes of an answer to a question of our own.
 _MOST_ASKED = 2**20
+
+#: Headers, one of which a request with a body has.
+_OF_A_BODY = {b"content-length", b"transfer-encoding"}
 
 #: Headers that belong to one connection, not to the request.
 _OF_A_HOP = {
@@ -78,7 +79,7 @@ class Relay:
         await self._client.aclose()
 
     async def ask(
-        self, path: str, headers: list[tuple[bytes, bytes]], body: Message | None = None
+        self, path: str, headers: list[tuple[bytes, bytes]], body: dict[str, Any] | None = None
     ) -> tuple[int, Any]:
         """Status and JSON of a path; 0 if the server says nothing, None if it says no JSON."""
         method = "GET" if body is None else "POST"
@@ -96,27 +97,45 @@ class Relay:
         except (ValueError, RecursionError):
             return response.status_code, None
 
-    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Hand on one request, until it is answered or its client leaves."""
-        has_body = any(
-            name in (b"content-length", b"transfer-encoding") for name, _ in scope["headers"]
-        )
-        heard = asyncio.Event()
-        if not has_body:
+        client, heard = Request(scope, receive), asyncio.Event()
+        if {b"content-length", b"transfer-encoding"}.isdisjoint(
+            name for name, _ in scope["headers"]
+        ):
             heard.set()
-        answering = asyncio.ensure_future(self._answer(scope, receive, send, has_body, heard))
-        leaving = asyncio.ensure_future(_left(receive, heard))
         try:
-            await asyncio.wait({answering, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            leaving.cancel()
-            if not answering.done():
-                answering.cancel()
-            await asyncio.gather(answering, leaving, return_exceptions=True)
-        if not answering.cancelled():
-            answering.result()  # raises what broke the answer off
+            request = self._request(scope, None if heard.is_set() else _body(client, heard))
+        except self._url_error as error:
+            wrong = f"the path {scope['path'][:80]!r}: {error}."
+            await refusal(Refused(400, wrong))(scope, receive, send)
+            return
 
-    def _request(self, scope: Message, body: AsyncIterator[bytes] | None) -> Any:
+        async def listen() -> Message:
+            await heard.wait()  # until then the body is what is heard
+            return await receive()
+
+        try:
+            response = await while_connected(listen, self._client.send(request, stream=True))
+        except ClientDisconnect:
+            return
+        except self._errors as error:
+            failure = self._failure(request, error, "cannot be reached")
+            await refusal(Refused(failure.status, str(failure)))(scope, receive, send)
+            return
+        if response is None:
+            return
+        headers = [(name.lower(), value) for name, value in response.headers.raw]
+        headers = [pair for pair in headers if pair[0] not in _OF_A_HOP]
+        parts = stream_response(response.aiter_raw(), response.status_code, headers)
+        try:
+            await parts(scope, listen, send)
+        except self._errors as error:  # the connection breaks off, as the one behind did
+            raise self._failure(request, error, "broke off") from error
+        finally:
+            await response.aclose()
+
+    def _request(self, scope: Scope, body: AsyncIterator[bytes] | None) -> Any:
         """What the server behind is asked.
 
         Raises:
@@ -133,66 +152,16 @@ class Relay:
             content=body,
         )
 
-    async def _answer(
-        self, scope: Message, receive: Receive, send: Send, has_body: bool, heard: asyncio.Event
-    ) -> None:
-        try:
-            request = self._request(scope, _body(receive, heard) if has_body else None)
-        except self._url_error as error:
-            message = f"the path {scope['path'][:80]!r}: {error}."
-            await send_error(send, 400, message)
-            return
-        started = False
-        try:
-            response = await self._client.send(request, stream=True)
-            try:
-                headers = [
-                    (name.lower(), value)
-                    for name, value in response.headers.raw
-                    if name.lower() not in _OF_A_HOP
-                ]
-                await send(
-                    {
-                        "type": "http.response.start",
-                        "status": response.status_code,
-                        "headers": headers,
-                    }
-                )
-                started = True
-                async for part in response.aiter_raw():
-                    await send({"type": "http.response.body", "body": part, "more_body": True})
-                await send({"type": "http.response.body", "body": b""})
-            finally:
-                await response.aclose()
-        except self._errors as error:
-            logger.warning("%s: %s", request.url, error or type(error).__name__)
-            found = self._failure(error, started)
-            if started:  # the connection breaks off, as the one behind did
-                raise found from error
-            await send_error(send, found.status, str(found))
-
-    def _failure(self, error: Exception, started: bool) -> UpstreamError:
+    def _failure(self, request: Any, error: Exception, what: str) -> UpstreamError:
         name = str(error) or type(error).__name__
+        logger.warning("%s: %s", request.url, name)
         if isinstance(error, self._timeout_error):
             return UpstreamError(f"the server behind did not answer in time: {name}", 504)
-        what = "broke off" if started else "cannot be reached"
         return UpstreamError(f"the server behind {what}: {name}")
 
 
-async def _body(receive: Receive, heard: asyncio.Event) -> AsyncIterator[bytes]:
-    """The request's body, as it comes; sets `heard` at its end."""
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise asyncio.CancelledError
-        if message.get("body"):
-            yield message["body"]
-        if not message.get("more_body"):
-            heard.set()
-            return
-
-
-async def _left(receive: Receive, heard: asyncio.Event) -> None:
-    """Ends when the client leaves; listens once the body was heard."""
-    await heard.wait()
-    await until_left(receive)
+async def _body(client: Request, heard: asyncio.Event) -> AsyncIterator[bytes]:
+    """Yield the request's body, as it comes; set `heard` at its end."""
+    async for part in client.stream():
+        yield part
+    heard.set()

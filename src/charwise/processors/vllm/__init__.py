@@ -2,7 +2,7 @@
 
 The names load when they are first used: only the processor needs vLLM. vLLM looks for the processor
 wherever charwise is installed, and ends if it does not load. So something always loads: in a vLLM
-that has not what it takes, a processor that does nothing (`inert`).
+that has not what it takes, a processor that does nothing (`unavailable`).
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from charwise.processors.vllm.logits_processor import HealingLogitsProcessor, why_not
-    from charwise.processors.vllm.prompts import ENDING, FORCED, heal_generate, served
+    from charwise.processors.vllm.prompts import FORCED, heal_generate, served
 
 _HOME = {
-    "ENDING": "prompts",
     "FORCED": "prompts",
     "HealingLogitsProcessor": "logits_processor",
     "heal_generate": "prompts",
@@ -23,7 +22,7 @@ _HOME = {
     "why_not": "logits_processor",
 }
 
-__all__ = ["ENDING", "FORCED", "HealingLogitsProcessor", "heal_generate", "served", "why_not"]
+__all__ = ["FORCED", "HealingLogitsProcessor", "heal_generate", "served", "why_not"]
 
 
 def __getattr__(name: str) -> Any:
@@ -34,6 +33,6 @@ def __getattr__(name: str) -> Any:
     except Exception as error:
         if name != "HealingLogitsProcessor":
             raise
-        value = import_module(f"{__name__}.inert").inert_processor(error)
+        value = import_module(f"{__name__}.unavailable").unavailable_processor(error)
     globals()[name] = value
     return value

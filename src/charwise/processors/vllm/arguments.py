@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from charwise.api.request import HEAL, Message
 from charwise.errors import SettingError
-from charwise.processors.openai.request import HEAL, Message
 from charwise.processors.vllm.prompts import FORCED
 from charwise.processors.vllm.settings import Settings
 

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from charwise.api.request import HEAL, Message
 from charwise.errors import SettingError
 from charwise.processors.openai.answer import Answer
 from charwise.processors.openai.chat_answer import ChatAnswer
-from charwise.processors.openai.request import HEAL, Message
-from charwise.processors.vllm import begun_answer
+from charwise.processors.vllm import exact_answers
 from charwise.processors.vllm.arguments import rule_of, without_heal
 from charwise.processors.vllm.limits import Limits, is_refused
 from charwise.processors.vllm.openai_request import (
@@ -61,7 +61,7 @@ def before_rendering(request: Message, parses: bool) -> str | None:
         unfit = "parser", "reasoning and tool calls are cut out of what is written"
     if unfit and rule_of(request) is not None:
         raise SettingError(f"this request cannot be healed: {unfit[1]}.")
-    if begun_answer.is_asked(request):
+    if exact_answers.is_wanted(request):
         raise SettingError(f'chat is healed by mask alone: leave {HEAL} out, or give "auto".')
     return unfit[0] if unfit else None
 

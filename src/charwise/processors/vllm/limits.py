@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from charwise.api import limits as request_limits
+from charwise.api.request import Message
 from charwise.processors.new_text import HealedPrompt
-from charwise.processors.openai.request import Message
 from charwise.processors.vllm.structured import extensible
 
 
@@ -45,6 +46,16 @@ class Limits(NamedTuple):
             not getattr(config, "use_v2_model_runner", False),
         )
 
+    @property
+    def of_request(self) -> request_limits.Limits:
+        """The limits that every server has."""
+        return request_limits.Limits(
+            prompts=self.prompts,
+            completions=self.completions,
+            stops=self.stops,
+            tokens=self.window,
+        )
+
     def room(self, healed: HealedPrompt, most: int | None) -> int:
         """How many tokens may follow a prompt, if `most` are asked for; 0 for too few.
 
@@ -62,12 +73,9 @@ def is_refused(
     request: Message, texts: Sequence[Any], most: int | None, limits: Limits, munch: int
 ) -> bool:
     """Whether vLLM will refuse a request, as far as that shows without tokenizing it."""
-    stop = request.get("stop") or []
     return (
-        (limits.prompts is not None and len(texts) > limits.prompts)
-        or (limits.completions is not None and (request.get("n") or 1) > limits.completions)
-        or (limits.stops is not None and isinstance(stop, list) and len(stop) > limits.stops)
-        or (most or 0) > limits.window
+        limits.of_request.exceeded(len(texts), request.get("n") or 1, request.get("stop"), most)
+        is not None
         or bool(request.get("stream_options") and not request.get("stream"))
         or (request.get("min_tokens") or 0) > (most or limits.window)
         or any(len(prompt) > limits.window * munch for prompt in texts)

@@ -30,7 +30,6 @@ from charwise.processors.vllm.prompts import (
     ENDING,
     FORCED,
     Served,
-    heal_generate,
     most_forced,
     served,
 )
@@ -43,8 +42,6 @@ except ImportError:  # up to vLLM 0.30 the V2 runner calls no processors but its
 if TYPE_CHECKING:
     from charwise.processors.vllm.device_table import ForcedSlots
 
-__all__ = ["ENDING", "FORCED", "HealingLogitsProcessor", "heal_generate", "served", "why_not"]
-
 logger = logging.getLogger(__name__)
 
 _BASES = (
@@ -55,10 +52,10 @@ _BASES = (
 PREFIX = "charwise_"
 
 
-class Asked(NamedTuple):
+class HealingArguments(NamedTuple):
     """What a request's arguments ask for.
 
-    >>> bool(Asked()), bool(Asked(b"rang"))
+    >>> bool(HealingArguments()), bool(HealingArguments(b"rang"))
     (False, True)
     """
 
@@ -83,7 +80,8 @@ class HealingLogitsProcessor(*_BASES):  # type: ignore[misc]
     """
 
     def __init__(self, vllm_config: Any, *runner: Any) -> None:
-        self._rows: dict[int, tuple[Asked, list[int]]] = {}  # V1: row → what, and generated ids
+        # V1: row → its arguments, and the generated ids
+        self._rows: dict[int, tuple[HealingArguments, list[int]]] = {}
         self._slots: ForcedSlots | None = None  # V2
         self._decisions: Decisions | None = None  # V1
         self._most = 0  # V1: bytes that a request may force
@@ -110,25 +108,25 @@ class HealingLogitsProcessor(*_BASES):  # type: ignore[misc]
                 constraint that forbids the forced text, a server that cannot heal.
             HealingError: a forced text that the vocabulary cannot spell, or a very long one.
         """
-        asked = asked_of(sampling_params)
-        if not asked:
+        wanted = arguments_of(sampling_params)
+        if not wanted:
             return
         for name in ("structured_outputs", "allowed_token_ids"):
             if getattr(sampling_params, name, None):
-                one = FORCED if asked.forced else ENDING
+                one = FORCED if wanted.forced else ENDING
                 raise SettingError(f"{name} may forbid the text that {one} forces: use one.")
         config = _config_of_caller()
         if config is not None:
             reason = why_not(config)
             if reason:
                 raise SettingError(reason)
-            if asked.ending and not holds_ends(config):
+            if wanted.ending and not holds_ends(config):
                 raise SettingError(
                     f"{ENDING} is not taken here: vLLM's V2 model runner keeps what is written on "
                     "its device. Heal the prefix alone."
                 )
             model = _served(config.model_config)
-            for text in asked:
+            for text in wanted:
                 model.check_length(text)
                 Decisions(model.index).check(text)
 
@@ -143,13 +141,13 @@ class HealingLogitsProcessor(*_BASES):  # type: ignore[misc]
 
     def _forced_row(
         self, params: Any, _: Any, output_ids: list[int]
-    ) -> tuple[Asked, list[int]] | None:
-        asked = _admitted(params)
-        most = max(map(len, asked))
+    ) -> tuple[HealingArguments, list[int]] | None:
+        wanted = _admitted(params)
+        most = max(map(len, wanted))
         if most > self._most:  # refused on admission, where the server could be found
             logger.error("%d bytes are not forced: at most %d may be.", most, self._most)
             return None
-        return (asked, output_ids) if asked else None
+        return (wanted, output_ids) if wanted else None
 
     def add_request(self, req_idx: int, sampling_params: Any) -> bool:
         """V2: a request takes a slot; True if its logits will be masked."""
@@ -167,31 +165,31 @@ class HealingLogitsProcessor(*_BASES):  # type: ignore[misc]
         if self._slots is not None:
             self._slots.mask_(logits, ctx)
             return logits
-        for row, (asked, ids) in list(self._rows.items()):
-            if not self._masks(logits[row], asked, ids):
+        for row, (wanted, ids) in list(self._rows.items()):
+            if not self._masks(logits[row], wanted, ids):
                 del self._rows[row]
         return logits
 
-    def _masks(self, row: torch.Tensor, asked: Asked, ids: list[int]) -> bool:
+    def _masks(self, row: torch.Tensor, wanted: HealingArguments, ids: list[int]) -> bool:
         """Mask a row; False if all of the text is reproduced, or never will be."""
         assert self._decisions is not None
         try:
-            if self._decisions.mask_(row, asked.forced, ids):
+            if self._decisions.mask_(row, wanted.forced, ids):
                 return True
-            hold_end_of_(row, asked.forced, asked.ending, ids, self._decisions.index)
-            return bool(asked.ending)
+            hold_end_of_(row, wanted.forced, wanted.ending, ids, self._decisions.index)
+            return bool(wanted.ending)
         except CharwiseError as error:
             logger.error("a request is not healed: %s", error)
             return False
 
 
-def _admitted(sampling_params: Any) -> Asked:
+def _admitted(sampling_params: Any) -> HealingArguments:
     """What a request asks for that vLLM admitted; what it should not have is not healed."""
     try:
-        return asked_of(sampling_params)
+        return arguments_of(sampling_params)
     except SettingError as error:
         logger.error("a request is not healed: %s", error)
-        return Asked()
+        return HealingArguments()
 
 
 def _served(model_config: Any) -> Served:
@@ -204,7 +202,7 @@ def _served(model_config: Any) -> Served:
         raise SettingError(f"this vLLM cannot heal: {type(error).__name__}: {error}.") from error
 
 
-def asked_of(sampling_params: Any) -> Asked:
+def arguments_of(sampling_params: Any) -> HealingArguments:
     """What a request asks for; nothing if it is not to be healed.
 
     Raises:
@@ -212,7 +210,7 @@ def asked_of(sampling_params: Any) -> Asked:
     """
     arguments = sampling_params.extra_args
     if not arguments:
-        return Asked()
+        return HealingArguments()
     for name in arguments:
         if name.startswith(PREFIX) and name not in (FORCED, ENDING):
             raise SettingError(
@@ -221,7 +219,7 @@ def asked_of(sampling_params: Any) -> Asked:
                 "the middleware in front of it: start vLLM with --middleware "
                 "charwise.processors.vllm.middleware.HealingMiddleware."
             )
-    return Asked(_bytes_of(arguments, FORCED), _bytes_of(arguments, ENDING))
+    return HealingArguments(_bytes_of(arguments, FORCED), _bytes_of(arguments, ENDING))
 
 
 def _bytes_of(arguments: Mapping[str, Any], name: str) -> bytes:

@@ -9,11 +9,11 @@ since each has a text of its own to force. Everything about the answer is read o
 
 What cannot be healed goes through as it came, unless the request asks for healing with
 `"vllm_xargs": {"charwise_heal": "auto"}` (or "word", or a number of tokens): then it is an error.
-"off" turns healing off, "exact" conditions instead of masking (`begun_answer`). The header
+"off" turns healing off, "exact" conditions instead of masking (`exact_answers`). The header
 `x-charwise` of an answer says which it was.
 
 Requests come here before vLLM has looked at them, so that nothing is done for one without the
-server's key; bodies are read up to `MOST_BODY` bytes; and prompts are tokenized by two threads,
+server's key; bodies are read up to `HEALED_BODY` bytes; and prompts are tokenized by two threads,
 away from the event loop, by a call that does not hold the interpreter's lock.
 """
 
@@ -27,39 +27,33 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Message as Event
+
+from charwise.api.client import Result, read_up_to, while_connected
+from charwise.api.errors import Refused
+from charwise.api.keys import admits
+from charwise.api.limits import HEALED_BODY
+from charwise.api.request import HEAL, Message, is_long_and_of_ids, parsed
+from charwise.api.responses import refusal
 from charwise.errors import CharwiseError
 from charwise.processors.openai.answer import Answer
-from charwise.processors.openai.asgi_call import Upstream
-from charwise.processors.openai.exchange import (
-    App,
-    Message,
-    Receive,
-    Result,
-    Send,
-    end_with_client,
-    exchange,
-    read_up_to,
-    send_error,
-    while_connected,
-)
+from charwise.processors.openai.exchange import OpenAIForm, end_with_client, exchange
 from charwise.processors.openai.outcome import Outcome, telling
-from charwise.processors.openai.request import HEAL, is_long_and_of_ids, parsed
-from charwise.processors.vllm import begun_answer, chat, openai_request, settings
+from charwise.processors.openai.upstream import Upstream
+from charwise.processors.vllm import chat, exact_answers, openai_request
 from charwise.processors.vllm.arguments import rule_of, whether, without_heal
 from charwise.processors.vllm.counters import count
-from charwise.processors.vllm.gate import admits, keys
 from charwise.processors.vllm.limits import Limits
 from charwise.processors.vllm.logits_processor import why_not
 from charwise.processors.vllm.prompts import served
+from charwise.processors.vllm.settings import Settings
 from charwise.processors.vllm.structured import constraint
 
 logger = logging.getLogger("vllm.charwise")  # where VLLM_LOGGING_LEVEL counts
 
 COMPLETIONS = "/v1/completions"
 CHAT = "/v1/chat/completions"
-
-#: Longer bodies are not healed: what is more is images, or no request of a model that there is.
-MOST_BODY = 2**23
 
 
 class HealingMiddleware:
@@ -68,12 +62,12 @@ class HealingMiddleware:
     An engine that cannot heal (`charwise.processors.vllm.why_not`) does not start with it.
     """
 
-    def __init__(self, app: App) -> None:
+    def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self._settings = settings.Settings()
+        self._settings = Settings()
         self._threads = ThreadPoolExecutor(2, "charwise")
 
-    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self._start(scope, receive, send)
             return
@@ -84,11 +78,11 @@ class HealingMiddleware:
                 return
         await self._app(scope, receive, send)
 
-    async def _start(self, scope: Message, receive: Receive, send: Send) -> None:
+    async def _start(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Make the index before the first request; refuse to start where nothing would heal."""
         config = scope["app"].state.vllm_config
         try:
-            self._settings = settings.read()
+            self._settings = Settings.read()
             reason = why_not(config)
             await asyncio.to_thread(served, config.model_config)
         except CharwiseError as error:
@@ -99,14 +93,14 @@ class HealingMiddleware:
             await receive()
             await send({"type": "lifespan.startup.failed", "message": reason})
 
-    def _admits(self, scope: Message) -> bool:
+    def _admits(self, scope: Scope) -> bool:
         from vllm import envs
 
-        accepted = keys(getattr(scope["app"].state, "args", None), envs.VLLM_API_KEY)
+        accepted = _keys(getattr(scope["app"].state, "args", None), envs.VLLM_API_KEY)
         return admits(scope["headers"], accepted)
 
-    async def _answer(self, path: str, scope: Message, receive: Receive, send: Send) -> None:
-        read = await read_up_to(receive, MOST_BODY)
+    async def _answer(self, path: str, scope: Scope, receive: Receive, send: Send) -> None:
+        read = await read_up_to(receive, HEALED_BODY)
         if read is None:
             return
         body, whole = read
@@ -119,10 +113,10 @@ class HealingMiddleware:
             elif whole:
                 request, found = await self._away(lambda: self._plan(scope, body))
             outcome = Outcome(found) if isinstance(found, str) else Outcome.of(found)
-            if begun_answer.is_asked(request) and not isinstance(found, str):
-                outcome = outcome._replace(how="exact")
+            if exact_answers.is_wanted(request) and not isinstance(found, str):
+                outcome = outcome._replace(method="exact")
                 state, headers = scope["app"].state, scope["headers"]
-                asked = begun_answer.begun(state, request, found, headers)
+                asked = exact_answers.draw(state, request, found, headers)
                 drawn = await while_connected(receive, asked)
                 if drawn is None:
                     return
@@ -130,7 +124,8 @@ class HealingMiddleware:
         except CharwiseError as error:
             outcome = Outcome("refused")
             self._note(outcome, begun)
-            await send_error(telling(send, outcome), 400, str(error))
+            refused = refusal(Refused(400, str(error)))
+            await refused(scope, receive, telling(send, outcome))
             return
         self._note(outcome, begun)
         if HEAL in (request.get("vllm_xargs") or ()):
@@ -138,13 +133,16 @@ class HealingMiddleware:
         if isinstance(found, str):
             await self._pass(scope, Upstream(body, receive, more=not whole), send, outcome)
         elif not await exchange(
-            self._app, scope, receive, telling(send, outcome), found, tells_refusals=False
+            self._app,
+            scope,
+            receive,
+            telling(send, outcome),
+            OpenAIForm(found),
+            tells_refusals=False,
         ):
             await self._refused(scope, receive, send, request, body)
 
-    async def _pass(
-        self, scope: Message, as_it_came: Upstream, send: Send, outcome: Outcome
-    ) -> None:
+    async def _pass(self, scope: Scope, as_it_came: Upstream, send: Send, outcome: Outcome) -> None:
         """Hand a request on, and its answer back with the header, errors of any kind included.
 
         What vLLM does not expect is answered outside of all middleware: by its handler, which is
@@ -153,7 +151,7 @@ class HealingMiddleware:
         tells = telling(send, outcome)
         started = False
 
-        async def note(message: Message) -> None:
+        async def note(message: Event) -> None:
             nonlocal started
             started = True
             await tells(message)
@@ -170,7 +168,7 @@ class HealingMiddleware:
             raise
 
     async def _refused(
-        self, scope: Message, receive: Receive, send: Send, request: Message, body: bytes
+        self, scope: Scope, receive: Receive, send: Send, request: Message, body: bytes
     ) -> None:
         """vLLM refused what was made of a request: asked for the request itself, it says why.
 
@@ -191,7 +189,8 @@ class HealingMiddleware:
                 await task  # raises what vLLM raised
             if call.status == 200:
                 message = "this request cannot be healed: vLLM refuses it with the forced text."
-                await send_error(telling(send, Outcome("refused")), 400, message)
+                refused = refusal(Refused(400, message))
+                await refused(scope, receive, telling(send, Outcome("refused")))
             elif not watch.done():
                 await call.relay(telling(send, Outcome("refused")))
         finally:
@@ -199,7 +198,7 @@ class HealingMiddleware:
             call.gone.set()
             await asyncio.gather(task, return_exceptions=True)
 
-    def _plan(self, scope: Message, body: bytes) -> tuple[Message, list[Answer] | str]:
+    def _plan(self, scope: Scope, body: bytes) -> tuple[Message, list[Answer] | str]:
         if is_long_and_of_ids(body):
             return {}, "prompt"
         request = parsed(body)
@@ -211,7 +210,7 @@ class HealingMiddleware:
             return request, reason
         return request, openai_request.plan(served(config.model_config), Limits.of(config), request)
 
-    async def _plan_chat(self, scope: Message, body: bytes) -> tuple[Message, list[Answer] | str]:
+    async def _plan_chat(self, scope: Scope, body: bytes) -> tuple[Message, list[Answer] | str]:
         if b"continue_final_message" not in body and HEAL.encode() not in body:
             return {}, "chat"  # most are: not worth reading
         request = await self._away(lambda: parsed(body))
@@ -241,7 +240,19 @@ class HealingMiddleware:
         logger.debug("charwise: %s; %.1f ms", outcome.header, 1000 * seconds)
 
 
-def _model(scope: Message, request: Message) -> str:
+def _keys(arguments: Any, variable: str | None) -> list[bytes]:
+    """Return the keys that vLLM accepts: those of `--api-key`, else that of `VLLM_API_KEY`.
+
+    vLLM adds middleware of `--middleware` outside its own, which checks the key. A request without
+    the right one is handed on untouched, and vLLM refuses it.
+    """
+    named = getattr(arguments, "api_key", None)
+    if isinstance(named, str):
+        named = [named]
+    return [key.encode() for key in named or [variable] if key]
+
+
+def _model(scope: Scope, request: Message) -> str:
     """The name of the model that answers a request."""
     named = request.get("model")
     if isinstance(named, str) and named:

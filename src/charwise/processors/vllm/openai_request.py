@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from charwise.api.request import HEAL, SHORT, Message, most_tokens, text_of
 from charwise.errors import SettingError
 from charwise.processors.new_text import HealedPrompt
 from charwise.processors.openai.answer import Answer
-from charwise.processors.openai.request import HEAL, SHORT, Message, asked, text_of
 from charwise.processors.vllm.arguments import rule_of, without_heal
 from charwise.processors.vllm.limits import Limits, is_refused
 from charwise.processors.vllm.prompts import FORCED, Served
@@ -108,15 +108,6 @@ def _healed(
         if not limits.room(healed[-1], most):
             return None
     return healed
-
-
-def most_tokens(request: Message) -> int | None:
-    """How many tokens are asked for; None for as many as there is room for.
-
-    >>> most_tokens({}), most_tokens({"max_tokens": 3}), most_tokens({"max_tokens": None})
-    (16, 3, None)
-    """
-    return asked(request) if request.get("max_tokens", 0) is not None else None
 
 
 def without_grammar(healed: HealedPrompt, rule: Any) -> str:

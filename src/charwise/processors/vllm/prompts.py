@@ -12,7 +12,8 @@ from typing import Any, Literal
 from charwise.errors import HealingError, SettingError, shown
 from charwise.healing import Rule
 from charwise.processors.new_text import Continuation, HealedPrompt, heal_middle, heal_prompt
-from charwise.processors.vllm import exact, settings
+from charwise.processors.vllm import exact
+from charwise.processors.vllm.settings import Settings
 from charwise.tokens.canonical import to_bytes
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.prompt_parts import is_text
@@ -38,7 +39,7 @@ def most_forced(vocabulary: Vocabulary) -> int:
     >>> most_forced(Vocabulary.from_bytes([b"a" * 100])), most_forced(Vocabulary.from_bytes([b"a"]))
     (400, 256)
     """
-    return settings.read().most_forced or max(256, 4 * vocabulary.munch)
+    return Settings.read().most_forced or max(256, 4 * vocabulary.munch)
 
 
 @dataclass(frozen=True)
@@ -169,7 +170,7 @@ def heal_generate(
     sampling_params: Any,
     *,
     rule: Rule = "auto",
-    how: Literal["mask", "exact"] = "mask",
+    method: Literal["mask", "exact"] = "mask",
 ) -> list[list[str]]:
     """What the model writes after each prompt, with the prompts' ends healed.
 
@@ -181,7 +182,7 @@ def heal_generate(
             prompt and completion have the room they would have had. Stop strings count in the
             new text only.
         rule: where to cut, as for `healing.cut`.
-        how: "mask", or "exact": token strings that carry on over the prompt's end are weighed
+        method: "mask", or "exact": token strings that carry on over the prompt's end are weighed
             whole, all but a thousandth of the mass (`charwise.processors.vllm.exact`); one is
             drawn, or at temperature 0 the best one taken, and nothing is masked after it.
             Temperature, top_k, top_p and min_p treat them as the tokens of one step; penalties,
@@ -194,12 +195,12 @@ def heal_generate(
         SettingError, HealingError: as `HealingLogitsProcessor.validate_params`; "exact" where
             this vLLM does not tell enough, or with what restricts the output.
     """
-    if not isinstance(how, str) or how not in ("mask", "exact"):
-        raise SettingError(f"how is {shown(how)}: use 'mask' or 'exact'.")
+    if not isinstance(method, str) or method not in ("mask", "exact"):
+        raise SettingError(f"method is {shown(method)}: use 'mask' or 'exact'.")
     model = served(llm.llm_engine.model_config)
     healed = [model.heal(prompt, rule) for prompt in prompts]
     drawn: dict[int, list[tuple[int, ...]]] = {}
-    if how == "exact":
+    if method == "exact":
         drawn = exact.drawn(llm, model.index, healed, sampling_params)
     calls: list[tuple[int, tuple[int, ...], Any]] = []  # prompt, what is begun, parameters
     for at, each in enumerate(healed):

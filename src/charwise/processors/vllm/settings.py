@@ -1,4 +1,4 @@
-"""What an operator decides, by environment variables.
+"""The settings of an operator, by environment variables.
 
 CHARWISE_HEAL         default: every request that can be healed is, unless it says "off";
                       request: only requests that ask for it; off: none
@@ -11,47 +11,46 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
-from typing import NamedTuple
+from typing import Annotated, Any, Literal
 
-from charwise.errors import SettingError
+from pydantic import BeforeValidator, ConfigDict, Field
+
+from charwise.api.settings import CheckedSettings
 
 
-class Settings(NamedTuple):
-    """As read from the environment; `read` checks them.
+def _names(given: object) -> object:
+    if isinstance(given, str):
+        return tuple(name.strip() for name in given.split(",") if name.strip())
+    return given
+
+
+class Settings(CheckedSettings):
+    """The settings of one process; each is called as its variable.
 
     >>> Settings(models=("qwen*", "tiny")).heals("qwen-coder"), Settings(models=()).heals("x")
     (True, True)
     """
 
-    heal: str = "default"
-    most_forced: int | None = None
-    models: tuple[str, ...] = ()
+    model_config = ConfigDict(alias_generator=lambda name: f"CHARWISE_{name.upper()}")
+
+    heal: Literal["default", "request", "off"] = "default"
+    most_forced: Annotated[int, Field(ge=1, strict=False)] | None = None
+    models: Annotated[tuple[str, ...], BeforeValidator(_names)] = ()
+
+    @classmethod
+    def read(cls, environment: Mapping[str, str] = os.environ) -> Settings:
+        """Return the settings of an environment; an empty variable is none.
+
+        Raises:
+            SettingError: which variable is wrong, and what it may be.
+
+        >>> Settings.read({"CHARWISE_HEAL": "request", "CHARWISE_MODELS": "tiny, qwen*"})
+        Settings(heal='request', most_forced=None, models=('tiny', 'qwen*'))
+        """
+        names = [str(field.alias) for field in cls.model_fields.values()]
+        given: dict[str, Any] = {name: environment[name] for name in names if environment.get(name)}
+        return cls(**given)
 
     def heals(self, model: str) -> bool:
-        """Whether requests to the model of this name are healed."""
+        """Return whether requests to the model of this name are healed."""
         return not self.models or any(fnmatchcase(model, each) for each in self.models)
-
-
-def read(environment: Mapping[str, str] = os.environ) -> Settings:
-    """The settings of this process.
-
-    Raises:
-        SettingError: which variable says what it cannot, and what it may say.
-
-    >>> read({"CHARWISE_HEAL": "request", "CHARWISE_MODELS": "tiny, qwen*"})
-    Settings(heal='request', most_forced=None, models=('tiny', 'qwen*'))
-    """
-    heal = environment.get("CHARWISE_HEAL") or "default"
-    if heal not in ("default", "request", "off"):
-        raise SettingError(f"CHARWISE_HEAL is {heal!r}: it must be default, request or off.")
-    most = environment.get("CHARWISE_MOST_FORCED") or None
-    if most is not None and not (most.isascii() and most.isdecimal() and int(most) > 0):
-        raise SettingError(
-            f"CHARWISE_MOST_FORCED is {most!r}: it must be a number of bytes, 1 or more."
-        )
-    names = environment.get("CHARWISE_MODELS", "").split(",")
-    return Settings(
-        heal,
-        None if most is None else int(most),
-        tuple(name.strip() for name in names if name.strip()),
-    )

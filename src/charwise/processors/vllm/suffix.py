@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from charwise.api.request import Message, texts_or_ids
 from charwise.healing import Rule
 from charwise.processors.new_text import HealedPrompt
-from charwise.processors.openai.request import Message, prompts
 from charwise.processors.vllm.arguments import rule_of
 from charwise.processors.vllm.limits import Limits
 from charwise.processors.vllm.prompts import ENDING, Served
@@ -30,7 +30,7 @@ def texts_of(model: Served, request: Message) -> list[Any]:
     given = request.get("prompt")
     if given == "" and isinstance(request.get(SUFFIX), str) and model.fills_in:
         return [given]
-    return prompts(given, with_ids=rule_of(request) is not None)
+    return texts_or_ids(given, with_ids=rule_of(request) is not None)
 
 
 def suffix_of(model: Served, request: Message, texts: Sequence[Any]) -> str | None:

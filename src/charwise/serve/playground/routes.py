@@ -11,17 +11,18 @@ from pydantic import BaseModel, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
+from charwise.api.errors import Refused
+from charwise.api.responses import json_response
 from charwise.char_lm import CharLM
 from charwise.cursor.state import State
-from charwise.serve.bodies import answered, gone, read, respond
+from charwise.serve.http import answered, gone, read
+from charwise.serve.playground.steps import completions_view, steps_view
 from charwise.serve.playground.views import (
     covering_view,
     next_view,
     surprisal_view,
     tokens_view,
 )
-from charwise.serve.playground.walk import completions_view, walk_view
-from charwise.serve.refusals import Refused
 from charwise.serve.server import Server
 from charwise.tokens.prompts import split
 
@@ -34,7 +35,7 @@ _FILES = {
     "page.js": "text/javascript; charset=utf-8",
     "panels.js": "text/javascript; charset=utf-8",
     "tree.js": "text/javascript; charset=utf-8",
-    "walk.js": "text/javascript; charset=utf-8",
+    "steps.js": "text/javascript; charset=utf-8",
 }
 
 #: Paths that a browser opens by itself, and can show no key for: what they ask for needs it.
@@ -71,7 +72,7 @@ def router(server: Server) -> APIRouter:
         body = await read(request, server, Text)
         raw = body.text.encode("utf-8", "replace")  # half an emoji is what a browser may send
         found = await answered(request, server.run(lambda lm: made(lm, raw), typed=True))
-        return gone() if found is False else respond(found)
+        return gone() if found is False else json_response(found[0])
 
     @routes.get("/")
     async def page() -> Response:
@@ -93,9 +94,9 @@ def router(server: Server) -> APIRouter:
     async def surprisal(request: Request) -> Response:
         return await view(request, surprisal_view)
 
-    @routes.post("/playground/walk")
-    async def walk(request: Request) -> Response:
-        return await view(request, walk_view)
+    @routes.post("/playground/steps")
+    async def steps(request: Request) -> Response:
+        return await view(request, steps_view)
 
     return routes
 

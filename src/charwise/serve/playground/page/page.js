@@ -1,7 +1,7 @@
 // What is typed is looked at with every key; what takes longer, once the keys pause.
 import { byId, el, showCompletions, showNext, showSurprisal, showTokens } from "./panels.js";
 import { listen as listenToTree, showCovering } from "./tree.js";
-import { listen as listenToWalk, showWalk } from "./walk.js";
+import { listen as listenToSteps, showSteps } from "./steps.js";
 
 const EXAMPLES = [
   "class Node:\n    pass\n\ndef get_node(self, value) -> Nod",
@@ -47,7 +47,7 @@ async function typed() {
   clearTimeout(pause);
   under_way = new AbortController();
   const { signal } = under_way;
-  stale(true, "completions", "surprisal", "walk");
+  stale(true, "completions", "surprisal", "steps");
   try {
     const seen = await ask("look", text, signal);
     showTokens(seen);
@@ -70,8 +70,8 @@ async function paused(text, vocabulary, signal) {
   try {
     showCompletions(await ask("complete", text, signal), text);
     stale(false, "completions");
-    showWalk(await ask("walk", text, signal), vocabulary);
-    stale(false, "walk");
+    showSteps(await ask("steps", text, signal), vocabulary);
+    stale(false, "steps");
     showSurprisal(await ask("surprisal", text, signal));
     stale(false, "surprisal");
     document.body.dataset.shown = text;
@@ -115,7 +115,7 @@ function listen() {
     typed();
   });
   listenToTree();
-  listenToWalk();
+  listenToSteps();
 }
 
 listen();

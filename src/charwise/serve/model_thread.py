@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 
 from charwise.char_lm import CharLM
 from charwise.cursor.limit import Limit
-from charwise.serve.asked import Candidate
 from charwise.serve.completions import Completions
-from charwise.serve.documents import Document
 from charwise.serve.endings import Rules
 from charwise.serve.lsp_settings import Settings
+from charwise.serve.task import Candidate
+from charwise.serve.workspace import text_before
 from charwise.tokens.prompts import split
 
 #: Loads a model: `charwise.load`, with what the command line said.
@@ -28,7 +28,7 @@ _LETTERS, _FAR = 6, 65_536
 _T = TypeVar("_T")
 
 
-class Desk:
+class ModelThread:
     """The thread that works with the model, and the models it has loaded.
 
     Args:
@@ -56,7 +56,7 @@ class Desk:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
 
-def offered(
+def suggestions(
     completions: Completions,
     settings: Settings,
     before: str,
@@ -76,13 +76,14 @@ def offered(
 
     >>> import charwise
     >>> completions = Completions(charwise.load())
-    >>> found = offered(completions, Settings(max_bytes=1), "import nump", "", threading.Event())
+    >>> cancel = threading.Event()
+    >>> found = suggestions(completions, Settings(max_bytes=1), "import nump", "", cancel)
     >>> found[0].text
     'y'
     """
     counts = settings.infill or completions.template is None
-    asked = settings.asked(before, after if counts else None)
-    answer = completions.answer(asked, Limit(settings.seconds, cancel))
+    task = settings.task(before, after if counts else None)
+    answer = completions.answer(task, Limit(settings.seconds, cancel))
     rules = Rules(_bytes(before), _bytes(after), until=settings.until)
     found: dict[str, Candidate] = {}
     for one in answer.candidates:
@@ -96,21 +97,21 @@ def offered(
 def read_ahead(
     completions: Completions,
     settings: Settings,
-    document: Document,
+    text: str,
     cursor: int,
     cancel: threading.Event,
 ) -> None:
-    """Read a document up to a cursor, so that a completion there begins at once.
+    """Read a text up to a cursor, so that a completion there begins at once.
 
     >>> import charwise
     >>> completions = Completions(charwise.load())
-    >>> read_ahead(completions, Settings(), Document("import nump"), 9, threading.Event())
+    >>> read_ahead(completions, Settings(), "import nump", 9, threading.Event())
     >>> len(completions.memory)
     1
     """
     if settings.mode != "exact":
         return
-    before, after = around(completions, settings, document, cursor, cursor)
+    before, after = around(completions, settings, text, cursor, cursor)
     try:
         with completions.engine.until(Limit(cancel=cancel)):
             if after.strip() and settings.infill and completions.template is not None:
@@ -122,19 +123,20 @@ def read_ahead(
 
 
 def around(
-    completions: Completions, settings: Settings, document: Document, start: int, end: int
+    completions: Completions, settings: Settings, text: str, start: int, end: int
 ) -> tuple[str, str]:
-    """The text before and after a part of a document, as far as it is worth reading.
+    """Return the text before and after a part of a document, as far as it is worth reading.
 
     >>> import charwise
     >>> completions = Completions(charwise.load())
-    >>> around(completions, Settings(after=2), Document("one two"), 3, 4)
+    >>> around(completions, Settings(after=2), "one two", 3, 4)
     ('one', 'tw')
     """
     window = completions.lm.engine.window
     far = _FAR if window is None else min(_FAR, _LETTERS * window)
-    before = document.before(start, far if settings.before is None else settings.before)
-    return before, document.after(end, far if settings.after is None else settings.after)
+    after = far if settings.after is None else settings.after
+    before = text_before(text, start, far if settings.before is None else settings.before)
+    return before, text[end : end + after]
 
 
 def _bytes(text: str) -> bytes:

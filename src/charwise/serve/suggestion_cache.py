@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import replace
 
-from charwise.serve.asked import Candidate, Piece
+from charwise.serve.task import Candidate, Piece
 from charwise.tokens.utf8 import decoder_after
 
 #: Requests whose offers are kept, and the bytes of their texts.
@@ -16,15 +16,15 @@ MOST_OFFERS, MOST_BYTES = 512, 2**24
 _UNFINISHED = {"length", "window", "time"}
 
 
-class Offered:
+class SuggestionCache:
     """The offers of the latest requests.
 
-    >>> offered = Offered()
+    >>> cache = SuggestionCache()
     >>> one = Candidate("py as np", b"py as np", -1.0, "line", None, (Piece(b"py as np", -1.0, 1),))
-    >>> offered.add("key", b"import num", (one,))
-    >>> [one.text for one in offered.along("key", b"import nump")]
+    >>> cache.add("key", b"import num", (one,))
+    >>> [one.text for one in cache.lookup("key", b"import nump")]
     ['y as np']
-    >>> offered.along("key", b"import numb"), offered.along("other", b"import nump")
+    >>> cache.lookup("key", b"import numb"), cache.lookup("other", b"import nump")
     ((), ())
     """
 
@@ -49,7 +49,7 @@ class Offered:
     def _forget(self, one: tuple[Hashable, bytes]) -> None:
         self._bytes -= _size(one, self._kept.pop(one))
 
-    def along(self, key: Hashable, text: bytes) -> tuple[Candidate, ...]:
+    def lookup(self, key: Hashable, text: bytes) -> tuple[Candidate, ...]:
         """What is left of offers that this text was typed along; empty if there is nothing.
 
         Its own offer goes before those of texts that it goes on from, the latest of these first.

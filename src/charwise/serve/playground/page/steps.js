@@ -4,8 +4,8 @@ import { byId, chance, chip, el, track } from "./panels.js";
 let story = [];
 let at = 0;
 
-export function showWalk(walk, vocabulary) {
-  story = told(walk, vocabulary);
+export function showSteps(healing, vocabulary) {
+  story = told(healing, vocabulary);
   at = 0;
   show();
 }
@@ -13,25 +13,25 @@ export function showWalk(walk, vocabulary) {
 const said = (...parts) => el("p", {}, ...parts);
 const chips = (...some) => el("div", { class: "chips" }, ...some);
 
-function told(walk, vocabulary) {
-  const kept = walk.kept.map((text) => (text ? chip(text) : chip("start", "special")));
+function told(healing, vocabulary) {
+  const kept = healing.kept.map((text) => (text ? chip(text) : chip("start", "special")));
   const copy = () => kept.map((one) => one.cloneNode(true));
   const pages = [[
     said("This is how your text falls into pieces."),
-    chips(...copy(), ...walk.given_back.map((text) => chip(text))),
+    chips(...copy(), ...healing.given_back.map((text) => chip(text))),
   ]];
-  if (walk.given_back.length) {
+  if (healing.given_back.length) {
     pages.push([
       said("The last pieces may be the beginning of longer ones, so they are given back. What " +
         "they spelled stays: it must be written again."),
-      chips(...copy(), ...walk.given_back.map((text) => chip(text, "back"))),
-      said("Forced: ", chip(walk.forced, "forced")),
+      chips(...copy(), ...healing.given_back.map((text) => chip(text, "back"))),
+      said("Forced: ", chip(healing.forced, "forced")),
     ]);
   } else {
     pages.push([said("No longer piece could begin here: nothing is given back, and nothing is forced."),
       chips(...copy())]);
   }
-  for (const step of walk.steps) pages.push(page(step, copy, vocabulary));
+  for (const step of healing.steps) pages.push(page(step, copy, vocabulary));
   return pages;
 }
 
@@ -79,7 +79,7 @@ function go(by) {
 export function listen() {
   byId("back").addEventListener("click", () => go(-1));
   byId("forward").addEventListener("click", () => go(1));
-  byId("walk").addEventListener("keydown", (event) => {
+  byId("steps").addEventListener("keydown", (event) => {
     if (event.key === "ArrowLeft") go(-1);
     if (event.key === "ArrowRight") go(1);
   });

@@ -13,14 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from charwise.api.keys import Headers
+from charwise.api.request import HEAL, Message, most_tokens
 from charwise.errors import SettingError
 from charwise.processors.new_text import HealedPrompt
 from charwise.processors.openai.answer import Answer
-from charwise.processors.openai.request import HEAL, Message
 from charwise.processors.vllm.arguments import without_heal
 from charwise.processors.vllm.exact import Asking, chosen, members_from, needs_search
-from charwise.processors.vllm.gate import Headers
-from charwise.processors.vllm.openai_request import most_tokens
 from charwise.processors.vllm.prompts import served
 from charwise.processors.vllm.structured import constraint
 from charwise.tokens.stops import Stops
@@ -30,10 +29,10 @@ from charwise.tokens.vocabulary import Vocabulary
 MOST_CHOICES = 1024
 
 
-def is_asked(request: Message) -> bool:
+def is_wanted(request: Message) -> bool:
     """Whether a request asks for exact healing.
 
-    >>> is_asked({"vllm_xargs": {"charwise_heal": "exact"}}), is_asked({})
+    >>> is_wanted({"vllm_xargs": {"charwise_heal": "exact"}}), is_wanted({})
     (True, False)
     """
     return bool((request.get("vllm_xargs") or {}).get(HEAL) == "exact")
@@ -79,7 +78,7 @@ def priority_of(request: Message, headers: Headers) -> int:
     return given if type(given) is int and abs(given) < 2**63 else 0
 
 
-async def begun(
+async def draw(
     state: Any, request: Message, answers: Sequence[Answer], headers: Headers = ()
 ) -> list[Answer]:
     """An answer for each choice, which goes on from a member; asked of the engine itself.

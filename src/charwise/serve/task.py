@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, get_args
 
+from charwise.api.limits import DEFAULT_TOKENS, SERVER
+from charwise.api.request import CompletionRequest
 from charwise.cursor.sampling import Sampling
 from charwise.errors import SettingError, check_count, check_number
 from charwise.tokens.prompt_parts import Prompt
@@ -17,12 +19,9 @@ Mode = Literal["exact", "healed", "plain"]
 #: Where a completion may end by itself: at the end of its line, or of the block it is in.
 Until = Literal["line", "block"]
 
-#: Completions of one prompt, and tokens of one completion, at most.
-MOST_COMPLETIONS, MOST_TOKENS = 64, 1_000_000
-
 
 @dataclass(frozen=True)
-class Asked:
+class CompletionTask:
     """A completion that is asked for.
 
     Attributes:
@@ -41,7 +40,7 @@ class Asked:
         threshold: a candidate less probable than this is not offered.
         top: alternatives to list for each token; None for no log-probabilities at all.
 
-    >>> Asked("import nu", until="page")
+    >>> CompletionTask("import nu", until="page")
     Traceback (most recent call last):
     charwise.errors.SettingError: until is 'page': choose 'line' or 'block', or leave it out.
     """
@@ -72,12 +71,10 @@ class Asked:
             raise SettingError(
                 f"until is {self.until!r}: choose 'line' or 'block', or leave it out."
             )
-        check_count("n", self.n, 1)
+        check_count("n", self.n, 1, SERVER.completions)
         for name in ("max_tokens", "max_bytes", "top"):
             if getattr(self, name) is not None:
                 check_count(name, getattr(self, name), 0)
-        if self.n > MOST_COMPLETIONS:
-            raise SettingError(f"n is {self.n}: it must be {MOST_COMPLETIONS} or less.")
         check_count("indent", self.indent, 0)
         for name in ("seconds", "line_seconds"):
             if getattr(self, name) is not None:
@@ -86,6 +83,37 @@ class Asked:
         Stops(self.stop)
         sampling = Sampling(self.temperature, self.top_p, self.top_k, self.seed)
         object.__setattr__(self, "sampling", sampling)
+
+    @classmethod
+    def of(cls, request: CompletionRequest, prompt: Prompt, mode: Mode) -> CompletionTask:
+        """Return the request for one prompt.
+
+        Args:
+            request: in OpenAI's form, to which other dialects translate.
+            prompt: one of its prompts.
+            mode: unless the request says another.
+
+        >>> CompletionTask.of(CompletionRequest(n=2), "import nu", "healed").mode
+        'healed'
+        """
+        return cls(
+            prompt,
+            request.suffix,
+            mode=request.mode or mode,
+            n=1 if request.n is None else request.n,
+            max_tokens=DEFAULT_TOKENS if request.max_tokens is None else request.max_tokens,
+            max_bytes=request.max_bytes,
+            temperature=request.temperature or 0.0,
+            top_p=1.0 if request.top_p is None else request.top_p,
+            top_k=max(0, request.top_k or 0),
+            seed=request.seed,
+            stop=request.stops,
+            indent=request.n_indent or 0,
+            until=request.until,
+            line_seconds=request.line_seconds,
+            threshold=request.threshold or 0.0,
+            top=request.logprobs,
+        )
 
     @property
     def repeatable(self) -> bool:

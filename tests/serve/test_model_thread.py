@@ -10,13 +10,12 @@ import pytest
 import charwise
 from charwise import CharLM
 from charwise.models import EMBEDDED
-from charwise.serve.asked import Asked
 from charwise.serve.completions import Completions
-from charwise.serve.desk import around, offered, read_ahead
-from charwise.serve.documents import Document
 from charwise.serve.lsp_settings import Settings
+from charwise.serve.model_thread import around, read_ahead, suggestions
 from charwise.serve.prompts import sides_of
 from charwise.serve.stoppable import Stopped
+from charwise.serve.task import CompletionTask
 from sentinels import tokenizer_with
 
 SETTINGS = Settings(seconds=None, max_bytes=24)
@@ -26,7 +25,7 @@ TEXT = "import math\n\n\nclass Circle:\n    def area(self, radius):\n        ret
 def texts(completions: Completions, before: str, after: str = "", **settings: object) -> list[str]:
     chosen, wrong = SETTINGS.changed(settings)
     assert not wrong
-    return [one.text for one in offered(completions, chosen, before, after, threading.Event())]
+    return [one.text for one in suggestions(completions, chosen, before, after, threading.Event())]
 
 
 @pytest.fixture(scope="module")
@@ -45,17 +44,16 @@ def filler(tmp_path_factory: pytest.TempPathFactory) -> CharLM:
 
 def test_a_key_goes_on_from_the_last_state() -> None:
     completions = Completions(charwise.load())
-    document, cancel = Document(TEXT), threading.Event()
-    read_ahead(completions, SETTINGS, document, len(TEXT), cancel)
+    text, cancel = TEXT, threading.Event()
+    read_ahead(completions, SETTINGS, text, len(text), cancel)
     for key in "pi":
-        end = len(document.text)
-        document = document.edited(end, end, key)
+        text += key
         before = completions.engine.calls
-        read_ahead(completions, SETTINGS, document, end + 1, cancel)
+        read_ahead(completions, SETTINGS, text, len(text), cancel)
         assert completions.engine.calls - before <= 2
         assert completions.memory.trees == 1
     before = completions.engine.calls
-    read_ahead(completions, SETTINGS, document.edited(end, end + 1, ""), end, cancel)
+    read_ahead(completions, SETTINGS, text[:-1], len(text) - 1, cancel)
     assert completions.engine.calls == before
 
 
@@ -71,8 +69,8 @@ def test_work_that_is_not_wanted_ends_before_a_model_call() -> None:
     completions, cancel = Completions(charwise.load()), threading.Event()
     cancel.set()
     for work in (
-        lambda: offered(completions, SETTINGS, TEXT, "", cancel),
-        lambda: read_ahead(completions, SETTINGS, Document(TEXT), len(TEXT), cancel),
+        lambda: suggestions(completions, SETTINGS, TEXT, "", cancel),
+        lambda: read_ahead(completions, SETTINGS, TEXT, len(TEXT), cancel),
     ):
         with pytest.raises(Stopped):
             work()
@@ -85,7 +83,7 @@ def test_a_model_with_a_template_reads_both_sides(filler: CharLM) -> None:
     before, after = "for i in ra", "e(3):\n    pass\n"
     texts(completions, before, after)
     known = completions.memory.between(before.encode(), after.encode())
-    assert known.asked == filler.infill_request(before, after)
+    assert known.request == filler.infill_request(before, after)
     left_to_right = Completions(CharLM(completions.engine))
     left_to_right.template = None
     assert texts(completions, before, after, infill=False) == texts(left_to_right, before, after)
@@ -93,10 +91,10 @@ def test_a_model_with_a_template_reads_both_sides(filler: CharLM) -> None:
 
 def test_a_key_between_two_sides_goes_on_from_the_last_state(filler: CharLM) -> None:
     completions, cancel = Completions(filler), threading.Event()
-    document, cursor = Document(TEXT + "\n\n    def name(self):\n"), len(TEXT)
-    read_ahead(completions, SETTINGS, document, cursor, cancel)
+    after = "\n\n    def name(self):\n"
+    read_ahead(completions, SETTINGS, TEXT + after, len(TEXT), cancel)
     trees = completions.memory.trees
-    read_ahead(completions, SETTINGS, document.edited(cursor, cursor, "p"), cursor + 1, cancel)
+    read_ahead(completions, SETTINGS, TEXT + "p" + after, len(TEXT) + 1, cancel)
     assert completions.memory.trees == trees
 
 
@@ -107,14 +105,14 @@ def test_at_the_end_of_a_text_nothing_is_known_of_what_comes_after(filler: CharL
     expected, cancel = texts(left_to_right, TEXT), threading.Event()
     for after in ("", "\n", "\n  \n"):  # editors end a buffer's last line
         completions = Completions(filler)
-        read_ahead(completions, SETTINGS, Document(TEXT + after), len(TEXT), cancel)
+        read_ahead(completions, SETTINGS, TEXT + after, len(TEXT), cancel)
         assert texts(completions, TEXT, after) == expected
         assert completions.memory.trees == 1
     written = f"<fim_prefix>{TEXT}<fim_suffix>\n<fim_middle>"
     ids = filler.infill_request(TEXT, left="off").ids
     for prompt in (written, ids):
-        assert not sides_of(Asked(prompt), filler.vocabulary).between
-    assert sides_of(Asked(TEXT, "x\n"), filler.vocabulary).between
+        assert not sides_of(CompletionTask(prompt), filler.vocabulary).between
+    assert sides_of(CompletionTask(TEXT, "x\n"), filler.vocabulary).between
 
 
 def test_the_name_of_a_sentinel_in_a_document_is_text(filler: CharLM) -> None:
@@ -128,13 +126,13 @@ def test_the_name_of_a_sentinel_in_a_document_is_text(filler: CharLM) -> None:
 def test_what_is_read_around_a_cursor() -> None:
     lm = charwise.load()
     completions = Completions(lm)
-    document = Document("a" * 20_000)
-    before, after = around(completions, SETTINGS, document, 15_000, 15_001)
+    text = "a" * 20_000
+    before, after = around(completions, SETTINGS, text, 15_000, 15_001)
     assert lm.engine.window is not None
     assert 4_000 < len(before) <= 6 * lm.engine.window
     assert len(after) == 4_999
     settings = Settings(before=10, after=0)
-    assert around(completions, settings, document, 15_000, 15_000)[1] == ""
+    assert around(completions, settings, text, 15_000, 15_000)[1] == ""
 
 
 def test_the_files_of_the_page_are_in_the_package() -> None:

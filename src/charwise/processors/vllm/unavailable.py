@@ -18,14 +18,14 @@ logger = logging.getLogger(__name__)
 _BASES = ("vllm.v1.sample.logits_processor", "vllm.v1.worker.gpu.sample.logits_processor")
 
 
-def inert_processor(error: Exception) -> type:
+def unavailable_processor(error: Exception) -> type:
     """A processor that masks nothing and refuses requests that ask for it.
 
     Args:
         error: why the real one did not load; logged here, once.
 
-    >>> inert = inert_processor(ImportError("no such module"))
-    >>> inert(None, None).apply([0.5])
+    >>> Processor = unavailable_processor(ImportError("no such module"))
+    >>> Processor(None, None).apply([0.5])
     [0.5]
     """
     why = (

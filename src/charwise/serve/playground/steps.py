@@ -13,7 +13,7 @@ from charwise.healing import allowed_next, cut, prompt_ids, remaining
 from charwise.serve.playground.views import shown
 from charwise.tokens.utf8 import decoder_after
 
-#: Steps of a walk, and candidates at each.
+#: Steps that are shown, and candidates at each.
 _STEPS, _CANDIDATES = 8, 6
 
 #: Bytes of a completion that is shown, which ends with a paragraph.
@@ -110,8 +110,8 @@ def _text(before: bytes, new: bytes) -> str:
     return decoder_after(before).decode(new)
 
 
-def walk_view(lm: CharLM, text: bytes) -> dict[str, Any]:
-    """A healing as a page walks through it.
+def steps_view(lm: CharLM, text: bytes) -> dict[str, Any]:
+    """Return a healing, step by step.
 
     Returns:
         `kept` and `given_back` tokens, the `forced` text, and `steps`, each with what is `left`,
@@ -119,7 +119,7 @@ def walk_view(lm: CharLM, text: bytes) -> dict[str, Any]:
         `mass` of all that may come. The first candidate is the one that is taken.
 
     >>> import charwise
-    >>> view = walk_view(charwise.load(), b"def sweep(self):\\n    self.sw")
+    >>> view = steps_view(charwise.load(), b"def sweep(self):\\n    self.sw")
     >>> view["forced"], [step["candidates"][0]["text"] for step in view["steps"]][:3]
     ('.sw', ['.', 's', 'we'])
     """

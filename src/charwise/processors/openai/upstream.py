@@ -1,32 +1,27 @@
-"""One call into the server behind an ASGI middleware, and what comes back, as it comes."""
+"""One call into the application behind an ASGI middleware, and its answer, as it comes.
+
+httpx's `ASGITransport` makes such calls too, but hands out a response when all of it is there: it
+cannot stream, nor tell the application that nobody listens any more. So this is our own.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-from charwise.errors import EngineError
+from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Message as Event
+
+from charwise.api.errors import UpstreamError
 
 Message = dict[str, Any]
 
 
 #: What is said of an answer that lacks its end.
 BROKEN_OFF = "the server behind ended its answer before it was finished."
-
-
-class UpstreamError(EngineError):
-    """What the server behind said is no answer, or not the whole of one.
-
-    Attributes:
-        status: that tells the client so.
-    """
-
-    def __init__(self, message: str, status: int = 502) -> None:
-        super().__init__(message)
-        self.status = status
 
 
 class Upstream:
@@ -48,7 +43,7 @@ class Upstream:
     def __init__(
         self,
         body: bytes,
-        receive: Callable[[], Awaitable[Message]] | None = None,
+        receive: Receive | None = None,
         more: bool = False,
         most: int | None = None,
     ):
@@ -64,7 +59,7 @@ class Upstream:
         self._parts: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._failure: Exception | None = None
 
-    def scope(self, scope: Message, one_of_many: bool = False) -> Message:
+    def scope(self, scope: Scope, one_of_many: bool = False) -> Scope:
         """The client's scope with our length; of many calls, each gets an id of its own."""
         if self._more:
             return scope
@@ -72,7 +67,7 @@ class Upstream:
         headers = [pair for pair in scope["headers"] if pair[0] not in dropped]
         return {**scope, "headers": [*headers, (b"content-length", b"%d" % self._length)]}
 
-    async def run(self, app: Any, scope: Message, one_of_many: bool) -> None:
+    async def run(self, app: ASGIApp, scope: Scope, one_of_many: bool) -> None:
         """Make the call, to its end."""
         try:
             await app(self.scope(scope, one_of_many), self.receive, self._send)
@@ -83,7 +78,7 @@ class Upstream:
             self.started.set()
             self._parts.put_nowait(None)
 
-    async def receive(self) -> Message:
+    async def receive(self) -> Event:
         """What the server hears of the client."""
         if self._body is not None:
             body, self._body = self._body, None
@@ -93,7 +88,7 @@ class Upstream:
         await self.gone.wait()
         return {"type": "http.disconnect"}
 
-    async def _send(self, message: Message) -> None:
+    async def _send(self, message: Event) -> None:
         if message["type"] == "http.response.start":
             self.status, self.headers = message["status"], list(message.get("headers", ()))
             self.started.set()
@@ -152,7 +147,7 @@ class Upstream:
                 "no whole event of a stream."
             )
 
-    async def relay(self, send: Callable[[Message], Awaitable[None]]) -> None:
+    async def relay(self, send: Send) -> None:
         """Hand the response on as it is."""
         await send({"type": "http.response.start", "status": self.status, "headers": self.headers})
         async for part in self.parts():

@@ -12,15 +12,17 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
+from charwise.api.responses import json_response
+from charwise.api.writer import finite
 from charwise.char_lm import CharLM
 from charwise.cursor.distributions import show_byte
 from charwise.cursor.drafts import draw_members
 from charwise.cursor.next_chars import next_chars
 from charwise.cursor.sampling import Sampling
-from charwise.serve.asked import Asked
-from charwise.serve.bodies import answered, gone, read, respond
+from charwise.serve.http import answered, gone, read
 from charwise.serve.prompts import sides_of
 from charwise.serve.server import Server
+from charwise.serve.task import CompletionTask
 from charwise.tokens.prompts import split
 
 Message = dict[str, Any]
@@ -69,26 +71,26 @@ def router(server: Server) -> APIRouter:
     async def next_(request: Request) -> Response:
         body = await read(request, server, NextBody)
         found = await answered(request, server.run(lambda _: _next(server, body), typed=True))
-        return gone() if found is False else respond(found)
+        return gone() if found is False else json_response(found[0])
 
     @routes.post("/v1/score")
     async def score(request: Request) -> Response:
         body = await read(request, server, ScoreBody)
         found = await answered(request, server.run(lambda lm: _score(lm, body)))
-        return gone() if found is False else respond(found)
+        return gone() if found is False else json_response(found[0])
 
     @routes.post("/v1/covering")
     async def covering(request: Request) -> Response:
         body = await read(request, server, CoveringBody)
         found = await answered(request, server.run(lambda _: _covering(server, body), typed=True))
-        return gone() if found is False else respond(found)
+        return gone() if found is False else json_response(found[0])
 
     return routes
 
 
 def _next(server: Server, body: NextBody) -> Message:
     lm, memory = server.lm, server.completions.memory
-    sides = sides_of(Asked(body.prompt), lm.vocabulary)
+    sides = sides_of(CompletionTask(body.prompt), lm.vocabulary)
     state = memory.after(*split(lm.vocabulary, sides.prompt)).state
     nxt = state.next()
     order = np.argsort(-nxt.probs, kind="stable")[: body.top].tolist()
@@ -136,7 +138,7 @@ def _score(lm: CharLM, body: ScoreBody) -> Message:
 
 def _covering(server: Server, body: CoveringBody) -> Message:
     lm, memory = server.lm, server.completions.memory
-    sides = sides_of(Asked(body.prompt), lm.vocabulary)
+    sides = sides_of(CompletionTask(body.prompt), lm.vocabulary)
     state = memory.after(*split(lm.vocabulary, sides.prompt)).state
     drawn = draw_members(state, body.top, Sampling(), np.random.default_rng(0))
     members = {tuple(one.token_ids): one for one in drawn if one.token_ids}
@@ -157,15 +159,6 @@ def _covering(server: Server, body: CoveringBody) -> Message:
             for ids, one in members.items()
         ],
     }
-
-
-def finite(logprob: float) -> float:
-    """A log-probability as JSON can have it: −9999 for that of what cannot be.
-
-    >>> finite(-1.5), finite(-math.inf)
-    (-1.5, -9999.0)
-    """
-    return max(float(logprob), -9999.0)
 
 
 def _bits(logprob: float) -> float:

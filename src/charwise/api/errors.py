@@ -1,0 +1,117 @@
+"""The errors of an HTTP request: a status, OpenAI's name for it, and the JSON that tells it."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from pydantic import ValidationError
+
+from charwise.errors import CharwiseError, EngineError, SearchLimitError
+
+logger = logging.getLogger("charwise.api")
+
+Message = dict[str, Any]
+
+#: Status → what OpenAI's API calls it; any other of 4xx is an invalid request, of 5xx the server's.
+TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    429: "rate_limit_error",
+    502: "bad_gateway_error",
+    503: "unavailable_error",
+    504: "timeout_error",
+}
+
+#: Statuses after which the client may ask again.
+_LATER = frozenset({429, 503})
+
+
+class Refused(CharwiseError, ValueError):
+    """A request that is not answered.
+
+    Attributes:
+        status: of HTTP.
+        param: the field that is wrong, if it is one.
+    """
+
+    def __init__(self, status: int, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.param = param
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Headers of the answer: when to ask again."""
+        return {"retry-after": "1"} if self.status in _LATER else {}
+
+    @property
+    def body(self) -> Message:
+        """The answer in the form of OpenAI's API.
+
+        >>> Refused(504, "late.").body
+        {'error': {'message': 'late.', 'type': 'timeout_error', 'param': None, 'code': 504}}
+        """
+        error = {"message": str(self), "type": self.type, "param": self.param, "code": self.status}
+        return {"error": error}
+
+    @property
+    def type(self) -> str:
+        """OpenAI's name for the kind of error."""
+        other = "invalid_request_error" if self.status < 500 else "server_error"
+        return TYPES.get(self.status, other)
+
+
+class UpstreamError(EngineError):
+    """The server behind sent no answer, or a part of one.
+
+    Attributes:
+        status: that tells the client so.
+    """
+
+    def __init__(self, message: str, status: int = 502) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def refusal_of(error: Exception) -> Refused:
+    """Return the refusal that tells a client of an error; a server's failure is logged.
+
+    An error with a `status` of its own has that. Wrong values are the client's fault (400), and so
+    is a question whose exact answer takes more than the limits of this server.
+
+    >>> from charwise.errors import SettingError
+    >>> refusal_of(SettingError("n is 0.")).status, refusal_of(UpstreamError("gone.")).status
+    (400, 502)
+    """
+    if isinstance(error, Refused):
+        return error
+    if isinstance(error, ValidationError):
+        return _invalid(error)
+    status = getattr(error, "status", None)
+    if status is None and isinstance(error, CharwiseError):
+        wrong = isinstance(error, ValueError | SearchLimitError)
+        status = 400 if wrong else None
+    if status is not None:
+        return Refused(status, str(error))
+    logger.error("a request failed", exc_info=error)
+    return Refused(500, f"the server failed: {type(error).__name__}: {error}")
+
+
+def status_of(answer: Message) -> int:
+    """Return the status that an error of the server behind names; 500 if it names none.
+
+    >>> status_of({"error": {"code": 404}}), status_of({"error": {"code": None}})
+    (404, 500)
+    """
+    error = answer["error"]
+    code = error.get("code") if isinstance(error, dict) else None
+    return code if isinstance(code, int) and 400 <= code < 600 else 500
+
+
+def _invalid(error: ValidationError) -> Refused:
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    where = [str(part) for part in first["loc"] if not str(part)[:1].isupper()]
+    field = where[0] if where else None
+    return Refused(400, f"{field}: {first['msg']}." if field else f"{first['msg']}.", field)

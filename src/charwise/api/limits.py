@@ -1,0 +1,56 @@
+"""The limits of one request: bytes, prompts, completions, stop strings and tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sized
+from typing import NamedTuple
+
+#: Bytes of a body that is read to heal its prompts; a longer one goes through as it came.
+HEALED_BODY = 2**23
+
+#: Tokens of a completion whose request does not say how many; OpenAI's number.
+DEFAULT_TOKENS = 16
+
+
+class Limits(NamedTuple):
+    """The most of everything that one request may ask for; None for no bound.
+
+    Attributes:
+        prompts: prompts of one request.
+        completions: completions of one prompt.
+        together: completions of all prompts of a request.
+        stops: stop strings.
+        tokens: tokens of one completion.
+    """
+
+    prompts: int | None = None
+    completions: int | None = None
+    together: int | None = None
+    stops: int | None = None
+    tokens: int | None = None
+
+    def exceeded(
+        self, prompts: int, completions: int, stop: str | Sized | None, tokens: int | None
+    ) -> str | None:
+        """Return the limit that a request exceeds, in words; None if it exceeds none.
+
+        >>> Limits(prompts=2).exceeded(3, 1, None, None)
+        'more than 2 prompts'
+        """
+        stops = 0 if isinstance(stop, str) else len(stop or ())
+        numbers = {
+            "prompts": (prompts, self.prompts),
+            "completions of a prompt": (completions, self.completions),
+            "completions in one request": (prompts * completions, self.together),
+            "stop strings": (stops, self.stops),
+            "tokens": (tokens or 0, self.tokens),
+        }
+        for what, (number, most) in numbers.items():
+            if most is not None and number > most:
+                return f"more than {most} {what}"
+        return None
+
+
+#: Of the completion server, and of the proxy: each completion there is a call of the server behind.
+SERVER = Limits(prompts=256, completions=64, tokens=1_000_000)
+PROXY = Limits(together=64, stops=256)

@@ -1,0 +1,121 @@
+"""Requests read, and answers sent, for all dialects."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
+from typing import Any, Literal, TypeVar
+
+from pydantic import BaseModel
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from charwise.api.client import read_up_to, while_connected
+from charwise.api.errors import Refused, refusal_of
+from charwise.api.responses import json_response
+from charwise.api.writer import event
+from charwise.serve.server import Server
+
+Message = dict[str, Any]
+Result = TypeVar("Result")
+Kind = TypeVar("Kind", bound=BaseModel)
+
+#: The status for a client that left before its answer.
+GONE = 499
+
+#: Paths of llama.cpp's dialect, whose errors have a form of their own.
+_LLAMA_CPP = frozenset(
+    {"/infill", "/completion", "/completions", "/props", "/tokenize", "/detokenize", "/health"}
+)
+
+
+async def read(request: Request, server: Server, kind: type[Kind]) -> Kind:
+    """Return the body of a request.
+
+    Raises:
+        Refused: it is too long, or breaks off.
+        ValidationError: it is no such request.
+    """
+    most = server.settings.most_body
+    found = await read_up_to(request.receive, most)
+    if found is None:
+        raise Refused(400, "the body of this request broke off.")
+    body, whole = found
+    if not whole or len(body) > most:
+        raise Refused(413, f"the body of this request has more than {most} bytes.")
+    return kind.model_validate_json(body or b"{}")
+
+
+async def answered(
+    request: Request, work: Coroutine[Any, Any, Result]
+) -> tuple[Result] | Literal[False]:
+    """Return the result of some work in a tuple; False, and it is ended, if the client leaves."""
+
+    async def wrapped() -> tuple[Result]:
+        return (await work,)
+
+    return await while_connected(request.receive, wrapped()) or False
+
+
+def gone() -> Response:
+    """Return the response for a client that left."""
+    return Response(status_code=GONE)
+
+
+def refused(path: str, refusal: Refused) -> Response:
+    """Return a refusal in the form of the dialect that a path belongs to."""
+    headers = [(name.encode(), value.encode()) for name, value in refusal.headers.items()]
+    return json_response(error_body(path, refusal), refusal.status, headers)
+
+
+def error_body(path: str, refusal: Refused) -> Message:
+    """Return the JSON of a refusal: Ollama's, llama.cpp's, or OpenAI's.
+
+    >>> error_body("/api/generate", Refused(400, "no."))
+    {'error': 'no.'}
+    >>> error_body("/infill", Refused(400, "no."))
+    {'error': {'message': 'no.', 'type': 'invalid_request_error', 'code': 400}}
+    """
+    if path.startswith("/api/"):
+        return {"error": str(refusal)}
+    error = dict(refusal.body["error"])
+    if path in _LLAMA_CPP:
+        del error["param"]
+    return {"error": error}
+
+
+async def stream(
+    request: Request,
+    chunks: AsyncGenerator[bytes],
+    *,
+    write: Callable[[Message], bytes] = event,
+    kind: str = "text/event-stream",
+    end: bytes = b"",
+) -> Response:
+    """Return a stream of chunks, which ends with its client.
+
+    An error before the first chunk is an answer with a status; a later one is told in the stream.
+
+    Args:
+        request: of the client.
+        chunks: parts of the stream.
+        write: writes an error as a part.
+        kind: media type.
+        end: last part, after an error too.
+    """
+    first = await answered(request, anext(chunks, b""))
+    if first is False:
+        await chunks.aclose()
+        return gone()
+
+    async def every() -> AsyncIterator[bytes]:
+        try:
+            yield first[0]
+            async for chunk in chunks:
+                yield chunk
+        except Exception as error:
+            yield write(error_body(request.url.path, refusal_of(error)))
+        finally:
+            await chunks.aclose()
+        yield end
+
+    return StreamingResponse(every(), media_type=kind, headers={"cache-control": "no-cache"})
