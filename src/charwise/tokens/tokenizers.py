@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from charwise.errors import VocabularyError
-from charwise.tokens.canonical import Canonical
+from charwise.tokens.canonical import Canonical, Run
 from charwise.tokens.sentinels import ENDS, NAMES
 
 if TYPE_CHECKING:
@@ -107,6 +107,7 @@ def read_transformers(
         if id < len(tokens):
             tokens[id] = None
     encode_text = _exact_encoder(backend, added)
+    _check_encoder(backend, encode_text, tokens, name)
     start, rule = _start(tokenizer, bos_ids)
     lead = backend.encode("a", add_special_tokens=False).ids
     return {
@@ -135,7 +136,7 @@ def _is_byte_level(backend: Any, name: str) -> bool:
                 "tokens have no bytes of their own. " + _INSTEAD
             )
     decoder = json.loads(backend.decoder.__getstate__()) if backend.decoder else {"type": None}
-    parts = decoder.get("decoders", [decoder])
+    parts = _flat(decoder, "decoders")
     kinds = {part["type"] for part in parts}
     if "ByteLevel" in kinds and kinds <= {"ByteLevel", "Fuse"}:
         return True
@@ -157,8 +158,8 @@ def _exact_encoder(backend: Any, added: dict[int, Any]) -> Callable[[str], list[
     import tokenizers
 
     exact = tokenizers.Tokenizer(backend.model)
-    # Of the normalizers only the one that writes spaces as ▁ belongs to κ; NFC and the like
-    # change the text.
+    # Of the normalizers only those that write spaces as ▁, or bytes in GPT-2's alphabet, belong
+    # to κ; NFC and the like change the text.
     shell: dict[str, Any] = {
         "version": "1.0",
         "added_tokens": [],
@@ -166,7 +167,7 @@ def _exact_encoder(backend: Any, added: dict[int, Any]) -> Callable[[str], list[
     }
     if backend.normalizer is not None:
         state = json.loads(backend.normalizer.__getstate__())
-        kept = [n for n in state.get("normalizers", [state]) if _writes_spaces(n)]
+        kept = [part for part in _flat(state, "normalizers") if _spells(part)]
         shell["normalizer"] = {"type": "Sequence", "normalizers": kept} if kept else None
     if backend.pre_tokenizer is not None:
         state = json.loads(backend.pre_tokenizer.__getstate__())
@@ -177,13 +178,48 @@ def _exact_encoder(backend: Any, added: dict[int, Any]) -> Callable[[str], list[
     if parts.pre_tokenizer is not None:
         exact.pre_tokenizer = parts.pre_tokenizer
     if added:
-        exact.add_tokens(list(added.values()))
+        exact.add_tokens([_keeping_spaces(token) for token in added.values()])
     renamed = {}
     for id, token in added.items():
         assigned = exact.token_to_id(token.content)
         if assigned is not None and assigned != id:
             renamed[assigned] = id
     return _TextEncoder(exact, renamed)
+
+
+#: Texts that tell whether the exact encoder does as its tokenizer does.
+_PROBES = ("a b", "the cat sat on the mat", "def add(a, b):\n    return a + b\n")
+
+
+def _check_encoder(
+    backend: Any, encode_text: Callable[[str], list[int]], tokens: Sequence[bytes | None], name: str
+) -> None:
+    """Refuse a tokenizer that does what the exact encoder does not do, or that loses spaces.
+
+    What a tokenizer makes of a text must be what the encoder makes of the bytes of that.
+
+    Raises:
+        VocabularyError: which part of the tokenizer is not understood.
+    """
+    if getattr(backend.model, "dropout", None):
+        return  # it splits at random
+    for probe in _PROBES:
+        own = backend.encode(probe, add_special_tokens=False).ids
+        spelled = [tokens[id] or b"" for id in own]
+        text = b"".join(spelled)
+        if b"" in spelled:
+            continue
+        lost = b" " not in text and any(b" " in token for token in tokens if token)
+        if lost or encode_text(text.decode("utf-8", "replace")) != own:
+            parts = [
+                part if part is None else json.loads(part.__getstate__())["type"]
+                for part in (backend.normalizer, backend.pre_tokenizer)
+            ]
+            why = "loses spaces" if lost else "is not understood"
+            raise VocabularyError(
+                f"{name} changes texts before it splits them in a way that {why} "
+                f"(normalizer {parts[0]}, pre-tokenizer {parts[1]}). {_INSTEAD}"
+            )
 
 
 #: Characters of a text that takes milliseconds to encode.
@@ -206,6 +242,12 @@ class _TextEncoder:
             ids = found.ids
         return [self.renamed.get(id, id) for id in ids] if self.renamed else ids
 
+    def placed(self, text: str) -> list[Run]:
+        """The tokens of a text, and at which characters each of them lies."""
+        found = self.tokenizer.encode(text, add_special_tokens=False)
+        placed = zip(found.ids, found.offsets, strict=True)
+        return [Run(start, stop, [self.renamed.get(id, id)]) for id, (start, stop) in placed]
+
 
 class _StrayEncoder:
     """A picklable `bytes → ids` that runs the byte-level BPE merges over any bytes."""
@@ -219,8 +261,29 @@ class _StrayEncoder:
         return [piece.id for piece in pieces]
 
 
-def _writes_spaces(normalizer: dict[str, Any]) -> bool:
-    return normalizer["type"] == "Replace" and normalizer.get("content") == "▁"
+def _flat(state: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    """The parts of a normalizer or a decoder, in order."""
+    if state["type"] != "Sequence":
+        return [state]
+    return [part for one in state[name] for part in _flat(one, name)]
+
+
+def _spells(normalizer: dict[str, Any]) -> bool:
+    """Whether a normalizer writes the same text in the characters of the tokens."""
+    if normalizer["type"] == "Replace":
+        return normalizer["pattern"] in ({"String": " "}, {"Regex": " "}) and (
+            normalizer["content"] == "▁"
+        )
+    return bool(normalizer["type"] == "ByteLevel")
+
+
+def _keeping_spaces(token: Any) -> Any:
+    """An added token that does not take the spaces around it, which its bytes do not have."""
+    import tokenizers
+
+    return tokenizers.AddedToken(
+        token.content, single_word=token.single_word, normalized=token.normalized
+    )
 
 
 def _without_lead(state: dict[str, Any]) -> dict[str, Any]:
