@@ -330,6 +330,7 @@ def read_tiktoken(
     if not hasattr(encoding, "mergeable_ranks") and not hasattr(encoding, "special_tokens_set"):
         raise VocabularyError(f"{type(encoding).__name__} is not a tiktoken Encoding.")
     special = {encoding.encode_single_token(text): text for text in encoding.special_tokens_set}
+    control = [id for id, text in special.items() if text in ENDS]
     tokens: list[bytes | None] = [None] * encoding.n_vocab
     for id in range(encoding.n_vocab):
         if id in special:
@@ -350,7 +351,7 @@ def read_tiktoken(
         "tokens": tokens,
         "canonical": Canonical(tokens, encoding.encode_ordinary),
         "special": special,
-        "end_ids": ends,
+        "end_ids": [*ends, *control] if end_ids is None else ends,
         "bos_ids": ends[:1] if bos_ids is None else bos_ids,
         "bos_rule": rule,
         "width": width,
