@@ -195,6 +195,17 @@ def test_an_added_token_changes_only_what_is_near(kind: str, flag: str) -> None:
     assert vocabulary.encode("a <tool> b").count(added) == 1
 
 
+@pytest.mark.parametrize("flag", FLAGS)
+@pytest.mark.parametrize("kind", TRAINED)
+def test_a_tokenizer_is_read_whatever_word_is_added(kind: str, flag: str) -> None:
+    for word in ("the", "a", " def", "b):\n", "return a"):
+        tokenizer = fast(TRAINED[kind]())
+        tokenizer.add_tokens([AddedToken(word, **{flag: True})])  # type: ignore[arg-type]
+        vocabulary = Vocabulary.from_transformers(tokenizer)
+        text = spellable(vocabulary, MIXED)
+        assert vocabulary.decode(vocabulary.encode(text)) == text.encode()
+
+
 @pytest.mark.parametrize("kind", ["Unigram", "Unigram, no words"])
 def test_a_text_that_only_an_added_token_spells(kind: str) -> None:
     """No character of it is a token of its own, and where others are wanted, too."""

@@ -106,8 +106,9 @@ def read_transformers(
     for id in (*special, *ends):
         if id < len(tokens):
             tokens[id] = None
-    encode_text = _exact_encoder(backend, added)
-    _check_encoder(backend, encode_text, tokens, name)
+    exact = _exact_tokenizer(backend)
+    _check(exact, backend, tokens, name)
+    encode_text = _encoder(exact, added)
     start, rule = _start(tokenizer, bos_ids)
     lead = backend.encode("a", add_special_tokens=False).ids
     return {
@@ -150,8 +151,8 @@ def _is_byte_level(backend: Any, name: str) -> bool:
     )
 
 
-def _exact_encoder(backend: Any, added: dict[int, Any]) -> Callable[[str], list[int]]:
-    """The tokenizer's encoder without normalizer, leading space, start token or special tokens.
+def _exact_tokenizer(backend: Any) -> Any:
+    """The tokenizer without normalizer, leading space, start token or added tokens.
 
     It shares the (large) BPE model with `backend` and leaves `backend` itself as it is.
     """
@@ -177,6 +178,11 @@ def _exact_encoder(backend: Any, added: dict[int, Any]) -> Callable[[str], list[
         exact.normalizer = parts.normalizer
     if parts.pre_tokenizer is not None:
         exact.pre_tokenizer = parts.pre_tokenizer
+    return exact
+
+
+def _encoder(exact: Any, added: dict[int, Any]) -> Callable[[str], list[int]]:
+    """The encoder of an exact tokenizer, with added tokens by id."""
     if added:
         exact.add_tokens([_keeping_spaces(token) for token in added.values()])
     renamed = {}
@@ -187,30 +193,36 @@ def _exact_encoder(backend: Any, added: dict[int, Any]) -> Callable[[str], list[
     return _TextEncoder(exact, renamed)
 
 
-#: Texts that tell whether the exact encoder does as its tokenizer does.
+#: Texts that tell whether an exact tokenizer does as the one that it is made of.
 _PROBES = ("a b", "the cat sat on the mat", "def add(a, b):\n    return a + b\n")
 
 
-def _check_encoder(
-    backend: Any, encode_text: Callable[[str], list[int]], tokens: Sequence[bytes | None], name: str
-) -> None:
-    """Refuse a tokenizer that does what the exact encoder does not do, or that loses spaces.
+def _check(exact: Any, backend: Any, tokens: Sequence[bytes | None], name: str) -> None:
+    """Refuse a tokenizer that does what the exact one does not do, or that loses spaces.
 
-    What a tokenizer makes of a text must be what the encoder makes of the bytes of that.
+    What the tokenizer makes of a text, without its added tokens, must be what the exact one makes
+    of the bytes of that.
 
     Raises:
         VocabularyError: which part of the tokenizer is not understood.
     """
+    import tokenizers
+
     if getattr(backend.model, "dropout", None):
         return  # it splits at random
+    bare = tokenizers.Tokenizer(backend.model)
+    if backend.normalizer is not None:
+        bare.normalizer = backend.normalizer
+    if backend.pre_tokenizer is not None:
+        bare.pre_tokenizer = backend.pre_tokenizer
     for probe in _PROBES:
-        own = backend.encode(probe, add_special_tokens=False).ids
+        own = bare.encode(probe, add_special_tokens=False).ids
         spelled = [tokens[id] or b"" for id in own]
         text = b"".join(spelled)
         if b"" in spelled:
             continue
         lost = b" " not in text and any(b" " in token for token in tokens if token)
-        if lost or encode_text(text.decode("utf-8", "replace")) != own:
+        if lost or exact.encode(text.decode("utf-8", "replace")).ids != own:
             parts = [
                 part if part is None else json.loads(part.__getstate__())["type"]
                 for part in (backend.normalizer, backend.pre_tokenizer)
