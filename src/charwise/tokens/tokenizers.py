@@ -221,7 +221,7 @@ def _check(exact: Any, backend: Any, tokens: Sequence[bytes | None], name: str) 
         text = b"".join(spelled)
         if b"" in spelled:
             continue
-        lost = b" " not in text and any(b" " in token for token in tokens if token)
+        lost = b" " not in text and b" " in tokens
         if lost or exact.encode(text.decode("utf-8", "replace")).ids != own:
             parts = [
                 part if part is None else json.loads(part.__getstate__())["type"]
