@@ -220,7 +220,7 @@ def _tokens_back(tail: list[bytes], index: SortedVocabulary, rule: Rule) -> int:
     if rule == "auto":
         start = _earliest_overrun(text, index)
     elif rule == "word":
-        word = re.match(rb"\S*\s?", text[::-1])  # backwards: linear however long the word
+        word = re.match(rb"\S*(?:\n\r|\s)?", text[::-1])  # backwards: linear however long the word
         start = len(text) - (word.end() if word else 0)
     else:
         raise unknown_rule(rule)

@@ -137,7 +137,7 @@ def cut_start(
             raise SettingError(f"cannot take {rule} tokens: the number must be 0 or more.")
         count = min(rule, len(pieces))
     elif rule in ("auto", "word"):
-        word = re.match(rb"\s?\S*", text)
+        word = re.match(rb"(?:\r\n|\s)?\S*", text)
         reach = latest_reach(text, index) if rule == "auto" else word.end() if word else 0
         count = at = 0
         while at < reach:

@@ -174,25 +174,38 @@ def cut_written(
 
 
 def with_sentinels(text: str, vocabulary: Vocabulary) -> str | list[str | int]:
-    """A text with a whole template written out in it as a prompt with ids; else the text itself.
+    """A text that is a whole template as a prompt with ids; any other text as it is.
 
-    A template is whole if the text begins with it, each sentinel of the model occurs once, in an
-    order that there is, and nothing follows the sentinel of the middle (PSM). Otherwise a
-    sentinel's name may be part of what somebody edits, and stays text.
+    A text is a template from its first character to its last, or it is none: each sentinel of the
+    model occurs once, in an order that there is, and nothing follows the sentinel of the middle
+    (PSM). Other files of the repository may come before it (`Written.files`). A text that begins
+    with the name of a repository and other files is read likewise, without a template.
+    Otherwise the name of a control token may be part of what somebody edits, and stays text.
 
-    >>> names = {1: "<fim_prefix>", 2: "<fim_suffix>", 3: "<fim_middle>"}
-    >>> vocabulary = Vocabulary.from_bytes([b"a", None, None, None], special=names)
+    >>> names = {1: "<fim_prefix>", 2: "<fim_suffix>", 3: "<fim_middle>", 4: "<file_sep>"}
+    >>> vocabulary = Vocabulary.from_bytes([b"a", None, None, None, None], special=names)
     >>> with_sentinels("<fim_prefix>a<fim_suffix><fim_middle>", vocabulary)
     [1, 'a', 2, 3]
+    >>> with_sentinels("<file_sep>a<file_sep><fim_prefix>a<fim_suffix><fim_middle>", vocabulary)
+    [4, 'a', 4, 1, 'a', 2, 3]
     >>> with_sentinels("print('<fim_prefix>')", vocabulary)
     "print('<fim_prefix>')"
     """
     spelling = spelling_of(set(vocabulary.special.values()))
-    found = None if spelling is None else written(text, spelling)
-    if found is None:
+    if spelling is None:
         return text
+    ids = {name: id for id, name in vocabulary.special.items()}
+    found = written(text, spelling)
+    files = _files(text, spelling, begun=True) if found is None else found.files
+    if files is None or any(name not in ids for name, _ in files if name):
+        return text
+    start: list[str | int] = list(vocabulary.bos_ids)
+    for name, part in files:
+        start += [ids[name], part] if name else [part]
+    if found is None:
+        return _parts(*start)
     template = Template.of(vocabulary)
-    start, prefix = list(vocabulary.bos_ids), vocabulary.lead.decode() + found.prefix
+    prefix = vocabulary.lead.decode() + found.prefix
     if template.middle is None:
         return _parts(*start, template.suffix, found.suffix, template.prefix, prefix)
     if found.order == "psm":
@@ -202,8 +215,17 @@ def with_sentinels(text: str, vocabulary: Vocabulary) -> str | list[str | int]:
     return _parts(*start, template.prefix, template.suffix, *sides)
 
 
+#: Control tokens that come before parts of a text, each with its part; the first may be "".
+Files = tuple[tuple[str, str], ...]
+
+
 class Written(NamedTuple):
     """Both sides of a template that is written out in a text.
+
+    Attributes:
+        prefix, suffix: the text on both sides.
+        order: in which they come.
+        files: what comes before the template: the name of a repository, and other files.
 
     >>> Written("a", "b", "psm").suffix
     'b'
@@ -212,6 +234,7 @@ class Written(NamedTuple):
     prefix: str
     suffix: str
     order: Order
+    files: Files = ()
 
 
 def written(text: str, spelling: Spelling) -> Written | None:
@@ -219,10 +242,22 @@ def written(text: str, spelling: Spelling) -> Written | None:
 
     >>> spelling = spelling_of({"<fim_prefix>", "<fim_suffix>", "<fim_middle>"})
     >>> written("<fim_prefix>a<fim_suffix>b<fim_middle>", spelling)
-    Written(prefix='a', suffix='b', order='psm')
+    Written(prefix='a', suffix='b', order='psm', files=())
+    >>> written("<file_sep>x.py\\n<fim_prefix>a<fim_suffix>b<fim_middle>", spelling).files
+    (('<file_sep>', 'x.py\\n'),)
     """
     if any(text.count(name) > 1 for name in spelling.in_text if name):
         return None
+    first = min(text.find(name.strip()) for name in spelling.in_text if name)
+    if first < 0:
+        return None
+    files = _files(text[:first], spelling)
+    sides = _sides(text[first:], spelling)
+    return None if files is None or sides is None else sides._replace(files=files)
+
+
+def _sides(text: str, spelling: Spelling) -> Written | None:
+    """Both sides of a text that begins with a sentinel."""
     before, between, last = map(re.escape, spelling.in_text)
     if spelling.middle is None:
         if found := re.fullmatch(f"{between}(.*){before}(.*)", text, re.DOTALL):
@@ -234,6 +269,47 @@ def written(text: str, spelling: Spelling) -> Written | None:
     if found := re.fullmatch(f"{before}{between}(.*){last}(.*)", text, re.DOTALL):
         return Written(found[2], found[1], "spm")
     return None
+
+
+#: What a file's text may have in front of the first control token: the path of the file.
+_PATH = re.compile(r"[^\s<>\"'`]*[./\\][^\s<>\"'`]*\n")
+
+
+def _files(text: str, spelling: Spelling, begun: bool = False) -> Files | None:
+    """The files that a text consists of; None if it is no list of files.
+
+    It begins with a control token, or, as some models have it, with the path of a file. A control
+    token's name in quotes, or between spaces, is part of a file.
+
+    Args:
+        text: all of it.
+        spelling: of the model's family.
+        begun: whether the last file may be one that is being written: then the text begins with
+            the name of a repository, and there is a file.
+    """
+    if not text and not begun:
+        return ()
+    names = "|".join(map(re.escape, (*spelling.repository, *spelling.files)))
+    found = [
+        one
+        for one in (re.finditer(names, text) if names else ())
+        if text[one.start() - 1 : one.start()] not in _QUOTES
+        or text[one.end() : one.end() + 1] != text[one.start() - 1]
+    ]
+    if not found or (found[0].start() > 0 and not _PATH.match(text)):
+        return None
+    if begun and not (text.startswith(spelling.repository) and found[1:]):
+        return None
+    ends = [*(one.start() for one in found[1:]), len(text)]
+    first = [("", text[: found[0].start()])] if found[0].start() else []
+    return (
+        *first,
+        *((one[0], text[one.end() : end]) for one, end in zip(found, ends, strict=True)),
+    )
+
+
+#: A name that stands between two of one kind is quoted, and no control token.
+_QUOTES = frozenset(("'", '"', "`", " "))
 
 
 def _parts(*parts: str | int) -> list[str | int]:

@@ -16,6 +16,7 @@ import numpy as np
 from charwise.errors import MissingExtraError, SettingError, check_count, shown
 from charwise.evaluation.distance import Floats, Mean
 from charwise.surprisal.spans import WORDS, Convention, Spans, characters_of, spans_of
+from charwise.surprisal.spans import words as words_of
 
 if TYPE_CHECKING:
     import pandas
@@ -266,7 +267,7 @@ class Comparison:
         found: list[Word] = []
         for name, part in self._places():
             string, edges = characters_of(self.texts[name])
-            words = [match.span() for match in WORDS[convention].finditer(string)]
+            words = words_of(string, convention)
             begin = edges[[start for start, _ in words]]
             ones, others, errors = (
                 np.add.reduceat(each[part], begin) for each in (a.bits, b.bits, a.errors + b.errors)

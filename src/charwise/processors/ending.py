@@ -84,7 +84,7 @@ def hold_end_(row: torch.Tensor, new: bytes, ending: bytes, index: SortedVocabul
     """
     if not owed(new, ending):
         return False
-    ends = list(index.vocabulary.end_ids)
+    ends = list(index.vocabulary.stop_ids)
     heir = next(iter(owed_tokens(new, ending, index)), None)
     if heir is not None:
         mass = torch.logsumexp(torch.cat((row[[heir]], row[ends])).float(), dim=0)

@@ -162,6 +162,7 @@ class Continuation:
         tokens: how many tokens were generated, up to the one that ended the text.
         counted: how many of them go beyond the forced text.
         stopped: the stop string that was found.
+        closed: whether a control token ended the text, such as one that comes before another file.
         lost: whether a token left the forced text.
 
     >>> vocabulary = Vocabulary.from_bytes([b"rang", b"e", b"range", b"(", b"):\\n"])
@@ -194,6 +195,7 @@ class Continuation:
         self.tokens = 0
         self.counted = 0
         self.stopped: str | None = None
+        self.closed = False
         self.lost = False
         self._may_be_lost = may_be_lost
         self._vocabulary = vocabulary
@@ -210,8 +212,8 @@ class Continuation:
 
     @property
     def ended(self) -> bool:
-        """Whether a stop string was found, or as many tokens counted as may be."""
-        return self.stopped is not None or self.counted == self._max_tokens
+        """Whether a control token or a stop string ended it, or as many tokens as may be."""
+        return self.closed or self.stopped is not None or self.counted == self._max_tokens
 
     @property
     def text(self) -> str:
@@ -232,6 +234,10 @@ class Continuation:
             if self.ended:
                 return
             begun = not self.left
+            if begun and not self.lost and id in self._vocabulary.closing:
+                self.add_silent()
+                self.closed = True
+                return
             more = self._beyond(id)
             self._count(begun or bool(more))
             before = len(self._new)

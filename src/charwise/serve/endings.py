@@ -8,8 +8,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-#: A word with the space before it, or a run of signs.
-_WORD = re.compile(r"\s*(\w+|[^\w\s]+)?")
+from charwise.tokens.words import first_word
 
 #: A word, an operator, or another sign.
 _TOKEN = re.compile(rb"[\w\x80-\xff]+|[-+*/=<>!&|^%~@.]+|[^\w\s]")
@@ -166,13 +165,12 @@ def _matched(text: bytes) -> bool:
 
 
 def word_length(text: str) -> int:
-    """Characters up to the end of the first word, or of the first signs.
+    """Characters up to the end of the first word, or of the first signs, by `first_word`.
 
     >>> word_length(" value)"), word_length("(self"), word_length("")
     (6, 1, 0)
     """
-    found = _WORD.match(text)
-    return found.end() if found else 0
+    return first_word(text)
 
 
 def line_length(text: str) -> int:

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from charwise.errors import SettingError
 from charwise.surprisal import spans
 from charwise.surprisal.audit import Audit
-from charwise.surprisal.spans import Convention, Spans, Unit
+from charwise.surprisal.spans import Boundaries, Convention, Spans, Unit
+from charwise.tokens.words import graphemes
 
 if TYPE_CHECKING:
     import pandas
@@ -159,7 +160,7 @@ class Score:
         return self._byte_spans(list(pairwise(range(len(self.raw) + 1))), letters=False)
 
     def chars(self) -> Spans:
-        """A row for each character, that is, each Unicode code point.
+        """A row for each character, that is, each Unicode code point; see `graphemes`.
 
         >>> import charwise
         >>> score = charwise.load().score("é!")
@@ -170,28 +171,46 @@ class Score:
         """
         return self._char_spans(list(pairwise(range(len(self._characters[0]) + 1))), letters=False)
 
-    def words(self, convention: Convention = "leading") -> Spans:
+    def graphemes(self) -> Spans:
+        """A row for each character that a reader sees: a letter with its marks, a whole emoji.
+
+        Such grapheme clusters are those of Unicode text segmentation (UAX 29).
+
+        >>> import charwise
+        >>> [row.text for row in charwise.load().score("e\u0301!").graphemes()]
+        ['e\u0301', '!']
+        """
+        return self._char_spans(list(pairwise(graphemes(self._characters[0]))), letters=False)
+
+    def words(self, convention: Convention = "leading", *, boundaries: Boundaries = None) -> Spans:
         """A row for each word, and for whitespace that belongs to none: together, all of the text.
 
-        A word is a run of characters that are no whitespace. Which whitespace belongs to it is a
+        A word is a run of characters that are no whitespace, unless you say where words end. No
+        grapheme cluster is split. Which whitespace belongs to it is a
         choice that changes the numbers of words, though not their sum, and that a paper should
         state (docs/methods.md; Oh & Schuler, EMNLP 2024; Pimentel & Meister, EMNLP 2024).
 
         Args:
             convention: "leading": what is before a word; "trailing": what is after it; "none":
                 runs of whitespace are rows of their own.
+            boundaries: where words end, besides at whitespace: "unicode" for the rules of UAX 29
+                (`charwise.tokens.words`), or offsets in characters, or a function of the text that
+                returns them, such as a dictionary's for a script without spaces. Whitespace is
+                then what a part between two of them consists of.
 
         Raises:
-            SettingError: an unknown convention.
+            SettingError: an unknown convention, or boundaries that are not in the text.
 
         >>> import charwise
         >>> score = charwise.load().score("def f(x):")
+        >>> [word.text for word in score.words("leading", boundaries="unicode")]
+        ['def', ' f', '(', 'x', ')', ':']
         >>> [word.text for word in score.words("trailing")]
         ['def ', 'f(x):']
         >>> score.words("leading")[-1].cumulative == score.words("trailing")[-1].cumulative
         True
         """
-        return self._char_spans(spans.words(self._characters[0], convention))
+        return self._char_spans(spans.words(self._characters[0], convention, boundaries))
 
     def regex(self, pattern: str | re.Pattern[str]) -> Spans:
         """A row for each match of a regular expression, from left to right.

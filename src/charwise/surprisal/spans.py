@@ -16,6 +16,7 @@ import operator
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Literal, NamedTuple, overload
 
 import numpy as np
@@ -29,6 +30,7 @@ from charwise.errors import (
     items,
     shown,
 )
+from charwise.tokens import words as segmentation
 
 if TYPE_CHECKING:
     import pandas
@@ -36,12 +38,18 @@ if TYPE_CHECKING:
 Convention = Literal["leading", "trailing", "none"]
 Unit = Literal["character", "byte"]
 
+#: Where words end: at whitespace (None), where Unicode says ("unicode"), or at given places.
+Boundaries = segmentation.Boundaries | Literal["unicode"] | None
+
 #: What a word is: which whitespace belongs to it. Each pattern takes a text apart without a rest.
 WORDS: dict[str, re.Pattern[str]] = {
     "leading": re.compile(r"\s*\S+|\s+"),
     "trailing": re.compile(r"\S+\s*|\s+"),
     "none": re.compile(r"\S+|\s+"),
 }
+
+#: The same for parts of a text that are not joined: "x" for a part, " " for one of whitespace.
+_PARTS = {"leading": " *x| +", "trailing": "x *| +", "none": "x| +"}
 
 #: The columns of `Span` that only scores with entropies have.
 ENTROPIES = ("entropy", "reduction", "rank")
@@ -225,21 +233,40 @@ def exact_bits(logprobs: NDArray[np.float64]) -> NDArray[np.float64]:
     return exact
 
 
-def words(string: str, convention: str) -> list[tuple[int, int]]:
+def words(string: str, convention: str, boundaries: Boundaries = None) -> list[tuple[int, int]]:
     """The words of a text under a convention, as offsets in characters; all of it is in one.
 
+    Args:
+        string: the text.
+        convention: which whitespace belongs to a word.
+        boundaries: where words end; no grapheme cluster is split.
+
     Raises:
-        SettingError: an unknown convention.
+        SettingError: an unknown convention, or boundaries that are not in the text.
 
     >>> [[" to be"[a:b] for a, b in words(" to be", each)] for each in WORDS]
     [[' to', ' be'], [' ', 'to ', 'be'], [' ', 'to', ' ', 'be']]
+    >>> [" f(न्दी)"[a:b] for a, b in words(" f(न्दी)", "leading", "unicode")]
+    [' f', '(', 'न्दी', ')']
     """
     if not isinstance(convention, str) or convention not in WORDS:
         raise SettingError(
             f"unknown convention {shown(convention)}: the whitespace between two words belongs to "
             "the second ('leading'), to the first ('trailing'), or to neither ('none')."
         )
-    return matches(string, WORDS[convention])
+    if boundaries is None and string.isascii():
+        return matches(string, WORDS[convention])
+    if boundaries is None:
+        edges, pattern = segmentation.graphemes(string), WORDS[convention].pattern
+    else:
+        if isinstance(boundaries, str):
+            if boundaries != "unicode":
+                raise SettingError(f"unknown boundaries {shown(boundaries)}: use 'unicode'.")
+            boundaries = None
+        edges = segmentation.words(string, boundaries)
+        pattern = _PARTS[convention]
+    kinds = "".join(" " if string[a:b].isspace() else "x" for a, b in pairwise(edges))
+    return [(edges[a], edges[b]) for a, b in matches(kinds, pattern)]
 
 
 def matches(string: str, pattern: str | re.Pattern[str]) -> list[tuple[int, int]]:

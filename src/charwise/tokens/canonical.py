@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
+from typing import NamedTuple
 
 from charwise.errors import TokenizationError
 
@@ -24,7 +26,9 @@ _STRAY = re.compile("([\udc80-\udcff]+)")
 class Canonical:
     """An encoder from bytes to ids, exact or refusing.
 
-    `encode_text` is the tokenizer's own (None: every text is spelled with the fewest tokens);
+    `encode_text` is the tokenizer's own (None: every text is spelled with the fewest tokens).
+    Where its ids do not spell the text, they are replaced by the fewest tokens that do, there and
+    nowhere else: its `placed`, if it has one, says where in a text its tokens lie.
     `encode_stray`, if there is one, encodes bytes that are not UTF-8.
 
     >>> spell = Canonical((b"a", b"b", b"ab"))
@@ -73,24 +77,100 @@ class Canonical:
         return self._fewest(raw, position)
 
     def _text(self, piece: str, position: int) -> list[int]:
+        """The encoder's ids, except where these do not spell the text: there, the fewest tokens."""
         assert self.encode_text is not None
         ids = self.encode_text(piece)
         if self._bytes(ids) == piece.encode():
             return ids
-        # The characters the encoder cannot carry are spelled by their bytes, the rest as usual.
-        lossy = {c for c in set(piece) if self._bytes(self.encode_text(c)) != c.encode()}
-        if not lossy:
-            return self._fewest(piece.encode(), position)
-        ids = []
-        for run in re.split("([" + "".join(map(re.escape, sorted(lossy))) + "]+)", piece):
-            if run and run[0] in lossy:
-                ids += self._fewest(run.encode(), position)
-            elif run:
-                part = self.encode_text(run)
-                exact = self._bytes(part) == run.encode()
-                ids += part if exact else self._fewest(run.encode(), position)
-            position += len(run.encode())
-        return ids
+        runs = self._runs(piece, ids)
+        at = 0
+        while at < len(runs):
+            if runs[at].ids is None:
+                at, end, spelled = self._mended(runs, at, piece, position)
+                runs[at:end] = [Run(runs[at].start, runs[end - 1].stop, spelled)]
+            at += 1
+        return [id for run in runs for id in run.ids or ()]
+
+    def _runs(self, piece: str, ids: Sequence[int]) -> list[Run]:
+        """A text, cut where its tokens begin and end; a run that they do not spell has no ids."""
+        placed = getattr(self.encode_text, "placed", None)
+        found = placed(piece) if placed else self._both_ends(piece, ids)
+        runs: list[Run] = []
+        end = 0
+        for one in [*_apart(found), Run(len(piece), len(piece), [])]:
+            exact = self._bytes(one.ids or ()) == piece[one.start : one.stop].encode()
+            gap = [Run(end, one.start, None)] if one.start > end else []
+            for run in [*gap, one if exact else one._replace(ids=None)]:
+                if runs and runs[-1].ids is None and run.ids is None:
+                    run = Run(runs.pop().start, run.stop, None)
+                runs.append(run)
+            end = one.stop
+        return runs
+
+    def _both_ends(self, piece: str, ids: Sequence[int]) -> list[Run]:
+        """Where tokens lie, by an encoder that does not say: those that the text begins with and
+        those that it ends with."""
+        data = piece.encode()
+        spelled = [self.tokens[id] or b"" for id in ids]
+        first, start = 0, 0
+        while first < len(ids) and spelled[first] and data.startswith(spelled[first], start):
+            start += len(spelled[first])
+            first += 1
+        last, stop = len(ids), len(data)
+        while last > first and spelled[last - 1] and data.endswith(spelled[last - 1], start, stop):
+            last -= 1
+            stop -= len(spelled[last])
+        character = [at for at, c in enumerate(piece) for _ in c.encode()]
+        found: list[Run] = []
+        for some, at in ((range(first), 0), (range(last, len(ids)), stop)):
+            for n in some:
+                end = at + len(spelled[n])
+                found.append(Run(character[at], character[end - 1] + 1, [ids[n]]))
+                at = end
+        return found
+
+    def _mended(
+        self, runs: list[Run], at: int, piece: str, position: int
+    ) -> tuple[int, int, list[int]]:
+        """The fewest tokens of a run, or of it and as many runs around it as it takes.
+
+        Returns:
+            From which run to which, and the ids of these.
+        """
+        reach = 0
+        while True:
+            first, end = max(0, at - reach), min(len(runs), at + 1 + reach)
+            start, stop = runs[first].start, runs[end - 1].stop
+            try:
+                before = position + len(piece[:start].encode())
+                return first, end, self._fewest(piece[start:stop].encode(), before)
+            except TokenizationError as error:
+                whole = first == 0 and end == len(runs)
+                if whole or self._never(piece, error.position - position):
+                    raise
+            reach = 2 * reach or 1
+
+    def _never(self, piece: str, offset: int) -> bool:
+        """Whether the character at a byte of a text is in no token, whole or in part."""
+        character = piece[len(piece.encode()[:offset].decode("utf-8", "ignore")) :][:1].encode()
+        if not self._present.issuperset(character):
+            return True
+        return self._whole_characters and not any(character in token for token in self._spelled)
+
+    @cached_property
+    def _present(self) -> frozenset[int]:
+        """The bytes that occur in tokens."""
+        return frozenset(b"".join(self._spelled))
+
+    @cached_property
+    def _whole_characters(self) -> bool:
+        """Whether no token begins or ends inside a character."""
+        try:
+            for token in self._spelled:
+                token.decode()
+        except UnicodeDecodeError:
+            return False
+        return True
 
     def _fewest(self, data: bytes, position: int) -> list[int]:
         """The spelling of `data` with the fewest tokens, the longer token first in a tie.
@@ -113,6 +193,33 @@ class Canonical:
             ids.append(spelled[data[j : j + length[j]]])
             j += length[j]
         return ids
+
+
+class Run(NamedTuple):
+    """Characters of a text, and the tokens that lie there; None where those do not spell them.
+
+    >>> Run(0, 3, [7]).stop
+    3
+    """
+
+    start: int
+    stop: int
+    ids: list[int] | None
+
+
+def _apart(found: Iterable[Run]) -> list[Run]:
+    """Runs of tokens that share characters, as one; such are the bytes of a character."""
+    apart: list[Run] = []
+    for run in found:
+        if apart and run.start < apart[-1].stop:
+            last = apart.pop()
+            run = Run(
+                min(last.start, run.start),
+                max(last.stop, run.stop),
+                [*(last.ids or ()), *(run.ids or ())],
+            )
+        apart.append(run)
+    return apart
 
 
 def _uncovered(data: bytes, position: int, spelled: dict[bytes, int], munch: int) -> Exception:

@@ -11,16 +11,19 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
+import re
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property, lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from charwise.errors import EngineError, ModelNotFoundError, VocabularyError
 from charwise.tokens.canonical import Canonical
+from charwise.tokens.sentinels import ENDS, NAMES
 from charwise.tokens.vocabulary import Vocabulary
 
 _PREFIX_KEY = "tokenizer.ggml.add_space_prefix"
@@ -127,11 +130,16 @@ def vocabulary_of(model: GgufModel) -> Vocabulary:
     )
     tokens: list[bytes | None] = []
     special = {}
+    found = []  # control tokens that the file lists as ordinary ones
     for id in range(model.width):
         attributes = llama.llama_vocab_get_attr(vocab, id)
         tokens.append((_piece(vocab, id) or None) if attributes & spells else None)
+        text = llama.llama_vocab_get_text(vocab, id).decode("utf-8", "replace")
         if attributes & (llama.LLAMA_TOKEN_ATTR_CONTROL | llama.LLAMA_TOKEN_ATTR_UNKNOWN):
-            special[id] = llama.llama_vocab_get_text(vocab, id).decode("utf-8", "replace")
+            special[id] = text
+        elif attributes & llama.LLAMA_TOKEN_ATTR_USER_DEFINED and text in NAMES:
+            special[id], tokens[id] = text, None
+            found.append(text)
     ends = [id for id in range(model.width) if llama.llama_vocab_is_eog(vocab, id)]
     if _EOS_KEY not in model.metadata:
         # llama.cpp then takes a fixed id, which may well be a comma.
@@ -140,10 +148,11 @@ def vocabulary_of(model: GgufModel) -> Vocabulary:
         tokens[id] = None
         special.setdefault(id, llama.llama_vocab_get_text(vocab, id).decode("utf-8", "replace"))
     start, rule = _start(vocab, tokens, ends)
+    ends += [id for id, text in special.items() if text in ENDS and id not in ends]
     spaced = model.kind == "SPM" and model.metadata.get(_PREFIX_KEY, "true") == "true"
     return Vocabulary(
         tokens,
-        canonical=Canonical(tokens, TextEncoder(model, tokens)),
+        canonical=Canonical(tokens, TextEncoder(model, tokens, found)),
         special=special,
         end_ids=ends,
         bos_ids=start,
@@ -160,8 +169,12 @@ class TextEncoder:
     [15496]
     """
 
-    def __init__(self, model: GgufModel, tokens: list[bytes | None]) -> None:
+    def __init__(
+        self, model: GgufModel, tokens: list[bytes | None], control: Sequence[str] = ()
+    ) -> None:
         self.path = model.path
+        # llama.cpp makes tokens of these names wherever they occur, unless they are split.
+        self._control = re.compile("|".join(map(re.escape, control))) if control else None
         self._model: GgufModel | None = model
         # An SPM vocabulary may have no byte tokens. Its tokenizer ends the process at a character
         # that it cannot spell, so it is never shown one.
@@ -173,6 +186,11 @@ class TextEncoder:
         """Ids of a text; none if it has a character that llama.cpp must not be given."""
         if self._partial and not self._characters.issuperset(text):
             return []
+        inside = [one.start() + 1 for one in self._control.finditer(text)] if self._control else []
+        bounds = pairwise([0, *inside, len(text)])
+        return [id for start, end in bounds for id in self._encode(text[start:end])]
+
+    def _encode(self, text: str) -> list[int]:
         if self._model is None:
             self._model = _opened(self.path)
         llama, data = library(), text.encode()

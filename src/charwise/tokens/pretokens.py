@@ -306,6 +306,11 @@ def splitter_of(tokenizer: Any) -> Splitter:
     normalizer, first = tokenizer.normalizer, tokenizer.pre_tokenizer
     if first is None:
         return Splitter(lambda text: ())
+    if normalizer is not None and len(normalizer.normalize_str("é")) != 1:
+        raise VocabularyError(
+            "the tokenizer splits texts after its normalizer has made several characters of one: "
+            "where it splits the text itself cannot be told. Use estimand='all'."
+        )
     state = json.loads(first.__getstate__())
     parts = state["pretokenizers"] if state["type"] == "Sequence" else [state]
     patterns, literals, categories = list[str](), set[str](), set[str]()

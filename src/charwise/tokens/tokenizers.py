@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from charwise.errors import VocabularyError
-from charwise.tokens.canonical import Canonical
+from charwise.tokens.canonical import Canonical, Run
 from charwise.tokens.sentinels import ENDS, NAMES
 
 if TYPE_CHECKING:
@@ -106,7 +106,9 @@ def read_transformers(
     for id in (*special, *ends):
         if id < len(tokens):
             tokens[id] = None
-    encode_text = _exact_encoder(backend, added)
+    exact = _exact_tokenizer(backend)
+    _check(exact, backend, tokens, name)
+    encode_text = _encoder(exact, added)
     start, rule = _start(tokenizer, bos_ids)
     lead = backend.encode("a", add_special_tokens=False).ids
     return {
@@ -135,7 +137,7 @@ def _is_byte_level(backend: Any, name: str) -> bool:
                 "tokens have no bytes of their own. " + _INSTEAD
             )
     decoder = json.loads(backend.decoder.__getstate__()) if backend.decoder else {"type": None}
-    parts = decoder.get("decoders", [decoder])
+    parts = _flat(decoder, "decoders")
     kinds = {part["type"] for part in parts}
     if "ByteLevel" in kinds and kinds <= {"ByteLevel", "Fuse"}:
         return True
@@ -149,16 +151,16 @@ def _is_byte_level(backend: Any, name: str) -> bool:
     )
 
 
-def _exact_encoder(backend: Any, added: dict[int, Any]) -> Callable[[str], list[int]]:
-    """The tokenizer's encoder without normalizer, leading space, start token or special tokens.
+def _exact_tokenizer(backend: Any) -> Any:
+    """The tokenizer without normalizer, leading space, start token or added tokens.
 
     It shares the (large) BPE model with `backend` and leaves `backend` itself as it is.
     """
     import tokenizers
 
     exact = tokenizers.Tokenizer(backend.model)
-    # Of the normalizers only the one that writes spaces as ▁ belongs to κ; NFC and the like
-    # change the text.
+    # Of the normalizers only those that write spaces as ▁, or bytes in GPT-2's alphabet, belong
+    # to κ; NFC and the like change the text.
     shell: dict[str, Any] = {
         "version": "1.0",
         "added_tokens": [],
@@ -166,7 +168,7 @@ def _exact_encoder(backend: Any, added: dict[int, Any]) -> Callable[[str], list[
     }
     if backend.normalizer is not None:
         state = json.loads(backend.normalizer.__getstate__())
-        kept = [n for n in state.get("normalizers", [state]) if _writes_spaces(n)]
+        kept = [part for part in _flat(state, "normalizers") if _spells(part)]
         shell["normalizer"] = {"type": "Sequence", "normalizers": kept} if kept else None
     if backend.pre_tokenizer is not None:
         state = json.loads(backend.pre_tokenizer.__getstate__())
@@ -176,14 +178,60 @@ def _exact_encoder(backend: Any, added: dict[int, Any]) -> Callable[[str], list[
         exact.normalizer = parts.normalizer
     if parts.pre_tokenizer is not None:
         exact.pre_tokenizer = parts.pre_tokenizer
+    return exact
+
+
+def _encoder(exact: Any, added: dict[int, Any]) -> Callable[[str], list[int]]:
+    """The encoder of an exact tokenizer, with added tokens by id."""
     if added:
-        exact.add_tokens(list(added.values()))
+        exact.add_tokens([_keeping_spaces(token) for token in added.values()])
     renamed = {}
     for id, token in added.items():
         assigned = exact.token_to_id(token.content)
         if assigned is not None and assigned != id:
             renamed[assigned] = id
     return _TextEncoder(exact, renamed)
+
+
+#: Texts that tell whether an exact tokenizer does as the one that it is made of.
+_PROBES = ("a b", "the cat sat on the mat", "def add(a, b): return a + b")
+
+
+def _check(exact: Any, backend: Any, tokens: Sequence[bytes | None], name: str) -> None:
+    """Refuse a tokenizer that does what the exact one does not do, or that loses spaces.
+
+    What the tokenizer makes of a text, without its added tokens, must be what the exact one makes
+    of the bytes of that.
+
+    Raises:
+        VocabularyError: which part of the tokenizer is not understood.
+    """
+    import tokenizers
+
+    if getattr(backend.model, "dropout", None) or b" " not in tokens:
+        return  # it splits at random, or has no token for a space to be lost
+    bare = tokenizers.Tokenizer(backend.model)
+    if backend.normalizer is not None:
+        bare.normalizer = backend.normalizer
+    if backend.pre_tokenizer is not None:
+        bare.pre_tokenizer = backend.pre_tokenizer
+    for probe in _PROBES:
+        own = bare.encode(probe, add_special_tokens=False).ids
+        spelled = [tokens[id] or b"" for id in own]
+        text = b"".join(spelled)
+        if b"" in spelled or text.replace(b" ", b"") != probe.replace(" ", "").encode():
+            continue  # it has no tokens for letters of this, or changes them
+        lost = text.split() != probe.encode().split()
+        if lost or exact.encode(text.decode()).ids != own:
+            parts = [
+                part if part is None else json.loads(part.__getstate__())["type"]
+                for part in (backend.normalizer, backend.pre_tokenizer)
+            ]
+            why = "loses spaces" if lost else "is not understood"
+            raise VocabularyError(
+                f"{name} changes texts before it splits them in a way that {why} "
+                f"(normalizer {parts[0]}, pre-tokenizer {parts[1]}). {_INSTEAD}"
+            )
 
 
 #: Characters of a text that takes milliseconds to encode.
@@ -206,6 +254,12 @@ class _TextEncoder:
             ids = found.ids
         return [self.renamed.get(id, id) for id in ids] if self.renamed else ids
 
+    def placed(self, text: str) -> list[Run]:
+        """The tokens of a text, and at which characters each of them lies."""
+        found = self.tokenizer.encode(text, add_special_tokens=False)
+        placed = zip(found.ids, found.offsets, strict=True)
+        return [Run(start, stop, [self.renamed.get(id, id)]) for id, (start, stop) in placed]
+
 
 class _StrayEncoder:
     """A picklable `bytes → ids` that runs the byte-level BPE merges over any bytes."""
@@ -219,8 +273,29 @@ class _StrayEncoder:
         return [piece.id for piece in pieces]
 
 
-def _writes_spaces(normalizer: dict[str, Any]) -> bool:
-    return normalizer["type"] == "Replace" and normalizer.get("content") == "▁"
+def _flat(state: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    """The parts of a normalizer or a decoder, in order."""
+    if state["type"] != "Sequence":
+        return [state]
+    return [part for one in state[name] for part in _flat(one, name)]
+
+
+def _spells(normalizer: dict[str, Any]) -> bool:
+    """Whether a normalizer writes the same text in the characters of the tokens."""
+    if normalizer["type"] == "Replace":
+        return normalizer["pattern"] in ({"String": " "}, {"Regex": " "}) and (
+            normalizer["content"] == "▁"
+        )
+    return bool(normalizer["type"] == "ByteLevel")
+
+
+def _keeping_spaces(token: Any) -> Any:
+    """An added token that does not take the spaces around it, which its bytes do not have."""
+    import tokenizers
+
+    return tokenizers.AddedToken(
+        token.content, single_word=token.single_word, normalized=token.normalized
+    )
 
 
 def _without_lead(state: dict[str, Any]) -> dict[str, Any]:
@@ -267,6 +342,7 @@ def read_tiktoken(
     if not hasattr(encoding, "mergeable_ranks") and not hasattr(encoding, "special_tokens_set"):
         raise VocabularyError(f"{type(encoding).__name__} is not a tiktoken Encoding.")
     special = {encoding.encode_single_token(text): text for text in encoding.special_tokens_set}
+    control = [id for id, text in special.items() if text in ENDS]
     tokens: list[bytes | None] = [None] * encoding.n_vocab
     for id in range(encoding.n_vocab):
         if id in special:
@@ -287,7 +363,7 @@ def read_tiktoken(
         "tokens": tokens,
         "canonical": Canonical(tokens, encoding.encode_ordinary),
         "special": special,
-        "end_ids": ends,
+        "end_ids": [*ends, *control] if end_ids is None else ends,
         "bos_ids": ends[:1] if bos_ids is None else bos_ids,
         "bos_rule": rule,
         "width": width,

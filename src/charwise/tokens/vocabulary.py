@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from charwise.errors import TokenizationError, VocabularyError, items, shown
 from charwise.tokens.canonical import Canonical, to_bytes
 from charwise.tokens.prompt_parts import Prompt, is_text, parts_of
+from charwise.tokens.sentinels import ENDS, TURNS
 
 if TYPE_CHECKING:
     import tiktoken
@@ -189,6 +190,29 @@ class Vocabulary:
         mask[list(self.end_ids)] = True
         mask.setflags(write=False)
         return mask
+
+    @cached_property
+    def closing(self) -> frozenset[int]:
+        """The control tokens that end a text whatever the model's configuration says.
+
+        Such are those that come before another file, and padding (`tokens.sentinels`).
+
+        >>> names = {1: "<file_sep>", 2: "<fim_prefix>"}
+        >>> Vocabulary.from_bytes([b"a", None, None], special=names).closing
+        frozenset({1})
+        """
+        return frozenset(id for id, name in self.special.items() if name in ENDS)
+
+    @cached_property
+    def stop_ids(self) -> tuple[int, ...]:
+        """Where generation stops: `end_ids`, and the ends of turns, in rising order.
+
+        >>> names = {1: "</s>", 2: "<|im_end|>"}
+        >>> Vocabulary.from_bytes([b"a", None, None], end_ids=[1], special=names).stop_ids
+        (1, 2)
+        """
+        turns = [id for id, name in self.special.items() if name in TURNS]
+        return tuple(sorted({*self.end_ids, *turns}))
 
     @cached_property
     def munch(self) -> int:

@@ -202,7 +202,7 @@ def _request(
         Continuation(vocabulary, forced, before=before, stop=stop, max_tokens=most, ending=ending),
         given_back,
         llama.n_ctx() - len(kept),
-        frozenset(vocabulary.end_ids),
+        frozenset(vocabulary.stop_ids),
         whole.decode("utf-8", "replace") if echo else "",
         ending,
     )

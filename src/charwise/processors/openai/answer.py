@@ -169,6 +169,8 @@ class Answer:
                 offsets.append(offset)
         if new.stopped is not None:
             finish, reason = "stop", new.stopped
+        elif new.closed:
+            finish, reason = "stop", None if taken < len(ids) else reason
         elif new.ended and (finish is None or taken < len(ids)):
             finish, reason = "length", None
         choice.ended = finish is not None

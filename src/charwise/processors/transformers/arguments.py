@@ -173,7 +173,7 @@ def _generation_settings(model: Any, given: dict[str, Any], limits: Limits) -> d
         else:  # quiet even if the model's own generation config has a max_length
             own["max_length"] = length
     for name, value in (
-        ("eos_token_id", list(limits.vocabulary.end_ids) or None),
+        ("eos_token_id", list(limits.vocabulary.stop_ids) or None),
         ("pad_token_id", filler_of(limits.vocabulary, model)),
     ):
         config = getattr(given.get("generation_config"), name, None)

@@ -83,7 +83,7 @@ def heal_infill(
     if not asked:
         return []
     _warn_of_cuts(asked)
-    end = list(index.vocabulary.end_ids)
+    end = list(index.vocabulary.stop_ids)
     filler = end[0] if end else 0
     ids, seen = left_padded([one.ids for one in asked], filler)
     length = ids.shape[1]
@@ -175,7 +175,7 @@ def _warn_of_cuts(asked: Sequence[Request]) -> None:
 
 def _text(model: Any, asked: Request, generated: list[int], index: SortedVocabulary) -> str:
     """The middle, as text, that a row of generated ids holds."""
-    ends = index.vocabulary.end_ids
+    ends = index.vocabulary.stop_ids
     at = next((n for n, id in enumerate(generated) if id in ends), len(generated))
     ids, ended = generated[:at], at < len(generated)
     new = new_bytes(ids, asked.forced, index)
@@ -206,5 +206,5 @@ def _likeliest(
     with torch.no_grad():
         logits = model(torch.tensor([[*asked.ids, *ids]], device=model.device)).logits[0].float()
     rows = logits[[len(asked.ids) + n for n, _ in places]].log_softmax(dim=-1)
-    best = int(rows[:, list(index.vocabulary.end_ids)].logsumexp(dim=-1).argmax())
+    best = int(rows[:, list(index.vocabulary.stop_ids)].logsumexp(dim=-1).argmax())
     return new[: places[best][1] - len(asked.ending)]

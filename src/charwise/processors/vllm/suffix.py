@@ -76,7 +76,7 @@ def ending(body: Message, healed: HealedPrompt, model: Served) -> Message:
     """The body of a request for a middle: what it must end with, and the tokens that end it."""
     ids = body.get("stop_token_ids") or []
     if isinstance(ids, list) and body.get("ignore_eos") is not True:
-        body = body | {"stop_token_ids": [*ids, *sorted(model.vocabulary.end_ids)]}
+        body = body | {"stop_token_ids": [*ids, *model.vocabulary.stop_ids]}
     if not healed.ending:
         return body
     return body | {"vllm_xargs": {**(body.get("vllm_xargs") or {}), ENDING: healed.ending.hex()}}

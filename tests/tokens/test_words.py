@@ -1,0 +1,159 @@
+"""Words and grapheme clusters, in many scripts."""
+
+from __future__ import annotations
+
+import unicodedata
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import regex
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from charwise.errors import SettingError
+from charwise.serve.endings import word_length
+from charwise.surprisal.score import Score
+from charwise.surprisal.spans import WORDS
+from charwise.tokens.words import first_word, graphemes, words
+
+#: A word each, of scripts that put spaces between words.
+SPACED = [
+    "word",
+    "हिन्दी",
+    "क्षत्रिय",
+    "தமிழ்",
+    "മലയാളം",
+    "বাংলা",
+    "ગુજરાતી",
+    "ਪੰਜਾਬੀ",
+    "తెలుగు",
+    "ಕನ್ನಡ",
+    "සිංහල",
+    "שָׁלוֹם",
+    "مُدَرِّسَة",
+    "می\u200cخواهم",
+    "한국어",
+    "Ελληνικά",
+    "tiếng",
+    "አማርኛ",
+    "snake_case",
+    "don't",
+    "l’été",
+    "カタカナ",
+]
+FORMS = [unicodedata.normalize(form, word) for word in SPACED for form in ("NFC", "NFD")]
+UNSPACED = ["สวัสดีครับ", "ภาษาลาว ພາສາລາວ", "ភាសាខ្មែរ", "မြန်မာဘာသာ", "你好世界", "ひらがな"]
+EMOJI = ["👩‍👩‍👧‍👦", "👍🏽", "🇫🇷", "🏳️‍🌈", "☺️", "e\u0301\u0323", "\u0600 "]
+
+
+def clusters(text: str) -> set[int]:
+    return {0, *(found.end() for found in regex.finditer(r"\X", text))}
+
+
+def marked(text: str) -> bool:
+    return unicodedata.category(text[0])[0] == "M" or text[0] in "\u200c\u200d"
+
+
+@pytest.mark.parametrize("word", FORMS)
+def test_a_word_is_taken_whole(word: str) -> None:
+    for before in ("", " ", "\n    "):
+        for after in ("", " x", ")", ", y", "\n"):
+            text = before + word + after
+            assert first_word(text) == word_length(text) == len(before + word)
+
+
+@pytest.mark.parametrize("word", FORMS)
+def test_a_word_that_was_begun_is_taken_to_its_end(word: str) -> None:
+    """Wherever a prompt ended inside of it, also between a letter and its marks."""
+    for at in range(1, len(word)):
+        rest = word[at:]
+        if rest[0] not in "'’":
+            assert first_word(rest + " x") == len(rest)
+
+
+@pytest.mark.parametrize(
+    ("text", "taken"),
+    [
+        ("", ""),
+        ("   ", "   "),
+        ("(self", "("),
+        ("):\n    x", "):"),
+        ("os.path", "os"),
+        (".path", "."),
+        ("x:int", "x"),
+        ("3.14 * r", "3.14"),
+        (" = 1", " ="),
+        ("__init__(self", "__init__"),
+        ("👍🏽👩‍👩‍👧‍👦 x", "👍🏽👩‍👩‍👧‍👦"),
+        ("สวัสดี", "ส"),
+        ("你好", "你"),
+        ("\r\nx", "\r\nx"),
+    ],
+)
+def test_what_is_taken(text: str, taken: str) -> None:
+    assert text[: first_word(text)] == taken
+
+
+TEXTS = st.lists(
+    st.one_of(
+        st.sampled_from(
+            [*FORMS, *UNSPACED, *EMOJI, " ", "\r\n", "\n", ".", ":", "'", "3", "\u0308"]
+        ),
+        st.text(max_size=3),
+    ),
+    max_size=8,
+).map("".join)
+
+
+@given(TEXTS)
+@settings(max_examples=300, deadline=None)
+def test_no_grapheme_cluster_is_split(text: str) -> None:
+    whole = clusters(text)
+    assert set(graphemes(text)) == whole
+    edges = words(text)
+    assert set(edges) <= whole
+    assert edges[0] == 0
+    assert edges[-1] == len(text)
+    assert edges == sorted(set(edges))
+    end = first_word(text)
+    assert bool(end) == bool(text)
+    if text and not marked(text):
+        assert end in whole
+
+
+@given(TEXTS, st.lists(st.integers(0, 40), max_size=4))
+@settings(max_examples=200, deadline=None)
+def test_rows_of_words_split_no_cluster_and_are_all_of_the_text(text: str, at: list[int]) -> None:
+    raw = text.encode("utf-8", "replace")
+    string = raw.decode()
+    zeros = np.zeros(len(raw))
+    score = Score(raw, zeros - 1, zeros, zeros, contexts=0, calls=0)
+    given: list[Any] = [None, "unicode", [one for one in at if one <= len(string)], words]
+    for boundaries in given:
+        for convention in WORDS:
+            rows = score.words(convention, boundaries=boundaries)  # type: ignore[arg-type]
+            assert "".join(row.text for row in rows) == string
+            assert {row.end for row in rows} <= clusters(string)
+    assert [row.text for row in score.graphemes()] == [
+        string[a:b] for a, b in pairwise(sorted(clusters(string)))
+    ]
+
+
+def test_boundaries_of_ones_own() -> None:
+    def dictionary(text: str) -> list[int]:
+        return [6]
+
+    assert words("สวัสดีครับ", dictionary) == words("สวัสดีครับ", [6]) == [0, 6, 10]
+    assert first_word("สวัสดีครับ", dictionary) == 6
+    assert first_word(" สวัสดีครับ", [1, 7]) == 7
+    assert words("a\u0308b", [1]) == [0, 3]  # not inside a cluster
+    for wrong in ([9], [-1], ["a"], "ab", 3, [True]):
+        with pytest.raises(SettingError, match="bound"):
+            words("abc", wrong)  # type: ignore[arg-type]
+    score = Score(b"ab c", np.zeros(4) - 1, *[np.zeros(4)] * 2, contexts=0, calls=0)
+    assert [row.text for row in score.words("leading", boundaries=[1, 2, 3])] == ["a", "b", " c"]
+    assert [row.text for row in score.words("trailing", boundaries=[1, 2, 3])] == ["a", "b ", "c"]
+    with pytest.raises(SettingError, match="unknown boundaries"):
+        score.words(boundaries="words")  # type: ignore[arg-type]
