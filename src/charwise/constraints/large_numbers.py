@@ -125,10 +125,11 @@ def _bound(name: str, bound: Number) -> Number | None:
     Raises:
         ConstraintError: a bound that cannot be matched.
     """
-    way: int = _BOUNDS[name]
-    if -way * bound >= _NEAREST:
+    way = _BOUNDS[name]
+    far = way * Fraction(bound)
+    if -far >= _NEAREST:
         raise _refused(name, bound, "Give the values as strings with a pattern, or nearer bounds")
-    if way * bound >= _FARTHEST:
+    if far >= _FARTHEST:
         return None
     near = float(bound)
     if abs(bound) <= _EXACT and Fraction(repr(near)) == bound:
