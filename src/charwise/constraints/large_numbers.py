@@ -131,11 +131,11 @@ def _bound(name: str, bound: Number) -> Number | None:
         raise _refused(name, bound, "Give the values as strings with a pattern, or nearer bounds")
     if far >= _FARTHEST:
         return None
-    near = float(bound)
-    if abs(bound) <= _EXACT and Fraction(repr(near)) == bound:
+    near, large = float(bound), abs(far) > _EXACT
+    if not large and Fraction(repr(near)) == bound:
         return bound
     # One more where the bound itself is left out: llguidance subtracts 1 from it.
-    for _ in range(1 + (abs(bound) > _EXACT and name.startswith("exclusive"))):
+    for _ in range(1 + (large and name.startswith("exclusive"))):
         near = math.nextafter(near, way * math.inf)
     if way * near >= _FARTHEST:
         return None

@@ -22,7 +22,7 @@ from charwise.errors import ZeroProbabilityError
 from charwise.tokens.stops import Stops
 
 #: Beginnings that are gone on with, at most.
-TRIES = 256
+_TRIES = 256
 
 #: Bytes at one place that are kept as other ways to go on.
 _ASIDE = 8
@@ -47,7 +47,7 @@ def candidates(
     ['4']
     """
     search = _Search(state, constraint, most, stops, limit)
-    for _ in range(TRIES):
+    for _ in range(_TRIES):
         if not search.heap:
             return
         found = search.step()

@@ -16,7 +16,7 @@ import numpy as np
 
 from charwise.constraints.constraint import Constraint
 from charwise.constraints.validity import Fault, fault_of, has_check
-from charwise.cursor.best_first import TRIES, candidates
+from charwise.cursor.best_first import candidates
 from charwise.cursor.drafts import Bytewise, Completion
 from charwise.cursor.limit import Limit
 from charwise.cursor.sampling import Sampling
@@ -68,13 +68,13 @@ def valid(
         others = candidates(state, constraint, max_new_bytes, Stops(stop), limit)
         searched = _searched(kept, len(failed), others)
         if not searched:
-            raise _none(TRIES, found[failed[-1]], failure(constraint, found[failed[-1]]))
+            raise _none(found[failed[-1]], failure(constraint, found[failed[-1]]))
         return searched
     last, since, at_once = found[failed[-1]], len(failed), 1
     rng = np.random.default_rng(sampling.seed)
     while failed:
         if since > _DRAWS:
-            raise _none(since, last, failure(constraint, last))
+            raise _none(last, failure(constraint, last))
         count = min(len(failed) * at_once, max(len(failed), _AT_ONCE))
         again = replace(sampling, seed=int(rng.integers(2**62)))
         for one in draw(count, again):
@@ -121,9 +121,9 @@ def _searched(
     return kept + cut[:missing]
 
 
-def _none(tried: int, last: Completion, fault: Fault | None) -> ConstraintError:
+def _none(last: Completion, fault: Fault | None) -> ConstraintError:
     why = fault.why if fault else "it is not complete"
     return ConstraintError(
-        f"none of {tried:,} texts is valid JSON of the schema. The last was {shown(last.text)}: "
+        f"no text that was drawn is valid JSON of the schema. The last was {shown(last.text)}: "
         f"{why}. Loosen the schema, or show the model an example in the prompt."
     )
