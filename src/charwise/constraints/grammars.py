@@ -159,6 +159,12 @@ class Grammar:
         out.raw, out._begun = self.raw + data, self._begun
         return out
 
+    def checked_by(self, check: Validity) -> Self:
+        """The same, where a finished text must pass a check as well."""
+        out = self._with(self._alphabet, self._matcher)
+        out.check = check
+        return out
+
     def _with(self, alphabet: Alphabet, matcher: LLMatcher) -> Self:
         """The same with another matcher."""
         return type(self)(self.name, self.compiled, self.pattern, self.check, alphabet, matcher)
@@ -253,7 +259,6 @@ def grammar_of(
     source: str,
     pattern: str | None = None,
     written: str | None = None,
-    check: Validity | None = None,
 ) -> Grammar:
     """A grammar over bytes, compiled.
 
@@ -262,7 +267,6 @@ def grammar_of(
         source: the grammar in llguidance's notation.
         pattern: the regular expression, if it was made of one.
         written: the grammar as somebody wrote it.
-        check: what a finished text must pass as well.
 
     Raises:
         ConstraintError: what is wrong with it, and where; one that has no string.
@@ -281,7 +285,7 @@ def grammar_of(
         compiled = LLMatcher.grammar_from_lark(f"{source}\n{_ALL_TOKENS}")
     except UnicodeEncodeError as error:
         raise ConstraintError(f"{name} is no text: {error.reason}.") from None
-    grammar = _over_bytes(name, compiled, pattern, check)
+    grammar = _over_bytes(name, compiled, pattern)
     if message := grammar.error():
         what, where = fault(message, pattern=pattern, grammar=written)
         raise ConstraintError(f"{name} is wrong: {what}", where)

@@ -13,8 +13,6 @@ from charwise.constraints.large_numbers import loosened, unwritable, whole_only
 from charwise.constraints.validity import Validity, read
 from charwise.errors import ConstraintError, one_line, shown
 
-_NAME = "the JSON schema"
-
 #: Keywords that list all values.
 _VALUES = ("const", "enum")
 
@@ -46,9 +44,8 @@ def json_schema(schema: Mapping[str, Any] | str | bool) -> Grammar:
         raise ConstraintError(f"a JSON schema is an object, not {shown(exact)}.")
     if wrong := misspelt_keyword(exact):
         raise ConstraintError(f"the JSON schema is wrong: {wrong}")
-    source = _source(exact)
-    grammar_of(_NAME, source)  # first, because llguidance says better what is wrong
-    return grammar_of(_NAME, source, check=Validity(text))
+    # llguidance first, because it says better what is wrong.
+    return grammar_of("the JSON schema", _source(exact)).checked_by(Validity(text))
 
 
 def _as_text(schema: Mapping[str, Any] | str | bool) -> str:
