@@ -214,6 +214,11 @@ def test_copies_hold_the_check() -> None:
         ({"required": ["a"]}, '{"é": 1 }', '{"é": 1 }'),
         (True, r'{"a": {"b": 1, "\u0062": 2}, "c": 1}', r'{"a": {"b": 1, "\u0062"'),
         ({"type": "string"}, "12", "12?"),
+        (
+            {"if": {"minProperties": 1}, "then": {"properties": {"a": {"type": "null"}}}},
+            '{"a": "x"}',
+            '{"a": "x"}?',
+        ),
         (True, '{"a": ', '{"a": ?'),
         (True, "[NaN]", "[NaN]?"),
     ],

@@ -24,6 +24,12 @@ _WHY = 240
 #: Larger powers of ten are not written out.
 _MOST_DIGITS = 4000
 
+#: Where a value is wrong because of another one, which may come later.
+_CONDITIONAL = frozenset(
+    ("then", "else", "dependentSchemas", "dependencies")
+    + ("unevaluatedItems", "unevaluatedProperties")
+)
+
 _STRING = json.JSONDecoder()
 _SPACE = re.compile(r"[ \t\n\r]*")
 _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]+)?")
@@ -120,14 +126,20 @@ class Validity:
             return Fault(_told(f"it cannot be checked: {error}"), len(text) + 1)
         if not errors:
             return None
-        found = min(errors, key=lambda error: ends[tuple(error.absolute_path)])
-        end = ends[tuple(found.absolute_path)]
-        # A number is over only with the byte after it.
-        open_ended = not isinstance(found.instance, str | dict | list)
-        return Fault(_told(found.message), len(characters[:end].encode()) + open_ended)
+        end, open_ended, why = min(_blamed(error, ends) for error in errors)
+        return Fault(_told(why), len(characters[:end].encode()) + open_ended)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Validity, (self.schema,)
+
+
+def _blamed(error: Any, ends: dict[Path, int]) -> tuple[int, bool, str]:
+    """Where the value ends that an error is in, whether a longer one might do, and the reason."""
+    if not _CONDITIONAL.isdisjoint(error.absolute_schema_path):
+        return ends[()], True, error.message
+    # A number is over only with the byte after it.
+    open_ended = not isinstance(error.instance, str | dict | list)
+    return ends[tuple(error.absolute_path)], open_ended, error.message
 
 
 def read(text: str) -> tuple[Any, dict[Path, int]]:
