@@ -6,6 +6,7 @@ import copy
 import json
 import pickle
 import random
+import sys
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -19,7 +20,7 @@ from charwise import constraints
 from charwise.constraints.constraint import END, finite, member
 from charwise.constraints.large_numbers import unwritable
 from charwise.constraints.validity import Validity, fault_of, has_check, read
-from charwise.errors import ConstraintError
+from charwise.errors import ConstraintError, MissingExtraError
 from models import examples
 
 ROLE = {"properties": {"role": {"enum": ["user"]}}}
@@ -171,6 +172,12 @@ def test_the_message_for_a_reference_is_one_line(reference: str) -> None:
 def test_schemas_that_are_refused(schema: Any, says: str) -> None:
     with pytest.raises(ConstraintError, match=says):
         constraints.json_schema(schema)
+
+
+def test_the_extra_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jsonschema.exceptions", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'charwise\[constraints\]'"):
+        constraints.json_schema({"type": "null"})
 
 
 def test_what_is_left_out_by_an_option_is_checked() -> None:

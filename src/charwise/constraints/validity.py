@@ -25,10 +25,14 @@ _WHY = 240
 _MOST_DIGITS = 4000
 
 #: Where a value is wrong because of another one, which may come later.
-_CONDITIONAL = frozenset(
-    ("then", "else", "dependentSchemas", "dependencies")
-    + ("unevaluatedItems", "unevaluatedProperties")
-)
+_CONDITIONAL = {
+    "then",
+    "else",
+    "dependencies",
+    "dependentSchemas",
+    "unevaluatedItems",
+    "unevaluatedProperties",
+}
 
 _STRING = json.JSONDecoder()
 _SPACE = re.compile(r"[ \t\n\r]*")

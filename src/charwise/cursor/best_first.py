@@ -22,7 +22,7 @@ from charwise.errors import ZeroProbabilityError
 from charwise.tokens.stops import Stops
 
 #: Beginnings that are gone on with, at most.
-_TRIES = 256
+_TRIES = 100
 
 #: Bytes at one place that are kept as other ways to go on.
 _ASIDE = 8
