@@ -66,7 +66,7 @@ def valid(
     if not sampling.temperature:
         kept = [one for place, one in enumerate(found) if place not in failed]
         others = candidates(state, constraint, max_new_bytes, Stops(stop), limit)
-        searched = _searched(kept, len(failed), others)
+        searched = _searched(kept, n - len(kept), others)
         if not searched:
             raise _none(found[failed[-1]], failure(constraint, found[failed[-1]]))
         return searched
