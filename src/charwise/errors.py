@@ -23,6 +23,15 @@ def shorter(text: str, most: int = 80) -> str:
     return text if len(text) <= most else f"{text[:half]}…{text[-half:]}"
 
 
+def one_line(text: str) -> str:
+    """A text whose line breaks and other control characters are escaped.
+
+    >>> one_line("a\\nb")
+    'a\\\\nb'
+    """
+    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
+
+
 class CharwiseError(Exception):
     """The base of all errors below; catch it to catch them all."""
 

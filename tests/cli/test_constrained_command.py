@@ -52,6 +52,27 @@ def test_files(tmp_path: Path) -> None:
     assert all(one["text"][0] == "(" and one["text"][-1] == ")" for one in found)
 
 
+def test_json_is_valid(tmp_path: Path) -> None:
+    pytest.importorskip("jsonschema")
+    schema = tmp_path / "schema.json"
+    schema.write_text(
+        '{"type": "array", "items": {"enum": ["2021-02-28", "2021-02-29", "2021-02-30"], '
+        '"type": "string", "format": "date"}, "minItems": 2, "maxItems": 2, '
+        '"x-guidance": {"whitespace_flexible": false}}'
+    )
+    prompt = 'x = ["2021-02-29", "2021-02-30"]\nx = '
+    for more in ([], ["-n", "4"]):
+        answer = json.loads(run(prompt, "--json-schema", str(schema), "--json", *more))
+        texts = [json.loads(one["text"]) for one in answer["local"] + answer["global"]]
+        assert texts == [["2021-02-28", "2021-02-28"]] * len(texts)
+        assert {one["finish"] for one in answer["local"]} == {"constraint"}
+    schema.write_text('{"items": {"const": 9007199254740993}}')
+    result = CliRunner().invoke(app, ["complete", "x = ", "--json-schema", str(schema)])
+    assert result.exit_code != 0
+    said = " ".join((result.output + str(result.exception)).split())
+    assert "const 9007199254740993 cannot be matched exactly" in said
+
+
 def test_choices() -> None:
     answer = json.loads(
         run(

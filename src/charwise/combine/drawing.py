@@ -13,11 +13,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from charwise.constraints.constraint import END, Constraint, closed
+from charwise.constraints.validity import has_check
 from charwise.cursor.distributions import EOS, NextBytes
 from charwise.cursor.drafts import Bytewise, Completion
 from charwise.cursor.following import check_begins
-from charwise.cursor.generation import Report, check_report, draw_byte, most_probable
+from charwise.cursor.generation import (
+    Report,
+    check_report,
+    draw_byte,
+    in_one_piece,
+    most_probable,
+)
 from charwise.cursor.limit import Limit
+from charwise.cursor.rejection import valid
 from charwise.cursor.sampling import MOST_DRAWN, Sampling
 from charwise.errors import ConstraintError, ZeroProbabilityError, check_count
 from charwise.tokens.stops import Stops, StopStrings
@@ -179,13 +187,29 @@ def complete(
     charwise.errors.SettingError: a stop string is empty: it would stop before anything is new.
     """
     check_report(progress)
-    drawn = ByteDrafts(state, n, max_new_bytes, stop, sampling, limit, constraint)
-    while active := [draft for draft in drawn.drafts if not draft.finish]:
-        for draft in active:
-            drawn.advance(draft)
-        if progress is not None:
-            progress(drawn.done(), n * max_new_bytes)
-    completions = [drawn.completion(draft) for draft in drawn.drafts]
+    told = progress
+
+    def draw(count: int, sampling: Sampling) -> list[Completion]:
+        nonlocal told
+        drawn = ByteDrafts(state, count, max_new_bytes, stop, sampling, limit, constraint)
+        while active := [draft for draft in drawn.drafts if not draft.finish]:
+            for draft in active:
+                drawn.advance(draft)
+            if told is not None:
+                told(drawn.done(), n * max_new_bytes)
+        told = None  # what is drawn again is not counted
+        return [drawn.completion(draft) for draft in drawn.drafts]
+
+    completions = valid(
+        draw,
+        state,
+        constraint,
+        n=n,
+        max_new_bytes=max_new_bytes,
+        stop=stop,
+        sampling=sampling,
+        limit=limit,
+    )
     return completions if sampling.temperature else most_probable(completions)
 
 
@@ -206,7 +230,21 @@ def stream(
     ['y']
     """
     # What is wrong with the arguments is said here, not when the first piece is asked for.
-    return _pieces(ByteDrafts(state, 1, max_new_bytes, stop, sampling, limit, constraint))
+    drawn = ByteDrafts(state, 1, max_new_bytes, stop, sampling, limit, constraint)
+    if not has_check(constraint):
+        return _pieces(drawn)
+    return in_one_piece(
+        lambda: complete(
+            state,
+            n=1,
+            max_new_bytes=max_new_bytes,
+            stop=stop,
+            sampling=sampling,
+            limit=limit,
+            constraint=constraint,
+            progress=None,
+        )
+    )
 
 
 def _pieces(drawn: ByteDrafts) -> Iterator[str]:

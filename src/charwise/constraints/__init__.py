@@ -18,7 +18,8 @@ from charwise.constraints.asked import MayFollow, constraint_of
 from charwise.constraints.both import both
 from charwise.constraints.choices import choices
 from charwise.constraints.constraint import Constraint
-from charwise.constraints.grammars import json_schema, lark, regex
+from charwise.constraints.grammars import lark, regex
+from charwise.constraints.schemas import json_schema
 
 __all__ = [
     "Constraint",

@@ -8,7 +8,8 @@ from typing import Any, TypedDict
 
 from charwise.constraints.choices import choices
 from charwise.constraints.constraint import Constraint, checked
-from charwise.constraints.grammars import json_schema, lark, regex
+from charwise.constraints.grammars import lark, regex
+from charwise.constraints.schemas import json_schema
 from charwise.errors import ConstraintError, shown
 
 

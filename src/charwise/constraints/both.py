@@ -7,6 +7,7 @@ from typing import Self
 from charwise.constraints.choices import Choices
 from charwise.constraints.constraint import Constraint, Flags, TokenConstraint, checked
 from charwise.constraints.grammars import Grammar, both_patterns
+from charwise.constraints.validity import Fault, Validity, fault_of
 from charwise.errors import ConstraintError
 from charwise.tokens.index import SortedVocabulary
 
@@ -21,6 +22,17 @@ class Both:
     def characters(self) -> bool:
         """Whether one of them is over whole characters."""
         return self.one.characters or self.other.characters
+
+    @property
+    def check(self) -> Validity | None:
+        """What a finished text must pass as well, if one of them is a JSON schema."""
+        checks = [getattr(one, "check", None) for one in (self.one, self.other)]
+        return checks[0] or checks[1]
+
+    @property
+    def fault(self) -> Fault | None:
+        """Why the text so far is not valid by one of them; None if it is."""
+        return fault_of(self.one) or fault_of(self.other)
 
     def allowed(self) -> Flags:
         """`[257]`: what both allow."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from charwise.errors import ConstraintError, shorter, shown
+from charwise.errors import ConstraintError, one_line, shorter, shown
 
 #: Characters of a message that are passed on.
 _WHY = 240
@@ -35,7 +35,7 @@ def why(message: str) -> str:
     >>> why("too complex<state>\\nmuch</state>")
     'too complex'
     """
-    return shorter(message.split("<state>")[0].strip(), _WHY)
+    return shorter(one_line(message.split("<state>")[0].strip()), _WHY)
 
 
 def fault(
@@ -64,7 +64,7 @@ def fault(
             return what, where
     else:
         rest = message[at.end() :] if at else message
-        what = shorter(_WRAPPED.sub("", _LINES.sub("", rest)).strip(), _WHY)
+        what = shorter(one_line(_WRAPPED.sub("", _LINES.sub("", rest)).strip()), _WHY)
     if at is None or grammar is None:
         return what, 0
     line, column = int(at[1]), int(at[2])

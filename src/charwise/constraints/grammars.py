@@ -1,4 +1,4 @@
-"""Regular expressions, JSON schemas and Lark grammars, matched by llguidance.
+"""Regular expressions and Lark grammars, matched by llguidance; JSON schemas are in `schemas.py`.
 
 llguidance (extra `charwise[constraints]`) matches tokens. Here its tokens are those of a model
 followed by the 256 bytes, so that one matcher answers for tokens, and for any bytes in between;
@@ -7,8 +7,8 @@ over bytes alone there are no others.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from functools import cached_property
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakKeyDictionary
@@ -17,7 +17,7 @@ import numpy as np
 
 from charwise.constraints.constraint import END, Flags, refuse
 from charwise.constraints.faults import fault, refuse_tokens, size, slashed, why
-from charwise.constraints.keywords import misspelt_keyword
+from charwise.constraints.validity import Fault, Validity
 from charwise.errors import ConstraintError, MissingExtraError, shown
 from charwise.tokens.canonical import to_bytes
 from charwise.tokens.index import SortedVocabulary
@@ -99,15 +99,22 @@ class Grammar:
         name: what it was made from, for messages.
         compiled: the grammar as llguidance has it.
         pattern: the regular expression, if it is one.
+        check: what a finished text must pass as well, if it is a JSON schema.
         raw: the bytes that came so far.
     """
 
     characters = True
 
     def __init__(
-        self, name: str, compiled: str, pattern: str | None, alphabet: Alphabet, matcher: LLMatcher
+        self,
+        name: str,
+        compiled: str,
+        pattern: str | None,
+        check: Validity | None,
+        alphabet: Alphabet,
+        matcher: LLMatcher,
     ) -> None:
-        self.name, self.compiled, self.pattern = name, compiled, pattern
+        self.name, self.compiled, self.pattern, self.check = name, compiled, pattern, check
         self.raw = b""
         self._alphabet, self._matcher = alphabet, matcher
         self._lock = Lock()  # llguidance answers one thread at a time, and raises in the others
@@ -148,9 +155,19 @@ class Grammar:
             raise ConstraintError(f"{self.name} cannot be followed: {message}", known)
         if known < len(ids):
             raise refuse(data, known, self.after(data[:known]).allowed())
-        out = type(self)(self.name, self.compiled, self.pattern, self._alphabet, matcher)
+        out = self._with(self._alphabet, matcher)
         out.raw, out._begun = self.raw + data, self._begun
         return out
+
+    def checked_by(self, check: Validity) -> Self:
+        """The same, where a finished text must pass a check as well."""
+        out = self._with(self._alphabet, self._matcher)
+        out.check = check
+        return out
+
+    def _with(self, alphabet: Alphabet, matcher: LLMatcher) -> Self:
+        """The same with another matcher."""
+        return type(self)(self.name, self.compiled, self.pattern, self.check, alphabet, matcher)
 
     def over(self, index: SortedVocabulary) -> Self:
         """The same over the tokens of a vocabulary."""
@@ -158,8 +175,12 @@ class Grammar:
         if index not in self._begun:
             self._begun[index] = _matcher(self.compiled, alphabet)
         # `after` works on a copy, so that what is kept stays where the text begins.
-        new = type(self)(self.name, self.compiled, self.pattern, alphabet, self._begun[index])
-        return new.after(self.raw)
+        return self._with(alphabet, self._begun[index]).after(self.raw)
+
+    @cached_property
+    def fault(self) -> Fault | None:
+        """Why the text so far is not valid JSON of the schema; None if it is, or there is none."""
+        return None if self.check is None else self.check.fault(self.raw)
 
     def _bits(self) -> tuple[Flags, bool]:
         """`[width + 257]`: what may follow of each token, each byte; whether the text may end."""
@@ -171,7 +192,7 @@ class Grammar:
         if message:
             raise ConstraintError(f"{self.name} cannot be followed: {why(message)}")
         bits = np.unpackbits(np.frombuffer(packed, dtype=np.uint8), bitorder="little")
-        return bits.view(np.bool_), ends
+        return bits.view(np.bool_), ends and self.fault is None
 
     def error(self) -> str:
         """llguidance's message, if there is one."""
@@ -180,7 +201,7 @@ class Grammar:
     def __reduce__(self) -> tuple[Any, ...]:
         if self._alphabet.width:
             raise TypeError("a grammar over tokens cannot be pickled: pickle the one over bytes.")
-        return _over_bytes, (self.name, self.compiled, self.pattern, self.raw)
+        return _over_bytes, (self.name, self.compiled, self.pattern, self.check, self.raw)
 
     def __repr__(self) -> str:
         return f"{self.name} after {self.raw[-20:]!r}"
@@ -204,41 +225,7 @@ def regex(pattern: str) -> Grammar:
     name = f"the regular expression {shown(pattern)}"
     if (len(pattern) - len(pattern.rstrip("\\"))) % 2:
         raise ConstraintError(f"{name} ends in a lone backslash.", size(pattern) - 1)
-    return _grammar(name, f"start: /{slashed(pattern)}/", pattern)
-
-
-def json_schema(schema: Mapping[str, Any] | str | bool) -> Grammar:
-    """The JSON texts that a schema allows.
-
-    Args:
-        schema: as Python objects or as JSON text. A misspelt keyword is refused; other names
-            that no draft has are annotations, as the standard has it.
-
-    Raises:
-        ConstraintError: what is no schema, and why; one that nothing satisfies.
-        MissingExtraError: if llguidance is not installed.
-
-    >>> json_schema({"enum": ["a", "b"]}).after(b'"').allowed().nonzero()[0].tolist()
-    [97, 98]
-    """
-    if isinstance(schema, str):
-        try:
-            schema = json.loads(schema)
-        except (ValueError, RecursionError) as error:
-            where = size(str(schema)[: getattr(error, "pos", 0)])
-            more = (
-                " Give what is in the file, not its name." if str(schema).endswith(".json") else ""
-            )
-            raise ConstraintError(f"the schema is no JSON: {error}.{more}", where) from None
-    if not isinstance(schema, Mapping | bool):
-        raise ConstraintError(f"a JSON schema is an object, not {shown(schema)}.")
-    try:
-        text = json.dumps(schema if isinstance(schema, bool) else dict(schema))
-    except (TypeError, ValueError, RecursionError) as error:
-        raise ConstraintError(f"the schema cannot be written as JSON: {error}.") from None
-    if wrong := misspelt_keyword(schema):
-        raise ConstraintError(f"the JSON schema is wrong: {wrong}")
-    return _grammar("the JSON schema", f"start: %json {text}")
+    return grammar_of(name, f"start: /{slashed(pattern)}/", pattern)
 
 
 def lark(grammar: str) -> Grammar:
@@ -256,7 +243,7 @@ def lark(grammar: str) -> Grammar:
     if not isinstance(grammar, str):
         raise ConstraintError(f"a grammar is a str, not {shown(grammar)}.")
     refuse_tokens(grammar)
-    return _grammar("the grammar", grammar, written=grammar)
+    return grammar_of("the grammar", grammar, written=grammar)
 
 
 def both_patterns(one: Grammar, other: Grammar) -> Grammar | None:
@@ -264,13 +251,30 @@ def both_patterns(one: Grammar, other: Grammar) -> Grammar | None:
     if one.pattern is None or other.pattern is None or one.raw or other.raw:
         return None
     sides = " & ".join(f"/{slashed(side.pattern or '')}/" for side in (one, other))
-    return _grammar(f"{one.name} and {other.name}", f"start: BOTH\nBOTH: {sides}")
+    return grammar_of(f"{one.name} and {other.name}", f"start: BOTH\nBOTH: {sides}")
 
 
-def _grammar(
-    name: str, source: str, pattern: str | None = None, written: str | None = None
+def grammar_of(
+    name: str,
+    source: str,
+    pattern: str | None = None,
+    written: str | None = None,
 ) -> Grammar:
-    """A grammar over bytes, checked; `written` if it is one by somebody else."""
+    """A grammar over bytes, compiled.
+
+    Args:
+        name: what it is called in messages.
+        source: the grammar in llguidance's notation.
+        pattern: the regular expression, if it was made of one.
+        written: the grammar as somebody wrote it.
+
+    Raises:
+        ConstraintError: what is wrong with it, and where; one that has no string.
+        MissingExtraError: if llguidance is not installed.
+
+    >>> grammar_of("the letter", 'start: "a"').allowed().nonzero()[0].tolist()
+    [97]
+    """
     try:
         from llguidance import LLMatcher
     except ImportError as error:
@@ -290,9 +294,15 @@ def _grammar(
     return grammar
 
 
-def _over_bytes(name: str, compiled: str, pattern: str | None, raw: bytes = b"") -> Grammar:
+def _over_bytes(
+    name: str,
+    compiled: str,
+    pattern: str | None,
+    check: Validity | None = None,
+    raw: bytes = b"",
+) -> Grammar:
     alphabet = _alphabet(None)
-    grammar = Grammar(name, compiled, pattern, alphabet, _matcher(compiled, alphabet))
+    grammar = Grammar(name, compiled, pattern, check, alphabet, _matcher(compiled, alphabet))
     return grammar.after(raw) if raw else grammar
 
 

@@ -23,14 +23,14 @@ _ONE_OR_MORE = _words(
     oneOf prefixItems propertyNames then unevaluatedItems unevaluatedProperties"""
 )
 #: Whose values map names to schemas (or, in `dependencies`, to lists of names).
-_NAMED = _words("$defs definitions dependencies dependentSchemas patternProperties properties")
+NAMED = _words("$defs definitions dependencies dependentSchemas patternProperties properties")
 #: The others that restrict a text, of drafts 4 to 2020-12.
 _OTHERS = _words(
     """$dynamicRef $recursiveRef $ref const dependentRequired enum exclusiveMaximum exclusiveMinimum
     format maxContains maxItems maxLength maxProperties maximum minContains minItems minLength
     minProperties minimum multipleOf pattern required type uniqueItems"""
 )
-_KNOWN = _ONE_OR_MORE | _NAMED | _OTHERS
+_KNOWN = _ONE_OR_MORE | NAMED | _OTHERS
 
 #: As one writes names elsewhere: `min_length`, `MinLength`, `ref`.
 _PLAIN = {re.sub(r"[^a-z]", "", name.lower()): name for name in sorted(_KNOWN)}
@@ -82,7 +82,7 @@ def _meant(name: str) -> str | None:
 def _inner(schema: Mapping[Any, Any]) -> Iterator[object]:
     """The schemas in a schema."""
     for name, value in schema.items():
-        if name in _NAMED and isinstance(value, Mapping):
+        if name in NAMED and isinstance(value, Mapping):
             yield from value.values()
         elif name in _ONE_OR_MORE:
             yield from value if isinstance(value, list | tuple) else [value]

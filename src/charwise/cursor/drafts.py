@@ -80,7 +80,8 @@ class Completion:
             is conditioned on.
         finish: "end" (end of text), "stop" (a stop string), "length", "window", "time",
             "cancelled", "constraint" (nothing more may follow) or "dead end" (nothing that may
-            follow has a token, or any probability).
+            follow has a token, or any probability). Under a JSON schema, "end", "stop" and
+            "constraint" say that the text is valid.
         drawn: bytes that the tokens drawn add to the prompt, what `text` leaves off included; the
             end of text counts as one.
 

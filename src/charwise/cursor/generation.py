@@ -16,12 +16,14 @@ import numpy as np
 import torch
 
 from charwise.constraints.constraint import Constraint, closed
+from charwise.constraints.validity import fault_of, has_check
 from charwise.cursor.distributions import EOS, NextBytes
-from charwise.cursor.drafts import Bytewise, Completion, Cursor, Drafts
+from charwise.cursor.drafts import Bytewise, Completion, Drafts, Typed
 from charwise.cursor.following import check_begins
 from charwise.cursor.limit import Limit
+from charwise.cursor.rejection import valid
 from charwise.cursor.sampling import Sampling, draw_tokens
-from charwise.errors import SettingError, check_count, shown
+from charwise.errors import ConstraintError, SettingError, check_count, shown
 from charwise.tokens.stops import StopStrings
 from charwise.tokens.utf8 import decoder_after
 
@@ -30,7 +32,7 @@ Report = Callable[[int, int], object]
 
 
 def complete(
-    state: Cursor,
+    state: Typed,
     *,
     n: int = 1,
     max_new_bytes: int = 64,
@@ -42,16 +44,32 @@ def complete(
 ) -> list[Completion]:
     """n completions of a state's text; see `CharLM.complete`."""
     check_report(progress)
-    sampling = sampling or Sampling()
-    generator = Drafts(state, n, max_new_bytes, stop, sampling, limit or Limit(), constraint)
-    try:
-        while generator.active():
-            generator.advance()
-            if progress is not None:
-                progress(generator.done(), n * max_new_bytes)
-        completions = [generator.completion(draft) for draft in generator.drafts]
-    finally:
-        generator.close()
+    sampling, limit = sampling or Sampling(), limit or Limit()
+    told = progress
+
+    def draw(count: int, sampling: Sampling) -> list[Completion]:
+        nonlocal told
+        generator = Drafts(state, count, max_new_bytes, stop, sampling, limit, constraint)
+        try:
+            while generator.active():
+                generator.advance()
+                if told is not None:
+                    told(generator.done(), n * max_new_bytes)
+            told = None  # what is drawn again is not counted
+            return [generator.completion(draft) for draft in generator.drafts]
+        finally:
+            generator.close()
+
+    completions = valid(
+        draw,
+        state,
+        constraint,
+        n=n,
+        max_new_bytes=max_new_bytes,
+        stop=stop,
+        sampling=sampling,
+        limit=limit,
+    )
     return completions if sampling.temperature else most_probable(completions)
 
 
@@ -81,7 +99,7 @@ def most_probable(completions: list[Completion]) -> list[Completion]:
 
 
 def stream(
-    state: Cursor,
+    state: Typed,
     *,
     max_new_bytes: int = 64,
     stop: StopStrings = (),
@@ -91,12 +109,34 @@ def stream(
 ) -> Iterator[str]:
     """The pieces of one completion as they are drawn; no piece ends inside a character.
 
-    Text that may turn out to begin a stop string is held back until that is known.
+    Text that may turn out to begin a stop string is held back until that is known. Under a JSON
+    schema all of it is, until it is known to be valid.
     """
     # What is wrong with the arguments is said here, not when the first piece is asked for.
-    return _pieces(
-        Drafts(state, 1, max_new_bytes, stop, sampling or Sampling(), limit or Limit(), constraint)
+    sampling, limit = sampling or Sampling(), limit or Limit()
+    generator = Drafts(state, 1, max_new_bytes, stop, sampling, limit, constraint)
+    if not has_check(constraint):
+        return _pieces(generator)
+    generator.close()
+    return in_one_piece(
+        lambda: complete(
+            state,
+            max_new_bytes=max_new_bytes,
+            stop=stop,
+            sampling=sampling,
+            limit=limit,
+            constraint=constraint,
+        )
     )
+
+
+def in_one_piece(draw: Callable[[], list[Completion]]) -> Iterator[str]:
+    """The text of a completion that is checked as a whole, once it is valid.
+
+    >>> list(in_one_piece(lambda: [Completion("a", b"a", -1.0, [], 0, "constraint", 1)]))
+    ['a']
+    """
+    yield from (one.text for one in draw() if one.text)
 
 
 def _pieces(generator: Drafts) -> Iterator[str]:
@@ -159,6 +199,11 @@ def _drawn(
         distribution = state.next()
         if constraint is not None:
             if closed(constraint):
+                if fault := fault_of(constraint):
+                    raise ConstraintError(
+                        f"the characters drawn are no valid JSON of the schema: {fault.why}. "
+                        "Draw again with another seed."
+                    )
                 return
             distribution = distribution.under(constraint)
         seen.append(distribution)

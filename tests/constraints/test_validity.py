@@ -1,0 +1,268 @@
+"""A JSON text may end only where it is valid: by the jsonschema package, with exact numbers."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+import random
+import sys
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+import jsonschema
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from charwise import constraints
+from charwise.constraints.constraint import END, finite, member
+from charwise.constraints.large_numbers import unwritable
+from charwise.constraints.validity import Validity, fault_of, has_check, read
+from charwise.errors import ConstraintError, MissingExtraError
+from models import examples
+
+ROLE = {"properties": {"role": {"enum": ["user"]}}}
+COUNTS = {"type": "object", "additionalProperties": {"type": "integer"}}
+TEXT = {"type": "string"}
+
+
+def accepts(schema: Any, text: str) -> bool:
+    return member(constraints.json_schema(schema), text.encode())
+
+
+#: Texts of each kind that llguidance takes for right or wrong by mistake, and the truth.
+CASES: list[tuple[Any, str, bool]] = [
+    # Classes that hold control characters, and characters that are written with an escape.
+    (TEXT | {"pattern": r'^[^"]*$'}, r'"a\"b"', False),
+    (TEXT | {"pattern": r'^[^"]*$'}, '"ab"', True),
+    (TEXT | {"pattern": r"^[^\\]*$"}, r'"\\"', False),
+    (TEXT | {"pattern": r"^[\x00-!#-~]*$"}, r'"\""', False),
+    (TEXT | {"pattern": r"^[^a]*$"}, r'"\u0061"', False),
+    # Keys.
+    (ROLE, r'{"role":"user","\u0072ole":"admin"}', False),
+    (ROLE, r'{"\u0072ole":"admin"}', False),
+    (ROLE, r'{"role":"user","x":1}', True),
+    (ROLE, '{"role":"user","x":1,"x":2}', False),
+    (ROLE, r'{"role":"user","x":1,"\u0078":2}', False),
+    (ROLE, '{"role":"user","x":{"a":1,"a":1}}', False),
+    (COUNTS | {"minProperties": 2}, '{"a":1,"a":2}', False),
+    (COUNTS | {"minProperties": 2}, '{"a":1,"b":2}', True),
+    ({"patternProperties": {"^a": {"type": "null"}}}, r'{"\u0061b":1}', False),
+    # Formats.
+    (TEXT | {"format": "date"}, '"2021-02-29"', False),
+    (TEXT | {"format": "date"}, '"2020-02-29"', True),
+    (TEXT | {"format": "date"}, '"2100-02-29"', False),
+    (TEXT | {"format": "ipv6"}, '"::1"', True),
+    # Integers that no double has.
+    ({"const": 12345678901234567890}, "12345678901234567890", True),
+    ({"const": 12345678901234567890}, "12345678901234567000", False),
+    ({"const": 2**63}, str(2**63), True),
+    ({"const": -(2**53) - 1}, str(-(2**53) - 1), True),
+    ({"const": [10**19 + 1, 'é"\n']}, r'[10000000000000000001,"é\"\n"]', True),
+    ({"enum": [9007199254740993, "a"]}, "9007199254740993", True),
+    ({"enum": [9007199254740993, "a"]}, "9007199254740992", False),
+    ({"enum": [9007199254740993, "a"]}, '"a"', True),
+    ({"items": {"const": 10**22}}, "[10000000000000000000000]", True),
+    # As floats and as decimals.
+    ({"type": "number", "maximum": 0.1}, "0.10000000000000000001", False),
+    ('{"type": "number", "maximum": 0.10000000000000000001}', "0.10000000000000000001", True),
+    ({"type": "number", "exclusiveMaximum": 1}, "0.99999999999999999999999", False),
+    ({"type": "number", "multipleOf": 0.5}, "1.5", True),
+    ({"type": "number", "multipleOf": 0.1}, "0.3", False),  # not for readers of floats
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("schema", "text", "valid"), CASES)
+def test_the_end_is_allowed_where_the_text_is_valid(schema: Any, text: str, valid: bool) -> None:
+    assert accepts(schema, text) == valid
+
+
+@pytest.mark.parametrize(
+    ("text", "package"),
+    [
+        ('"2021-02-29T00:00:00Z"', "rfc3339_validator"),
+        ('"2020-02-29T00:00:00Z"', "rfc3339_validator"),
+    ],
+)
+def test_formats_that_need_a_package_of_the_extra(text: str, package: str) -> None:
+    pytest.importorskip(package)
+    assert accepts(TEXT | {"format": "date-time"}, text) == ("2020" in text)
+
+
+BOUNDS = ["minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"]
+
+
+@given(
+    st.sampled_from(BOUNDS),
+    st.sampled_from(["integer", "number"]),
+    st.integers(0, 64).flatmap(lambda size: st.integers(-(2**size), 2**size)),
+    st.integers(-3, 3),
+)
+@examples(300)
+def test_bounds_of_any_size_are_exact_or_refused(
+    keyword: str, kind: str, bound: int, step: int
+) -> None:
+    schema = {"type": kind, keyword: bound}
+    below = bound * (1 if keyword.lower().endswith("minimum") else -1)
+    if below >= 10**18:
+        with pytest.raises(ConstraintError, match=rf"{keyword} {bound} cannot .*\. Give ") as found:
+            constraints.json_schema(schema)
+        assert "\n" not in str(found.value)
+        return
+    value = bound + step
+    expected = jsonschema.Draft202012Validator(schema).is_valid(value)
+    assert accepts(schema, str(value)) == expected
+    assert accepts({"items": schema}, f"[{value}]") == expected
+
+
+@given(st.integers(0, 90).flatmap(lambda size: st.integers(-(2**size), 2**size)))
+@examples(200)
+def test_integers_of_any_size_are_written_exactly(value: int) -> None:
+    for schema in ({"const": value}, {"enum": [value, "other"]}):
+        constraint = constraints.json_schema(schema)
+        assert member(constraint, str(value).encode())
+        assert not member(constraint, str(value + 1).encode())
+        assert {json.loads(text) for text in finite(constraint, 4) or ()} - {"other"} == {value}
+    inside = {"properties": {"id": {"const": value}}}
+    if list(unwritable(value)):
+        assert abs(value) > 2**53
+        with pytest.raises(ConstraintError, match=f"const {value} cannot .*Write it in quotes"):
+            constraints.json_schema(inside)
+    else:
+        assert member(constraints.json_schema(inside), b'{"id":%d}' % value)
+
+
+@given(st.integers(1, 100).flatmap(lambda size: st.integers(1, 2**size)))
+@examples(40)
+def test_divisors_are_exact_or_refused(divisor: int) -> None:
+    schema = {"type": "integer", "multipleOf": divisor}
+    if divisor > 10**6:
+        with pytest.raises(ConstraintError, match=f"multipleOf {divisor} cannot .* Give "):
+            constraints.json_schema(schema)
+    elif divisor < 1000:  # the automaton of a large one takes seconds
+        assert accepts(schema, str(7 * divisor))
+        assert accepts(schema, str(7 * divisor + 1)) == (divisor == 1)
+
+
+@pytest.mark.parametrize(
+    "reference", ["#/a\nb", "#/$defs/\r\n", "other\u2028.json", "https://x.y/\x00z", "#/\x85"]
+)
+def test_the_message_for_a_reference_is_one_line(reference: str) -> None:
+    for schema in ({"$ref": reference}, {"properties": {"a\nb": {"$ref": reference}}}):
+        with pytest.raises(ConstraintError, match="schema is wrong") as found:
+            constraints.json_schema(schema)
+        assert str(found.value).isprintable()
+
+
+@pytest.mark.parametrize(
+    ("schema", "says"),
+    [
+        ('{"type": "null", "type": "string"}', "the key 'type' is repeated"),
+        ({"const": float("nan")}, "cannot be written as JSON"),
+        ({"exclusiveMinimum": True, "minimum": 2}, r"at \['exclusiveMinimum'\]: True is not"),
+        ({"items": {"pattern": r"\p{L}"}}, r"at \['items'\]\['pattern'\]: .* is not a 'regex'"),
+        ({"properties": {"a": {"const": 2**64 + 1}}}, "const 18446744073709551617 cannot"),
+        ('{"const": 0.123456789012345678901234}', "const 0.12345678901234568 cannot"),
+        ('{"const": 1e99999}', "1e99999 has too many digits"),
+        ({"multipleOf": 0.123456789}, "multipleOf 0.123456789 cannot be matched exactly"),
+    ],
+)
+def test_schemas_that_are_refused(schema: Any, says: str) -> None:
+    with pytest.raises(ConstraintError, match=says):
+        constraints.json_schema(schema)
+
+
+def test_the_extra_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jsonschema.exceptions", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'charwise\[constraints\]'"):
+        constraints.json_schema({"type": "null"})
+
+
+def test_what_is_left_out_by_an_option_is_checked() -> None:
+    lenient = {"x-guidance": {"lenient": True}}
+    assert not accepts({"uniqueItems": True} | lenient, "[1,1.0]")
+    assert accepts({"uniqueItems": True} | lenient, "[1,2]")
+    either = {"oneOf": [{"type": "integer"}, {"type": "number", "minimum": 2}]}
+    assert accepts(either | {"x-guidance": {"coerce_one_of": True}}, "2.5")
+    assert not accepts(either | {"x-guidance": {"coerce_one_of": True}}, "3")
+    separated = {"items": {}, "x-guidance": {"item_separator": ";"}}
+    assert not accepts(separated, "[1;2]")
+
+
+def test_both_and_choices_hold_the_check() -> None:
+    date = constraints.json_schema(TEXT | {"format": "date"})
+    days = ['"2021-02-28"', '"2021-02-29"']
+    assert finite(constraints.both(constraints.choices(days), date), 9) == [days[0].encode()]
+    february = constraints.both(date, constraints.regex('"2021-02-2[89]"'))
+    assert has_check(february)
+    assert not has_check(constraints.regex("a"))
+    assert member(february, days[0].encode())
+    wrong = february.after(days[1].encode())
+    assert not wrong.allowed().any()
+    found = fault_of(wrong)
+    assert found is not None
+    assert found.why == "'2021-02-29' is not a 'date'"
+
+
+def test_copies_hold_the_check() -> None:
+    begun = constraints.json_schema(TEXT | {"format": "date"}).after(b'"2021-02-2')
+    for copied in (pickle.loads(pickle.dumps(begun)), copy.deepcopy(begun)):
+        assert copied.after(b'8"').allowed()[END]
+        assert not copied.after(b'9"').allowed()[END]
+
+
+@pytest.mark.parametrize(
+    ("schema", "text", "dead"),
+    [
+        ({"properties": {"d": {"format": "date"}}}, '{"d": "é", "x": [1, 2]}', '{"d": "é"'),
+        ({"items": {"maximum": 3}}, "[1, 12 , 3]", "[1, 12 "),
+        ({"required": ["a"]}, '{"é": 1 }', '{"é": 1 }'),
+        (True, r'{"a": {"b": 1, "\u0062": 2}, "c": 1}', r'{"a": {"b": 1, "\u0062"'),
+        ({"type": "string"}, "12", "12?"),
+        (
+            {"if": {"minProperties": 1}, "then": {"properties": {"a": {"type": "null"}}}},
+            '{"a": "x"}',
+            '{"a": "x"}?',
+        ),
+        (True, '{"a": ', '{"a": ?'),
+        (True, "[NaN]", "[NaN]?"),
+    ],
+)
+def test_how_much_of_a_text_is_to_blame(schema: Any, text: str, dead: str) -> None:
+    found = Validity(json.dumps(schema)).fault(text.encode())
+    assert found is not None
+    assert found.dead == len(dead.encode())
+
+
+def values() -> st.SearchStrategy[Any]:
+    numbers = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+    return st.recursive(
+        st.none() | st.booleans() | numbers | st.text(),
+        lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+        max_leaves=12,
+    )
+
+
+@given(values(), st.sampled_from([None, 1, "\t"]), st.booleans())
+@examples(300)
+def test_read_is_json_with_exact_numbers(value: Any, indent: Any, ascii: bool) -> None:
+    text = json.dumps(value, indent=indent, ensure_ascii=ascii)
+
+    def fraction(number: str) -> int | Fraction:
+        exact = Fraction(Decimal(number))
+        return int(exact) if exact.denominator == 1 else exact
+
+    found, ends = read(text)
+    assert found == json.loads(text, parse_float=fraction)
+    assert ends[()] == len(text)
+    assert Validity("true").fault(text.encode()) is None
+
+
+@given(values(), st.randoms())
+@examples(100)
+def test_a_value_satisfies_its_own_const(value: Any, rng: random.Random) -> None:
+    check = Validity(json.dumps({"const": value}))
+    assert check.fault(json.dumps(value, indent=rng.choice([None, 2])).encode()) is None
+    assert check.fault(json.dumps([value]).encode()) is not None
