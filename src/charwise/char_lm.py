@@ -34,8 +34,7 @@ from charwise.errors import (
 from charwise.healing import Rule
 from charwise.infill import Request, request
 from charwise.scoring.effort import PRESETS, Effort, Limits, effort_of
-from charwise.scoring.packs import score_texts
-from charwise.scoring.windows import Text
+from charwise.scoring.score import Text, score_texts
 from charwise.surprisal.audit import Auditor
 from charwise.surprisal.score import Entropy, Score
 from charwise.template import Order, Template

@@ -176,7 +176,8 @@ def test_a_first_context_shows_bytes_that_no_other_does():
     model, text = garden_path(), b"oc"
     assert next_character_probability(b"o", model.p, model.vocabulary)[ord("x")] > 0
     lattice = lattice_of(model, text)
-    [candidate] = lattice.candidates().share.tolist()
+    _, _, value = lattice.candidates()
+    [candidate] = value.tolist()
     assert candidate == approx(1e-3 / (0.902 - 1e-9 + 1e-9), rel=1e-2)
     assert select(lattice, 8, candidate * 50, math.inf) == [Branch(0, [0])]
     assert select(lattice, 8, candidate * 200, math.inf) == []

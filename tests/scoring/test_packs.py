@@ -12,13 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import charwise
-import charwise.scoring.packs
+import charwise.scoring.score
 from charwise import CharLM, Effort
 from charwise.coverings.reference import prefix_probability
 from charwise.errors import SettingError, ZeroProbabilityError
 from charwise.scoring.effort import PRESETS, Limits
-from charwise.scoring.packs import packs
-from charwise.scoring.windows import Text
+from charwise.scoring.score import Text, packs
 from charwise.tokens.prompts import split
 from models import Model, examples, models, table, texts
 from near import approx
@@ -39,7 +38,7 @@ def test_a_pack_gives_the_oracles_numbers(company: tuple[Model, list[bytes]], si
     model, found = company
     lm = CharLM(model.lm, preset="exact")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(charwise.scoring.packs, "PORTION", size)
+        patch.setattr(charwise.scoring.score, "PORTION", size)
         scores = lm.scores(found, end=True)
     for text, score in zip(found, scores, strict=True):
         expected = prefix_probability(text, model.p, model.vocabulary)

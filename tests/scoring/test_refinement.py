@@ -107,7 +107,7 @@ def test_long_portions_carry_their_sums_over():
         whole = lm.score(text)
     cut = lm.score(text)
     assert cut.contexts != whole.contexts
-    assert cut.logprobs.sum() == approx(whole.logprobs.sum(), rel=0.01)
+    assert cut.logprobs.sum() == approx(whole.logprobs.sum(), rel=0.02)
 
 
 # ---- calls --------------------------------------------------------------------------------------

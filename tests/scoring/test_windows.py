@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 
 from charwise import CharLM, SortedVocabulary, Vocabulary
 from charwise.coverings.reference import conditional, prefix_probability, string_probability
+from charwise.coverings.windows import Window, plan
 from charwise.engines.ngram import NgramLM
 from charwise.errors import ContextLengthError
 from charwise.scoring.effort import PRESETS
-from charwise.scoring.windows import Stretch, Text, plan, score_text
+from charwise.scoring.score import Text, score_texts
 from charwise.tokens.prompts import split
 from models import Case, Model, cases, close_logs, examples, model_of, table
 from near import approx
@@ -58,9 +59,9 @@ def test_a_text_that_just_fits(window: int):
     assert score.end_logprob == whole.end_logprob
 
 
-def truth_of(model: Model, stretch: Stretch, text: bytes, window: int) -> np.ndarray:
+def truth_of(model: Model, window_: Window, text: bytes, window: int) -> np.ndarray:
     """log →p of each prefix of a stretch after its prompt, over contexts that fit the window."""
-    prompt = tuple(stretch.prompt_ids)
+    prompt = tuple(window_.prompt_ids)
 
     def p(tokens: tuple[int, ...]) -> np.ndarray:
         if len(prompt) + len(tokens) > window:
@@ -68,8 +69,8 @@ def truth_of(model: Model, stretch: Stretch, text: bytes, window: int) -> np.nda
         context = (*prompt, *tokens)
         return model.lm.row(context[max(0, len(context) - model.lm.order + 1) :])
 
-    ends = range(stretch.begin, stretch.stop + 1)
-    sums = [prefix_probability(text[stretch.begin : t], p, model.vocabulary) for t in ends]
+    ends = range(window_.begin, window_.stop + 1)
+    sums = [prefix_probability(text[window_.begin : t], p, model.vocabulary) for t in ends]
     return np.log(sums)
 
 
@@ -147,6 +148,6 @@ def test_a_transformer_with_a_tiny_window(window: int):
     index = SortedVocabulary(vocabulary)
     for preset, unit in product(("fast", "default", "accurate"), ("abb", "abab", "aaa")):
         opening, long = split(vocabulary, unit * window)
-        found = score_text(engine, index, Text(opening, long), PRESETS[preset])
+        [found] = score_texts(engine, index, [Text(opening, long)], PRESETS[preset])
         assert len(found.logprobs) == len(unit) * window
         assert np.isfinite(found.logprobs).all()

@@ -169,22 +169,29 @@ def bundles_of(lattice: Lattice, known: KnownText) -> list[Bundle]:
     """The evaluated contexts of a lattice that cover its text, as bundles.
 
     >>> import charwise
-    >>> from charwise.scoring.windows import Text, stretches
+    >>> from charwise.scoring.score import Text, windows
     >>> from charwise.tokens.prompts import split
     >>> lm, text = charwise.load(), b"import os"
     >>> opening, _ = split(lm.vocabulary, "")
-    >>> [(_, found)] = stretches(lm.engine, lm.index, Text(opening, text), lm.effort)
+    >>> [(_, found)] = windows(lm.engine, lm.index, Text(opening, text), lm.effort)
     >>> known = KnownText.of(text, lm.index)
     >>> min(bundle.depth for bundle in bundles_of(found.lattice, known)) > 0
     True
     """
+    c, n = lattice.contexts, lattice.n
+    spelled, part = np.flatnonzero(c.position == n), np.flatnonzero(c.at == n)
+    covering = [(context, 1.0) for context in spelled.tolist()]
+    covering += zip(c.held[part].tolist(), c.starting[part].tolist(), strict=True)
     found = []
-    for node, log_weight, depth, mass in lattice.covering():
-        lo, hi = 0, len(known.index.sorted)
-        if depth:
-            start = lattice.n - depth
-            lo, hi = int(known.lo[start, depth - 1]), int(known.hi[start, depth - 1])
-        found.append(Bundle(node, log_weight, depth, lo, hi, log_weight + log(mass)))
+    for context, mass in covering:
+        weight, start = float(lattice.weight[context]), int(c.position[context])
+        if weight > 0 and mass > 0:
+            lo, hi = 0, len(known.index.sorted)
+            if start < n:
+                lo, hi = int(known.lo[start, n - start - 1]), int(known.hi[start, n - start - 1])
+            log_weight = log(weight) + float(lattice.unit[start])
+            bundle = Bundle(int(c.node[context]), log_weight, n - start, lo, hi, 0.0)
+            found.append(bundle._replace(log_p=log_weight + log(mass)))
     return found
 
 

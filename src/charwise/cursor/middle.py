@@ -23,8 +23,7 @@ from charwise.cursor.shared_tree import EXACT_TOKENS
 from charwise.errors import EmptyBeamError, SearchLimitError, ZeroProbabilityError
 from charwise.infill import Request, middles, rejoining
 from charwise.scoring.effort import PRESETS, Effort
-from charwise.scoring.packs import score_texts
-from charwise.scoring.windows import Text
+from charwise.scoring.score import Text, score_texts
 from charwise.token_lm import TokenLM
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.prompts import Opening

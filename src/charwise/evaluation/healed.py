@@ -13,9 +13,9 @@ from charwise.char_lm import CharLM
 from charwise.coverings.bundles import Bundle, bundle_before, next_byte_masses
 from charwise.coverings.log_sums import log
 from charwise.coverings.rows import EvaluatedRows
+from charwise.coverings.windows import plan
 from charwise.errors import zero_probability
 from charwise.evaluation.methods import Walk, walked
-from charwise.scoring.windows import plan
 from charwise.tokens.prompt_parts import Prompt
 from charwise.tokens.prompts import split
 

@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from charwise.char_lm import CharLM
 from charwise.coverings import beam as beams
 from charwise.coverings.rows import EvaluatedRows
+from charwise.coverings.windows import plan
 from charwise.scoring.effort import Effort
-from charwise.scoring.windows import Text, plan, stretches
+from charwise.scoring.score import Text, windows
 from charwise.tokens.prompt_parts import Prompt
 from charwise.tokens.prompts import Opening, split
 
@@ -92,10 +93,10 @@ def walk_rounds(lm: CharLM, prompt: Prompt, effort: Effort, *, distributions: bo
     rows = np.zeros((len(text), 257)) if distributions else None
     contexts = calls = 0
     started = time.perf_counter()
-    done = stretches(lm.engine, lm.index, Text(opening, text), effort, distributions=distributions)
-    for stretch, found in done:
-        part = slice(stretch.scored, stretch.stop)
-        ahead = stretch.scored - stretch.begin
+    done = windows(lm.engine, lm.index, Text(opening, text), effort, distributions=distributions)
+    for window, found in done:
+        part = slice(window.scored, window.stop)
+        ahead = window.scored - window.begin
         logprobs[part] = np.diff(found.lattice.log_prefix[ahead:])
         if rows is not None:
             rows[part] = found.lattice.distributions()[ahead:]
@@ -123,15 +124,15 @@ def walk_beam(
     rows = np.zeros((len(text), 257)) if distributions else None
     contexts = calls = 0
     started = time.perf_counter()
-    for stretch in plan(lm.engine, lm.index, opening, text):
-        evaluated = EvaluatedRows(lm.engine.tree(stretch.prompt_ids), lm.index)
+    for window in plan(lm.engine, lm.index, opening, text):
+        evaluated = EvaluatedRows(lm.engine.tree(window.prompt_ids), lm.index)
         beam, kept = beams.start(evaluated, 0, k, theta, fallback=True), 0
-        for at in range(stretch.begin, stretch.stop):
-            if rows is not None and at >= stretch.scored:
+        for at in range(window.begin, window.stop):
+            if rows is not None and at >= window.scored:
                 masses, _ = beam.next_byte_masses()
                 rows[at] = masses / masses.sum()
             before, beam = beam.prefix_logprob, beam.step(text[at])
-            if at >= stretch.scored:
+            if at >= window.scored:
                 logprobs[at] = beam.prefix_logprob - before
             if evaluated.tree.size - kept > 4 * k + 256:
                 evaluated.keep(beam.nodes())
@@ -155,14 +156,14 @@ def walk_canonical(lm: CharLM, prompt: Prompt) -> Walk:
     logprobs = np.zeros(len(text))
     contexts = calls = 0
     started = time.perf_counter()
-    for stretch in plan(lm.engine, lm.index, opening, text):
-        tree = lm.engine.tree(stretch.prompt_ids)
-        size, tokens = tree.size, stretch.canonical
+    for window in plan(lm.engine, lm.index, opening, text):
+        tree = lm.engine.tree(window.prompt_ids)
+        size, tokens = tree.size, window.canonical
         nodes = [0, *tree.extend([(size + n - 1, token) for n, token in enumerate(tokens[:-1])])]
         chosen = tree.logprobs(nodes)[np.arange(len(tokens)), tokens].double().tolist()
-        at = stretch.begin
+        at = window.begin
         for token, logprob in zip(tokens, chosen, strict=True):
-            if at >= stretch.scored:
+            if at >= window.scored:
                 logprobs[at] = logprob
             at += lm.index.length(token)
         contexts += tree.contexts

@@ -11,16 +11,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from charwise.coverings.rows import EvaluatedRows
-from charwise.tokens.known_text import Ints, KnownText
-
-if TYPE_CHECKING:
-    import torch
+from charwise.tokens.known_text import Ints, KnownText, entries
 
 Floats = NDArray[np.float64]
 
@@ -134,7 +131,7 @@ class Contexts:
         end_mass = np.zeros(len(nodes))
         spelled = np.flatnonzero(at == len(self.known.text))
         ids = np.array(self.known.index.vocabulary.end_ids, dtype=np.int64)
-        ended = np.exp(_entries(logs, np.repeat(spelled, len(ids)), np.tile(ids, len(spelled))))
+        ended = np.exp(entries(logs, np.repeat(spelled, len(ids)), np.tile(ids, len(spelled))))
         end_mass[spelled] = ended.reshape(len(spelled), len(ids)).sum(axis=1)
         if self.next_bytes is not None:
             self.next_bytes += self.known.next_bytes(logs, at)
@@ -148,7 +145,7 @@ class Contexts:
             "source": size + row,
             "token": token,
             "end": end,
-            "mass": np.exp(_entries(logs, row, token)),
+            "mass": np.exp(entries(logs, row, token)),
             "child": np.full(len(row), -1),
             "stand_in": np.full(len(row), UNKNOWN),
             "held": size + which,
@@ -257,13 +254,3 @@ class Contexts:
             for (parent, token), child in self._children.items()
             if number[parent] >= 0 and number[child] >= 0
         }
-
-
-def _entries(logs: torch.Tensor, row: Ints, token: Ints) -> Floats:
-    """`logs[row, token]`, float64."""
-    if logs.device.type == "cpu":
-        return np.asarray(logs.numpy()[row, token], dtype=np.float64)
-    import torch
-
-    where = [torch.from_numpy(index).to(logs.device) for index in (row, token)]
-    return np.asarray(logs[where[0], where[1]].double().cpu().numpy())

@@ -37,12 +37,7 @@ class Effort:
     def __init__(
         self, width: float = 8, threshold: float | None = None, tolerance: float | None = None
     ) -> None:
-        """Set and check the fields.
-
-        Raises:
-            SettingError: a width that is not a whole number above 0, a threshold outside [0, 1],
-                a tolerance that is not above 0.
-        """
+        """Check the fields; a `SettingError` says which is wrong."""
         if not (
             _is(width, Real) and (width == math.inf or (1 <= width < 2**31 and width % 1 == 0))
         ):

@@ -15,26 +15,12 @@ or underflows, however long the text is.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from charwise.scoring.contexts import Contexts, Floats
 from charwise.tokens.known_text import Ints
-
-
-class Candidates(NamedTuple):
-    """The contexts that are not evaluated, a column for each thing known of them.
-
-    >>> Candidates(*[np.zeros(2)] * 4).at.shape
-    (2,)
-    """
-
-    edge: Ints  # the edge that leads there
-    at: Ints  # position where it ends
-    share: Floats  # of P(at)
-    posterior: Floats  # share · worth of the stand-in: its part in the rest of the text
 
 
 class Lattice:
@@ -55,21 +41,16 @@ class Lattice:
         done: sums up to this position are final.
         stop: sums are made up to this position.
 
+    >>> import charwise
     >>> from charwise.coverings.rows import EvaluatedRows
-    >>> from charwise.engines.ngram import NgramLM
-    >>> from charwise.scoring.contexts import Branch
-    >>> from charwise.tokens.index import SortedVocabulary
     >>> from charwise.tokens.known_text import KnownText
-    >>> from charwise.tokens.vocabulary import Vocabulary
-    >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2], bos_ids=[2])
-    >>> lm = NgramLM(vocabulary, 1, {(): [0.5, 0.25, 0.25]})
-    >>> rows = EvaluatedRows(lm.tree([2]), SortedVocabulary(vocabulary))
-    >>> lattice = Lattice(Contexts(rows, KnownText.of(b"aa", rows.index)))
-    >>> lattice.contexts.add([Branch(0, [0])], rows.follow([(0, [0])]))  # the context [a]
-    >>> lattice.enter(2, [0, 1])
+    >>> lm = charwise.load()
+    >>> rows = EvaluatedRows.of(lm.engine, lm.vocabulary.bos_ids)
+    >>> lattice = Lattice(Contexts(rows, KnownText.of(b"os", lm.index)))
+    >>> lattice.enter(2, [0])
     >>> lattice.forward()
-    >>> np.exp(lattice.log_prefix).round(9).tolist()
-    [1.0, 0.75, 0.375]
+    >>> lattice.log_prefix.shape, lattice.reached
+    ((3,), True)
     """
 
     def __init__(self, contexts: Contexts, *, lends: bool = True) -> None:
@@ -232,16 +213,20 @@ class Lattice:
             -begin[order], target[flow], self._inner[flow], c.source[flow], worth
         )
 
-    def candidates(self) -> Candidates:
-        """The candidates that end after `done`, with their forward shares and posteriors."""
+    def candidates(self) -> tuple[Ints, Ints, Floats]:
+        """The candidates that end after `done`: their edges, where they end, and their values.
+
+        A value is the share of P(t), or if that is more the posterior: the share times what the
+        stand-in is worth for the rest of the text.
+        """
         c = self.contexts
         counts = (c.end > self.done) & (c.end <= self._last) & (c.child < 0)
         edge = np.flatnonzero(counts & (self.weight[c.source] > 0) & (c.mass > 0))
         source, at, stand_in = c.source[edge], c.end[edge], c.stand_in[edge]
         units = self.unit[c.position[source]] - self.unit[at]
         share = self.weight[source] * _in_units(c.mass[edge], units)
-        posterior = share * np.where(stand_in >= 0, self.worth[np.maximum(stand_in, 0)], 0.0)
-        return Candidates(edge, at, share, posterior)
+        worth = np.where(stand_in >= 0, self.worth[np.maximum(stand_in, 0)], 0.0)
+        return edge, at, np.minimum(1.0, share * np.maximum(1.0, worth))
 
     def best_edges(self, contexts: Ints) -> tuple[Ints, Floats]:
         """The edge of each context that the rest of the text takes most, and its probability.
@@ -263,25 +248,6 @@ class Lattice:
         return np.where(value[rows, best] > 0, edges[rows, best], -1), inner[rows, best]
 
     # -- at the end --------------------------------------------------------------------------------
-
-    def covering(self) -> list[tuple[int, float, int, float]]:
-        """The contexts that cover the whole text.
-
-        Returns:
-            Of each its node, its log-weight in nats, the bytes of the text that its next token
-            has to begin with, and the mass of the tokens that do.
-        """
-        c = self.contexts
-        with np.errstate(divide="ignore"):
-            logs = (np.log(self.weight) + self.unit[c.position]).tolist()
-        part = c.at == self.n
-        found = [(context, 1.0) for context in np.flatnonzero(c.position == self.n).tolist()]
-        found += zip(c.held[part].tolist(), c.starting[part].tolist(), strict=True)
-        return [
-            (int(c.node[v]), logs[v], self.n - int(c.position[v]), mass)
-            for v, mass in found
-            if logs[v] > -math.inf and mass > 0
-        ]
 
     def end_logprob(self) -> float:
         """log p(end of text | text), nats: the contexts that spell the text, each with its end."""

@@ -1,15 +1,8 @@
 """Refinement: evaluate the contexts that matter, in rounds of one batched model call each.
 
-    score(text, K, θ), portion by portion:
-        evaluate the canonical tokens                  # one call: teacher forcing
-        respell()                                      # may find a better base path
-        refine(K / 2, 4θ, 3 rounds)                    # a coarse level settles the base path
-        refine(K, θ, 6 rounds)
-        with a tolerance, while the mean error is above it: K ← 2K, θ ← θ / 4, refine(K, θ, 6)
-
-    refine: repeat { forward; backward; W ← wanted; stop if W is empty; evaluate W in one batch }
-
-docs/scoring.md derives it.
+A coarse level settles the base path, then a level at the width and threshold of the effort follows.
+With a tolerance the width doubles until the stated error is below it. docs/scoring.md has the
+pseudo-code.
 """
 
 from __future__ import annotations
@@ -20,9 +13,9 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 import numpy as np
 
 from charwise.coverings.rows import EvaluatedRows
+from charwise.errors import SearchLimitError, shorter
 from charwise.scoring.contexts import Branch, Contexts, Floats
 from charwise.scoring.effort import Effort, Limits
-from charwise.scoring.enumeration import refuse_endless, too_many
 from charwise.scoring.lattice import Lattice
 from charwise.scoring.respelling import respell
 from charwise.scoring.selection import LOOKAHEAD, select
@@ -72,20 +65,15 @@ class Refinement:
         calls: model calls that this text took part in.
         limited: whether a limit ended the work, or the tolerance was not reached.
 
-    >>> from charwise.engines.ngram import NgramLM
+    >>> import charwise
     >>> from charwise.scoring.calls import run_together
-    >>> from charwise.tokens.index import SortedVocabulary
-    >>> from charwise.tokens.vocabulary import Vocabulary
-    >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2], bos_ids=[2])
-    >>> lm = NgramLM(vocabulary, 1, {(): [0.5, 0.25, 0.25]})
-    >>> index = SortedVocabulary(vocabulary)
-    >>> rows, known = EvaluatedRows(lm.tree([2]), index), KnownText.of(b"aa", index)
-    >>> found = Refinement(rows, known, vocabulary.encode(b"aa"), Effort(8))
+    >>> lm, text = charwise.load(), b"import os"
+    >>> rows = EvaluatedRows.of(lm.engine, lm.vocabulary.bos_ids)
+    >>> known = KnownText.of(text, lm.index)
+    >>> found = Refinement(rows, known, lm.vocabulary.encode(text), Effort(8))
     >>> run_together([found], Limits())
-    >>> np.exp(found.lattice.log_prefix).round(9).tolist()
-    [1.0, 0.75, 0.375]
-    >>> found.calls, found.contexts  # the root; and [a]
-    (2, 2)
+    >>> found.lattice.log_prefix.shape, found.limited
+    ((10,), False)
     """
 
     def __init__(
@@ -110,6 +98,9 @@ class Refinement:
         self.deepest = math.inf if deepest is None else deepest
         self.error = np.zeros(len(known.text) + 1)
         self.calls, self.limited = rows.tree.calls, False
+        # Where log-probabilities stay, they must fit the memory.
+        held = self.limits.memory // (4 * rows.index.vocabulary.width)
+        self._most = min(self.limits.contexts, held) if rows.retain else self.limits.contexts
         self._keeps, self._stated = rows.retain if keeps is None else keeps, stated
         self._path = [0]  # contexts of the base path, from where the sums are not final
         self._calls_left = 0
@@ -124,7 +115,7 @@ class Refinement:
         """Yield what to evaluate next, one batch after another, until the text is done."""
         lattice, tokens = self.lattice, self._base
         while True:
-            last = portion_of(tokens, LOOKAHEAD if lattice.stop == 0 else 0)
+            last = portion_of(tokens)
             self._calls_left = self.limits.calls
             chain = [self._end_of_path(last)]
             if last:
@@ -165,7 +156,7 @@ class Refinement:
         if effort.exact:
             # After one round it is known what leaves the canonical tokens.
             yield from self._refine(width, threshold, 1)
-            refuse_endless(lattice, self.limits)
+            refuse_endless(lattice, self._most)
             yield from self._refine(width, threshold, math.inf)
             return chain
         chain = yield from respell(lattice.contexts, chain, self.deepest, self._spent)
@@ -201,13 +192,13 @@ class Refinement:
 
     def _spent(self, wanted: Sequence[Branch]) -> bool:
         """Whether a limit forbids to evaluate more."""
-        lattice, limits = self.lattice, self.limits
+        lattice, row = self.lattice, self.rows.index.vocabulary.width
         self._calls_left -= 1
         contexts = len(lattice.contexts) + sum(len(branch.tokens) for branch in wanted)
-        held = held_bytes(self.rows.tree, lattice.contexts.known.index.vocabulary.width)
-        spent = self._calls_left < 0 or contexts > limits.contexts or held > limits.memory
+        full = held_bytes(self.rows.tree, row) > self.limits.memory
+        spent = self._calls_left < 0 or contexts > self._most or full
         if spent and self.effort.exact:
-            raise too_many(lattice, limits)
+            raise too_many(lattice, self._most)
         self.limited |= spent
         return spent
 
@@ -236,21 +227,52 @@ class Refinement:
 def base_path(canonical: Sequence[int], known: KnownText, through: bool) -> list[int]:
     """The canonical tokens whose contexts are needed: without the last, if it ends the text.
 
-    >>> from charwise.tokens.index import SortedVocabulary
-    >>> from charwise.tokens.vocabulary import Vocabulary
-    >>> index = SortedVocabulary(Vocabulary.from_bytes([b"a", b"b"]))
-    >>> base_path([0, 1], KnownText.of(b"ab", index), through=False)
-    [0]
+    >>> import charwise
+    >>> lm = charwise.load()
+    >>> len(base_path(lm.vocabulary.encode("os"), KnownText.of(b"os", lm.index), through=False))
+    0
     """
     whole = sum(map(known.index.length, canonical)) == len(known.text)
     return list(canonical[:-1] if whole and not through else canonical)
 
 
-def portion_of(tokens: Sequence[int], more: int = 0) -> int:
+def portion_of(tokens: Sequence[int]) -> int:
     """How many tokens of the base path a portion takes: all of them, if few would be left.
 
     >>> portion_of([0] * 200), portion_of([0] * 1000)
     (200, 192)
     """
-    whole = len(tokens) < PORTION + more + PORTION // 4
-    return len(tokens) if whole else PORTION + more
+    return len(tokens) if len(tokens) < PORTION + PORTION // 4 else PORTION
+
+
+def refuse_endless(lattice: Lattice, most: int) -> None:
+    """Refuse early: where the vocabulary alone shows that there are too many token strings.
+
+    A model that rules out many token strings may be summed over long text. So nothing is refused
+    where an edge that was seen is impossible.
+
+    Raises:
+        SearchLimitError: how many contexts there may be, and what to do.
+
+    >>> import charwise
+    >>> lm = charwise.load()
+    >>> try:
+    ...     lm.score("from collections import OrderedDict", preset="exact")
+    ... except SearchLimitError as error:
+    ...     print(str(error)[:62])
+    all token strings of the 35 bytes b'from col…deredDict' are mo
+    """
+    c = lattice.contexts
+    part = c.known.window(lattice.done, min(lattice.stop, c.last))
+    if (c.mass > 0).all() and part.contexts(most) > most:
+        raise too_many(lattice, most)
+
+
+def too_many(lattice: Lattice, most: int) -> SearchLimitError:
+    """The error that all token strings are more than `most` contexts."""
+    text = lattice.contexts.known.text
+    return SearchLimitError(
+        f"all token strings of the {len(text)} bytes {shorter(repr(text), 20)} are more than the "
+        f"{most:,} contexts that an exact sum may evaluate. Use the preset 'accurate' or a "
+        "tolerance, which state their error, or less text."
+    )

@@ -35,28 +35,25 @@ def select(lattice: Lattice, width: float, threshold: float, deepest: float) -> 
         threshold: the least value.
         deepest: most tokens of a context.
 
+    >>> import charwise
     >>> from charwise.coverings.rows import EvaluatedRows
-    >>> from charwise.engines.ngram import NgramLM
     >>> from charwise.scoring.contexts import Contexts
-    >>> from charwise.tokens.index import SortedVocabulary
     >>> from charwise.tokens.known_text import KnownText
-    >>> from charwise.tokens.vocabulary import Vocabulary
-    >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2], bos_ids=[2])
-    >>> lm = NgramLM(vocabulary, 1, {(): [0.5, 0.25, 0.25]})
-    >>> rows = EvaluatedRows(lm.tree([2]), SortedVocabulary(vocabulary))
-    >>> lattice = Lattice(Contexts(rows, KnownText.of(b"aa", rows.index)))
+    >>> lm = charwise.load()
+    >>> rows = EvaluatedRows.of(lm.engine, lm.vocabulary.bos_ids)
+    >>> lattice = Lattice(Contexts(rows, KnownText.of(b"os", lm.index)))
     >>> lattice.enter(2, [0])
     >>> lattice.forward(), lattice.backward()
     (None, None)
-    >>> select(lattice, 8, 0.005, math.inf)  # [a]
-    [Branch(context=0, tokens=[0])]
+    >>> [branch.context for branch in select(lattice, 8, 0.005, math.inf)]  # [o]
+    [0]
     """
-    c, some = lattice.contexts, lattice.candidates()
-    value = np.minimum(1.0, np.maximum(some.share, some.posterior))
+    c = lattice.contexts
+    candidates, ends, value = lattice.candidates()
     empty = np.ones(lattice.n + 1, dtype=bool)  # where no context ends, the chosen ones included
     empty[c.position] = False
-    chosen, floor = _best(lattice, some.at, value, empty, width, threshold)
-    edge, value = some.edge[chosen], value[chosen]
+    chosen, floor = _best(lattice, ends, value, empty, width, threshold)
+    edge, value = candidates[chosen], value[chosen]
     source, at, like, depth = c.source[edge], c.end[edge], c.stand_in[edge], c.depth[c.source[edge]]
     branches = [
         Branch(context, [token])

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     import pandas
     from matplotlib.figure import Figure
 
+    from charwise.tokens.index import SortedVocabulary
+
 #: Whose entropy is wanted: of the next byte, or of the next character too.
 Entropy = Literal["byte", "char"]
 
@@ -353,3 +355,15 @@ class Score:
         return spans.with_entropies(
             found, self._characters, of, self.ranks[edges[:-1]], letters=letters
         )
+
+
+def canonical_ends(index: SortedVocabulary, whole: builtins.bytes, skip: int) -> NDArray[np.int64]:
+    """Where the canonical tokens of a text end, counted from `skip`, and where the text does.
+
+    >>> import charwise
+    >>> canonical_ends(charwise.load().index, b"import os", 6).tolist()
+    [3]
+    """
+    lengths = list(map(index.length, index.vocabulary.encode_beginning(whole)))
+    ends = np.unique(np.append(np.cumsum(lengths, dtype=np.int64), len(whole))) - skip
+    return np.asarray(ends[ends > 0])

@@ -2,7 +2,7 @@
 
 A piece is scored as a text with a context. So what is said of a byte is conditioned on the text's
 beginning, or on at least `BEFORE` bytes before its piece: more than the windows of
-`scoring/windows.py` hold. A text that is one piece is scored as it is.
+`coverings/windows.py` hold. A text that is one piece is scored as it is.
 """
 
 from __future__ import annotations

@@ -1,0 +1,110 @@
+"""Windows: token trees that cover a text which is longer than a model's context.
+
+A window has canonical tokens to condition on, some tokens to warm up (so that alternatives are
+alive where its own part starts), and the part that counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from charwise.errors import ContextLengthError
+from charwise.token_lm import TokenLM
+from charwise.tokens.index import SortedVocabulary
+from charwise.tokens.prompts import Opening
+
+#: Canonical tokens of a window for models whose own window is longer or unbounded.
+WINDOW = 1024
+
+#: Canonical tokens that a window is warmed up with.
+WARM_UP = 16
+
+
+class Window(NamedTuple):
+    """A part of a text with a token tree of its own.
+
+    The tree spells the bytes [begin, stop); those from `scored` on count.
+
+    >>> Window([2], [0, 1], begin=0, scored=0, stop=3).stop
+    3
+    """
+
+    prompt_ids: list[int]  # the opening, and canonical tokens to condition on
+    canonical: list[int]  # of the bytes [begin, stop)
+    begin: int
+    scored: int
+    stop: int
+
+
+def plan(
+    engine: TokenLM,
+    index: SortedVocabulary,
+    opening: Opening,
+    whole: bytes,
+    *,
+    through: bool = True,
+) -> Iterator[Window]:
+    """Cut a text into windows; the first covers as much as it can, the others half of that.
+
+    Args:
+        through: whether the context that spells the whole text is needed too.
+
+    Raises:
+        ContextLengthError: if the opening leaves no room to slide over the text.
+
+    >>> from charwise.engines.ngram import NgramLM
+    >>> from charwise.tokens.vocabulary import Vocabulary
+    >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2], bos_ids=[2])
+    >>> lm = NgramLM(vocabulary, 1, {(): [0.5, 0.25, 0.25]})
+    >>> index, opening = SortedVocabulary(vocabulary), Opening((2,), b"")
+    >>> list(plan(lm, index, opening, b"aab"))
+    [Window(prompt_ids=[2], canonical=[0, 1], begin=0, scored=0, stop=3)]
+    """
+    canonical = index.vocabulary.encode_beginning(whole)
+    offsets = np.cumsum([0, *map(index.length, canonical)]).tolist()
+    size = len(canonical)
+    last = through or offsets[-1] < len(whole)  # whether the last token makes a context to evaluate
+    room = _room(engine.window, len(opening.ids), size, size if last else size - 1)
+    warm_up = min(WARM_UP, room // 4)
+    scored = 0
+    while True:
+        stop = min(size, scored + (room if scored == 0 else room // 2))
+        given = max(0, stop - room)
+        first = max(0, scored - warm_up)
+        yield Window(
+            prompt_ids=[*opening.ids, *canonical[given:first]],
+            canonical=canonical[first:stop],
+            begin=offsets[first],
+            scored=offsets[scored],
+            stop=len(whole) if stop == size else offsets[stop],
+        )
+        if stop == size:
+            return
+        scored = stop
+
+
+def _room(window: int | None, before: int, size: int, deepest: int) -> int:
+    """Canonical tokens of a window, after `before` tokens, for a text of `size`.
+
+    `deepest` is how many of them the longest context needs.
+
+    Alternatives may need more tokens than the canonical tokenization: a fifth is left free. Where
+    that leaves little to slide over, a text that fits without is not cut.
+    """
+    if window is None:
+        return WINDOW
+    left = window - before
+    room = min(WINDOW, left * 4 // 5)
+    if size <= room or room >= 4 * WARM_UP:
+        return room
+    if deepest <= left:
+        return size
+    if left < 2:
+        raise ContextLengthError(
+            f"what is before the text ({before} tokens) leaves room for {max(0, left)} tokens in "
+            f"the model's window of {window}: too few to slide over a text of {size}."
+        )
+    return max(2, room)
