@@ -346,7 +346,7 @@ def beside_peer(python: str, count: int, seeds: int) -> list[dict[str, Any]]:
     state = charwise.load().state(prompt)
     constraint = constraints.regex(regex)
     started = time.process_time()
-    exact = state.complete(regex=regex, how="global", n=99)
+    exact = state.complete(regex=regex, conditioning="global", n=99)
     added = time.process_time() - started
     started = time.process_time()
     ours = [particles(state, constraint, count, n=99, seed=seed) for seed in range(seeds)]

@@ -61,7 +61,7 @@ def in_transformers() -> dict[str, Method]:
         settings = {"max_new_tokens": NEW_TOKENS, "do_sample": False, **more}
         return lambda prompt: heal_generate(model, tokenizer, prompt, **settings)[0]
 
-    return {"plain": healed(rule="off"), "mask": healed(), "exact": healed(how="exact")}
+    return {"plain": healed(rule="off"), "mask": healed(), "exact": healed(conditioning="exact")}
 
 
 def in_vllm() -> dict[str, Method]:
@@ -83,7 +83,7 @@ def in_vllm() -> dict[str, Method]:
         settings = SamplingParams(temperature=0, max_tokens=NEW_TOKENS)
         return lambda prompt: heal_generate(llm, [prompt], settings, **more)[0][0]
 
-    return {"plain": healed(rule="off"), "mask": healed(), "exact": healed(how="exact")}
+    return {"plain": healed(rule="off"), "mask": healed(), "exact": healed(conditioning="exact")}
 
 
 def interval(right: int, of: int) -> tuple[float, float]:

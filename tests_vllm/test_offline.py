@@ -114,12 +114,12 @@ def test_heal_generate_gives_what_it_gives_in_transformers(llm, reference, how):
         "def f(x):\n    return isinst",
         "x = ",
     ]
-    found = heal_generate(llm, texts, SamplingParams(temperature=0, max_tokens=6), how=how)
+    found = heal_generate(llm, texts, SamplingParams(temperature=0, max_tokens=6), conditioning=how)
     expected = transformers_heal_generate(
         reference.model,
         reference.tokenizer,
         [[text] for text in texts],  # as they are: vLLM puts no start token before them either
-        how=how,
+        conditioning=how,
         max_new_tokens=12,
         do_sample=False,
     )
@@ -134,7 +134,7 @@ def test_exact_draws_stops_and_refusals(llm):
 
     def exactly(**settings: object) -> list[str]:
         params = SamplingParams(**{"temperature": 0, "max_tokens": 8} | settings)
-        return heal_generate(llm, [text], params, how="exact")[0]
+        return heal_generate(llm, [text], params, conditioning="exact")[0]
 
     [whole] = exactly()
     assert exactly(max_tokens=1) == ["ance"]
@@ -147,7 +147,7 @@ def test_exact_draws_stops_and_refusals(llm):
     with pytest.raises(SettingError, match="restricts the output"):
         exactly(allowed_token_ids=[5])
     with pytest.raises(SettingError, match="'mask' or 'exact'"):
-        heal_generate(llm, [text], SamplingParams(), how="best")
+        heal_generate(llm, [text], SamplingParams(), conditioning="best")
 
 
 def test_stop_strings_count_in_the_new_text_only(llm):

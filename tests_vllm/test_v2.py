@@ -209,12 +209,14 @@ def test_sampling_with_several_completions_each(llm, prompts):
 
 def test_exact_healing_asks_for_named_tokens(llm, reference):
     texts = ["def f(x):\n    return isinst", "for i in rang"]
-    found = heal_generate(llm, texts, SamplingParams(temperature=0, max_tokens=4), how="exact")
+    found = heal_generate(
+        llm, texts, SamplingParams(temperature=0, max_tokens=4), conditioning="exact"
+    )
     expected = transformers_heal_generate(
         reference.model,
         reference.tokenizer,
         [[text] for text in texts],
-        how="exact",
+        conditioning="exact",
         max_new_tokens=8,
         do_sample=False,
     )

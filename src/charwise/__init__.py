@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from charwise.bounded.lm import BoundedLM
     from charwise.char_lm import CharLM
     from charwise.coverings.best_first import Covering
-    from charwise.cursor.choose import Chosen
+    from charwise.cursor.choose import ChoicePosterior
     from charwise.cursor.distributions import NextBytes, NextChars
     from charwise.cursor.drafts import Completion
-    from charwise.cursor.middle import Infilling
+    from charwise.cursor.middle import InfillCompletion
     from charwise.cursor.state import State
     from charwise.evaluation.compare import compare
     from charwise.known_text.effort import Effort
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 _HOME = {
     "BoundedLM": "charwise.bounded.lm",
     "CharLM": "charwise.char_lm",
-    "Chosen": "charwise.cursor.choose",
+    "ChoicePosterior": "charwise.cursor.choose",
     "Completion": "charwise.cursor.drafts",
     "Covering": "charwise.coverings.best_first",
     "Effort": "charwise.known_text.effort",
-    "Infilling": "charwise.cursor.middle",
+    "InfillCompletion": "charwise.cursor.middle",
     "NextBytes": "charwise.cursor.distributions",
     "NextChars": "charwise.cursor.distributions",
     "Score": "charwise.surprisal.score",
@@ -55,11 +55,11 @@ _MODULES = ("combine", "constraints", "errors", "healing")
 __all__ = [
     "BoundedLM",
     "CharLM",
-    "Chosen",
+    "ChoicePosterior",
     "Completion",
     "Covering",
     "Effort",
-    "Infilling",
+    "InfillCompletion",
     "NextBytes",
     "NextChars",
     "Score",

@@ -7,18 +7,18 @@ from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import replace
 from typing import Any, Unpack
 
-from charwise.constraints.asked import MayFollow, constraint_of
+from charwise.constraints.asked import ConstraintKeywords, constraint_of
 from charwise.coverings.best_first import Covering, best_first
 from charwise.coverings.members import Encodings
 from charwise.coverings.rows import EvaluatedRows
 from charwise.cursor.char_entropy import char_entropies
-from charwise.cursor.choose import Chosen
-from charwise.cursor.conditioned import How, completions
+from charwise.cursor.choose import ChoicePosterior
+from charwise.cursor.conditioned import Conditioning, completions
 from charwise.cursor.distributions import NextBytes, NextChars
 from charwise.cursor.drafts import Completion
 from charwise.cursor.generation import Drawn, Report, characters, check_report, stream
 from charwise.cursor.limit import Cancel, Limit
-from charwise.cursor.middle import Infilling, infill, opening_of, score_middles
+from charwise.cursor.middle import InfillCompletion, infill, opening_of, score_middles
 from charwise.cursor.sampling import Sampling
 from charwise.cursor.shared_tree import History
 from charwise.cursor.state import State, begin
@@ -405,9 +405,9 @@ class CharLM:
         progress: Report | None = None,
         preset: str | Effort | None = None,
         tolerance: float | None = None,
-        how: How = "local",
+        conditioning: Conditioning = "local",
         particles: int = 64,
-        **may_follow: Unpack[MayFollow],
+        **may_follow: Unpack[ConstraintKeywords],
     ) -> list[Completion]:
         """Completions drawn from p(completion | prompt characters).
 
@@ -428,11 +428,11 @@ class CharLM:
             progress: called after each model call with how many bytes are drawn, and of how many
                 at most; a completion that ended early counts whole.
             regex, json_schema, grammar, choices, constraint: what may follow the prompt, see
-                `charwise.constraints.MayFollow`; at most one.
-            how: "local" draws tokens from what is allowed at each step. "global" conditions on
-                the constraint as a whole: the n heaviest texts come as a `Weighted` list, which
-                has their weights and the probability of the constraint.
-            particles: with how="global", and a set that is not small, the size of the sample.
+                `charwise.constraints.ConstraintKeywords`; at most one.
+            conditioning: "local" draws tokens from what is allowed at each step. "global"
+                conditions on the constraint as a whole: the n heaviest texts come as a
+                `Weighted` list, which has their weights and the probability of the constraint.
+            particles: the size of the sample where conditioning="global", and the set is not small.
 
         Raises:
             SettingError: for a number, a stop string or a budget that is none.
@@ -452,7 +452,7 @@ class CharLM:
         return completions(
             state,
             constraint,
-            how,
+            conditioning,
             particles,
             n=n,
             max_new_bytes=max_new_bytes,
@@ -476,7 +476,7 @@ class CharLM:
         cancel: Cancel | None = None,
         preset: str | Effort | None = None,
         tolerance: float | None = None,
-        **may_follow: Unpack[MayFollow],
+        **may_follow: Unpack[ConstraintKeywords],
     ) -> Iterator[str]:
         """One completion in pieces, as it is drawn; never ends a piece inside a character.
 
@@ -510,7 +510,7 @@ class CharLM:
         seed: int | None = None,
         preset: str | Effort | None = None,
         tolerance: float | None = None,
-        **may_follow: Unpack[MayFollow],
+        **may_follow: Unpack[ConstraintKeywords],
     ) -> Iterator[Drawn]:
         """One completion a character at a time, with the distributions it was drawn from.
 
@@ -538,7 +538,7 @@ class CharLM:
         ended: bool = False,
         preset: str | Effort | None = None,
         tolerance: float | None = None,
-    ) -> Chosen:
+    ) -> ChoicePosterior:
         """The exact posterior over a list of continuations, whatever their lengths.
 
         All tokenizations of each are summed, across the end of the prompt too. They are evaluated
@@ -581,7 +581,7 @@ class CharLM:
         cancel: Cancel | None = None,
         preset: str | Effort | None = None,
         tolerance: float | None = None,
-    ) -> list[Infilling]:
+    ) -> list[InfillCompletion]:
         """What may stand between two texts, either of which may end or begin inside a token.
 
         The end of the prefix is conditioned on as characters; what a token of the middle could
@@ -628,7 +628,7 @@ class CharLM:
         preset: str | Effort | None = None,
         tolerance: float | None = None,
     ) -> float:
-        """log p(middle | prefix, suffix), nats, as `Infilling.logprob` counts it.
+        """log p(middle | prefix, suffix), nats, as `InfillCompletion.logprob` counts it.
 
         −inf for a middle that the model never writes there.
 

@@ -239,7 +239,7 @@ def test_small_sets_and_particles_agree_on_every_word() -> None:
     model = by_hand()
     members = [bytes(word) for word in itertools.product(b"ab", repeat=3)]
     lm = CharLM(model.lm, preset="exact")
-    exact = lm.complete("b", choices=members, how="global", n=8)
+    exact = lm.complete("b", choices=members, conditioning="global", n=8)
     found = particles(lm.state("b"), constraints.choices(members), 4000, n=8, seed=3)
     shares = dict(zip([one.raw for one in found], found.weights, strict=True))
     for one, weight in zip(exact, exact.weights, strict=True):  # type: ignore[attr-defined]

@@ -143,7 +143,7 @@ def test_a_short_token_is_weighed_by_what_follows_it():
     prompt = "def f(x):\n    return isinst"
     settings = {"max_new_tokens": 4, "do_sample": False}
     [masked] = heal_generate(embedded(), tokenizer(), prompt, **settings)
-    [exactly] = heal_generate(embedded(), tokenizer(), prompt, how="exact", **settings)
+    [exactly] = heal_generate(embedded(), tokenizer(), prompt, conditioning="exact", **settings)
     assert masked.startswith("r(x, x")
     assert exactly.startswith("ance(x, ")
     index = index_of(tokenizer(), embedded())
@@ -166,7 +166,7 @@ def test_a_short_token_is_weighed_by_what_follows_it():
 
 
 def test_a_batch_is_each_prompt_by_itself():
-    settings = {"how": "exact", "max_new_tokens": 6, "do_sample": False}
+    settings = {"conditioning": "exact", "max_new_tokens": 6, "do_sample": False}
     prompts = [
         *PROMPTS,
         b"na\xc3",
@@ -181,7 +181,7 @@ def test_a_batch_is_each_prompt_by_itself():
 
 
 def test_the_cache_changes_nothing(monkeypatch):
-    settings = {"how": "exact", "max_new_tokens": 6, "do_sample": False}
+    settings = {"conditioning": "exact", "max_new_tokens": 6, "do_sample": False}
     with_it = [heal_generate(embedded(), tokenizer(), p, **settings) for p in PROMPTS]
     without = [
         heal_generate(embedded(), tokenizer(), p, use_cache=False, **settings) for p in PROMPTS
@@ -198,7 +198,12 @@ def test_drawn_texts_have_the_models_distribution():
     state = lm.state(prompt, preset="exact")
     expected = state.next()
     torch.manual_seed(1)
-    settings = {"how": "exact", "do_sample": True, "top_k": 0, "num_return_sequences": count}
+    settings = {
+        "conditioning": "exact",
+        "do_sample": True,
+        "top_k": 0,
+        "num_return_sequences": count,
+    }
     texts = heal_generate(embedded(), tokenizer(), prompt, max_new_bytes=1, **settings)
     assert len(texts) == count
     for byte in "etuo(":
@@ -208,7 +213,12 @@ def test_drawn_texts_have_the_models_distribution():
 
 
 def test_seeds_and_returned_sequences():
-    settings = {"how": "exact", "do_sample": True, "max_new_tokens": 3, "num_return_sequences": 4}
+    settings = {
+        "conditioning": "exact",
+        "do_sample": True,
+        "max_new_tokens": 3,
+        "num_return_sequences": 4,
+    }
     prompts = ["import nu", "class Nod"]
     drawn = []
     for seed in (3, 3, 4):
@@ -220,14 +230,16 @@ def test_seeds_and_returned_sequences():
     config = embedded().generation_config.__class__(
         do_sample=True, max_new_tokens=3, num_return_sequences=4
     )
-    given = heal_generate(embedded(), tokenizer(), prompts, how="exact", generation_config=config)
+    given = heal_generate(
+        embedded(), tokenizer(), prompts, conditioning="exact", generation_config=config
+    )
     assert given == drawn[0]
 
 
 def test_limits():
     def healed(prompt: Any, **settings: Any) -> str:
         [text] = heal_generate(
-            embedded(), tokenizer(), prompt, how="exact", do_sample=False, **settings
+            embedded(), tokenizer(), prompt, conditioning="exact", do_sample=False, **settings
         )
         return text
 
@@ -248,7 +260,7 @@ def test_limits():
 
 
 def test_an_assistant_may_help():
-    settings = {"how": "exact", "max_new_tokens": 8, "do_sample": False}
+    settings = {"conditioning": "exact", "max_new_tokens": 8, "do_sample": False}
     for prompt in PROMPTS[:3]:
         alone = heal_generate(embedded(), tokenizer(), prompt, **settings)
         looked_up = heal_generate(
@@ -262,8 +274,8 @@ def test_what_is_refused():
         return heal_generate(embedded(), tokenizer(), "import nu", **settings)
 
     with pytest.raises(SettingError, match="'mask' or 'exact'"):
-        healed(how="best")
+        healed(conditioning="best")
     with pytest.raises(SettingError, match="beams"):
-        healed(how="exact", num_beams=2)
+        healed(conditioning="exact", num_beams=2)
     with pytest.raises(SettingError, match="do_sample"):
-        healed(how="exact", num_return_sequences=2)
+        healed(conditioning="exact", num_return_sequences=2)

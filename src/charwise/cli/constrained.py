@@ -104,7 +104,7 @@ def answer(
         n=_LISTED,
         max_new_bytes=max_new_bytes,
         seed=seed,
-        how="global",
+        conditioning="global",
         particles=particles,
         constraint=constraint,
     )

@@ -21,7 +21,7 @@ from charwise.errors import InputError, TemplateError, shown
 
 if TYPE_CHECKING:
     from charwise.cli.completion import Loaded
-    from charwise.cursor.middle import Infilling
+    from charwise.cursor.middle import InfillCompletion
     from charwise.infill import Request
     from charwise.template import Order, Template
     from charwise.tokens.vocabulary import Vocabulary
@@ -204,7 +204,7 @@ def middles(
     *,
     n: int = 1,
     max_new_bytes: int = 64,
-) -> tuple[dict[str, list[str]], list[Infilling]]:
+) -> tuple[dict[str, list[str]], list[InfillCompletion]]:
     """The middles by each method that the model allows, and the exact ones with what is known."""
     exact = loaded.lm.infill(before, after, n=n, max_new_bytes=max_new_bytes, **given)
     generates = hasattr(loaded.model, "generate")

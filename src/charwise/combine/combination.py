@@ -11,10 +11,10 @@ from charwise.combine.drawing import stream
 from charwise.combine.members import Member, Spend, Team, text_of
 from charwise.combine.scoring import scores
 from charwise.combine.state import CombinedState, begin
-from charwise.constraints.asked import MayFollow, constraint_of
+from charwise.constraints.asked import ConstraintKeywords, constraint_of
 from charwise.cursor.char_entropy import char_entropies
-from charwise.cursor.choose import Chosen
-from charwise.cursor.conditioned import How
+from charwise.cursor.choose import ChoicePosterior
+from charwise.cursor.conditioned import Conditioning
 from charwise.cursor.distributions import NextBytes, NextChars
 from charwise.cursor.drafts import Completion
 from charwise.cursor.generation import Drawn, Report, characters, check_report
@@ -265,9 +265,9 @@ class Combination:
         progress: Report | None = None,
         preset: str | Effort | None = None,
         tolerance: float | None = None,
-        how: How = "local",
+        conditioning: Conditioning = "local",
         particles: int = 64,
-        **may_follow: Unpack[MayFollow],
+        **may_follow: Unpack[ConstraintKeywords],
     ) -> list[Completion]:
         """Completions of a prompt, drawn byte by byte.
 
@@ -279,12 +279,12 @@ class Combination:
                 the budget is looked at between two bytes.
             regex, json_schema, grammar, choices, constraint: what may follow the prompt; at most
                 one.
-            how: "local" draws bytes from the local rule, under the constraint. "global" draws from
-                the combination of the members' distributions over whole texts, given the
+            conditioning: "local" draws bytes from the local rule, under the constraint. "global"
+                draws from the combination of the members' distributions over whole texts, given the
                 constraint if there is one: the n heaviest texts come as a `Weighted` list, with
                 their weights, and an estimate of what all texts add up to before normalising.
                 A text of `max_new_bytes` counts as if it ended there.
-            particles: with how="global", and a set that is not small, the size of the sample.
+            particles: the size of the sample where conditioning="global", and the set is not small.
 
         Raises:
             SettingError, ConstraintError, ZeroProbabilityError: as `CharLM.complete`.
@@ -301,7 +301,7 @@ class Combination:
         return completions(
             state,
             constraint,
-            how,
+            conditioning,
             particles,
             n=n,
             max_new_bytes=max_new_bytes,
@@ -325,7 +325,7 @@ class Combination:
         cancel: Cancel | None = None,
         preset: str | Effort | None = None,
         tolerance: float | None = None,
-        **may_follow: Unpack[MayFollow],
+        **may_follow: Unpack[ConstraintKeywords],
     ) -> Iterator[str]:
         """One completion in pieces, as it is drawn; never ends a piece inside a character.
 
@@ -356,7 +356,7 @@ class Combination:
         seed: int | None = None,
         preset: str | Effort | None = None,
         tolerance: float | None = None,
-        **may_follow: Unpack[MayFollow],
+        **may_follow: Unpack[ConstraintKeywords],
     ) -> Iterator[Drawn]:
         """One completion a character at a time, with the distributions it was drawn from.
 
@@ -382,7 +382,7 @@ class Combination:
         ended: bool = False,
         preset: str | Effort | None = None,
         tolerance: float | None = None,
-    ) -> Chosen:
+    ) -> ChoicePosterior:
         """The posterior over a list of continuations, by the local rule; see `CharLM.choose`.
 
         >>> import charwise

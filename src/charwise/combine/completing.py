@@ -8,7 +8,7 @@ from charwise.combine.anything import Anything
 from charwise.combine.drawing import complete
 from charwise.combine.particles import conditioned
 from charwise.constraints.constraint import Constraint
-from charwise.cursor.conditioned import Choosing, How, check_how
+from charwise.cursor.conditioned import Choosing, Conditioning, check_conditioning
 from charwise.cursor.drafts import Bytewise, Completion
 from charwise.cursor.generation import Report
 from charwise.cursor.limit import Limit
@@ -26,7 +26,7 @@ class BothWays(Bytewise, Protocol):
 def completions(
     state: BothWays,
     constraint: Constraint | None,
-    how: How,
+    conditioning: Conditioning,
     particles: int,
     *,
     n: int,
@@ -45,9 +45,9 @@ def completions(
     >>> completions(state, None, "local", 1, n=1, max_new_bytes=1, **rest)[0].text
     'y'
     """
-    check_how(how)
+    check_conditioning(conditioning)
     check_count("particles", particles, 1, MOST_DRAWN)
-    if how == "local":
+    if conditioning == "local":
         return complete(
             state,
             n=n,

@@ -21,10 +21,10 @@ from charwise.combine.evidence import evidence, evidence_of_byte, onward
 from charwise.combine.members import Member, Spend, Team, impossible
 from charwise.combine.rules import Floats, normalised
 from charwise.combine.scoring import scores, string_logs
-from charwise.constraints.asked import MayFollow, constraint_of
+from charwise.constraints.asked import ConstraintKeywords, constraint_of
 from charwise.constraints.constraint import Constraint
-from charwise.cursor.choose import Chosen, asked_choices, chosen_of
-from charwise.cursor.conditioned import How
+from charwise.cursor.choose import ChoicePosterior, asked_choices, chosen_of
+from charwise.cursor.conditioned import Conditioning
 from charwise.cursor.distributions import NextBytes, NextChars
 from charwise.cursor.drafts import Completion
 from charwise.cursor.generation import Report
@@ -293,9 +293,9 @@ class CombinedState:
         seconds: float | None = None,
         cancel: Cancel | None = None,
         progress: Report | None = None,
-        how: How = "local",
+        conditioning: Conditioning = "local",
         particles: int = 64,
-        **may_follow: Unpack[MayFollow],
+        **may_follow: Unpack[ConstraintKeywords],
     ) -> list[Completion]:
         """Completions of the text; see `Combination.complete`.
 
@@ -309,7 +309,7 @@ class CombinedState:
         return completions(
             self,
             constraint_of(may_follow),
-            how,
+            conditioning,
             particles,
             n=n,
             max_new_bytes=max_new_bytes,
@@ -330,7 +330,7 @@ class CombinedState:
         stop: StopStrings = (),
         seconds: float | None = None,
         cancel: Cancel | None = None,
-        **may_follow: Unpack[MayFollow],
+        **may_follow: Unpack[ConstraintKeywords],
     ) -> Iterator[str]:
         """One completion in pieces, as it is drawn; never ends a piece inside a character.
 
@@ -352,7 +352,7 @@ class CombinedState:
 
     def choose(
         self, choices: Iterable[str | bytes], *, stop: StopStrings = None, ended: bool = False
-    ) -> Chosen:
+    ) -> ChoicePosterior:
         """The posterior over a list of continuations, by the local rule; see `CharLM.choose`.
 
         >>> import charwise

@@ -12,7 +12,7 @@ from charwise.constraints.grammars import json_schema, lark, regex
 from charwise.errors import ConstraintError, shown
 
 
-class MayFollow(TypedDict, total=False):
+class ConstraintKeywords(TypedDict, total=False):
     """What may follow a prompt: at most one of these.
 
     Attributes:
@@ -39,7 +39,7 @@ _MAKERS: dict[str, Callable[[Any], Constraint]] = {
 }
 
 
-def constraint_of(may_follow: MayFollow) -> Constraint | None:
+def constraint_of(may_follow: ConstraintKeywords) -> Constraint | None:
     """The constraint that was asked for; None if none was.
 
     Raises:
@@ -52,7 +52,7 @@ def constraint_of(may_follow: MayFollow) -> Constraint | None:
     if not isinstance(may_follow, Mapping):
         raise ConstraintError(f"{shown(may_follow)} is no constraint: give a dict of keywords.")
     given = {name: value for name, value in may_follow.items() if value is not None}
-    unknown = given.keys() - MayFollow.__annotations__.keys()
+    unknown = given.keys() - ConstraintKeywords.__annotations__.keys()
     if unknown:
         raise TypeError(_unexpected(min(unknown)))
     if not given:
@@ -69,7 +69,7 @@ def _unexpected(name: str) -> str:
     """What to say of a keyword that a call does not have."""
     if name in ("max_new_tokens", "max_tokens", "max_length"):
         return f"unexpected keyword {name!r}: lengths are in bytes, max_new_bytes=…"
-    near = get_close_matches(name, MayFollow.__annotations__, n=1)
+    near = get_close_matches(name, ConstraintKeywords.__annotations__, n=1)
     if near:
         return f"unexpected keyword {name!r}: is it {near[0]!r}?"
     return f"unexpected keyword {name!r}."

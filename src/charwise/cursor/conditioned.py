@@ -14,7 +14,7 @@ import numpy as np
 
 from charwise.constraints.constraint import Constraint, closed, finite
 from charwise.coverings.log_sums import log_sum
-from charwise.cursor.choose import Chosen
+from charwise.cursor.choose import ChoicePosterior
 from charwise.cursor.drafts import Bytewise, Completion, Cursor
 from charwise.cursor.following import check_begins
 from charwise.cursor.generation import Report, complete
@@ -26,7 +26,7 @@ from charwise.errors import ConstraintError, SettingError, check_count, shown
 from charwise.tokens.stops import StopStrings
 
 #: Whether a constraint is applied at each step, or the model is conditioned on it.
-How = Literal["local", "global"]
+Conditioning = Literal["local", "global"]
 
 #: Sets with at most so many members are added up.
 _FEW = 256
@@ -35,7 +35,7 @@ _FEW = 256
 class Choosing(Bytewise, Protocol):
     """A `State`, or another one, as far as small sets go."""
 
-    def choose(self, choices: Iterable[str | bytes], *, ended: bool = False) -> Chosen: ...
+    def choose(self, choices: Iterable[str | bytes], *, ended: bool = False) -> ChoicePosterior: ...
 
 
 class Completing(Cursor, Choosing, Protocol):
@@ -45,7 +45,7 @@ class Completing(Cursor, Choosing, Protocol):
 def completions(
     state: Completing,
     constraint: Constraint | None,
-    how: str,
+    conditioning: str,
     count: int,
     *,
     n: int,
@@ -60,12 +60,12 @@ def completions(
     Where they are conditioned on it as a whole, small sets are added up, and others sampled.
 
     Raises:
-        SettingError: another word for `how`, or settings that conditioning has no meaning for.
+        SettingError: another word, or settings that conditioning has no meaning for.
         ConstraintError: conditioned on what nothing satisfies.
     """
-    check_how(how)
+    check_conditioning(conditioning)
     check_count("particles", count, 1, MOST_DRAWN)
-    if how == "local":
+    if conditioning == "local":
         return complete(
             state,
             n=n,
@@ -77,7 +77,7 @@ def completions(
             progress=progress,
         )
     if constraint is None:
-        raise SettingError("how='global' conditions on a constraint: give regex=… or another.")
+        raise SettingError("conditioning='global' needs a constraint: give regex=… or another.")
     check_conditioned(sampling, stop)
     members = few(constraint, max_new_bytes)
     if members is not None:
@@ -94,16 +94,16 @@ def completions(
     )
 
 
-def check_how(how: object) -> None:
+def check_conditioning(conditioning: object) -> None:
     """Refuse another word for how a constraint is applied.
 
     Raises:
         SettingError: what was given.
 
-    >>> check_how("global")
+    >>> check_conditioning("global")
     """
-    if not isinstance(how, str) or how not in ("local", "global"):
-        raise SettingError(f"how is {shown(how)}: choose 'local' or 'global'.")
+    if not isinstance(conditioning, str) or conditioning not in ("local", "global"):
+        raise SettingError(f"conditioning is {shown(conditioning)}: choose 'local' or 'global'.")
 
 
 def check_conditioned(sampling: Sampling, stop: StopStrings) -> None:
@@ -116,8 +116,8 @@ def check_conditioned(sampling: Sampling, stop: StopStrings) -> None:
     """
     if sampling.temperature not in (0.0, 1.0) or sampling.top_p < 1 or sampling.top_k or stop:
         raise SettingError(
-            "how='global' conditions the model as it is: leave temperature, top_p, top_k and stop "
-            "alone, and write what should end a completion into the constraint."
+            "conditioning='global' conditions the model as it is: leave temperature, top_p, top_k "
+            "and stop alone, and write what should end a completion into the constraint."
         )
 
 

@@ -32,7 +32,7 @@ from charwise.tokens.utf8 import decoder_after
 
 
 @dataclass(frozen=True)
-class Infilling(Completion):
+class InfillCompletion(Completion):
     """A middle, and its probability given both sides.
 
     Attributes:
@@ -106,7 +106,7 @@ def infill(
     max_new_bytes: int,
     sampling: Sampling,
     limit: Limit,
-) -> list[Infilling]:
+) -> list[InfillCompletion]:
     """Middles of a request, the most probable first; see `CharLM.infill`.
 
     Args:
@@ -117,7 +117,7 @@ def infill(
     """
     engine, index = state.shared.engine, state.shared.index
     drawn = _drawn(state, n, max_new_bytes + len(asked.ending), sampling, limit)
-    best: dict[bytes, Infilling] = {}
+    best: dict[bytes, InfillCompletion] = {}
     for completion in drawn:
         found = middles(completion.raw, asked.ending, completion.finish == "end")
         found = list(dict.fromkeys([*found, *rejoining(completion.raw, asked.ending)]))
@@ -162,8 +162,10 @@ def _drawn(
     return list(distinct.values())[::-1][:n]
 
 
-def _infilling(asked: Request, completion: Completion, middle: bytes, logprob: float) -> Infilling:
-    return Infilling(
+def _infilling(
+    asked: Request, completion: Completion, middle: bytes, logprob: float
+) -> InfillCompletion:
+    return InfillCompletion(
         decoder_after(asked.before).decode(middle),
         middle,
         logprob,

@@ -1,8 +1,8 @@
 """Texts from p(· | what satisfies a constraint), by sequential Monte Carlo over tokens.
 
-Renormalising what is allowed at each step (`how="local"`) draws a beginning as often as the model
-says, though nearly all that could come of it may be ruled out later. Here every particle is drawn
-so, and weighs the product of what was allowed:
+Renormalising what is allowed at each step (`conditioning="local"`) draws a beginning as often
+as the model says, though nearly all that could come of it may be ruled out later. Here every
+particle is drawn so, and weighs the product of what was allowed:
 
     w = Π_t Z_t,     Z_t = Σ { p(t | tokens so far) : t goes on, or the text is complete with it }
 

@@ -17,11 +17,11 @@ from typing import Any, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from charwise.constraints.asked import MayFollow, constraint_of
+from charwise.constraints.asked import ConstraintKeywords, constraint_of
 from charwise.constraints.constraint import Constraint
 from charwise.coverings.bundles import Bundle, next_byte_masses
-from charwise.cursor.choose import Chosen, choose
-from charwise.cursor.conditioned import How, completions
+from charwise.cursor.choose import ChoicePosterior, choose
+from charwise.cursor.conditioned import Conditioning, completions
 from charwise.cursor.cover import Cover, cover_after, covers_in_rounds
 from charwise.cursor.distributions import NextBytes, NextChars
 from charwise.cursor.drafts import Completion
@@ -312,9 +312,9 @@ class State:
         seconds: float | None = None,
         cancel: Cancel | None = None,
         progress: Report | None = None,
-        how: How = "local",
+        conditioning: Conditioning = "local",
         particles: int = 64,
-        **may_follow: Unpack[MayFollow],
+        **may_follow: Unpack[ConstraintKeywords],
     ) -> list[Completion]:
         """Completions of the text, from what is known of it: no second prefill.
 
@@ -329,7 +329,7 @@ class State:
         return completions(
             self,
             constraint_of(may_follow),
-            how,
+            conditioning,
             particles,
             n=n,
             max_new_bytes=max_new_bytes,
@@ -350,7 +350,7 @@ class State:
         stop: StopStrings = (),
         seconds: float | None = None,
         cancel: Cancel | None = None,
-        **may_follow: Unpack[MayFollow],
+        **may_follow: Unpack[ConstraintKeywords],
     ) -> Iterator[str]:
         """One completion in pieces, as it is drawn; never ends a piece inside a character.
 
@@ -372,7 +372,7 @@ class State:
 
     def choose(
         self, choices: Iterable[str | bytes], *, stop: StopStrings = None, ended: bool = False
-    ) -> Chosen:
+    ) -> ChoicePosterior:
         """The exact posterior over a list of continuations; see `CharLM.choose`.
 
         Raises:

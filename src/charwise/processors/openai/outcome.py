@@ -21,7 +21,7 @@ class Outcome(NamedTuple):
         reason: one word, why the request goes through as it came.
         given_back: tokens that its prompts gave back, together.
         forced: bytes that are reproduced, together.
-        how: "mask" or "exact".
+        conditioning: "mask" or "exact".
         taken_over: bytes of suffixes that their middles end with, together.
 
     >>> Outcome(None, 2, 5).header, Outcome("max_tokens").header
@@ -31,7 +31,7 @@ class Outcome(NamedTuple):
     reason: str | None = None
     given_back: int = 0
     forced: int = 0
-    how: str = "mask"
+    conditioning: str = "mask"
     taken_over: int = 0
 
     @classmethod
@@ -48,7 +48,7 @@ class Outcome(NamedTuple):
         if self.reason is not None:
             return f"off; reason={self.reason}"
         more = f"; taken-over={self.taken_over}" if self.taken_over else ""
-        more += "; how=exact" if self.how == "exact" else ""
+        more += "; conditioning=exact" if self.conditioning == "exact" else ""
         return f"healed; given-back={self.given_back}; forced={self.forced}{more}"
 
 

@@ -27,15 +27,15 @@ CACHES = ("cache", "past_key_values")
 
 
 def check_arguments(
-    model: Any, kwargs: dict[str, Any], max_new_bytes: int | None, how: str
+    model: Any, kwargs: dict[str, Any], max_new_bytes: int | None, conditioning: str
 ) -> None:
     """Refuse what makes no sense with healing, before anything is done.
 
     Raises:
         SettingError: what it is, and what to do.
     """
-    if not isinstance(how, str) or how not in ("mask", "exact"):
-        raise SettingError(f"how is {shown(how)}: use 'mask' or 'exact'.")
+    if not isinstance(conditioning, str) or conditioning not in ("mask", "exact"):
+        raise SettingError(f"conditioning is {shown(conditioning)}: use 'mask' or 'exact'.")
     if not hasattr(model, "generate") or not hasattr(model, "config"):
         raise SettingError(
             f"{type(model).__name__} is no model of transformers: give a causal language model."

@@ -55,8 +55,8 @@ def sampling_of(model: Any, given: dict[str, Any]) -> tuple[Sampling, int]:
         values[name] = next((value for value in sources if value is not None), default)
     if values["num_beams"] != 1:
         raise SettingError(
-            "how='exact' draws a member or takes the best, and beams are for neither: leave "
-            "num_beams out, or use how='mask'."
+            "conditioning='exact' draws a member or takes the best, and beams are for neither: "
+            "leave num_beams out, or use conditioning='mask'."
         )
     if not values["do_sample"]:
         if values["num_return_sequences"] != 1:

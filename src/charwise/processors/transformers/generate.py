@@ -45,7 +45,7 @@ def heal_generate(
     prompts: Prompt | Sequence[Prompt],
     *,
     rule: Rule = "auto",
-    how: Literal["mask", "exact"] = "mask",
+    conditioning: Literal["mask", "exact"] = "mask",
     max_new_bytes: int | None = None,
     **generate_kwargs: Any,
 ) -> list[str]:
@@ -59,10 +59,10 @@ def heal_generate(
             give them; a list of texts and token ids is taken as it is. One that holds the
             model's whole template of fill-in-the-middle is healed where its prefix ends.
         rule: where to cut, as for `healing.cut`; "off" does not heal.
-        how: "mask" lets `generate` write, at each step, only what can still reproduce the prompt's
-            end. "exact" conditions on it (`charwise.boundary`): the token strings that carry on
-            over the prompt's end are weighed whole, all but a thousandth of the mass; one is
-            drawn, or without `do_sample` the best one taken, and `generate` goes on from it. What
+        conditioning: "mask" lets `generate` write, at each step, only what can still reproduce
+            the prompt's end. "exact" conditions on it (`charwise.boundary`): the token strings
+            that carry on over the prompt's end are weighed whole, all but a thousandth of the
+            mass; one is drawn, or without `do_sample` the best one taken, and `generate` goes on from it. What
             is drawn so at temperature 1 with top_k=0 has the model's own probability given the
             prompt's characters; temperature, top_k (50 unless you say), top_p and min_p treat the
             token strings as the tokens of one step. Processors, penalties and an assistant count
@@ -99,10 +99,10 @@ def heal_generate(
     >>> tokenizer = AutoTokenizer.from_pretrained(EMBEDDED)
     >>> heal_generate(model, tokenizer, "for i in rang", max_new_bytes=1, do_sample=False)
     ['e']
-    >>> heal_generate(model, tokenizer, "return isinst", how="exact", max_new_bytes=4)
+    >>> heal_generate(model, tokenizer, "return isinst", conditioning="exact", max_new_bytes=4)
     ['ance']
     """
-    check_arguments(model, generate_kwargs, max_new_bytes, how)
+    check_arguments(model, generate_kwargs, max_new_bytes, conditioning)
     index = index_of(tokenizer, model)
     batch = _as_batch(prompts)
     if not batch:
@@ -110,7 +110,7 @@ def heal_generate(
     window = window_of(model)
     cuts = [_cut(prompt, index, rule, window) for prompt in batch]
     begun = Begun([[] for _ in cuts], None)
-    if how == "exact":
+    if conditioning == "exact":
         filler = filler_of(index.vocabulary, model)
         sampling, copies = sampling_of(model, generate_kwargs)
         begun = begin(model, index, cuts, filler, sampling, copies, window)
@@ -128,14 +128,14 @@ def heal_generate(
         window,
     )
     mask: LogitsProcessor | None = None
-    if how == "mask":
+    if conditioning == "mask":
         mask = HealingLogitsProcessor(index, limits.forced, length)
     if generate_kwargs.get("assistant_tokenizer") is not None:
         generate_kwargs["tokenizer"] = own_tokenizer(tokenizer)
         if mask is not None:
             mask = OwnRows(mask, cuts[0].kept, model.config.get_text_config().vocab_size)
     settings, ends, filler = settings_of(model, generate_kwargs, limits, mask)
-    if how == "exact" and reads_cache(settings):
+    if conditioning == "exact" and reads_cache(settings):
         settings[cache_name_of(model)] = begun.cache
     written: list[list[int]] = [[] for _ in rows]
     if not limits.all_ended():

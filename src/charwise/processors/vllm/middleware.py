@@ -120,7 +120,7 @@ class HealingMiddleware:
                 request, found = await self._away(lambda: self._plan(scope, body))
             outcome = Outcome(found) if isinstance(found, str) else Outcome.of(found)
             if begun_answer.is_asked(request) and not isinstance(found, str):
-                outcome = outcome._replace(how="exact")
+                outcome = outcome._replace(conditioning="exact")
                 state, headers = scope["app"].state, scope["headers"]
                 asked = begun_answer.begun(state, request, found, headers)
                 drawn = await while_connected(receive, asked)

@@ -169,7 +169,7 @@ def heal_generate(
     sampling_params: Any,
     *,
     rule: Rule = "auto",
-    how: Literal["mask", "exact"] = "mask",
+    conditioning: Literal["mask", "exact"] = "mask",
 ) -> list[list[str]]:
     """What the model writes after each prompt, with the prompts' ends healed.
 
@@ -181,9 +181,9 @@ def heal_generate(
             prompt and completion have the room they would have had. Stop strings count in the
             new text only.
         rule: where to cut, as for `healing.cut`.
-        how: "mask", or "exact": token strings that carry on over the prompt's end are weighed
-            whole, all but a thousandth of the mass (`charwise.processors.vllm.exact`); one is
-            drawn, or at temperature 0 the best one taken, and nothing is masked after it.
+        conditioning: "mask", or "exact": token strings that carry on over the prompt's end are
+            weighed whole, all but a thousandth of the mass (`charwise.processors.vllm.exact`); one
+            is drawn, or at temperature 0 the best one taken, and nothing is masked after it.
             Temperature, top_k, top_p and min_p treat them as the tokens of one step; penalties,
             biases and the like count from there on.
 
@@ -194,12 +194,12 @@ def heal_generate(
         SettingError, HealingError: as `HealingLogitsProcessor.validate_params`; "exact" where
             this vLLM does not tell enough, or with what restricts the output.
     """
-    if not isinstance(how, str) or how not in ("mask", "exact"):
-        raise SettingError(f"how is {shown(how)}: use 'mask' or 'exact'.")
+    if not isinstance(conditioning, str) or conditioning not in ("mask", "exact"):
+        raise SettingError(f"conditioning is {shown(conditioning)}: use 'mask' or 'exact'.")
     model = served(llm.llm_engine.model_config)
     healed = [model.heal(prompt, rule) for prompt in prompts]
     drawn: dict[int, list[tuple[int, ...]]] = {}
-    if how == "exact":
+    if conditioning == "exact":
         drawn = exact.drawn(llm, model.index, healed, sampling_params)
     calls: list[tuple[int, tuple[int, ...], Any]] = []  # prompt, what is begun, parameters
     for at, each in enumerate(healed):
