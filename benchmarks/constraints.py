@@ -34,10 +34,11 @@ import charwise
 import peer_genlm_control
 import schemas
 import texts
-from charwise import CharLM, SortedVocabulary, Vocabulary, constraints
+from charwise import CharLM, GenerationOptions, SortedVocabulary, State, Vocabulary, constraints
 from charwise.constraints import Constraint
-from charwise.cursor.particles import particles
-from charwise.cursor.weighted import Weighted
+from charwise.cursor.completion import Weighted
+from charwise.cursor.particles import sample
+from charwise.cursor.token_particles import TokenParticles
 from charwise.engines.ngram import NgramLM, NgramTree
 from charwise.engines.transformers.lm import TransformersLM
 
@@ -286,6 +287,12 @@ def validity(name: str, lm: CharLM, count: int) -> dict[str, Any]:
         except (ValueError, jsonschema.ValidationError) as error:
             print(f"{name}: {drawn.raw!r} under {schema}: {error}")
     return {"model": name, "schemas": count, "ended": ended, "valid": valid}
+
+
+def particles(state: State, constraint: Constraint, count: int, **options: Any) -> Weighted:
+    """Texts that follow a state, conditioned on a constraint by sampling, however few there are."""
+    asked = GenerationOptions(constraint=constraint, particles=count, **options)
+    return sample(TokenParticles(state, asked), asked.limit())
 
 
 def both_ways(prompt: str, choices: list[str], count: int) -> list[dict[str, Any]]:

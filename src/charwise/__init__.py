@@ -17,9 +17,10 @@ if TYPE_CHECKING:
     from charwise.char_lm import CharLM
     from charwise.coverings.best_first import Covering
     from charwise.cursor.choose import ChoicePosterior
+    from charwise.cursor.completion import Completion
     from charwise.cursor.distributions import NextBytes, NextChars
-    from charwise.cursor.drafts import Completion
     from charwise.cursor.middle import InfillCompletion
+    from charwise.cursor.options import GenerationOptions
     from charwise.cursor.state import State
     from charwise.evaluation.compare import compare
     from charwise.known_text.effort import Effort
@@ -34,9 +35,10 @@ _HOME = {
     "BoundedLM": "charwise.bounded.lm",
     "CharLM": "charwise.char_lm",
     "ChoicePosterior": "charwise.cursor.choose",
-    "Completion": "charwise.cursor.drafts",
+    "Completion": "charwise.cursor.completion",
     "Covering": "charwise.coverings.best_first",
     "Effort": "charwise.known_text.effort",
+    "GenerationOptions": "charwise.cursor.options",
     "InfillCompletion": "charwise.cursor.middle",
     "NextBytes": "charwise.cursor.distributions",
     "NextChars": "charwise.cursor.distributions",
@@ -59,6 +61,7 @@ __all__ = [
     "Completion",
     "Covering",
     "Effort",
+    "GenerationOptions",
     "InfillCompletion",
     "NextBytes",
     "NextChars",

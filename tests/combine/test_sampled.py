@@ -12,7 +12,7 @@ import pytest
 
 from charwise import CharLM, combine
 from charwise.combine import Combination
-from charwise.cursor.weighted import Weighted
+from charwise.cursor.completion import Weighted
 from charwise.errors import SettingError, ZeroProbabilityError
 from models import Model, table
 from teams import Oracle

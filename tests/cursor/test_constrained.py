@@ -21,7 +21,7 @@ from charwise.errors import (
     SettingError,
     ZeroProbabilityError,
 )
-from models import Case, Model, cases, examples, table
+from models import Case, Model, cases, examples, particles, table
 
 
 def lm_of(model: Model) -> CharLM:
@@ -213,8 +213,6 @@ class TestGlobal:
         truth = conditional(model, b"b", members, ends=False)
         mass = sum(prefix(model, b"b" + one) for one in members) / prefix(model, b"b")
         state, constraint = lm_of(model).state(b"b"), constraints.choices(members)
-        from charwise.cursor.particles import particles
-
         estimates, shares = [], Counter[bytes]()
         for seed in range(1000):
             found = particles(state, constraint, 4, n=9, max_new_bytes=9, seed=seed)
@@ -230,8 +228,6 @@ class TestGlobal:
 
     def test_many_particles_are_the_posterior(self) -> None:
         model = table([b"a", b"b", b"ab"], {(): [0.4, 0.2, 0.3, 0.1]})
-        from charwise.cursor.particles import particles
-
         constraint = constraints.choices(["aa", "ba", "bb"])
         found = particles(lm_of(model).state(""), constraint, 20_000, n=9, seed=1)
         truth = conditional(model, b"", [b"aa", b"ba", b"bb"], ends=False)
@@ -244,8 +240,6 @@ class TestGlobal:
 
     def test_where_all_particles_die(self) -> None:
         model = table([b"a", b"b"], {(): [0.9, 0.0, 0.1]})
-        from charwise.cursor.particles import particles
-
         with pytest.raises(ConstraintError, match="longest came to b'a'"):
             particles(lm_of(model).state(""), constraints.choices(["ab"]), 4, seed=0)
 

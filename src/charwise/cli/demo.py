@@ -151,12 +151,14 @@ def demo(
     A model that fills in is asked for a gap as well.
     """
     from charwise.cli import completion
+    from charwise.cursor.options import GenerationOptions
 
     loaded = completion.Loaded(options.model, options.load(preset, tolerance))
     methods = completion.methods(loaded)
+    wanted = GenerationOptions(max_new_bytes=12)
     results: list[dict[str, Any]] = []
     for example in steps(EXAMPLES, len(EXAMPLES), "completing"):
-        request = completion.Request(example.prompt.encode(), max_new_bytes=12)
+        request = completion.Request(example.prompt.encode(), wanted)
         texts = {name: run(loaded, request)[0] for name, run in methods.items()}
         right = {name: example.is_right(text) for name, text in texts.items()}
         results.append({**example._asdict(), "completions": texts, "right": right})

@@ -6,10 +6,10 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, get_args
 
-from charwise.cursor.sampling import Sampling
+from charwise.cursor.options import GenerationOptions
 from charwise.errors import SettingError, check_count, check_number
 from charwise.tokens.prompt_parts import Prompt
-from charwise.tokens.stops import Stops, StopStrings
+from charwise.tokens.stops import StopStrings
 
 #: How the end of a prompt is treated: conditioned on as characters, healed, or left as it is.
 Mode = Literal["exact", "healed", "plain"]
@@ -40,6 +40,7 @@ class Asked:
         line_seconds: another one, which counts once a whole line is there.
         threshold: a candidate less probable than this is not offered.
         top: alternatives to list for each token; None for no log-probabilities at all.
+        options: how candidates are drawn, of the above.
 
     >>> Asked("import nu", until="page")
     Traceback (most recent call last):
@@ -63,7 +64,7 @@ class Asked:
     line_seconds: float | None = None
     threshold: float = 0.0
     top: int | None = None
-    sampling: Sampling = field(init=False, repr=False)
+    options: GenerationOptions = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.mode not in get_args(Mode):
@@ -72,20 +73,25 @@ class Asked:
             raise SettingError(
                 f"until is {self.until!r}: choose 'line' or 'block', or leave it out."
             )
-        check_count("n", self.n, 1)
         for name in ("max_tokens", "max_bytes", "top"):
             if getattr(self, name) is not None:
                 check_count(name, getattr(self, name), 0)
+        options = GenerationOptions(
+            n=self.n,
+            temperature=self.temperature,
+            top_p=self.top_p,
+            top_k=self.top_k,
+            seed=self.seed,
+            stop=self.stop,
+            seconds=self.seconds,
+        )
+        object.__setattr__(self, "options", options)
         if self.n > MOST_COMPLETIONS:
             raise SettingError(f"n is {self.n}: it must be {MOST_COMPLETIONS} or less.")
         check_count("indent", self.indent, 0)
-        for name in ("seconds", "line_seconds"):
-            if getattr(self, name) is not None:
-                check_number(name, getattr(self, name), 0.0, math.inf)
+        if self.line_seconds is not None:
+            check_number("line_seconds", self.line_seconds, 0.0, math.inf)
         check_number("threshold", self.threshold, 0.0, 1.0)
-        Stops(self.stop)
-        sampling = Sampling(self.temperature, self.top_p, self.top_k, self.seed)
-        object.__setattr__(self, "sampling", sampling)
 
     @property
     def repeatable(self) -> bool:

@@ -62,11 +62,11 @@ def heal_generate(
         conditioning: "mask" lets `generate` write, at each step, only what can still reproduce
             the prompt's end. "exact" conditions on it (`charwise.boundary`): the token strings
             that carry on over the prompt's end are weighed whole, all but a thousandth of the
-            mass; one is drawn, or without `do_sample` the best one taken, and `generate` goes on from it. What
-            is drawn so at temperature 1 with top_k=0 has the model's own probability given the
-            prompt's characters; temperature, top_k (50 unless you say), top_p and min_p treat the
-            token strings as the tokens of one step. Processors, penalties and an assistant count
-            from there on. No beams.
+            mass; one is drawn, or without `do_sample` the best one taken, and `generate` goes on
+            from it. What is drawn so at temperature 1 with top_k=0 has the model's own probability
+            given the prompt's characters; temperature, top_k (50 unless you say), top_p and min_p
+            treat the token strings as the tokens of one step. Processors, penalties and an
+            assistant count from there on. No beams.
         max_new_bytes: stop after so many bytes beyond the prompt.
         **generate_kwargs: for `model.generate`. `max_new_tokens` counts tokens from where the
             prompt is reproduced: one that goes beyond the prompt's end is the first. A text ends
