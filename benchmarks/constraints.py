@@ -34,10 +34,11 @@ import charwise
 import peer_genlm_control
 import schemas
 import texts
-from charwise import CharLM, SortedVocabulary, Vocabulary, constraints
+from charwise import CharLM, GenerationOptions, SortedVocabulary, State, Vocabulary, constraints
 from charwise.constraints import Constraint
-from charwise.cursor.particles import particles
-from charwise.cursor.weighted import Weighted
+from charwise.cursor.completion import Weighted
+from charwise.cursor.particles import sample
+from charwise.cursor.token_particles import TokenParticles
 from charwise.engines.ngram import NgramLM, NgramTree
 from charwise.engines.transformers.lm import TransformersLM
 
@@ -288,6 +289,12 @@ def validity(name: str, lm: CharLM, count: int) -> dict[str, Any]:
     return {"model": name, "schemas": count, "ended": ended, "valid": valid}
 
 
+def particles(state: State, constraint: Constraint, count: int, **options: Any) -> Weighted:
+    """Texts that follow a state, conditioned on a constraint by sampling, however few there are."""
+    asked = GenerationOptions(constraint=constraint, particles=count, **options)
+    return sample(TokenParticles(state, asked), asked.limit())
+
+
 def both_ways(prompt: str, choices: list[str], count: int) -> list[dict[str, Any]]:
     """p of each choice: as step by step draws have it, and given that it is one of them."""
     state = charwise.load().state(prompt)
@@ -346,7 +353,7 @@ def beside_peer(python: str, count: int, seeds: int) -> list[dict[str, Any]]:
     state = charwise.load().state(prompt)
     constraint = constraints.regex(regex)
     started = time.process_time()
-    exact = state.complete(regex=regex, how="global", n=99)
+    exact = state.complete(regex=regex, conditioning="global", n=99)
     added = time.process_time() - started
     started = time.process_time()
     ours = [particles(state, constraint, count, n=99, seed=seed) for seed in range(seeds)]

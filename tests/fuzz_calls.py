@@ -300,7 +300,7 @@ CALLS: dict[str, Call] = {
                 "progress": REPORT,
                 "regex": some(None, None, None, "[ab]+", "(", 5),
                 "choices": some(None, None, None, ["a", "b"], [], "ab", [b"\xff"]),
-                "how": some("local", "local", "global", "x"),
+                "conditioning": some("local", "local", "global", "x"),
                 "particles": some(2, 0),
                 **SAMPLING,
                 **BUDGET,
@@ -357,7 +357,7 @@ CALLS: dict[str, Call] = {
                 "stop": STOP,
                 "progress": REPORT,
                 "regex": some(None, None, "[ab]+", "(", 5),
-                "how": some("local", "global", "x"),
+                "conditioning": some("local", "global", "x"),
                 "particles": some(2, 0),
                 **SAMPLING,
                 **BUDGET,
@@ -499,6 +499,21 @@ CALLS: dict[str, Call] = {
             "decode": st.lists(IDS, max_size=4),
         }.items()
     },
+    "GenerationOptions": Call(
+        charwise.GenerationOptions,
+        OPTIONS := {
+            "n": SIZE,
+            "stop": STOP,
+            "progress": REPORT,
+            "regex": some(None, None, None, "[ab]+", "(", 5),
+            "choices": some(None, None, None, ["a", "b"], [], "ab", [b"\xff"]),
+            "conditioning": some("local", "global", "x", None, []),
+            "particles": some(2, 0, None),
+            **SAMPLING,
+            **BUDGET,
+        },
+        odd=list(OPTIONS),
+    ),
     "Vocabulary.from_bytes": Call(
         Vocabulary.from_bytes,
         {

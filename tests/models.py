@@ -18,15 +18,20 @@ import random
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import product
+from typing import Any
 
 import numpy as np
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from charwise import SortedVocabulary, Vocabulary
+from charwise import GenerationOptions, SortedVocabulary, State, Vocabulary
+from charwise.constraints import Constraint
 from charwise.coverings.members import covering_size
 from charwise.coverings.rows import EvaluatedRows
+from charwise.cursor.completion import Weighted
+from charwise.cursor.particles import sample
+from charwise.cursor.token_particles import TokenParticles
 from charwise.engines.ngram import NgramLM
 
 ALPHABETS = (b"ab", b"abc", b"a\x00", b"a\xff", b"\xfe\xff\x00", b"\xc3\xa9\x80")
@@ -280,3 +285,9 @@ def by_hand() -> Model:
         (4,): [0.2, 0.2, 0.2, 0.1, 0.1, 0.2],
     }
     return table([b"a", b"b", b"aa", b"ab", b"aba"], rows, order=2)
+
+
+def particles(state: State, constraint: Constraint, count: int, **options: Any) -> Weighted:
+    """Texts that follow a state, conditioned on a constraint by sampling, however few there are."""
+    asked = GenerationOptions(constraint=constraint, particles=count, **options)
+    return sample(TokenParticles(state, asked), asked.limit())

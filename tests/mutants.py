@@ -83,7 +83,7 @@ TESTS = {
     "combine/rules": ["combine/test_oracle.py", "combine/test_combination.py"],
     "combine/doubt": ["combine/test_doubt.py"],
     "combine/scoring": ["combine/test_oracle.py", "combine/test_doubt.py"],
-    "combine/particles": ["combine/test_sampled.py"],
+    "cursor/byte_particles": ["combine/test_sampled.py"],
     "tokens/merges": ["tokens/test_merges.py"],
     "tokens/canonical_next": ["tokens/test_canonical_next.py", "engines/test_canonical.py"],
     "engines/canonical": ["engines/test_canonical.py"],

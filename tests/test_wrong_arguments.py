@@ -134,7 +134,7 @@ def test_a_lone_surrogate_is_in_no_expression(make: Callable[[str], object]):
 def test_more_than_can_be_drawn(name: str, many: int):
     lm = charwise.load()
     with pytest.raises(SettingError, match=f"{name} is {many}: it must be 1,000,000 or less"):
-        lm.complete("a", regex="[ab]+", how="global", **{name: many})
+        lm.complete("a", regex="[ab]+", conditioning="global", **{name: many})
     if name == "n":
         with pytest.raises(SettingError, match=f"n is {many}"):
             lm.complete("a", n=many)
@@ -155,7 +155,7 @@ def test_every_kind_of_number_is_a_temperature_and_a_share(kind: Callable[[float
 def test_what_is_none_of_the_words_asked_for(word: Any):
     lm = charwise.load()
     for ask in (
-        lambda: lm.complete("a", choices=["a"], how=word),
+        lambda: lm.complete("a", choices=["a"], conditioning=word),
         lambda: lm.score("a", entropy=word),
         lambda: lm.score("a").spans([(0, 1)], unit=word),
         lambda: lm.score("a").words(word),
@@ -213,7 +213,7 @@ LONG = "long " * 10_000
         lambda lm, it: lm.complete("a", json_schema=[it]),
         lambda lm, it: lm.complete("a", json_schema={"type": it}),
         lambda lm, it: lm.complete("a", grammar=[it]),
-        lambda lm, it: lm.complete("a", choices=["a"], how=it),
+        lambda lm, it: lm.complete("a", choices=["a"], conditioning=it),
         lambda lm, it: lm.choose("a", {LONG: it}),
         lambda lm, it: lm.choose("a", [LONG, LONG]),
         lambda lm, it: lm.infill("a", "b", template=it),

@@ -35,7 +35,7 @@ def healed(client: httpx.Client, prompt: Any = PROMPT, **fields: Any) -> dict[st
     response = ask(client, prompt, **EXACT, **fields)
     assert response.status_code == 200, response.text
     told = response.headers["x-charwise"]
-    assert re.fullmatch(r"healed; given-back=\d+; forced=\d+; how=exact", told)
+    assert re.fullmatch(r"healed; given-back=\d+; forced=\d+; method=exact", told)
     return response.json()
 
 

@@ -16,10 +16,11 @@ if TYPE_CHECKING:
     from charwise.bounded.lm import BoundedLM
     from charwise.char_lm import CharLM
     from charwise.coverings.best_first import Covering
-    from charwise.cursor.choose import Chosen
+    from charwise.cursor.choose import ChoicePosterior
+    from charwise.cursor.completion import Completion
     from charwise.cursor.distributions import NextBytes, NextChars
-    from charwise.cursor.drafts import Completion
-    from charwise.cursor.middle import Infilling
+    from charwise.cursor.middle import InfillCompletion
+    from charwise.cursor.options import GenerationOptions
     from charwise.cursor.state import State
     from charwise.evaluation.compare import compare
     from charwise.model import connect, load
@@ -33,11 +34,12 @@ if TYPE_CHECKING:
 _HOME = {
     "BoundedLM": "charwise.bounded.lm",
     "CharLM": "charwise.char_lm",
-    "Chosen": "charwise.cursor.choose",
-    "Completion": "charwise.cursor.drafts",
+    "ChoicePosterior": "charwise.cursor.choose",
+    "Completion": "charwise.cursor.completion",
     "Covering": "charwise.coverings.best_first",
     "Effort": "charwise.scoring.effort",
-    "Infilling": "charwise.cursor.middle",
+    "GenerationOptions": "charwise.cursor.options",
+    "InfillCompletion": "charwise.cursor.middle",
     "Limits": "charwise.scoring.effort",
     "NextBytes": "charwise.cursor.distributions",
     "NextChars": "charwise.cursor.distributions",
@@ -56,11 +58,12 @@ _MODULES = ("combine", "constraints", "errors", "healing")
 __all__ = [
     "BoundedLM",
     "CharLM",
-    "Chosen",
+    "ChoicePosterior",
     "Completion",
     "Covering",
     "Effort",
-    "Infilling",
+    "GenerationOptions",
+    "InfillCompletion",
     "Limits",
     "NextBytes",
     "NextChars",

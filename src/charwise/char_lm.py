@@ -3,34 +3,19 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Unpack
 
-from charwise.constraints.asked import MayFollow, constraint_of
+from charwise.character_model import CharacterModel
 from charwise.coverings.best_first import Covering, best_first
 from charwise.coverings.members import Encodings
 from charwise.coverings.rows import EvaluatedRows
-from charwise.cursor.char_entropy import char_entropies
-from charwise.cursor.choose import Chosen
-from charwise.cursor.conditioned import How, completions
-from charwise.cursor.distributions import NextBytes, NextChars
-from charwise.cursor.drafts import Completion
-from charwise.cursor.generation import Drawn, Report, characters, check_report, stream
-from charwise.cursor.limit import Cancel, Limit
-from charwise.cursor.middle import Infilling, infill, opening_of, score_middles
-from charwise.cursor.sampling import Sampling
+from charwise.cursor.middle import InfillCompletion, infill, opening_of, score_middles
+from charwise.cursor.options import GenerationKeywords, GenerationOptions, Report, options_of
 from charwise.cursor.shared_tree import History
 from charwise.cursor.state import State, begin
-from charwise.errors import (
-    CharwiseError,
-    EngineError,
-    SettingError,
-    check_count,
-    check_flag,
-    items,
-    shown,
-)
+from charwise.errors import CharwiseError, EngineError, SettingError, check_count, shown
 from charwise.healing import Rule
 from charwise.infill import Request, request
 from charwise.scoring.effort import PRESETS, Effort, Limits, effort_of
@@ -43,11 +28,10 @@ from charwise.tokens.canonical import to_bytes
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.prompt_parts import Prompt, parts_of
 from charwise.tokens.prompts import last_text, split, split_parts
-from charwise.tokens.stops import StopStrings
 from charwise.tokens.vocabulary import Vocabulary
 
 
-class CharLM:
+class CharLM(CharacterModel):
     """A tokenized language model as a language model over bytes and characters.
 
     Prompts are text, bytes, or a list of texts and special token ids, which may be empty, end
@@ -127,44 +111,6 @@ class CharLM:
         """Δ and κ of the model."""
         return self.engine.vocabulary
 
-    def next(
-        self,
-        prompt: Prompt = "",
-        *,
-        preset: str | Effort | None = None,
-        tolerance: float | None = None,
-        exact_from: int | None = None,
-    ) -> NextBytes:
-        """p(byte | prompt) for the 256 bytes and the end of text; see `state`.
-
-        >>> import charwise
-        >>> nxt = charwise.load().next("import nump")
-        >>> nxt.top(1)[0][0], nxt.probs.shape, round(float(nxt.probs.sum()), 9)
-        ('y', (257,), 1.0)
-        """
-        state = self.state(prompt, preset=preset, tolerance=tolerance, exact_from=exact_from)
-        return state.next()
-
-    def next_chars(
-        self,
-        prompt: Prompt = "",
-        *,
-        coverage: float = 0.99,
-        preset: str | Effort | None = None,
-        tolerance: float | None = None,
-        exact_from: int | None = None,
-    ) -> NextChars:
-        """p(character | prompt), for the characters that hold `coverage` of the probability.
-
-        See `state`.
-
-        >>> import charwise
-        >>> charwise.load().next_chars("import nump", coverage=0.5).top(1)[0][0]
-        'y'
-        """
-        state = self.state(prompt, preset=preset, tolerance=tolerance, exact_from=exact_from)
-        return state.next_chars(coverage)
-
     def state(
         self,
         prompt: Prompt = "",
@@ -204,124 +150,18 @@ class CharLM:
             history = History(exact_from, effort)
         return begin(self.engine, self.index, opening, text, effort, history)
 
-    def prefix_logprob(
-        self, prompt: Prompt, *, preset: str | Effort | None = None, tolerance: float | None = None
-    ) -> float:
-        """log →p(text): the log-probability that a text starts with this, nats.
-
-        Of a prompt with special tokens: of the text after the last, given what is before it.
-
-        Raises:
-            ZeroProbabilityError: if no text starts so.
-            TokenizationError: if no token string spells it.
-
-        >>> import charwise
-        >>> lm = charwise.load()
-        >>> lm.prefix_logprob("import nump") > lm.prefix_logprob("import nqmp")
-        True
-        """
-        return float(self.score(prompt, preset=preset, tolerance=tolerance).logprobs.sum())
-
-    def logprob(
-        self, prompt: Prompt, *, preset: str | Effort | None = None, tolerance: float | None = None
-    ) -> float:
-        """log p(text): the log-probability that a text is exactly this, nats.
-
-        −inf where a text cannot end: the model gives the end of text probability zero there, or
-        the vocabulary has no end token. Otherwise as `prefix_logprob`.
-
-        >>> import charwise
-        >>> lm = charwise.load()
-        >>> lm.logprob("import os") < lm.prefix_logprob("import os")
-        True
-        """
-        score = self.score(prompt, preset=preset, tolerance=tolerance, end=True)
-        assert score.end_logprob is not None
-        return float(score.logprobs.sum()) + score.end_logprob
-
-    def score(
-        self,
-        prompt: Prompt,
-        *,
-        context: Prompt = "",
-        preset: str | Effort | None = None,
-        tolerance: float | None = None,
-        end: bool = False,
-        entropy: Entropy | None = None,
-    ) -> Score:
-        """Log-probability of every byte of a text, given all bytes before it.
-
-        Args:
-            prompt: the text; special tokens in it are conditioned on.
-            context: what comes before the text; conditioned on, and not scored. It is joined to
-                the text as characters: where the one ends and the other begins changes no number.
-            preset: "fast", "default", "accurate" or "exact", or an `Effort`.
-            tolerance: in place of a preset: the mean error that you accept, in bits a byte. The
-                beam widens until `Score.error` is below it, or a limit ends the work
-                (`Score.limited`).
-            end: also score the end of text.
-            entropy: also the entropy before each byte and the rank of the byte that came
-                ("byte"), and the entropy of characters ("char").
-
-        Raises:
-            SettingError: for an unknown preset, or a tolerance that is no positive number.
-            SearchLimitError: for "exact", and a text that has too many token strings.
-
-        >>> import charwise
-        >>> lm = charwise.load()
-        >>> score = lm.score("import numpy")
-        >>> score.logprobs.shape, score.bits_per_byte < 4
-        ((12,), True)
-        >>> bool((lm.score("py", context="import num").logprobs == score.logprobs[-2:]).all())
-        True
-        """
-        return self.scores(
-            [prompt],
-            contexts=[context],
-            preset=preset,
-            tolerance=tolerance,
-            end=end,
-            entropy=entropy,
-        )[0]
-
-    def scores(
+    def _scored(
         self,
         prompts: Sequence[Prompt],
+        contexts: Sequence[Prompt],
         *,
-        contexts: Sequence[Prompt] | None = None,
         preset: str | Effort | None = None,
         tolerance: float | None = None,
         end: bool = False,
         entropy: Entropy | None = None,
         progress: Report | None = None,
     ) -> list[Score]:
-        """`score` of many texts, packed into common batches.
-
-        Args:
-            prompts: the texts.
-            contexts: what comes before each, conditioned on and not scored; by default nothing.
-            preset, tolerance, end, entropy: as in `score`.
-            progress: called after each batch of texts with how many bytes are scored, and of how
-                many.
-
-        Raises:
-            SettingError: not as many contexts as texts, or one text where a list is wanted.
-
-        >>> import charwise
-        >>> [len(score.logprobs) for score in charwise.load().scores(["import", "os"])]
-        [6, 2]
-        """
-        prompts = _several("prompts", prompts)
-        contexts = [""] * len(prompts) if contexts is None else _several("contexts", contexts)
-        if len(contexts) != len(prompts):
-            raise SettingError(
-                f"{len(contexts)} contexts for {len(prompts)} texts: give one for each."
-            )
         texts = [self._text_of(n, prompts, contexts) for n in range(len(prompts))]
-        if entropy is not None and not (isinstance(entropy, str) and entropy in ("byte", "char")):
-            raise SettingError(f"entropy is {shown(entropy)}: choose 'byte', 'char' or None.")
-        end = check_flag("end", end)
-        check_report(progress)
         chosen = self._chosen(preset, tolerance)
         scores = score_texts(
             self.engine,
@@ -333,35 +173,10 @@ class CharLM:
             entropy=entropy,
             progress=progress,
         )
-        scores = [
+        return [
             replace(score, auditor=Auditor(weakref.ref(self.engine), self.index, *text))
             for text, score in zip(texts, scores, strict=True)
         ]
-        if entropy != "char":
-            return scores
-        pairs = zip(texts, scores, strict=True)
-        return [self._with_char_entropies(text, score, chosen) for text, score in pairs]
-
-    def scores_with_rows(
-        self,
-        prompts: Sequence[Prompt],
-        *,
-        contexts: Sequence[Prompt],
-        preset: str | Effort | None = None,
-        tolerance: float | None = None,
-    ) -> list[Score]:
-        """Scores with the distributions of every next byte: what combinations and tables ask.
-
-        Without the entropies of characters that `scores` works out from them, and the auditor.
-
-        >>> import charwise
-        >>> [score] = charwise.load().scores_with_rows(["os"], contexts=["import "])
-        >>> score.distributions.shape
-        (2, 257)
-        """
-        texts = [self._text(*pair) for pair in zip(prompts, contexts, strict=True)]
-        chosen = self._chosen(preset, tolerance)
-        return score_texts(self.engine, self.index, texts, chosen, entropy="char")
 
     def covering(
         self, prompt: Prompt, *, tolerance: float = 1e-6, max_contexts: int = 10_000
@@ -393,199 +208,18 @@ class CharLM:
         opening, data = split(self.vocabulary, text)
         return Encodings(EvaluatedRows.of(self.engine, opening.ids), 0, data)
 
-    def complete(
-        self,
-        prompt: Prompt,
-        *,
-        n: int = 1,
-        max_new_bytes: int = 64,
-        temperature: float = 0.0,
-        top_p: float = 1.0,
-        top_k: int = 0,
-        seed: int | None = None,
-        stop: StopStrings = (),
-        seconds: float | None = None,
-        cancel: Cancel | None = None,
-        progress: Report | None = None,
-        preset: str | Effort | None = None,
-        tolerance: float | None = None,
-        how: How = "local",
-        particles: int = 64,
-        **may_follow: Unpack[MayFollow],
-    ) -> list[Completion]:
-        """Completions drawn from p(completion | prompt characters).
-
-        At temperature 0 (the default) the n most probable members of the prompt's covering are
-        continued greedily. Otherwise members are drawn in proportion to their prefix probability
-        (to the power 1 / temperature), then tokens as the model draws them; `top_p` and `top_k`
-        apply to those.
-
-        Args:
-            n: how many; at temperature 0 those of equal bytes are one, and the most probable comes
-                first, by `Completion.bits_per_byte`. Draws stay as they were drawn.
-            max_new_bytes: completions end before a character that would exceed this.
-            stop: strings at which to stop, byte-exact, also across tokens; not returned.
-            seed: for the same draws again.
-            seconds: a time budget, the prompt included. Looked at, as `cancel` is, between two
-                model calls: what was drawn until then is returned.
-            cancel: a `threading.Event` that stops when it is set.
-            progress: called after each model call with how many bytes are drawn, and of how many
-                at most; a completion that ended early counts whole.
-            regex, json_schema, grammar, choices, constraint: what may follow the prompt, see
-                `charwise.constraints.MayFollow`; at most one.
-            how: "local" draws tokens from what is allowed at each step. "global" conditions on
-                the constraint as a whole: the n heaviest texts come as a `Weighted` list, which
-                has their weights and the probability of the constraint.
-            particles: with how="global", and a set that is not small, the size of the sample.
-
-        Raises:
-            SettingError: for a number, a stop string or a budget that is none.
-            ConstraintError: for a constraint that is wrong, or that nothing satisfies.
-            ZeroProbabilityError: if the model gives the prompt probability zero.
-
-        >>> import charwise
-        >>> lm = charwise.load()
-        >>> lm.complete("import nump", max_new_bytes=1)[0].text
-        'y'
-        >>> lm.complete("return ", choices=["True", "False"])[0].text
-        'True'
-        """
-        constraint = constraint_of(may_follow)
-        limit, sampling = Limit(seconds, cancel), Sampling(temperature, top_p, top_k, seed)
-        state = self.state(prompt, preset=preset, tolerance=tolerance)
-        return completions(
-            state,
-            constraint,
-            how,
-            particles,
-            n=n,
-            max_new_bytes=max_new_bytes,
-            stop=stop,
-            sampling=sampling,
-            limit=limit,
-            progress=progress,
-        )
-
-    def stream(
-        self,
-        prompt: Prompt,
-        *,
-        max_new_bytes: int = 64,
-        temperature: float = 0.0,
-        top_p: float = 1.0,
-        top_k: int = 0,
-        seed: int | None = None,
-        stop: StopStrings = (),
-        seconds: float | None = None,
-        cancel: Cancel | None = None,
-        preset: str | Effort | None = None,
-        tolerance: float | None = None,
-        **may_follow: Unpack[MayFollow],
-    ) -> Iterator[str]:
-        """One completion in pieces, as it is drawn; never ends a piece inside a character.
-
-        Arguments and errors are those of `complete`; constraints are local.
-
-        >>> import charwise
-        >>> lm = charwise.load()
-        >>> "".join(lm.stream("import nump", max_new_bytes=1))
-        'y'
-        """
-        constraint = constraint_of(may_follow)
-        limit, sampling = Limit(seconds, cancel), Sampling(temperature, top_p, top_k, seed)
-        state = self.state(prompt, preset=preset, tolerance=tolerance)
-        return stream(
-            state,
-            max_new_bytes=max_new_bytes,
-            stop=stop,
-            sampling=sampling,
-            limit=limit,
-            constraint=constraint,
-        )
-
-    def characters(
-        self,
-        prompt: Prompt,
-        *,
-        max_new_bytes: int = 64,
-        temperature: float = 1.0,
-        top_p: float = 1.0,
-        top_k: int = 0,
-        seed: int | None = None,
-        preset: str | Effort | None = None,
-        tolerance: float | None = None,
-        **may_follow: Unpack[MayFollow],
-    ) -> Iterator[Drawn]:
-        """One completion a character at a time, with the distributions it was drawn from.
-
-        Unlike `complete` it samples by default, and has no stop strings: look at what was drawn,
-        and stop. A constraint is applied at each byte.
-
-        >>> import charwise
-        >>> drawn = next(charwise.load().characters("import nump", temperature=0))
-        >>> drawn.character, drawn.distributions[0].top(1)[0][0]
-        ('y', 'y')
-        """
-        constraint = constraint_of(may_follow)
-        sampling = Sampling(temperature, top_p, top_k, seed)
-        state = self.state(prompt, preset=preset, tolerance=tolerance)
-        return characters(
-            state, max_new_bytes=max_new_bytes, sampling=sampling, constraint=constraint
-        )
-
-    def choose(
-        self,
-        prompt: Prompt,
-        choices: Iterable[str | bytes],
-        *,
-        stop: StopStrings = None,
-        ended: bool = False,
-        preset: str | Effort | None = None,
-        tolerance: float | None = None,
-    ) -> Chosen:
-        """The exact posterior over a list of continuations, whatever their lengths.
-
-        All tokenizations of each are summed, across the end of the prompt too. They are evaluated
-        together, what several begin with once.
-
-        Args:
-            prompt: what comes before.
-            choices: the continuations, each once.
-            stop: each choice is followed by this string, or one of these.
-            ended: each choice is followed by the end of text. With neither, a choice is what the
-                text goes on with, whatever comes then, and none may begin another.
-
-        Raises:
-            SettingError: a choice twice, or one that begins another where both may be meant.
-            ConstraintError: no choices, or what is no string.
-            ZeroProbabilityError: if the model gives all of them probability zero.
-
-        >>> import charwise
-        >>> chosen = charwise.load().choose("for i in ra", ["nge(", "ndom."])
-        >>> chosen.top(1)[0][0], chosen.probs.sum().round(9)
-        ('nge(', np.float64(1.0))
-        """
-        state = self.state(prompt, preset=preset, tolerance=tolerance)
-        return state.choose(choices, stop=stop, ended=ended)
-
     def infill(
         self,
         prefix: str | bytes,
         suffix: str | bytes = "",
+        options: GenerationOptions | None = None,
         *,
-        n: int = 1,
-        max_new_bytes: int = 64,
-        temperature: float = 0.0,
-        top_p: float = 1.0,
-        top_k: int = 0,
-        seed: int | None = None,
         order: Order | None = None,
         template: Template | None = None,
-        seconds: float | None = None,
-        cancel: Cancel | None = None,
         preset: str | Effort | None = None,
         tolerance: float | None = None,
-    ) -> list[Infilling]:
+        **keywords: Unpack[GenerationKeywords],
+    ) -> list[InfillCompletion]:
         """What may stand between two texts, either of which may end or begin inside a token.
 
         The end of the prefix is conditioned on as characters; what a token of the middle could
@@ -595,31 +229,24 @@ class CharLM:
         Args:
             prefix, suffix: text or bytes, which may be empty. What is longer than the window is
                 cut at the far ends: see `prefix_cut` and `suffix_cut` of the result.
-            n: candidates to draw; those of equal bytes are one.
-            max_new_bytes: of the middle.
+            options: how candidates are drawn; those of equal bytes are one. There are no stop
+                strings, no constraint and no progress.
             order: "psm" (prefix, suffix, middle) or "spm" (suffix first).
             template: the model's sentinels, where its special tokens do not show them.
-            temperature, top_p, top_k, seed, seconds, cancel: as for `complete`.
             preset, tolerance: as for `score`.
+            keywords: options, one by one, as for `complete`.
 
         Raises:
             TemplateError: a model without sentinels, or that does not know the order.
             SettingError, ZeroProbabilityError: as `complete`.
         """
-        check_count("max_new_bytes", max_new_bytes, 0)
-        limit, sampling = Limit(seconds, cancel), Sampling(temperature, top_p, top_k, seed)
+        options = options_of(options, keywords)
+        options.refuse("stop progress constraint conditioning", "infill")
+        limit = options.limit()
         chosen = self._chosen(preset, tolerance)
         asked = self.infill_request(prefix, suffix, order=order, template=template)
         state = begin(self.engine, self.index, *opening_of(asked, self.index), chosen)
-        return infill(
-            state,
-            asked,
-            chosen,
-            n=n,
-            max_new_bytes=max_new_bytes,
-            sampling=sampling,
-            limit=limit,
-        )
+        return infill(state, asked, chosen, options, limit)
 
     def score_infill(
         self,
@@ -632,7 +259,7 @@ class CharLM:
         preset: str | Effort | None = None,
         tolerance: float | None = None,
     ) -> float:
-        """log p(middle | prefix, suffix), nats, as `Infilling.logprob` counts it.
+        """log p(middle | prefix, suffix), nats, as `InfillCompletion.logprob` counts it.
 
         −inf for a middle that the model never writes there.
 
@@ -705,14 +332,6 @@ class CharLM:
                 error.args = (f"text {n}: {error}", *error.args[1:])
             raise
 
-    def _with_char_entropies(self, text: Text, score: Score, chosen: Effort) -> Score:
-        given = text.whole[: len(text.whole) - len(score.raw)]
-
-        def state(begun: bytes) -> State:
-            return begin(self.engine, self.index, text.opening, given + begun, chosen)
-
-        return replace(score, char_entropies=char_entropies(score, state))
-
     def _chosen(self, preset: str | Effort | None, tolerance: float | None = None) -> Effort:
         given = preset is not None or tolerance is not None
         return effort_of(preset, tolerance) if given else self.effort
@@ -732,16 +351,6 @@ class CharLM:
     def __reduce__(self) -> tuple[Any, ...]:
         # An engine says itself how it is opened elsewhere.
         return (_rebuild, (self.engine, self.effort, self.limits))
-
-
-def _several(name: str, texts: Sequence[Prompt]) -> list[Prompt]:
-    """Several texts, as a list; one alone is refused."""
-    listed = None if isinstance(texts, Set) else items(texts)
-    if listed is None:
-        raise SettingError(
-            f"{name} are a list of texts, not {shown(texts)}: put one text into a list."
-        )
-    return listed
 
 
 def _rebuild(engine: TokenLM, chosen: Effort, limits: Limits) -> CharLM:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from difflib import get_close_matches
 from numbers import Integral, Real
 from typing import Any
 
@@ -256,3 +257,24 @@ def check_number(name: str, value: object, low: float, high: float) -> None:
     if not low <= number <= high:
         most = f"lie in [{low:g}, {high:g}]" if math.isfinite(high) else f"be {low:g} or more"
         raise SettingError(f"{name} is {value}: it must {most}.")
+
+
+def check_known(given: Mapping[str, object], known: Collection[str]) -> None:
+    """Refuse keywords that a call does not have.
+
+    Raises:
+        TypeError: the first of them, and which one may be meant.
+
+    >>> check_known({"regx": "a+"}, ["regex", "grammar"])
+    Traceback (most recent call last):
+    TypeError: unexpected keyword 'regx': is it 'regex'?
+    """
+    unknown = sorted(given.keys() - set(known))
+    if not unknown:
+        return
+    name, meant = unknown[0], "."
+    if name in ("max_new_tokens", "max_tokens", "max_length"):
+        meant = ": lengths are in bytes, max_new_bytes=…"
+    elif near := get_close_matches(name, known, n=1):
+        meant = f": is it {near[0]!r}?"
+    raise TypeError(f"unexpected keyword {name!r}{meant}")

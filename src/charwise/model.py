@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Unpack
 
 from charwise.bounded.lm import BoundedLM
 from charwise.char_lm import CharLM
 from charwise.scoring.effort import Effort, Limits
 from charwise.token_lm import Estimand
+
+if TYPE_CHECKING:
+    from charwise.engines.load import HubKeywords, LoadKeywords
 
 __all__ = ["BoundedLM", "CharLM", "connect", "load"]
 
@@ -16,17 +19,11 @@ __all__ = ["BoundedLM", "CharLM", "connect", "load"]
 def load(
     model: str | os.PathLike[str] | None = None,
     *,
-    device: str | None = None,
-    dtype: str | None = None,
-    engine: str | None = None,
-    revision: str | None = None,
-    trust_remote_code: bool = False,
-    device_map: Any = None,
-    quantization_config: Any = None,
     preset: str | Effort | None = None,
     tolerance: float | None = None,
     limits: Limits | None = None,
     estimand: Estimand = "all",
+    **settings: Unpack[LoadKeywords],
 ) -> CharLM:
     """Load a causal language model; with no argument the embedded one, offline.
 
@@ -34,18 +31,17 @@ def load(
 
     Args:
         model: "embedded", a folder, a name on the Hugging Face hub, or a `.gguf` file.
-        device: "cpu", "cuda", …; by default a GPU if there is one.
-        dtype: "float32", "bfloat16" or "float16"; by default float32 on a CPU, else the
-            model's own. A GGUF file has its own.
-        engine: "transformers", "vllm", or "llama.cpp" for `.gguf` files, whose default it is.
-        revision: branch, tag or commit on the hub.
-        trust_remote_code: run the model's own code, as transformers' argument of that name.
-        device_map, quantization_config: handed to transformers' `from_pretrained`.
         preset, tolerance: the default effort, see `CharLM.score`.
         limits: bounds on the memory and the model calls of scores.
         estimand: which token strings count: "all" that spell a text; "canonical", those that the
             tokenizer itself may produce, renormalised at each token; or "canonical-mass", the
             share of those without renormalisation. See docs/coverings.md.
+        settings: `device` ("cpu", "cuda", …; by default a GPU if there is one); `dtype` ("float32",
+            "bfloat16" or "float16"; by default float32 on a CPU, else the model's own; a GGUF file
+            has its own); `engine` ("transformers", "vllm", or "llama.cpp" for `.gguf` files, whose
+            default it is); `revision` (branch, tag or commit on the hub); `trust_remote_code` (run
+            the model's own code); `device_map` and `quantization_config`, handed to transformers'
+            `from_pretrained`.
 
     Raises:
         ModelNotFoundError: what was looked for, and where.
@@ -62,19 +58,8 @@ def load(
     """
     from charwise.engines.load import open_engine, with_estimand
 
-    opened = open_engine(
-        model,
-        device=device,
-        dtype=dtype,
-        engine=engine,
-        revision=revision,
-        trust_remote_code=trust_remote_code,
-        device_map=device_map,
-        quantization_config=quantization_config,
-    )
-    return CharLM(
-        with_estimand(opened, estimand), preset=preset, tolerance=tolerance, limits=limits
-    )
+    opened = with_estimand(open_engine(model, **settings), estimand)
+    return CharLM(opened, preset=preset, tolerance=tolerance, limits=limits)
 
 
 def connect(
@@ -86,8 +71,7 @@ def connect(
     api_key: str | None = None,
     seconds: float = 60.0,
     rounding: float = 1e-5,
-    revision: str | None = None,
-    trust_remote_code: bool = False,
+    **hub: Unpack[HubKeywords],
 ) -> BoundedLM:
     """The model of a completions server that tells only its best next tokens, with bounds.
 
@@ -100,7 +84,7 @@ def connect(
         api_key: its key; by default what the environment's CHARWISE_API_KEY says.
         seconds: how long it may say nothing.
         rounding: by how much its log-probabilities may be off, nats: the bounds allow for it.
-        revision, trust_remote_code: of the tokenizer, as in `load`.
+        hub: `revision` and `trust_remote_code` of the tokenizer, as in `load`.
 
     Raises:
         ServerError: no server, or what it refuses, and what to do.
@@ -123,7 +107,6 @@ def connect(
         api_key=api_key,
         seconds=seconds,
         rounding=rounding,
-        revision=revision,
-        trust_remote_code=trust_remote_code,
+        **hub,
     )
     return BoundedLM(engine)

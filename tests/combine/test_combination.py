@@ -95,7 +95,7 @@ class TestUsedAsAModel:
         assert lm.complete("return ", choices=["True", "False"])[0].text == "True"
         [one] = lm.complete("Answer: ", regex=r"(yes|no)\.", temperature=1.0, seed=1)
         assert (one.text in ("yes.", "no."), one.finish) == (True, "constraint")
-        found: Any = lm.complete("x = ", regex="[01]", how="global", n=2)
+        found: Any = lm.complete("x = ", regex="[01]", conditioning="global", n=2)
         assert sum(found.weights) == pytest.approx(1)
         assert lm.state("x = ").next(charwise.constraints.choices(["1"])).top(1) == [("1", 1.0)]
         [json] = lm.complete("x = ", json_schema={"enum": [0, 1]})
@@ -221,7 +221,7 @@ class TestMembers:
                 np.testing.assert_allclose(found, least / least.sum(), rtol=1e-9)
             logs = [math.log(outer.next("ab"[:at]).probs[c]) for at, c in enumerate(b"ab")]
             np.testing.assert_allclose(outer.score("ab").logprobs, logs, atol=1e-9)
-            assert outer.complete("", how="global", particles=3, max_new_bytes=2, seed=1)
+            assert outer.complete("", conditioning="global", particles=3, max_new_bytes=2, seed=1)
 
     def test_what_has_only_states(self) -> None:
         class Stateful:
@@ -308,8 +308,14 @@ class TestMembers:
         (lambda lm: combine.mixture([lm]).next("a", preset="slow"), "unknown preset"),
         (lambda lm: combine.product([lm]).next("a", preset="slow"), "unknown preset"),
         (lambda lm: combine.product([lm]).complete("a", n=0), "n is 0"),
-        (lambda lm: combine.product([lm]).complete("a", how="so"), "choose 'local' or 'global'"),
-        (lambda lm: combine.product([lm]).complete("a", how="global", stop="b"), "leave temp"),
+        (
+            lambda lm: combine.product([lm]).complete("a", conditioning="so"),
+            "choose 'local' or 'global'",
+        ),
+        (
+            lambda lm: combine.product([lm]).complete("a", conditioning="global", stop="b"),
+            "leave temp",
+        ),
         (lambda lm: combine.product([lm]).complete("a", stop=""), "stop string is empty"),
         (lambda lm: combine.product([lm]).stream("a", stop=5), "stop is 5"),
         (lambda lm: combine.product([lm]).state("a") - 2, "cannot delete 2"),

@@ -156,9 +156,9 @@ def test_small_sets_by_the_global_rule(oracle: Oracle, size: int) -> None:
         masses.append(mass)
     if not sum(masses) > 0:
         with pytest.raises(ZeroProbabilityError):
-            oracle.lm.complete(prompt, choices=choices, how="global", n=9)
+            oracle.lm.complete(prompt, choices=choices, conditioning="global", n=9)
         return
-    found: Any = oracle.lm.complete(prompt, choices=choices, how="global", n=9)
+    found: Any = oracle.lm.complete(prompt, choices=choices, conditioning="global", n=9)
     assert math.exp(found.logprob) == pytest.approx(sum(masses), rel=1e-9)
     shares = {one.raw: weight for one, weight in zip(found, found.weights, strict=True)}
     for choice, mass in zip(choices, masses, strict=True):

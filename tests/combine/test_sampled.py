@@ -12,7 +12,7 @@ import pytest
 
 from charwise import CharLM, combine
 from charwise.combine import Combination
-from charwise.cursor.weighted import Weighted
+from charwise.cursor.completion import Weighted
 from charwise.errors import SettingError, ZeroProbabilityError
 from models import Model, table
 from teams import Oracle
@@ -89,7 +89,7 @@ def test_particles_by_the_global_rule_are_unbiased(oracle: Oracle) -> None:
     lm = oracle.lm
     for seed in range(runs):
         found: Any = lm.complete(
-            "", how="global", particles=6, n=99, max_new_bytes=LONGEST, seed=seed
+            "", conditioning="global", particles=6, n=99, max_new_bytes=LONGEST, seed=seed
         )
         assert isinstance(found, Weighted)
         estimates.append(math.exp(found.logprob))
@@ -107,7 +107,7 @@ def test_particles_by_the_global_rule_are_unbiased(oracle: Oracle) -> None:
 
 def test_of_a_mixture_all_particles_weigh_the_same() -> None:
     found: Any = ORACLES[0].lm.complete(
-        "", how="global", particles=50, n=99, max_new_bytes=3, seed=1
+        "", conditioning="global", particles=50, n=99, max_new_bytes=3, seed=1
     )
     assert found.logprob == pytest.approx(0.0, abs=1e-9)
     assert found.effective == pytest.approx(50)
@@ -140,7 +140,7 @@ def test_the_global_rule_under_a_constraint() -> None:
     for seed in range(300):
         found: Any = oracle.lm.complete(
             "",
-            how="global",
+            conditioning="global",
             constraint=BeginsWithA(),
             particles=8,
             n=99,
@@ -207,12 +207,12 @@ def test_particles_in_a_dead_end_count_for_nothing(name: str) -> None:
     lm = getattr(combine, name)(at_odds())
     estimates = []
     for seed in range(20):
-        found: Any = lm.complete("", how="global", particles=16, n=9, seed=seed)
+        found: Any = lm.complete("", conditioning="global", particles=16, n=9, seed=seed)
         assert [one.raw for one in found] == [b"b"]
         estimates.append(math.exp(found.logprob))
     assert np.mean(estimates) == pytest.approx(0.5, abs=0.1)
     with pytest.raises(ZeroProbabilityError, match="nothing may follow"):
-        lm.complete("a", how="global")
+        lm.complete("a", conditioning="global")
 
 
 def test_the_global_rule_reports_and_refuses() -> None:
@@ -221,7 +221,7 @@ def test_the_global_rule_reports_and_refuses() -> None:
     def report(done: int, total: int) -> None:
         seen.append((done, total))
 
-    lm.complete("", how="global", particles=5, max_new_bytes=2, seed=0, progress=report)
+    lm.complete("", conditioning="global", particles=5, max_new_bytes=2, seed=0, progress=report)
     assert seen[-1] == (5, 5)
     with pytest.raises(SettingError, match="max_new_bytes is -1"):
-        lm.complete("", how="global", max_new_bytes=-1)
+        lm.complete("", conditioning="global", max_new_bytes=-1)

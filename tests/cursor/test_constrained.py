@@ -21,7 +21,7 @@ from charwise.errors import (
     SettingError,
     ZeroProbabilityError,
 )
-from models import Case, Model, cases, examples, table
+from models import Case, Model, cases, examples, particles, table
 
 
 def lm_of(model: Model) -> CharLM:
@@ -175,9 +175,9 @@ class TestGlobal:
         lm = lm_of(case.model)
         if not expected:
             with pytest.raises(ZeroProbabilityError):
-                lm.complete(case.text, choices=members, how="global", n=9)
+                lm.complete(case.text, choices=members, conditioning="global", n=9)
             return
-        found = lm.complete(case.text, choices=members, how="global", n=9)
+        found = lm.complete(case.text, choices=members, conditioning="global", n=9)
         shares = dict(zip([one.raw for one in found], found.weights, strict=True))  # type: ignore[attr-defined]
         for member in members:
             assert shares[member] == pytest.approx(expected.get(member, 0.0), abs=1e-9)
@@ -189,7 +189,7 @@ class TestGlobal:
 
     def test_nested_members_end_by_the_model(self) -> None:
         model = table([b"a", b"b", b"ab"], {(): [0.4, 0.2, 0.3, 0.1]})
-        found = lm_of(model).complete("", choices=["a", "ab"], how="global", n=2)
+        found = lm_of(model).complete("", choices=["a", "ab"], conditioning="global", n=2)
         ended = 0.4 * 0.1  # [a] and the end; "ab" is closed, so whatever follows counts
         begins = 0.3 + 0.4 * 0.2
         assert dict(zip([c.text for c in found], found.weights, strict=True)) == pytest.approx(  # type: ignore[attr-defined]
@@ -213,8 +213,6 @@ class TestGlobal:
         truth = conditional(model, b"b", members, ends=False)
         mass = sum(prefix(model, b"b" + one) for one in members) / prefix(model, b"b")
         state, constraint = lm_of(model).state(b"b"), constraints.choices(members)
-        from charwise.cursor.particles import particles
-
         estimates, shares = [], Counter[bytes]()
         for seed in range(1000):
             found = particles(state, constraint, 4, n=9, max_new_bytes=9, seed=seed)
@@ -230,8 +228,6 @@ class TestGlobal:
 
     def test_many_particles_are_the_posterior(self) -> None:
         model = table([b"a", b"b", b"ab"], {(): [0.4, 0.2, 0.3, 0.1]})
-        from charwise.cursor.particles import particles
-
         constraint = constraints.choices(["aa", "ba", "bb"])
         found = particles(lm_of(model).state(""), constraint, 20_000, n=9, seed=1)
         truth = conditional(model, b"", [b"aa", b"ba", b"bb"], ends=False)
@@ -244,19 +240,17 @@ class TestGlobal:
 
     def test_where_all_particles_die(self) -> None:
         model = table([b"a", b"b"], {(): [0.9, 0.0, 0.1]})
-        from charwise.cursor.particles import particles
-
         with pytest.raises(ConstraintError, match="longest came to b'a'"):
             particles(lm_of(model).state(""), constraints.choices(["ab"]), 4, seed=0)
 
     @pytest.mark.parametrize(
         ("options", "says"),
         [
-            ({"how": "globally"}, "choose 'local' or 'global'"),
-            ({"how": "global"}, "give regex"),
-            ({"how": "global", "choices": ["a"], "temperature": 0.5}, "leave temperature"),
-            ({"how": "global", "choices": ["a"], "stop": "b"}, "leave temperature"),
-            ({"how": "global", "regex": "a+", "particles": 0}, "particles is 0"),
+            ({"conditioning": "globally"}, "choose 'local' or 'global'"),
+            ({"conditioning": "global"}, "give regex"),
+            ({"conditioning": "global", "choices": ["a"], "temperature": 0.5}, "leave temperature"),
+            ({"conditioning": "global", "choices": ["a"], "stop": "b"}, "leave temperature"),
+            ({"conditioning": "global", "regex": "a+", "particles": 0}, "particles is 0"),
         ],
     )
     def test_refused(self, options: dict, says: str) -> None:
@@ -357,7 +351,7 @@ class TestNewcomers:
         shared = constraints.both(*(constraints.lark(f'start: "{text}"') for text in ("ab", "ac")))
         assert lm.complete("x = ", constraint=shared)[0].finish == "dead end"
         with pytest.raises(ConstraintError, match="nothing satisfies"):
-            lm.complete("x = ", constraint=shared, how="global")
+            lm.complete("x = ", constraint=shared, conditioning="global")
 
     def test_what_never_ends_is_cut(self) -> None:
         import charwise
@@ -365,7 +359,9 @@ class TestNewcomers:
         pytest.importorskip("llguidance")
         lm = charwise.load()
         assert lm.complete("x = ", regex=".*", max_new_bytes=9)[0].finish == "length"
-        found = lm.complete("x = ", regex=".*x", how="global", max_new_bytes=9, particles=8, seed=0)
+        found = lm.complete(
+            "x = ", regex=".*x", conditioning="global", max_new_bytes=9, particles=8, seed=0
+        )
         for one in found:
             assert len(one.raw) <= 9
             assert one.finish in ("length", "end")
@@ -378,7 +374,7 @@ class TestNewcomers:
         expected = {4: "éé", 5: "éé", 6: "ééé", 7: "ééé"}[most]
         for how in ("local", "global"):
             [one] = charwise.load().complete(
-                "x = ", regex="é{9}", how=how, max_new_bytes=most, particles=4, seed=0
+                "x = ", regex="é{9}", conditioning=how, max_new_bytes=most, particles=4, seed=0
             )
             assert (one.text, one.raw, one.finish) == (expected, expected.encode(), "length")
 
@@ -388,7 +384,7 @@ class TestNewcomers:
         pytest.importorskip("llguidance")
         begun = constraints.regex("[0-9]{3};").after(b"1")
         for how in ("local", "global"):
-            [one] = charwise.load().complete("x = 1", constraint=begun, how=how)  # type: ignore[arg-type]
+            [one] = charwise.load().complete("x = 1", constraint=begun, conditioning=how)  # type: ignore[arg-type]
             assert re.fullmatch("[0-9]{2};", one.text)
 
     def test_a_prefix_of_another_and_the_empty_string(self) -> None:
@@ -396,7 +392,7 @@ class TestNewcomers:
 
         lm = charwise.load()
         assert lm.complete("x = ", choices=[""])[0].finish == "constraint"
-        found = lm.complete("x = ", choices=["", "1", "10"], how="global", n=3)
+        found = lm.complete("x = ", choices=["", "1", "10"], conditioning="global", n=3)
         assert {one.text: one.finish for one in found} == {
             "": "end",
             "1": "end",
@@ -407,7 +403,9 @@ class TestNewcomers:
         import charwise
 
         pytest.importorskip("llguidance")
-        [one] = charwise.load().complete("x = ", regex="[0-9]{9,}", how="global", max_new_bytes=0)
+        [one] = charwise.load().complete(
+            "x = ", regex="[0-9]{9,}", conditioning="global", max_new_bytes=0
+        )
         assert (one.text, one.finish) == ("", "length")
 
     def test_a_constraint_that_is_too_complex_says_so(self) -> None:
@@ -419,5 +417,7 @@ class TestNewcomers:
         for how in ("local", "global"):
             with pytest.raises(ConstraintError, match="cannot be followed"):
                 charwise.load().complete(
-                    'x = {"k', constraint=constraints.json_schema(schema).after(b'{"'), how=how
+                    'x = {"k',
+                    constraint=constraints.json_schema(schema).after(b'{"'),
+                    conditioning=how,
                 )  # type: ignore[arg-type]

@@ -10,10 +10,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from charwise import constraints
+from charwise import GenerationOptions, constraints
 from charwise.constraints.constraint import END, Constraint
 from charwise.cursor.following import Following
-from charwise.cursor.sampling import Sampling
 from charwise.errors import ConstraintError
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.vocabulary import Vocabulary
@@ -46,11 +45,13 @@ def allowed(constraint: Constraint) -> list[int]:
     st.sampled_from(sorted(MADE)),
     st.lists(SCORES, min_size=len(WORDS) + 1, max_size=len(WORDS) + 1),
     st.sampled_from([torch.float32, torch.float64]),
-    st.sampled_from([Sampling(), Sampling(top_k=2), Sampling(temperature=1.0)]),
+    st.sampled_from(
+        [GenerationOptions(), GenerationOptions(top_k=2), GenerationOptions(temperature=1.0)]
+    ),
 )
 @examples(300)
 def test_what_is_drawn_may_follow_and_nothing_likelier_does(
-    name: str, scores: list[float], dtype: torch.dtype, sampling: Sampling
+    name: str, scores: list[float], dtype: torch.dtype, options: GenerationOptions
 ) -> None:
     constraint = MADE[name]
     following = Following.of(constraint, INDEX)
@@ -58,12 +59,12 @@ def test_what_is_drawn_may_follow_and_nothing_likelier_does(
         row = torch.tensor(scores, dtype=dtype)
         may = [id for id in allowed(constraint) if scores[id] > -np.inf]
         first = int(row.argmax())
-        token, following = following.draw(first, row, sampling, torch.Generator())
+        token, following = following.draw(first, row, options, torch.Generator())
         if not may:
             assert token == -1
             return
         assert token in may
-        if sampling.temperature == 0:
+        if options.temperature == 0:
             assert scores[token] == max(scores[id] for id in may)
         if token == len(WORDS):
             return
@@ -73,14 +74,16 @@ def test_what_is_drawn_may_follow_and_nothing_likelier_does(
 
 
 @pytest.mark.parametrize("name", sorted(MADE))
-@pytest.mark.parametrize("sampling", [Sampling(), Sampling(top_k=2), Sampling(top_p=0.5)])
+@pytest.mark.parametrize(
+    "options", [GenerationOptions(), GenerationOptions(top_k=2), GenerationOptions(top_p=0.5)]
+)
 @pytest.mark.parametrize("token", [0, 3, len(WORDS)])
 def test_where_all_has_probability_zero_none_is_drawn(
-    name: str, sampling: Sampling, token: int
+    name: str, options: GenerationOptions, token: int
 ) -> None:
     following = Following.of(MADE[name], INDEX)
     row = torch.full((len(WORDS) + 1,), -np.inf)
-    assert following.draw(token, row, sampling, torch.Generator()) == (-1, following)
+    assert following.draw(token, row, options, torch.Generator()) == (-1, following)
 
 
 @pytest.mark.parametrize("name", sorted(MADE))

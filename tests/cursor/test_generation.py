@@ -19,12 +19,10 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import charwise
-import charwise.cursor.sampling
-from charwise import CharLM, Vocabulary
+from charwise import CharLM, Completion, GenerationOptions, Vocabulary
 from charwise.coverings.reference import enum_cover, next_character_probability, prefix_probability
-from charwise.cursor.drafts import Completion, draw_members
-from charwise.cursor.generation import draw_byte
-from charwise.cursor.sampling import Sampling
+from charwise.cursor.drafts import draw_members
+from charwise.cursor.sampling import draw_byte
 from charwise.cursor.shared_tree import EXACT_TOKENS
 from charwise.engines.ngram import NgramLM
 from charwise.errors import EngineError, SettingError, TokenizationError, ZeroProbabilityError
@@ -114,8 +112,7 @@ def test_draws_of_characters_have_the_exact_distribution():
     for _ in range(DRAWS):
         ending = b""
         while len(ending) < 2:
-            sampling = charwise.cursor.sampling.Sampling(temperature=1.0)
-            code = draw_byte(next_of(known[ending]), sampling, rng)
+            code = draw_byte(next_of(known[ending]), GenerationOptions(temperature=1.0), rng)
             if code == 256:
                 break
             longer = ending + bytes([code])
@@ -254,7 +251,7 @@ def test_greedy_is_the_best_member_then_greedy_tokens(case: Case):
     )
     if any(b.p >= a.p * (1 - 1e-12) for a, b in pairwise(oracle)):
         return  # ties, or as good as
-    members = draw_members(lm.state(prompt), 4, Sampling(), np.random.default_rng(0))
+    members = draw_members(lm.state(prompt), GenerationOptions(n=4), np.random.default_rng(0))
     expected = [m for m in oracle if m.p > 0][:4]
     assert [tuple(d.token_ids) for d in members[: len(expected)]] == [m.tokens for m in expected]
     for draft, m in zip(members, expected, strict=False):

@@ -16,17 +16,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from charwise import CharLM, Vocabulary
+from charwise import CharLM, GenerationOptions, Vocabulary
 from charwise.coverings.members import covering_size
 from charwise.coverings.reference import (
     conditional,
     prefix_probability,
     string_probability,
 )
-from charwise.cursor.generation import complete
-from charwise.cursor.limit import Limit
 from charwise.cursor.middle import infill, opening_of
-from charwise.cursor.sampling import Sampling
 from charwise.cursor.state import begin
 from charwise.engines.ngram import NgramLM
 from charwise.errors import TokenizationError, ZeroProbabilityError
@@ -171,7 +168,7 @@ def test_the_middle_ends_where_its_sum_is_greatest(task: tuple[Any, ...]) -> Non
     )
     state = begin(lm.engine, lm.index, opening, text, lm.effort)
     most, ending = 5 + len(found.ending), found.ending
-    [drawn] = complete(state, n=1, max_new_bytes=most, sampling=Sampling(), limit=Limit())
+    [drawn] = state.complete(max_new_bytes=most)
     raw, whole = drawn.raw, len(drawn.raw)
     if drawn.finish == "end":
         places = [at for at in range(whole + 1) if ending.startswith(raw[at:])]
@@ -216,9 +213,8 @@ def test_the_end_is_where_the_sum_says_and_not_at_the_first_match() -> None:
     ]
     assert scores[0] > scores[1]  # as prefixes: it is the end that tells
     state = begin(lm.engine, lm.index, *opening_of(asked, lm.index), lm.effort)
-    [one] = infill(
-        state, asked, lm.effort, n=1, max_new_bytes=8, sampling=Sampling(), limit=Limit()
-    )
+    options = GenerationOptions(max_new_bytes=8)
+    [one] = infill(state, asked, lm.effort, options, options.limit())
     assert (one.raw, one.finish) == (b"axb", "end")
 
 

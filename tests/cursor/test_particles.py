@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,17 +13,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from charwise import CharLM, SortedVocabulary, constraints
+from charwise import CharLM, GenerationOptions, SortedVocabulary, constraints
 from charwise.constraints.constraint import END
 from charwise.coverings.reference import prefix_probability, string_probability
 from charwise.cursor import outcomes
 from charwise.cursor.following import Following
 from charwise.cursor.members import Members
 from charwise.cursor.outcomes import Branch, explore, resolve
-from charwise.cursor.particles import particles
-from charwise.cursor.sampling import Sampling, draw_tokens
+from charwise.cursor.sampling import draw_tokens
 from charwise.errors import ConstraintError
-from models import Model, by_hand, examples, models, table
+from models import Model, by_hand, examples, models, particles, table
 
 WORDS = st.lists(st.text("ab", max_size=4).map(str.encode), min_size=1, max_size=6, unique=True)
 
@@ -184,16 +184,17 @@ class TestDrawn:
         expected = np.where(fits, np.exp(members.logs / temperature), 0.0)
         expected /= expected.sum()
         rng, count = np.random.default_rng(0), 0
+        one = GenerationOptions(constraint=constraint, temperature=temperature)
         seen = np.zeros(len(fits))
         for _ in range(4000):  # one at a time: what was ruled out is forgotten
-            [at] = members.choose_under(constraint, 1, Sampling(temperature), rng)
+            [at] = members.choose(one, rng)
             seen[at] += 1
             count += 1
         assert (seen[~fits] == 0).all()
         kept = expected > 0
         chi2 = ((seen[kept] - count * expected[kept]) ** 2 / (count * expected[kept])).sum()
         assert chi2 < 2 * kept.sum() + 20
-        drawn = members.choose_under(constraint, 4000, Sampling(temperature), rng)
+        drawn = members.choose(replace(one, n=4000), rng)
         seen = np.bincount(drawn, minlength=len(fits))
         chi2 = ((seen[kept] - count * expected[kept]) ** 2 / (count * expected[kept])).sum()
         assert chi2 < 2 * kept.sum() + 20
@@ -202,7 +203,9 @@ class TestDrawn:
         state = CharLM(by_hand().lm, preset="exact").state("a")
         members = Members(state.shared, state.bundles)
         constraint = constraints.choices(["ba", "bb"])
-        found = members.choose_under(constraint, 3, Sampling(), np.random.default_rng(0))
+        found = members.choose(
+            GenerationOptions(constraint=constraint, n=3), np.random.default_rng(0)
+        )
         right = [
             at
             for at in np.argsort(-members.logs, kind="stable").tolist()
@@ -217,11 +220,12 @@ class TestDrawn:
         following = Following.of(constraints.choices(["ab", "aa", ""]), index)
         assert following.allowed[END]
         right = np.array([0.2, 0.0, 0.1, 0.1, 0.0, 0.06])  # a, aa, ab, and the end
-        for sampling in (Sampling(1.0), Sampling(1.0, top_k=6)):
+        for top_k in (0, 6):
+            options = GenerationOptions(temperature=1.0, top_k=top_k)
             generator, seen = torch.Generator().manual_seed(0), np.zeros(6)
             for _ in range(4000):
-                token = int(draw_tokens(row[None], sampling, generator)[0])
-                seen[following.draw(token, row, sampling, generator)[0]] += 1
+                token = int(draw_tokens(row[None], options, generator)[0])
+                seen[following.draw(token, row, options, generator)[0]] += 1
             expected = 4000 * right / right.sum()
             kept = right > 0
             assert (seen[~kept] == 0).all()
@@ -231,7 +235,7 @@ class TestDrawn:
         index = SortedVocabulary(by_hand().vocabulary)
         row = torch.tensor([0.0, 0.5, 0.0, 0.0, 0.5, 0.0]).log()
         following = Following.of(constraints.choices(["aa"]), index)
-        assert following.draw(1, row, Sampling(), torch.Generator())[0] == -1
+        assert following.draw(1, row, GenerationOptions(), torch.Generator())[0] == -1
 
 
 def test_small_sets_and_particles_agree_on_every_word() -> None:
@@ -239,7 +243,7 @@ def test_small_sets_and_particles_agree_on_every_word() -> None:
     model = by_hand()
     members = [bytes(word) for word in itertools.product(b"ab", repeat=3)]
     lm = CharLM(model.lm, preset="exact")
-    exact = lm.complete("b", choices=members, how="global", n=8)
+    exact = lm.complete("b", choices=members, conditioning="global", n=8)
     found = particles(lm.state("b"), constraints.choices(members), 4000, n=8, seed=3)
     shares = dict(zip([one.raw for one in found], found.weights, strict=True))
     for one, weight in zip(exact, exact.weights, strict=True):  # type: ignore[attr-defined]

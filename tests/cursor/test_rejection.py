@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from charwise import CharLM, combine, constraints
 from charwise.constraints.constraint import finite
 from charwise.constraints.validity import Validity
-from charwise.cursor.drafts import Completion
+from charwise.cursor.completion import Completion
 from charwise.errors import ConstraintError
 from models import examples, table
 
@@ -91,7 +91,7 @@ class TestSampling:
                 way(letters()).complete("a", json_schema=NONE, temperature=temperature)
             assert str(error.value).isprintable()
         with pytest.raises(ConstraintError, match="nothing satisfies"):
-            way(letters()).complete("a", json_schema=NONE, how="global")
+            way(letters()).complete("a", json_schema=NONE, conditioning="global")
 
     def test_progress_is_told_once(self) -> None:
         told: list[tuple[int, int]] = []
@@ -213,11 +213,11 @@ def test_the_global_way_is_the_model_given_the_valid_texts(
     if not valid:
         for how in ("local", "global"):
             with pytest.raises(ConstraintError):
-                lm.complete("0", constraint=constraint, how=how)  # type: ignore[arg-type]
+                lm.complete("0", constraint=constraint, conditioning=how)  # type: ignore[arg-type]
         return
     assert finite(constraint, 99) == valid
     for how in ("local", "global"):
-        found = lm.complete("0", constraint=constraint, how=how, seed=seed, n=2)  # type: ignore[arg-type]
+        found = lm.complete("0", constraint=constraint, conditioning=how, seed=seed, n=2)  # type: ignore[arg-type]
         assert {one.raw for one in found} <= set(valid)
     for one in lm.complete("0", constraint=constraint, temperature=1.0, seed=seed, n=3):
         assert one.raw in valid

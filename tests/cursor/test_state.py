@@ -280,7 +280,7 @@ def test_two_threads(engine: str):
             state = state + character
             out.append(state.next())
             lm.complete(prompt, max_new_bytes=3)
-            charwise.cursor.generation.complete(state, max_new_bytes=4)
+            state.complete(max_new_bytes=4)
         return out
 
     fresh = [ask(lm.state(prompt), text) for text in texts]
@@ -299,8 +299,8 @@ def test_completing_leaves_a_state_as_it_was():
     state = lm.state("import nump")
     expected = (state + "y").next().probs
     state = lm.state("import nump")
-    charwise.cursor.generation.complete(state, n=3, max_new_bytes=20)
-    "".join(charwise.cursor.generation.stream(state, max_new_bytes=20))
+    state.complete(n=3, max_new_bytes=20)
+    "".join(state.stream(max_new_bytes=20))
     assert (state + "y").next().probs == approx(expected, abs=1e-5)
     assert (state + "y" - 3 + "u").text == "import nuu"
 

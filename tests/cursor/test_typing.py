@@ -144,7 +144,7 @@ class Editor(RuleBasedStateMachine):
 
     @rule(size=st.integers(1, 12))
     def accept_a_completion(self, size: int) -> None:
-        new = charwise.cursor.generation.complete(self.state, max_new_bytes=size)[0].text
+        new = self.state.complete(max_new_bytes=size)[0].text
         self.state, self.text = self.state + new, self.text + new
 
     @rule()

@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 from charwise.bounded.covering import BoundedCovering
 from charwise.bounded.rows import PartialRow
 from charwise.coverings.log_sums import log_sum
-from charwise.errors import SettingError, check_count, check_number, shown, zero_probability
+from charwise.cursor.completion import whole_characters
+from charwise.cursor.options import GenerationOptions
+from charwise.errors import SettingError, zero_probability
 from charwise.partial_lm import PartialLM
-from charwise.tokens import utf8
 from charwise.tokens.index import SortedVocabulary
-from charwise.tokens.stops import Stops, StopStrings
+from charwise.tokens.stops import Stops
 
 
 @dataclass(frozen=True)
@@ -46,15 +47,9 @@ class BoundedCompletion:
 
 
 def draw(
-    engine: PartialLM,
-    covering: BoundedCovering,
-    *,
-    max_new_bytes: int = 64,
-    temperature: float = 0.0,
-    seed: int | None = None,
-    stop: StopStrings = (),
+    engine: PartialLM, covering: BoundedCovering, options: GenerationOptions
 ) -> BoundedCompletion:
-    """A completion of a covering's text; arguments and errors are those of `BoundedLM.complete`.
+    """A completion of a covering's text; options and errors are those of `BoundedLM.complete`.
 
     >>> from charwise.bounded.lm import BoundedLM
     >>> from charwise.engines.ngram import NgramLM
@@ -62,24 +57,21 @@ def draw(
     >>> from charwise.tokens.vocabulary import Vocabulary
     >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2], bos_ids=[2])
     >>> engine = TopK(NgramLM(vocabulary, 1, {(): [0.2, 0.5, 0.3]}), 2, prices=False)
-    >>> drawn = draw(engine, BoundedLM(engine).covering("a"), max_new_bytes=3)
+    >>> drawn = draw(engine, BoundedLM(engine).covering("a"), GenerationOptions(max_new_bytes=3))
     >>> drawn.text, drawn.token_ids, round(drawn.missing, 9)
     ('bab', (1, 1), 0.285714286)
     """
-    check_count("max_new_bytes", max_new_bytes, 0)
-    check_number("temperature", temperature, 0.0, math.inf)
-    if temperature not in (0, 1):
+    if options.temperature not in (0, 1):
         raise SettingError(
-            f"temperature is {shown(temperature)}: from what is told one can go on greedily (0), "
+            f"temperature is {options.temperature}: from what is told one can go on greedily (0), "
             "or draw as the model does (1)."
         )
-    if seed is not None:
-        check_count("seed", seed, 0)
-    rng = np.random.default_rng(seed) if temperature else None
-    stops, index = Stops(stop), SortedVocabulary.of(engine.vocabulary)
+    most, stops = options.max_new_bytes, Stops(options.stop)
+    rng = np.random.default_rng(options.seed) if options.temperature else None
+    index = SortedVocabulary.of(engine.vocabulary)
     ids, raw, missing = _member(covering, index, rng)
     before, drawn, ended = len(ids), list[int](), False
-    while len(raw) < max_new_bytes and stops.first(raw) is None:
+    while len(raw) < most and stops.first(raw) is None:
         if engine.window is not None and len(ids) + len(drawn) >= engine.window:
             break
         [best] = engine.best([(*ids, *drawn)], [False])
@@ -94,11 +86,10 @@ def draw(
         drawn.append(int(index.ids[row.ranks[at]]))
         raw += index.sorted[row.ranks[at]]
     found = stops.first(raw)
-    cut = found is not None or len(raw) > max_new_bytes
+    cut = found is not None or len(raw) > most
     raw = raw if found is None else raw[: found[0]]
-    if len(raw) > max_new_bytes:
-        raw = raw[:max_new_bytes]
-        raw = raw[: len(raw) - len(utf8.pending(raw))]
+    if len(raw) > most:
+        raw = whole_characters(b"", raw[:most])
     last = before - len(covering.contexts[0].ids)
     tokens = (*ids[before - last :], *drawn) if last else tuple(drawn)
     return BoundedCompletion(raw, tokens, ended and not cut, missing)

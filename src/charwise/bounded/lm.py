@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from itertools import accumulate
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Unpack
 
 import numpy as np
 
@@ -13,12 +13,12 @@ from charwise.bounded.drawing import BoundedCompletion, draw
 from charwise.bounded.memory import Remembered
 from charwise.bounded.results import BoundedScore, NextBounds
 from charwise.coverings.best_first import Interval
+from charwise.cursor.options import GenerationKeywords, GenerationOptions, options_of
 from charwise.errors import BoundsError, ContextLengthError, EngineError, check_count, check_number
 from charwise.partial_lm import PartialLM
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.prompt_parts import Prompt, parts_of
 from charwise.tokens.prompts import Opening, last_text, split, split_parts
-from charwise.tokens.stops import StopStrings
 from charwise.tokens.vocabulary import Vocabulary
 
 #: Canonical tokens before the cursor whose alternatives are summed over. Each one more multiplies
@@ -224,11 +224,8 @@ class BoundedLM:
     def complete(
         self,
         prompt: Prompt,
-        *,
-        max_new_bytes: int = 64,
-        temperature: float = 0.0,
-        seed: int | None = None,
-        stop: StopStrings = (),
+        options: GenerationOptions | None = None,
+        **keywords: Unpack[GenerationKeywords],
     ) -> BoundedCompletion:
         """A completion of the prompt's characters, drawn from what is told.
 
@@ -237,12 +234,12 @@ class BoundedLM:
         not be drawn, because it was not told, is `BoundedCompletion.missing`.
 
         Args:
-            max_new_bytes: it ends before a character that would exceed this.
-            temperature: 0, or 1.
-            seed: for the same draws again.
-            stop: strings at which to stop, not returned.
+            prompt: the text, or a list with special tokens.
+            options: `max_new_bytes`, `temperature` (0 or 1), `seed` and `stop`; it takes no others.
+            keywords: those, one by one.
 
         Raises:
+            SettingError: another option, or one that is wrong.
             ZeroProbabilityError: if nothing that is told covers the prompt.
 
         >>> import charwise
@@ -250,16 +247,13 @@ class BoundedLM:
         >>> lm.complete("import nump").text[:1]
         'y'
         """
+        options = options_of(options, keywords)
+        options.refuse(
+            "n top_p top_k seconds cancel progress constraint conditioning", "a BoundedLM"
+        )
         opening, text = split(self.vocabulary, prompt)
         covering = self._covering(opening, text, EXACT_TOKENS, 1e-3, 128)
-        return draw(
-            self.engine,
-            covering,
-            max_new_bytes=max_new_bytes,
-            temperature=temperature,
-            seed=seed,
-            stop=stop,
-        )
+        return draw(self.engine, covering, options)
 
     def __getattr__(self, name: str) -> NoReturn:
         if name in _INSTEAD:

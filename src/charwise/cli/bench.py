@@ -6,6 +6,7 @@ import json
 import math
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -110,19 +111,12 @@ def bench(
     try:
         with walks:
             report = benches.bench(
-                lm,
-                data,
-                candidates,
-                reference,
-                model=Path(options.model).name or options.model,
-                source=text.name,
-                repeat=repeat,
-                seed=seed,
-                progress=walks.begin,
+                lm, data, candidates, reference, repeat=repeat, seed=seed, progress=walks.begin
             )
     except KeyboardInterrupt:
         print(f"charwise: interrupted {walks.where()}; nothing was written.", file=sys.stderr)
         raise
+    report = replace(report, model=Path(options.model).name or options.model, source=text.name)
     files = write(report, out) if out is not None else []
     if as_json:
         print_json(**report.to_dict())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -70,19 +69,22 @@ def complete(
         temperature = 0.0 if n == 1 else 1.0
 
     from charwise.cli import constrained
+    from charwise.cursor.options import GenerationOptions
 
     constraint = constrained.constraint_from(regex, json_schema, grammar, choices or ())
-    if constraint is not None:
-        found = constrained.answer(
-            options.load(preset, tolerance),
-            text,
-            constraint,
+    try:
+        wanted = GenerationOptions(
             n=n,
             max_new_bytes=max_new_bytes,
             temperature=temperature,
             seed=seed,
+            constraint=constraint,
             particles=particles,
         )
+    except SettingError as error:
+        raise typer.BadParameter(str(error)) from error
+    if constraint is not None:
+        found = constrained.answer(options.load(preset, tolerance), text, wanted)
         if as_json:
             print_json(
                 model=options.model,
@@ -96,7 +98,7 @@ def complete(
     from charwise.cli import completion, display
 
     try:
-        request = completion.Request(text, rule, n, max_new_bytes, temperature, seed)
+        request = completion.Request(text, wanted, rule)
     except SettingError as error:
         raise typer.BadParameter(str(error)) from error
     loaded = completion.Loaded(options.model, options.load(preset, tolerance))
@@ -106,7 +108,7 @@ def complete(
     with bars() as bar:
         for name, method in methods.items():
             told = bar(name)
-            texts[name] = completion.distinct(method(loaded, replace(request, progress=told)))
+            texts[name] = completion.distinct(method(loaded, request.told(told)))
             told(1, 1)
     vocabulary = loaded.index.vocabulary
     if as_json:

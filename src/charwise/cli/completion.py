@@ -7,7 +7,7 @@ command line, its table and its JSON show whatever is there, in that order.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from charwise.errors import SettingError
@@ -15,6 +15,7 @@ from charwise.healing import Rule, allowed_next, cut
 
 if TYPE_CHECKING:
     from charwise.char_lm import CharLM
+    from charwise.cursor.options import GenerationOptions, Report
     from charwise.tokens.index import SortedVocabulary
 
 #: torch's generators take seeds below this.
@@ -44,34 +45,29 @@ class Loaded:
 
 @dataclass(frozen=True)
 class Request:
-    """What to complete, and how. At temperature 0 the likeliest token is always taken.
-
-    `progress` is told how far it is, where a method can say so.
-    """
+    """What to complete, and how. At temperature 0 the likeliest token is always taken."""
 
     prompt: bytes
+    options: GenerationOptions
     rule: Rule = "auto"
-    n: int = 1
-    max_new_bytes: int = 64
-    temperature: float = 0.0
-    seed: int = 0
-    progress: Callable[[int, int], object] | None = None
 
     def __post_init__(self) -> None:
-        for name, least in (("n", 1), ("max_new_bytes", 1), ("temperature", 0), ("seed", 0)):
-            if not getattr(self, name) >= least:
-                raise SettingError(f"{name} is {getattr(self, name)}: it must be {least} or more.")
-        if self.temperature and not 1 / HOTTEST <= self.temperature <= HOTTEST:
+        n, temperature, seed = self.options.n, self.options.temperature, self.options.seed or 0
+        if temperature and not 1 / HOTTEST <= temperature <= HOTTEST:
             raise SettingError(
-                f"temperature is {self.temperature}: it must be 0, or lie in "
+                f"temperature is {temperature}: it must be 0, or lie in "
                 f"[{1 / HOTTEST:g}, {HOTTEST:g}]."
             )
-        if self.seed >= SEEDS:
-            raise SettingError(f"seed is {self.seed}: it must have 64 bits at most.")
-        if self.n > 1 and self.temperature == 0:
+        if seed >= SEEDS:
+            raise SettingError(f"seed is {seed}: it must have 64 bits at most.")
+        if n > 1 and temperature == 0:
             raise SettingError(
-                f"n is {self.n}, but at temperature 0 there is one completion: set a temperature."
+                f"n is {n}, but at temperature 0 there is one completion: set a temperature."
             )
+
+    def told(self, progress: Report) -> Request:
+        """The same, which says how far it is where a method can."""
+        return replace(self, options=replace(self.options, progress=progress))
 
 
 @dataclass(frozen=True)
@@ -113,15 +109,7 @@ def healed(loaded: Loaded, request: Request) -> list[str]:
 
 def exact(loaded: Loaded, request: Request) -> list[str]:
     """After the prompt's characters, however they fall into tokens."""
-    completions = loaded.lm.complete(
-        request.prompt,
-        n=request.n,
-        max_new_bytes=request.max_new_bytes,
-        temperature=request.temperature,
-        seed=request.seed,
-        progress=request.progress,
-    )
-    return [completion.text for completion in completions]
+    return [one.text for one in loaded.lm.complete(request.prompt, request.options)]
 
 
 #: Every method by its name, in the order in which they are shown.
@@ -147,10 +135,11 @@ def _generate(loaded: Loaded, request: Request, rule: Rule) -> list[str]:
     from charwise.processors.transformers.generate import heal_generate
 
     settings: dict[str, Any] = {"do_sample": False}
-    if request.temperature > 0:
-        settings = {"do_sample": True, "temperature": request.temperature, "top_k": 0}
-        settings["num_return_sequences"] = request.n
-    torch.manual_seed(request.seed)
+    options = request.options
+    if options.temperature > 0:
+        settings = {"do_sample": True, "temperature": options.temperature, "top_k": 0}
+        settings["num_return_sequences"] = options.n
+    torch.manual_seed(options.seed or 0)
     ids, _ = prompt_ids(loaded, request)
     with quietly():
         return heal_generate(
@@ -158,7 +147,7 @@ def _generate(loaded: Loaded, request: Request, rule: Rule) -> list[str]:
             loaded.index,
             [ids],
             rule=rule,
-            max_new_bytes=request.max_new_bytes,
+            max_new_bytes=options.max_new_bytes,
             **settings,
         )
 
@@ -173,7 +162,7 @@ def prompt_ids(loaded: Loaded, request: Request) -> tuple[list[int], int]:
     window = loaded.lm.engine.window
     dropped = 0
     if window is not None:
-        room = max(window // 2, window - request.max_new_bytes - vocabulary.munch)
+        room = max(window // 2, window - request.options.max_new_bytes - vocabulary.munch)
         dropped = max(0, len(ids) - room + len(vocabulary.bos_ids))
     return [*vocabulary.bos_ids, *ids[dropped:]], dropped
 

@@ -18,7 +18,8 @@ from charwise.errors import ConstraintError, InputError
 if TYPE_CHECKING:
     from charwise.char_lm import CharLM
     from charwise.constraints import Constraint
-    from charwise.cursor.drafts import Completion
+    from charwise.cursor.completion import Completion
+    from charwise.cursor.options import GenerationOptions
 
 #: So many of the heaviest texts are listed.
 _LISTED = 10
@@ -81,33 +82,14 @@ class Answer:
 def answer(
     lm: CharLM,
     prompt: bytes,
-    constraint: Constraint,
-    *,
-    n: int,
-    max_new_bytes: int,
-    temperature: float,
-    seed: int,
-    particles: int,
+    options: GenerationOptions,
 ) -> Answer:
     """Both ways to complete under a constraint."""
-    from charwise.cursor.weighted import Weighted
+    from charwise.cursor.completion import Weighted
 
     state = lm.state(prompt)
-    local = state.complete(
-        n=n,
-        max_new_bytes=max_new_bytes,
-        temperature=temperature,
-        seed=seed,
-        constraint=constraint,
-    )
-    heaviest = state.complete(
-        n=_LISTED,
-        max_new_bytes=max_new_bytes,
-        seed=seed,
-        how="global",
-        particles=particles,
-        constraint=constraint,
-    )
+    local = state.complete(options)
+    heaviest = state.complete(options, n=_LISTED, temperature=0.0, conditioning="global")
     if not isinstance(heaviest, Weighted):
         raise ConstraintError("no weights came back.")
     return Answer(

@@ -25,6 +25,7 @@ from charwise.errors import TemplateError
 
 if TYPE_CHECKING:
     from charwise.cli.completion import Loaded
+    from charwise.cursor.options import GenerationOptions
 
 
 class Example(NamedTuple):
@@ -151,16 +152,18 @@ def demo(
     A model that fills in is asked for a gap as well.
     """
     from charwise.cli import completion
+    from charwise.cursor.options import GenerationOptions
 
     loaded = completion.Loaded(options.model, options.load(preset, tolerance))
     methods = completion.methods(loaded)
+    wanted = GenerationOptions(max_new_bytes=12)
     results: list[dict[str, Any]] = []
     for example in steps(EXAMPLES, len(EXAMPLES), "completing"):
-        request = completion.Request(example.prompt.encode(), max_new_bytes=12)
+        request = completion.Request(example.prompt.encode(), wanted)
         texts = {name: run(loaded, request)[0] for name, run in methods.items()}
         right = {name: example.is_right(text) for name, text in texts.items()}
         results.append({**example._asdict(), "completions": texts, "right": right})
-    gap = filled_in(loaded)
+    gap = filled_in(loaded, wanted)
     if as_json:
         print_json(model=loaded.name, results=results, infilling=gap)
         return
@@ -179,7 +182,7 @@ def demo(
         screen.print(gap_table(gap))
 
 
-def filled_in(loaded: Loaded) -> dict[str, Any] | None:
+def filled_in(loaded: Loaded, wanted: GenerationOptions) -> dict[str, Any] | None:
     """The gap, filled in by every method; None for a model that does not fill in."""
     from charwise.cli import infill
     from charwise.template import Template
@@ -190,7 +193,7 @@ def filled_in(loaded: Loaded) -> dict[str, Any] | None:
         return None
     before, after = GAP.prefix.encode(), GAP.suffix.encode()
     given: infill.Given = {"order": None, "template": template}
-    texts, [first] = infill.middles(loaded, before, after, given, max_new_bytes=12)
+    texts, [first] = infill.middles(loaded, before, after, given, wanted)
     return {
         **GAP._asdict(),
         "forced": first.forced.decode(),

@@ -21,7 +21,8 @@ from charwise.errors import InputError, TemplateError, shown
 
 if TYPE_CHECKING:
     from charwise.cli.completion import Loaded
-    from charwise.cursor.middle import Infilling
+    from charwise.cursor.middle import InfillCompletion
+    from charwise.cursor.options import GenerationOptions
     from charwise.infill import Request
     from charwise.template import Order, Template
     from charwise.tokens.vocabulary import Vocabulary
@@ -84,12 +85,14 @@ def infill(
         )
 
     from charwise.cli import completion
+    from charwise.cursor.options import GenerationOptions
 
     loaded = completion.Loaded(options.model, options.load(preset, tolerance))
     sentinels = _sentinels(loaded.index.vocabulary, names)
     given: Given = {"order": order, "template": sentinels}
     asked = loaded.lm.infill_request(before, after, **given)
-    texts, exact = middles(loaded, before, after, given, n=n, max_new_bytes=max_new_bytes)
+    wanted = GenerationOptions(n=n, max_new_bytes=max_new_bytes)
+    texts, exact = middles(loaded, before, after, given, wanted)
     if as_json:
         print_json(
             model=loaded.name,
@@ -201,16 +204,15 @@ def middles(
     before: bytes,
     after: bytes,
     given: Given,
-    *,
-    n: int = 1,
-    max_new_bytes: int = 64,
-) -> tuple[dict[str, list[str]], list[Infilling]]:
+    options: GenerationOptions,
+) -> tuple[dict[str, list[str]], list[InfillCompletion]]:
     """The middles by each method that the model allows, and the exact ones with what is known."""
-    exact = loaded.lm.infill(before, after, n=n, max_new_bytes=max_new_bytes, **given)
+    exact = loaded.lm.infill(before, after, options, **given)
     generates = hasattr(loaded.model, "generate")
     texts: dict[str, list[str]] = {"plain": [], "healed": []} if generates else {}
+    most = options.max_new_bytes
     for name in steps(list(texts), len(texts), "filling in"):
-        texts[name] = [_generated(loaded, before, after, given, name == "healed", max_new_bytes)]
+        texts[name] = [_generated(loaded, before, after, given, name == "healed", most)]
     texts["exact"] = [one.text for one in exact]
     return texts, exact
 

@@ -7,46 +7,34 @@ byte changes by what the member gave to that byte.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import cached_property
-from typing import Any, Unpack
+from typing import Any, Self
 
 import numpy as np
 
 from charwise.combine.along import IMPOSSIBLE
-from charwise.combine.completing import completions
+from charwise.combine.anything import Anything
 from charwise.combine.doubt import error_of_next
-from charwise.combine.drawing import stream
 from charwise.combine.evidence import evidence, evidence_of_byte, onward
 from charwise.combine.members import Member, Spend, Team, impossible
 from charwise.combine.rules import Floats, normalised
 from charwise.combine.scoring import scores, string_logs
-from charwise.constraints.asked import MayFollow, constraint_of
-from charwise.constraints.constraint import Constraint
-from charwise.cursor.choose import Chosen, asked_choices, chosen_of
-from charwise.cursor.conditioned import How
-from charwise.cursor.distributions import NextBytes, NextChars
-from charwise.cursor.drafts import Completion
-from charwise.cursor.generation import Report
-from charwise.cursor.limit import Cancel, Limit
-from charwise.cursor.next_chars import next_chars
-from charwise.cursor.sampling import Sampling
-from charwise.cursor.state import size_of_last, whole_number
-from charwise.errors import SettingError, ZeroProbabilityError, shown
+from charwise.cursor.character_state import CharacterState
+from charwise.cursor.choose import ChoicePosterior, asked_choices, chosen_of
+from charwise.cursor.distributions import NextBytes
+from charwise.cursor.options import GenerationOptions
+from charwise.errors import ZeroProbabilityError
 from charwise.surprisal.score import Score
-from charwise.tokens.canonical import to_bytes
 from charwise.tokens.stops import StopStrings
 
-#: Longer additions are scored at once, not byte by byte.
-_STEPPED = 4
 
-
-class CombinedState:
+class CombinedState(CharacterState):
     """An immutable state of a combination: `state + "text"`, `state - n` characters, `next()`.
 
     Attributes:
         team: the members, and the rule that combines them.
-        raw: the text, without what comes before it for single members, as bytes.
         states: `[n]` the members' own states; None for one that cannot write the text.
         before: `[n]` log →p_i(text), nats, where the rule asks for it.
 
@@ -67,11 +55,11 @@ class CombinedState:
         doubts: Floats,
         spend: Spend,
         *,
-        parent: CombinedState | None = None,
+        parent: Self | None = None,
         whole: bool = False,
     ) -> None:
         self.team = team
-        self.raw = raw
+        self._raw = raw
         self.states = tuple(states)
         self.spend = spend
         # [n, bytes added last + 1], so that some of those can be deleted again.
@@ -81,6 +69,11 @@ class CombinedState:
         if not any(state is not None for state in self.states) or not self._possible():
             raise impossible(raw)
 
+    @property
+    def raw(self) -> bytes:
+        """The text, without what comes before it for single members."""
+        return self._raw
+
     def _possible(self) -> bool:
         alive = [state is not None for state in self.states]
         return bool(np.isfinite(self.team.rule.combine(np.where(alive, self.before, -np.inf))))
@@ -89,11 +82,6 @@ class CombinedState:
     def before(self) -> Floats:
         """`[n]` log →p_i(text), nats, where the rule asks for it; else zeros."""
         return np.asarray(self._curves[:, -1])
-
-    @property
-    def text(self) -> str:
-        """`raw` as text; bytes that are no character, or not yet one, as U+FFFD."""
-        return self.raw.decode("utf-8", "replace")
 
     @property
     def shares(self) -> Floats:
@@ -145,6 +133,9 @@ class CombinedState:
                 logs[number] = known[-1].logprobs
         return logs, known
 
+    def _distribution(self) -> NextBytes:
+        return self._next
+
     @cached_property
     def _next(self) -> NextBytes:
         (logs, known), rule, before = self._members_next, self.team.rule, self.before
@@ -163,48 +154,6 @@ class CombinedState:
             any(one.limited for one in known),
             log_total=float(total),
         )
-
-    def next(self, constraint: Constraint | None = None) -> NextBytes:
-        """p(byte | text) for the 256 bytes and the end of text.
-
-        Args:
-            constraint: renormalise over what it allows, see `NextBytes.under`.
-
-        Raises:
-            ZeroProbabilityError: if nothing may follow.
-            ConstraintError: as `State.next`.
-
-        >>> import charwise
-        >>> from charwise import combine
-        >>> combine.product([charwise.load()]).state("import nump").next().top(1)[0][0]
-        'y'
-        """
-        return self._next if constraint is None else self._next.under(constraint)
-
-    def next_chars(self, coverage: float = 0.99) -> NextChars:
-        """p(character | text), as `State.next_chars`.
-
-        >>> import charwise
-        >>> from charwise import combine
-        >>> combine.product([charwise.load()]).state("import nump").next_chars(0.5).top(1)[0][0]
-        'y'
-        """
-        return next_chars(self, coverage)
-
-    def __add__(self, more: str | bytes) -> CombinedState:
-        """The state after more text; each member takes one step a byte.
-
-        Raises:
-            ZeroProbabilityError: if the combination gives the longer text probability zero.
-            ContextLengthError: as `State`.
-        """
-        data = to_bytes(more)
-        if len(data) > _STEPPED:
-            return self._extended(data)
-        state = self
-        for byte in data:
-            state = state._extended(bytes([byte]))
-        return state
 
     def _extended(self, data: bytes) -> CombinedState:
         """The state after a byte, or after a longer text in one step of each member."""
@@ -237,31 +186,6 @@ class CombinedState:
         given = [evidence_of_byte(*one, byte, self.raw, self.spend) for one in each]
         return np.asarray(np.minimum(np.array(given).T, 700.0))
 
-    def __sub__(self, n: int) -> CombinedState:
-        """The state with the last `n` characters deleted, as `State` counts them.
-
-        Raises:
-            SettingError: for what is no whole number, or if there are fewer characters than that.
-        """
-        return self.without_bytes(size_of_last(self.raw, n))
-
-    def without_bytes(self, n: int) -> CombinedState:
-        """The state with the last `n` bytes deleted.
-
-        Raises:
-            SettingError: for what is no whole number, or if there are fewer bytes than that.
-        """
-        left = whole_number(n)
-        if left > len(self.raw):
-            raise SettingError(f"cannot delete {shown(n)} bytes of a text of {len(self.raw)}.")
-        state = self
-        while left and state._parent is not None:
-            step = len(state.raw) - len(state._parent.raw)
-            if step > left:
-                break
-            state, left = state._parent, left - step
-        return state._shortened(left) if left else state
-
     def _shortened(self, n: int) -> CombinedState:
         """The state with n of the bytes deleted that came last and together."""
         raw = self.raw[: len(self.raw) - n]
@@ -280,79 +204,13 @@ class CombinedState:
             whole=self._whole,
         )
 
-    def complete(
-        self,
-        *,
-        n: int = 1,
-        max_new_bytes: int = 64,
-        temperature: float = 0.0,
-        top_p: float = 1.0,
-        top_k: int = 0,
-        seed: int | None = None,
-        stop: StopStrings = (),
-        seconds: float | None = None,
-        cancel: Cancel | None = None,
-        progress: Report | None = None,
-        how: How = "local",
-        particles: int = 64,
-        **may_follow: Unpack[MayFollow],
-    ) -> list[Completion]:
-        """Completions of the text; see `Combination.complete`.
-
-        >>> import charwise
-        >>> from charwise import combine
-        >>> state = combine.product([charwise.load()]).state("import nump")
-        >>> state.complete(max_new_bytes=1)[0].text
-        'y'
-        """
-        limit, sampling = Limit(seconds, cancel), Sampling(temperature, top_p, top_k, seed)
-        return completions(
-            self,
-            constraint_of(may_follow),
-            how,
-            particles,
-            n=n,
-            max_new_bytes=max_new_bytes,
-            stop=stop,
-            sampling=sampling,
-            limit=limit,
-            progress=progress,
-        )
-
-    def stream(
-        self,
-        *,
-        max_new_bytes: int = 64,
-        temperature: float = 0.0,
-        top_p: float = 1.0,
-        top_k: int = 0,
-        seed: int | None = None,
-        stop: StopStrings = (),
-        seconds: float | None = None,
-        cancel: Cancel | None = None,
-        **may_follow: Unpack[MayFollow],
-    ) -> Iterator[str]:
-        """One completion in pieces, as it is drawn; never ends a piece inside a character.
-
-        >>> import charwise
-        >>> from charwise import combine
-        >>> state = combine.product([charwise.load()]).state("import nump")
-        >>> "".join(state.stream(max_new_bytes=1))
-        'y'
-        """
-        limit, sampling = Limit(seconds, cancel), Sampling(temperature, top_p, top_k, seed)
-        return stream(
-            self,
-            max_new_bytes=max_new_bytes,
-            stop=stop,
-            sampling=sampling,
-            limit=limit,
-            constraint=constraint_of(may_follow),
-        )
+    def _as_a_whole(self, options: GenerationOptions) -> tuple[CombinedState, GenerationOptions]:
+        constraint = Anything() if options.constraint is None else options.constraint
+        return self.by_the_global_rule(), replace(options, constraint=constraint)
 
     def choose(
         self, choices: Iterable[str | bytes], *, stop: StopStrings = None, ended: bool = False
-    ) -> Chosen:
+    ) -> ChoicePosterior:
         """The posterior over a list of continuations, by the local rule; see `CharLM.choose`.
 
         >>> import charwise
@@ -401,12 +259,6 @@ class CombinedState:
         return CombinedState(
             self.team, self.raw, self.states, curves, doubts, self.spend, whole=True
         )
-
-    def __copy__(self) -> CombinedState:
-        return self  # immutable
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> CombinedState:
-        return self
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (begin, (self.team, self.raw, self.spend))

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from difflib import get_close_matches
 from typing import Any, TypedDict
 
 from charwise.constraints.choices import choices
 from charwise.constraints.constraint import Constraint, checked
 from charwise.constraints.grammars import lark, regex
 from charwise.constraints.schemas import json_schema
-from charwise.errors import ConstraintError, shown
+from charwise.errors import ConstraintError, check_known, shown
 
 
-class MayFollow(TypedDict, total=False):
+class ConstraintKeywords(TypedDict, total=False):
     """What may follow a prompt: at most one of these.
 
     Attributes:
@@ -40,7 +39,7 @@ _MAKERS: dict[str, Callable[[Any], Constraint]] = {
 }
 
 
-def constraint_of(may_follow: MayFollow) -> Constraint | None:
+def constraint_of(may_follow: ConstraintKeywords) -> Constraint | None:
     """The constraint that was asked for; None if none was.
 
     Raises:
@@ -53,9 +52,7 @@ def constraint_of(may_follow: MayFollow) -> Constraint | None:
     if not isinstance(may_follow, Mapping):
         raise ConstraintError(f"{shown(may_follow)} is no constraint: give a dict of keywords.")
     given = {name: value for name, value in may_follow.items() if value is not None}
-    unknown = given.keys() - MayFollow.__annotations__.keys()
-    if unknown:
-        raise TypeError(_unexpected(min(unknown)))
+    check_known(given, ConstraintKeywords.__optional_keys__)
     if not given:
         return None
     if len(given) > 1:
@@ -64,13 +61,3 @@ def constraint_of(may_follow: MayFollow) -> Constraint | None:
         )
     [(name, value)] = given.items()
     return _MAKERS[name](value)
-
-
-def _unexpected(name: str) -> str:
-    """What to say of a keyword that a call does not have."""
-    if name in ("max_new_tokens", "max_tokens", "max_length"):
-        return f"unexpected keyword {name!r}: lengths are in bytes, max_new_bytes=…"
-    near = get_close_matches(name, MayFollow.__annotations__, n=1)
-    if near:
-        return f"unexpected keyword {name!r}: is it {near[0]!r}?"
-    return f"unexpected keyword {name!r}."

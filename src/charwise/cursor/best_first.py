@@ -14,10 +14,11 @@ import numpy as np
 
 from charwise.constraints.constraint import END, Constraint, closed
 from charwise.constraints.validity import fault_of
+from charwise.cursor.byte_drafts import Bytewise
+from charwise.cursor.completion import Completion, weighed_text, whole_characters
 from charwise.cursor.distributions import EOS
-from charwise.cursor.drafts import Bytewise, Completion
 from charwise.cursor.limit import Limit
-from charwise.cursor.weighted import weighed_text, whole_characters
+from charwise.cursor.options import GenerationOptions
 from charwise.errors import ZeroProbabilityError
 from charwise.tokens.stops import Stops
 
@@ -29,24 +30,23 @@ _ASIDE = 8
 
 
 def candidates(
-    state: Bytewise, constraint: Constraint, most: int, stops: Stops, limit: Limit
+    state: Bytewise, constraint: Constraint, options: GenerationOptions, limit: Limit
 ) -> Iterator[Completion]:
-    """Texts that satisfy a constraint, and those cut at `most` bytes: likely ones first.
+    """Texts that satisfy a constraint, and those that were cut at their length: likely ones first.
 
     Args:
         state: the text that they go on with.
         constraint: what may follow, and what the whole must be.
-        most: most bytes of a text.
-        stops: strings that end one.
+        options: most bytes of a text, and the strings that end one.
         limit: when to end the search; the text that it ends is the last.
 
     >>> import charwise
     >>> from charwise.constraints import json_schema
     >>> state, even = charwise.load().state("x = "), json_schema({"enum": [1, 4], "multipleOf": 2})
-    >>> [one.text for one in candidates(state, even, 9, Stops(()), Limit())]
+    >>> [one.text for one in candidates(state, even, GenerationOptions(), Limit())]
     ['4']
     """
-    search = _Search(state, constraint, most, stops, limit)
+    search = _Search(state, constraint, options, limit)
     for _ in range(_TRIES):
         if not search.heap:
             return
@@ -61,10 +61,10 @@ class _Search:
     """Beginnings that wait, the likeliest first."""
 
     def __init__(
-        self, state: Bytewise, constraint: Constraint, most: int, stops: Stops, limit: Limit
+        self, state: Bytewise, constraint: Constraint, options: GenerationOptions, limit: Limit
     ) -> None:
-        self.state, self.constraint = state, constraint
-        self.most, self.stops, self.limit = most, stops, limit
+        self.state, self.constraint, self.limit = state, constraint, limit
+        self.most, self.stops = options.max_new_bytes, Stops(options.stop)
         self.heap: list[tuple[float, int, bytes, bool]] = [(0.0, 0, b"", False)]
         self.pushed = 0
 

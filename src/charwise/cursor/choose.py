@@ -46,7 +46,7 @@ _TOGETHER, _RETAINED, _CONTEXTS = 128, 2**28, 8
 
 
 @dataclass(frozen=True)
-class Chosen:
+class ChoicePosterior:
     """The choices with their probabilities, in the order in which they were given.
 
     Attributes:
@@ -56,7 +56,7 @@ class Chosen:
         missing: the greatest share of a choice's probability that was left out on its way.
         limited: whether a limit ended the work before the error was below the tolerance.
 
-    >>> chosen = Chosen((b"yes", b"no"), np.log([0.3, 0.1]), np.zeros(2), missing=0.0)
+    >>> chosen = ChoicePosterior((b"yes", b"no"), np.log([0.3, 0.1]), np.zeros(2), missing=0.0)
     >>> chosen.top(1)[0][0], chosen.probs.round(9).tolist(), round(chosen.other, 9)
     ('yes', [0.75, 0.25], 0.6)
     """
@@ -122,7 +122,7 @@ def choose(
     *,
     stop: StopStrings = None,
     ended: bool = False,
-) -> Chosen:
+) -> ChoicePosterior:
     """The posterior over continuations of a text; see `CharLM.choose`.
 
     Args:
@@ -174,7 +174,7 @@ def chosen_of(
     errors: list[float],
     missing: float,
     limited: bool,
-) -> Chosen:
+) -> ChoicePosterior:
     """The posterior, from log p of each text that was asked for, and by how much it may be off.
 
     Raises:
@@ -188,7 +188,7 @@ def chosen_of(
     if not np.isfinite(logprobs).any():
         raise zero_probability(whole + asked.texts[0])
     error = np.reshape(errors, (len(asked.raw), -1)).max(axis=1)
-    return Chosen(asked.raw, logprobs, error, missing, limited)
+    return ChoicePosterior(asked.raw, logprobs, error, missing, limited)
 
 
 def _checked(given: Iterable[str | bytes], ends: bool) -> tuple[bytes, ...]:

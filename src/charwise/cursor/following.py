@@ -22,7 +22,8 @@ import torch
 from numpy.typing import NDArray
 
 from charwise.constraints.constraint import END, Constraint, Flags, TokenConstraint
-from charwise.cursor.sampling import Sampling, draw_tokens
+from charwise.cursor.options import GenerationOptions
+from charwise.cursor.sampling import draw_tokens
 from charwise.errors import ConstraintError
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.utf8 import pending
@@ -51,7 +52,7 @@ class Following:
     >>> index = SortedVocabulary(Vocabulary.from_bytes([b"n", b"no", b"not", None], end_ids=[3]))
     >>> following = Following.of(choices(["no", "n't"]), index)
     >>> row = torch.tensor([[0.1, 0.3, 0.5, 0.1]]).log()[0]
-    >>> token, following = following.draw(2, row, Sampling(), torch.Generator())
+    >>> token, following = following.draw(2, row, GenerationOptions(), torch.Generator())
     >>> token, following.closed
     (1, True)
     """
@@ -87,14 +88,14 @@ class Following:
         return type(self)(further, self._tokens, self._index, self._since + data)
 
     def draw(
-        self, token: int, row: torch.Tensor, sampling: Sampling, generator: torch.Generator
+        self, token: int, row: torch.Tensor, options: GenerationOptions, generator: torch.Generator
     ) -> tuple[int, Self]:
         """A token drawn without the constraint, if it may follow, or another; what may follow that.
 
         Args:
             token: drawn from the row.
             row: `[width]` log-probabilities.
-            sampling, generator: how it was drawn.
+            options, generator: how it was drawn.
 
         Returns:
             −1 for the token if none may follow, or all that may have probability zero.
@@ -102,8 +103,8 @@ class Following:
         Raises:
             ConstraintError: where the constraint is too complex to be followed.
         """
-        greedy = sampling.temperature == 0
-        first = iter(() if sampling.truncates else (token,))
+        greedy = options.temperature == 0
+        first = iter(() if options.truncates else (token,))
         candidates = _likeliest_first(row, token) if greedy else first
         for candidate in islice(candidates, _TRIED):
             if self._may_come(candidate):
@@ -117,7 +118,7 @@ class Following:
         if greedy:
             token = _likeliest(row.cpu().numpy(), mask, candidates)
         else:
-            token = _drawn(row, mask, sampling, generator)
+            token = _drawn(row, mask, options, generator)
         return token, self if token < 0 else self._past(token)
 
     def _may_come(self, token: int) -> bool:
@@ -193,7 +194,9 @@ def _likeliest(row: NDArray[np.floating], mask: Flags, candidates: Iterator[int]
     return token if token >= 0 and mask[token] and row[token] > -math.inf else -1
 
 
-def _drawn(row: torch.Tensor, mask: Flags, sampling: Sampling, generator: torch.Generator) -> int:
+def _drawn(
+    row: torch.Tensor, mask: Flags, options: GenerationOptions, generator: torch.Generator
+) -> int:
     """One of the tokens that may follow; −1 if none may, or all have probability zero."""
     if _SPARSE * np.count_nonzero(mask) < len(mask):
         ids = torch.from_numpy(np.flatnonzero(mask)).to(row.device)
@@ -203,7 +206,7 @@ def _drawn(row: torch.Tensor, mask: Flags, sampling: Sampling, generator: torch.
         some = row.masked_fill(torch.from_numpy(~mask).to(row.device), -torch.inf)
     if not len(some) or float(some.max()) == -math.inf:
         return -1
-    drawn = int(draw_tokens(some[None], sampling, generator)[0])
+    drawn = int(draw_tokens(some[None], options, generator)[0])
     return drawn if ids is None else int(ids[drawn])
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from charwise.constraints.constraint import END, Constraint
 from charwise.coverings.bundles import Bundle
-from charwise.cursor.sampling import Sampling
+from charwise.cursor.options import GenerationOptions
 from charwise.cursor.shared_tree import SharedTree
 from charwise.errors import ConstraintError
 
@@ -59,43 +59,47 @@ class Members:
         bundle, rank = self.place(at)
         return self.index.sorted[rank][bundle.depth :]
 
-    def choose(self, n: int, sampling: Sampling, rng: np.random.Generator) -> list[int]:
-        """n members: drawn by probability, or the n most probable, which may repeat."""
-        if sampling.temperature == 0:
-            chosen = np.argsort(-self.logs, kind="stable")[:n]
-            return list(np.resize(chosen[np.isfinite(self.logs[chosen])], n).tolist())
-        p = _heated(self.logs, sampling.temperature)
-        return list(rng.choice(len(p), size=n, p=p).tolist())
+    def choose(self, options: GenerationOptions, rng: np.random.Generator) -> list[int]:
+        """n members: drawn by probability, or the n most probable, which may repeat.
 
-    def choose_under(
-        self, constraint: Constraint, n: int, sampling: Sampling, rng: np.random.Generator
-    ) -> list[int]:
-        """n members that go on as a constraint allows: drawn by probability, or the n likeliest.
+        Under a constraint those that go on as it allows.
 
         Raises:
             ConstraintError: if there is none.
 
         >>> import charwise
-        >>> from charwise.constraints import choices
         >>> state = charwise.load().state("import nu")
         >>> members = Members(state.shared, state.bundles)
-        >>> rng = np.random.default_rng(0)
-        >>> [at] = members.choose_under(choices(["ll", "mber"]), 1, Sampling(), rng)
+        >>> options = GenerationOptions(choices=["ll", "mber"])
+        >>> [at] = members.choose(options, np.random.default_rng(0))
         >>> members.beyond(at) in (b"l", b"ll", b"m", b"mb", b"mber")
         True
         """
+        if options.constraint is not None:
+            return self._choose_under(options.constraint, options, rng)
+        n = options.n
+        if options.temperature == 0:
+            chosen = np.argsort(-self.logs, kind="stable")[:n]
+            return list(np.resize(chosen[np.isfinite(self.logs[chosen])], n).tolist())
+        p = _heated(self.logs, options.temperature)
+        return list(rng.choice(len(p), size=n, p=p).tolist())
+
+    def _choose_under(
+        self, constraint: Constraint, options: GenerationOptions, rng: np.random.Generator
+    ) -> list[int]:
+        n, temperature = options.n, options.temperature
         logs, fits, found = self.logs.copy(), set[int](), list[int]()
         while len(found) < n and logs.max() > -np.inf:
-            if sampling.temperature == 0:
+            if temperature == 0:
                 drawn = [int(logs.argmax())]
             else:
-                p = _heated(logs, sampling.temperature)
+                p = _heated(logs, temperature)
                 drawn = rng.choice(len(p), size=n - len(found), p=p).tolist()
             for at in drawn:
                 if at in fits or self._fits(at, constraint, logs):
                     fits.add(at)
                     found.append(at)
-                    if sampling.temperature == 0:
+                    if temperature == 0:
                         logs[at] = -np.inf
         if not found:
             raise ConstraintError(

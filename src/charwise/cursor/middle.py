@@ -13,12 +13,12 @@ every place where the middle may end is a candidate, and the sum decides.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from charwise.cursor.drafts import Completion, Typed
-from charwise.cursor.generation import complete
+from charwise.cursor.completion import Completion
+from charwise.cursor.drafts import Drafts, Typed
 from charwise.cursor.limit import Limit
-from charwise.cursor.sampling import Sampling
+from charwise.cursor.options import GenerationOptions
 from charwise.cursor.shared_tree import EXACT_TOKENS
 from charwise.errors import EmptyBeamError, SearchLimitError, ZeroProbabilityError
 from charwise.infill import Request, middles, rejoining
@@ -31,7 +31,7 @@ from charwise.tokens.utf8 import decoder_after
 
 
 @dataclass(frozen=True)
-class Infilling(Completion):
+class InfillCompletion(Completion):
     """A middle, and its probability given both sides.
 
     Attributes:
@@ -100,29 +100,25 @@ def infill(
     state: Typed,
     asked: Request,
     effort: Effort,
-    *,
-    n: int,
-    max_new_bytes: int,
-    sampling: Sampling,
+    options: GenerationOptions,
     limit: Limit,
-) -> list[Infilling]:
+) -> list[InfillCompletion]:
     """Middles of a request, the most probable first; see `CharLM.infill`.
 
     Args:
         state: after the request's opening and text, as `opening_of` divides it.
         asked: the request.
         effort: for the sums.
-        n, max_new_bytes, sampling, limit: as for `complete`.
+        options, limit: how candidates are drawn, and when that ends.
     """
     engine, index = state.shared.engine, state.shared.index
-    drawn = _drawn(state, n, max_new_bytes + len(asked.ending), sampling, limit)
-    best: dict[bytes, Infilling] = {}
+    most = options.max_new_bytes
+    drawn = _drawn(state, replace(options, max_new_bytes=most + len(asked.ending)), limit)
+    best: dict[bytes, InfillCompletion] = {}
     for completion in drawn:
         found = middles(completion.raw, asked.ending, completion.finish == "end")
         found = list(dict.fromkeys([*found, *rejoining(completion.raw, asked.ending)]))
-        found = [middle for middle in found if len(middle) <= max_new_bytes] or [
-            completion.raw[:max_new_bytes]
-        ]
+        found = [middle for middle in found if len(middle) <= most] or [completion.raw[:most]]
         try:
             logprobs = score_middles(engine, index, asked, found, effort)
         except EmptyBeamError as coarse:  # an effort too coarse for one of them
@@ -131,38 +127,34 @@ def infill(
             except SearchLimitError:  # which nobody asked for
                 raise coarse from None
         at = max(range(len(found)), key=logprobs.__getitem__)
-        one = _infilling(asked, completion, found[at], logprobs[at])
+        one = _middle(asked, completion, found[at], logprobs[at])
         best.setdefault(one.raw, one)
     return sorted(best.values(), key=lambda one: -one.logprob)
 
 
-def _drawn(
-    state: Typed, n: int, max_new_bytes: int, sampling: Sampling, limit: Limit
-) -> list[Completion]:
+def _drawn(state: Typed, options: GenerationOptions, limit: Limit) -> list[Completion]:
     """n completions of different beginnings, or as many samples."""
-    if sampling.temperature or n == 1 or not state.at_root:
-        return complete(state, n=n, max_new_bytes=max_new_bytes, sampling=sampling, limit=limit)
+    n = options.n
+    if options.temperature or n == 1 or not state.at_root:
+        return Drafts(state, options, limit).completions()
     # Nothing was given back, so there is no covering to choose from: the next bytes are.
     nxt = state.next()
     firsts = [byte for byte in (-nxt.probs[:256]).argsort(kind="stable")[:n] if nxt.probs[byte] > 0]
-    found = complete(state, n=1, max_new_bytes=max_new_bytes, sampling=sampling, limit=limit)
+    one_less = replace(options, n=1, max_new_bytes=max(0, options.max_new_bytes - 1))
+    found = Drafts(state, replace(options, n=1), limit).completions()
     for byte in firsts:
         first = bytes([int(byte)])
-        for one in complete(
-            state + first,
-            n=1,
-            max_new_bytes=max(0, max_new_bytes - 1),
-            sampling=sampling,
-            limit=limit,
-        ):
+        for one in Drafts(state + first, one_less, limit).completions():
             raw = first + one.raw
             found.append(Completion(one.text, raw, one.logprob, one.token_ids, 0, one.finish, 0))
     distinct = {one.raw: one for one in reversed(found)}
     return list(distinct.values())[::-1][:n]
 
 
-def _infilling(asked: Request, completion: Completion, middle: bytes, logprob: float) -> Infilling:
-    return Infilling(
+def _middle(
+    asked: Request, completion: Completion, middle: bytes, logprob: float
+) -> InfillCompletion:
+    return InfillCompletion(
         decoder_after(asked.before).decode(middle),
         middle,
         logprob,

@@ -17,37 +17,29 @@ import numpy as np
 from charwise.constraints.constraint import Constraint
 from charwise.constraints.validity import Fault, fault_of, has_check
 from charwise.cursor.best_first import candidates
-from charwise.cursor.drafts import Bytewise, Completion
+from charwise.cursor.byte_drafts import Bytewise
+from charwise.cursor.completion import Completion, most_probable
 from charwise.cursor.limit import Limit
-from charwise.cursor.sampling import Sampling
+from charwise.cursor.options import GenerationOptions
 from charwise.errors import ConstraintError, shown
-from charwise.tokens.stops import Stops, StopStrings
 
-#: Draws so many completions.
-Draw = Callable[[int, Sampling], list[Completion]]
+#: Draws completions as the options say.
+Draw = Callable[[GenerationOptions], list[Completion]]
 
 #: Draws after the last valid text, before the search ends; most draws at once for one that failed.
 _DRAWS, _AT_ONCE = 1000, 64
 
 
 def valid(
-    draw: Draw,
-    state: Bytewise,
-    constraint: Constraint | None,
-    *,
-    n: int,
-    max_new_bytes: int,
-    stop: StopStrings,
-    sampling: Sampling,
-    limit: Limit,
+    draw: Draw, state: Bytewise, options: GenerationOptions, limit: Limit
 ) -> list[Completion]:
-    """n completions, none of which fails the check of its constraint.
+    """Completions, none of which fails the check of its constraint.
 
     Args:
         draw: draws completions under the constraint, which may fail it.
         state: the text that they go on with.
-        constraint: what may follow, and what the whole must be.
-        n, max_new_bytes, stop, sampling, limit: as `CharLM.complete` has them.
+        options: how they are drawn. Progress is told of the first draws only.
+        limit: when to end the search.
 
     Raises:
         ConstraintError: if no valid text is found.
@@ -59,25 +51,26 @@ def valid(
     >>> one.text, one.finish
     ('2', 'constraint')
     """
-    found = draw(n, sampling)
+    constraint = options.constraint
+    found = draw(options)
     failed = [place for place, one in enumerate(found) if failure(constraint, one)]
     if not failed or constraint is None:
         return found
-    if not sampling.temperature:
+    if not options.temperature:
         kept = [one for place, one in enumerate(found) if place not in failed]
-        others = candidates(state, constraint, max_new_bytes, Stops(stop), limit)
-        searched = _searched(kept, n - len(kept), others)
+        others = candidates(state, constraint, options, limit)
+        searched = _searched(kept, options.n - len(kept), others)
         if not searched:
             raise _none(found[failed[-1]], failure(constraint, found[failed[-1]]))
-        return searched
+        return most_probable(searched)
     last, since, at_once = found[failed[-1]], len(failed), 1
-    rng = np.random.default_rng(sampling.seed)
+    rng = np.random.default_rng(options.seed)
     while failed:
         if since > _DRAWS:
             raise _none(last, failure(constraint, last))
         count = min(len(failed) * at_once, max(len(failed), _AT_ONCE))
-        again = replace(sampling, seed=int(rng.integers(2**62)))
-        for one in draw(count, again):
+        seed = int(rng.integers(2**62))
+        for one in draw(replace(options, n=count, seed=seed, progress=None)):
             since += 1
             if failure(constraint, one):
                 last = one

@@ -10,31 +10,25 @@ States are immutable and share one `SharedTree`: the token tree, and what has be
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Iterable, Iterator
-from typing import Any, Unpack
+from collections.abc import Iterable
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from charwise.constraints.asked import MayFollow, constraint_of
-from charwise.constraints.constraint import Constraint
 from charwise.coverings.bundles import Bundle, next_byte_masses
-from charwise.cursor.choose import Chosen, choose
-from charwise.cursor.conditioned import How, completions
+from charwise.cursor.character_state import CharacterState
+from charwise.cursor.choose import ChoicePosterior, choose
 from charwise.cursor.cover import Cover, cover_after, covers
-from charwise.cursor.distributions import NextBytes, NextChars
-from charwise.cursor.drafts import Completion
-from charwise.cursor.generation import Report, stream
-from charwise.cursor.limit import Cancel, Limit
-from charwise.cursor.next_chars import next_chars
-from charwise.cursor.sampling import Sampling
+from charwise.cursor.distributions import NextBytes
+from charwise.cursor.drafts import Drafts
+from charwise.cursor.limit import Limit
+from charwise.cursor.options import GenerationOptions
 from charwise.cursor.shared_tree import EXACT_TOKENS, WHOLE_TOKENS, History, SharedTree, prefill
-from charwise.errors import SettingError, ZeroProbabilityError, shown
+from charwise.cursor.token_particles import TokenParticles
+from charwise.errors import SettingError, ZeroProbabilityError
 from charwise.scoring.effort import Effort
 from charwise.token_lm import TokenLM
-from charwise.tokens import utf8
-from charwise.tokens.canonical import to_bytes
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.prompts import Opening
 from charwise.tokens.stops import StopStrings
@@ -42,11 +36,8 @@ from charwise.tokens.stops import StopStrings
 #: Bytes after the root beyond which choices begin a tree of their own.
 _NEAR = 256
 
-#: Longer additions to a state are taken in rounds instead of byte by byte.
-_STEPPED = 4
 
-
-class State:
+class State(CharacterState):
     """An immutable state: `state + "text"`, `state - n` characters, `state.next()`.
 
     Attributes:
@@ -68,7 +59,7 @@ class State:
         whole: bytes,
         cover: Cover,
         effort: Effort,
-        parent: State | None = None,
+        parent: Self | None = None,
     ) -> None:
         self.shared = shared
         self.whole = whole
@@ -80,11 +71,6 @@ class State:
     def raw(self) -> bytes:
         """All of the prompt's text and what was added since, as bytes."""
         return self.whole[len(self.shared.opening.lead) :]
-
-    @property
-    def text(self) -> str:
-        """`raw` as text; bytes that are no character, or not yet one, as U+FFFD."""
-        return self.raw.decode("utf-8", "replace")
 
     @property
     def bundles(self) -> tuple[Bundle, ...]:
@@ -131,106 +117,29 @@ class State:
         """Whether nothing follows the root yet, so that the covering is the empty string."""
         return len(self.whole) == self.shared.start
 
-    def next(self, constraint: Constraint | None = None) -> NextBytes:
-        """p(byte | text) for the 256 bytes and the end of text.
-
-        Args:
-            constraint: renormalise over what it allows, see `NextBytes.under`.
-
-        Raises:
-            ZeroProbabilityError: if nothing can follow.
-            ConstraintError: what is no constraint; if nothing that may follow has any probability.
-
-        >>> import charwise
-        >>> charwise.load().state("import nump").next().top(1)[0][0]
-        'y'
-        """
+    def _distribution(self) -> NextBytes:
         cover, masses = self.cover, self._masses(self.cover)
         if not masses.sum() > 0:  # all that was kept ends here
             if self.shared.summed:
-                return self._plain().next(constraint)
+                return self._plain().next()
             rest = self.whole[self.shared.start :]
             canonical = self.shared.index.vocabulary.encode_beginning(rest)
             for cover in covers(self.shared, self.whole, canonical, self.effort):
                 masses = self._masses(cover)
                 if masses.sum() > 0:
                     break
-        nxt = NextBytes(masses / masses.sum(), cover.missing, cover.error, cover.limited)
-        return nxt if constraint is None else nxt.under(constraint)
+        return NextBytes(masses / masses.sum(), cover.missing, cover.error, cover.limited)
 
     def _masses(self, cover: Cover) -> NDArray[np.float64]:
         with self.shared.lock:
             return next_byte_masses(self.shared.evaluated, cover.bundles)[0]
 
-    def next_chars(self, coverage: float = 0.99) -> NextChars:
-        """p(character | text), listing characters until they hold `coverage` of the probability.
+    @property
+    def _leaps(self) -> bool:
+        return not self.shared.summed
 
-        The bytes of one character are summed out along the UTF-8 tree, the heaviest branch
-        first. If the text ends inside a character, the characters that complete it are listed.
-        The last hundredth of the probability may be spread over many thousands of characters, so
-        the list also ends when 64 beginnings of longer characters have been taken apart; where
-        bytes that are no character hold more than 1 - `coverage`, when characters not listed hold
-        less. `NextChars.missing` has the share of all that is not listed.
-
-        Raises:
-            SettingError: for a coverage outside (0, 1].
-
-        >>> import charwise
-        >>> charwise.load().state("import nump").next_chars(0.5).top(1)[0][0]
-        'y'
-        """
-        return next_chars(self, coverage)
-
-    def __add__(self, more: str | bytes) -> State:
-        """The state after more text.
-
-        Raises:
-            ZeroProbabilityError: if the model gives the longer text probability zero.
-            ContextLengthError: if the text no longer fits the window and cannot be shortened.
-        """
-        data = to_bytes(more)
-        if len(data) > _STEPPED and not self.shared.summed:
-            return self._continued(data)
-        state = self
-        for byte in data:
-            state = state._step(byte)
-        return state
-
-    def __sub__(self, n: int) -> State:
-        """The state with the last `n` characters deleted; nothing known is evaluated again.
-
-        A character that the text ends inside of counts as one, and so does a byte that belongs
-        to none: what `text` shows as one.
-
-        Raises:
-            SettingError: for what is no whole number, or if there are fewer characters than that.
-
-        >>> import charwise
-        >>> (charwise.load().state("naï") - 1).raw
-        b'na'
-        """
-        return self.without_bytes(size_of_last(self.raw, n))
-
-    def without_bytes(self, n: int) -> State:
-        """The state with the last `n` bytes deleted; nothing known is evaluated again.
-
-        Raises:
-            SettingError: for what is no whole number, or if there are fewer bytes than that.
-
-        >>> import charwise
-        >>> charwise.load().state("naï").without_bytes(1).raw
-        b'na\\xc3'
-        """
-        left = whole_number(n)
-        if left > len(self.raw):
-            raise SettingError(f"cannot delete {shown(n)} bytes of a text of {len(self.raw)}.")
-        state = self
-        while left and state._parent is not None:
-            step = len(state.whole) - len(state._parent.whole)
-            if step > left:
-                break
-            state, left = state._parent, left - step
-        return state._shortened(left) if left else state
+    def _extended(self, data: bytes) -> State:
+        return self._step(data[0]) if len(data) == 1 else self._continued(data)
 
     def _step(self, byte: int) -> State:
         """The state after one byte."""
@@ -280,80 +189,15 @@ class State:
         shared = self.shared
         return begin(shared.engine, shared.index, shared.opening, self.whole, self.effort)
 
-    def complete(
-        self,
-        *,
-        n: int = 1,
-        max_new_bytes: int = 64,
-        temperature: float = 0.0,
-        top_p: float = 1.0,
-        top_k: int = 0,
-        seed: int | None = None,
-        stop: StopStrings = (),
-        seconds: float | None = None,
-        cancel: Cancel | None = None,
-        progress: Report | None = None,
-        how: How = "local",
-        particles: int = 64,
-        **may_follow: Unpack[MayFollow],
-    ) -> list[Completion]:
-        """Completions of the text, from what is known of it: no second prefill.
+    def _drawing(self, options: GenerationOptions, limit: Limit) -> Drafts:
+        return Drafts(self, options, limit)
 
-        Arguments, order and errors are those of `CharLM.complete`.
-
-        >>> import charwise
-        >>> state = charwise.load().state("import nu")
-        >>> (state + "mp").complete(max_new_bytes=1)[0].text
-        'y'
-        """
-        limit, sampling = Limit(seconds, cancel), Sampling(temperature, top_p, top_k, seed)
-        return completions(
-            self,
-            constraint_of(may_follow),
-            how,
-            particles,
-            n=n,
-            max_new_bytes=max_new_bytes,
-            stop=stop,
-            sampling=sampling,
-            limit=limit,
-            progress=progress,
-        )
-
-    def stream(
-        self,
-        *,
-        max_new_bytes: int = 64,
-        temperature: float = 0.0,
-        top_p: float = 1.0,
-        top_k: int = 0,
-        seed: int | None = None,
-        stop: StopStrings = (),
-        seconds: float | None = None,
-        cancel: Cancel | None = None,
-        **may_follow: Unpack[MayFollow],
-    ) -> Iterator[str]:
-        """One completion in pieces, as it is drawn; never ends a piece inside a character.
-
-        Arguments and errors are those of `CharLM.complete`; constraints are local.
-
-        >>> import charwise
-        >>> "".join(charwise.load().state("import nump").stream(max_new_bytes=1))
-        'y'
-        """
-        limit, sampling = Limit(seconds, cancel), Sampling(temperature, top_p, top_k, seed)
-        return stream(
-            self,
-            max_new_bytes=max_new_bytes,
-            stop=stop,
-            sampling=sampling,
-            limit=limit,
-            constraint=constraint_of(may_follow),
-        )
+    def _proposal(self, options: GenerationOptions) -> TokenParticles:
+        return TokenParticles(self, options)
 
     def choose(
         self, choices: Iterable[str | bytes], *, stop: StopStrings = None, ended: bool = False
-    ) -> Chosen:
+    ) -> ChoicePosterior:
         """The exact posterior over a list of continuations; see `CharLM.choose`.
 
         Raises:
@@ -371,12 +215,6 @@ class State:
         near = len(self.whole) - self.shared.start <= _NEAR
         state = self if near else self._plain()
         return choose(state.shared, state.whole, self.effort, choices, stop=stop, ended=ended)
-
-    def __copy__(self) -> State:
-        return self  # immutable
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> State:
-        return self
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A copy elsewhere evaluates again: the tree itself does not travel.
@@ -441,39 +279,3 @@ def _restore(
 ) -> State:
     index = SortedVocabulary.of(engine.vocabulary)
     return begin(engine, index, opening, whole, effort, history)
-
-
-def size_of_last(raw: bytes, n: object) -> int:
-    """How many bytes the last n characters of a text have, as `State` counts them.
-
-    Raises:
-        SettingError: for what is no whole number, or if there are fewer characters than that.
-
-    >>> size_of_last("naï".encode(), 1)
-    2
-    """
-    count, size = whole_number(n), 0
-    for _ in range(count):
-        if size == len(raw):
-            text = raw.decode("utf-8", "replace")
-            raise SettingError(f"cannot delete {shown(count)} characters of a text of {len(text)}.")
-        size += utf8.last_character(raw[: len(raw) - size])
-    return size
-
-
-def whole_number(n: object) -> int:
-    """How many to delete.
-
-    Raises:
-        SettingError: for what is no whole number, or negative.
-
-    >>> whole_number(3)
-    3
-    """
-    try:
-        count = -1 if isinstance(n, bool) else operator.index(n)  # type: ignore[arg-type]
-    except TypeError:
-        count = -1
-    if count < 0:
-        raise SettingError(f"cannot delete {shown(n)} of a text: give a whole number, 0 or more.")
-    return count

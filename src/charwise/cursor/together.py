@@ -26,11 +26,11 @@ def advance_together(several: Sequence[Drafts]) -> list[Exception | None]:
         end the others.
 
     >>> import charwise
-    >>> from charwise.cursor.limit import Limit
-    >>> from charwise.cursor.sampling import Sampling
+    >>> from charwise.cursor.options import GenerationOptions
     >>> lm = charwise.load()
     >>> texts = ["import nu", "for i in ra"]
-    >>> both = [Drafts(lm.state(text), 1, 8, (), Sampling(), Limit()) for text in texts]
+    >>> options = GenerationOptions(max_new_bytes=8)
+    >>> both = [Drafts(lm.state(text), options, options.limit()) for text in texts]
     >>> while any(drafts.active() for drafts in both):
     ...     errors = advance_together(both)
     >>> [drafts.completion(drafts.drafts[0]).text for drafts in both]

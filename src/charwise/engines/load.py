@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 from weakref import WeakValueDictionary
 
 from charwise.engines.canonical import with_estimand
@@ -21,7 +21,7 @@ from charwise.engines.pretrained import (
     read_pretrained,
     read_vocabulary,
 )
-from charwise.errors import EngineError, SettingError, shown
+from charwise.errors import EngineError, SettingError, check_known, shown
 from charwise.models import EMBEDDED
 
 if TYPE_CHECKING:
@@ -37,18 +37,51 @@ if TYPE_CHECKING:
 __all__ = ["engine_around", "open_engine", "with_estimand"]
 
 
+class HubKeywords(TypedDict, total=False):
+    """What is taken from the Hugging Face hub.
+
+    Attributes:
+        revision: branch, tag or commit.
+        trust_remote_code: run the Python code that comes with the model; read it first.
+    """
+
+    revision: str | None
+    trust_remote_code: bool
+
+
+class LoadKeywords(HubKeywords, total=False):
+    """How a model is opened.
+
+    Attributes:
+        device: "cpu", "cuda", …; by default a GPU if there is one.
+        dtype: "float32", "bfloat16" or "float16"; by default float32 on a CPU, else the
+            model's own. A GGUF file has its own.
+        engine: "transformers", "vllm", or "llama.cpp" for `.gguf` files, whose default it is.
+        device_map: how transformers spreads the model over devices, instead of `device`:
+            "auto", a device, or a dict.
+        quantization_config: how transformers quantises the weights, such as its
+            `BitsAndBytesConfig`.
+    """
+
+    device: str | None
+    dtype: str | None
+    engine: str | None
+    device_map: Any
+    quantization_config: Any
+
+
 @dataclass(frozen=True)
 class Asked:
     """What `open_engine` was asked for; its `repr` tells engines apart."""
 
     model: str
     engine: str
-    device: str | None
-    dtype: str | None
-    revision: str | None
-    trust_remote_code: bool
-    device_map: Any
-    quantization_config: Any
+    device: str | None = None
+    dtype: str | None = None
+    revision: str | None = None
+    trust_remote_code: bool = False
+    device_map: Any = None
+    quantization_config: Any = None
 
 
 #: The engines that are alive, by the `repr` of what was asked for.
@@ -56,15 +89,7 @@ _open: WeakValueDictionary[str, Engine] = WeakValueDictionary()
 
 
 def open_engine(
-    model: str | os.PathLike[str] | None = None,
-    *,
-    device: str | None = None,
-    dtype: str | None = None,
-    engine: str | None = None,
-    revision: str | None = None,
-    trust_remote_code: bool = False,
-    device_map: Any = None,
-    quantization_config: Any = None,
+    model: str | os.PathLike[str] | None = None, **settings: Unpack[LoadKeywords]
 ) -> TokenLM:
     """The engine of a causal language model; with no argument of the embedded one, offline.
 
@@ -72,16 +97,7 @@ def open_engine(
 
     Args:
         model: "embedded", a folder, a name on the Hugging Face hub, or a `.gguf` file.
-        device: "cpu", "cuda", …; by default a GPU if there is one.
-        dtype: "float32", "bfloat16" or "float16"; by default float32 on a CPU, else the
-            model's own. A GGUF file has its own.
-        engine: "transformers", "vllm", or "llama.cpp" for `.gguf` files, whose default it is.
-        revision: branch, tag or commit on the hub.
-        trust_remote_code: run the Python code that comes with the model; read it first.
-        device_map: how transformers spreads the model over devices, instead of `device`:
-            "auto", a device, or a dict.
-        quantization_config: how transformers quantises the weights, such as its
-            `BitsAndBytesConfig`.
+        settings: how it is opened.
 
     Raises:
         ModelNotFoundError: what was looked for, and where.
@@ -95,6 +111,7 @@ def open_engine(
     >>> open_engine("embedded") is engine
     True
     """
+    check_known(settings, LoadKeywords.__optional_keys__)
     name = DEFAULT_MODEL if model is None else model
     if not isinstance(name, str | os.PathLike):
         raise SettingError(
@@ -107,22 +124,20 @@ def open_engine(
             "charwise.connect(url, tokenizer), and `charwise bounds --url`, give bounds."
         )
     place = _place(os.fspath(name))
+    engine = settings.get("engine")
     if engine is not None and not isinstance(engine, str):
         raise _no_engine(engine)
     chosen = engine or ("llama.cpp" if place.endswith(".gguf") else "transformers")
     if chosen not in _ENGINES:
         raise _no_engine(engine)
+    device, dtype = settings.get("device"), settings.get("dtype")
     for what, given in (("device", device), ("dtype", dtype)):
         if isinstance(given, int | bytes | Iterable) and not isinstance(given, str):
             raise SettingError(f"{what} is {shown(given)}: give its name.")
-    where = None if device is None else str(device)
-    numbers = None if dtype is None else str(dtype).removeprefix("torch.")
-    return _opened(
-        Asked(
-            *(place, chosen, where, numbers),
-            *(revision, trust_remote_code, device_map, quantization_config),
-        )
-    )
+    asked: dict[str, Any] = {**settings, "engine": chosen}
+    asked["device"] = None if device is None else str(device)
+    asked["dtype"] = None if dtype is None else str(dtype).removeprefix("torch.")
+    return _opened(Asked(place, **asked))
 
 
 def _no_engine(engine: object) -> SettingError:
@@ -205,18 +220,16 @@ def open_server(
     api_key: str | None,
     seconds: float,
     rounding: float,
-    revision: str | None,
-    trust_remote_code: bool,
+    **hub: Unpack[HubKeywords],
 ) -> CompletionsLM:
     """The completions of a server; arguments and errors are those of `charwise.connect`."""
     from charwise.engines.completions.client import Client
     from charwise.engines.completions.lm import CompletionsLM
 
+    check_known(hub, HubKeywords.__optional_keys__)
     client = Client(url, api_key=api_key, seconds=seconds)
     client.ask("/models")  # says at once that there is no server
-    vocabulary = read_vocabulary(
-        _place(tokenizer), revision=revision, trust_remote_code=trust_remote_code
-    )
+    vocabulary = read_vocabulary(_place(tokenizer), **hub)
     return CompletionsLM(client, vocabulary, model=model, k=k, rounding=rounding)
 
 

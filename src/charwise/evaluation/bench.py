@@ -184,20 +184,19 @@ def bench(
     candidates: Sequence[Method],
     reference: Method,
     *,
-    model: str = "",
-    source: str = "",
     repeat: int = 3,
     seed: int = 0,
     progress: Callable[[str], object] = lambda name: None,
 ) -> Report:
     """Walk a text by every method, and compare each with the reference.
 
+    The report leaves the names of the model and of the text empty: `dataclasses.replace` adds them.
+
     Args:
         lm: the model.
         text: what is walked, any bytes.
         candidates: the methods.
         reference: the method that comes nearest to the truth.
-        model, source: names of the model and of the text, for the report.
         repeat: timed walks of each method, after one with distributions.
         seed: of the bootstrap.
         progress: called with a method's name before each of `(1 + repeat) · (1 + candidates)`
@@ -234,7 +233,7 @@ def bench(
     measured = [*zip(candidates, found, strict=True), (reference, widest)]
     timed = _timed(lm, text, measured, repeat, seed, progress)
     tokens = len(lm.vocabulary.encode_beginning(text))
-    return Report(model, source, lm.info(), len(text), tokens, reference.name, repeat, tuple(timed))
+    return Report("", "", lm.info(), len(text), tokens, reference.name, repeat, tuple(timed))
 
 
 def _timed(

@@ -13,7 +13,7 @@ import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Unpack
 
 import numpy as np
 
@@ -27,6 +27,9 @@ from charwise.model import load
 from charwise.scoring.effort import Effort, effort_of
 from charwise.tokens.canonical import to_bytes
 from charwise.tokens.pieces import pieces
+
+if TYPE_CHECKING:
+    from charwise.engines.load import LoadKeywords
 
 #: What is drawn again for the intervals; "auto" is texts if there are `MANY`.
 Over = Literal["auto", "texts", "blocks"]
@@ -55,11 +58,8 @@ def compare(
     over: Over = "auto",
     resamples: int = 10_000,
     seed: int = 0,
-    device: str | None = None,
-    dtype: str | None = None,
-    revision: str | None = None,
-    trust_remote_code: bool = False,
     progress: Callable[[str, int, int], object] = lambda name, done, total: None,
+    **settings: Unpack[LoadKeywords],
 ) -> Comparison:
     """Bits a byte of several models, and of their differences, with 95 % intervals.
 
@@ -74,9 +74,9 @@ def compare(
             each; "auto" takes texts if there are 20 or more.
         resamples: how often.
         seed: of the draws.
-        device, dtype, revision, trust_remote_code: as in `charwise.load`, of the models that are
-            given by name.
         progress: called with a model's name, how many bytes it has scored, and of how many.
+        settings: `device`, `dtype` and the like, as in `charwise.load`, of the models that are
+            given by name.
 
     Raises:
         SettingError: fewer than one model, two of one name, no text, an empty one, or an option
@@ -98,20 +98,13 @@ def compare(
     for model in named.values():
         if not isinstance(model, CharLM):
             read_vocabulary(
-                os.fspath(model), revision=revision, trust_remote_code=trust_remote_code
+                os.fspath(model),
+                revision=settings.get("revision"),
+                trust_remote_code=settings.get("trust_remote_code", False),
             )
     found: dict[str, _Read] = {}
     for name, model in named.items():
-        if isinstance(model, CharLM):
-            lm = model
-        else:
-            lm = load(
-                model,
-                device=device,
-                dtype=dtype,
-                revision=revision,
-                trust_remote_code=trust_remote_code,
-            )
+        lm = model if isinstance(model, CharLM) else load(model, **settings)
         found[name] = _read(lm, name, data, effort, progress)
         del lm
         gc.collect()  # an engine and its model hold each other

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from charwise.cursor.drafts import Cursor, Draft, Drafts
@@ -117,14 +118,12 @@ class Drawing:
             most = min(_MOST_BYTES, (asked.max_tokens or _MOST_BYTES) * munch)
         # The most probable beginnings often go on alike: of more, enough differ.
         several = asked.n > 1 and not asked.temperature and tell is None
-        arguments = (
-            begun.cursor,
-            asked.n + 2 if several else asked.n,
-            most + len(begun.ending),
-            asked.stop,
-            asked.sampling,
-            limit,
+        options = replace(
+            asked.options,
+            n=asked.n + 2 if several else asked.n,
+            max_new_bytes=most + len(begun.ending),
         )
+        arguments = (begun.cursor, options, limit)
         self.drafts: Drafts = (
             HealedDrafts(*arguments).heal(begun.forced)
             if asked.mode != "exact"

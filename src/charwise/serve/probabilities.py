@@ -18,7 +18,7 @@ from charwise.char_lm import CharLM
 from charwise.cursor.distributions import show_byte
 from charwise.cursor.drafts import draw_members
 from charwise.cursor.next_chars import next_chars
-from charwise.cursor.sampling import Sampling
+from charwise.cursor.options import GenerationOptions
 from charwise.serve.http import answered, gone, read
 from charwise.serve.prompts import sides_of
 from charwise.serve.server import Server
@@ -140,7 +140,7 @@ def _covering(server: Server, body: CoveringBody) -> Message:
     lm, memory = server.lm, server.completions.memory
     sides = sides_of(CompletionTask(body.prompt), lm.vocabulary)
     state = memory.after(*split(lm.vocabulary, sides.prompt)).state
-    drawn = draw_members(state, body.top, Sampling(), np.random.default_rng(0))
+    drawn = draw_members(state, GenerationOptions(n=body.top), np.random.default_rng(0))
     members = {tuple(one.token_ids): one for one in drawn if one.token_ids}
     tokens = lm.vocabulary.tokens
     return {

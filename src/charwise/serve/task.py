@@ -8,10 +8,10 @@ from typing import Literal, NamedTuple, get_args
 
 from charwise.api.limits import DEFAULT_TOKENS, SERVER
 from charwise.api.request import CompletionRequest
-from charwise.cursor.sampling import Sampling
+from charwise.cursor.options import GenerationOptions
 from charwise.errors import SettingError, check_count, check_number
 from charwise.tokens.prompt_parts import Prompt
-from charwise.tokens.stops import Stops, StopStrings
+from charwise.tokens.stops import StopStrings
 
 #: How the end of a prompt is treated: conditioned on as characters, healed, or left as it is.
 Mode = Literal["exact", "healed", "plain"]
@@ -39,6 +39,7 @@ class CompletionTask:
         line_seconds: another one, which counts once a whole line is there.
         threshold: a candidate less probable than this is not offered.
         top: alternatives to list for each token; None for no log-probabilities at all.
+        options: how candidates are drawn, of the above.
 
     >>> CompletionTask("import nu", until="page")
     Traceback (most recent call last):
@@ -62,7 +63,7 @@ class CompletionTask:
     line_seconds: float | None = None
     threshold: float = 0.0
     top: int | None = None
-    sampling: Sampling = field(init=False, repr=False)
+    options: GenerationOptions = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.mode not in get_args(Mode):
@@ -75,14 +76,20 @@ class CompletionTask:
         for name in ("max_tokens", "max_bytes", "top"):
             if getattr(self, name) is not None:
                 check_count(name, getattr(self, name), 0)
+        options = GenerationOptions(
+            n=self.n,
+            temperature=self.temperature,
+            top_p=self.top_p,
+            top_k=self.top_k,
+            seed=self.seed,
+            stop=self.stop,
+            seconds=self.seconds,
+        )
+        object.__setattr__(self, "options", options)
         check_count("indent", self.indent, 0)
-        for name in ("seconds", "line_seconds"):
-            if getattr(self, name) is not None:
-                check_number(name, getattr(self, name), 0.0, math.inf)
+        if self.line_seconds is not None:
+            check_number("line_seconds", self.line_seconds, 0.0, math.inf)
         check_number("threshold", self.threshold, 0.0, 1.0)
-        Stops(self.stop)
-        sampling = Sampling(self.temperature, self.top_p, self.top_k, self.seed)
-        object.__setattr__(self, "sampling", sampling)
 
     @classmethod
     def of(cls, request: CompletionRequest, prompt: Prompt, mode: Mode) -> CompletionTask:

@@ -47,7 +47,7 @@ class Outcome(NamedTuple):
         if self.reason is not None:
             return f"off; reason={self.reason}"
         more = f"; taken-over={self.taken_over}" if self.taken_over else ""
-        more += "; how=exact" if self.method == "exact" else ""
+        more += "; method=exact" if self.method == "exact" else ""
         return f"healed; given-back={self.given_back}; forced={self.forced}{more}"
 
 

@@ -1,0 +1,213 @@
+"""How completions are drawn: one object for every way to ask for them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import InitVar, dataclass, fields, replace
+from typing import Any, Literal, cast, get_args
+
+from charwise.constraints.asked import ConstraintKeywords, constraint_of
+from charwise.constraints.constraint import Constraint
+from charwise.cursor.limit import Cancel, Limit
+from charwise.errors import SettingError, check_count, check_known, check_number, shown
+from charwise.tokens.stops import Stops, StopStrings
+
+#: Whether a constraint is applied at each step, or the model is conditioned on it as a whole.
+Conditioning = Literal["local", "global"]
+
+#: Told how much is done, and of how much.
+Report = Callable[[int, int], object]
+
+#: Completions that are drawn at once, and particles.
+MOST_DRAWN = 1_000_000
+
+
+class GenerationKeywords(ConstraintKeywords, total=False):
+    """The keywords of `complete` and its like: those of `GenerationOptions`, which says more."""
+
+    n: int
+    max_new_bytes: int
+    temperature: float
+    top_p: float
+    top_k: int
+    seed: int | None
+    stop: StopStrings
+    seconds: float | None
+    cancel: Cancel | None
+    progress: Report | None
+    conditioning: Conditioning
+    particles: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerationOptions:
+    """How completions are drawn.
+
+    `lm.complete(prompt, n=3, temperature=0.8)` makes one of its keywords, and
+    `lm.complete(prompt, options)` takes one. `dataclasses.replace` changes some of them.
+
+    Attributes:
+        n: how many completions; at temperature 0 those of equal bytes are one, and the most
+            probable comes first, by `Completion.bits_per_byte`. Draws stay as they were drawn.
+        max_new_bytes: most bytes of a completion, which ends with a whole character.
+        temperature: 0 takes the most probable.
+        top_p: draw from the most probable that hold so much of the probability.
+        top_k: draw from so many of the most probable; 0 for all of them.
+        seed: for the same draws again.
+        stop: strings at which to stop, byte-exact, also across tokens; not returned.
+        seconds: a time budget, the prompt included. Looked at, as `cancel` is, between two model
+            calls: what was drawn until then is returned.
+        cancel: a `threading.Event` that stops when it is set.
+        progress: called after each model call with how many bytes are drawn, and of how many at
+            most; a completion that ended early counts whole.
+        constraint: what may follow the prompt. `regex`, `json_schema`, `grammar` or `choices` may
+            stand for it, see `charwise.constraints.ConstraintKeywords`; at most one.
+        conditioning: "local" draws from what the constraint allows at each step. "global"
+            conditions on it as a whole: the n heaviest texts come as a `Weighted` list, which has
+            their weights and the probability of the constraint.
+        particles: the size of the sample where conditioning is "global" and the set not small.
+
+    Raises:
+        SettingError: a number, a stop string or a budget that is none; settings that exclude each
+            other.
+        ConstraintError: a constraint that is wrong, or two of them.
+
+    >>> options = GenerationOptions(n=3, temperature=0.8, stop="\\n")
+    >>> options.top_k, options.stop, replace(options, n=1).n
+    (0, (b'\\n',), 1)
+    >>> GenerationOptions(choices=["yes", "no"]).constraint
+    Choices(2 left, from b'no, yes' on)
+    """
+
+    n: int = 1
+    max_new_bytes: int = 64
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    seed: int | None = None
+    stop: StopStrings = ()
+    seconds: float | None = None
+    cancel: Cancel | None = None
+    progress: Report | None = None
+    constraint: Constraint | None = None
+    conditioning: Conditioning = "local"
+    particles: int = 64
+    regex: InitVar[str | None] = None
+    json_schema: InitVar[Mapping[str, Any] | str | bool | None] = None
+    grammar: InitVar[str | None] = None
+    choices: InitVar[Iterable[str | bytes] | None] = None
+
+    def __post_init__(
+        self,
+        regex: str | None,
+        json_schema: Mapping[str, Any] | str | bool | None,
+        grammar: str | None,
+        choices: Iterable[str | bytes] | None,
+    ) -> None:
+        asked = ConstraintKeywords(
+            regex=regex,
+            json_schema=json_schema,
+            grammar=grammar,
+            choices=choices,
+            constraint=self.constraint,
+        )
+        self._settle("constraint", constraint_of(asked))
+        check_count("n", self.n, 1, MOST_DRAWN)
+        check_count("max_new_bytes", self.max_new_bytes, 0)
+        check_number("temperature", self.temperature, 0.0, math.inf)
+        if math.isinf(self.temperature):
+            raise SettingError("temperature is infinite: it must be a number.")
+        check_number("top_p", self.top_p, -math.inf, math.inf)
+        if not 0 < self.top_p <= 1:
+            raise SettingError(f"top_p is {self.top_p}: it must lie in (0, 1].")
+        check_count("top_k", self.top_k, 0)
+        if self.seed is not None:
+            check_count("seed", self.seed, 0)
+        for name in ("temperature", "top_p"):  # which may be any kind of number
+            self._settle(name, float(getattr(self, name)))
+        self._settle("stop", Stops(self.stop).strings)
+        Limit(self.seconds, self.cancel)
+        check_report(self.progress)
+        check_count("particles", self.particles, 1, MOST_DRAWN)
+        self._check_conditioning()
+
+    def _check_conditioning(self) -> None:
+        given = self.conditioning
+        if not isinstance(given, str) or given not in get_args(Conditioning):
+            raise SettingError(f"conditioning is {shown(given)}: choose 'local' or 'global'.")
+        changed = self.temperature not in (0.0, 1.0) or self.truncates or self.stop
+        if given == "global" and changed:
+            raise SettingError(
+                "conditioning='global' conditions the model as it is: leave temperature, top_p, "
+                "top_k and stop alone, and write what should end a completion into the constraint."
+            )
+
+    def _settle(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
+
+    @property
+    def truncates(self) -> bool:
+        """Whether tokens of low rank are left out."""
+        return self.top_p < 1 or self.top_k > 0
+
+    def limit(self) -> Limit:
+        """The time budget, which begins now, and the flag that cancels."""
+        return Limit(self.seconds, self.cancel)
+
+    def refuse(self, names: str, what: str) -> None:
+        """Refuse options that a call has no use for.
+
+        Args:
+            names: of the options, divided by spaces.
+            what: the call.
+
+        Raises:
+            SettingError: if one was set.
+
+        >>> GenerationOptions(seed=1).refuse("n stop", "stream")
+        """
+        for one in fields(self):
+            if one.name in names.split() and getattr(self, one.name) != one.default:
+                raise SettingError(f"{what} takes no {one.name}: leave it out.")
+
+
+def options_of(
+    options: GenerationOptions | None, keywords: GenerationKeywords, **defaults: Any
+) -> GenerationOptions:
+    """The options of a call: those that were given, changed by keywords.
+
+    Args:
+        options: as given.
+        keywords: which go first.
+        defaults: other values where no options are given.
+
+    Raises:
+        SettingError, ConstraintError: as `GenerationOptions`.
+        TypeError: another keyword.
+
+    >>> options_of(GenerationOptions(n=2), {"seed": 1}).seed
+    1
+    >>> options_of(None, {"n": 2}, temperature=1.0).temperature
+    1.0
+    """
+    if options is not None and not isinstance(options, GenerationOptions):
+        raise SettingError(
+            f"options are {shown(options)}: give GenerationOptions(…), or keywords such as n=3."
+        )
+    check_known(keywords, GenerationKeywords.__optional_keys__)
+    if options is None:
+        return GenerationOptions(**cast("GenerationKeywords", {**defaults, **keywords}))
+    return replace(options, **keywords) if keywords else options
+
+
+def check_report(progress: object) -> None:
+    """Refuse a `progress` that cannot be called.
+
+    Raises:
+        SettingError: what was given.
+
+    >>> check_report(print)
+    """
+    if progress is not None and not callable(progress):
+        raise SettingError(f"progress is {shown(progress)}: give a function of (done, total).")
