@@ -79,8 +79,8 @@ def test_a_preset_and_a_tolerance():
 def test_what_takes_a_preset_takes_a_tolerance():
     methods = {
         name: set(inspect.signature(method).parameters)
-        for name, method in vars(CharLM).items()
-        if inspect.isfunction(method) and not name.startswith("_")
+        for name, method in inspect.getmembers(CharLM, inspect.isfunction)
+        if not name.startswith("_")
     }
     taking = {name for name, parameters in methods.items() if "preset" in parameters}
     assert {"score", "next", "complete", "choose", "infill", "score_infill"} <= taking

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from charwise.scoring.contexts import Branch
 from charwise.scoring.effort import Limits
 from charwise.scoring.refinement import Refinement
-from charwise.tokens.index import SortedVocabulary
 
 
 def run_together(works: Sequence[Refinement], limits: Limits) -> None:
@@ -26,21 +25,11 @@ def run_together(works: Sequence[Refinement], limits: Limits) -> None:
         active = [work for work, branches in wanted if branches]
 
 
-def most_in_call(index: SortedVocabulary, limits: Limits) -> int:
-    """Most contexts of one call: their log-probabilities take a part of the memory.
-
-    >>> from charwise.tokens.vocabulary import Vocabulary
-    >>> most_in_call(SortedVocabulary(Vocabulary.from_bytes([b"a"])), Limits(memory=2**20))
-    8192
-    """
-    return max(1, limits.memory // (32 * 4 * index.vocabulary.width))
-
-
 def _evaluate(wanted: Sequence[tuple[Refinement, Branch]], limits: Limits) -> None:
     """Evaluate branches in as few calls as memory allows."""
     todo = deque(wanted)
     while todo:
-        room = most_in_call(todo[0][0].rows.index, limits)
+        room = limits.in_call(todo[0][0].rows.index.vocabulary.width)
         call, left = list[tuple[Refinement, Branch]](), list[int]()
         while todo and room and not left:
             work, (context, tokens) = todo.popleft()

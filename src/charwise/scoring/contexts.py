@@ -40,12 +40,11 @@ class Branch(NamedTuple):
 
 
 class Contexts:
-    """The evaluated contexts of one text after one prompt. They are numbered from 0, the prompt.
+    """The evaluated contexts of one text after one prompt: number 0, the root of the tree.
 
     Args:
         rows: the token tree, and what is evaluated of it.
         known: the text, of n bytes.
-        root: the node of the tree after which the text stands.
         through: also know the contexts that spell the whole text, as the next byte needs.
         next_bytes: keep of each context how its next byte divides.
 
@@ -74,7 +73,6 @@ class Contexts:
         self,
         rows: EvaluatedRows,
         known: KnownText,
-        root: int = 0,
         *,
         through: bool = False,
         next_bytes: bool = False,
@@ -90,7 +88,7 @@ class Contexts:
         self.next_bytes: list[Floats] | None = [] if next_bytes else None
         self.evaluated = 0
         self._children: dict[tuple[int, int], int] = {}  # (context, token) → context
-        self._append([root], [0], [0])
+        self._append([0], [0], [0])
 
     def __len__(self) -> int:
         return len(self.node)
@@ -175,8 +173,6 @@ class Contexts:
         stale = np.isin(self.end, self.position[size:]) & (self.child < 0)
         self.stand_in[stale] = UNKNOWN
 
-    # -- asking ------------------------------------------------------------------------------------
-
     def follow(self, context: int, tokens: Sequence[int]) -> Iterator[int]:
         """Yield the contexts along evaluated tokens."""
         for token in tokens:
@@ -227,8 +223,6 @@ class Contexts:
             last_of = np.append(np.flatnonzero(np.diff(pair[best])), len(pair) - 1)
             found[pair[best][last_of]] = order[rank[best][last_of]]
         self.stand_in[edges] = found
-
-    # -- dropping ----------------------------------------------------------------------------------
 
     def keep(self, kept: Ints, done: int) -> None:
         """Keep some contexts, and of their edges and masses those that end after a position."""

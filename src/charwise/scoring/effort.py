@@ -141,3 +141,7 @@ class Limits:
                 raise SettingError(
                     f"{name} is {shown(value)}: give a whole number above 0, or leave it out."
                 )
+
+    def in_call(self, width: int) -> int:
+        """The most contexts of one call, for a vocabulary of so many tokens: float32 each."""
+        return max(1, self.memory // (32 * 4 * width))

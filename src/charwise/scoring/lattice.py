@@ -247,8 +247,6 @@ class Lattice:
         rows, best = np.arange(len(contexts)), value.argmax(axis=1)
         return np.where(value[rows, best] > 0, edges[rows, best], -1), inner[rows, best]
 
-    # -- at the end --------------------------------------------------------------------------------
-
     def end_logprob(self) -> float:
         """log p(end of text | text), nats: the contexts that spell the text, each with its end."""
         spelled = self.contexts.position == self.n

@@ -49,7 +49,6 @@ class Refinement:
         canonical: its canonical tokens.
         effort: the width and the threshold, or the tolerance.
         limits: bounds on memory and calls.
-        root: the node of the tree after which the text stands.
         through: also evaluate the contexts that spell the whole text, as the next byte needs.
         deepest: most tokens after the root that fit the window. Longer contexts are left out.
         distributions: keep of each context what `Lattice.distributions` needs.
@@ -84,7 +83,6 @@ class Refinement:
         effort: Effort,
         limits: Limits | None = None,
         *,
-        root: int = 0,
         through: bool = False,
         deepest: int | None = None,
         distributions: bool = False,
@@ -92,7 +90,7 @@ class Refinement:
         stated: Callable[[Lattice], float] | None = None,
     ) -> None:
         self.rows, self.effort, self.limits = rows, effort, limits or Limits()
-        contexts = Contexts(rows, known, root, through=through, next_bytes=distributions)
+        contexts = Contexts(rows, known, through=through, next_bytes=distributions)
         self.lattice = Lattice(contexts, lends=not effort.exact)
         self._base = base_path(canonical, known, through)
         self.deepest = math.inf if deepest is None else deepest
@@ -156,7 +154,7 @@ class Refinement:
         if effort.exact:
             # After one round it is known what leaves the canonical tokens.
             yield from self._refine(width, threshold, 1)
-            refuse_endless(lattice, self._most)
+            _refuse_endless(lattice, self._most)
             yield from self._refine(width, threshold, math.inf)
             return chain
         chain = yield from respell(lattice.contexts, chain, self.deepest, self._spent)
@@ -198,7 +196,7 @@ class Refinement:
         full = held_bytes(self.rows.tree, row) > self.limits.memory
         spent = self._calls_left < 0 or contexts > self._most or full
         if spent and self.effort.exact:
-            raise too_many(lattice, self._most)
+            raise _too_many(lattice, self._most)
         self.limited |= spent
         return spent
 
@@ -245,30 +243,19 @@ def portion_of(tokens: Sequence[int]) -> int:
     return len(tokens) if len(tokens) < PORTION + PORTION // 4 else PORTION
 
 
-def refuse_endless(lattice: Lattice, most: int) -> None:
-    """Refuse early: where the vocabulary alone shows that there are too many token strings.
+def _refuse_endless(lattice: Lattice, most: int) -> None:
+    """Refuse early where the vocabulary alone shows that there are too many token strings.
 
-    A model that rules out many token strings may be summed over long text. So nothing is refused
-    where an edge that was seen is impossible.
-
-    Raises:
-        SearchLimitError: how many contexts there may be, and what to do.
-
-    >>> import charwise
-    >>> lm = charwise.load()
-    >>> try:
-    ...     lm.score("from collections import OrderedDict", preset="exact")
-    ... except SearchLimitError as error:
-    ...     print(str(error)[:62])
-    all token strings of the 35 bytes b'from col…deredDict' are mo
+    A model that rules out many of them may be summed over long text, so nothing is refused where
+    an edge that was seen is impossible.
     """
     c = lattice.contexts
     part = c.known.window(lattice.done, min(lattice.stop, c.last))
     if (c.mass > 0).all() and part.contexts(most) > most:
-        raise too_many(lattice, most)
+        raise _too_many(lattice, most)
 
 
-def too_many(lattice: Lattice, most: int) -> SearchLimitError:
+def _too_many(lattice: Lattice, most: int) -> SearchLimitError:
     """The error that all token strings are more than `most` contexts."""
     text = lattice.contexts.known.text
     return SearchLimitError(

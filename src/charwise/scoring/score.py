@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from charwise.coverings.rows import EvaluatedRows
 from charwise.coverings.windows import Window, plan
 from charwise.errors import SearchLimitError, impossible
-from charwise.scoring.calls import most_in_call, run_together
+from charwise.scoring.calls import run_together
 from charwise.scoring.contexts import Floats
 from charwise.scoring.effort import Effort, Limits
 from charwise.scoring.refinement import PORTION, Refinement, base_path, portion_of
@@ -192,7 +192,7 @@ def windows(
         to_end = through and window.stop == len(whole)
         # The base path of the first portion goes with the root, in one call.
         path = base_path(window.canonical, part, to_end)
-        most = min(portion_of(path), most_in_call(index, limits))
+        most = min(portion_of(path), limits.in_call(index.vocabulary.width))
         edges = list(enumerate(path[:most]))
         found = Refinement(
             EvaluatedRows(engine.tree(window.prompt_ids, edges), index, edges=edges),
@@ -215,17 +215,10 @@ def _gather(
     end: bool,
     entropy: Entropy | None,
 ) -> Score:
-    """The score of a text from its finished windows, which may be made one at a time.
-
-    Raises:
-        ZeroProbabilityError: if nothing spells the text.
-        EmptyBeamError: if what may spell it was left out.
-    """
+    """The score of a text from its finished windows, which may be made one at a time."""
     whole, skip = text.whole, len(text.opening.lead) + text.given
     logprobs, missing, lent, error = (np.zeros(len(whole)) for _ in range(4))
-    limited = False
-    ended = None
-    contexts = calls = 0
+    limited, contexts, calls, ended = False, 0, 0, None
     rows, entropies, ranks = list[Floats](), list[Floats](), list[NDArray[np.int64]]()
     for window, found in done:
         lattice, ahead = found.lattice, window.scored - window.begin
