@@ -44,11 +44,9 @@ PROMPT = st.one_of(TEXT, BYTES, st.lists(st.one_of(TEXT, BYTES, IDS), max_size=3
 
 EFFORT = st.builds(
     Effort,
-    theta=some(0.01, 1.0, -1.0, 2.0, math.nan, "x"),
-    gamma=some(0.5, 1.0, 0.0, math.nan, None),
-    lookahead=some(0, 4, -1, 1.5),
-    rounds=some(1, 3, 0, -1),
-    first=some(1.0, 0.1, -1.0, math.nan),
+    width=some(1, 4, 16.0, math.inf),
+    threshold=some(None, 0.01, 1.0),
+    tolerance=some(None, 0.5, 1e-3),
 )
 PRESET = st.one_of(some(None, "fast", "default", "Fast"), EFFORT)
 TOLERANCE = some(None, 0.5, 1e-3, 0, 0.0, -1.0, math.nan, math.inf)
