@@ -198,8 +198,8 @@ def bundles_of(lattice: Lattice, known: KnownText) -> list[Bundle]:
 def cover_after(rows: EvaluatedRows, cover: Cover, byte: int, effort: Effort) -> Cover | None:
     """A cover after one more byte: every bundle narrowed, the contexts that end here opened.
 
-    None where refinement does better: less is left of the probability than was left out, as where
-    no bundle goes on with the byte, or the error has come to more than the tolerance.
+    None where refinement does better: the byte is less likely than what was left out, or than the
+    error, or no bundle goes on with it; or the error has come to more than the tolerance.
 
     Args:
         rows: the evaluated contexts.
@@ -209,7 +209,9 @@ def cover_after(rows: EvaluatedRows, cover: Cover, byte: int, effort: Effort) ->
     """
     kept = [b for b in (narrow(rows, bundle, byte) for bundle in cover.bundles) if b]
     logprob = log_sum([bundle.log_p for bundle in kept])
-    if logprob == -math.inf or math.exp(logprob - cover.logprob) < cover.missing:
+    # Of a byte that is less likely than the error, too little is known.
+    doubt = max(cover.missing, cover.error)
+    if logprob == -math.inf or math.exp(logprob - cover.logprob) < doubt:
         return None
     longer = _without_light(cover._replace(bundles=tuple(kept), logprob=logprob), effort)
     ended = sorted((e for b in longer.bundles for e in extend(rows, b)), reverse=True)
