@@ -154,6 +154,12 @@ CHOOSING_REPEATS: dict[str, bytes] = {
     "foo_bar, 7 times": b"foo_bar " * 7,
     "the, 12 times": b"the " * 12,
     "quokka, 7 times": b"quokka " * 7,
+    "zumquandle, 10 times": b"zumquandle " * 10,
+    "mohoduwax, 8 times": b"mohoduwax " * 8,
+    "niradepa, 9 times": b"niradepa " * 9,
+    "blank lines": b"   \n" * 12,
+    "lines of 7 blanks": (b" " * 7 + b"\n") * 15,
+    "mov": b"mov eax, 1\nmov ebx, 2\n",
     "a, 80 times": b"a" * 80,
     "80 spaces": b" " * 80,
     "base64": base64.b64encode(random.Random(13).randbytes(72)),
@@ -164,7 +170,6 @@ CHOOSING_REPEATS: dict[str, bytes] = {
 
 #: Repeats and runs to judge by.
 JUDGING_REPEATS: dict[str, bytes] = {
-    "niradepa, 9 times": b"niradepa " * 9,
     "ValueEr, 4 times": b"ValueEr" * 4,
     "return, 7 times": b"return " * 7,
     "ha, 60 times": b"ha" * 60,
