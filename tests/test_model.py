@@ -323,7 +323,7 @@ def test_bigram_truth_is_the_oracle(order: int):
     assert bigram_truth(model, text) == approx(np.log(truth), abs=1e-12)
 
 
-@pytest.mark.parametrize(("order", "off"), [(1, 1e-9), (2, 0.02)])
+@pytest.mark.parametrize(("order", "off"), [(1, 1e-9), (2, 0.05)])
 def test_a_long_text_in_one_window(order: int, off: float):
     model = small_bigram(order, None)
     text = long_text(model, 400)
@@ -331,7 +331,7 @@ def test_a_long_text_in_one_window(order: int, off: float):
     assert score.logprobs == approx(np.diff(bigram_truth(model, text)), abs=off)
 
 
-@pytest.mark.parametrize(("order", "off"), [(1, 1e-9), (2, 0.02)])
+@pytest.mark.parametrize(("order", "off"), [(1, 1e-9), (2, 0.05)])
 def test_a_text_several_windows_long(order: int, off: float):
     """After the warm-up, a model that forgets gives the values of one long window."""
     model = small_bigram(order, 100)
