@@ -97,6 +97,7 @@ def covers(
                 limits,
                 through=True,
                 deepest=shared.room,
+                respells=shared.start == 0,  # in a few tokens after a prefill, little repeats
                 keeps=not shared.summed,
                 stated=levels.error,
             )
