@@ -97,7 +97,7 @@ def covers(
                 limits,
                 through=True,
                 deepest=shared.room,
-                respells=shared.start == 0,  # in a few tokens after a prefill, little repeats
+                at_cursor=shared.start > 0 and not shared.summed,
                 keeps=not shared.summed,
                 stated=levels.error,
             )

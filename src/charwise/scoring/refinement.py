@@ -52,7 +52,7 @@ class Refinement:
         through: also evaluate the contexts that spell the whole text, as the next byte needs.
         deepest: most tokens after the root that fit the window. Longer contexts are left out.
         distributions: keep of each context what `Lattice.distributions` needs.
-        respells: whether other spellings of what repeats are tried.
+        at_cursor: a few tokens after a prefill, where calls count: no respelling, a coarse round.
         keeps: whether all evaluated contexts stay in the tree; by default if their
             log-probabilities do.
         stated: another error to hold against the tolerance, in place of the mean of `error`. It is
@@ -87,7 +87,7 @@ class Refinement:
         through: bool = False,
         deepest: int | None = None,
         distributions: bool = False,
-        respells: bool = True,
+        at_cursor: bool = False,
         keeps: bool | None = None,
         stated: Callable[[Lattice], float] | None = None,
     ) -> None:
@@ -102,7 +102,7 @@ class Refinement:
         held = self.limits.memory // (4 * rows.index.vocabulary.width)
         self._most = min(self.limits.contexts, held) if rows.retain else self.limits.contexts
         self._keeps, self._stated = rows.retain if keeps is None else keeps, stated
-        self._respells = respells
+        self._at_cursor = at_cursor
         self._path = [0]  # contexts of the base path, from where the sums are not final
         self._calls_left = 0
         self.steps = self._portions()
@@ -160,18 +160,18 @@ class Refinement:
             _refuse_endless(lattice, self._most)
             yield from self._refine(width, threshold, math.inf)
             return chain
-        if self._respells:
+        if not self._at_cursor:
             chain = yield from respell(lattice.contexts, chain, self.deepest, self._spent)
-        yield from self._refine(max(1, width // 2), threshold * COARSER, COARSE_ROUNDS)
+        rounds = 1 if self._at_cursor else COARSE_ROUNDS
+        yield from self._refine(max(1, width // 2), threshold * COARSER, rounds)
         self._above(done)
         while True:
             coarse = lattice.log_prefix.copy()
             yield from self._refine(width, threshold, FINE_ROUNDS)
             self._state_error(done, coarse)
-            if not self._above(done):
-                return chain
-            if width >= WIDEST:
-                self.limited = True
+            above = self._above(done)
+            if not above or width >= WIDEST:
+                self.limited |= above
                 return chain
             width, threshold = 2 * width, threshold / COARSER
 
