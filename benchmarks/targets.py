@@ -23,7 +23,7 @@ from harness import ROOT, table
 from scoring import mean
 
 #: Pages with tables that scripts write.
-PAGES = ("benchmarks", "for-editors")
+PAGES = ("benchmarks", "for-editors", "scoring")
 
 Line = list[str]
 
