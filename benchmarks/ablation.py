@@ -28,8 +28,6 @@ CONSTANTS: dict[str, tuple[Any, ...]] = {
     "MEMORY": (3,),
     "FIRST": (1.0,),
     "LOOKAHEAD": (4,),
-    "COARSER": (1.0,),
-    "COARSE_ROUNDS": (1,),
     "FINE_ROUNDS": (2,),
     "SPAN": (1,),
     "ROOM": (2,),

@@ -97,7 +97,7 @@ def covers(
                 limits,
                 through=True,
                 deepest=shared.room,
-                at_cursor=shared.start > 0 and not shared.summed,
+                respells=shared.start == 0 or shared.summed,  # calls count after a prefill
                 keeps=not shared.summed,
                 stated=levels.error,
             )

@@ -1,6 +1,6 @@
 """Refinement: evaluate the contexts that matter, in rounds of one batched model call each.
 
-A coarse level settles the base path, then a level at the width and threshold of the effort follows.
+One round at half the width comes first, then a level at the width and threshold of the effort.
 With a tolerance the width doubles until the stated error is below it. docs/scoring.md has the
 pseudo-code.
 """
@@ -22,11 +22,8 @@ from charwise.scoring.selection import LOOKAHEAD, select
 from charwise.token_lm import held_bytes
 from charwise.tokens.known_text import KnownText
 
-#: θ falls by this factor where the width doubles.
-COARSER = 4.0
-
-#: Rounds of the coarse level, and of each level after it, at most.
-COARSE_ROUNDS, FINE_ROUNDS = 3, 6
+#: Rounds of each level after the coarse one, at most.
+FINE_ROUNDS = 6
 
 #: The width at which a tolerance gives up.
 WIDEST = 32
@@ -52,7 +49,7 @@ class Refinement:
         through: also evaluate the contexts that spell the whole text, as the next byte needs.
         deepest: most tokens after the root that fit the window. Longer contexts are left out.
         distributions: keep of each context what `Lattice.distributions` needs.
-        at_cursor: a few tokens after a prefill, where calls count: no respelling, a coarse round.
+        respells: whether to try other spellings of what occurs again.
         keeps: whether all evaluated contexts stay in the tree; by default if their
             log-probabilities do.
         stated: another error to hold against the tolerance, in place of the mean of `error`. It is
@@ -87,7 +84,7 @@ class Refinement:
         through: bool = False,
         deepest: int | None = None,
         distributions: bool = False,
-        at_cursor: bool = False,
+        respells: bool = True,
         keeps: bool | None = None,
         stated: Callable[[Lattice], float] | None = None,
     ) -> None:
@@ -102,7 +99,7 @@ class Refinement:
         held = self.limits.memory // (4 * rows.index.vocabulary.width)
         self._most = min(self.limits.contexts, held) if rows.retain else self.limits.contexts
         self._keeps, self._stated = rows.retain if keeps is None else keeps, stated
-        self._at_cursor = at_cursor
+        self._respells = respells
         self._path = [0]  # contexts of the base path, from where the sums are not final
         self._calls_left = 0
         self.steps = self._portions()
@@ -160,10 +157,10 @@ class Refinement:
             _refuse_endless(lattice, self._most)
             yield from self._refine(width, threshold, math.inf)
             return chain
-        if not self._at_cursor:
+        if self._respells:
             chain = yield from respell(lattice.contexts, chain, self.deepest, self._spent)
-        rounds = 1 if self._at_cursor else COARSE_ROUNDS
-        yield from self._refine(max(1, width // 2), threshold * COARSER, rounds)
+        # θ goes with 1 / K², as in the presets.
+        yield from self._refine(max(1, width // 2), 4 * threshold, 1)
         self._above(done)
         while True:
             coarse = lattice.log_prefix.copy()
@@ -173,7 +170,7 @@ class Refinement:
             if not above or width >= WIDEST:
                 self.limited |= above
                 return chain
-            width, threshold = 2 * width, threshold / COARSER
+            width, threshold = 2 * width, threshold / 4
 
     def _refine(self, width: float, threshold: float, rounds: float) -> Iterator[list[Branch]]:
         """Evaluate what is wanted until nothing is, or for so many rounds if the end is reached."""
