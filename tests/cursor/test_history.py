@@ -84,7 +84,7 @@ def test_a_word_that_was_split_otherwise_far_back():
     usual, summed = lm.next(BOUND), lm.next(BOUND, exact_from=0)
     assert np.abs(usual.probs - truth[-1]).sum() / 2 > 0.3  # its error says 0.003
     assert np.abs(summed.probs - truth[-1]).sum() / 2 < 0.005
-    assert summed.error < 0.05
+    assert summed.error < 0.1
     chars = lm.next_chars(BOUND, exact_from=0)
     assert dict(chars.top(3)).keys() == {chr(b) for b in np.argsort(-truth[-1])[:3]}
 

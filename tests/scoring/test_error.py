@@ -101,7 +101,7 @@ def test_lines_of_blanks(text: str, true: float, preset: str):
     """`··|·` from the second line on, `··|·|····`: a beam of width 64 finds so much."""
     score = charwise.load().score(text, preset=preset)
     off = abs(true - score.logprobs.sum())
-    assert off < max(1.0, 5 * score.error.sum())
+    assert off < max(1.0, 6 * score.error.sum())
     assert off < 0.05 * len(text)
 
 
