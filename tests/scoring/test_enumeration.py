@@ -44,7 +44,7 @@ def test_what_a_model_rules_out_does_not_count():
 def test_text_of_any_length_is_refused():
     lm = charwise.load()
     for text in (LONG * 30, "a" * 4000):
-        with pytest.raises(SearchLimitError, match="all token strings of the"):
+        with pytest.raises(SearchLimitError, match="sum over all token strings of the"):
             lm.score(text, preset="exact")
 
 

@@ -15,7 +15,7 @@ from charwise.cursor.distributions import NextBytes
 from charwise.errors import BoundsError
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class NextBounds(NextBytes):
     """Bounds of p(byte | text) and p(EOS | text), and a distribution between them.
 
@@ -49,7 +49,7 @@ class NextBounds(NextBytes):
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class BoundedScore:
     """Bounds of the log-probability of every byte of a text, given the bytes before it.
 

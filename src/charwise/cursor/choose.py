@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 _TOGETHER, _RETAINED, _CONTEXTS = 128, 2**28, 8
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ChoicePosterior:
     """The choices with their probabilities, in the order in which they were given.
 

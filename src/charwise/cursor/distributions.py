@@ -17,7 +17,7 @@ from charwise.tokens.canonical import to_bytes
 EOS = 256
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class NextBytes:
     """p(byte | text), and p(EOS | text).
 

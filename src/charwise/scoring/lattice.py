@@ -36,7 +36,7 @@ class Lattice:
         worth: `[contexts]` P(text up to `stop` | context), in units of P(stop) / P(position).
         unit: `[n + 1]` log of the units.
         log_prefix: `[n + 1]` log P(t), nats; −inf where no evaluated context spells the text.
-        missing: `[n + 1]` share of P(t) of candidates without a stand-in.
+        missing: `[n + 1]` share of the probability that is lost: of candidates without a stand-in.
         on_loan: `[n + 1]` share of P(t) that no evaluated context has of its own.
         done: sums up to this position are final.
         stop: sums are made up to this position.
@@ -152,14 +152,14 @@ class Lattice:
         new = slice(done + 1, stop + 1)
         if self.lends:
             self.on_loan[new] = np.where(some, np.clip(1.0 - alone / scale, 0.0, 1.0), 0.0)[new]
-        self.missing[new] = np.minimum(missing / scale, 1.0)[new]
+        self.missing[new] = (missing / np.where(missing > 0, missing + total, 1.0))[new]
         self.log_prefix[new] = np.where(some, unit[: stop + 1] + np.log(scale), -math.inf)[new]
         # From here on in units of P(t); of the last P(t) above 0, where nothing is reached.
         known = np.flatnonzero(self.log_prefix[: stop + 1] > -math.inf)
         last = np.searchsorted(known, np.arange(done + 1, stop + 1), side="right") - 1
         self.unit = unit.copy()
         self.unit[new] = self.log_prefix[known[last]]
-        self.weight = weight * np.exp(unit[c.position] - self.unit[c.position])
+        self.weight = _in_units(weight, unit[c.position] - self.unit[c.position])
 
     def _scaled(self, counts: NDArray[np.bool_]) -> Floats:
         """`[edges]` masses in the units of where they lead; 0 for edges that do not count."""

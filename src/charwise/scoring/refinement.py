@@ -194,12 +194,17 @@ class Refinement:
         lattice, row = self.lattice, self.rows.index.vocabulary.width
         self._calls_left -= 1
         contexts = len(lattice.contexts) + sum(len(branch.tokens) for branch in wanted)
-        full = held_bytes(self.rows.tree, row) > self.limits.memory
-        spent = self._calls_left < 0 or contexts > self._most or full
-        if spent and self.effort.exact:
-            raise _too_many(lattice, self._most)
-        self.limited |= spent
-        return spent
+        met = ""
+        if contexts > self._most:
+            met = f"{self._most:,} contexts that it may evaluate"
+        elif self._calls_left < 0:
+            met = f"{self.limits.calls:,} model calls that it may take"
+        elif held_bytes(self.rows.tree, row) > self.limits.memory:
+            met = f"{self.limits.memory:,} bytes of memory that it may hold"
+        if met and self.effort.exact:
+            raise _too_many(lattice, met)
+        self.limited |= bool(met)
+        return bool(met)
 
     def _state_error(self, done: int, coarse: Floats) -> None:
         """State the errors from `done` on: of loans or the last level, and what is missing."""
@@ -210,9 +215,8 @@ class Refinement:
             surprisal = np.nan_to_num(-np.diff(logs), posinf=0.0)
             changed = np.nan_to_num(np.abs(np.diff(logs) - np.diff(coarse[part])), posinf=0.0)
         loan = LOAN_ERROR * lattice.on_loan[part][1:] * surprisal
-        self.error[done + 1 : lattice.stop + 1] = (
-            np.maximum(loan, CHANGE_ERROR * changed) + lattice.missing[part][:-1]
-        )
+        lost = -np.log1p(-np.minimum(lattice.missing[part][:-1], 1 - 1e-12))
+        self.error[done + 1 : lattice.stop + 1] = np.maximum(loan, CHANGE_ERROR * changed) + lost
 
     def _above(self, done: int) -> bool:
         """Whether the stated error of a portion is above the tolerance."""
@@ -253,14 +257,13 @@ def _refuse_endless(lattice: Lattice, most: int) -> None:
     c = lattice.contexts
     part = c.known.window(lattice.done, min(lattice.stop, c.last))
     if (c.mass > 0).all() and part.contexts(most) > most:
-        raise _too_many(lattice, most)
+        raise _too_many(lattice, f"{most:,} contexts that it may evaluate")
 
 
-def _too_many(lattice: Lattice, most: int) -> SearchLimitError:
-    """The error that all token strings are more than `most` contexts."""
+def _too_many(lattice: Lattice, limit: str) -> SearchLimitError:
+    """The error that an exact sum meets a limit."""
     text = lattice.contexts.known.text
     return SearchLimitError(
-        f"all token strings of the {len(text)} bytes {shorter(repr(text), 20)} are more than the "
-        f"{most:,} contexts that an exact sum may evaluate. Use the preset 'accurate' or a "
-        "tolerance, which state their error, or less text."
+        f"the sum over all token strings of the {len(text)} bytes {shorter(repr(text), 20)} takes "
+        f"more than the {limit}. Use less text, the preset 'accurate', or higher charwise.Limits."
     )

@@ -226,7 +226,8 @@ def _gather(
             reached = int(np.isfinite(lattice.log_prefix).sum())
             raise impossible(whole[: window.begin + reached], float(lattice.missing.sum()))
         part = slice(window.scored, window.stop)
-        logprobs[part] = np.diff(lattice.log_prefix[ahead:])
+        # A model sums its floats with an error, so that a sure byte may come to more than 1.
+        logprobs[part] = np.minimum(np.diff(lattice.log_prefix[ahead:]), 0.0)
         missing[part] = lattice.missing[ahead + 1 :]
         lent[part] = lattice.on_loan[ahead + 1 :]
         error[part] = found.error[ahead + 1 :]

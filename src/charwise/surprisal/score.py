@@ -36,7 +36,7 @@ _CHOICE = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Score:
     """The log-probabilities of a text's bytes, and the surprisal of any part of it.
 
