@@ -391,6 +391,7 @@ def test_the_least_probabilities():
     for state in (lm.state("b"), lm.state("") + "b"):
         assert state.next()["c"] == approx(0.5)
     assert lm.complete("b", max_new_bytes=1)[0].raw in (b"", b"a", b"c")
+    assert lm.score("bb", entropy="byte").entropies == approx([1.0, 1.5])
 
 
 def test_an_interrupted_evaluation_leaves_no_trace(monkeypatch: pytest.MonkeyPatch):

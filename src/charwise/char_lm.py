@@ -85,7 +85,7 @@ class CharLM(CharacterModel):
             model: of transformers, on whatever device; it is used as it is, not copied.
             tokenizer: its fast tokenizer.
             preset, tolerance: the default effort, see `score`.
-            limits: bounds on the memory and the model calls of scores.
+            limits: bounds on the memory and the model calls of each score, state and choice.
             estimand: which token strings count, see `charwise.load`.
 
         Raises:
@@ -148,7 +148,7 @@ class CharLM(CharacterModel):
         if exact_from is not None:
             check_count("exact_from", exact_from, 0, len(text) - len(opening.lead))
             history = History(exact_from, effort)
-        return begin(self.engine, self.index, opening, text, effort, history)
+        return begin(self.engine, self.index, opening, text, effort, history, self.limits)
 
     def _scored(
         self,
@@ -245,7 +245,8 @@ class CharLM(CharacterModel):
         limit = options.limit()
         chosen = self._chosen(preset, tolerance)
         asked = self.infill_request(prefix, suffix, order=order, template=template)
-        state = begin(self.engine, self.index, *opening_of(asked, self.index), chosen)
+        opening, text = opening_of(asked, self.index)
+        state = begin(self.engine, self.index, opening, text, chosen, limits=self.limits)
         return infill(state, asked, chosen, options, limit)
 
     def score_infill(

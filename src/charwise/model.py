@@ -32,7 +32,7 @@ def load(
     Args:
         model: "embedded", a folder, a name on the Hugging Face hub, or a `.gguf` file.
         preset, tolerance: the default effort, see `CharLM.score`.
-        limits: bounds on the memory and the model calls of scores.
+        limits: bounds on the memory and the model calls of each score, state and choice.
         estimand: which token strings count: "all" that spell a text; "canonical", those that the
             tokenizer itself may produce, renormalised at each token; or "canonical-mass", the
             share of those without renormalisation. See docs/coverings.md.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import pickle
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ import charwise
 from charwise import CharLM, Effort, Limits
 from charwise.cli import complete, demo, infill, next_and_cover
 from charwise.cli.score import score as score_command
-from charwise.errors import SettingError
+from charwise.errors import SearchLimitError, SettingError
 from charwise.scoring.effort import PRESETS, effort_of
 
 
@@ -103,9 +104,24 @@ def test_limits_end_the_work_and_say_so():
         assert score.limited
         assert math.isfinite(score.logprobs.sum())
         assert score.contexts < free.contexts
+        assert score.calls <= limits.calls + 1  # that of the canonical tokens
         assert score.error is not None
         # Fewer contexts: more is on loan, and the stated error is larger.
         assert score.error.sum() > free.error.sum()
+
+
+def test_limits_hold_for_states_too():
+    free = charwise.load().state(TEXT)
+    state = charwise.load(limits=Limits(calls=1)).state(TEXT)
+    assert state.next().limited
+    assert not free.next().limited
+    assert pickle.loads(pickle.dumps(state)).next().limited
+
+
+def test_an_exact_sum_names_the_limit_that_it_met():
+    for limits, name in ((Limits(calls=1), "1 model calls"), (Limits(memory=1), "1 bytes")):
+        with pytest.raises(SearchLimitError, match=name):
+            charwise.load(limits=limits).score("naïve zz", preset="exact")
 
 
 def test_memory_bounds_the_contexts_of_a_call():

@@ -8,7 +8,6 @@ import pytest
 
 import charwise
 from charwise import CharLM, Effort, Limits
-from charwise.cursor import cover
 from charwise.errors import EmptyBeamError, EngineError, SearchLimitError
 from charwise.tables.chunks import Measure, score_chunk
 from charwise.tables.rows import BadRow, Place, Stimulus
@@ -65,9 +64,8 @@ def test_a_text_whose_portions_have_few_contexts_each():
     assert score.logprobs.size == len(text)
 
 
-def test_a_state_is_as_before_when_what_was_typed_is_refused(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(cover, "Limits", lambda: Limits(contexts=500))
-    state = charwise.load().state("import", preset="exact")
+def test_a_state_is_as_before_when_what_was_typed_is_refused():
+    state = charwise.load(limits=Limits(contexts=500)).state("import", preset="exact")
     probs = state.next().probs
     tree = state.shared.evaluated.tree
     held = tree.size
@@ -92,15 +90,12 @@ def test_choices_that_are_refused_leave_nothing_behind():
 
 
 @pytest.mark.parametrize(("most", "found"), [(100, True), (1, False)])
-def test_nobody_is_told_of_an_effort_that_they_did_not_ask_for(
-    monkeypatch: pytest.MonkeyPatch, most: int, found: bool
-):
-    monkeypatch.setattr(cover, "Limits", lambda: Limits(contexts=most))
+def test_nobody_is_told_of_an_effort_that_they_did_not_ask_for(most: int, found: bool):
     # Only what is too light for any threshold goes on with c: all token strings are tried at last.
     rows = {(4,): [1e-14, 0, 0, 1 - 1e-14, 0], (0,): [0, 1, 0, 0, 0], (1,): [0, 0, 1, 0, 0]}
     rows |= {(2,): [0, 0, 0, 0, 1], (3,): [0, 0, 0, 0, 1]}
     model = table([b"a", b"b", b"c", b"ab"], rows, order=2)
-    lm = CharLM(model.lm, preset=Effort(1, 0.4))
+    lm = CharLM(model.lm, preset=Effort(1, 0.4), limits=Limits(contexts=most))
     if found:
         assert lm.state("abc").logprob == pytest.approx(math.log(1e-14))
         return

@@ -13,7 +13,6 @@ from charwise import CharLM, Effort
 from charwise.coverings.reference import next_character_probability, prefix_probability
 from charwise.scoring.calls import run_together
 from charwise.scoring.contexts import Branch, Contexts
-from charwise.scoring.effort import Limits
 from charwise.scoring.lattice import Lattice
 from charwise.scoring.refinement import Refinement
 from charwise.scoring.selection import select
@@ -88,7 +87,7 @@ def test_sums_are_those_over_all_edges(case: Case, effort: Effort):
         return
     canonical = model.vocabulary.encode_beginning(text)
     found = Refinement(model.evaluated(), KnownText.of(text, model.index), canonical, effort)
-    run_together([found], Limits())
+    run_together([found])
     lattice, c = found.lattice, found.lattice.contexts
     lattice.backward()
     n, order = len(text), np.argsort(c.position, kind="stable").tolist()
@@ -123,7 +122,7 @@ def test_what_is_on_loan_is_what_no_path_has(case: Case, effort: Effort):
         return
     canonical = model.vocabulary.encode_beginning(text)
     found = Refinement(model.evaluated(), KnownText.of(text, model.index), canonical, effort)
-    run_together([found], Limits())
+    run_together([found])
     lattice, c = found.lattice, found.lattice.contexts
     own = np.zeros(len(text) + 1)
     own[0] = 1.0
@@ -176,7 +175,7 @@ def test_a_first_context_shows_bytes_that_no_other_does():
     model, text = garden_path(), b"oc"
     assert next_character_probability(b"o", model.p, model.vocabulary)[ord("x")] > 0
     lattice = lattice_of(model, text)
-    _, _, value = lattice.candidates()
+    _, _, value = lattice.candidates(math.inf)
     [candidate] = value.tolist()
     assert candidate == approx(1e-3 / (0.902 - 1e-9 + 1e-9), rel=1e-2)
     assert select(lattice, 8, candidate * 50, math.inf) == [Branch(0, [0])]

@@ -31,7 +31,7 @@ from charwise.errors import (
     zero_probability,
 )
 from charwise.scoring.calls import run_together
-from charwise.scoring.effort import Effort, Limits
+from charwise.scoring.effort import Effort
 from charwise.scoring.refinement import Refinement
 from charwise.tokens.canonical import to_bytes
 from charwise.tokens.known_text import KnownText
@@ -234,13 +234,14 @@ def _evaluate(
                     KnownText.of(base + text, shared.index),
                     canonical,
                     effort,
+                    shared.limits,
                     through=ended,
                     deepest=shared.room,
                 )
                 for text, canonical in ((texts[number], ids) for number, ids in pack.items())
             ]
             try:
-                run_together(works, Limits())
+                run_together(works)
             finally:
                 shared.drop(range(size, evaluated.tree.size))
         for number, work in zip(pack, works, strict=True):

@@ -22,7 +22,7 @@ from charwise.coverings.rows import EvaluatedRows
 from charwise.cursor.shared_tree import SharedTree
 from charwise.errors import SearchLimitError, impossible
 from charwise.scoring.calls import run_together
-from charwise.scoring.effort import Effort, Limits
+from charwise.scoring.effort import Effort
 from charwise.scoring.lattice import Lattice
 from charwise.scoring.refinement import Refinement
 from charwise.tokens.known_text import KnownText
@@ -54,7 +54,6 @@ def covers(
     whole: bytes,
     canonical: Sequence[int],
     effort: Effort,
-    limits: Limits | None = None,
 ) -> Iterator[Cover]:
     """Covers of a text from the tree's root on: by the effort, then by ever lower thresholds.
 
@@ -65,7 +64,6 @@ def covers(
         whole: the text, lead included.
         canonical: the tokens of `whole[shared.start:]`.
         effort: the width and the threshold, or a tolerance: here a total variation.
-        limits: bounds on memory and calls.
 
     Raises:
         ZeroProbabilityError: if nothing spells the text.
@@ -81,7 +79,7 @@ def covers(
     >>> next(covers(shared, text, rest, lm.effort)).logprob < -5
     True
     """
-    known, limits = KnownText.of(whole[shared.start :], shared.index), limits or Limits()
+    known = KnownText.of(whole[shared.start :], shared.index)
     finer = False
     while True:
         with shared.lock:
@@ -94,7 +92,7 @@ def covers(
                 known,
                 canonical,
                 effort,
-                limits,
+                shared.limits,
                 through=True,
                 deepest=shared.room,
                 respells=shared.start == 0 or shared.summed,  # calls count after a prefill
@@ -102,7 +100,7 @@ def covers(
                 stated=levels.error,
             )
             try:
-                run_together([found], limits)
+                run_together([found])
             except SearchLimitError as refused:
                 shared.drop(range(size, shared.evaluated.tree.size))
                 # Nobody asked for all of them where a coarser sum came first, and found nothing.

@@ -11,7 +11,7 @@ import numpy as np
 from charwise.coverings.bundles import Bundle
 from charwise.coverings.rows import EvaluatedRows
 from charwise.errors import ContextLengthError
-from charwise.scoring.effort import Effort
+from charwise.scoring.effort import Effort, Limits
 from charwise.token_lm import TokenLM
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.prompts import Opening
@@ -52,6 +52,7 @@ class SharedTree:
         path: tokens after the root that are evaluated with it, as are the shorter tokens that each
             of them starts with: the alternatives that can be told from the text alone.
         history: from where on all tokenizations are summed, if that was asked for.
+        limits: bounds on what each sum may evaluate.
         summed: whether that is a long text, of which only what covers its end is kept.
         evaluated: the tree, and the rows of the contexts asked about so far.
         lock: held while the tree or the evaluated rows change.
@@ -75,6 +76,7 @@ class SharedTree:
         start: int,
         path: Sequence[int] = (),
         history: History | None = None,
+        limits: Limits | None = None,
         *,
         summed: bool = False,
     ) -> None:
@@ -83,7 +85,7 @@ class SharedTree:
         self.opening = opening
         self.given = list(given)
         self.start = start
-        self.history = history
+        self.history, self.limits = history, limits or Limits()
         self.summed = summed
         edges = list(enumerate(path))
         for node, token in enumerate(path):
@@ -161,6 +163,7 @@ def prefill(
     opening: Opening,
     whole: bytes,
     history: History | None = None,
+    limits: Limits | None = None,
 ) -> tuple[SharedTree, list[int]]:
     """A tree after all but the last tokens of a text, and those: the canonical tokens that count.
 
@@ -203,5 +206,5 @@ def prefill(
         given = given[max(0, len(given) - room) :]
     summed = len(rest) > WHOLE_TOKENS
     path = () if summed else rest
-    shared = SharedTree(engine, index, opening, given, start, path, history, summed=summed)
+    shared = SharedTree(engine, index, opening, given, start, path, history, limits, summed=summed)
     return shared, rest

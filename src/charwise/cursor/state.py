@@ -27,7 +27,7 @@ from charwise.cursor.options import GenerationOptions
 from charwise.cursor.shared_tree import EXACT_TOKENS, WHOLE_TOKENS, History, SharedTree, prefill
 from charwise.cursor.token_particles import TokenParticles
 from charwise.errors import SettingError, ZeroProbabilityError
-from charwise.scoring.effort import Effort
+from charwise.scoring.effort import Effort, Limits
 from charwise.token_lm import TokenLM
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.prompts import Opening
@@ -181,13 +181,26 @@ class State(CharacterState):
         """A state after a text, on a tree of its own."""
         shared = self.shared
         return begin(
-            shared.engine, shared.index, shared.opening, whole, self.effort, shared.history
+            shared.engine,
+            shared.index,
+            shared.opening,
+            whole,
+            self.effort,
+            shared.history,
+            shared.limits,
         )
 
     def _plain(self) -> State:
         """The state of the same text that conditions on what is before its last tokens."""
         shared = self.shared
-        return begin(shared.engine, shared.index, shared.opening, self.whole, self.effort)
+        return begin(
+            shared.engine,
+            shared.index,
+            shared.opening,
+            self.whole,
+            self.effort,
+            limits=shared.limits,
+        )
 
     def _drawing(self, options: GenerationOptions, limit: Limit) -> Drafts:
         return Drafts(self, options, limit)
@@ -219,7 +232,8 @@ class State(CharacterState):
     def __reduce__(self) -> tuple[Any, ...]:
         # A copy elsewhere evaluates again: the tree itself does not travel.
         shared = self.shared
-        return (_restore, (shared.engine, shared.opening, self.whole, self.effort, shared.history))
+        settings = (self.effort, shared.history, shared.limits)
+        return (_restore, (shared.engine, shared.opening, self.whole, *settings))
 
     def __repr__(self) -> str:
         return (
@@ -235,6 +249,7 @@ def begin(
     whole: bytes,
     effort: Effort,
     history: History | None = None,
+    limits: Limits | None = None,
 ) -> State:
     """The state after a text: prefill all but its last tokens, then rounds over those.
 
@@ -245,6 +260,7 @@ def begin(
         whole: the text, lead included.
         effort: how much to spend, on it and on what is added.
         history: from where on all tokenizations are summed, if that is further back.
+        limits: bounds on what each sum may evaluate.
 
     Raises:
         ZeroProbabilityError: if the text has probability zero.
@@ -256,7 +272,7 @@ def begin(
     >>> begin(lm.engine, lm.index, opening, b"import nump", lm.effort).next().top(1)[0][0]
     'y'
     """
-    shared, rest = prefill(engine, index, opening, whole, history)
+    shared, rest = prefill(engine, index, opening, whole, history, limits)
     spent = history.effort if history is not None and shared.summed else effort
     try:
         cover = next(covers(shared, whole, rest, spent))
@@ -275,7 +291,8 @@ def _restore(
     opening: Opening,
     whole: bytes,
     effort: Effort,
-    history: History | None = None,
+    history: History | None,
+    limits: Limits,
 ) -> State:
     index = SortedVocabulary.of(engine.vocabulary)
-    return begin(engine, index, opening, whole, effort, history)
+    return begin(engine, index, opening, whole, effort, history, limits)

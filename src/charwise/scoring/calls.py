@@ -9,27 +9,27 @@ from collections import deque
 from collections.abc import Sequence
 
 from charwise.scoring.contexts import Branch
-from charwise.scoring.effort import Limits
 from charwise.scoring.refinement import Refinement
 
 
-def run_together(works: Sequence[Refinement], limits: Limits) -> None:
+def run_together(works: Sequence[Refinement]) -> None:
     """Refine several texts over one tree: each round is a batch of what all of them want.
 
-    >>> run_together([], Limits())
+    >>> run_together([])
     """
     active = list(works)
     while active:
         wanted = [(work, next(work.steps, [])) for work in active]
-        _evaluate([(work, branch) for work, branches in wanted for branch in branches], limits)
+        _evaluate([(work, branch) for work, branches in wanted for branch in branches])
         active = [work for work, branches in wanted if branches]
 
 
-def _evaluate(wanted: Sequence[tuple[Refinement, Branch]], limits: Limits) -> None:
+def _evaluate(wanted: Sequence[tuple[Refinement, Branch]]) -> None:
     """Evaluate branches in as few calls as memory allows."""
     todo = deque(wanted)
     while todo:
-        room = limits.in_call(todo[0][0].rows.index.vocabulary.width)
+        first = todo[0][0]
+        room = first.limits.in_call(first.rows.index.vocabulary.width)
         call, left = list[tuple[Refinement, Branch]](), list[int]()
         while todo and room and not left:
             work, (context, tokens) = todo.popleft()

@@ -115,13 +115,14 @@ def effort_of(preset: str | Effort | None, tolerance: float | None = None) -> Ef
 
 @dataclass(frozen=True)
 class Limits:
-    """Bounds on the memory and the model calls of a score. `Score.limited` says that one was met.
+    """Bounds on what is evaluated beside the canonical tokens. `Score.limited` says if one was met.
 
     Attributes:
         memory: bytes that the evaluated contexts of one text may hold. A thirty-second part of it
             is the most that the log-probabilities of one model call may hold.
         contexts: the most contexts that are kept at a time.
-        calls: the most model calls for each portion of a text.
+        calls: the most rounds for each portion of a text: a round is one model call, or several
+            where memory bounds a call.
 
     Raises:
         SettingError: a bound that is not a whole number above 0.

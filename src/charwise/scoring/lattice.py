@@ -36,7 +36,7 @@ class Lattice:
         worth: `[contexts]` P(text up to `stop` | context), in units of P(stop) / P(position).
         unit: `[n + 1]` log of the units.
         log_prefix: `[n + 1]` log P(t), nats; −inf where no evaluated context spells the text.
-        missing: `[n + 1]` share of the probability that is lost: of candidates without a stand-in.
+        missing: `[n + 1]` share of P(t) of candidates without a stand-in.
         on_loan: `[n + 1]` share of P(t) that no evaluated context has of its own.
         done: sums up to this position are final.
         stop: sums are made up to this position.
@@ -74,8 +74,6 @@ class Lattice:
         """Edges that end up to here count: at `stop` only those that go through the whole text."""
         return self.stop if self.stop == self.contexts.last else self.stop - 1
 
-    # -- portions ----------------------------------------------------------------------------------
-
     def enter(self, stop: int, path: list[int]) -> None:
         """Sum up to `stop` from here on; the path is a chain of contexts that leads there.
 
@@ -84,6 +82,7 @@ class Lattice:
         """
         c, before, self.stop = self.contexts, max(self.stop, self.done), stop
         bound = np.full(stop + 1, -math.inf)
+        bound[before] = c.log_p[path[0]]
         for context in path:
             part = np.flatnonzero((c.held == context) & (c.at <= stop))
             with np.errstate(divide="ignore"):
@@ -121,8 +120,6 @@ class Lattice:
             c.keep(kept, done)
         return c.node.tolist()
 
-    # -- forward -----------------------------------------------------------------------------------
-
     def forward(self) -> None:
         """Sum (*) from `done` on: weights, P(t), what is missing and what is on loan."""
         c, unit, done, stop = self.contexts, self.unit, self.done, self.stop
@@ -152,7 +149,7 @@ class Lattice:
         new = slice(done + 1, stop + 1)
         if self.lends:
             self.on_loan[new] = np.where(some, np.clip(1.0 - alone / scale, 0.0, 1.0), 0.0)[new]
-        self.missing[new] = (missing / np.where(missing > 0, missing + total, 1.0))[new]
+        self.missing[new] = np.minimum(missing / scale, 1.0)[new]
         self.log_prefix[new] = np.where(some, unit[: stop + 1] + np.log(scale), -math.inf)[new]
         # From here on in units of P(t); of the last P(t) above 0, where nothing is reached.
         known = np.flatnonzero(self.log_prefix[: stop + 1] > -math.inf)
@@ -193,8 +190,6 @@ class Lattice:
             values[first : first + len(summed)] += summed
         return values[place]
 
-    # -- backward ----------------------------------------------------------------------------------
-
     def backward(self) -> None:
         """Find the worth of each context; the sums of `forward` must be current."""
         c, stop = self.contexts, self.stop
@@ -213,15 +208,18 @@ class Lattice:
             -begin[order], target[flow], self._inner[flow], c.source[flow], worth
         )
 
-    def candidates(self) -> tuple[Ints, Ints, Floats]:
+    def candidates(self, deepest: float) -> tuple[Ints, Ints, Floats]:
         """The candidates that end after `done`: their edges, where they end, and their values.
+
+        Those of more than `deepest` tokens are left out.
 
         A value is the share of P(t), or if that is more the posterior: the share times what the
         stand-in is worth for the rest of the text.
         """
         c = self.contexts
         counts = (c.end > self.done) & (c.end <= self._last) & (c.child < 0)
-        edge = np.flatnonzero(counts & (self.weight[c.source] > 0) & (c.mass > 0))
+        counts &= (self.weight[c.source] > 0) & (c.depth[c.source] < deepest)
+        edge = np.flatnonzero(counts & (c.mass > 0))
         source, at, stand_in = c.source[edge], c.end[edge], c.stand_in[edge]
         units = self.unit[c.position[source]] - self.unit[at]
         share = self.weight[source] * _in_units(c.mass[edge], units)
@@ -271,8 +269,9 @@ class Lattice:
         ):
             first, last = max(begin, since), min(begin + len(rows), until)
             if first < last and weight > 0:
-                scale = weight * np.exp(self.unit[begin] - self.unit[first:last])
-                self._masses[first:last] += rows[first - begin : last - begin] * scale[:, None]
+                scale = math.log(weight) + self.unit[begin] - self.unit[first:last]
+                part = rows[first - begin : last - begin]
+                self._masses[first:last] += _in_units(part, scale[:, None])
 
 
 def _in_units(masses: Floats, log_units: Floats) -> Floats:

@@ -8,7 +8,7 @@ pseudo-code.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -68,7 +68,7 @@ class Refinement:
     >>> rows = EvaluatedRows.of(lm.engine, lm.vocabulary.bos_ids)
     >>> known = KnownText.of(text, lm.index)
     >>> found = Refinement(rows, known, lm.vocabulary.encode(text), Effort(8))
-    >>> run_together([found], Limits())
+    >>> run_together([found])
     >>> found.lattice.log_prefix.shape, found.limited
     ((10,), False)
     """
@@ -115,27 +115,27 @@ class Refinement:
         while True:
             last = portion_of(tokens)
             self._calls_left = self.limits.calls
-            chain = [self._end_of_path(last)]
+            chain = [self._end_of_path(len(tokens))]
             if last:
                 branch = Branch(chain[0], tokens[:last])
                 yield [branch]
                 chain += lattice.contexts.follow(*branch)
             tokens = tokens[last:]
+            if self._respells and not self.effort.exact:
+                chain = yield from respell(lattice.contexts, chain, self.deepest, self._spent)
             before = lattice.done
             lattice.enter(int(lattice.contexts.position[chain[-1]]) if tokens else lattice.n, chain)
-            chain = yield from self._levels(before, chain)
+            yield from self._levels(before)
             if not tokens:
                 return
             self._path = [*self._path[:-1], *chain]
             self._finish(self._path[-1 - LOOKAHEAD :])
 
     def _end_of_path(self, more: int) -> int:
-        """The context that the base path goes on from: the heaviest where it ends."""
+        """The context that the base path goes on from: the likeliest that has room for it."""
         c, end = self.lattice.contexts, self._path[-1]
         here = np.flatnonzero((c.position == c.position[end]) & (c.depth + more <= self.deepest))
-        if not len(here) or not self.lattice.stop:
-            return end
-        return int(here[self.lattice.weight[here].argmax()])
+        return int(here[c.log_p[here].argmax()]) if len(here) else end
 
     def _finish(self, path: list[int]) -> None:
         """Make the sums final up to where a part of the base path begins, and go on with that."""
@@ -147,8 +147,8 @@ class Refinement:
         number = {node: context for context, node in enumerate(kept)}
         self._path = [number[node] for node in nodes]
 
-    def _levels(self, done: int, chain: list[int]) -> Generator[list[Branch], None, list[int]]:
-        """All levels of one portion, whose new part of the base path is the chain."""
+    def _levels(self, done: int) -> Iterator[list[Branch]]:
+        """All levels of the portion after `done`."""
         lattice, effort = self.lattice, self.effort
         width, threshold = effort.width, effort.threshold
         if effort.exact:
@@ -156,12 +156,10 @@ class Refinement:
             yield from self._refine(width, threshold, 1)
             _refuse_endless(lattice, self._most)
             yield from self._refine(width, threshold, math.inf)
-            return chain
-        if self._respells:
-            chain = yield from respell(lattice.contexts, chain, self.deepest, self._spent)
+            return
         # θ goes with 1 / K², as in the presets.
-        yield from self._refine(max(1, width // 2), 4 * threshold, 1)
-        self._above(done)
+        yield from self._refine(float(np.ceil(width / 2)), 4 * threshold, 1)
+        self._above(done)  # `stated` sees the coarse level too
         while True:
             coarse = lattice.log_prefix.copy()
             yield from self._refine(width, threshold, FINE_ROUNDS)
@@ -169,7 +167,7 @@ class Refinement:
             above = self._above(done)
             if not above or width >= WIDEST:
                 self.limited |= above
-                return chain
+                return
             width, threshold = 2 * width, threshold / 4
 
     def _refine(self, width: float, threshold: float, rounds: float) -> Iterator[list[Branch]]:
@@ -181,9 +179,10 @@ class Refinement:
                 return
             lattice.backward()
             wanted = select(lattice, width, threshold, self.deepest)
-            if not wanted and not lattice.reached and threshold > 0:
-                threshold, width = min(threshold, 0.5) ** 2, math.inf  # until something spells it
-                continue
+            lower = threshold
+            while not wanted and not lattice.reached and lower > 0:  # until something spells it
+                lower = min(lower, 0.5) ** 2
+                wanted = select(lattice, math.inf, lower, self.deepest)
             if not wanted or self._spent(wanted):
                 return
             yield wanted
@@ -194,10 +193,8 @@ class Refinement:
         lattice, row = self.lattice, self.rows.index.vocabulary.width
         self._calls_left -= 1
         contexts = len(lattice.contexts) + sum(len(branch.tokens) for branch in wanted)
-        met = ""
-        if contexts > self._most:
-            met = f"{self._most:,} contexts that it may evaluate"
-        elif self._calls_left < 0:
+        met = f"{self._most:,} contexts that it may evaluate" if contexts > self._most else ""
+        if self._calls_left < 0:
             met = f"{self.limits.calls:,} model calls that it may take"
         elif held_bytes(self.rows.tree, row) > self.limits.memory:
             met = f"{self.limits.memory:,} bytes of memory that it may hold"

@@ -88,9 +88,11 @@ def _race(
         for trial in sorted(race, key=lambda trial: -trial.hope):
             done = min(occurrences, len(trial.swaps))
             length = trial.lengths[done - 1]
-            room -= length - (trial.lengths[occurrences // 2 - 1] if occurrences > 1 else 0)
             begin = path[base.number[trial.swaps[0].begin]]
-            if trial.hope <= 0 or room < 0 or contexts.depth[begin] + length > deepest:
+            if contexts.depth[begin] + length > deepest:
+                continue
+            room -= length - (trial.lengths[occurrences // 2 - 1] if occurrences > 1 else 0)
+            if trial.hope <= 0 or room < 0:
                 break
             running.append((trial, done, Branch(begin, trial.tokens[:length])))
         branches = [branch for _, _, branch in running]
@@ -115,10 +117,11 @@ def _race(
             if all(swap.end <= other.begin or other.end <= swap.begin for other in swaps)
         ]
     tokens, _ = base.respelled([_Swap(base.bounds[0], base.bounds[0], []), *sorted(swaps)])
-    if not swaps or contexts.depth[path[0]] + len(tokens) > deepest:
+    branch = Branch(path[0], tokens)
+    if not swaps or contexts.depth[path[0]] + len(tokens) > deepest or spent([branch]):
         return path
-    yield [Branch(path[0], tokens)]
-    better = [path[0], *contexts.follow(path[0], tokens)]
+    yield [branch]
+    better = [path[0], *contexts.follow(*branch)]
     return better if contexts.log_p[better[-1]] > contexts.log_p[path[-1]] else path
 
 

@@ -154,7 +154,7 @@ def _score_pack(
         )
         for number, window in pack.items()
     }
-    run_together(list(works.values()), limits)
+    run_together(list(works.values()))
     return {
         number: _gather(index, texts[number], [(window, works[number])], end, entropy)
         for number, window in pack.items()
@@ -204,7 +204,7 @@ def windows(
             deepest=None if engine.window is None else engine.window - len(window.prompt_ids),
             distributions=distributions,
         )
-        run_together([found], limits)
+        run_together([found])
         yield window, found
 
 

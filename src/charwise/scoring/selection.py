@@ -49,7 +49,7 @@ def select(lattice: Lattice, width: float, threshold: float, deepest: float) -> 
     [0]
     """
     c = lattice.contexts
-    candidates, ends, value = lattice.candidates()
+    candidates, ends, value = lattice.candidates(deepest)
     empty = np.ones(lattice.n + 1, dtype=bool)  # where no context ends, the chosen ones included
     empty[c.position] = False
     chosen, floor = _best(lattice, ends, value, empty, width, threshold)
@@ -60,8 +60,7 @@ def select(lattice: Lattice, width: float, threshold: float, deepest: float) -> 
         for context, token in zip(source.tolist(), c.token[edge].tolist(), strict=True)
     ]
     depth += 1
-    active = np.flatnonzero(depth <= deepest)
-    found = [branches[i] for i in active.tolist()]
+    active = np.arange(len(branches))
     for _ in range(LOOKAHEAD if threshold > 0 else 0):
         active = active[(like[active] >= 0) & (depth[active] < deepest)]
         edge, mass = lattice.best_edges(like[active])
@@ -76,7 +75,7 @@ def select(lattice: Lattice, width: float, threshold: float, deepest: float) -> 
         empty[at[active]] = False
         for i, token in zip(active.tolist(), tokens.tolist(), strict=True):
             branches[i].tokens.append(token)
-    return found
+    return branches
 
 
 def _best(

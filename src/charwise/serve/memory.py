@@ -190,7 +190,8 @@ class Memory:
         request: Request | None = None,
     ) -> Read:
         """A prompt, read: one model call, of use to the next key if this one is given up."""
-        shared, _ = prefill(self.lm.engine, self.lm.index, opening, whole)
+        lm = self.lm
+        shared, _ = prefill(lm.engine, lm.index, opening, whole, limits=lm.limits)
         self._reads.append(Read(key, text, whole, shared, request))
         return self._reads[-1]
 
