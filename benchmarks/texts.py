@@ -27,6 +27,9 @@ HELD_OUT = ("cmd", "fractions", "heapq", "mailbox", "sched", "shelve", "statisti
 #: Bytes of a passage, by its kind. Far out of domain every byte takes many contexts.
 SIZES = {"code": 400, "easy": 320, "far": 300, "other": 300}
 
+#: Fewer bytes where a beam's tokens must fit a short window: of Chinese, each byte is a token.
+SHORTER = {("stories", "other"): 200}
+
 MODELS = ("embedded", "stories", "small")
 
 
@@ -226,7 +229,7 @@ def tinystories() -> charwise.CharLM | None:
 def passages(half: str, kinds: Sequence[str] = (), size: int = 0) -> list[Passage]:
     """The passages of a half, of all kinds or some, whose models and files are there."""
     found = [
-        Passage(model, what, kind, data[: size or SIZES[kind]])
+        Passage(model, what, kind, data[: size or SHORTER.get((model, kind), SIZES[kind])])
         for of, model, what, kind, source, start in PASSAGES
         if of == half and folder_of(model) and (data := _data(source, start))
     ]

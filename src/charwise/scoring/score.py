@@ -56,7 +56,7 @@ def score_texts(
     """Score texts; see `CharLM.scores`. Of the entropies, those of characters are not filled in.
 
     In which pack a text is depends on the texts before it. It changes numbers by no more than the
-    order in which a model sums its floats does.
+    order in which a model sums its floats does, unless memory ends the work on a pack.
 
     >>> import charwise
     >>> lm = charwise.load()
