@@ -270,7 +270,8 @@ class CharLM(CharacterModel):
         """
         asked = self.infill_request(prefix, suffix, order=order, template=template)
         chosen = self._chosen(preset, tolerance)
-        return score_middles(self.engine, self.index, asked, [to_bytes(middle)], chosen)[0]
+        of = (self.engine, self.index, asked, [to_bytes(middle)], chosen, self.limits)
+        return score_middles(*of)[0]
 
     def infill_request(
         self,

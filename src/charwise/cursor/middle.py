@@ -22,7 +22,7 @@ from charwise.cursor.options import GenerationOptions
 from charwise.cursor.shared_tree import EXACT_TOKENS
 from charwise.errors import EmptyBeamError, SearchLimitError, ZeroProbabilityError
 from charwise.infill import Request, middles, rejoining
-from charwise.scoring.effort import PRESETS, Effort
+from charwise.scoring.effort import PRESETS, Effort, Limits
 from charwise.scoring.score import Text, score_texts
 from charwise.token_lm import TokenLM
 from charwise.tokens.index import SortedVocabulary
@@ -76,6 +76,7 @@ def score_middles(
     asked: Request,
     found: Sequence[bytes],
     effort: Effort,
+    limits: Limits,
 ) -> list[float]:
     """log Σ p_Δ(δ · end | x), over κ(δ) = r · m · s, given r: of each middle m, nats.
 
@@ -88,11 +89,11 @@ def score_middles(
     opening, before = opening_of(asked, index)
     texts = [Text(opening, before + m + asked.ending, len(before)) for m in found]
     try:
-        scores = score_texts(engine, index, texts, effort, end=True)
+        scores = score_texts(engine, index, texts, effort, limits, end=True)
     except ZeroProbabilityError:
         if len(texts) == 1:
             return [-float("inf")]
-        return [score_middles(engine, index, asked, [m], effort)[0] for m in found]
+        return [score_middles(engine, index, asked, [m], effort, limits)[0] for m in found]
     return [float(score.logprobs.sum()) + (score.end_logprob or 0.0) for score in scores]
 
 
@@ -111,7 +112,7 @@ def infill(
         effort: for the sums.
         options, limit: how candidates are drawn, and when that ends.
     """
-    engine, index = state.shared.engine, state.shared.index
+    engine, index, limits = state.shared.engine, state.shared.index, state.shared.limits
     most = options.max_new_bytes
     drawn = _drawn(state, replace(options, max_new_bytes=most + len(asked.ending)), limit)
     best: dict[bytes, InfillCompletion] = {}
@@ -120,10 +121,11 @@ def infill(
         found = list(dict.fromkeys([*found, *rejoining(completion.raw, asked.ending)]))
         found = [middle for middle in found if len(middle) <= most] or [completion.raw[:most]]
         try:
-            logprobs = score_middles(engine, index, asked, found, effort)
+            logprobs = score_middles(engine, index, asked, found, effort, limits)
         except EmptyBeamError as coarse:  # an effort too coarse for one of them
             try:
-                logprobs = score_middles(engine, index, asked, found, PRESETS["exact"])
+                exact = PRESETS["exact"]
+                logprobs = score_middles(engine, index, asked, found, exact, limits)
             except SearchLimitError:  # which nobody asked for
                 raise coarse from None
         at = max(range(len(found)), key=logprobs.__getitem__)

@@ -40,7 +40,7 @@ def ranked(
     typed = whole[len(before) :]
     found = [typed + one.raw for one in candidates]
     try:
-        logprobs = score_middles(lm.engine, lm.index, request, found, lm.effort)
+        logprobs = score_middles(lm.engine, lm.index, request, found, lm.effort, lm.limits)
     except Stopped as stopped:
         if stopped.why != "time":
             raise
