@@ -146,7 +146,7 @@ def main() -> None:
             if args.peer and passage.kind == "code":
                 peers.append(beside(both, passage, args.peer))
         for passage in [] if args.no_speed else speed_texts(args.quick):
-            repeat = args.repeat or (2 if args.quick or len(passage.text) >= LONG else 4)
+            repeat = args.repeat or (1 if len(passage.text) >= LONG else 2 if args.quick else 4)
             runs = [both.in_turns(speeds, passage) for _ in range(repeat)]
             fast[passage.name] = median_of_turns(runs)
     title = f"Means over the passages of the half {args.half}"

@@ -25,6 +25,7 @@ from charwise.scoring.calls import run_together
 from charwise.scoring.effort import Effort
 from charwise.scoring.lattice import Lattice
 from charwise.scoring.refinement import Refinement
+from charwise.scoring.selection import FIRST
 from charwise.tokens.known_text import KnownText
 
 #: Bundles lighter than this share of the text's probability are dropped, and counted, unless the
@@ -215,12 +216,14 @@ def cover_after(rows: EvaluatedRows, cover: Cover, byte: int, effort: Effort) ->
     longer = _without_light(cover._replace(bundles=tuple(kept), logprob=logprob), effort)
     ended = sorted((e for b in longer.bundles for e in extend(rows, b)), reverse=True)
     shares = [math.exp(extension.log_weight - logprob) for extension in ended]
-    # Only the context that ends here first shows bytes that no other does.
-    worth = [share for n, share in enumerate(shares) if n == 0 or share >= effort.threshold]
-    count = int(min(len(worth), effort.width))
+    # Only the first context that ends here shows bytes that no other does.
+    worth = sum(share * (1.0 if n else FIRST) >= effort.threshold for n, share in enumerate(shares))
+    count = int(min(worth, effort.width))
     opened = open_bundles(rows, ended[:count])
-    lent = math.fsum(shares[count:])
-    error = min(1.0, cover.error * _FADING + _LENT * lent)
+    left = math.fsum(shares[count:])
+    if not opened:  # nothing to lend it to
+        longer = longer._replace(missing=min(1.0, longer.missing + left))
+    error = min(1.0, cover.error * _FADING + _LENT * left)
     if effort.tolerance is not None and error > effort.tolerance:
         return None
     return longer._replace(bundles=(*longer.bundles, *_lend(opened, ended)), error=error)
