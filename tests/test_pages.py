@@ -66,7 +66,7 @@ def test_a_tutorial_runs_from_top_to_bottom(
             printed = capsys.readouterr().out
             continue
         if block.startswith("$ charwise "):
-            command, _, shown = block.partition("\n")
+            command, _, shown = block.replace("\\\n", " ").partition("\n")
             result = CliRunner().invoke(app, shlex.split(command)[2:], env={"COLUMNS": "100"})
             assert result.exit_code == 0, result.output
             printed = result.stdout
