@@ -1,4 +1,4 @@
-"""The pages for one reader each: their Python runs from top to bottom, and their commands too."""
+"""Pages whose Python runs from top to bottom; tutorials print what they say, too."""
 
 from __future__ import annotations
 
@@ -10,21 +10,18 @@ from typing import Any
 
 import matplotlib
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from charwise.cli.app import app
 
 ROOT = Path(__file__).parents[1]
-PAGES = (
-    "combine",
-    "compare",
-    "constraints",
-    "infill",
-    "for-editors",
-    "for-serving",
-    "for-psycholinguists",
-    "for-researchers",
-)
+PAGES = ("combine", "compare", "constraints", "infill")
+TUTORIALS = ("for-editors", "for-serving", "for-psycholinguists", "for-researchers")
+NUMBER = re.compile(r"-?\d+\.\d+")
+
+#: By how much a printed number may differ between machines.
+CLOSE = 0.03
 
 
 def text_of(page: str) -> str:
@@ -51,6 +48,40 @@ def test_the_python_of_a_page_runs(
         exec(block, names)
         for line in re.findall(r"^print\(.*# (b?'.*?')", block, re.M):
             assert line in capsys.readouterr().out
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the pages were printed on a CPU")
+@pytest.mark.parametrize("page", TUTORIALS)
+def test_a_tutorial_runs_from_top_to_bottom(
+    page: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A block without a language shows what the Python block or the command before it prints."""
+    names: dict[str, Any] = {}
+    printed, compared = "", 0
+    for language, block in re.findall(r"^```(\w*)\n(.*?)^```", text_of(page), re.M | re.S):
+        shown = block
+        if language == "python":
+            assert not printed, "the page does not show what the block before prints"
+            exec(block, names)
+            printed = capsys.readouterr().out
+            continue
+        if block.startswith("$ charwise "):
+            command, _, shown = block.replace("\\\n", " ").partition("\n")
+            result = CliRunner().invoke(app, shlex.split(command)[2:], env={"COLUMNS": "100"})
+            assert result.exit_code == 0, result.output
+            printed = result.stdout
+        if printed:
+            assert_same(printed, shown)
+            printed, compared = "", compared + 1
+    assert not printed
+    assert compared >= 4
+
+
+def assert_same(printed: str, shown: str) -> None:
+    """Words are the same; numbers are close."""
+    assert NUMBER.sub("", printed).split() == NUMBER.sub("", shown).split()
+    found, said = (list(map(float, NUMBER.findall(part))) for part in (printed, shown))
+    assert found == pytest.approx(said, abs=CLOSE, rel=0)
 
 
 def test_the_latencies_for_editors_are_those_of_the_benchmark() -> None:
@@ -83,11 +114,3 @@ def test_a_student_learns_from_a_teacher_table(
     assert float((teacher.sum(dim=1) - 1).abs().max()) < 1e-6
     first, loss, least = (float(word) for word in capsys.readouterr().out.split()[-3:])
     assert least < loss < first - 1  # it has learned, and knows no more than its teacher
-
-
-def test_the_command_for_psycholinguists_runs(folder: Path) -> None:
-    page = text_of("for-psycholinguists")
-    [(command, shown)] = re.findall(r"^\$ charwise (.*)\n(.*)\n", page, re.M)
-    result = CliRunner().invoke(app, shlex.split(command), env={"COLUMNS": "100"})
-    assert result.exit_code == 0, result.output
-    assert result.stdout.strip() == shown

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,8 @@ from typer.testing import CliRunner
 
 from charwise.cli.app import app
 
-README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 COLUMNS = "100"
 
 
@@ -40,27 +40,31 @@ def shown(block: str) -> str:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the README was printed on a CPU")
-def test_the_printed_blocks() -> None:
+def test_the_printed_block() -> None:
     assert run("demo") == printed("charwise demo")
-    prompt = "def check(value):\n    if value < 0:\n        raise ValueErr"
-    command = ("complete", "--stdin", "--max-new-bytes", "24")
-    assert run(*command, stdin=prompt) == printed("charwise complete --stdin")
 
 
-def test_the_python_blocks_run(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the README was printed on a CPU")
+def test_the_python_block_runs() -> None:
     names: dict[str, Any] = {}
-    blocks = re.findall(r"^```python\n(.*?)^```", README, re.M | re.S)
-    assert len(blocks) == 5
-    for block in blocks:  # in the order of the page, in one session
-        if "tinystories-3m" in block:
-            models = Path(os.environ.get("CHARWISE_DATA", "")) / "models"
-            if not (models / "tinystories-3m").is_dir():
-                continue  # the one block that takes a model which is not in the package
-            with monkeypatch.context() as elsewhere:
-                elsewhere.chdir(models)
-                exec(shown(block), names)
-        else:
-            exec(block, names)
-    assert len(names["texts"]) == 2
-    assert names["generated"].startswith(names["forced"])
-    assert names["completion"].text
+    [block] = re.findall(r"^```python\n(.*?)^```", README, re.M | re.S)
+    assert shown(block).count("assert ") == 2
+    exec(shown(block), names)
+    assert len(names["score"].words("trailing")) == 4
+
+
+def test_the_figures_are_those_of_the_benchmarks() -> None:
+    page = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    rows = [line for line in README.splitlines() if "`python benchmarks/" in line]
+    assert len(rows) == 3
+    figures = re.findall(r"\d+\.\d+", " ".join(rows))
+    assert len(figures) == 7
+    assert set(figures) <= set(re.findall(r"\d+\.\d+", page))
+    for command in re.findall(r"`(python benchmarks/.*?)`", " ".join(rows)):
+        assert command in page
+
+
+def test_it_is_short_and_its_links_lead_somewhere() -> None:
+    assert len(README.splitlines()) <= 140
+    for target in re.findall(r"\]\((?!http)([^)#]+)", README):
+        assert (ROOT / target).is_file(), target
