@@ -21,10 +21,11 @@ from rich.console import Console
 from rich.table import Table
 
 import charwise
+from charwise.tables.jobs import Job
 from charwise.tables.output import Output
-from charwise.tables.shards import shards
 from charwise.tables.sources import Source
-from charwise.tables.teacher import Teacher, TeacherJob, rounded
+from charwise.tables.teacher import Teacher, rounded
+from charwise.tables.writers import shards
 from texts import easy_text, hard_text, tinystories
 
 PRESETS = ("fast", "default")
@@ -40,7 +41,7 @@ KEPT: tuple[tuple[int | None, Any], ...] = (
 
 def written(lm: charwise.CharLM, text: bytes, teacher: Teacher) -> tuple[float, int]:
     """Seconds of the processor for a teacher table of a text, and its bytes on the disk."""
-    job = TeacherJob((Source("-", text),), teacher)
+    job = Job((Source("-", text),), measure=teacher)
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "teacher"
         format = shards(teacher.metadata(lm, "", None))

@@ -69,7 +69,7 @@ TESTS = {
     "evaluation/resampling": ["evaluation/test_resampling.py"],
     "evaluation/comparison": ["evaluation/test_compare.py"],
     "tables/teacher": ["tables/test_teacher.py"],
-    "tables/shards": ["tables/test_teacher.py"],
+    "tables/writers": ["tables/test_teacher.py"],
     "combine/rules": ["combine/test_oracle.py", "combine/test_combination.py"],
     "combine/doubt": ["combine/test_doubt.py"],
     "combine/scoring": ["combine/test_oracle.py", "combine/test_doubt.py"],

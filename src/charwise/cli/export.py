@@ -22,7 +22,8 @@ from charwise.errors import SettingError
 from charwise.tables.rows import Columns
 
 if TYPE_CHECKING:
-    from charwise.tables.teacher import Teacher, TeacherJob
+    from charwise.tables.jobs import Job
+    from charwise.tables.teacher import Teacher
 
 
 @takes_model
@@ -75,8 +76,8 @@ def export(
     check_preset(preset, tolerance)
 
     from charwise.tables.output import Output, refuse_finished
-    from charwise.tables.shards import check_folder, shards
     from charwise.tables.teacher import Teacher
+    from charwise.tables.writers import check_folder, shards
 
     check_folder(out)
     try:
@@ -106,9 +107,9 @@ def export(
         raise typer.Exit(LEFT_OUT)
 
 
-def _job(files: list[str], columns: Columns, teacher: Teacher) -> TeacherJob:
+def _job(files: list[str], columns: Columns, teacher: Teacher) -> Job:
+    from charwise.tables.jobs import Job
     from charwise.tables.sources import find
-    from charwise.tables.teacher import TeacherJob
 
     if files.count("-") > 1:
         raise typer.BadParameter("stdin ('-') is one text, and can be given once.")
@@ -116,4 +117,4 @@ def _job(files: list[str], columns: Columns, teacher: Teacher) -> TeacherJob:
     named = columns != Columns()
     if named and not any(source.is_table for source in sources):
         raise typer.BadParameter("a plain text has no columns: give a table.")
-    return TeacherJob(sources, teacher, columns)
+    return Job(sources, columns, teacher)

@@ -18,7 +18,7 @@ from charwise.tables.rows import BadRow
 
 if TYPE_CHECKING:
     from charwise.char_lm import CharLM
-    from charwise.tables.jobs import Extent, Scored, Work
+    from charwise.tables.jobs import Extent, Job, Scored
     from charwise.tables.output import Done, Output
 
 #: The exit code where everything is done, except for rows that were left out.
@@ -26,7 +26,7 @@ LEFT_OUT = 3
 
 
 def write(
-    work: Work,
+    job: Job,
     lm: CharLM,
     output: Output,
     extent: Extent,
@@ -42,21 +42,19 @@ def write(
     """
     begun = output.done
     with progress(extent, begun) as advance:
-        for chunk in checked(_scored(work, lm, begun.chunks, ray, workers), skip, output):
+        for chunk in checked(_scored(job, lm, begun.chunks, ray, workers), skip, output):
             output.append(chunk.outcomes, chunk.size)
             advance(chunk)
     output.finish()
 
 
-def _scored(work: Work, lm: CharLM, skip: int, ray: bool, workers: int | None) -> Iterator[Scored]:
+def _scored(job: Job, lm: CharLM, skip: int, ray: bool, workers: int | None) -> Iterator[Scored]:
     """The chunks after the first `skip`, scored here or by Ray."""
     if ray:
         from charwise.tables.on_ray import scored_by_ray
 
-        return scored_by_ray(work, lm, skip, workers)
-    from charwise.tables.jobs import scored
-
-    return scored(work, lm, skip)
+        return scored_by_ray(job, lm, skip, workers)
+    return job.scored(lm, skip)
 
 
 def checked(chunks: Iterator[Scored], skip: bool, output: Output | None = None) -> Iterator[Scored]:

@@ -25,8 +25,9 @@ from charwise.cli.runs import LEFT_OUT, check_place, checked, progress, summaris
 from charwise.cli.terminal import busy, console, print_json
 from charwise.errors import SettingError
 from charwise.surprisal.spans import Convention
-from charwise.tables.chunks import Measure, Per, Record, fields
+from charwise.tables.measure import Measure, Per
 from charwise.tables.rows import BadRow, Columns
+from charwise.tables.writers import Record
 
 if TYPE_CHECKING:
     from charwise.char_lm import CharLM
@@ -113,7 +114,9 @@ def score(
         from charwise.tables.output import Output
 
         identity = job.identity(lm, options.model)
-        with Output(out, job.fields(), identity, extent.rows, overwrite=overwrite) as output:
+        with Output(
+            out, measure.fields(columns.kept), identity, extent.rows, overwrite=overwrite
+        ) as output:
             begun = output.done.rows
             write(job, lm, output, extent, skip=skip, ray=ray, workers=workers)
         summarise(output, begun, as_json)
@@ -157,7 +160,7 @@ def _job(files: list[str], columns: Columns, measure: Measure, *, named: bool) -
         raise typer.BadParameter("stdin ('-') is one text, and can be given once.")
     check_preset(measure.preset, measure.tolerance)
     try:
-        fields(measure, columns.kept)
+        measure.fields(columns.kept)
     except SettingError as error:
         raise typer.BadParameter(str(error)) from error
     sources = tuple(find(name) for name in files)
@@ -170,6 +173,8 @@ def _print(
     job: Job, lm: CharLM, extent: Extent, skip: bool, model: str, as_json: bool
 ) -> list[BadRow]:
     """Score everything, print the records on stdout, and what was left out on stderr."""
+    measure = job.measure
+    assert isinstance(measure, Measure)
     records: list[Record] = []
     bad: list[BadRow] = []
     with progress(extent) as advance:
@@ -185,19 +190,20 @@ def _print(
     if as_json:
         print_json(
             model=model,
-            per=job.measure.per,
-            convention=job.measure.convention if job.measure.per == "word" else None,
-            preset=job.measure.preset or ("default" if job.measure.tolerance is None else None),
-            tolerance=job.measure.tolerance,
+            per=measure.per,
+            convention=measure.convention if measure.per == "word" else None,
+            preset=measure.preset or ("default" if measure.tolerance is None else None),
+            tolerance=measure.tolerance,
             rows=records,
             left_out=[str(row) for row in bad],
         )
         return bad
     screen = console()
+    fields = measure.fields(job.columns.kept)
     if not screen.is_terminal:
-        screen.width += _WIDER * (len(job.fields()) - len(fields(Measure())))
+        screen.width += _WIDER * (len(fields) - len(Measure().fields()))
     kept = (*job.columns.kept, *(["item"] if job.columns.item is not None else []))
-    table = _table(records[:_MOST_SHOWN], job.fields(), kept)
+    table = _table(records[:_MOST_SHOWN], fields, kept)
     screen.width = max(screen.width, table.min_width or 0)  # half a number is another number
     screen.print(table)
     if len(records) > _MOST_SHOWN:
