@@ -70,8 +70,11 @@ TESTS = {
     "evaluation/comparison": ["evaluation/test_compare.py"],
     "tables/teacher": ["tables/test_teacher.py"],
     "tables/writers": ["tables/test_teacher.py"],
-    "combine/rules": ["combine/test_oracle.py", "combine/test_combination.py"],
-    "combine/doubt": ["combine/test_doubt.py"],
+    "combine/rules": [
+        "combine/test_oracle.py",
+        "combine/test_combination.py",
+        "combine/test_doubt.py",
+    ],
     "combine/scoring": ["combine/test_oracle.py", "combine/test_doubt.py"],
     "cursor/byte_particles": ["combine/test_sampled.py"],
     "tokens/merges": ["tokens/test_merges.py"],

@@ -13,7 +13,7 @@ import transformers
 
 import charwise.engines.transformers.tree_attention
 from charwise.engines.transformers import TransformersLM
-from charwise.engines.transformers.cache_layer import SlotLayer
+from charwise.engines.transformers.branch_cache import SlotLayer
 from charwise.engines.transformers.tree_attention import Ancestors
 from charwise.errors import ContextLengthError, EngineError
 from charwise.token_lm import TokenLM, TokenTree

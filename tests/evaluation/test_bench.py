@@ -26,8 +26,7 @@ from charwise.errors import MissingExtraError, SettingError, TokenizationError, 
 from charwise.evaluation import bench as benches
 from charwise.evaluation import tables
 from charwise.evaluation.distance import js_distance
-from charwise.evaluation.healed import walk_healed
-from charwise.evaluation.methods import walk_beam, walk_canonical, walk_rounds
+from charwise.evaluation.methods import walk_beam, walk_canonical, walk_healed, walk_rounds
 from charwise.scoring.effort import PRESETS
 from models import Case, Model, by_hand, cases, examples, random_lm, spelled, table
 from near import approx

@@ -9,7 +9,7 @@ from hypothesis import given
 from charwise.coverings.bundles import next_byte_masses
 from charwise.coverings.reference import enum_cover, prefix_probability
 from charwise.errors import TokenizationError
-from charwise.evaluation.healed import heal
+from charwise.evaluation.methods import heal
 from models import CLOSE, Case, cases, close_logs, examples, log_of, spelled, table, two_ways
 from near import approx
 

@@ -50,8 +50,8 @@ def heal_proxy(
         import uvicorn
 
         from charwise.processors.proxy.app import HealingProxy
+        from charwise.processors.proxy.plan import SERVERS
         from charwise.processors.proxy.relay import Relay
-        from charwise.processors.proxy.servers import SERVERS
     except ImportError as error:
         raise MissingExtraError(
             f"the proxy's parts are not installed: pip install 'charwise[proxy]'. ({error})"

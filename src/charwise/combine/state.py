@@ -14,19 +14,19 @@ from typing import Any, Self
 
 import numpy as np
 
-from charwise.combine.along import IMPOSSIBLE
-from charwise.combine.anything import Anything
-from charwise.combine.doubt import error_of_next
-from charwise.combine.evidence import evidence, evidence_of_byte, onward
+from charwise.combine.member_scores import IMPOSSIBLE, evidence, evidence_of_byte, onward
 from charwise.combine.members import Member, Spend, Team, impossible
-from charwise.combine.rules import Floats, normalised
+from charwise.combine.rules import Floats, error_of_next, normalised
 from charwise.combine.scoring import scores, string_logs
+from charwise.constraints.constraint import END, Flags, TokenConstraint
+from charwise.constraints.walk import Walked
 from charwise.cursor.character_state import CharacterState
 from charwise.cursor.choose import ChoicePosterior, asked_choices, chosen_of
 from charwise.cursor.distributions import NextBytes
 from charwise.cursor.options import GenerationOptions
 from charwise.errors import ZeroProbabilityError
 from charwise.surprisal.score import Score
+from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.stops import StopStrings
 
 
@@ -205,7 +205,7 @@ class CombinedState(CharacterState):
         )
 
     def _as_a_whole(self, options: GenerationOptions) -> tuple[CombinedState, GenerationOptions]:
-        constraint = Anything() if options.constraint is None else options.constraint
+        constraint = _Anything() if options.constraint is None else options.constraint
         return self.by_the_global_rule(), replace(options, constraint=constraint)
 
     def choose(
@@ -296,3 +296,21 @@ def _state_of(member: Member, raw: bytes, spend: Spend) -> Any:
 def _total(score: Score) -> float:
     end = score.end_logprob
     return float(score.logprobs.sum()) + (0.0 if end is None else end)
+
+
+class _Anything:
+    """The constraint that allows all byte strings, for sampling where none was asked for."""
+
+    characters = False
+
+    def allowed(self) -> Flags:
+        """`[257]`: all of them."""
+        return np.ones(END + 1, dtype=np.bool_)
+
+    def after(self, data: bytes) -> _Anything:
+        """The same."""
+        return self
+
+    def over(self, index: SortedVocabulary) -> TokenConstraint:
+        """The same over the tokens of a vocabulary."""
+        return Walked(self, index)

@@ -313,7 +313,7 @@ class Comparison:
         >>> found.plot().axes[0].get_ylabel()
         'difference (bits/byte)'
         """
-        from charwise.evaluation.comparison_figure import Line, figure
+        from charwise.evaluation.figures import Line, figure
 
         lines = [Line(model.name, model.bits, model.errors) for model in self.models]
         return figure(lines, [*map(len, self.texts.values())])

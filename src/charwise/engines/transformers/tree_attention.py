@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from transformers.cache_utils import Cache
 
-from charwise.engines.transformers.cache_layer import SlotLayer
+from charwise.engines.transformers.branch_cache import SlotLayer
 from charwise.engines.transformers.forward import Forward
 
 #: Entries of a mask over a whole prompt, at most: a longer one has its branches in a second call.

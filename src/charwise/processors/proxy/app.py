@@ -26,12 +26,10 @@ from charwise.api.responses import refusal
 from charwise.errors import CharwiseError
 from charwise.healing import cut
 from charwise.processors.openai.exchange import Form, OpenAIForm, exchange
-from charwise.processors.openai.outcome import Outcome, telling
-from charwise.processors.openai.upstream import Upstream
+from charwise.processors.openai.upstream import Outcome, Upstream, telling
 from charwise.processors.proxy.answer import NativeForm
-from charwise.processors.proxy.plan import Plan, plan
+from charwise.processors.proxy.plan import PROBE, Plan, Server, plan, server_of, starts
 from charwise.processors.proxy.relay import Relay
-from charwise.processors.proxy.servers import PROBE, Server, server_of, starts
 from charwise.tokens.index import SortedVocabulary
 
 logger = logging.getLogger("charwise.proxy")

@@ -20,7 +20,7 @@ from charwise.boundary import Members, Question, Search
 from charwise.errors import HealingError, SettingError
 from charwise.healing import Cut
 from charwise.processors.transformers.arguments import cache_name_of
-from charwise.processors.transformers.padding import left_padded
+from charwise.processors.transformers.limits import left_padded
 from charwise.tokens.index import SortedVocabulary
 
 #: Contexts in one call of the model, whose copies of the cache are held at once.

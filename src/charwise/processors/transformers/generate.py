@@ -29,9 +29,8 @@ from charwise.processors.transformers.arguments import (
     settings_of,
 )
 from charwise.processors.transformers.exact import Begun, begin, sampling_of
-from charwise.processors.transformers.limits import Limits
+from charwise.processors.transformers.limits import Limits, left_padded
 from charwise.processors.transformers.logits_processor import HealingLogitsProcessor
-from charwise.processors.transformers.padding import left_padded
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.prompt_parts import Prompt, is_text, parts_of
 from charwise.tokens.stops import Stops

@@ -19,8 +19,8 @@ from charwise.healing import Rule
 from charwise.infill import Request, middle_of, request
 from charwise.processors.ending import hold_end_, new_bytes
 from charwise.processors.transformers.generate import index_of, window_of
+from charwise.processors.transformers.limits import left_padded
 from charwise.processors.transformers.logits_processor import HealingLogitsProcessor
-from charwise.processors.transformers.padding import left_padded
 from charwise.template import Order, Template
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.utf8 import decoder_after

@@ -16,7 +16,6 @@ from charwise.errors import SettingError
 from charwise.processors.openai.answer import Answer
 from charwise.processors.openai.chat_answer import ChatAnswer
 from charwise.processors.vllm import exact_answers
-from charwise.processors.vllm.arguments import rule_of, without_heal
 from charwise.processors.vllm.limits import Limits, is_refused
 from charwise.processors.vllm.openai_request import (
     UNFIT,
@@ -25,6 +24,7 @@ from charwise.processors.vllm.openai_request import (
     without_grammar,
 )
 from charwise.processors.vllm.prompts import Served
+from charwise.processors.vllm.settings import rule_of, without_heal
 
 #: What a chat request has besides that cannot go with healing.
 _UNFIT = UNFIT | {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import Counter, Histogram
 
-from charwise.processors.openai.outcome import Outcome
+from charwise.processors.openai.upstream import Outcome
 
 _HEALED = Counter("charwise:requests_healed", "Requests with a prompt that was healed.")
 _PASSED = Counter(

@@ -18,9 +18,9 @@ from charwise.api.request import HEAL, Message, most_tokens
 from charwise.errors import SettingError
 from charwise.processors.new_text import HealedPrompt
 from charwise.processors.openai.answer import Answer
-from charwise.processors.vllm.arguments import without_heal
 from charwise.processors.vllm.exact import Asking, chosen, members_from, needs_search
 from charwise.processors.vllm.prompts import served
+from charwise.processors.vllm.settings import without_heal
 from charwise.processors.vllm.structured import constraint
 from charwise.tokens.stops import Stops
 from charwise.tokens.vocabulary import Vocabulary

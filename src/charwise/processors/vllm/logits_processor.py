@@ -28,11 +28,11 @@ from charwise.processors.decision import Decisions
 from charwise.processors.ending import hold_end_of_
 from charwise.processors.vllm.prompts import (
     ENDING,
-    FORCED,
     Served,
     most_forced,
     served,
 )
+from charwise.processors.vllm.settings import FORCED
 
 try:
     from vllm.v1.worker.gpu.sample.logits_processor import LogitsProcessor as V2LogitsProcessor

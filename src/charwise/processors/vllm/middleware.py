@@ -39,15 +39,13 @@ from charwise.api.responses import refusal
 from charwise.errors import CharwiseError
 from charwise.processors.openai.answer import Answer
 from charwise.processors.openai.exchange import OpenAIForm, end_with_client, exchange
-from charwise.processors.openai.outcome import Outcome, telling
-from charwise.processors.openai.upstream import Upstream
+from charwise.processors.openai.upstream import Outcome, Upstream, telling
 from charwise.processors.vllm import chat, exact_answers, openai_request
-from charwise.processors.vllm.arguments import rule_of, whether, without_heal
 from charwise.processors.vllm.counters import count
 from charwise.processors.vllm.limits import Limits
 from charwise.processors.vllm.logits_processor import why_not
 from charwise.processors.vllm.prompts import served
-from charwise.processors.vllm.settings import Settings
+from charwise.processors.vllm.settings import Settings, rule_of, whether, without_heal
 from charwise.processors.vllm.structured import constraint
 
 logger = logging.getLogger("vllm.charwise")  # where VLLM_LOGGING_LEVEL counts

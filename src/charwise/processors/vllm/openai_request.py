@@ -9,9 +9,9 @@ from charwise.api.request import HEAL, SHORT, Message, most_tokens, text_of
 from charwise.errors import SettingError
 from charwise.processors.new_text import HealedPrompt
 from charwise.processors.openai.answer import Answer
-from charwise.processors.vllm.arguments import rule_of, without_heal
 from charwise.processors.vllm.limits import Limits, is_refused
-from charwise.processors.vllm.prompts import FORCED, Served
+from charwise.processors.vllm.prompts import Served
+from charwise.processors.vllm.settings import FORCED, rule_of, without_heal
 from charwise.processors.vllm.structured import constraint, with_literal
 from charwise.processors.vllm.suffix import SUFFIX, ending, right_rule, suffix_of, texts_of
 from charwise.tokens.stops import Stops

@@ -13,9 +13,9 @@ from typing import Any
 from charwise.api.request import Message, texts_or_ids
 from charwise.healing import Rule
 from charwise.processors.new_text import HealedPrompt
-from charwise.processors.vllm.arguments import rule_of
 from charwise.processors.vllm.limits import Limits
 from charwise.processors.vllm.prompts import ENDING, Served
+from charwise.processors.vllm.settings import rule_of
 from charwise.processors.vllm.structured import constraint
 
 #: The field that holds what comes after the completion; the prompt is then what comes before it.
