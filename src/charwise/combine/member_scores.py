@@ -1,8 +1,8 @@
 """What a member says along known texts: log-probabilities, and distributions of the next byte.
 
 A `CharLM`, or another combination, takes a text in one pass (`scores_with_rows`). What only has
-states is asked byte by byte. A text that the member gives probability zero is scored as far as it goes.
-The scores of a text are evidence for one member or the other.
+states is asked byte by byte. A text that the member gives probability zero is scored as far as it
+goes. The scores of a text are evidence for one member or the other.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ Not every cut between two tokens will do. What is kept must become the same toke
 what is forced must be whole characters, since grammars and answers are text. Where a cut is not
 fit, one more token is given back.
 
-A grammar of llama.cpp (GBNF) forces the rest. It is over characters, not bytes: the text must be whole characters, and what follows it is
-valid UTF-8 without U+0000, of which llama.cpp lets no token through. Tokens may split characters.
+A grammar of llama.cpp (GBNF) forces the rest. It is over characters, not bytes: the text must be
+whole characters, and what follows it is valid UTF-8 without U+0000, of which llama.cpp lets no token through. Tokens may split characters.
 """
 
 from __future__ import annotations
