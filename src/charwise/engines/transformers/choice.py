@@ -6,7 +6,8 @@ with plain passes through the same model, says whether that is true.
 GPT-Neo cuts its local windows by slot, from a buffer of its own. In a tree, slots are not
 positions, and there may be more of them than that buffer is long. So a twin of the model, which
 shares all weights and leaves the user's model as it is, attends by the mask of each layer's own
-kind. In one fused operation, as transformers lets other models: theirs writes the scores of every head to memory several times.
+kind. In one fused operation, as transformers lets other models: theirs writes the scores of every
+head to memory several times.
 """
 
 from __future__ import annotations

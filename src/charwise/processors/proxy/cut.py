@@ -5,7 +5,8 @@ what is forced must be whole characters, since grammars and answers are text. Wh
 fit, one more token is given back.
 
 A grammar of llama.cpp (GBNF) forces the rest. It is over characters, not bytes: the text must be
-whole characters, and what follows it is valid UTF-8 without U+0000, of which llama.cpp lets no token through. Tokens may split characters.
+whole characters, and what follows it is valid UTF-8 without U+0000, of which llama.cpp lets no
+token through. Tokens may split characters.
 """
 
 from __future__ import annotations
