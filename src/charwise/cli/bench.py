@@ -36,13 +36,13 @@ class ListsCommand(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Click's own, after joining."""
-        return super().parse_args(ctx, joined(args))
+        return super().parse_args(ctx, _joined(args))
 
 
-def joined(arguments: list[str]) -> list[str]:
+def _joined(arguments: list[str]) -> list[str]:
     """The values that follow a list option, as one.
 
-    >>> joined(["--K", "2", "4", "--text", "F", "--theta", "0", "1e-3"])
+    >>> _joined(["--K", "2", "4", "--text", "F", "--theta", "0", "1e-3"])
     ['--K', '2,4', '--text', 'F', '--theta', '0,1e-3']
     """
     out: list[str] = []
@@ -89,25 +89,25 @@ def bench(
     as_json: JsonOption = False,
 ) -> None:
     """Compare all methods on a text: error and speed."""
-    ks = numbers("--K", k, int, least=1)
-    thetas = numbers("--theta", theta, float, least=0.0, most=1.0)
+    ks = _numbers("--K", k, int, least=1)
+    thetas = _numbers("--theta", theta, float, least=0.0, most=1.0)
     if max(ks) > reference_k:
         raise typer.BadParameter(
             f"--K {max(ks)} is wider than the reference, --reference-K {reference_k}: errors are "
             "measured against the widest beam."
         )
-    data = read_text(text, size)
+    data = _read_text(text, size)
     if out is not None:
-        check_folder(out)
+        _check_folder(out)
     from charwise.evaluation import bench as benches
 
     try:
-        candidates = benches.methods(ks, thetas, names(preset))
+        candidates = benches.methods(ks, thetas, _names(preset))
     except SettingError as error:
         raise typer.BadParameter(str(error)) from error
     lm, reference = options.load(), benches.beam(reference_k)
     candidates = [method for method in candidates if method.name != reference.name]
-    walks = Walks((1 + repeat) * (1 + len(candidates)))
+    walks = _Walks((1 + repeat) * (1 + len(candidates)))
     try:
         with walks:
             report = benches.bench(
@@ -117,14 +117,14 @@ def bench(
         print(f"charwise: interrupted {walks.where()}; nothing was written.", file=sys.stderr)
         raise
     report = replace(report, model=Path(options.model).name or options.model, source=text.name)
-    files = write(report, out) if out is not None else []
+    files = _write(report, out) if out is not None else []
     if as_json:
         print_json(**report.to_dict())
         return
-    show(report, files)
+    _show(report, files)
 
 
-def numbers(
+def _numbers(
     option: str,
     given: list[str],
     kind: Callable[[str], Number],
@@ -134,11 +134,11 @@ def numbers(
 ) -> list[Number]:
     """The values of a list option, without repetitions.
 
-    >>> numbers("--K", ["4,2", "4"], int, least=1)
+    >>> _numbers("--K", ["4,2", "4"], int, least=1)
     [4, 2]
     """
     found: list[Number] = []
-    for part in names(given):
+    for part in _names(given):
         try:
             value = kind(part)
         except ValueError as error:
@@ -152,16 +152,16 @@ def numbers(
     return list(dict.fromkeys(found))
 
 
-def names(given: list[str]) -> list[str]:
+def _names(given: list[str]) -> list[str]:
     """The values of a list option, which may be given once or several times.
 
-    >>> names(["fast, default,", "exact"])
+    >>> _names(["fast, default,", "exact"])
     ['fast', 'default', 'exact']
     """
     return [part.strip() for part in ",".join(given).split(",") if part.strip()]
 
 
-def read_text(file: Path, size: int) -> bytes:
+def _read_text(file: Path, size: int) -> bytes:
     """The first bytes of a file, whole characters of them."""
     from charwise.evaluation.bench import whole_characters
 
@@ -176,7 +176,7 @@ def read_text(file: Path, size: int) -> bytes:
     return data
 
 
-def check_folder(folder: Path) -> None:
+def _check_folder(folder: Path) -> None:
     """Make the folder, and see that figures can be drawn, before hours are spent."""
     from charwise.evaluation.figures import need_matplotlib
 
@@ -187,7 +187,7 @@ def check_folder(folder: Path) -> None:
         raise typer.BadParameter(f"--out {folder}: {error.strerror}.") from error
 
 
-class Walks(Progress):
+class _Walks(Progress):
     """The progress of the walks, on stderr: which method it is at, how many are done."""
 
     def __init__(self, total: int) -> None:
@@ -211,7 +211,7 @@ class Walks(Progress):
     def where(self) -> str:
         """Which walk it is at.
 
-        >>> walks = Walks(8)
+        >>> walks = _Walks(8)
         >>> walks.begin("beam K=2")
         >>> walks.where()
         'in walk 1 of 8, beam K=2'
@@ -219,7 +219,7 @@ class Walks(Progress):
         return f"in walk {self._begun} of {self._total}, {self.tasks[0].description}"
 
 
-def write(report: Report, folder: Path) -> list[Path]:
+def _write(report: Report, folder: Path) -> list[Path]:
     """All files of a report; those that exist are overwritten."""
     from charwise.evaluation import figures, tables
 
@@ -233,7 +233,7 @@ def write(report: Report, folder: Path) -> list[Path]:
     return [*(folder / name for name in texts), *figures.save(report, folder)]
 
 
-def show(report: Report, files: list[Path]) -> None:
+def _show(report: Report, files: list[Path]) -> None:
     """The table, what it was measured on, and where the files are."""
     from charwise.evaluation import tables
 

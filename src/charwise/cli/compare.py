@@ -63,7 +63,7 @@ def compare(
     as_json: JsonOption = False,
 ) -> None:
     """Bits a byte of several models on the same texts, with intervals for their differences."""
-    names, files = divided(model)
+    names, files = _divided(model)
     _check_files(files, out, figure)
     check_preset(preset, tolerance)
     texts = _read(files, text_column)
@@ -106,13 +106,13 @@ def compare(
             console().print(f"wrote {file}", soft_wrap=True, markup=False)
 
 
-def divided(arguments: list[str]) -> tuple[list[str], list[str]]:
+def _divided(arguments: list[str]) -> tuple[list[str], list[str]]:
     """The models and the texts: texts begin at the first file that is no `.gguf`, or stdin.
 
     Raises:
         InputError: none of the arguments is a file; or one that follows a text.
 
-    >>> divided(["embedded", "gpt2", "-"])
+    >>> _divided(["embedded", "gpt2", "-"])
     (['embedded', 'gpt2'], ['-'])
     """
     for n, name in enumerate(arguments):

@@ -61,7 +61,7 @@ def _read(path: Path) -> str:
 
 
 @dataclass(frozen=True)
-class Answer:
+class _Answer:
     """Completions under a constraint.
 
     Attributes:
@@ -83,7 +83,7 @@ def answer(
     lm: CharLM,
     prompt: bytes,
     options: GenerationOptions,
-) -> Answer:
+) -> _Answer:
     """Both ways to complete under a constraint."""
     from charwise.cursor.completion import Weighted
 
@@ -92,12 +92,12 @@ def answer(
     heaviest = state.complete(options, n=_LISTED, temperature=0.0, conditioning="global")
     if not isinstance(heaviest, Weighted):
         raise ConstraintError("no weights came back.")
-    return Answer(
+    return _Answer(
         local, list(heaviest), heaviest.weights.tolist(), heaviest.logprob, heaviest.effective
     )
 
 
-def table(answer: Answer) -> Table:
+def table(answer: _Answer) -> Table:
     """A row for each text: what was drawn step by step first, then the heaviest others."""
     found = Table(box=box.SIMPLE_HEAD, padding=(0, 1))
     found.add_column("completion", overflow="fold")
@@ -114,7 +114,7 @@ def table(answer: Answer) -> Table:
     return found
 
 
-def sentence(answer: Answer) -> str:
+def sentence(answer: _Answer) -> str:
     """How probable the constraint is, and what the shares rest on."""
     rest = (
         "all of it added up"
@@ -124,7 +124,7 @@ def sentence(answer: Answer) -> str:
     return f"p(constraint | prompt) = {math.exp(answer.logprob):.3g} ({rest})."
 
 
-def fields(answer: Answer) -> dict[str, Any]:
+def fields(answer: _Answer) -> dict[str, Any]:
     """The answer for `--json`."""
     return {
         "local": [

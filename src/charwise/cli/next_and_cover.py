@@ -158,7 +158,7 @@ def cover(
     what = "encodings" if encodings else "members"
     many = f"{size:,}" if size < _LARGEST else f"some 10^{math.floor(math.log10(size))}"
     line = f"{len(rows):,} of {many} {what}; {covering.contexts:,} contexts visited"
-    out.print(line + lead_note(lm.vocabulary), soft_wrap=True)
+    out.print(line + _lead_note(lm.vocabulary), soft_wrap=True)
     if covering.contexts == _MOST_VISITED:
         out.print(
             f"The search ends at {_MOST_VISITED:,} contexts; in Python, "
@@ -178,13 +178,13 @@ def cover(
     )
 
 
-def lead_note(vocabulary: Vocabulary) -> str:
+def _lead_note(vocabulary: Vocabulary) -> str:
     """What to say where the tokenizer implies bytes before a text; nothing where it does not.
 
     >>> from charwise import Vocabulary
-    >>> lead_note(Vocabulary.from_bytes([b"a"]))
+    >>> _lead_note(Vocabulary.from_bytes([b"a"]))
     ''
-    >>> lead_note(Vocabulary([b" ", b"a"], lead=b" "))
+    >>> _lead_note(Vocabulary([b" ", b"a"], lead=b" "))
     "; each starts with the ' ' that this tokenizer puts before a text"
     """
     if not vocabulary.lead:

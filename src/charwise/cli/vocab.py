@@ -45,7 +45,7 @@ def vocab(
         options = given(revision=revision, trust_remote_code=trust_remote_code)
         vocabulary = read_vocabulary(model, **options)
         index = SortedVocabulary(vocabulary)
-    firsts = first_characters(index)
+    firsts = _first_characters(index)
     facts: dict[str, Any] = {
         "model": model,
         "tokens": len(vocabulary),
@@ -79,13 +79,13 @@ def vocab(
     screen.print(display.counts_table("starts with", rows))
 
 
-def first_characters(index: SortedVocabulary) -> dict[str, int]:
+def _first_characters(index: SortedVocabulary) -> dict[str, int]:
     r"""How many tokens start with each character, most frequent first.
 
     Tokens that start inside a character count under its escaped byte.
 
     >>> from charwise import SortedVocabulary, Vocabulary
-    >>> first_characters(SortedVocabulary(Vocabulary.from_bytes([b" a", b" b", b"\xc3"])))
+    >>> _first_characters(SortedVocabulary(Vocabulary.from_bytes([b" a", b" b", b"\xc3"])))
     {' ': 2, '\\xc3': 1}
     """
     counts: Counter[str] = Counter()

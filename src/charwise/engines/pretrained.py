@@ -82,7 +82,7 @@ def read_pretrained(
         if device_map is not None:
             options["device_map"] = device_map
         _check_folder(name)
-        tokenizer = read_tokenizer(name, revision=revision, trust_remote_code=trust_remote_code)
+        tokenizer = _read_tokenizer(name, revision=revision, trust_remote_code=trust_remote_code)
         options["trust_remote_code"] = trust_remote_code
         model = _read(name, "model", AutoModelForCausalLM.from_pretrained, revision, **options)
         if device_map is not None:
@@ -97,7 +97,7 @@ def read_pretrained(
             ) from error
 
 
-def read_tokenizer(
+def _read_tokenizer(
     name: str, *, revision: str | None = None, trust_remote_code: bool = False
 ) -> Any:
     """The tokenizer alone. Raises what `read_pretrained` does."""
@@ -123,7 +123,7 @@ def read_vocabulary(
     with LOADING:
         from transformers import AutoConfig, GenerationConfig
 
-        tokenizer = read_tokenizer(name, revision=revision, trust_remote_code=trust_remote_code)
+        tokenizer = _read_tokenizer(name, revision=revision, trust_remote_code=trust_remote_code)
         try:
             trust = {"trust_remote_code": trust_remote_code}
             config = _read(name, "config", AutoConfig.from_pretrained, revision, **trust)

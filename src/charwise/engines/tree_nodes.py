@@ -1,6 +1,6 @@
 """The nodes of a tree, and all of a `TokenTree` but its evaluation: the base of every engine's.
 
-`Logits` are between the call that makes them and the caller who asks for them.
+`_Logits` are between the call that makes them and the caller who asks for them.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ class TreeNodes(ABC):
         *,
         lock: AbstractContextManager[object] | None = None,
     ) -> None:
-        check_prompt(prompt_ids, lm.vocabulary, lm.window)
+        _check_prompt(prompt_ids, lm.vocabulary, lm.window)
         self._width, self._window = lm.vocabulary.width, lm.window
         self._prompt_ids = [int(id) for id in prompt_ids]
         self._parent, self._token, self._depth = [-1], [-1], [0]  # of each node
         self._dropped: set[int] = set()
-        self._logits = Logits()
+        self._logits = _Logits()
         self._lock: AbstractContextManager[object] = threading.RLock() if lock is None else lock
         self.live = [0]  # nodes not dropped, in rising order
         self.contexts = 0
@@ -190,7 +190,7 @@ class TreeNodes(ABC):
                     f"{token} is not a token id: the vocabulary's width is {self._width}."
                 )
             depths.append(1 + (self._depth[parent] if parent < first else depths[parent - first]))
-        check_length(len(self._prompt_ids) + max(depths, default=0), self._window)
+        _check_length(len(self._prompt_ids) + max(depths, default=0), self._window)
 
     def _add(self, edges: Sequence[tuple[int, int]]) -> list[int]:
         """Add checked edges; returns the new nodes."""
@@ -210,7 +210,7 @@ class TreeNodes(ABC):
             self.live.pop()
 
 
-def check_prompt(prompt_ids: Sequence[int], vocabulary: Vocabulary, window: int | None) -> None:
+def _check_prompt(prompt_ids: Sequence[int], vocabulary: Vocabulary, window: int | None) -> None:
     """Raise unless this is a prompt that the model can be conditioned on."""
     if not prompt_ids:
         raise EngineError(
@@ -220,10 +220,10 @@ def check_prompt(prompt_ids: Sequence[int], vocabulary: Vocabulary, window: int 
     for id in prompt_ids:
         if not 0 <= id < vocabulary.width:
             raise EngineError(f"{shown(id)} is not a token id: the width is {vocabulary.width}.")
-    check_length(len(prompt_ids), window)
+    _check_length(len(prompt_ids), window)
 
 
-def check_length(length: int, window: int | None) -> None:
+def _check_length(length: int, window: int | None) -> None:
     """Raise `ContextLengthError` for a context longer than the window."""
     if window is not None and length > window:
         raise ContextLengthError(
@@ -232,7 +232,7 @@ def check_length(length: int, window: int | None) -> None:
         )
 
 
-class Logits:
+class _Logits:
     """Logits of the nodes that may be asked for them, in the blocks in which they were made."""
 
     def __init__(self) -> None:

@@ -64,9 +64,9 @@ class VllmLM:
         self._uncounted = torch.from_numpy(np.flatnonzero(~vocabulary.counted))
         self._lock = threading.Lock()
 
-    def tree(self, prompt_ids: Sequence[int], edges: Sequence[tuple[int, int]] = ()) -> VllmTree:
+    def tree(self, prompt_ids: Sequence[int], edges: Sequence[tuple[int, int]] = ()) -> _VllmTree:
         """A tree whose root is this prompt, and its first nodes; see `TokenLM.tree`."""
-        tree = VllmTree(self, prompt_ids)
+        tree = _VllmTree(self, prompt_ids)
         tree.extend(edges)
         return tree
 
@@ -165,7 +165,7 @@ class VllmLM:
         return self.origin
 
 
-class VllmTree(TreeNodes):
+class _VllmTree(TreeNodes):
     """The `TokenTree` of a `VllmLM`. Contexts that nobody asks about are not evaluated."""
 
     def __init__(self, lm: VllmLM, prompt_ids: Sequence[int]) -> None:

@@ -38,13 +38,13 @@ _PRUNED = (("#56B4E9", "v"), ("#CC79A7", "P"), ("#E69F00", "X"))
 _FAR = 0.3
 
 
-def error_against_speed(report: Report) -> Figure:
+def _error_against_speed(report: Report) -> Figure:
     """Mean JS distance to the reference (log scale) against bytes per second (log scale).
 
     >>> from charwise.evaluation.bench import Report
     >>> speed, js = Mean(100.0, 90.0, 110.0), Mean(0.01, 0.005, 0.02)
     >>> result = Result("beam K=2", "beam", js_distance=js, bytes_per_second=speed)
-    >>> figure = error_against_speed(Report("m", "f", {}, 9, 2, "beam K=8", 1, (result,)))
+    >>> figure = _error_against_speed(Report("m", "f", {}, 9, 2, "beam K=8", 1, (result,)))
     >>> figure.axes[0].get_xlabel()
     'speed (bytes/s)'
     """
@@ -56,7 +56,7 @@ def error_against_speed(report: Report) -> Figure:
     return figure
 
 
-def surprisal_against_speed(report: Report) -> Figure:
+def _surprisal_against_speed(report: Report) -> Figure:
     """Mean surprisal in bits per byte against bytes per second (log scale).
 
     The canonical baseline is a dotted line, since its speed is that of another task; a method
@@ -65,7 +65,7 @@ def surprisal_against_speed(report: Report) -> Figure:
     >>> from charwise.evaluation.bench import Report
     >>> speed, bits = Mean(100.0, 90.0, 110.0), Mean(2.0, 1.5, 2.5)
     >>> result = Result("beam K=8", "beam", bits_per_byte=bits, bytes_per_second=speed)
-    >>> figure = surprisal_against_speed(Report("m", "f", {}, 9, 2, "beam K=8", 1, (result,)))
+    >>> figure = _surprisal_against_speed(Report("m", "f", {}, 9, 2, "beam K=8", 1, (result,)))
     >>> figure.axes[0].get_ylabel()
     'surprisal (bits/byte)'
     """
@@ -103,7 +103,7 @@ def save(report: Report, folder: Path) -> list[Path]:
     ['error.png', 'error.svg']
     """
     need_matplotlib()
-    drawn = {"error": error_against_speed, "surprisal": surprisal_against_speed}
+    drawn = {"error": _error_against_speed, "surprisal": _surprisal_against_speed}
     files = []
     for name, draw in drawn.items():
         figure = draw(report)
@@ -224,7 +224,7 @@ def figure(models: Sequence[Line], sizes: Sequence[int]) -> Figure:
     from matplotlib.colors import LinearSegmentedColormap
     from matplotlib.figure import Figure
 
-    edges = stretches(sum(sizes))
+    edges = _stretches(sum(sizes))
     base, others = models[0], models[1:]
     rows = len(models)
     page = Figure(figsize=(8, 3 + 0.35 * rows), layout="constrained")
@@ -233,8 +233,8 @@ def figure(models: Sequence[Line], sizes: Sequence[int]) -> Figure:
     )
     top.axhline(0, color="0.6", linewidth=0.8)
     for model, colour in zip(others, cycle(_COLOURS), strict=False):
-        line = averages(base.bits - model.bits, edges)
-        off = averages(model.errors + base.errors, edges)
+        line = _averages(base.bits - model.bits, edges)
+        off = _averages(model.errors + base.errors, edges)
         top.stairs(line, edges, color=colour, label=f"{base.name} − {model.name}", baseline=None)
         top.fill_between(
             edges, *(_steps(line + sign * off) for sign in (-1, 1)), step="post", alpha=0.2,
@@ -245,7 +245,7 @@ def figure(models: Sequence[Line], sizes: Sequence[int]) -> Figure:
         top.legend(fontsize="small")
     red, green, blue = (part / 255 for part in COLOUR)
     colours = LinearSegmentedColormap.from_list("bits", [(1.0, 1.0, 1.0), (red, green, blue)])
-    heat = [averages(model.bits, edges) for model in models]
+    heat = [_averages(model.bits, edges) for model in models]
     most = max(float(line.max()) for line in heat)
     mesh: Any = None
     for axes, model, line in zip(strips, models, heat, strict=True):
@@ -260,20 +260,20 @@ def figure(models: Sequence[Line], sizes: Sequence[int]) -> Figure:
     return page
 
 
-def stretches(size: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def _stretches(size: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """`[n + 1]` edges of stretches of about equal length.
 
-    >>> stretches(40).tolist()
+    >>> _stretches(40).tolist()
     [0, 20, 40]
     """
     count = max(1, min(STRETCHES, size // SHORTEST))
     return np.linspace(0, size, count + 1).round().astype(np.int64)
 
 
-def averages(values: Floats, edges: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Floats:
+def _averages(values: Floats, edges: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Floats:
     """`[n]` means of `[size]` values between edges.
 
-    >>> averages(np.array([1.0, 3.0, 5.0]), np.array([0, 2, 3])).tolist()
+    >>> _averages(np.array([1.0, 3.0, 5.0]), np.array([0, 2, 3])).tolist()
     [2.0, 5.0]
     """
     return np.asarray(np.add.reduceat(values, edges[:-1]) / np.diff(edges))

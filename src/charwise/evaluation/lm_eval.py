@@ -86,7 +86,7 @@ class CharwiseLM(LM):  # type: ignore[misc]
         self.lm = pretrained
         given = preset is not None or tolerance is not None
         self.effort = effort_of(preset, tolerance) if given else self.lm.effort
-        self.batch_size = chunk_size(batch_size, max_batch_size)
+        self.batch_size = _chunk_size(batch_size, max_batch_size)
 
     def loglikelihood(
         self, requests: list[Instance], disable_tqdm: bool = False
@@ -242,13 +242,13 @@ class CharwiseLM(LM):  # type: ignore[misc]
         return data[len(vocabulary.decode(ids[: len(ids) - room])) :]
 
 
-def chunk_size(batch_size: int | str | None, most: int | None = None) -> int:
+def _chunk_size(batch_size: int | str | None, most: int | None = None) -> int:
     """Requests to score together, from what the harness passes on.
 
     Raises:
         SettingError: for what is neither a positive number nor "auto".
 
-    >>> chunk_size("8"), chunk_size("auto"), chunk_size("auto:4", 16), chunk_size(None)
+    >>> _chunk_size("8"), _chunk_size("auto"), _chunk_size("auto:4", 16), _chunk_size(None)
     (8, 32, 16, 1)
     """
     if batch_size is None:

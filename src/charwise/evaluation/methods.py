@@ -66,7 +66,7 @@ class Walk:
         return len(self.logprobs) / self.seconds
 
 
-def walked(
+def _walked(
     opening: Opening,
     logprobs: Floats,
     rows: Floats | None,
@@ -77,7 +77,7 @@ def walked(
     """The `Walk` that began at `started` and ends now, without the lead that the tokenizer implies.
 
     >>> import time
-    >>> walk = walked(Opening((0,), b" "), np.zeros(3), None, 1, 1, time.perf_counter())
+    >>> walk = _walked(Opening((0,), b" "), np.zeros(3), None, 1, 1, time.perf_counter())
     >>> len(walk.logprobs)
     2
     """
@@ -109,7 +109,7 @@ def walk_rounds(lm: CharLM, prompt: Prompt, effort: Effort, *, distributions: bo
             rows[part] = found.lattice.distributions()[ahead:]
         contexts += found.rows.tree.contexts
         calls += found.rows.tree.calls
-    return walked(opening, logprobs, rows, contexts, calls, started)
+    return _walked(opening, logprobs, rows, contexts, calls, started)
 
 
 def walk_beam(
@@ -146,7 +146,7 @@ def walk_beam(
                 kept = evaluated.tree.size
         contexts += evaluated.tree.contexts
         calls += evaluated.tree.calls
-    return walked(opening, logprobs, rows, contexts, calls, started)
+    return _walked(opening, logprobs, rows, contexts, calls, started)
 
 
 def walk_canonical(lm: CharLM, prompt: Prompt) -> Walk:
@@ -175,7 +175,7 @@ def walk_canonical(lm: CharLM, prompt: Prompt) -> Walk:
             at += lm.index.length(token)
         contexts += tree.contexts
         calls += tree.calls
-    return walked(opening, logprobs, None, contexts, calls, started)
+    return _walked(opening, logprobs, None, contexts, calls, started)
 
 
 #: Bytes of the text whose contexts are evaluated in one call.
@@ -208,7 +208,7 @@ def walk_healed(lm: CharLM, prompt: Prompt, *, distributions: bool = False) -> W
         rows = EvaluatedRows(lm.engine.tree(stretch.prompt_ids), lm.index)
         for start in range(stretch.scored, stretch.stop, _TOGETHER):
             positions = range(start, min(start + _TOGETHER, stretch.stop))
-            healed = heal(rows, [text[stretch.begin : at] for at in positions])
+            healed = _heal(rows, [text[stretch.begin : at] for at in positions])
             for at, cover in zip(positions, healed, strict=True):
                 masses, _ = next_byte_masses(rows, cover.bundles)
                 if not masses[text[at]] > 0:
@@ -220,13 +220,13 @@ def walk_healed(lm: CharLM, prompt: Prompt, *, distributions: bool = False) -> W
             rows.keep(healed[-1].path)
         contexts += rows.tree.contexts
         calls += rows.tree.calls
-    return walked(opening, logprobs, found, contexts, calls, started)
+    return _walked(opening, logprobs, found, contexts, calls, started)
 
 
-class Healed(NamedTuple):
+class _Healed(NamedTuple):
     """The covering of eq. 43.
 
-    >>> Healed([0], []).path
+    >>> _Healed([0], []).path
     [0]
     """
 
@@ -234,7 +234,7 @@ class Healed(NamedTuple):
     bundles: list[Bundle]  # after the last of them, and, if that is spelled, after κ(δ_N)
 
 
-def heal(rows: EvaluatedRows, prefixes: Sequence[bytes]) -> list[Healed]:
+def _heal(rows: EvaluatedRows, prefixes: Sequence[bytes]) -> list[_Healed]:
     """The healed coverings of several texts; all new contexts are evaluated in one call.
 
     The weights of the bundles are given δ₁…δ_{N−1}, which may itself be impossible.
@@ -248,7 +248,7 @@ def heal(rows: EvaluatedRows, prefixes: Sequence[bytes]) -> list[Healed]:
     >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2], bos_ids=[2])
     >>> lm = NgramLM(vocabulary, 1, {(): [0.5, 0.25, 0.25]})
     >>> rows = EvaluatedRows(lm.tree([2]), SortedVocabulary(vocabulary))
-    >>> [healed] = heal(rows, [b"aa"])
+    >>> [healed] = _heal(rows, [b"aa"])
     >>> len(healed.path), round(math.exp(healed.bundles[0].log_p), 9)  # what starts with a
     (2, 0.75)
     """
@@ -272,5 +272,5 @@ def heal(rows: EvaluatedRows, prefixes: Sequence[bytes]) -> list[Healed]:
         for twin in twins:
             weight = log(float(in_order[index.rank[twin]]))
             bundles.append(bundle_before(rows, next(found)[-1], weight, b""))
-        healed.append(Healed(path, bundles))
+        healed.append(_Healed(path, bundles))
     return healed

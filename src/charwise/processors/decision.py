@@ -68,7 +68,7 @@ class Decisions:
                 f"index is a {type(index).__name__}: make one with SortedVocabulary(vocabulary)."
             )
         self.index = index
-        self.cache = _cache_of(index) if max_bytes is None else TensorCache(max_bytes)
+        self.cache = _cache_of(index) if max_bytes is None else _TensorCache(max_bytes)
         self._columns = 1 + int(index.ids.max())
         # Tokens see no further than the munch, unless what follows may have no tokens at all.
         vocabulary = index.vocabulary
@@ -206,10 +206,10 @@ class Decisions:
         return keep.index_fill_(0, ids, -1), low.index_fill_(0, ids, 0)
 
 
-class TensorCache:
+class _TensorCache:
     """Tensors by key, the least recently used dropped when they exceed a number of bytes.
 
-    >>> cache = TensorCache(4000)
+    >>> cache = _TensorCache(4000)
     >>> for name in "aba":
     ...     made = cache.get(name, lambda: (torch.zeros(100),))
     >>> len(cache), cache.bytes <= 4000
@@ -227,7 +227,7 @@ class TensorCache:
     def get(self, key: Hashable, make: Callable[[], Tensors]) -> Tensors:
         """The tensors of a key; `make` is called if they are not kept.
 
-        >>> TensorCache(0).get("a", lambda: (torch.ones(1),))
+        >>> _TensorCache(0).get("a", lambda: (torch.ones(1),))
         (tensor([1.]),)
         """
         with self._lock:
@@ -253,11 +253,11 @@ def _weight(tensors: Tensors) -> int:
     return _ENTRY + sum(tensor.nbytes for tensor in tensors)
 
 
-_caches: WeakKeyDictionary[SortedVocabulary, TensorCache] = WeakKeyDictionary()
+_caches: WeakKeyDictionary[SortedVocabulary, _TensorCache] = WeakKeyDictionary()
 _caches_lock = Lock()
 
 
-def _cache_of(index: SortedVocabulary) -> TensorCache:
+def _cache_of(index: SortedVocabulary) -> _TensorCache:
     """The one cache of an index; it lives as long as the index."""
     with _caches_lock:
-        return _caches.setdefault(index, TensorCache(MAX_BYTES))
+        return _caches.setdefault(index, _TensorCache(MAX_BYTES))

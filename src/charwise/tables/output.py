@@ -108,7 +108,7 @@ class Output:
         self._fields, self._total = fields, total
         self._format = format_of(out) if format is None else format
         self._folder = _folder_of(out)
-        with disk(out):
+        with _disk(out):
             self._folder.mkdir(exist_ok=True)
             self._lock = _lock(out)
             try:
@@ -143,7 +143,7 @@ class Output:
             "bytes": len(body),
             "bad": [_error(row) for row in outcomes if isinstance(row, BadRow)],
         }
-        with disk(self.out):
+        with _disk(self.out):
             self._write(self._part(self.done.chunks), json.dumps(head).encode() + b"\n" + body)
         self.done = self.done.after(head)
 
@@ -158,7 +158,7 @@ class Output:
                 f"the input of {self.out} changed while it was read: it had {self._total:,} rows, "
                 f"and {self.done.rows:,} came."
             )
-        with disk(self.out):
+        with _disk(self.out):
             bad = [error for head in self._heads() for error in head["bad"]]
             if bad:
                 lines = "".join(json.dumps(error, ensure_ascii=False) + "\n" for error in bad)
@@ -247,7 +247,7 @@ def refuse_finished(out: Path) -> None:
     if not out.exists() or (folder / "run.json").exists():
         return
     if folder.exists():  # a run was stopped while it cleared up
-        with disk(out):
+        with _disk(out):
             _remove(folder, _lock(out))
     raise _finished(out)
 
@@ -320,7 +320,7 @@ def _sync_folder(path: Path) -> None:
 
 
 @contextmanager
-def disk(out: Path) -> Iterator[None]:
+def _disk(out: Path) -> Iterator[None]:
     """Turn what the system says about files into an `OutputError`, while `out` is written."""
     try:
         yield

@@ -115,9 +115,9 @@ class LlamaCppLM:
 
     def tree(
         self, prompt_ids: Sequence[int], edges: Sequence[tuple[int, int]] = ()
-    ) -> LlamaCppTree:
+    ) -> _LlamaCppTree:
         """A tree whose root is this prompt, and its first nodes; see `TokenLM.tree`."""
-        return LlamaCppTree(self, prompt_ids, edges)
+        return _LlamaCppTree(self, prompt_ids, edges)
 
     def info(self) -> dict[str, str]:
         """Engine, device, dtype, how contexts share prefixes, and why."""
@@ -146,7 +146,7 @@ class LlamaCppLM:
         return 0 if self.window <= original else _SPARE
 
 
-class LlamaCppTree(TreeNodes):
+class _LlamaCppTree(TreeNodes):
     """The `TokenTree` of a `LlamaCppLM`."""
 
     def __init__(

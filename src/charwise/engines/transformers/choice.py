@@ -39,7 +39,7 @@ TOLERANCE = {torch.float64: 1e-6, torch.float32: 5e-3, torch.float16: 0.05, torc
 _PARENTS = np.array([0, 1, 2, 3, 4, 1, 0, 5, 6, 7])
 
 
-class TreeCache(Protocol):
+class _TreeCache(Protocol):
     """Evaluates the contexts of one tree: a `FlatCache` or a `BranchCache`."""
 
     @property
@@ -61,7 +61,7 @@ class TreeCache(Protocol):
 class Choice:
     """How to make a tree's cache, what this way is called, and why it was chosen."""
 
-    make: Callable[[], TreeCache]
+    make: Callable[[], _TreeCache]
     name: str
     why: str
 
@@ -179,7 +179,7 @@ def try_together(trial: Trial, choice: Choice) -> Together | None:
 def _masked(forward: Forward) -> MaskedForward | str:
     """The model called with masks, or why its layers can have none."""
     if forward.config.model_type == "gpt_neo":
-        return GPTNeoForward(forward)
+        return _GPTNeoForward(forward)
     masks = masks_of(forward.config)
     return masks if isinstance(masks, str) else MaskedForward(forward, masks)
 
@@ -189,7 +189,7 @@ def _off(error: float) -> str:
 
 
 @torch.inference_mode()
-def _discrepancy(make: Callable[[], TreeCache], trial: Trial) -> float:
+def _discrepancy(make: Callable[[], _TreeCache], trial: Trial) -> float:
     """Root mean square difference of a small tree's logits to plain passes, over their spread.
 
     Sliding windows that are longer than its longest path, 9 tokens, are not put to the test.
@@ -227,7 +227,7 @@ def _distance(found: torch.Tensor, true: torch.Tensor) -> float:
     return float(difference.square().mean().sqrt() / spread)
 
 
-class GPTNeoForward(MaskedForward):
+class _GPTNeoForward(MaskedForward):
     """Calls a twin of a GPT-Neo with a mask for its global layers and one for its local ones."""
 
     def __init__(self, forward: Forward) -> None:

@@ -97,7 +97,7 @@ def server_of(models: Any) -> Server:
 
 
 #: Fields that cannot go with healing, and why.
-UNFIT = {
+_UNFIT = {
     "suffix": "the completion does not continue the prompt's end",
     "logprobs": "they would list the tokens that write the prompt's end again",
     "n_probs": "they would list the tokens that write the prompt's end again",
@@ -186,7 +186,7 @@ def _why_not(request: Message, server: Server, native: bool) -> tuple[str, str] 
         return server.why_not, f"the server behind ({server.name}) has no way to force a text"
     if native and not server.native:
         return "endpoint", f"{server.name} has no such endpoint"
-    for name, reason in UNFIT.items():
+    for name, reason in _UNFIT.items():
         if request.get(name) not in (None, False, 0, "", [], {}, {"type": "text"}):
             return name, f"{name} is set, and {reason}"
     texts = texts_or_ids(request.get("prompt"), with_ids=False)

@@ -27,10 +27,10 @@ from charwise.tokens.index import SortedVocabulary
 _ROWS = 16
 
 
-class Sampling(NamedTuple):
+class _Sampling(NamedTuple):
     """What `generate` would do to the probabilities of a step.
 
-    >>> Sampling(0.0).temperature
+    >>> _Sampling(0.0).temperature
     0.0
     """
 
@@ -40,7 +40,7 @@ class Sampling(NamedTuple):
     min_p: float | None = None
 
 
-def sampling_of(model: Any, given: dict[str, Any]) -> tuple[Sampling, int]:
+def sampling_of(model: Any, given: dict[str, Any]) -> tuple[_Sampling, int]:
     """How members are to be chosen, and how many for each prompt, by the arguments of `generate`.
 
     Raises:
@@ -61,9 +61,9 @@ def sampling_of(model: Any, given: dict[str, Any]) -> tuple[Sampling, int]:
     if not values["do_sample"]:
         if values["num_return_sequences"] != 1:
             raise SettingError("num_return_sequences needs do_sample=True: the best is one.")
-        return Sampling(0.0), 1
+        return _Sampling(0.0), 1
     names = ("temperature", "top_k", "top_p", "min_p")
-    return Sampling(**{name: values[name] for name in names}), values["num_return_sequences"]
+    return _Sampling(**{name: values[name] for name in names}), values["num_return_sequences"]
 
 
 class Begun(NamedTuple):
@@ -82,7 +82,7 @@ def begin(
     index: SortedVocabulary,
     cuts: Sequence[Cut],
     filler: int,
-    sampling: Sampling,
+    sampling: _Sampling,
     copies: int,
     window: int | None,
 ) -> Begun:
@@ -114,7 +114,7 @@ def begin(
     return Begun(tokens, kept.cache_for(tokens, copies))
 
 
-def _chosen(members: Members, sampling: Sampling, copies: int) -> list[list[int]]:
+def _chosen(members: Members, sampling: _Sampling, copies: int) -> list[list[int]]:
     weights = members.weights(**sampling._asdict())
     return [list(ids) for ids in members.draw(weights, torch.rand(copies).double().tolist())]
 

@@ -33,7 +33,7 @@ _UNFIT = UNFIT | {
 }
 
 
-def takes_ids() -> bool:
+def _takes_ids() -> bool:
     """Whether this vLLM takes ids in the place of messages; 0.30 and older do not."""
     try:
         from vllm.renderers import online_renderer
@@ -55,7 +55,7 @@ def before_rendering(request: Message, parses: bool) -> str | None:
     unfit = why_unfit(request, _UNFIT)
     if request.get("continue_final_message") is not True:
         unfit = "chat", "a chat template ends the prompt between two tokens"
-    elif not takes_ids():
+    elif not _takes_ids():
         unfit = "version", "this vLLM takes no token ids for a chat; 0.32 does"
     elif parses or (request.get("tools") and request.get("tool_choice") != "none"):
         unfit = "parser", "reasoning and tool calls are cut out of what is written"

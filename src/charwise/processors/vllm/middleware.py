@@ -50,8 +50,8 @@ from charwise.processors.vllm.structured import constraint
 
 logger = logging.getLogger("vllm.charwise")  # where VLLM_LOGGING_LEVEL counts
 
-COMPLETIONS = "/v1/completions"
-CHAT = "/v1/chat/completions"
+_COMPLETIONS = "/v1/completions"
+_CHAT = "/v1/chat/completions"
 
 
 class HealingMiddleware:
@@ -71,7 +71,7 @@ class HealingMiddleware:
             return
         if scope["type"] == "http" and scope["method"] == "POST":
             path = scope["path"].removeprefix(scope.get("root_path", ""))
-            if path in (COMPLETIONS, CHAT) and self._admits(scope):
+            if path in (_COMPLETIONS, _CHAT) and self._admits(scope):
                 await self._answer(path, scope, receive, send)
                 return
         await self._app(scope, receive, send)
@@ -106,7 +106,7 @@ class HealingMiddleware:
         request: Message = {}
         found: list[Answer] | str = "size"
         try:
-            if whole and path == CHAT:
+            if whole and path == _CHAT:
                 request, found = await self._plan_chat(scope, body)
             elif whole:
                 request, found = await self._away(lambda: self._plan(scope, body))

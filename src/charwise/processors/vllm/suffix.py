@@ -50,15 +50,15 @@ def right_rule(request: Message, limits: Limits) -> Rule:
     >>> right_rule({}, Limits(8, holds_ends=True)), right_rule({}, Limits(8))
     ('auto', 'off')
     """
-    if why_left_only(request, limits):
+    if _why_left_only(request, limits):
         return "off"
     return "word" if rule_of(request) == "word" else "auto"
 
 
-def why_left_only(request: Message, limits: Limits) -> str | None:
+def _why_left_only(request: Message, limits: Limits) -> str | None:
     """Why the beginning of a suffix stays as it is; None if the middle may have to end with it.
 
-    >>> why_left_only({"logprobs": 1}, Limits(8, holds_ends=True))
+    >>> _why_left_only({"logprobs": 1}, Limits(8, holds_ends=True))
     'logprobs would list tokens that are not part of the middle'
     """
     if not limits.holds_ends:
