@@ -29,12 +29,6 @@ from charwise.coverings.log_sums import log, log_sum
 from charwise.partial_lm import Best, PartialLM
 from charwise.tokens.index import SortedVocabulary
 
-#: Contexts asked about in one call while searching.
-BATCH = 32
-
-#: Of so many tokens that go on beyond the text the probabilities are asked for one by one.
-_FEW = 64
-
 
 @dataclass
 class _Context:
@@ -138,7 +132,7 @@ class BoundedCovering:
         self._visit_path(tuple(root), canonical[: max_contexts - 1])
         self.asked = len(self.contexts)
         while self._heap and self.asked < max_contexts and not self._enough(tolerance):
-            size = min(BATCH, max_contexts - self.asked, len(self._heap))
+            size = min(32, max_contexts - self.asked, len(self._heap))
             self.asked += size
             self._visit([heapq.heappop(self._heap) for _ in range(size)])
 
@@ -247,7 +241,7 @@ class BoundedCovering:
         rest, row = self.raw[context.position :], context.row
         tokens = [token for token in self._spelling(rest) if token not in context.visited]
         lo, hi = self._index.range(rest)
-        if rest and hi - lo <= _FEW:
+        if rest and hi - lo <= 64:  # few go on beyond the text: each is asked for
             beyond = self._index.ids[lo:hi].tolist()
             tokens += [t for t in beyond if self._index.length(t) > len(rest) and not row.tells(t)]
         for token in tokens:

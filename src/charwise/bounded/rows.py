@@ -25,9 +25,6 @@ from charwise.errors import EngineError
 from charwise.partial_lm import Best, PartialLM
 from charwise.tokens.index import END_OF_TOKEN, SortedVocabulary
 
-#: By how much what is told may fall short of a distribution, or exceed one, before it is refused.
-_NONE = 1e-2
-
 
 class Part(NamedTuple):
     """A set of tokens: the mass of those that are told, and how many are not.
@@ -98,7 +95,8 @@ class PartialRow:
         self._uncounted_room = float(self._room(*self._uncounted))
         rest = 1 - (told + self._uncounted.told) * self._down
         room = float(self._room(told, untold)) + self._uncounted_room
-        if not -_NONE <= rest <= room + _NONE:
+        # What is told may fall short of a distribution, or exceed one, by a hundredth.
+        if not -1e-2 <= rest <= room + 1e-2:
             raise EngineError(
                 f"the log-probabilities of a context are no part of a distribution: those told "
                 f"sum to {told + self._uncounted.told:.6f}, and the others can have "

@@ -27,9 +27,6 @@ Number = TypeVar("Number", int, float)
 #: Options that take several values.
 _LISTS = ("--K", "--theta", "--preset")
 
-#: Columns of the table in a pipe; a terminal has its own.
-_WIDTH = 110
-
 
 class ListsCommand(TyperCommand):
     """A command whose list options may be given as `--K 2 4 8`, besides `--K 2,4,8`."""
@@ -239,7 +236,8 @@ def _show(report: Report, files: list[Path]) -> None:
 
     screen = console()
     if not screen.is_terminal:
-        screen.width = _WIDTH
+        # Columns of the table in a pipe; a terminal has its own.
+        screen.width = 110
     screen.print(tables.to_table(report))
     line = (
         f"{report.model}, {report.source}: {report.bytes:,} bytes, {report.tokens:,} canonical "

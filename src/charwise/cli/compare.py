@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from charwise.evaluation.comparison import Comparison
     from charwise.tables.sources import Source
 
-#: Columns of the table in a pipe; a terminal has its own.
-_WIDTH = 100
-
 
 @takes_model
 def compare(
@@ -169,7 +166,8 @@ def _show(found: Comparison, words: int) -> None:
     """The table, what it was measured on, and the words."""
     screen = console()
     if not screen.is_terminal:
-        screen.width = _WIDTH
+        # Columns of the table in a pipe; a terminal has its own.
+        screen.width = 100
     screen.print(_table(found))
     for note in found.notes:
         screen.print(note, soft_wrap=True, markup=False)

@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from charwise.cursor.completion import Completion
     from charwise.cursor.options import GenerationOptions
 
-#: So many of the heaviest texts are listed.
-_LISTED = 10
-
 
 def constraint_from(
     regex: str | None, json_schema: Path | None, grammar: Path | None, choices: Sequence[str]
@@ -89,7 +86,8 @@ def answer(
 
     state = lm.state(prompt)
     local = state.complete(options)
-    heaviest = state.complete(options, n=_LISTED, temperature=0.0, conditioning="global")
+    # So many of the heaviest texts are listed.
+    heaviest = state.complete(options, n=10, temperature=0.0, conditioning="global")
     if not isinstance(heaviest, Weighted):
         raise ConstraintError("no weights came back.")
     return _Answer(

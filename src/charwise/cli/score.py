@@ -33,15 +33,8 @@ if TYPE_CHECKING:
     from charwise.char_lm import CharLM
     from charwise.tables.jobs import Extent, Job
 
-#: Rows of input that are scored without --out, and rows of output that a terminal shows.
-_MOST_ROWS = 1_000
+#: Rows of output that a terminal shows.
 _MOST_SHOWN = 200
-
-#: Text in a table is folded where it must be, to no fewer columns of characters.
-_FOLDED = 8
-
-#: Columns of characters that a table in a pipe has for each column of its own beyond the usual.
-_WIDER = 12
 
 
 @takes_model
@@ -105,7 +98,7 @@ def score(
     skip = on_error == "skip"
     with busy("reading the input"):
         extent = job.survey(stop=not skip)
-    if out is None and extent.rows > _MOST_ROWS:
+    if out is None and extent.rows > 1_000:
         raise SettingError(f"{extent.rows:,} rows are too many to print: name a file with --out.")
     lm = options.load()
     if out is None:
@@ -201,7 +194,8 @@ def _print(
     screen = console()
     fields = measure.fields(job.columns.kept)
     if not screen.is_terminal:
-        screen.width += _WIDER * (len(fields) - len(Measure().fields()))
+        # A column beyond the usual ones has so many characters.
+        screen.width += 12 * (len(fields) - len(Measure().fields()))
     kept = (*job.columns.kept, *(["item"] if job.columns.item is not None else []))
     table = _table(records[:_MOST_SHOWN], fields, kept)
     screen.width = max(screen.width, table.min_width or 0)  # half a number is another number
@@ -244,7 +238,8 @@ def _table(records: list[Record], kinds: dict[str, type], kept: Container[str] =
         if kinds[name] is not str:
             table.add_column(name, justify="right", no_wrap=True)
         else:
-            widest = min(_FOLDED, widest)
+            # Text in a table is folded where it must be, to no fewer columns of characters.
+            widest = min(8, widest)
             table.add_column(name, overflow="fold", min_width=widest)
         table.min_width += widest + 2
     for row in rows:

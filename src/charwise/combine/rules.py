@@ -192,10 +192,6 @@ def _log_sum(logs: Floats) -> Floats:
         return np.asarray(top + np.log(np.exp(logs - top).sum(axis=0)))
 
 
-#: Factors are taken no further than e to this.
-_MOST = 700.0
-
-
 def error_of_next(
     rule: Rule, logs: Floats, before: Floats, whole: bool, errors: Floats, doubts: Floats
 ) -> float:
@@ -231,7 +227,8 @@ def error_of_next(
             masses = bare.next(others, before, whole)
             if share:
                 masses = np.where(_plausible(others[0], logs[0], share), masses, -np.inf)
-            new = np.exp(np.minimum(masses - total, _MOST))  # of c alone; all added up to 1 before
+            # Factors are taken no further than e to this.
+            new = np.exp(np.minimum(masses - total, 700.0))  # of c alone; all added up to 1 before
             sums = 1.0 - probs + new  # 0 where c was all, and is no more
             now = np.divide(new, sums, out=np.zeros_like(new), where=sums > 0)
             changes = np.maximum(changes, np.abs(now - probs))

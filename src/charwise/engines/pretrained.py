@@ -30,9 +30,6 @@ from charwise.tokens.vocabulary import Vocabulary
 #: The name of the model in the package.
 DEFAULT_MODEL = "embedded"
 
-#: Seconds to wait for the hub's answer.
-TIMEOUT = 10
-
 
 #: Held while anything is loaded: transformers' loader changes the whole process while it runs.
 LOADING = threading.RLock()
@@ -229,7 +226,8 @@ def _ask_hub(name: str, revision: str | None) -> None:
 
     called = _called(name, revision)
     try:
-        HfApi().model_info(name, revision=revision, timeout=TIMEOUT)
+        # Seconds to wait for the hub's answer.
+        HfApi().model_info(name, revision=revision, timeout=10)
     except RepositoryNotFoundError as error:
         raise ModelNotFoundError(_not_found(called, f"{ENDPOINT} has no public {name}")) from error
     except RevisionNotFoundError as error:

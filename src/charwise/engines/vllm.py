@@ -25,9 +25,6 @@ from charwise.errors import EngineError, SettingError, shown
 from charwise.models import EMBEDDED
 from charwise.tokens.vocabulary import Vocabulary
 
-#: With so many contexts on one path it is evaluated as one request.
-_MANY = 8
-
 
 class VllmLM:
     """A causal language model of vLLM.
@@ -200,7 +197,8 @@ class _VllmTree(TreeNodes):
             path.append(self._parent[path[-1]])
         path.reverse()
         length = len(self._prompt_ids) + self.depth(path[-1])
-        many = len(path) >= _MANY and 2 * len(path) >= length
+        # With so many contexts on one path it is evaluated as one request.
+        many = len(path) >= 8 and 2 * len(path) >= length
         whole = [*self._prompt_ids, *self.tokens(path[-1])]
         return path if many and self._lm.takes_whole(whole) else []
 

@@ -34,9 +34,6 @@ _STYLE = {
 #: The same for beams with a threshold, in turn.
 _PRUNED = (("#56B4E9", "v"), ("#CC79A7", "P"), ("#E69F00", "X"))
 
-#: Surprisal so far above the reference's is left out of the figure, which says so, bits/byte.
-_FAR = 0.3
-
 
 def _error_against_speed(report: Report) -> Figure:
     """Mean JS distance to the reference (log scale) against bytes per second (log scale).
@@ -60,7 +57,7 @@ def _surprisal_against_speed(report: Report) -> Figure:
     """Mean surprisal in bits per byte against bytes per second (log scale).
 
     The canonical baseline is a dotted line, since its speed is that of another task; a method
-    that lies far above the reference is named in the legend and not drawn.
+    that lies 0.3 bits above the reference is named in the legend and not drawn.
 
     >>> from charwise.evaluation.bench import Report
     >>> speed, bits = Mean(100.0, 90.0, 110.0), Mean(2.0, 1.5, 2.5)
@@ -79,7 +76,7 @@ def _surprisal_against_speed(report: Report) -> Figure:
         if result.family == "canonical":
             axes.axhline(bits.value, linestyle=":", color="#555555", label="canonical tokens")
             axes.axhspan(bits.low, bits.high, color="#555555", alpha=0.08, linewidth=0)
-        elif bits.value < reference.value + _FAR:
+        elif bits.value < reference.value + 0.3:
             near.append(result)
         else:
             axes.plot([], [], " ", label=f"{result.method}: {bits.value:.2f}, not shown")
@@ -188,9 +185,6 @@ def _bars(means: Sequence[Mean]) -> list[list[float]]:
     return [below, [max(0.0, mean.high - mean.value) for mean in means]]
 
 
-#: Stretches that a text is shown in, at most, and bytes of each, at least.
-STRETCHES, SHORTEST = 240, 16
-
 #: Colours of the lines, of a palette that the colour-blind can tell apart.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
@@ -266,7 +260,7 @@ def _stretches(size: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     >>> _stretches(40).tolist()
     [0, 20, 40]
     """
-    count = max(1, min(STRETCHES, size // SHORTEST))
+    count = max(1, min(240, size // 16))  # of 16 bytes or more
     return np.linspace(0, size, count + 1).round().astype(np.int64)
 
 

@@ -28,15 +28,6 @@ from charwise.errors import HealingError, SettingError, check_count, shown
 from charwise.healing import allowed_next, remaining
 from charwise.tokens.index import SortedVocabulary
 
-#: Bytes of tensors that are kept for one vocabulary, over all devices.
-MAX_BYTES = 2**26
-
-#: With more allowed ids than this share of a row, masking it whole is faster.
-_MANY = 1 / 128
-
-#: What an entry of the cache weighs besides its tensors: keys and objects, generously.
-_ENTRY = 1024
-
 #: Bytes of a float → the integer of that size, to see its bits.
 _BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -198,7 +189,8 @@ class Decisions:
         columns = row.shape[0]
         self.check_columns(columns)
         ids = torch.tensor(allowed_next(left, self.index), device=row.device)
-        if len(ids) <= columns * _MANY:
+        # With more allowed ids than this share of a row, masking it whole is faster.
+        if len(ids) <= columns / 128:
             return (ids,)
         bits = _BITS[row.dtype.itemsize]
         keep = torch.zeros(columns, dtype=bits, device=row.device)  # all ones where allowed
@@ -250,7 +242,8 @@ class _TensorCache:
 
 
 def _weight(tensors: Tensors) -> int:
-    return _ENTRY + sum(tensor.nbytes for tensor in tensors)
+    # What an entry of the cache weighs besides its tensors: keys and objects, generously.
+    return 1024 + sum(tensor.nbytes for tensor in tensors)
 
 
 _caches: WeakKeyDictionary[SortedVocabulary, _TensorCache] = WeakKeyDictionary()
@@ -260,4 +253,5 @@ _caches_lock = Lock()
 def _cache_of(index: SortedVocabulary) -> _TensorCache:
     """The one cache of an index; it lives as long as the index."""
     with _caches_lock:
-        return _caches.setdefault(index, _TensorCache(MAX_BYTES))
+        # Bytes of tensors, over all devices.
+        return _caches.setdefault(index, _TensorCache(2**26))

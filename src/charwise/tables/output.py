@@ -31,11 +31,8 @@ from charwise.tables.rows import BadRow
 from charwise.tables.writers import Fields, Format, format_of
 
 #: What a run makes, by the names of what it depends on: two runs with equal ones make the same.
-#: Lists of numbers are equal within `TOLERANCE`.
+#: Lists of numbers are equal within 1e-3, which the same model may say differently on another day.
 Identity = dict[str, str | list[float] | None]
-
-#: What the same model may say differently on another day.
-TOLERANCE = 1e-3
 
 
 @dataclass(frozen=True)
@@ -337,7 +334,7 @@ def _difference(old: Mapping[str, Any], new: Identity) -> str:
     for name in [*new, *(name for name in old if name not in new)]:
         was, now = old.get(name), new.get(name)
         if isinstance(was, list) and isinstance(now, list) and len(was) == len(now):
-            if all(abs(a - b) <= TOLERANCE for a, b in zip(was, now, strict=True)):
+            if all(abs(a - b) <= 1e-3 for a, b in zip(was, now, strict=True)):
                 continue
             return f"{name} is no longer the same"
         if was != now:

@@ -30,9 +30,6 @@ if TYPE_CHECKING:
 
 Floats = Literal["float16", "float32"]
 
-#: What may come: the 256 bytes, and the end of text.
-SYMBOLS = 257
-
 
 @dataclass(frozen=True, slots=True)
 class _Piece(Stimulus):
@@ -71,7 +68,7 @@ class Teacher:
     def __post_init__(self) -> None:
         if self.top is not None:
             check_count("top", self.top, 1)
-            if self.top >= SYMBOLS:
+            if self.top > 256:
                 raise SettingError(f"top is {self.top}: at most 256, or leave it out for all 257.")
         if self.floats not in ("float16", "float32"):
             raise SettingError(f"floats is {self.floats!r}: use 'float16' or 'float32'.")
@@ -84,7 +81,7 @@ class Teacher:
         place = {"file": pa.string(), "row": pa.int64(), "item": pa.string(), "start": pa.int64()}
         doubt = {"byte": pa.uint8(), "error": pa.float32(), "missing": pa.float32()}
         if self.top is None:
-            return {**place, **doubt, "logprobs": pa.list_(number, SYMBOLS)}
+            return {**place, **doubt, "logprobs": pa.list_(number, 257)}
         some = {"symbols": pa.list_(pa.uint16(), self.top), "logprobs": pa.list_(number, self.top)}
         return {**place, **doubt, **some, "rest": number}
 

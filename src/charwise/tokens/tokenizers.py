@@ -234,10 +234,6 @@ def _check(exact: Any, backend: Any, tokens: Sequence[bytes | None], name: str) 
             )
 
 
-#: Characters of a text that takes milliseconds to encode.
-_LONG = 2**14
-
-
 class _TextEncoder:
     """A picklable `str → ids`, which lets other threads run meanwhile if it takes long."""
 
@@ -247,7 +243,8 @@ class _TextEncoder:
 
     def __call__(self, text: str) -> list[int]:
         ids: list[int]
-        if len(text) < _LONG:
+        # Characters of a text that takes milliseconds to encode.
+        if len(text) < 2**14:
             ids = self.tokenizer.encode(text, add_special_tokens=False).ids
         else:  # `encode` holds the interpreter's lock, and keeps track of positions
             [found] = self.tokenizer.encode_batch_fast([text], add_special_tokens=False)

@@ -20,9 +20,6 @@ from charwise.processors.openai.upstream import BROKEN_OFF, Upstream, merged
 
 Message = dict[str, Any]
 
-#: Choices of one chunk that are read on the event loop; more take a while, and others have a turn.
-_AT_ONCE = 16
-
 
 class Form(Protocol):
     """How the answers to some calls are told to the client, as one."""
@@ -189,7 +186,9 @@ async def _respond(
                     return None
                 return json_response(chunk, status_of(chunk))
             choices = chunk.get("choices")
-            if isinstance(choices, list) and len(choices) > _AT_ONCE:
+            # Choices of one chunk that are read on the event loop; more take a while, and others
+            # have a turn.
+            if isinstance(choices, list) and len(choices) > 16:
                 await asyncio.to_thread(form.add, number, chunk)
             else:
                 form.add(number, chunk)

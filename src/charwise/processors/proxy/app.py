@@ -42,9 +42,6 @@ _NATIVE = ("/completion", "/completions")
 #: the longest prompt, which llama.cpp tells again, can have in JSON.
 MOST_ANSWER = 2**24
 
-#: So many prompts are tokenized at once; more wait for their turn.
-_THREADS = 2
-
 
 class HealingProxy:
     """An ASGI app in front of one server.
@@ -72,7 +69,8 @@ class HealingProxy:
         self._known: Server | None = None
         self._model = model
         self._asked_only = asked_only
-        self._turns = asyncio.Semaphore(_THREADS)
+        # So many prompts are tokenized at once; more wait for their turn.
+        self._turns = asyncio.Semaphore(2)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":

@@ -21,9 +21,6 @@ from charwise.processors.new_text import HealedPrompt, heal_prompt
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.vocabulary import Vocabulary
 
-#: So many tokens more are given back to find a fit cut.
-_TRIES = 8
-
 #: Of a longer prompt so many characters are tokenized: the tokens near its end hardly ever depend
 #: on what comes before.
 _NEAR = 8192
@@ -82,7 +79,8 @@ def cut_text(
     near = _near_the_end(prompt, index.vocabulary, starts)
     parts = near.parts(near.tail)
     healed = heal_prompt(parts, index, rule)
-    for more in range(_TRIES):
+    # So many tokens more are given back to find a fit cut.
+    for more in range(8):
         if more:
             back = healed.given_back + 1
             healed = heal_prompt(parts, index, back)

@@ -18,9 +18,6 @@ from charwise.processors.transformers.limits import Limits, Stop
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.vocabulary import Vocabulary
 
-#: How many tokens `generate` writes when nobody says how many.
-DEFAULT_NEW_TOKENS = 20
-
 #: What a cache of keys and values is called, as an argument and in the output: by transformers
 #: from 5.24 on, and before.
 CACHES = ("cache", "past_key_values")
@@ -63,7 +60,8 @@ def new_tokens_of(model: Any, kwargs: dict[str, Any], max_new_bytes: int | None)
     if tokens is not None:
         check_count("max_new_tokens", tokens, 1)
     if tokens is None and max_new_bytes is None and _max_length(model, kwargs) is None:
-        return DEFAULT_NEW_TOKENS
+        # How many tokens `generate` writes when nobody says how many.
+        return 20
     return tokens
 
 
