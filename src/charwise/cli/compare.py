@@ -19,13 +19,12 @@ from charwise.cli.options import (
     check_preset,
     takes_model,
 )
-from charwise.cli.runs import check_place
+from charwise.cli.runs import check_place, sources_of
 from charwise.cli.terminal import bars, console, print_json
 from charwise.errors import InputError
 
 if TYPE_CHECKING:
     from charwise.evaluation.comparison import Comparison
-    from charwise.tables.sources import Source
 
 
 @takes_model
@@ -122,8 +121,6 @@ def _divided(arguments: list[str]) -> tuple[list[str], list[str]]:
 
 def _check_files(files: list[str], out: Path | None, figure: Path | None) -> None:
     """Refuse files that cannot be written, before hours are spent."""
-    if files.count("-") > 1:
-        raise typer.BadParameter("stdin ('-') is one text, and can be given once.")
     kinds = {"--out": (out, (".csv",)), "--figure": (figure, (".png", ".svg", ".pdf"))}
     for option, (file, endings) in kinds.items():
         if file is None:
@@ -144,11 +141,8 @@ def _read(files: list[str], text_column: str | None) -> dict[str, bytes]:
         InputError: a file that cannot be used, a bad row, or an empty text.
     """
     from charwise.tables.rows import BadRow, Columns
-    from charwise.tables.sources import find
 
-    sources: list[Source] = [find(name) for name in files]
-    if text_column is not None and not any(source.is_table for source in sources):
-        raise typer.BadParameter("a plain text has no columns: give a table.")
+    sources = sources_of(files, columns=text_column is not None)
     found: dict[str, bytes] = {}
     for source in sources:
         for row in source.rows(Columns(text_column or "text")):

@@ -14,24 +14,33 @@ from rich.table import Table
 from rich.text import Text
 
 from charwise.cli.options import (
-    JsonOption,
     ModelOptions,
     PresetOption,
     ToleranceOption,
     check_preset,
     takes_model,
 )
-from charwise.cli.runs import LEFT_OUT, check_place, checked, progress, summarise, write
+from charwise.cli.runs import (
+    ColumnOptions,
+    RunOptions,
+    check_place,
+    checked,
+    leave_out,
+    progress,
+    sources_of,
+    write,
+)
 from charwise.cli.terminal import busy, console, print_json
 from charwise.errors import SettingError
 from charwise.surprisal.spans import Convention
+from charwise.tables.jobs import Job
 from charwise.tables.measure import Measure, Per
-from charwise.tables.rows import BadRow, Columns
+from charwise.tables.rows import BadRow
 from charwise.tables.writers import Record
 
 if TYPE_CHECKING:
     from charwise.char_lm import CharLM
-    from charwise.tables.jobs import Extent, Job
+    from charwise.tables.jobs import Extent
 
 #: Rows of output that a terminal shows.
 _MOST_SHOWN = 200
@@ -47,17 +56,12 @@ def score(
             help="Plain texts, .csv, .tsv, .jsonl or .parquet; '-' is a plain text from stdin.",
         ),
     ],
+    named: ColumnOptions,
+    run: RunOptions,
     per: Annotated[Per, typer.Option(help="What a row of the output is.")] = "word",
     convention: Annotated[
         Convention | None,
         typer.Option(help="Which whitespace belongs to a word; leading if not given."),
-    ] = None,
-    text_column: Annotated[
-        str | None, typer.Option(help="Has the texts; 'text' if not given.")
-    ] = None,
-    item_column: Annotated[str | None, typer.Option(help="Has names, which are copied.")] = None,
-    context_column: Annotated[
-        str | None, typer.Option(help="Has what comes before a text, and is not scored.")
     ] = None,
     regions_column: Annotated[
         str | None, typer.Option(help="Has the text with | between regions, or [[start, end], …].")
@@ -74,59 +78,43 @@ def score(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="A .csv, .tsv, .jsonl or .parquet file.")
     ] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the file if it is there.")
-    ] = False,
-    on_error: Annotated[
-        Literal["stop", "skip"], typer.Option(help="What to do about a row that has no score.")
-    ] = "stop",
-    ray: Annotated[bool, typer.Option("--ray", help="Score on a Ray cluster.")] = False,
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="Of Ray; one for each GPU or CPU if not given.")
-    ] = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Surprisal of the words or regions of texts, as a table."""
     if convention is not None and per != "word":
         raise typer.BadParameter("--convention is about words: use it with --per word.")
     measure = Measure(per, convention or "leading", preset, entropy, tolerance)
-    _check_output(files, out, overwrite, ray, workers)
-    columns = Columns(
-        text_column or "text", item_column, context_column, regions_column, tuple(keep_column or ())
-    )
-    job = _job(files, columns, measure, named=text_column is not None)
-    skip = on_error == "skip"
+    run.check()
+    _check_output(files, out, run)
+    columns = named.columns(regions_column, keep_column or ())
+    if regions_column is not None and per != "region":
+        raise typer.BadParameter("--regions-column needs --per region.")
+    check_preset(preset, tolerance)
+    try:
+        kinds = measure.fields(columns.kept)
+    except SettingError as error:
+        raise typer.BadParameter(str(error)) from error
+    tables = named.text_column is not None or len(columns.wanted()) > 1
+    job = Job(sources_of(files, columns=tables), columns, measure)
     with busy("reading the input"):
-        extent = job.survey(stop=not skip)
+        extent = job.survey(stop=not run.skip)
     if out is None and extent.rows > 1_000:
         raise SettingError(f"{extent.rows:,} rows are too many to print: name a file with --out.")
     lm = options.load()
     if out is None:
-        bad = len(_print(job, lm, extent, skip, options.model, as_json))
-    else:
-        from charwise.tables.output import Output
+        leave_out(len(_print(job, lm, extent, run.skip, options.model, run.as_json)))
+        return
+    from charwise.tables.output import Output
 
-        identity = job.identity(lm, options.model)
-        with Output(
-            out, measure.fields(columns.kept), identity, extent.rows, overwrite=overwrite
-        ) as output:
-            begun = output.done.rows
-            write(job, lm, output, extent, skip=skip, ray=ray, workers=workers)
-        summarise(output, begun, as_json)
-        bad = output.done.bad
-    if bad:
-        raise typer.Exit(LEFT_OUT)
+    identity = job.identity(lm, options.model)
+    output = Output(out, kinds, identity, extent.rows, overwrite=run.overwrite)
+    write(job, lm, output, extent, run)
 
 
-def _check_output(
-    files: list[str], out: Path | None, overwrite: bool, ray: bool, workers: int | None
-) -> None:
-    """Refuse options that do nothing, and an output that is there or is an input."""
-    if workers is not None and not ray:
-        raise typer.BadParameter("--workers are those of --ray.")
+def _check_output(files: list[str], out: Path | None, run: RunOptions) -> None:
+    """Refuse options that need an output, and an output that is there or is an input."""
     if out is None:
-        if overwrite or ray:
-            raise typer.BadParameter(f"--{'ray' if ray else 'overwrite'} needs --out FILE.")
+        if run.overwrite or run.ray:
+            raise typer.BadParameter(f"--{'ray' if run.ray else 'overwrite'} needs --out FILE.")
         return
     if out.is_dir():
         raise typer.BadParameter(f"--out {out} is a folder: name a file in it.")
@@ -138,28 +126,8 @@ def _check_output(
     if out.suffix.lower() not in FORMATS:
         raise typer.BadParameter(f"--out {out}: its name ends in none of {', '.join(FORMATS)}.")
     format_of(out)
-    if not overwrite:
+    if not run.overwrite:
         refuse_finished(out)
-
-
-def _job(files: list[str], columns: Columns, measure: Measure, *, named: bool) -> Job:
-    """The job that the options describe; `named` if they name the column of texts."""
-    from charwise.tables.jobs import Job
-    from charwise.tables.sources import find
-
-    if columns.regions is not None and measure.per != "region":
-        raise typer.BadParameter("--regions-column needs --per region.")
-    if files.count("-") > 1:
-        raise typer.BadParameter("stdin ('-') is one text, and can be given once.")
-    check_preset(measure.preset, measure.tolerance)
-    try:
-        measure.fields(columns.kept)
-    except SettingError as error:
-        raise typer.BadParameter(str(error)) from error
-    sources = tuple(find(name) for name in files)
-    if (named or len(columns.wanted()) > 1) and not any(source.is_table for source in sources):
-        raise typer.BadParameter("a plain text has no columns: give a table.")
-    return Job(sources, columns, measure)
 
 
 def _print(

@@ -41,6 +41,9 @@ class Measure:
     #: Bytes of text after which a chunk ends.
     chunk_bytes: ClassVar[int] = 2**18
 
+    #: What is scored.
+    noun: ClassVar[str] = "texts"
+
     def fields(self, kept: Sequence[str] = ()) -> dict[str, type]:
         """Return the columns of the output, in their order.
 

@@ -62,6 +62,9 @@ class Teacher:
     #: Bytes of text after which a chunk ends: their distributions are held at once.
     chunk_bytes: ClassVar[int] = 2**16
 
+    #: What is scored.
+    noun: ClassVar[str] = "pieces of texts"
+
     #: Whether the rows need their regions.
     by_regions: ClassVar[bool] = False
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+
 class Piece(NamedTuple):
     """A part of a text: where it begins, its bytes, and those before that it is conditioned on.
 
