@@ -2,30 +2,43 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich import box
+from rich.table import Table
+from rich.text import Text
 from typer.core import TyperCommand
 
 from charwise.cli.options import JsonOption, ModelOptions, takes_model
-from charwise.cli.terminal import console, print_json
+from charwise.cli.terminal import bars, console, print_json
 from charwise.errors import SettingError
 
 if TYPE_CHECKING:
-    from charwise.evaluation.bench import Report
+    from charwise.evaluation.bench import Report, Result
 
 Number = TypeVar("Number", int, float)
 
 #: Options that take several values.
 _LISTS = ("--K", "--theta", "--preset")
+
+
+#: Column → attribute of `Result`, and format of a number.
+_COLUMNS = {
+    "JS distance": ("js_distance", ".2e"),
+    "|ΔS| bits": ("surprisal_error", ".2e"),
+    "bits/byte": ("bits_per_byte", ".4f"),
+    "bytes/s": ("bytes_per_second", ",.0f"),
+    "contexts/byte": ("contexts_per_byte", ".2f"),
+}
 
 
 class ListsCommand(TyperCommand):
@@ -104,14 +117,23 @@ def bench(
         raise typer.BadParameter(str(error)) from error
     lm, reference = options.load(), benches.beam(reference_k)
     candidates = [method for method in candidates if method.name != reference.name]
-    walks = _Walks((1 + repeat) * (1 + len(candidates)))
+    total, begun = (1 + repeat) * (1 + len(candidates)), list[str]()
+
+    def progress(name: str) -> None:
+        advance(len(begun), total)
+        begun.append(name)
+
     try:
-        with walks:
+        with bars() as bar:
+            advance = bar("walking")
             report = benches.bench(
-                lm, data, candidates, reference, repeat=repeat, seed=seed, progress=walks.begin
+                lm, data, candidates, reference, repeat=repeat, seed=seed, progress=progress
             )
     except KeyboardInterrupt:
-        print(f"charwise: interrupted {walks.where()}; nothing was written.", file=sys.stderr)
+        where = (
+            f"in walk {len(begun)} of {total}, {begun[-1]}" if begun else "before the first walk"
+        )
+        print(f"charwise: interrupted {where}; nothing was written.", file=sys.stderr)
         raise
     report = replace(report, model=Path(options.model).name or options.model, source=text.name)
     files = _write(report, out) if out is not None else []
@@ -184,46 +206,14 @@ def _check_folder(folder: Path) -> None:
         raise typer.BadParameter(f"--out {folder}: {error.strerror}.") from error
 
 
-class _Walks(Progress):
-    """The progress of the walks, on stderr: which method it is at, how many are done."""
-
-    def __init__(self, total: int) -> None:
-        super().__init__(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            console=Console(stderr=True),
-            transient=True,
-        )
-        self._total = total
-        self._task = self.add_task("loading", total=total)
-        self._begun = 0
-
-    def begin(self, name: str) -> None:
-        """The next walk begins."""
-        self.update(self._task, description=name, completed=self._begun)
-        self._begun += 1
-
-    def where(self) -> str:
-        """Which walk it is at.
-
-        >>> walks = _Walks(8)
-        >>> walks.begin("beam K=2")
-        >>> walks.where()
-        'in walk 1 of 8, beam K=2'
-        """
-        return f"in walk {self._begun} of {self._total}, {self.tasks[0].description}"
-
-
 def _write(report: Report, folder: Path) -> list[Path]:
     """All files of a report; those that exist are overwritten."""
-    from charwise.evaluation import figures, tables
+    from charwise.evaluation import figures
 
     texts = {
         "bench.json": json.dumps(report.to_dict(), ensure_ascii=False, indent=1) + "\n",
-        "bench.csv": tables.to_csv(report),
-        "bench.md": tables.to_markdown(report) + "\n",
+        "bench.csv": _to_csv(report),
+        "bench.md": _to_markdown(report) + "\n",
     }
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
@@ -232,20 +222,90 @@ def _write(report: Report, folder: Path) -> list[Path]:
 
 def _show(report: Report, files: list[Path]) -> None:
     """The table, what it was measured on, and where the files are."""
-    from charwise.evaluation import tables
-
     screen = console()
     if not screen.is_terminal:
         # Columns of the table in a pipe; a terminal has its own.
         screen.width = 110
-    screen.print(tables.to_table(report))
+    screen.print(_to_table(report))
     line = (
         f"{report.model}, {report.source}: {report.bytes:,} bytes, {report.tokens:,} canonical "
         f"tokens; errors against {report.reference}; walks timed: {report.repeat}; in brackets "
         "95 % intervals"
     )
     screen.print(line, soft_wrap=True)
-    for sentence in tables.failures(report):
-        screen.print(f"no numbers for {sentence}", soft_wrap=True, markup=False)
+    for result in report.results:
+        if result.failed:
+            line = f"no numbers for {result.method}: {result.failed}"
+            screen.print(line, soft_wrap=True, markup=False)
     for file in files:
         screen.print(f"wrote {file}", soft_wrap=True, markup=False)
+
+
+def _to_table(report: Report) -> Table:
+    """For the terminal: each interval under its mean.
+
+    >>> from charwise.evaluation.bench import Mean, Report, Result
+    >>> result = Result("beam K=2", "beam", bits_per_byte=Mean(2.0, 1.5, 2.5))
+    >>> table = _to_table(Report("m", "f", {}, 9, 2, "beam K=128", 1, (result,)))
+    >>> print(*(str(column.header) for column in table.columns), sep=", ")
+    method, JS distance, |ΔS| bits, bits/byte, bytes/s, contexts/byte
+    """
+    table = Table("method", box=box.SIMPLE_HEAD, padding=(0, 1))
+    for column in _COLUMNS:
+        table.add_column(column, justify="right")
+    for result in report.results:
+        cells = []
+        for value, interval in _cells(result):
+            cells.append(Text(value).append(f"\n{interval}" if interval else "", style="dim"))
+        table.add_row(_name(report, result), *cells)
+    return table
+
+
+def _to_markdown(report: Report) -> str:
+    r"""A Markdown table; intervals in brackets.
+
+    >>> from charwise.evaluation.bench import Mean, Report, Result
+    >>> result = Result("beam K=2", "beam", bits_per_byte=Mean(2.0, 1.5, 2.5))
+    >>> print(_to_markdown(Report("m", "f", {}, 9, 2, "beam K=128", 1, (result,))))
+    | method | JS distance | \|ΔS\| bits | bits/byte | bytes/s | contexts/byte |
+    |---|---|---|---|---|---|
+    | beam K=2 |  |  | 2.0000 (1.5000, 2.5000) |  |  |
+    """
+    lines = [["method", *(column.replace("|", r"\|") for column in _COLUMNS)]]
+    for result in report.results:
+        cells = [f"{value} {interval}".strip() for value, interval in _cells(result)]
+        lines.append([_name(report, result), *cells])
+    head, *rows = (f"| {' | '.join(line)} |" for line in lines)
+    return "\n".join([head, "|---" * (1 + len(_COLUMNS)) + "|", *rows])
+
+
+def _to_csv(report: Report) -> str:
+    """Full precision, a row a method; `Result.row` has the columns, empty where there is nothing.
+
+    >>> from charwise.evaluation.bench import Mean, Report, Result
+    >>> result = Result("beam K=2", "beam", bits_per_byte=Mean(2.0, 1.5, 2.5))
+    >>> print(_to_csv(Report("m", "f", {}, 9, 2, "beam K=128", 1, (result,))).splitlines()[1])
+    beam K=2,beam,,,,,,,2.0,1.5,2.5,,,,,
+    """
+    rows = [result.row() for result in report.results]
+    file = io.StringIO()
+    writer = csv.DictWriter(file, rows[0], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return file.getvalue()
+
+
+def _name(report: Report, result: Result) -> str:
+    return result.method + (" (reference)" if result.method == report.reference else "")
+
+
+def _cells(result: Result) -> Iterator[tuple[str, str]]:
+    """Each number and its interval, as text; empty where there is none."""
+    for attribute, form in _COLUMNS.values():
+        value = getattr(result, attribute)
+        if value is None or isinstance(value, float):
+            yield ("" if value is None else format(value, form)), ""
+            continue
+        low, high = format(value.low, form), format(value.high, form)
+        # Of one timed walk there is no interval.
+        yield format(value.value, form), f"({low}, {high})" if value.low < value.high else ""
