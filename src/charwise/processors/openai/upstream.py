@@ -12,16 +12,14 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.types import Message as Event
 
 from charwise.api.errors import UpstreamError
+from charwise.api.request import Message
 from charwise.processors.openai.answer import Answer
-
-Message = dict[str, Any]
-
 
 #: What is said of an answer that lacks its end.
 BROKEN_OFF = "the server behind ended its answer before it was finished."

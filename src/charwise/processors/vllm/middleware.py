@@ -15,6 +15,8 @@ What cannot be healed goes through as it came, unless the request asks for heali
 Requests come here before vLLM has looked at them, so that nothing is done for one without the
 server's key; bodies are read up to `HEALED_BODY` bytes; and prompts are tokenized by two threads,
 away from the event loop, by a call that does not hold the interpreter's lock.
+
+vLLM's `/metrics` counts what was healed, in one API server's process or in all.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from prometheus_client import Counter, Histogram
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.types import Message as Event
 
@@ -41,7 +44,6 @@ from charwise.processors.openai.answer import Answer
 from charwise.processors.openai.exchange import OpenAIForm, end_with_client, exchange
 from charwise.processors.openai.upstream import Outcome, Upstream, telling
 from charwise.processors.vllm import chat, exact_answers, openai_request
-from charwise.processors.vllm.counters import count
 from charwise.processors.vllm.limits import Limits
 from charwise.processors.vllm.logits_processor import why_not
 from charwise.processors.vllm.prompts import served
@@ -234,7 +236,7 @@ class HealingMiddleware:
 
     def _note(self, outcome: Outcome, begun: float) -> None:
         seconds = time.perf_counter() - begun
-        count(outcome, seconds)
+        _count(outcome, seconds)
         logger.debug("charwise: %s; %.1f ms", outcome.header, 1000 * seconds)
 
 
@@ -260,3 +262,27 @@ def _model(scope: Scope, request: Message) -> str:
         getattr(arguments, "model", "")
     ]
     return str(served_names if isinstance(served_names, str) else served_names[0])
+
+
+_HEALED = Counter("charwise:requests_healed", "Requests with a prompt that was healed.")
+_PASSED = Counter(
+    "charwise:requests_passed", "Requests that went through as they came, and why.", ["reason"]
+)
+_GIVEN_BACK = Counter("charwise:tokens_given_back", "Tokens that healed prompts gave back.")
+_FORCED = Counter("charwise:bytes_forced", "Bytes that healed completions reproduced.")
+_SECONDS = Histogram(
+    "charwise:seconds",
+    "Seconds from a request's body to what vLLM is asked, waiting for other requests included.",
+    buckets=(0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0),
+)
+
+
+def _count(outcome: Outcome, seconds: float) -> None:
+    """Note one request."""
+    _SECONDS.observe(seconds)
+    if outcome.reason is not None:
+        _PASSED.labels(outcome.reason).inc()
+        return
+    _HEALED.inc()
+    _GIVEN_BACK.inc(outcome.given_back)
+    _FORCED.inc(outcome.forced)
