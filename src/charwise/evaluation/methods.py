@@ -27,8 +27,9 @@ from charwise.coverings.windows import plan
 from charwise.errors import zero_probability
 from charwise.scoring.effort import Effort
 from charwise.scoring.score import Text, windows
+from charwise.token_lm import TokenTree
 from charwise.tokens.prompt_parts import Prompt
-from charwise.tokens.prompts import Opening, split
+from charwise.tokens.prompts import split
 
 Floats = NDArray[np.float64]
 
@@ -66,25 +67,31 @@ class Walk:
         return len(self.logprobs) / self.seconds
 
 
-def _walked(
-    opening: Opening,
-    logprobs: Floats,
-    rows: Floats | None,
-    contexts: int,
-    calls: int,
-    started: float,
-) -> Walk:
-    """The `Walk` that began at `started` and ends now, without the lead that the tokenizer implies.
+class _Record:
+    """What a walk over a prompt's text has said, and what it has cost so far.
 
-    >>> import time
-    >>> walk = _walked(Opening((0,), b" "), np.zeros(3), None, 1, 1, time.perf_counter())
-    >>> len(walk.logprobs)
-    2
+    >>> import charwise
+    >>> _Record(charwise.load(), "import os").walk().logprobs.shape
+    (9,)
     """
-    lead = len(opening.lead)
-    seconds = time.perf_counter() - started
-    distributions = None if rows is None else rows[lead:]
-    return Walk(logprobs[lead:], distributions, contexts, calls, seconds)
+
+    def __init__(self, lm: CharLM, prompt: Prompt, distributions: bool = False) -> None:
+        self.opening, self.text = split(lm.vocabulary, prompt)
+        self.logprobs = np.zeros(len(self.text))
+        self.rows = np.zeros((len(self.text), 257)) if distributions else None
+        self._contexts = self._calls = 0
+        self._started = time.perf_counter()
+
+    def count(self, tree: TokenTree) -> None:
+        """Add what a tree has cost, once it is done."""
+        self._contexts += tree.contexts
+        self._calls += tree.calls
+
+    def walk(self) -> Walk:
+        """Return the walk, which ends now, without the lead that the tokenizer implies."""
+        seconds, lead = time.perf_counter() - self._started, len(self.opening.lead)
+        rows = None if self.rows is None else self.rows[lead:]
+        return Walk(self.logprobs[lead:], rows, self._contexts, self._calls, seconds)
 
 
 def walk_rounds(lm: CharLM, prompt: Prompt, effort: Effort, *, distributions: bool = False) -> Walk:
@@ -95,21 +102,17 @@ def walk_rounds(lm: CharLM, prompt: Prompt, effort: Effort, *, distributions: bo
     >>> walk.logprobs.shape, walk.distributions.shape
     ((9,), (9, 257))
     """
-    opening, text = split(lm.vocabulary, prompt)
-    logprobs = np.zeros(len(text))
-    rows = np.zeros((len(text), 257)) if distributions else None
-    contexts = calls = 0
-    started = time.perf_counter()
+    record = _Record(lm, prompt, distributions)
+    opening, text, rows = record.opening, record.text, record.rows
     done = windows(lm.engine, lm.index, Text(opening, text), effort, distributions=distributions)
     for window, found in done:
         part = slice(window.scored, window.stop)
         ahead = window.scored - window.begin
-        logprobs[part] = np.diff(found.lattice.log_prefix[ahead:])
+        record.logprobs[part] = np.diff(found.lattice.log_prefix[ahead:])
         if rows is not None:
             rows[part] = found.lattice.distributions()[ahead:]
-        contexts += found.rows.tree.contexts
-        calls += found.rows.tree.calls
-    return _walked(opening, logprobs, rows, contexts, calls, started)
+        record.count(found.rows.tree)
+    return record.walk()
 
 
 def walk_beam(
@@ -126,11 +129,8 @@ def walk_beam(
     >>> walk_beam(charwise.load(), "import os", k=4).logprobs.shape
     (9,)
     """
-    opening, text = split(lm.vocabulary, prompt)
-    logprobs = np.zeros(len(text))
-    rows = np.zeros((len(text), 257)) if distributions else None
-    contexts = calls = 0
-    started = time.perf_counter()
+    record = _Record(lm, prompt, distributions)
+    opening, text, rows = record.opening, record.text, record.rows
     for window in plan(lm.engine, lm.index, opening, text):
         evaluated = EvaluatedRows(lm.engine.tree(window.prompt_ids), lm.index)
         beam, kept = beams.start(evaluated, 0, k, theta, fallback=True), 0
@@ -140,13 +140,12 @@ def walk_beam(
                 rows[at] = masses / masses.sum()
             before, beam = beam.prefix_logprob, beam.step(text[at])
             if at >= window.scored:
-                logprobs[at] = beam.prefix_logprob - before
+                record.logprobs[at] = beam.prefix_logprob - before
             if evaluated.tree.size - kept > 4 * k + 256:
                 evaluated.keep(beam.nodes())
                 kept = evaluated.tree.size
-        contexts += evaluated.tree.contexts
-        calls += evaluated.tree.calls
-    return _walked(opening, logprobs, rows, contexts, calls, started)
+        record.count(evaluated.tree)
+    return record.walk()
 
 
 def walk_canonical(lm: CharLM, prompt: Prompt) -> Walk:
@@ -159,11 +158,8 @@ def walk_canonical(lm: CharLM, prompt: Prompt) -> Walk:
     >>> walk_canonical(charwise.load(), "import os").contexts     # the start, and all but the last
     2
     """
-    opening, text = split(lm.vocabulary, prompt)
-    logprobs = np.zeros(len(text))
-    contexts = calls = 0
-    started = time.perf_counter()
-    for window in plan(lm.engine, lm.index, opening, text):
+    record = _Record(lm, prompt)
+    for window in plan(lm.engine, lm.index, record.opening, record.text):
         tree = lm.engine.tree(window.prompt_ids)
         size, tokens = tree.size, window.canonical
         nodes = [0, *tree.extend([(size + n - 1, token) for n, token in enumerate(tokens[:-1])])]
@@ -171,11 +167,10 @@ def walk_canonical(lm: CharLM, prompt: Prompt) -> Walk:
         at = window.begin
         for token, logprob in zip(tokens, chosen, strict=True):
             if at >= window.scored:
-                logprobs[at] = logprob
+                record.logprobs[at] = logprob
             at += lm.index.length(token)
-        contexts += tree.contexts
-        calls += tree.calls
-    return _walked(opening, logprobs, None, contexts, calls, started)
+        record.count(tree)
+    return record.walk()
 
 
 #: Bytes of the text whose contexts are evaluated in one call.
@@ -199,12 +194,9 @@ def walk_healed(lm: CharLM, prompt: Prompt, *, distributions: bool = False) -> W
     >>> walk_healed(charwise.load(), "import os").logprobs.shape
     (9,)
     """
-    opening, text = split(lm.vocabulary, prompt)
-    logprobs = np.zeros(len(text))
-    found = np.zeros((len(text), 257)) if distributions else None
-    contexts = calls = 0
-    started = time.perf_counter()
-    for stretch in plan(lm.engine, lm.index, opening, text):
+    record = _Record(lm, prompt, distributions)
+    text, found = record.text, record.rows
+    for stretch in plan(lm.engine, lm.index, record.opening, text):
         rows = EvaluatedRows(lm.engine.tree(stretch.prompt_ids), lm.index)
         for start in range(stretch.scored, stretch.stop, _TOGETHER):
             positions = range(start, min(start + _TOGETHER, stretch.stop))
@@ -214,13 +206,12 @@ def walk_healed(lm: CharLM, prompt: Prompt, *, distributions: bool = False) -> W
                 if not masses[text[at]] > 0:
                     raise zero_probability(text[: at + 1])
                 probs = masses / masses.sum()
-                logprobs[at] = math.log(probs[text[at]])
+                record.logprobs[at] = math.log(probs[text[at]])
                 if found is not None:
                     found[at] = probs
             rows.keep(healed[-1].path)
-        contexts += rows.tree.contexts
-        calls += rows.tree.calls
-    return _walked(opening, logprobs, found, contexts, calls, started)
+        record.count(rows.tree)
+    return record.walk()
 
 
 class _Healed(NamedTuple):
