@@ -1,6 +1,6 @@
 """Which requests can be healed, and what the server behind is asked instead.
 
-The list of its models tells which kind of server is behind, and so what it takes.
+That depends on what the kind of server takes.
 """
 
 from __future__ import annotations
@@ -55,46 +55,6 @@ SERVERS = {
         Server("unknown", why_not="unknown-server"),
     )
 }
-
-#: Who owns the models, as `/v1/models` has it.
-_OWNERS = {
-    "llamacpp": "llama.cpp",
-    "me": "llama-cpp-python",
-    "library": "ollama",
-    "vllm": "vllm",
-}
-
-
-#: What a server is asked to see whether it starts from an empty prompt.
-PROBE = {"prompt": "", "max_tokens": 1}
-
-
-def starts(answer: Any) -> bool:
-    """Whether the answer to `PROBE` was written after a start token.
-
-    >>> starts({"usage": {"prompt_tokens": 1}}), starts({"usage": {"prompt_tokens": 0}})
-    (True, False)
-    """
-    usage = answer.get("usage") if isinstance(answer, Mapping) else None
-    counted = usage.get("prompt_tokens") if isinstance(usage, Mapping) else None
-    return isinstance(counted, int) and counted > 0
-
-
-def server_of(models: Any) -> Server:
-    """The kind of server that lists its models so.
-
-    >>> server_of({"data": [{"id": "m", "owned_by": "llamacpp"}]}).name, server_of([]).name
-    ('llama.cpp', 'unknown')
-    """
-    listed = models.get("data") if isinstance(models, Mapping) else None
-    owners = [
-        model.get("owned_by")
-        for model in (listed if isinstance(listed, list) else [])
-        if isinstance(model, Mapping)
-    ]
-    owner = owners[0] if owners else None
-    return SERVERS[_OWNERS.get(owner, "unknown") if isinstance(owner, str) else "unknown"]
-
 
 #: Fields that cannot go with healing, and why.
 _UNFIT = {

@@ -18,15 +18,11 @@ from charwise.errors import ContextLengthError, items
 from charwise.healing import Cut, Rule
 from charwise.processors.new_text import heal_prompt
 from charwise.processors.transformers.arguments import (
-    OwnRows,
+    Arguments,
     as_list,
     cache_name_of,
     check_arguments,
     filler_of,
-    new_tokens_of,
-    own_tokenizer,
-    reads_cache,
-    settings_of,
 )
 from charwise.processors.transformers.exact import Begun, begin, sampling_of
 from charwise.processors.transformers.limits import Limits, left_padded
@@ -114,6 +110,7 @@ def heal_generate(
         sampling, copies = sampling_of(model, generate_kwargs)
         begun = begin(model, index, cuts, filler, sampling, copies, window)
         cuts = [each for each in cuts for _ in range(copies)]
+    arguments = Arguments(model, generate_kwargs)
     rows = [[*kept, *new] for (kept, _), new in zip(cuts, begun.tokens, strict=True)]
     length = max(map(len, rows))
     limits = Limits(
@@ -121,7 +118,7 @@ def heal_generate(
         [forced for _, forced in cuts],
         begun.tokens,
         length,
-        new_tokens_of(model, generate_kwargs, max_new_bytes),
+        arguments.new_tokens(max_new_bytes),
         max_new_bytes,
         Stops(generate_kwargs.pop("stop_strings", None)),
         window,
@@ -129,12 +126,9 @@ def heal_generate(
     mask: LogitsProcessor | None = None
     if method == "mask":
         mask = HealingLogitsProcessor(index, limits.forced, length)
-    if generate_kwargs.get("assistant_tokenizer") is not None:
-        generate_kwargs["tokenizer"] = own_tokenizer(tokenizer)
-        if mask is not None:
-            mask = OwnRows(mask, cuts[0].kept, model.config.get_text_config().vocab_size)
-    settings, ends, filler = settings_of(model, generate_kwargs, limits, mask)
-    if method == "exact" and reads_cache(settings):
+    mask = arguments.assisted(tokenizer, mask, cuts[0].kept)
+    settings, ends, filler = arguments.settings(limits, mask)
+    if method == "exact" and arguments.reads_cache():
         settings[cache_name_of(model)] = begun.cache
     written: list[list[int]] = [[] for _ in rows]
     if not limits.all_ended():
