@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
-from rich import box
 from rich.table import Table
 from rich.text import Text
 from typer.core import TyperCommand
 
 from charwise.cli.options import JsonOption, ModelOptions, takes_model
-from charwise.cli.terminal import bars, console, print_json
+from charwise.cli.terminal import bars, console, print_json, table
 from charwise.errors import SettingError
 
 if TYPE_CHECKING:
@@ -250,15 +249,13 @@ def _to_table(report: Report) -> Table:
     >>> print(*(str(column.header) for column in table.columns), sep=", ")
     method, JS distance, |ΔS| bits, bits/byte, bytes/s, contexts/byte
     """
-    table = Table("method", box=box.SIMPLE_HEAD, padding=(0, 1))
-    for column in _COLUMNS:
-        table.add_column(column, justify="right")
+    shown = table("method", *_COLUMNS, right=_COLUMNS)
     for result in report.results:
         cells = []
         for value, interval in _cells(result):
             cells.append(Text(value).append(f"\n{interval}" if interval else "", style="dim"))
-        table.add_row(_name(report, result), *cells)
-    return table
+        shown.add_row(_name(report, result), *cells)
+    return shown
 
 
 def _to_markdown(report: Report) -> str:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich import box
-from rich.table import Table
 from rich.text import Text
 
 from charwise.cli.display import VISIBLE, spelling
@@ -19,7 +17,7 @@ from charwise.cli.options import (
     given,
     read_prompt,
 )
-from charwise.cli.terminal import busy, console, print_json
+from charwise.cli.terminal import busy, console, print_json, table
 
 
 def bounds(
@@ -101,14 +99,12 @@ def bounds(
             next=rows,
         )
         return
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1))
-    for column in ("next byte", "at least", "at most"):
-        table.add_column(column, justify="left" if column == "next byte" else "right")
+    found = table("next byte", "at least", "at most", right=("at least", "at most"))
     for row in rows:
         shown = str(row["text"]).translate(VISIBLE)
-        table.add_row(Text(shown), f"{row['lower']:.4f}", f"{row['upper']:.4f}")
+        found.add_row(Text(shown), f"{row['lower']:.4f}", f"{row['upper']:.4f}")
     out = console()
-    out.print(table)
+    out.print(found)
     out.print(
         f"not told or not visited: at most {nxt.missing:.2g}; {nxt.contexts:,} contexts asked "
         f"about; exact from byte {nxt.exact_from}",

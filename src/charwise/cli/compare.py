@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
-from rich import box
 from rich.table import Table
 from rich.text import Text
 
@@ -20,7 +19,7 @@ from charwise.cli.options import (
     takes_model,
 )
 from charwise.cli.runs import check_place, sources_of
-from charwise.cli.terminal import bars, console, print_json
+from charwise.cli.terminal import bars, console, print_json, table
 from charwise.errors import InputError
 
 if TYPE_CHECKING:
@@ -170,9 +169,8 @@ def _show(found: Comparison, words: int) -> None:
 
 
 def _table(found: Comparison) -> Table:
-    table = Table("model", box=box.SIMPLE_HEAD, padding=(0, 1))
-    for column in ("bits/byte", "95 % interval", "error", "window"):
-        table.add_column(column, justify="right")
+    numbers = ("bits/byte", "95 % interval", "error", "window")
+    shown = table("model", *numbers, right=numbers)
     for row in found.rows():
         sign = "" if row["clear"] is None else "+"
         form = f"{sign}.4f"
@@ -180,17 +178,17 @@ def _table(found: Comparison) -> Table:
         interval = "" if math.isnan(low) else f"({low:{form}}, {high:{form}})"
         mark = " clear" if row["clear"] else ""
         cells = (f"{value:{form}}", interval + mark, f"{row['error']:.1e}", row["window"] or "")
-        table.add_row(Text(row["name"]), *cells)
-    return table
+        shown.add_row(Text(row["name"]), *cells)
+    return shown
 
 
 def _words(found: Comparison, count: int) -> Table:
     from charwise.cli.display import VISIBLE
 
     a, b = found.pair()
-    table = Table("word", "in", "at", a.name, b.name, "difference", box=box.SIMPLE_HEAD)
+    shown = table("word", "in", "at", a.name, b.name, "difference")
     for word in found.words(count):
         numbers = (f"{word.first:.2f}", f"{word.second:.2f}", f"{word.difference:+.2f}")
         text = Text(word.text.translate(VISIBLE))
-        table.add_row(text, Text(word.name), str(word.start), *numbers)
-    return table
+        shown.add_row(text, Text(word.name), str(word.start), *numbers)
+    return shown

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
-from rich import box
 from rich.table import Table
 
-from charwise.cli import display
+from charwise.cli import display, terminal
 from charwise.errors import ConstraintError, InputError
 
 if TYPE_CHECKING:
@@ -97,10 +96,8 @@ def answer(
 
 def table(answer: _Answer) -> Table:
     """A row for each text: what was drawn step by step first, then the heaviest others."""
-    found = Table(box=box.SIMPLE_HEAD, padding=(0, 1))
-    found.add_column("completion", overflow="fold")
-    found.add_column("step by step", justify="right")
-    found.add_column("given the constraint", justify="right")
+    shares = ("step by step", "given the constraint")
+    found = terminal.table("completion", *shares, right=shares)
     drawn = [one.raw for one in answer.local]
     weights = dict(zip([one.raw for one in answer.heaviest], answer.weights, strict=True))
     for raw in dict.fromkeys([*weights, *drawn]):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rich import box
 from rich.table import Table
 from rich.text import Text
 
@@ -20,7 +19,7 @@ from charwise.cli.options import (
     VariationOption,
     takes_model,
 )
-from charwise.cli.terminal import console, print_json, steps
+from charwise.cli.terminal import console, print_json, steps, table
 from charwise.errors import TemplateError
 
 if TYPE_CHECKING:
@@ -167,15 +166,13 @@ def demo(
     if as_json:
         print_json(model=loaded.name, results=results, infilling=gap)
         return
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1))
-    for column in ("the prompt ends", "meant", *methods):
-        table.add_column(column)
+    found = table("the prompt ends", "meant", *methods)
     for result in results:
         last_line = result["prompt"].splitlines()[-1].strip()
         cells = [_judged(result, name) for name in methods]
-        table.add_row(Text(last_line), Text(result["meant"]), *cells)
+        found.add_row(Text(last_line), Text(result["meant"]), *cells)
     screen = console()
-    screen.print(table)
+    screen.print(found)
     scores = [f"{name} {sum(r['right'][name] for r in results)}" for name in methods]
     screen.print(f"right, of {len(results)}: {', '.join(scores)}")
     if gap is not None:
@@ -205,13 +202,11 @@ def _filled_in(loaded: Loaded, wanted: GenerationOptions) -> dict[str, Any] | No
 
 def _gap_table(gap: dict[str, Any]) -> Table:
     """The line with the gap, and what each method fills in."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1))
-    for column in ("the gap", "meant", *gap["completions"]):
-        table.add_column(column)
+    found = table("the gap", "meant", *gap["completions"])
     line = Text(gap["prefix"].splitlines()[-1].strip())
     line.append("│", style="bold red").append(gap["suffix"].splitlines()[0])
-    table.add_row(line, Text(gap["meant"]), *(_judged(gap, name) for name in gap["completions"]))
-    return table
+    found.add_row(line, Text(gap["meant"]), *(_judged(gap, name) for name in gap["completions"]))
+    return found
 
 
 def _judged(result: dict[str, Any], name: str) -> Text:

@@ -6,8 +6,6 @@ import math
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich import box
-from rich.table import Table
 from rich.text import Text
 
 from charwise.cli.display import VISIBLE, spelling, token_spelling
@@ -21,7 +19,7 @@ from charwise.cli.options import (
     read_prompt,
     takes_model,
 )
-from charwise.cli.terminal import busy, console, print_json
+from charwise.cli.terminal import busy, console, print_json, table
 from charwise.errors import SearchLimitError
 
 if TYPE_CHECKING:
@@ -79,11 +77,12 @@ def next_bytes(
             next=[{"text": name, "probability": p} for name, p in rows],
         )
         return
-    table = _table("next character" if chars else "next byte", "probability", "")
+    what = "next character" if chars else "next byte"
+    found = table(what, "probability", "", right=("probability",))
     for name, p in rows:
-        table.add_row(Text(_shown(name)), f"{p:.4f}", Text("█" * round(40 * p), style="green"))
+        found.add_row(Text(_shown(name)), f"{p:.4f}", Text("█" * round(40 * p), style="green"))
     out = console()
-    out.print(table)
+    out.print(found)
     left = "not listed" if chars else "left out"
     out.print(
         f"entropy of the next byte {entropy:.3f} bits; {left} {missing:.2g}; "
@@ -148,13 +147,13 @@ def cover(
             members=rows,
         )
         return
-    table = _table("tokens", "share", "log p", "ids")
+    shown = table("tokens", "share", "log p", "ids", right=("share", "log p"))
     for row, member in zip(rows, members, strict=True):
         line = "|".join(token_spelling(lm.vocabulary, id) for id in member.token_ids)
         ids = " ".join(map(str, member.token_ids))
-        table.add_row(Text(line), f"{row['share']:.4f}", f"{member.logprob:.3f}", ids)
+        shown.add_row(Text(line), f"{row['share']:.4f}", f"{member.logprob:.3f}", ids)
     out = console()
-    out.print(table)
+    out.print(shown)
     what = "encodings" if encodings else "members"
     many = f"{size:,}" if size < _LARGEST else f"some 10^{math.floor(math.log10(size))}"
     line = f"{len(rows):,} of {many} {what}; {covering.contexts:,} contexts visited"
@@ -191,14 +190,6 @@ def _lead_note(vocabulary: Vocabulary) -> str:
         return ""
     lead = vocabulary.lead.decode()
     return f"; each starts with the {lead!r} that this tokenizer puts before a text"
-
-
-def _table(*columns: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1))
-    for column in columns:
-        right = column in ("probability", "share", "log p")
-        table.add_column(column, justify="right" if right else "left", overflow="fold")
-    return table
 
 
 def _shown(name: str) -> str:
