@@ -119,11 +119,11 @@ async def draw(
         rng = np.random.default_rng([abs(seed), number] if isinstance(seed, int) else None)
         drawn = chosen(members, defaults | given, request.get("n") or 1, rng)
         for copy, member in enumerate(drawn):
-            found.append(_BegunAnswer(model.vocabulary, request, answer, number, copy, member))
+            found.append(_MemberAnswer(model.vocabulary, request, answer, number, copy, member))
     return found
 
 
-class _BegunAnswer(Answer):
+class _MemberAnswer(Answer):
     """The answer of one choice whose first tokens are in the prompt that vLLM gets.
 
     Args:
