@@ -39,7 +39,7 @@ from charwise.constraints import Constraint
 from charwise.cursor.completion import Weighted
 from charwise.cursor.particles import sample
 from charwise.cursor.token_particles import TokenParticles
-from charwise.engines.ngram import NgramLM, _NgramTree
+from charwise.engines.ngram import NgramLM, NgramTree
 from charwise.engines.transformers.lm import TransformersLM
 
 PROSE = (
@@ -236,13 +236,13 @@ def once(run: Callable[[], object]) -> float:
 class Single(NgramLM):
     """Rows in single precision, as those of models are."""
 
-    def tree(self, prompt_ids: Sequence[int], edges: Sequence[tuple[int, int]] = ()) -> _NgramTree:
+    def tree(self, prompt_ids: Sequence[int], edges: Sequence[tuple[int, int]] = ()) -> NgramTree:
         tree = SingleTree(self, prompt_ids)
         tree.extend(edges)
         return tree
 
 
-class SingleTree(_NgramTree):
+class SingleTree(NgramTree):
     """The tree of a `Single`."""
 
     def logprobs(self, nodes: Sequence[int]) -> torch.Tensor:

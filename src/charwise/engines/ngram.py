@@ -63,9 +63,9 @@ class NgramLM:
         ids = (*prompt_ids, *tokens)
         return float(sum(self._log_row(ids[:i])[ids[i]] for i in range(len(prompt_ids), len(ids))))
 
-    def tree(self, prompt_ids: Sequence[int], edges: Sequence[tuple[int, int]] = ()) -> _NgramTree:
+    def tree(self, prompt_ids: Sequence[int], edges: Sequence[tuple[int, int]] = ()) -> NgramTree:
         """A tree whose root is this prompt, and its first nodes; see `TokenLM.tree`."""
-        tree = _NgramTree(self, prompt_ids)
+        tree = NgramTree(self, prompt_ids)
         tree.extend(edges)
         return tree
 
@@ -100,7 +100,7 @@ class NgramLM:
         return self._logs[context]
 
 
-class _NgramTree(TreeNodes):
+class NgramTree(TreeNodes):
     """The `TokenTree` of an `NgramLM`; it keeps no log-probabilities, since the table has them."""
 
     def __init__(self, lm: NgramLM, prompt_ids: Sequence[int]) -> None:

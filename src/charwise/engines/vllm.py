@@ -197,7 +197,7 @@ class _VllmTree(TreeNodes):
             path.append(self._parent[path[-1]])
         path.reverse()
         length = len(self._prompt_ids) + self.depth(path[-1])
-        # With so many contexts on one path it is evaluated as one request.
+        # A path of many contexts is evaluated as one request.
         many = len(path) >= 8 and 2 * len(path) >= length
         whole = [*self._prompt_ids, *self.tokens(path[-1])]
         return path if many and self._lm.takes_whole(whole) else []

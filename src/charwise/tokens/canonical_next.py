@@ -83,7 +83,7 @@ class CanonicalNext:
         self._lock = threading.RLock()
         self._rows: OrderedDict[Hashable, NDArray[np.uint8]] = OrderedDict()
         self._followers: OrderedDict[int, NDArray[np.uint8]] = OrderedDict()
-        # Bytes of rows that are kept for being asked again.
+        # 64 MiB of rows are kept.
         self._most = max(64, 2**26 // max(1, vocabulary.width // 8))
         listed = [token for token in model["vocab"] if len(token) == 1]
         self._listed = sorted({ord(c) for c in listed if c != "▁"} | {32}) if self._fallback else []
@@ -152,7 +152,7 @@ class CanonicalNext:
     def start(self, prompt_ids: Sequence[int] = ()) -> Standing:
         """Where a text stands after what it is conditioned on, which may be spelled in any way."""
         texts = list[int]()
-        # Tokens before a text's last that are read to know where it stands.
+        # The last few tokens say where a text stands.
         for id in reversed(prompt_ids[-32:]):
             if self.vocabulary.tokens[id] is None:
                 break
@@ -273,7 +273,7 @@ class CanonicalNext:
             found = self._tables.get(tail)
             if found is None:
                 found = self._tables[tail] = self._made(tail)
-                # Ends of texts of which it is kept what may come.
+                # So many ends of texts are kept.
                 if len(self._tables) > 2**12:
                     self._tables.popitem(last=False)
             return found

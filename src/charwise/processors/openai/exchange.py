@@ -185,8 +185,7 @@ async def _respond(
                     return None
                 return json_response(chunk, status_of(chunk))
             choices = chunk.get("choices")
-            # Choices of one chunk that are read on the event loop; more take a while, and others
-            # have a turn.
+            # Many choices take a while to read: others have their turn meanwhile.
             if isinstance(choices, list) and len(choices) > 16:
                 await asyncio.to_thread(form.add, number, chunk)
             else:

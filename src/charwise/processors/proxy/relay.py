@@ -85,7 +85,7 @@ class Relay:
             async with self._client.stream(method, url, headers=headers, json=body) as response:
                 async for part in response.aiter_bytes():
                     said += part
-                    # Bytes of an answer to a question of our own.
+                    # The answers to our own questions are short.
                     if len(said) > 2**20:
                         return response.status_code, None
         except self._errors:

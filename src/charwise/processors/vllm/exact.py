@@ -57,7 +57,7 @@ class Asking:
         unspoiled = alone or bool(getattr(config, "use_v2_model_runner", False))
         self.by_name = unspoiled and hasattr(SamplingParams, "logprob_token_ids")
         most = self.width if model.max_logprobs == -1 else model.max_logprobs
-        # The likeliest tokens that V1 is asked for, where it gives as many as one wants.
+        # V1 may give as many as one wants.
         self.likeliest: int = min(most, self.width, 8192)
 
     def parameters(self, question: Question) -> list[Any]:
