@@ -57,7 +57,7 @@ def _allowed(text: str) -> type:
 
     >>> from charwise.processors.sglang import HealingLogitProcessor
     >>> _allowed(HealingLogitProcessor.to_str()).__name__, _allowed("else").__name__
-    ('HealingLogitProcessor', 'RefusingLogitProcessor')
+    ('HealingLogitProcessor', '_RefusingLogitProcessor')
     """
     from charwise.processors.sglang import HealingLogitProcessor
 
