@@ -8,7 +8,7 @@ import json
 import math
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 from typer.core import TyperCommand
 
-from charwise.cli.options import JsonOption, ModelOptions, takes_model
+from charwise.cli.options import JsonOption, ModelOptions, takes_options
 from charwise.cli.terminal import bars, console, print_json, table
 from charwise.errors import SettingError
 
@@ -67,15 +67,35 @@ def _joined(arguments: list[str]) -> list[str]:
     return out
 
 
-@takes_model
-def bench(
-    options: ModelOptions,
+@dataclass(frozen=True)
+class _Settings:
+    """The options of `charwise bench` itself."""
+
     text: Annotated[
         Path, typer.Option("--text", help="The file to walk, any bytes.", metavar="FILE")
-    ],
+    ]
+    reference_k: Annotated[
+        int, typer.Option("--reference-K", min=1, help="Width of the reference beam.")
+    ] = 128
+    size: Annotated[
+        int, typer.Option("--bytes", min=1, max=2**40, help="Walk no more than so many bytes.")
+    ] = 1000
+    repeat: Annotated[int, typer.Option(min=1, help="Timed walks of each method.")] = 3
+    seed: Annotated[int, typer.Option(min=0, help="Of the bootstrap.")] = 0
+    out: Annotated[
+        Path | None,
+        typer.Option(help="A folder for bench.json, .csv, .md and the two figures (SVG, PNG)."),
+    ] = None
+    as_json: JsonOption = False
+
+
+@takes_options
+def bench(
+    options: ModelOptions,
+    settings: _Settings,
     k: Annotated[
         list[str], typer.Option("--K", help="Widths of beams: 2,4,8 or 2 4 8.", metavar="N,…")
-    ] = ["2,4,8,16"],  # noqa: B006 - typer copies it
+    ] = ["2,4,8,16"],  # noqa: B006
     theta: Annotated[
         list[str],
         typer.Option("--theta", help="Thresholds of beams, each with every K.", metavar="P,…"),
@@ -83,40 +103,27 @@ def bench(
     preset: Annotated[
         list[str], typer.Option("--preset", help="Presets of the rounds.", metavar="NAME,…")
     ] = ["fast,default,accurate"],  # noqa: B006
-    reference_k: Annotated[
-        int, typer.Option("--reference-K", min=1, help="Width of the reference beam.")
-    ] = 128,
-    size: Annotated[
-        int, typer.Option("--bytes", min=1, max=2**40, help="Walk no more than so many bytes.")
-    ] = 1000,
-    repeat: Annotated[int, typer.Option(min=1, help="Timed walks of each method.")] = 3,
-    seed: Annotated[int, typer.Option(min=0, help="Of the bootstrap.")] = 0,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="A folder for bench.json, .csv, .md and the two figures (SVG, PNG)."),
-    ] = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Compare all methods on a text: error and speed."""
     ks = _numbers("--K", k, int, least=1)
     thetas = _numbers("--theta", theta, float, least=0.0, most=1.0)
-    if max(ks) > reference_k:
+    if max(ks) > settings.reference_k:
         raise typer.BadParameter(
-            f"--K {max(ks)} is wider than the reference, --reference-K {reference_k}: errors are "
-            "measured against the widest beam."
+            f"--K {max(ks)} is wider than the reference, --reference-K {settings.reference_k}: "
+            "errors are measured against the widest beam."
         )
-    data = _read_text(text, size)
-    if out is not None:
-        _check_folder(out)
+    data = _read_text(settings.text, settings.size)
+    if settings.out is not None:
+        _check_folder(settings.out)
     from charwise.evaluation import bench as benches
 
     try:
         candidates = benches.methods(ks, thetas, _names(preset))
     except SettingError as error:
         raise typer.BadParameter(str(error)) from error
-    lm, reference = options.load(), benches.beam(reference_k)
+    lm, reference = options.load(), benches.beam(settings.reference_k)
     candidates = [method for method in candidates if method.name != reference.name]
-    total, begun = (1 + repeat) * (1 + len(candidates)), list[str]()
+    total, begun = (1 + settings.repeat) * (1 + len(candidates)), list[str]()
 
     def progress(name: str) -> None:
         advance(len(begun), total)
@@ -126,7 +133,13 @@ def bench(
         with bars() as bar:
             advance = bar("walking")
             report = benches.bench(
-                lm, data, candidates, reference, repeat=repeat, seed=seed, progress=progress
+                lm,
+                data,
+                candidates,
+                reference,
+                repeat=settings.repeat,
+                seed=settings.seed,
+                progress=progress,
             )
     except KeyboardInterrupt:
         where = (
@@ -134,9 +147,11 @@ def bench(
         )
         print(f"charwise: interrupted {where}; nothing was written.", file=sys.stderr)
         raise
-    report = replace(report, model=Path(options.model).name or options.model, source=text.name)
-    files = _write(report, out) if out is not None else []
-    if as_json:
+    report = replace(
+        report, model=Path(options.model).name or options.model, source=settings.text.name
+    )
+    files = _write(report, settings.out) if settings.out is not None else []
+    if settings.as_json:
         print_json(**report.to_dict())
         return
     _show(report, files)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
@@ -16,62 +17,71 @@ from charwise.cli.options import (
     TrustOption,
     given,
     read_prompt,
+    takes_options,
 )
 from charwise.cli.terminal import busy, console, print_json, table
 
 
-def bounds(
-    url: Annotated[str, typer.Option("--url", help="Of the server: http://HOST:PORT/v1.")],
+@dataclass(frozen=True)
+class _Settings:
+    """The options of `charwise bounds`."""
+
+    url: Annotated[str, typer.Option("--url", help="Of the server: http://HOST:PORT/v1.")]
     tokenizer: Annotated[
         str, typer.Option("--tokenizer", help="Of its model: a folder, or a name on the hub.")
-    ],
-    prompt: Annotated[str | None, typer.Argument(help="The text so far.")] = None,
-    stdin: StdinOption = False,
+    ]
+    prompt: Annotated[str | None, typer.Argument(help="The text so far.")] = None
+    stdin: StdinOption = False
     score: Annotated[
         bool, typer.Option("--score", help="Bits a byte of the text, instead of what is next.")
-    ] = False,
+    ] = False
     model: Annotated[
         str | None, typer.Option("--model", "-m", help="Which of its models, if there are several.")
-    ] = None,
+    ] = None
     top_logprobs: Annotated[
         int, typer.Option("--top-logprobs", min=1, help="How many next tokens to ask for.")
-    ] = 20,
+    ] = 20
     api_key: Annotated[
         str | None,
         typer.Option("--api-key", envvar="CHARWISE_API_KEY", help="Its key, if it wants one."),
-    ] = None,
+    ] = None
     seconds: Annotated[
         float, typer.Option("--timeout", min=0.1, help="Seconds that it may say nothing.")
-    ] = 60.0,
-    top: TopOption = 10,
-    revision: RevisionOption = None,
-    trust_remote_code: TrustOption = False,
-    as_json: JsonOption = False,
+    ] = 60.0
+    top: TopOption = 10
+    revision: RevisionOption = None
+    trust_remote_code: TrustOption = False
+    as_json: JsonOption = False
+
+
+@takes_options
+def bounds(
+    settings: _Settings,
 ) -> None:
     """Print bounds of the next byte, from a server's best next tokens.
 
     It needs `charwise[completions]`.
     """
-    text = read_prompt(prompt, stdin)
+    text = read_prompt(settings.prompt, settings.stdin)
     with busy("asking the server"):
         from charwise.model import connect
 
         lm = connect(
-            url,
-            tokenizer,
-            model=model,
-            top_logprobs=top_logprobs,
-            api_key=api_key,
-            seconds=seconds,
-            **given(revision=revision, trust_remote_code=trust_remote_code),
+            settings.url,
+            settings.tokenizer,
+            model=settings.model,
+            top_logprobs=settings.top_logprobs,
+            api_key=settings.api_key,
+            seconds=settings.seconds,
+            **given(revision=settings.revision, trust_remote_code=settings.trust_remote_code),
         )
-    if score:
+    if settings.score:
         with busy("summing over tokenizations"):
             scored = lm.score(text)
         least, most = scored.bits_per_byte
-        if as_json:
+        if settings.as_json:
             print_json(
-                url=url,
+                url=settings.url,
                 bytes=len(text),
                 bits_per_byte={"least": least, "most": most},
                 contexts=scored.contexts,
@@ -86,11 +96,13 @@ def bounds(
         nxt = lm.next(text)
     rows = [
         {"text": name, "lower": float(nxt.lower[code]), "upper": float(nxt.upper[code])}
-        for (name, _), code in zip(nxt.top(top), (-nxt.probs).argsort(kind="stable"), strict=False)
+        for (name, _), code in zip(
+            nxt.top(settings.top), (-nxt.probs).argsort(kind="stable"), strict=False
+        )
     ]
-    if as_json:
+    if settings.as_json:
         print_json(
-            url=url,
+            url=settings.url,
             prompt=spelling(text),
             exact_from=nxt.exact_from,
             missing=nxt.missing,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -16,7 +17,7 @@ from charwise.cli.options import (
     PresetOption,
     ToleranceOption,
     check_preset,
-    takes_model,
+    takes_options,
 )
 from charwise.cli.runs import check_place, sources_of
 from charwise.cli.terminal import bars, console, print_json, table
@@ -26,7 +27,32 @@ if TYPE_CHECKING:
     from charwise.evaluation.comparison import Comparison
 
 
-@takes_model
+@dataclass(frozen=True)
+class _Settings:
+    """The options of `charwise compare` itself."""
+
+    text_column: Annotated[
+        str | None, typer.Option(help="Of tables, has the texts; 'text' if not given.")
+    ] = None
+    over: Annotated[
+        Literal["auto", "texts", "blocks"],
+        typer.Option(help="What intervals are drawn from: whole texts, or blocks of bytes."),
+    ] = "auto"
+    resamples: Annotated[int, typer.Option(min=1, help="Draws of the bootstrap.")] = 10_000
+    seed: Annotated[int, typer.Option(min=0, help="Of the bootstrap.")] = 0
+    words: Annotated[int, typer.Option(min=0, help="Words that differ most, to list.")] = 10
+    preset: PresetOption = None
+    tolerance: ToleranceOption = None
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="A .csv file, for the table.")] = (
+        None
+    )
+    figure: Annotated[
+        Path | None, typer.Option(help="A .png, .svg or .pdf file: where the models differ.")
+    ] = None
+    as_json: JsonOption = False
+
+
+@takes_options
 def compare(
     model: Annotated[  # all of them, and the texts: the options of a model leave it out
         list[str],
@@ -37,31 +63,13 @@ def compare(
         ),
     ],
     options: ModelOptions,
-    text_column: Annotated[
-        str | None, typer.Option(help="Of tables, has the texts; 'text' if not given.")
-    ] = None,
-    over: Annotated[
-        Literal["auto", "texts", "blocks"],
-        typer.Option(help="What intervals are drawn from: whole texts, or blocks of bytes."),
-    ] = "auto",
-    resamples: Annotated[int, typer.Option(min=1, help="Draws of the bootstrap.")] = 10_000,
-    seed: Annotated[int, typer.Option(min=0, help="Of the bootstrap.")] = 0,
-    words: Annotated[int, typer.Option(min=0, help="Words that differ most, to list.")] = 10,
-    preset: PresetOption = None,
-    tolerance: ToleranceOption = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="A .csv file, for the table.")
-    ] = None,
-    figure: Annotated[
-        Path | None, typer.Option(help="A .png, .svg or .pdf file: where the models differ.")
-    ] = None,
-    as_json: JsonOption = False,
+    settings: _Settings,
 ) -> None:
     """Bits a byte of several models on the same texts, with intervals for their differences."""
     names, files = _divided(model)
-    _check_files(files, out, figure)
-    check_preset(preset, tolerance)
-    texts = _read(files, text_column)
+    _check_files(files, settings.out, settings.figure)
+    check_preset(settings.preset, settings.tolerance)
+    texts = _read(files, settings.text_column)
 
     from charwise.evaluation.compare import compare as compare_models
 
@@ -76,27 +84,27 @@ def compare(
         found = compare_models(
             names,
             texts,
-            preset=preset,
-            tolerance=tolerance,
-            over=over,
-            resamples=resamples,
-            seed=seed,
+            preset=settings.preset,
+            tolerance=settings.tolerance,
+            over=settings.over,
+            resamples=settings.resamples,
+            seed=settings.seed,
             device=options.device,
             dtype=options.dtype,
             revision=options.revision,
             trust_remote_code=options.trust_remote_code,
             progress=progress,
         )
-    if out is not None:
-        out.write_text(found.to_csv(), encoding="utf-8")
-    if figure is not None:
-        found.plot().savefig(figure, dpi=150)
-    listed = found.words(words) if len(found.models) > 1 else []
-    if as_json:
+    if settings.out is not None:
+        settings.out.write_text(found.to_csv(), encoding="utf-8")
+    if settings.figure is not None:
+        found.plot().savefig(settings.figure, dpi=150)
+    listed = found.words(settings.words) if len(found.models) > 1 else []
+    if settings.as_json:
         print_json(**found.to_dict(), words=[word._asdict() for word in listed])
         return
-    _show(found, words)
-    for file in (out, figure):
+    _show(found, settings.words)
+    for file in (settings.out, settings.figure):
         if file is not None:
             console().print(f"wrote {file}", soft_wrap=True, markup=False)
 

@@ -17,7 +17,7 @@ from charwise.cli.options import (
     ModelOptions,
     PresetOption,
     VariationOption,
-    takes_model,
+    takes_options,
 )
 from charwise.cli.terminal import console, print_json, steps, table
 from charwise.errors import TemplateError
@@ -139,7 +139,7 @@ GAP = _Gap(
 )
 
 
-@takes_model
+@takes_options
 def demo(
     options: ModelOptions,
     preset: PresetOption = None,

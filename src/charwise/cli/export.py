@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -13,65 +13,72 @@ from charwise.cli.options import (
     PresetOption,
     ToleranceOption,
     check_preset,
-    takes_model,
+    takes_options,
 )
 from charwise.cli.runs import ColumnOptions, RunOptions, check_place, sources_of, write
 from charwise.cli.terminal import busy
 from charwise.errors import SettingError
 
 
-@takes_model
-def export(
-    model: Annotated[
-        str,
-        typer.Argument(metavar="MODEL", help="A folder, a name on the hub, or 'embedded'."),
-    ],
+@dataclass(frozen=True)
+class _Settings:
+    """The options of `charwise export` itself."""
+
     files: Annotated[
         list[str],
         typer.Argument(
             metavar="TEXT…",
             help="Plain texts, .csv, .tsv, .jsonl or .parquet; '-' is a plain text from stdin.",
         ),
+    ]
+    out: Annotated[Path, typer.Option("--out", "-o", help="A folder, for Parquet files.")]
+    top: Annotated[
+        int | None,
+        typer.Option(min=1, max=256, help="So many of the 257, and the rest; all if not given."),
+    ] = None
+    floats: Annotated[
+        Literal["float16", "float32"], typer.Option(help="Of the log-probabilities.")
+    ] = "float16"
+    preset: PresetOption = None
+    tolerance: ToleranceOption = None
+
+
+@takes_options
+def export(
+    model: Annotated[
+        str,
+        typer.Argument(metavar="MODEL", help="A folder, a name on the hub, or 'embedded'."),
     ],
     options: ModelOptions,
     named: ColumnOptions,
     run: RunOptions,
-    out: Annotated[Path, typer.Option("--out", "-o", help="A folder, for Parquet files.")],
-    top: Annotated[
-        int | None,
-        typer.Option(min=1, max=256, help="So many of the 257, and the rest; all if not given."),
-    ] = None,
-    floats: Annotated[
-        Literal["float16", "float32"], typer.Option(help="Of the log-probabilities.")
-    ] = "float16",
-    preset: PresetOption = None,
-    tolerance: ToleranceOption = None,
+    settings: _Settings,
 ) -> None:
     """Distributions over the next byte along texts, as Parquet: a teacher for a student."""
     run.check()
-    check_place(out, files)
-    check_preset(preset, tolerance)
+    check_place(settings.out, settings.files)
+    check_preset(settings.preset, settings.tolerance)
 
     from charwise.tables.jobs import Job
     from charwise.tables.output import Output, refuse_finished
     from charwise.tables.teacher import Teacher
     from charwise.tables.writers import check_folder, shards
 
-    check_folder(out)
+    check_folder(settings.out)
     try:
-        teacher = Teacher(top, floats, preset, tolerance)
+        teacher = Teacher(settings.top, settings.floats, settings.preset, settings.tolerance)
     except SettingError as error:
         raise typer.BadParameter(str(error)) from error
     shards({})  # pyarrow is there
     if not run.overwrite:
-        refuse_finished(out)
+        refuse_finished(settings.out)
     columns = named.columns()
-    job = Job(sources_of(files, columns=named != ColumnOptions()), columns, teacher)
+    job = Job(sources_of(settings.files, columns=named != ColumnOptions()), columns, teacher)
     with busy("reading the input"):
         extent = job.survey(stop=not run.skip)
     lm = replace(options, model=model).load()
     output = Output(
-        out,
+        settings.out,
         teacher.fields(),
         job.identity(lm, model),
         extent.rows,

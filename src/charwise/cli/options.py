@@ -80,7 +80,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object 
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """Which model, and how it is loaded: a command that `takes_model` has all of these options."""
+    """Which model, and how it is loaded: a command that `takes_options` may have these."""
 
     model: ModelOption = "embedded"
     device: DeviceOption = None
@@ -116,13 +116,13 @@ def given(**options: Any) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value}
 
 
-def takes_model(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of a model, or other options, in the place of one parameter.
+def takes_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command options in the place of the parameters that hold them.
 
     Each parameter whose type is a dataclass stands for the fields of that, except for those that
     the command has itself: they keep their defaults.
 
-    >>> @takes_model
+    >>> @takes_options
     ... def show(prompt: str, options: ModelOptions, top: int = 3) -> None:
     ...     print(prompt, options.model, options.dtype, top)
     >>> list(inspect.signature(show).parameters)[:4]

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ColumnOptions:
-    """Which columns of tables hold what: a command that `takes_model` has these options."""
+    """Which columns of tables hold what: a command that `takes_options` has these options."""
 
     text_column: Annotated[str | None, typer.Option(help="Has the texts; 'text' if not given.")] = (
         None
@@ -45,7 +45,7 @@ class ColumnOptions:
 
 @dataclass(frozen=True)
 class RunOptions:
-    """How an output is made: a command that `takes_model` has these options."""
+    """How an output is made: a command that `takes_options` has these options."""
 
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the output if it is there.")

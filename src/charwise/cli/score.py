@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Container
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -18,7 +19,7 @@ from charwise.cli.options import (
     PresetOption,
     ToleranceOption,
     check_preset,
-    takes_model,
+    takes_options,
 )
 from charwise.cli.runs import (
     ColumnOptions,
@@ -46,7 +47,33 @@ if TYPE_CHECKING:
 _MOST_SHOWN = 200
 
 
-@takes_model
+@dataclass(frozen=True)
+class _Settings:
+    """The options of `charwise score` itself."""
+
+    per: Annotated[Per, typer.Option(help="What a row of the output is.")] = "word"
+    convention: Annotated[
+        Convention | None,
+        typer.Option(help="Which whitespace belongs to a word; leading if not given."),
+    ] = None
+    regions_column: Annotated[
+        str | None, typer.Option(help="Has the text with | between regions, or [[start, end], …].")
+    ] = None
+    keep_column: Annotated[
+        list[str] | None, typer.Option(help="Is copied to the output; may be given several times.")
+    ] = None
+    preset: PresetOption = None
+    tolerance: ToleranceOption = None
+    entropy: Annotated[
+        Literal["byte", "char"] | None,
+        typer.Option(help="Add the entropy of what may come, and the rank of what came."),
+    ] = None
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="A .csv, .tsv, .jsonl or .parquet file.")
+    ] = None
+
+
+@takes_options
 def score(
     options: ModelOptions,
     files: Annotated[
@@ -58,37 +85,24 @@ def score(
     ],
     named: ColumnOptions,
     run: RunOptions,
-    per: Annotated[Per, typer.Option(help="What a row of the output is.")] = "word",
-    convention: Annotated[
-        Convention | None,
-        typer.Option(help="Which whitespace belongs to a word; leading if not given."),
-    ] = None,
-    regions_column: Annotated[
-        str | None, typer.Option(help="Has the text with | between regions, or [[start, end], …].")
-    ] = None,
-    keep_column: Annotated[
-        list[str] | None, typer.Option(help="Is copied to the output; may be given several times.")
-    ] = None,
-    preset: PresetOption = None,
-    tolerance: ToleranceOption = None,
-    entropy: Annotated[
-        Literal["byte", "char"] | None,
-        typer.Option(help="Add the entropy of what may come, and the rank of what came."),
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="A .csv, .tsv, .jsonl or .parquet file.")
-    ] = None,
+    settings: _Settings,
 ) -> None:
     """Surprisal of the words or regions of texts, as a table."""
-    if convention is not None and per != "word":
+    if settings.convention is not None and settings.per != "word":
         raise typer.BadParameter("--convention is about words: use it with --per word.")
-    measure = Measure(per, convention or "leading", preset, entropy, tolerance)
+    measure = Measure(
+        settings.per,
+        settings.convention or "leading",
+        settings.preset,
+        settings.entropy,
+        settings.tolerance,
+    )
     run.check()
-    _check_output(files, out, run)
-    columns = named.columns(regions_column, keep_column or ())
-    if regions_column is not None and per != "region":
+    _check_output(files, settings.out, run)
+    columns = named.columns(settings.regions_column, settings.keep_column or ())
+    if settings.regions_column is not None and settings.per != "region":
         raise typer.BadParameter("--regions-column needs --per region.")
-    check_preset(preset, tolerance)
+    check_preset(settings.preset, settings.tolerance)
     try:
         kinds = measure.fields(columns.kept)
     except SettingError as error:
@@ -97,16 +111,16 @@ def score(
     job = Job(sources_of(files, columns=tables), columns, measure)
     with busy("reading the input"):
         extent = job.survey(stop=not run.skip)
-    if out is None and extent.rows > 1_000:
+    if settings.out is None and extent.rows > 1_000:
         raise SettingError(f"{extent.rows:,} rows are too many to print: name a file with --out.")
     lm = options.load()
-    if out is None:
+    if settings.out is None:
         leave_out(len(_print(job, lm, extent, run.skip, options.model, run.as_json)))
         return
     from charwise.tables.output import Output
 
     identity = job.identity(lm, options.model)
-    output = Output(out, kinds, identity, extent.rows, overwrite=run.overwrite)
+    output = Output(settings.out, kinds, identity, extent.rows, overwrite=run.overwrite)
     write(job, lm, output, extent, run)
 
 

@@ -9,15 +9,22 @@ from numbers import Real
 from typing import Any
 
 from charwise.character_model import CharacterModel
-from charwise.combine.members import Member, Spend, Team, members_of, text_of
+from charwise.combine.members import Member, Spend, Team, member
 from charwise.combine.rules import Extreme, Mixture, Product
 from charwise.combine.scoring import scores
 from charwise.combine.state import CombinedState, begin
 from charwise.cursor.options import Report
-from charwise.errors import SettingError, check_number, items, shown
+from charwise.errors import (
+    SettingError,
+    TokenizationError,
+    check_number,
+    items,
+    shown,
+)
 from charwise.scoring.effort import Effort
 from charwise.surprisal.score import Entropy, Score
-from charwise.tokens.prompt_parts import Prompt
+from charwise.tokens.canonical import to_bytes
+from charwise.tokens.prompt_parts import Prompt, is_text, parts_of
 
 
 class Combination(CharacterModel):
@@ -80,7 +87,7 @@ class Combination(CharacterModel):
         """
         if exact_from is not None:
             raise SettingError("a combination takes no exact_from, which is of one model: omit it.")
-        return begin(self.team, text_of(prompt), Spend(preset, tolerance))
+        return begin(self.team, _text_of(prompt), Spend(preset, tolerance))
 
     def _scored(
         self,
@@ -97,8 +104,8 @@ class Combination(CharacterModel):
         # that keeps the 257 probabilities of every byte and member: two kilobytes each.
         found = scores(
             self.team,
-            [text_of(prompt) for prompt in prompts],
-            [text_of(context) for context in contexts],
+            [_text_of(prompt) for prompt in prompts],
+            [_text_of(context) for context in contexts],
             Spend(preset, tolerance),
             end=end,
             rows=entropy is not None,
@@ -115,8 +122,8 @@ class Combination(CharacterModel):
         'Extreme(greatest=False)'
         """
         found = {"rule": repr(self.team.rule)}
-        for number, member in enumerate(self.team.members):
-            info: Any = getattr(member.lm, "info", dict)()
+        for number, one in enumerate(self.team.members):
+            info: Any = getattr(one.lm, "info", dict)()
             found |= {f"member {number}, {name}": value for name, value in info.items()}
         return found
 
@@ -143,7 +150,7 @@ def mixture(members: Sequence[Any], weights: Sequence[float] | None = None) -> C
     >>> mixture([lm, lm], weights=[3, 1]).team.rule
     Mixture(weights=(0.75, 0.25))
     """
-    found = members_of(members)
+    found = _members_of(members)
     given = _weights(weights, len(found))
     if min(given) < 0 or not 0 < sum(given) < math.inf:
         raise SettingError(
@@ -169,7 +176,7 @@ def product(members: Sequence[Any], weights: Sequence[float] | None = None) -> C
     >>> product([lm, lm]).team.rule.weights
     (0.5, 0.5)
     """
-    found = members_of(members)
+    found = _members_of(members)
     given = _weights(weights, len(found))
     if not any(given):
         raise SettingError(f"the weights are {shown(weights)}: one must be other than 0.")
@@ -183,7 +190,7 @@ def minimum(members: Sequence[Any]) -> Combination:
     >>> minimum([charwise.load()]).next("import nump").top(1)[0][0]
     'y'
     """
-    return Combination(Team(members_of(members), Extreme(greatest=False)))
+    return Combination(Team(_members_of(members), Extreme(greatest=False)))
 
 
 def maximum(members: Sequence[Any]) -> Combination:
@@ -193,7 +200,7 @@ def maximum(members: Sequence[Any]) -> Combination:
     >>> maximum([charwise.load()]).next("import nump").top(1)[0][0]
     'y'
     """
-    return Combination(Team(members_of(members), Extreme(greatest=True)))
+    return Combination(Team(_members_of(members), Extreme(greatest=True)))
 
 
 def proxy(base: Any, tuned: Any, untuned: Any, alpha: float = 1.0) -> Combination:
@@ -217,7 +224,7 @@ def proxy(base: Any, tuned: Any, untuned: Any, alpha: float = 1.0) -> Combinatio
     """
     _check_finite("alpha", alpha)
     weights = (1.0, float(alpha), -float(alpha))
-    return Combination(Team(members_of([base, tuned, untuned]), Product(weights)))
+    return Combination(Team(_members_of([base, tuned, untuned]), Product(weights)))
 
 
 def contrast(strong: Any, weak: Any, plausibility: float = 0.1) -> Combination:
@@ -240,7 +247,7 @@ def contrast(strong: Any, weak: Any, plausibility: float = 0.1) -> Combination:
     """
     check_number("plausibility", plausibility, 0.0, 1.0)
     rule = Product((1.0, -1.0), plausibility=float(plausibility))
-    return Combination(Team(members_of([strong, weak]), rule))
+    return Combination(Team(_members_of([strong, weak]), rule))
 
 
 def _weights(weights: Sequence[float] | None, count: int) -> tuple[float, ...]:
@@ -266,3 +273,41 @@ def _check_finite(name: str, value: object) -> None:
         finite = False
     if not finite:
         raise SettingError(f"{name} is {shown(value)}: it must be finite.")
+
+
+def _members_of(given: Sequence[Any]) -> tuple[Member, ...]:
+    """Models and members, as members.
+
+    Raises:
+        SettingError: no list, an empty one, or what is no model.
+
+    >>> _members_of([])
+    Traceback (most recent call last):
+    charwise.errors.SettingError: a combination has no members: give one model or more.
+    """
+    listed = items(given)
+    if listed is None:
+        raise SettingError(f"the members are {shown(given)}: give a list of models.")
+    if not listed:
+        raise SettingError("a combination has no members: give one model or more.")
+    return tuple(one if isinstance(one, Member) else member(one) for one in listed)
+
+
+def _text_of(prompt: Prompt) -> bytes:
+    """A prompt that several tokenizers can read: its bytes.
+
+    Raises:
+        TokenizationError: one with token ids, or that is no prompt.
+
+    >>> _text_of("naï"), _text_of([b"x"])
+    (b'na\\xc3\\xaf', b'x')
+    """
+    if is_text(prompt):
+        return to_bytes(prompt)
+    parts = parts_of(prompt)
+    if any(isinstance(part, int) for part in parts):
+        raise TokenizationError(
+            "the prompt has token ids, which mean something to one tokenizer only: give them to "
+            "their model, with combine.member(lm, before=[…])."
+        )
+    return b"".join(to_bytes(part) for part in parts if not isinstance(part, int))

@@ -277,12 +277,3 @@ def _loses_mass(lm: Any) -> bool:
     if isinstance(team, Team):
         return any(_loses_mass(one.lm) for one in team.members)
     return getattr(getattr(lm, "engine", None), "estimand", None) == "canonical-mass"
-
-
-def onward(start: Floats, steps: Floats) -> Floats:
-    """`[n, T + 1]` a start, and what `[n, T]` steps make of it.
-
-    >>> onward(np.zeros(1), np.array([[-1.0, -2.0]])).tolist()
-    [[0.0, -1.0, -3.0]]
-    """
-    return np.concatenate([start[:, None], start[:, None] + np.cumsum(steps, axis=1)], axis=1)

@@ -22,7 +22,6 @@ from charwise.processors.transformers.arguments import (
     as_list,
     cache_name_of,
     check_arguments,
-    filler_of,
 )
 from charwise.processors.transformers.exact import Begun, begin, sampling_of
 from charwise.processors.transformers.limits import Limits, left_padded
@@ -106,10 +105,9 @@ def heal_generate(
     cuts = [_cut(prompt, index, rule, window) for prompt in batch]
     begun = Begun([[] for _ in cuts], None)
     if method == "exact":
-        filler = filler_of(index.vocabulary, model)
-        sampling, copies = sampling_of(model, generate_kwargs)
-        begun = begin(model, index, cuts, filler, sampling, copies, window)
-        cuts = [each for each in cuts for _ in range(copies)]
+        sampling = sampling_of(model, generate_kwargs)
+        begun = begin(model, index, cuts, sampling, window)
+        cuts = [each for each in cuts for _ in range(sampling.copies)]
     arguments = Arguments(model, generate_kwargs)
     rows = [[*kept, *new] for (kept, _), new in zip(cuts, begun.tokens, strict=True)]
     length = max(map(len, rows))
