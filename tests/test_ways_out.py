@@ -13,7 +13,7 @@ import charwise
 from charwise import SortedVocabulary, Vocabulary, combine, constraints, healing
 from charwise.cursor.distributions import NextBytes
 from charwise.errors import ConstraintError, ModelNotFoundError, SettingError, SpanError
-from charwise.tables.rows import read_bars
+from charwise.tables.rows import _read_bars
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_a_schema_that_is_the_name_of_a_file() -> None:
 )
 def test_an_empty_region_between_bars(marked: bytes, says: str) -> None:
     with pytest.raises(SpanError, match=says):
-        read_bars(marked)
+        _read_bars(marked)
 
 
 def test_no_entropy_has_no_sign() -> None:

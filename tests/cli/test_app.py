@@ -18,7 +18,7 @@ import charwise
 from charwise.cli import completion
 from charwise.cli.app import EXAMPLES, app
 from charwise.cli.demo import EXAMPLES as PROMPTS
-from charwise.engines.pretrained import read_tokenizer, read_vocabulary
+from charwise.engines.pretrained import _read_tokenizer, read_vocabulary
 from charwise.errors import ModelNotFoundError
 from charwise.models import EMBEDDED
 from conftest import Data
@@ -339,7 +339,7 @@ def test_a_missing_model_says_where_it_was_looked_for(
 def test_load_and_the_commands_say_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     complaints = []
-    for read in (charwise.load, read_tokenizer, read_vocabulary):
+    for read in (charwise.load, _read_tokenizer, read_vocabulary):
         with pytest.raises(ModelNotFoundError, match="HF_HUB_OFFLINE is set") as caught:
             read("no/such-model")
         complaints.append(str(caught.value))

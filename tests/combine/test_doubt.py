@@ -11,8 +11,15 @@ from hypothesis import strategies as st
 
 import charwise
 from charwise import CharLM, combine
-from charwise.combine.doubt import error_of_next, errors_of_bytes
-from charwise.combine.rules import Extreme, Mixture, Product, Rule, normalised
+from charwise.combine.rules import (
+    Extreme,
+    Mixture,
+    Product,
+    Rule,
+    error_of_next,
+    errors_of_bytes,
+    normalised,
+)
 from charwise.tokens.vocabulary import Vocabulary
 from models import examples, random_lm
 

@@ -27,6 +27,7 @@ from charwise.cursor.shared_tree import EXACT_TOKENS
 from charwise.engines.ngram import NgramLM
 from charwise.errors import EngineError, SettingError, TokenizationError, ZeroProbabilityError
 from charwise.models import EMBEDDED
+from charwise.scoring.effort import Effort
 from charwise.tokens.utf8 import pending
 from models import Case, Model, cases, examples, model_of, table, two_ways
 
@@ -619,32 +620,12 @@ def test_the_page_that_derives_it():
     assert (failed, tried > 5) == (0, True)
 
 
-# ---- the benchmarks -----------------------------------------------------------------------------
-
-
-@pytest.fixture
-def benchmarks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
-
-
-def test_where_a_text_is_cut_does_not_matter(benchmarks: None):
+def test_where_a_text_is_cut_does_not_matter():
     """→p(prompt) · p(continuation | prompt) is →p(text), wherever the cut."""
-    import cuts
-
-    rows = cuts.measure(charwise.load(), 2, 5)
-    assert len(rows) == 10
-    for row in rows:
-        assert abs(row["exact"]) < max(1e-4, row["missing"])
-        assert abs(row.get("beam", 0.0)) < 1e-4
-    assert np.mean([row["plain"] for row in rows]) > np.mean([row["auto"] for row in rows]) - 1e-6
-
-
-def test_where_the_boundary_is_does_not_matter(benchmarks: None):
-    """What is preferred, and by how much."""
-    import boundary
-
-    found = boundary.rows(charwise.load(), boundary.PAIRS[:3])
-    assert boundary.changes(found, "exact") == 0
-    for pair in boundary.PAIRS[:3]:
-        values = [row["exact"] for row in found if row["context"] == pair.context]
-        assert max(values) - min(values) < 1e-3
+    lm, text, fine = charwise.load(), b"for i in range(len(items)):", Effort(64, 1e-6)
+    whole = lm.prefix_logprob(text, preset=fine)
+    for cut in range(4, len(text), 5):
+        state = lm.state(text[:cut], preset=fine)
+        for byte in text[cut:]:
+            state = state + bytes([byte])
+        assert abs(state.logprob - whole) < max(1e-4, state.missing)

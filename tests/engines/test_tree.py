@@ -13,8 +13,8 @@ import transformers
 
 import charwise.engines.transformers.tree_attention
 from charwise.engines.transformers import TransformersLM
-from charwise.engines.transformers.cache_layer import SlotLayer
-from charwise.engines.transformers.tree_attention import Ancestors
+from charwise.engines.transformers.branch_cache import SlotLayer
+from charwise.engines.transformers.tree_attention import _Ancestors
 from charwise.errors import ContextLengthError, EngineError
 from charwise.token_lm import TokenLM, TokenTree
 from charwise.tokens.vocabulary import Vocabulary
@@ -581,7 +581,7 @@ def test_threads_share_a_tree():
 
 def test_ancestors_grow_shrink_and_stay_true():
     rng = np.random.default_rng(0)
-    ancestors, true = Ancestors(), np.eye(1, dtype=bool)
+    ancestors, true = _Ancestors(), np.eye(1, dtype=bool)
     for _ in range(12):
         count = len(true)
         parents = rng.integers(count, size=rng.integers(1, 60))

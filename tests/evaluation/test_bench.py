@@ -24,10 +24,8 @@ from charwise.cli.app import app
 from charwise.coverings.reference import next_character_probability, prefix_probability
 from charwise.errors import MissingExtraError, SettingError, TokenizationError, ZeroProbabilityError
 from charwise.evaluation import bench as benches
-from charwise.evaluation import tables
 from charwise.evaluation.distance import js_distance
-from charwise.evaluation.healed import walk_healed
-from charwise.evaluation.methods import walk_beam, walk_canonical, walk_rounds
+from charwise.evaluation.methods import walk_beam, walk_canonical, walk_healed, walk_rounds
 from charwise.scoring.effort import PRESETS
 from models import Case, Model, by_hand, cases, examples, random_lm, spelled, table
 from near import approx
@@ -239,11 +237,7 @@ def test_a_method_that_fails_says_why():
     for result in (healed, canonical):
         assert "probability zero" in result.failed
         assert result.bits_per_byte is result.bytes_per_second is None
-    assert [line.split(":")[0] for line in tables.failures(report)] == [
-        "token healing",
-        "canonical",
-    ]
-    rows = list(csv.DictReader(tables.to_csv(report).splitlines()))
+    rows = list(csv.DictReader(cli_bench._to_csv(report).splitlines()))
     assert rows[2]["bits_per_byte"] == ""
     assert "probability zero" in rows[2]["failed"]
 
@@ -323,14 +317,10 @@ def test_text_ends_between_characters(file: Path):
 def test_an_interrupted_run_writes_nothing(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    begin = cli_bench.Walks.begin
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
 
-    def interrupted(walks: cli_bench.Walks, name: str) -> None:
-        begin(walks, name)
-        if name == "fast":
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(cli_bench.Walks, "begin", interrupted)
+    monkeypatch.setattr(benches, "walk_rounds", interrupted)
     folder = tmp_path / "results"
     result = run("--text", str(file), "--K", "2", "--reference-K", "4", "--out", str(folder))
     assert result.exit_code == 130

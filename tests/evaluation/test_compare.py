@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 import charwise
 from charwise import CharLM, Vocabulary
 from charwise.cli.app import app
-from charwise.cli.compare import divided
+from charwise.cli.compare import _divided
 from charwise.errors import (
     CharwiseError,
     InputError,
@@ -265,11 +265,11 @@ def test_where_the_texts_begin(tmp_path: Path) -> None:
     text, model = tmp_path / "a.txt", tmp_path / "m.gguf"
     text.write_text("a")
     model.write_text("")
-    assert divided(["a", str(model), str(text), "b"]) == (["a", str(model)], [str(text), "b"])
+    assert _divided(["a", str(model), str(text), "b"]) == (["a", str(model)], [str(text), "b"])
     with pytest.raises(InputError, match=r"gone\.txt does not exist"):
-        divided(["a", "gone.txt"])
+        _divided(["a", "gone.txt"])
     with pytest.raises(InputError, match="name one or more models before it"):
-        divided([str(text), "a"])
+        _divided([str(text), "a"])
 
 
 @pytest.mark.parametrize(

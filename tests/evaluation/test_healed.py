@@ -9,7 +9,7 @@ from hypothesis import given
 from charwise.coverings.bundles import next_byte_masses
 from charwise.coverings.reference import enum_cover, prefix_probability
 from charwise.errors import TokenizationError
-from charwise.evaluation.healed import heal
+from charwise.evaluation.methods import _heal
 from models import CLOSE, Case, cases, close_logs, examples, log_of, spelled, table, two_ways
 from near import approx
 
@@ -24,7 +24,7 @@ def test_its_members_are_those_of_equation_43(case: Case) -> None:
     except TokenizationError:
         assert not spelled(text, model.index.sorted)
         return
-    [healed] = heal(rows, [text])
+    [healed] = _heal(rows, [text])
     bundle = healed.bundles[0]
     if not text:
         assert healed.path == [0]
@@ -49,7 +49,7 @@ def test_its_members_are_those_of_equation_43(case: Case) -> None:
 
 def test_it_misses_the_other_spellings() -> None:
     model = two_ways()
-    [healed] = heal(model.evaluated(), [b"ab"])
+    [healed] = _heal(model.evaluated(), [b"ab"])
     assert math.exp(healed.bundles[0].log_p) == approx(0.3)
     assert prefix_probability(b"ab", model.p, model.vocabulary) == approx(0.3 + 0.08)
 
@@ -58,7 +58,7 @@ def test_a_text_that_nothing_can_follow() -> None:
     rows = {(3,): [0.5, 0.5, 0, 0], (0,): [0, 0, 0, 1], (1,): [0.5, 0, 0, 0.5], (2,): [0, 0, 0, 1]}
     model = table([b"a", b"b", b"ba"], rows, order=2)
     evaluated = model.evaluated()
-    [healed] = heal(evaluated, [b"bab"])  # canonical: [ba, b]
+    [healed] = _heal(evaluated, [b"bab"])  # canonical: [ba, b]
     masses, scale = next_byte_masses(evaluated, healed.bundles)
     assert scale == -math.inf
     assert not masses.any()
@@ -68,10 +68,10 @@ def test_many_texts_in_one_call() -> None:
     model = two_ways()
     rows = model.evaluated()
     calls = rows.tree.calls
-    together = heal(rows, [b"a", b"ab", b"aba"])
+    together = _heal(rows, [b"a", b"ab", b"aba"])
     assert rows.tree.calls == calls + 1
     for text, healed in zip([b"a", b"ab", b"aba"], together, strict=True):
         alone = model.evaluated()
         masses = [next_byte_masses(*each)[0] for each in ((rows, healed.bundles),)]
-        [expected] = heal(alone, [text])
+        [expected] = _heal(alone, [text])
         assert masses[0] == approx(next_byte_masses(alone, expected.bundles)[0])

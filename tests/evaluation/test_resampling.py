@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from charwise.evaluation.resampling import block_length, by_blocks, by_texts
+from charwise.evaluation.resampling import _block_length, by_blocks, by_texts
 from models import examples
 
 Floats = NDArray[np.float64]
@@ -62,7 +62,7 @@ def test_pairs_are_narrower_than_what_they_are_of() -> None:
 def test_dependence_makes_blocks_longer_and_intervals_wider() -> None:
     values = dependent(np.random.default_rng(1), 4000, 0.8, 1)
     alone = np.random.default_rng(2).permutation(values)
-    assert block_length(alone[:, 0]) <= 4 < 15 < block_length(values[:, 0])
+    assert _block_length(alone[:, 0]) <= 4 < 15 < _block_length(values[:, 0])
     wide, narrow = (by_blocks([each], resamples=1000).means[0] for each in (values, alone))
     # The standard error is (1 + 0.8) / (1 - 0.8) as large, squared.
     ratio = (wide.high - wide.low) / (narrow.high - narrow.low)

@@ -24,7 +24,7 @@ from charwise import SortedVocabulary, Vocabulary
 from charwise.errors import HealingError, SettingError
 from charwise.healing import allowed_next
 from charwise.models import EMBEDDED
-from charwise.processors.decision import Decisions, TensorCache
+from charwise.processors.decision import Decisions, _TensorCache
 from conftest import Data
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float64]
@@ -198,13 +198,13 @@ def test_the_least_recently_used_goes_first() -> None:
     def get(key: str) -> None:
         cache.get(key, lambda: (made.append(key) or torch.zeros(1000),))  # type: ignore[func-returns-value]
 
-    cache = TensorCache(15_500)  # three of them
+    cache = _TensorCache(15_500)  # three of them
     for key in "abcabdab":
         get(key)
     assert made == ["a", "b", "c", "d"]
     get("c")
     assert made[-1] == "c"
-    TensorCache(0).get("a", lambda: (torch.zeros(1),))
+    _TensorCache(0).get("a", lambda: (torch.zeros(1),))
 
 
 def test_an_index_has_one_cache_and_takes_it_along() -> None:

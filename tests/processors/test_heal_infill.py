@@ -16,7 +16,7 @@ from charwise import SortedVocabulary, Vocabulary, heal_generate, heal_infill
 from charwise.errors import SettingError, TemplateError
 from charwise.infill import Request, request
 from charwise.models import EMBEDDED
-from charwise.processors.ending import hold_end_
+from charwise.processors.ending import _hold_end_
 from charwise.processors.new_text import heal_middle, heal_prompt
 from charwise.processors.transformers.generate import index_of
 from charwise.processors.transformers.infill import EndingLogitsProcessor
@@ -173,14 +173,14 @@ def test_the_end_is_held_until_nothing_is_owed() -> None:
         Vocabulary.from_bytes([b"y", b"e", b"x", b"ex", None, None], end_ids=[4, 5])
     )
     row = torch.tensor([0.2, 0.1, 0.1, 0.1, 0.3, 0.2]).log()
-    assert hold_end_(row, b"y", b"ex", index)
+    assert _hold_end_(row, b"y", b"ex", index)
     assert torch.allclose(row.exp(), torch.tensor([0.2, 0.1, 0.1, 0.6, 0.0, 0.0]))
     assert torch.isclose(row.exp().sum(), torch.tensor(1.0))
     row = torch.tensor([0.2, 0.1, 0.1, 0.1, 0.3, 0.2]).log()
-    assert hold_end_(row, b"ye", b"ex", index)
+    assert _hold_end_(row, b"ye", b"ex", index)
     assert torch.allclose(row.exp(), torch.tensor([0.2, 0.1, 0.6, 0.1, 0.0, 0.0]))
     before = row.clone()
-    assert not hold_end_(row, b"yex", b"ex", index)
+    assert not _hold_end_(row, b"yex", b"ex", index)
     assert torch.equal(row, before)
 
 

@@ -16,14 +16,13 @@ from charwise import SortedVocabulary, Vocabulary
 from charwise.api.request import HEAL, parsed
 from charwise.errors import CharwiseError, SettingError
 from charwise.models import EMBEDDED
-from charwise.processors.openai.outcome import Outcome
+from charwise.processors.openai.upstream import Outcome
 from charwise.processors.vllm import exact_answers
-from charwise.processors.vllm.arguments import whether
 from charwise.processors.vllm.exact import sampling
 from charwise.processors.vllm.limits import Limits
 from charwise.processors.vllm.openai_request import FEW, plan
-from charwise.processors.vllm.prompts import FORCED, Served
-from charwise.processors.vllm.settings import Settings
+from charwise.processors.vllm.prompts import Served
+from charwise.processors.vllm.settings import FORCED, Settings, whether
 from charwise.processors.vllm.structured import with_literal
 from sentinels import tokenizer_with
 

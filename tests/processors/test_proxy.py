@@ -26,10 +26,8 @@ from charwise.processors.openai.exchange import exchange
 from charwise.processors.openai.upstream import Upstream
 from charwise.processors.proxy.answer import NativeForm, TextAnswer
 from charwise.processors.proxy.app import MOST_ANSWER, HealingProxy
-from charwise.processors.proxy.cut import cut_text
-from charwise.processors.proxy.gbnf import forced_first, literal
-from charwise.processors.proxy.plan import plan
-from charwise.processors.proxy.servers import SERVERS
+from charwise.processors.proxy.cut import cut_text, forced_first, literal
+from charwise.processors.proxy.plan import SERVERS, plan
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.vocabulary import Vocabulary
 

@@ -29,7 +29,7 @@ from charwise.processors import tensorrt_llm as adapter
 from charwise.processors.tensorrt_llm import (
     HealingBatchedLogitsProcessor,
     HealingLogitsProcessor,
-    decisions_of,
+    _decisions_of,
     heal_request,
 )
 
@@ -305,7 +305,7 @@ print(json.dumps(torch.nonzero(~logits[0, 0].isneginf()).flatten().tolist()))
     command = [sys.executable, "-c", code, data.hex(), str(width)]
     run = subprocess.run(command, capture_output=True, text=True, check=True)
     row = torch.arange(width, dtype=torch.float16)
-    decisions_of(NAME).mask_(row, b" ValueErr", [])
+    _decisions_of(NAME).mask_(row, b" ValueErr", [])
     assert json.loads(run.stdout) == torch.nonzero(~row.isneginf()).flatten().tolist()
 
 

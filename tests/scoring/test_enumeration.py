@@ -9,7 +9,7 @@ import pytest
 import charwise
 from charwise import CharLM, Effort, Limits
 from charwise.errors import EmptyBeamError, EngineError, SearchLimitError
-from charwise.tables.chunks import Measure, score_chunk
+from charwise.tables.measure import Measure
 from charwise.tables.rows import BadRow, Place, Stimulus
 from models import table
 
@@ -26,7 +26,7 @@ def test_the_exact_preset_refuses_long_text_and_says_what_to_do(ask: str):
 
 def test_a_row_that_is_too_long_for_it_does_not_end_a_table():
     rows = [Stimulus(Place("a.csv", n), text) for n, text in enumerate([b"import", LONG.encode()])]
-    good, bad = score_chunk(charwise.load(), rows, Measure(preset="exact"))
+    good, bad = Measure(preset="exact").outcomes(charwise.load(), rows)
     assert isinstance(good, list)
     assert isinstance(bad, BadRow)
     assert "all token strings" in bad.reason

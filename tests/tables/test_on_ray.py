@@ -20,8 +20,8 @@ from charwise import CharLM, Vocabulary
 from charwise.cli.app import app
 from charwise.engines.ngram import NgramLM
 from charwise.errors import EngineError, SettingError
-from charwise.tables.chunks import Measure
 from charwise.tables.jobs import Job
+from charwise.tables.measure import Measure
 from charwise.tables.on_ray import scored_by_ray
 from charwise.tables.output import Output
 from charwise.tables.sources import find
@@ -138,7 +138,7 @@ def test_two_workers_give_the_output_of_one_process(tmp_path: Path) -> None:
     assert CliRunner().invoke(app, [*arguments, "-o", str(here)]).exit_code == 3
 
     job, lm = Job((find(str(table)),), measure=Measure(preset="fast")), charwise.load()
-    with Output(there, job.fields(), job.identity(lm, "embedded"), len(texts)) as output:
+    with Output(there, job.measure.fields(), job.identity(lm, "embedded"), len(texts)) as output:
         first = next(job.scored(lm))
         output.append(first.outcomes, first.size)
     result = CliRunner().invoke(app, [*arguments, "-o", str(there), "--ray", "--workers", "2"])

@@ -16,16 +16,17 @@ from hypothesis import strategies as st
 from charwise import CharLM, Vocabulary
 from charwise.errors import OutputError
 from charwise.tables import writers
-from charwise.tables.chunks import CHUNK_ROWS, Measure, Record, fields
 from charwise.tables.jobs import Job, Scored
+from charwise.tables.measure import Measure
 from charwise.tables.output import Identity, Output, refuse_finished
 from charwise.tables.rows import BadRow
 from charwise.tables.sources import find
+from charwise.tables.writers import Record
 from models import examples, random_lm
 
 ENDINGS = (".csv", ".tsv", ".jsonl", ".parquet")
-ROWS = 5 * CHUNK_ROWS + 3
-FIELDS = fields(Measure(per="char"))
+ROWS = 5 * 32 + 3  # of 32 rows a chunk
+FIELDS = Measure(per="char").fields()
 IDENTITY: Identity = {"--per": "char", "what the model says": [1.25, 0.5]}
 
 

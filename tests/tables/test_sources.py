@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from charwise.errors import InputError
 from charwise.tables import readers
-from charwise.tables.chunks import Measure
 from charwise.tables.jobs import Job
+from charwise.tables.measure import Measure
 from charwise.tables.rows import LONGEST_CELL, BadRow, Columns, Stimulus
 from charwise.tables.sources import Source, find
 from models import examples

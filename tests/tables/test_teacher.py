@@ -18,13 +18,12 @@ from numpy.typing import NDArray
 from charwise import CharLM, Vocabulary
 from charwise.coverings.reference import next_character_probability, prefix_probability
 from charwise.errors import OutputError, SettingError
-from charwise.tables import shards as shards_module
-from charwise.tables.jobs import Scored
+from charwise.tables.jobs import Job, Scored
 from charwise.tables.output import Output
 from charwise.tables.rows import BadRow, Place, Stimulus
-from charwise.tables.shards import check_folder, shards
 from charwise.tables.sources import Source, find
-from charwise.tables.teacher import SYMBOLS, Floats, Teacher, TeacherJob, rounded
+from charwise.tables.teacher import Floats, Teacher, rounded
+from charwise.tables.writers import check_folder, shards
 from charwise.tokens.pieces import pieces
 from models import Case, cases, examples, random_lm
 
@@ -110,7 +109,7 @@ def test_the_likeliest_and_the_rest(case: Case, top: int, floats: Floats) -> Non
 
 def distributions(rng: np.random.Generator, count: int) -> NDArray[np.float64]:
     """Flat ones, peaked ones, with probabilities down to 1e-40, and zeros; the first is uniform."""
-    rows = rng.dirichlet(np.full(SYMBOLS, 0.05), count) ** rng.uniform(0.5, 4, (count, 1))
+    rows = rng.dirichlet(np.full(257, 0.05), count) ** rng.uniform(0.5, 4, (count, 1))
     rows[rng.random(rows.shape) < 0.1] = 0.0
     rows[:, 97] += 1e-9
     rows[0] = 1.0
@@ -200,7 +199,7 @@ def test_a_long_text_goes_on_where_its_pieces_meet(
 ) -> None:
     monkeypatch.setattr("charwise.tokens.pieces.pieces.__defaults__", (64, 60))
     text = b"ab a b ab " * 40
-    job = TeacherJob((Source("-", text),), Teacher(floats="float32", preset="accurate"))
+    job = Job((Source("-", text),), measure=Teacher(floats="float32", preset="accurate"))
     assert job.survey().rows == 7
     batches = [batch for chunk in job.scored(ab) for batch in chunk.outcomes]
     table = pa.Table.from_batches(batches)
@@ -242,24 +241,19 @@ def test_wrong_options(options: dict[str, Any], message: str) -> None:
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> TeacherJob:
+def job(tmp_path: Path) -> Job:
     """Five chunks, a bad row in them."""
     texts = ["ab " * (n % 4 + 1) for n in range(140)]
     texts[40] = "xyz"
     (tmp_path / "in").mkdir()
     path = tmp_path / "in" / "rows.jsonl"
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    return TeacherJob((find(str(path)),), Teacher(top=3, preset="fast"))
+    return Job((find(str(path)),), measure=Teacher(top=3, preset="fast"))
 
 
-@pytest.fixture
-def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shards_module, "SHARD", 300)
-
-
-def write(job: TeacherJob, lm: CharLM, out: Path, done: list[Scored], **options: bool) -> None:
+def write(job: Job, lm: CharLM, out: Path, done: list[Scored], **options: bool) -> None:
     teacher = job.measure
-    format = shards(teacher.metadata(lm, "ab", None))
+    format = shards(teacher.metadata(lm, "ab", None), rows=300)
     identity = job.identity(lm, "ab")
     with Output(out, teacher.fields(), identity, 140, format=format, **options) as output:
         for chunk in done[output.done.chunks :]:
@@ -275,9 +269,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     }
 
 
-def test_shards_and_what_they_say(
-    job: TeacherJob, ab: CharLM, tmp_path: Path, small_shards: None
-) -> None:
+def test_shards_and_what_they_say(job: Job, ab: CharLM, tmp_path: Path) -> None:
     done, out = list(job.scored(ab)), tmp_path / "teacher"
     write(job, ab, out, done)
     assert sorted(path.name for path in out.iterdir()) == [
@@ -330,10 +322,9 @@ def stop_at(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
 
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_stopped_at_every_operation(
-    job: TeacherJob,
+    job: Job,
     ab: CharLM,
     tmp_path: Path,
-    small_shards: None,
     stop_at: list[int],
     overwrite: bool,
 ) -> None:
@@ -378,7 +369,7 @@ def test_other_things_in_the_folder_are_not_touched(tmp_path: Path) -> None:
 
 
 def test_nothing_but_bad_rows(ab: CharLM, tmp_path: Path) -> None:
-    job = TeacherJob((Source("-", b"xyz"),), Teacher(top=3))
+    job = Job((Source("-", b"xyz"),), measure=Teacher(top=3))
     [chunk] = job.scored(ab)
     format = shards(job.measure.metadata(ab, "ab", None))
     out = tmp_path / "teacher"

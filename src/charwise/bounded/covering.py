@@ -29,18 +29,12 @@ from charwise.coverings.log_sums import log, log_sum
 from charwise.partial_lm import Best, PartialLM
 from charwise.tokens.index import SortedVocabulary
 
-#: Contexts asked about in one call while searching.
-BATCH = 32
-
-#: Of so many tokens that go on beyond the text the probabilities are asked for one by one.
-_FEW = 64
-
 
 @dataclass
-class Context:
+class _Context:
     """A visited context: what it weighs, and what is told of it.
 
-    >>> Context((2,), 0, 0.0, 0.0, None).visited
+    >>> _Context((2,), 0, 0.0, 0.0, None).visited
     set()
     """
 
@@ -61,10 +55,10 @@ class _Open(NamedTuple):
     token: int
 
 
-class Masses(NamedTuple):
+class _Masses(NamedTuple):
     """`[257]` bounds of →p(σ·byte) / s, at 256 of p(σ) / s, and of →p(σ) / s; and log s.
 
-    >>> Masses(np.zeros(257), np.ones(257), 0.5, 1.0, -3.0).total_most
+    >>> _Masses(np.zeros(257), np.ones(257), 0.5, 1.0, -3.0).total_most
     1.0
     """
 
@@ -78,7 +72,7 @@ class Masses(NamedTuple):
         """`[257]` bounds of p(byte | σ).
 
         >>> a, b = np.eye(257)[[97, 98]]
-        >>> masses = Masses(0.5 * a + 0.1 * b, 0.6 * a + 0.3 * b, 0.6, 0.75, 0.0)
+        >>> masses = _Masses(0.5 * a + 0.1 * b, 0.6 * a + 0.3 * b, 0.6, 0.75, 0.0)
         >>> [float(bound[97].round(3)) for bound in masses.shares()]  # 0.5 / 0.75, 0.6 / 0.7
         [0.667, 0.857]
         """
@@ -130,7 +124,7 @@ class BoundedCovering:
     ) -> None:
         self.raw = raw
         self.exact_from = exact_from
-        self.contexts: list[Context] = []
+        self.contexts: list[_Context] = []
         self._engine = engine
         self._index = SortedVocabulary.of(engine.vocabulary)
         self._heap: list[_Open] = []
@@ -138,7 +132,7 @@ class BoundedCovering:
         self._visit_path(tuple(root), canonical[: max_contexts - 1])
         self.asked = len(self.contexts)
         while self._heap and self.asked < max_contexts and not self._enough(tolerance):
-            size = min(BATCH, max_contexts - self.asked, len(self._heap))
+            size = min(32, max_contexts - self.asked, len(self._heap))
             self.asked += size
             self._visit([heapq.heappop(self._heap) for _ in range(size)])
 
@@ -173,7 +167,7 @@ class BoundedCovering:
             most.append(context.log_most + log(float(context.row.bounds(*either)[1])))
         return _interval(least, most)
 
-    def masses(self, size: int | None = None) -> Masses:
+    def masses(self, size: int | None = None) -> _Masses:
         """What may follow σ, or its first `size` bytes."""
         size = len(self.raw) if size is None else size
         total = self.prefix_logprob(size)
@@ -190,7 +184,7 @@ class BoundedCovering:
             least += _scaled(context.log_least - scale, lower)
             most += _scaled(context.log_most - scale, upper)
         part = math.exp(total.lower - scale) if scale > -math.inf else 0.0
-        return Masses(least, np.minimum(most, 1.0), part, float(scale > -math.inf), scale)
+        return _Masses(least, np.minimum(most, 1.0), part, float(scale > -math.inf), scale)
 
     def next_bytes(
         self, size: int | None = None
@@ -205,7 +199,7 @@ class BoundedCovering:
         paths = [(*root, *canonical[:end]) for end in range(len(canonical) + 1)]
         told = self._engine.best(paths, [False] + [True] * len(canonical))
         row = PartialRow(told[0], self._index, self._engine.rounding)
-        self.contexts.append(Context(root, 0, 0.0, 0.0, row))
+        self.contexts.append(_Context(root, 0, 0.0, 0.0, row))
         for token, best in zip(canonical, told[1:], strict=True):
             self._add(len(self.contexts) - 1, token, best)
         for at in range(len(self.contexts)):
@@ -230,7 +224,7 @@ class BoundedCovering:
         least, most = above.row.bounds(*above.row.token(token))
         above.visited.add(token)
         self.contexts.append(
-            Context(
+            _Context(
                 (*above.ids, token),
                 above.position + self._index.length(token),
                 above.log_least + log(float(least)),
@@ -247,7 +241,7 @@ class BoundedCovering:
         rest, row = self.raw[context.position :], context.row
         tokens = [token for token in self._spelling(rest) if token not in context.visited]
         lo, hi = self._index.range(rest)
-        if rest and hi - lo <= _FEW:
+        if rest and hi - lo <= 64:  # few go on beyond the text: each is asked for
             beyond = self._index.ids[lo:hi].tolist()
             tokens += [t for t in beyond if self._index.length(t) > len(rest) and not row.tells(t)]
         for token in tokens:
@@ -270,7 +264,7 @@ class BoundedCovering:
             lo, hi = self._index.twins(rest)
             yield from self._index.ids[lo:hi].tolist()
 
-    def _unvisited(self, context: Context, tokens: Iterator[int] | Sequence[int]) -> Part:
+    def _unvisited(self, context: _Context, tokens: Iterator[int] | Sequence[int]) -> Part:
         """Those of the tokens after a context that no visited context ends with."""
         part = Part(0.0, 0)
         for token in tokens:

@@ -10,8 +10,8 @@ import numpy as np
 
 from charwise.bounded.covering import BoundedCovering
 from charwise.bounded.drawing import BoundedCompletion, draw
-from charwise.bounded.memory import Remembered
 from charwise.bounded.results import BoundedScore, NextBounds
+from charwise.bounded.rows import Remembered
 from charwise.coverings.best_first import Interval
 from charwise.cursor.options import GenerationKeywords, GenerationOptions, options_of
 from charwise.errors import BoundsError, ContextLengthError, EngineError, check_count, check_number

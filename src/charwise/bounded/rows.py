@@ -8,22 +8,22 @@ others do: both are reached, so nothing closer can be said of a single set.
 charwise counts some ids only: texts and ends. Those share the probability, p(A) / (p(A) + p(B)),
 where B is what else is counted; what is not counted, U, takes its part before. The largest p(A)
 leaves the least to B that A and U can, the smallest leaves it the most.
+
+`Remembered` asks an engine once about each context, where several coverings share them.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from charwise.errors import EngineError
-from charwise.partial_lm import Best
+from charwise.partial_lm import Best, PartialLM
 from charwise.tokens.index import END_OF_TOKEN, SortedVocabulary
-
-#: By how much what is told may fall short of a distribution, or exceed one, before it is refused.
-_NONE = 1e-2
 
 
 class Part(NamedTuple):
@@ -95,7 +95,8 @@ class PartialRow:
         self._uncounted_room = float(self._room(*self._uncounted))
         rest = 1 - (told + self._uncounted.told) * self._down
         room = float(self._room(told, untold)) + self._uncounted_room
-        if not -_NONE <= rest <= room + _NONE:
+        # What is told may fall short of a distribution, or exceed one, by a hundredth.
+        if not -1e-2 <= rest <= room + 1e-2:
             raise EngineError(
                 f"the log-probabilities of a context are no part of a distribution: those told "
                 f"sum to {told + self._uncounted.told:.6f}, and the others can have "
@@ -181,3 +182,50 @@ class PartialRow:
 
 def _share(one: NDArray[np.float64], other: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.divide(one, one + other, out=np.zeros_like(one), where=one > 0)
+
+
+class Remembered:
+    """A `PartialLM` in front of another, whose answers it keeps.
+
+    Attributes:
+        contexts: of how many contexts the engine was asked.
+        calls: in how many calls.
+
+    >>> import charwise
+    >>> from top_k_lm import TopK
+    >>> engine = Remembered(TopK(charwise.load().engine, 5))
+    >>> first, again = engine.best([(1,)], [False]), engine.best([(1,)], [False])
+    >>> first[0] is again[0], engine.contexts, engine.calls
+    (True, 1, 1)
+    """
+
+    def __init__(self, engine: PartialLM) -> None:
+        self.vocabulary = engine.vocabulary
+        self.window = engine.window
+        self.contexts = self.calls = 0
+        self._engine = engine
+        self._told: dict[tuple[int, ...], tuple[Best, bool]] = {}
+
+    @property
+    def rounding(self) -> float:
+        """That of the engine."""
+        return self._engine.rounding
+
+    def best(self, contexts: Sequence[tuple[int, ...]], priced: Sequence[bool]) -> list[Best]:
+        """See `PartialLM.best`."""
+        new: dict[tuple[int, ...], bool] = {}
+        for context, price in zip(contexts, priced, strict=True):
+            known = self._told.get(context)
+            if known is None or (price and not known[1]):
+                new[context] = price or new.get(context, False)
+        if new:
+            self.calls += 1
+            self.contexts += len(new)
+            told = self._engine.best(list(new), list(new.values()))
+            for (context, price), best in zip(new.items(), told, strict=True):
+                self._told[context] = (best, price)
+        return [self._told[context][0] for context in contexts]
+
+    def info(self) -> dict[str, str]:
+        """That of the engine."""
+        return self._engine.info()

@@ -2,33 +2,42 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import math
 import sys
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
 from typer.core import TyperCommand
 
-from charwise.cli.options import JsonOption, ModelOptions, takes_model
-from charwise.cli.terminal import console, print_json
+from charwise.cli.options import JsonOption, ModelOptions, takes_options
+from charwise.cli.terminal import bars, console, print_json, table
 from charwise.errors import SettingError
 
 if TYPE_CHECKING:
-    from charwise.evaluation.bench import Report
+    from charwise.evaluation.bench import Report, Result
 
 Number = TypeVar("Number", int, float)
 
 #: Options that take several values.
 _LISTS = ("--K", "--theta", "--preset")
 
-#: Columns of the table in a pipe; a terminal has its own.
-_WIDTH = 110
+
+#: Column → attribute of `Result`, and format of a number.
+_COLUMNS = {
+    "JS distance": ("js_distance", ".2e"),
+    "|ΔS| bits": ("surprisal_error", ".2e"),
+    "bits/byte": ("bits_per_byte", ".4f"),
+    "bytes/s": ("bytes_per_second", ",.0f"),
+    "contexts/byte": ("contexts_per_byte", ".2f"),
+}
 
 
 class ListsCommand(TyperCommand):
@@ -36,13 +45,13 @@ class ListsCommand(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Click's own, after joining."""
-        return super().parse_args(ctx, joined(args))
+        return super().parse_args(ctx, _joined(args))
 
 
-def joined(arguments: list[str]) -> list[str]:
+def _joined(arguments: list[str]) -> list[str]:
     """The values that follow a list option, as one.
 
-    >>> joined(["--K", "2", "4", "--text", "F", "--theta", "0", "1e-3"])
+    >>> _joined(["--K", "2", "4", "--text", "F", "--theta", "0", "1e-3"])
     ['--K', '2,4', '--text', 'F', '--theta', '0,1e-3']
     """
     out: list[str] = []
@@ -58,15 +67,35 @@ def joined(arguments: list[str]) -> list[str]:
     return out
 
 
-@takes_model
-def bench(
-    options: ModelOptions,
+@dataclass(frozen=True)
+class _Settings:
+    """The options of `charwise bench` itself."""
+
     text: Annotated[
         Path, typer.Option("--text", help="The file to walk, any bytes.", metavar="FILE")
-    ],
+    ]
+    reference_k: Annotated[
+        int, typer.Option("--reference-K", min=1, help="Width of the reference beam.")
+    ] = 128
+    size: Annotated[
+        int, typer.Option("--bytes", min=1, max=2**40, help="Walk no more than so many bytes.")
+    ] = 1000
+    repeat: Annotated[int, typer.Option(min=1, help="Timed walks of each method.")] = 3
+    seed: Annotated[int, typer.Option(min=0, help="Of the bootstrap.")] = 0
+    out: Annotated[
+        Path | None,
+        typer.Option(help="A folder for bench.json, .csv, .md and the two figures (SVG, PNG)."),
+    ] = None
+    as_json: JsonOption = False
+
+
+@takes_options
+def bench(
+    options: ModelOptions,
+    settings: _Settings,
     k: Annotated[
         list[str], typer.Option("--K", help="Widths of beams: 2,4,8 or 2 4 8.", metavar="N,…")
-    ] = ["2,4,8,16"],  # noqa: B006 - typer copies it
+    ] = ["2,4,8,16"],  # noqa: B006
     theta: Annotated[
         list[str],
         typer.Option("--theta", help="Thresholds of beams, each with every K.", metavar="P,…"),
@@ -74,57 +103,61 @@ def bench(
     preset: Annotated[
         list[str], typer.Option("--preset", help="Presets of the rounds.", metavar="NAME,…")
     ] = ["fast,default,accurate"],  # noqa: B006
-    reference_k: Annotated[
-        int, typer.Option("--reference-K", min=1, help="Width of the reference beam.")
-    ] = 128,
-    size: Annotated[
-        int, typer.Option("--bytes", min=1, max=2**40, help="Walk no more than so many bytes.")
-    ] = 1000,
-    repeat: Annotated[int, typer.Option(min=1, help="Timed walks of each method.")] = 3,
-    seed: Annotated[int, typer.Option(min=0, help="Of the bootstrap.")] = 0,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="A folder for bench.json, .csv, .md and the two figures (SVG, PNG)."),
-    ] = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Compare all methods on a text: error and speed."""
-    ks = numbers("--K", k, int, least=1)
-    thetas = numbers("--theta", theta, float, least=0.0, most=1.0)
-    if max(ks) > reference_k:
+    ks = _numbers("--K", k, int, least=1)
+    thetas = _numbers("--theta", theta, float, least=0.0, most=1.0)
+    if max(ks) > settings.reference_k:
         raise typer.BadParameter(
-            f"--K {max(ks)} is wider than the reference, --reference-K {reference_k}: errors are "
-            "measured against the widest beam."
+            f"--K {max(ks)} is wider than the reference, --reference-K {settings.reference_k}: "
+            "errors are measured against the widest beam."
         )
-    data = read_text(text, size)
-    if out is not None:
-        check_folder(out)
+    data = _read_text(settings.text, settings.size)
+    if settings.out is not None:
+        _check_folder(settings.out)
     from charwise.evaluation import bench as benches
 
     try:
-        candidates = benches.methods(ks, thetas, names(preset))
+        candidates = benches.methods(ks, thetas, _names(preset))
     except SettingError as error:
         raise typer.BadParameter(str(error)) from error
-    lm, reference = options.load(), benches.beam(reference_k)
+    lm, reference = options.load(), benches.beam(settings.reference_k)
     candidates = [method for method in candidates if method.name != reference.name]
-    walks = Walks((1 + repeat) * (1 + len(candidates)))
+    total, begun = (1 + settings.repeat) * (1 + len(candidates)), list[str]()
+
+    def progress(name: str) -> None:
+        advance(len(begun), total)
+        begun.append(name)
+
     try:
-        with walks:
+        with bars() as bar:
+            advance = bar("walking")
             report = benches.bench(
-                lm, data, candidates, reference, repeat=repeat, seed=seed, progress=walks.begin
+                lm,
+                data,
+                candidates,
+                reference,
+                repeat=settings.repeat,
+                seed=settings.seed,
+                progress=progress,
             )
     except KeyboardInterrupt:
-        print(f"charwise: interrupted {walks.where()}; nothing was written.", file=sys.stderr)
+        where = (
+            f"in walk {len(begun)} of {total}, {begun[-1]}" if begun else "before the first walk"
+        )
+        print(f"charwise: interrupted {where}; nothing was written.", file=sys.stderr)
         raise
-    report = replace(report, model=Path(options.model).name or options.model, source=text.name)
-    files = write(report, out) if out is not None else []
-    if as_json:
+    report = replace(
+        report, model=Path(options.model).name or options.model, source=settings.text.name
+    )
+    files = _write(report, settings.out) if settings.out is not None else []
+    if settings.as_json:
         print_json(**report.to_dict())
         return
-    show(report, files)
+    _show(report, files)
 
 
-def numbers(
+def _numbers(
     option: str,
     given: list[str],
     kind: Callable[[str], Number],
@@ -134,11 +167,11 @@ def numbers(
 ) -> list[Number]:
     """The values of a list option, without repetitions.
 
-    >>> numbers("--K", ["4,2", "4"], int, least=1)
+    >>> _numbers("--K", ["4,2", "4"], int, least=1)
     [4, 2]
     """
     found: list[Number] = []
-    for part in names(given):
+    for part in _names(given):
         try:
             value = kind(part)
         except ValueError as error:
@@ -152,16 +185,16 @@ def numbers(
     return list(dict.fromkeys(found))
 
 
-def names(given: list[str]) -> list[str]:
+def _names(given: list[str]) -> list[str]:
     """The values of a list option, which may be given once or several times.
 
-    >>> names(["fast, default,", "exact"])
+    >>> _names(["fast, default,", "exact"])
     ['fast', 'default', 'exact']
     """
     return [part.strip() for part in ",".join(given).split(",") if part.strip()]
 
 
-def read_text(file: Path, size: int) -> bytes:
+def _read_text(file: Path, size: int) -> bytes:
     """The first bytes of a file, whole characters of them."""
     from charwise.evaluation.bench import whole_characters
 
@@ -176,7 +209,7 @@ def read_text(file: Path, size: int) -> bytes:
     return data
 
 
-def check_folder(folder: Path) -> None:
+def _check_folder(folder: Path) -> None:
     """Make the folder, and see that figures can be drawn, before hours are spent."""
     from charwise.evaluation.figures import need_matplotlib
 
@@ -187,67 +220,104 @@ def check_folder(folder: Path) -> None:
         raise typer.BadParameter(f"--out {folder}: {error.strerror}.") from error
 
 
-class Walks(Progress):
-    """The progress of the walks, on stderr: which method it is at, how many are done."""
-
-    def __init__(self, total: int) -> None:
-        super().__init__(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            console=Console(stderr=True),
-            transient=True,
-        )
-        self._total = total
-        self._task = self.add_task("loading", total=total)
-        self._begun = 0
-
-    def begin(self, name: str) -> None:
-        """The next walk begins."""
-        self.update(self._task, description=name, completed=self._begun)
-        self._begun += 1
-
-    def where(self) -> str:
-        """Which walk it is at.
-
-        >>> walks = Walks(8)
-        >>> walks.begin("beam K=2")
-        >>> walks.where()
-        'in walk 1 of 8, beam K=2'
-        """
-        return f"in walk {self._begun} of {self._total}, {self.tasks[0].description}"
-
-
-def write(report: Report, folder: Path) -> list[Path]:
+def _write(report: Report, folder: Path) -> list[Path]:
     """All files of a report; those that exist are overwritten."""
-    from charwise.evaluation import figures, tables
+    from charwise.evaluation import figures
 
     texts = {
         "bench.json": json.dumps(report.to_dict(), ensure_ascii=False, indent=1) + "\n",
-        "bench.csv": tables.to_csv(report),
-        "bench.md": tables.to_markdown(report) + "\n",
+        "bench.csv": _to_csv(report),
+        "bench.md": _to_markdown(report) + "\n",
     }
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
     return [*(folder / name for name in texts), *figures.save(report, folder)]
 
 
-def show(report: Report, files: list[Path]) -> None:
+def _show(report: Report, files: list[Path]) -> None:
     """The table, what it was measured on, and where the files are."""
-    from charwise.evaluation import tables
-
     screen = console()
     if not screen.is_terminal:
-        screen.width = _WIDTH
-    screen.print(tables.to_table(report))
+        # Columns of the table in a pipe; a terminal has its own.
+        screen.width = 110
+    screen.print(_to_table(report))
     line = (
         f"{report.model}, {report.source}: {report.bytes:,} bytes, {report.tokens:,} canonical "
         f"tokens; errors against {report.reference}; walks timed: {report.repeat}; in brackets "
         "95 % intervals"
     )
     screen.print(line, soft_wrap=True)
-    for sentence in tables.failures(report):
-        screen.print(f"no numbers for {sentence}", soft_wrap=True, markup=False)
+    for result in report.results:
+        if result.failed:
+            line = f"no numbers for {result.method}: {result.failed}"
+            screen.print(line, soft_wrap=True, markup=False)
     for file in files:
         screen.print(f"wrote {file}", soft_wrap=True, markup=False)
+
+
+def _to_table(report: Report) -> Table:
+    """For the terminal: each interval under its mean.
+
+    >>> from charwise.evaluation.bench import Mean, Report, Result
+    >>> result = Result("beam K=2", "beam", bits_per_byte=Mean(2.0, 1.5, 2.5))
+    >>> table = _to_table(Report("m", "f", {}, 9, 2, "beam K=128", 1, (result,)))
+    >>> print(*(str(column.header) for column in table.columns), sep=", ")
+    method, JS distance, |ΔS| bits, bits/byte, bytes/s, contexts/byte
+    """
+    shown = table("method", *_COLUMNS, right=_COLUMNS)
+    for result in report.results:
+        cells = []
+        for value, interval in _cells(result):
+            cells.append(Text(value).append(f"\n{interval}" if interval else "", style="dim"))
+        shown.add_row(_name(report, result), *cells)
+    return shown
+
+
+def _to_markdown(report: Report) -> str:
+    r"""A Markdown table; intervals in brackets.
+
+    >>> from charwise.evaluation.bench import Mean, Report, Result
+    >>> result = Result("beam K=2", "beam", bits_per_byte=Mean(2.0, 1.5, 2.5))
+    >>> print(_to_markdown(Report("m", "f", {}, 9, 2, "beam K=128", 1, (result,))))
+    | method | JS distance | \|ΔS\| bits | bits/byte | bytes/s | contexts/byte |
+    |---|---|---|---|---|---|
+    | beam K=2 |  |  | 2.0000 (1.5000, 2.5000) |  |  |
+    """
+    lines = [["method", *(column.replace("|", r"\|") for column in _COLUMNS)]]
+    for result in report.results:
+        cells = [f"{value} {interval}".strip() for value, interval in _cells(result)]
+        lines.append([_name(report, result), *cells])
+    head, *rows = (f"| {' | '.join(line)} |" for line in lines)
+    return "\n".join([head, "|---" * (1 + len(_COLUMNS)) + "|", *rows])
+
+
+def _to_csv(report: Report) -> str:
+    """Full precision, a row a method; `Result.row` has the columns, empty where there is nothing.
+
+    >>> from charwise.evaluation.bench import Mean, Report, Result
+    >>> result = Result("beam K=2", "beam", bits_per_byte=Mean(2.0, 1.5, 2.5))
+    >>> print(_to_csv(Report("m", "f", {}, 9, 2, "beam K=128", 1, (result,))).splitlines()[1])
+    beam K=2,beam,,,,,,,2.0,1.5,2.5,,,,,
+    """
+    rows = [result.row() for result in report.results]
+    file = io.StringIO()
+    writer = csv.DictWriter(file, rows[0], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return file.getvalue()
+
+
+def _name(report: Report, result: Result) -> str:
+    return result.method + (" (reference)" if result.method == report.reference else "")
+
+
+def _cells(result: Result) -> Iterator[tuple[str, str]]:
+    """Each number and its interval, as text; empty where there is none."""
+    for attribute, form in _COLUMNS.values():
+        value = getattr(result, attribute)
+        if value is None or isinstance(value, float):
+            yield ("" if value is None else format(value, form)), ""
+            continue
+        low, high = format(value.low, form), format(value.high, form)
+        # Of one timed walk there is no interval.
+        yield format(value.value, form), f"({low}, {high})" if value.low < value.high else ""

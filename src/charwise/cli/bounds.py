@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
-from rich import box
-from rich.table import Table
 from rich.text import Text
 
 from charwise.cli.display import VISIBLE, spelling
@@ -18,62 +17,71 @@ from charwise.cli.options import (
     TrustOption,
     given,
     read_prompt,
+    takes_options,
 )
-from charwise.cli.terminal import busy, console, print_json
+from charwise.cli.terminal import busy, console, print_json, table
 
 
-def bounds(
-    url: Annotated[str, typer.Option("--url", help="Of the server: http://HOST:PORT/v1.")],
+@dataclass(frozen=True)
+class _Settings:
+    """The options of `charwise bounds`."""
+
+    url: Annotated[str, typer.Option("--url", help="Of the server: http://HOST:PORT/v1.")]
     tokenizer: Annotated[
         str, typer.Option("--tokenizer", help="Of its model: a folder, or a name on the hub.")
-    ],
-    prompt: Annotated[str | None, typer.Argument(help="The text so far.")] = None,
-    stdin: StdinOption = False,
+    ]
+    prompt: Annotated[str | None, typer.Argument(help="The text so far.")] = None
+    stdin: StdinOption = False
     score: Annotated[
         bool, typer.Option("--score", help="Bits a byte of the text, instead of what is next.")
-    ] = False,
+    ] = False
     model: Annotated[
         str | None, typer.Option("--model", "-m", help="Which of its models, if there are several.")
-    ] = None,
+    ] = None
     top_logprobs: Annotated[
         int, typer.Option("--top-logprobs", min=1, help="How many next tokens to ask for.")
-    ] = 20,
+    ] = 20
     api_key: Annotated[
         str | None,
         typer.Option("--api-key", envvar="CHARWISE_API_KEY", help="Its key, if it wants one."),
-    ] = None,
+    ] = None
     seconds: Annotated[
         float, typer.Option("--timeout", min=0.1, help="Seconds that it may say nothing.")
-    ] = 60.0,
-    top: TopOption = 10,
-    revision: RevisionOption = None,
-    trust_remote_code: TrustOption = False,
-    as_json: JsonOption = False,
+    ] = 60.0
+    top: TopOption = 10
+    revision: RevisionOption = None
+    trust_remote_code: TrustOption = False
+    as_json: JsonOption = False
+
+
+@takes_options
+def bounds(
+    settings: _Settings,
 ) -> None:
     """Print bounds of the next byte, from a server's best next tokens.
 
     It needs `charwise[completions]`.
     """
-    text = read_prompt(prompt, stdin)
+    text = read_prompt(settings.prompt, settings.stdin)
     with busy("asking the server"):
         from charwise.model import connect
 
         lm = connect(
-            url,
-            tokenizer,
-            model=model,
-            top_logprobs=top_logprobs,
-            api_key=api_key,
-            seconds=seconds,
-            **given(revision=revision, trust_remote_code=trust_remote_code),
+            settings.url,
+            settings.tokenizer,
+            model=settings.model,
+            top_logprobs=settings.top_logprobs,
+            api_key=settings.api_key,
+            seconds=settings.seconds,
+            **given(revision=settings.revision, trust_remote_code=settings.trust_remote_code),
         )
-    if score:
+    if settings.score:
         with busy("summing over tokenizations"):
             scored = lm.score(text)
         least, most = scored.bits_per_byte
-        if as_json:
+        if settings.as_json:
             print_json(
-                url=url,
+                url=settings.url,
                 bytes=len(text),
                 bits_per_byte={"least": least, "most": most},
                 contexts=scored.contexts,
@@ -88,11 +96,13 @@ def bounds(
         nxt = lm.next(text)
     rows = [
         {"text": name, "lower": float(nxt.lower[code]), "upper": float(nxt.upper[code])}
-        for (name, _), code in zip(nxt.top(top), (-nxt.probs).argsort(kind="stable"), strict=False)
+        for (name, _), code in zip(
+            nxt.top(settings.top), (-nxt.probs).argsort(kind="stable"), strict=False
+        )
     ]
-    if as_json:
+    if settings.as_json:
         print_json(
-            url=url,
+            url=settings.url,
             prompt=spelling(text),
             exact_from=nxt.exact_from,
             missing=nxt.missing,
@@ -101,14 +111,12 @@ def bounds(
             next=rows,
         )
         return
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1))
-    for column in ("next byte", "at least", "at most"):
-        table.add_column(column, justify="left" if column == "next byte" else "right")
+    found = table("next byte", "at least", "at most", right=("at least", "at most"))
     for row in rows:
         shown = str(row["text"]).translate(VISIBLE)
-        table.add_row(Text(shown), f"{row['lower']:.4f}", f"{row['upper']:.4f}")
+        found.add_row(Text(shown), f"{row['lower']:.4f}", f"{row['upper']:.4f}")
     out = console()
-    out.print(table)
+    out.print(found)
     out.print(
         f"not told or not visited: at most {nxt.missing:.2g}; {nxt.contexts:,} contexts asked "
         f"about; exact from byte {nxt.exact_from}",

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
-from rich import box
 from rich.table import Table
 from rich.text import Text
 
@@ -17,21 +17,42 @@ from charwise.cli.options import (
     PresetOption,
     ToleranceOption,
     check_preset,
-    takes_model,
+    takes_options,
 )
-from charwise.cli.runs import check_place
-from charwise.cli.terminal import bars, console, print_json
+from charwise.cli.runs import check_place, sources_of
+from charwise.cli.terminal import bars, console, print_json, table
 from charwise.errors import InputError
 
 if TYPE_CHECKING:
     from charwise.evaluation.comparison import Comparison
-    from charwise.tables.sources import Source
-
-#: Columns of the table in a pipe; a terminal has its own.
-_WIDTH = 100
 
 
-@takes_model
+@dataclass(frozen=True)
+class _Settings:
+    """The options of `charwise compare` itself."""
+
+    text_column: Annotated[
+        str | None, typer.Option(help="Of tables, has the texts; 'text' if not given.")
+    ] = None
+    over: Annotated[
+        Literal["auto", "texts", "blocks"],
+        typer.Option(help="What intervals are drawn from: whole texts, or blocks of bytes."),
+    ] = "auto"
+    resamples: Annotated[int, typer.Option(min=1, help="Draws of the bootstrap.")] = 10_000
+    seed: Annotated[int, typer.Option(min=0, help="Of the bootstrap.")] = 0
+    words: Annotated[int, typer.Option(min=0, help="Words that differ most, to list.")] = 10
+    preset: PresetOption = None
+    tolerance: ToleranceOption = None
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="A .csv file, for the table.")] = (
+        None
+    )
+    figure: Annotated[
+        Path | None, typer.Option(help="A .png, .svg or .pdf file: where the models differ.")
+    ] = None
+    as_json: JsonOption = False
+
+
+@takes_options
 def compare(
     model: Annotated[  # all of them, and the texts: the options of a model leave it out
         list[str],
@@ -42,31 +63,13 @@ def compare(
         ),
     ],
     options: ModelOptions,
-    text_column: Annotated[
-        str | None, typer.Option(help="Of tables, has the texts; 'text' if not given.")
-    ] = None,
-    over: Annotated[
-        Literal["auto", "texts", "blocks"],
-        typer.Option(help="What intervals are drawn from: whole texts, or blocks of bytes."),
-    ] = "auto",
-    resamples: Annotated[int, typer.Option(min=1, help="Draws of the bootstrap.")] = 10_000,
-    seed: Annotated[int, typer.Option(min=0, help="Of the bootstrap.")] = 0,
-    words: Annotated[int, typer.Option(min=0, help="Words that differ most, to list.")] = 10,
-    preset: PresetOption = None,
-    tolerance: ToleranceOption = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="A .csv file, for the table.")
-    ] = None,
-    figure: Annotated[
-        Path | None, typer.Option(help="A .png, .svg or .pdf file: where the models differ.")
-    ] = None,
-    as_json: JsonOption = False,
+    settings: _Settings,
 ) -> None:
     """Bits a byte of several models on the same texts, with intervals for their differences."""
-    names, files = divided(model)
-    _check_files(files, out, figure)
-    check_preset(preset, tolerance)
-    texts = _read(files, text_column)
+    names, files = _divided(model)
+    _check_files(files, settings.out, settings.figure)
+    check_preset(settings.preset, settings.tolerance)
+    texts = _read(files, settings.text_column)
 
     from charwise.evaluation.compare import compare as compare_models
 
@@ -81,38 +84,38 @@ def compare(
         found = compare_models(
             names,
             texts,
-            preset=preset,
-            tolerance=tolerance,
-            over=over,
-            resamples=resamples,
-            seed=seed,
+            preset=settings.preset,
+            tolerance=settings.tolerance,
+            over=settings.over,
+            resamples=settings.resamples,
+            seed=settings.seed,
             device=options.device,
             dtype=options.dtype,
             revision=options.revision,
             trust_remote_code=options.trust_remote_code,
             progress=progress,
         )
-    if out is not None:
-        out.write_text(found.to_csv(), encoding="utf-8")
-    if figure is not None:
-        found.plot().savefig(figure, dpi=150)
-    listed = found.words(words) if len(found.models) > 1 else []
-    if as_json:
+    if settings.out is not None:
+        settings.out.write_text(found.to_csv(), encoding="utf-8")
+    if settings.figure is not None:
+        found.plot().savefig(settings.figure, dpi=150)
+    listed = found.words(settings.words) if len(found.models) > 1 else []
+    if settings.as_json:
         print_json(**found.to_dict(), words=[word._asdict() for word in listed])
         return
-    _show(found, words)
-    for file in (out, figure):
+    _show(found, settings.words)
+    for file in (settings.out, settings.figure):
         if file is not None:
             console().print(f"wrote {file}", soft_wrap=True, markup=False)
 
 
-def divided(arguments: list[str]) -> tuple[list[str], list[str]]:
+def _divided(arguments: list[str]) -> tuple[list[str], list[str]]:
     """The models and the texts: texts begin at the first file that is no `.gguf`, or stdin.
 
     Raises:
         InputError: none of the arguments is a file; or one that follows a text.
 
-    >>> divided(["embedded", "gpt2", "-"])
+    >>> _divided(["embedded", "gpt2", "-"])
     (['embedded', 'gpt2'], ['-'])
     """
     for n, name in enumerate(arguments):
@@ -125,8 +128,6 @@ def divided(arguments: list[str]) -> tuple[list[str], list[str]]:
 
 def _check_files(files: list[str], out: Path | None, figure: Path | None) -> None:
     """Refuse files that cannot be written, before hours are spent."""
-    if files.count("-") > 1:
-        raise typer.BadParameter("stdin ('-') is one text, and can be given once.")
     kinds = {"--out": (out, (".csv",)), "--figure": (figure, (".png", ".svg", ".pdf"))}
     for option, (file, endings) in kinds.items():
         if file is None:
@@ -147,11 +148,8 @@ def _read(files: list[str], text_column: str | None) -> dict[str, bytes]:
         InputError: a file that cannot be used, a bad row, or an empty text.
     """
     from charwise.tables.rows import BadRow, Columns
-    from charwise.tables.sources import find
 
-    sources: list[Source] = [find(name) for name in files]
-    if text_column is not None and not any(source.is_table for source in sources):
-        raise typer.BadParameter("a plain text has no columns: give a table.")
+    sources = sources_of(files, columns=text_column is not None)
     found: dict[str, bytes] = {}
     for source in sources:
         for row in source.rows(Columns(text_column or "text")):
@@ -169,7 +167,8 @@ def _show(found: Comparison, words: int) -> None:
     """The table, what it was measured on, and the words."""
     screen = console()
     if not screen.is_terminal:
-        screen.width = _WIDTH
+        # Columns of the table in a pipe; a terminal has its own.
+        screen.width = 100
     screen.print(_table(found))
     for note in found.notes:
         screen.print(note, soft_wrap=True, markup=False)
@@ -178,9 +177,8 @@ def _show(found: Comparison, words: int) -> None:
 
 
 def _table(found: Comparison) -> Table:
-    table = Table("model", box=box.SIMPLE_HEAD, padding=(0, 1))
-    for column in ("bits/byte", "95 % interval", "error", "window"):
-        table.add_column(column, justify="right")
+    numbers = ("bits/byte", "95 % interval", "error", "window")
+    shown = table("model", *numbers, right=numbers)
     for row in found.rows():
         sign = "" if row["clear"] is None else "+"
         form = f"{sign}.4f"
@@ -188,17 +186,17 @@ def _table(found: Comparison) -> Table:
         interval = "" if math.isnan(low) else f"({low:{form}}, {high:{form}})"
         mark = " clear" if row["clear"] else ""
         cells = (f"{value:{form}}", interval + mark, f"{row['error']:.1e}", row["window"] or "")
-        table.add_row(Text(row["name"]), *cells)
-    return table
+        shown.add_row(Text(row["name"]), *cells)
+    return shown
 
 
 def _words(found: Comparison, count: int) -> Table:
     from charwise.cli.display import VISIBLE
 
     a, b = found.pair()
-    table = Table("word", "in", "at", a.name, b.name, "difference", box=box.SIMPLE_HEAD)
+    shown = table("word", "in", "at", a.name, b.name, "difference")
     for word in found.words(count):
         numbers = (f"{word.first:.2f}", f"{word.second:.2f}", f"{word.difference:+.2f}")
         text = Text(word.text.translate(VISIBLE))
-        table.add_row(text, Text(word.name), str(word.start), *numbers)
-    return table
+        shown.add_row(text, Text(word.name), str(word.start), *numbers)
+    return shown

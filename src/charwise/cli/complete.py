@@ -15,7 +15,7 @@ from charwise.cli.options import (
     StdinOption,
     VariationOption,
     read_prompt,
-    takes_model,
+    takes_options,
 )
 from charwise.cli.terminal import bars, console, print_json
 from charwise.errors import SettingError, shown
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from charwise.healing import Rule
 
 
-@takes_model
+@takes_options
 def complete(
     options: ModelOptions,
     prompt: Annotated[str | None, typer.Argument(help="The text to complete.")] = None,

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
-from rich import box
 from rich.table import Table
 
-from charwise.cli import display
+from charwise.cli import display, terminal
 from charwise.errors import ConstraintError, InputError
 
 if TYPE_CHECKING:
@@ -20,9 +19,6 @@ if TYPE_CHECKING:
     from charwise.constraints import Constraint
     from charwise.cursor.completion import Completion
     from charwise.cursor.options import GenerationOptions
-
-#: So many of the heaviest texts are listed.
-_LISTED = 10
 
 
 def constraint_from(
@@ -61,7 +57,7 @@ def _read(path: Path) -> str:
 
 
 @dataclass(frozen=True)
-class Answer:
+class _Answer:
     """Completions under a constraint.
 
     Attributes:
@@ -83,26 +79,25 @@ def answer(
     lm: CharLM,
     prompt: bytes,
     options: GenerationOptions,
-) -> Answer:
+) -> _Answer:
     """Both ways to complete under a constraint."""
     from charwise.cursor.completion import Weighted
 
     state = lm.state(prompt)
     local = state.complete(options)
-    heaviest = state.complete(options, n=_LISTED, temperature=0.0, conditioning="global")
+    # So many of the heaviest texts are listed.
+    heaviest = state.complete(options, n=10, temperature=0.0, conditioning="global")
     if not isinstance(heaviest, Weighted):
         raise ConstraintError("no weights came back.")
-    return Answer(
+    return _Answer(
         local, list(heaviest), heaviest.weights.tolist(), heaviest.logprob, heaviest.effective
     )
 
 
-def table(answer: Answer) -> Table:
+def table(answer: _Answer) -> Table:
     """A row for each text: what was drawn step by step first, then the heaviest others."""
-    found = Table(box=box.SIMPLE_HEAD, padding=(0, 1))
-    found.add_column("completion", overflow="fold")
-    found.add_column("step by step", justify="right")
-    found.add_column("given the constraint", justify="right")
+    shares = ("step by step", "given the constraint")
+    found = terminal.table("completion", *shares, right=shares)
     drawn = [one.raw for one in answer.local]
     weights = dict(zip([one.raw for one in answer.heaviest], answer.weights, strict=True))
     for raw in dict.fromkeys([*weights, *drawn]):
@@ -114,7 +109,7 @@ def table(answer: Answer) -> Table:
     return found
 
 
-def sentence(answer: Answer) -> str:
+def sentence(answer: _Answer) -> str:
     """How probable the constraint is, and what the shares rest on."""
     rest = (
         "all of it added up"
@@ -124,7 +119,7 @@ def sentence(answer: Answer) -> str:
     return f"p(constraint | prompt) = {math.exp(answer.logprob):.3g} ({rest})."
 
 
-def fields(answer: Answer) -> dict[str, Any]:
+def fields(answer: _Answer) -> dict[str, Any]:
     """The answer for `--json`."""
     return {
         "local": [

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rich import box
 from rich.table import Table
 from rich.text import Text
 
@@ -18,9 +17,9 @@ from charwise.cli.options import (
     ModelOptions,
     PresetOption,
     VariationOption,
-    takes_model,
+    takes_options,
 )
-from charwise.cli.terminal import console, print_json, steps
+from charwise.cli.terminal import console, print_json, steps, table
 from charwise.errors import TemplateError
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from charwise.cursor.options import GenerationOptions
 
 
-class Example(NamedTuple):
+class _Example(NamedTuple):
     """A prompt, and the rest of the word that it stops in."""
 
     prompt: str
@@ -37,14 +36,14 @@ class Example(NamedTuple):
     def is_right(self, completion: str) -> bool:
         """Whether a completion ends the word as it was meant.
 
-        >>> example = Example("raise ValueErr", "or")
+        >>> example = _Example("raise ValueErr", "or")
         >>> example.is_right("or(x)"), example.is_right("ors"), example.is_right(", C")
         (True, False, False)
         """
         return re.match(re.escape(self.meant) + r"(?!\w)", completion) is not None
 
 
-class Gap(NamedTuple):
+class _Gap(NamedTuple):
     """Two texts, and what was between them."""
 
     prefix: str
@@ -123,24 +122,24 @@ def read(folder, name):
     with open(os.path.joi"""
 
 EXAMPLES = [
-    Example(NODE, "e"),
-    Example(CHECK, "or"),
-    Example(TEST, "ual"),
-    Example(IMPORT, "s"),
-    Example(LOOP, "e"),
-    Example(MAIN, "n__"),
-    Example(INSTANCE, "ce"),
-    Example(JOIN, "n"),
+    _Example(NODE, "e"),
+    _Example(CHECK, "or"),
+    _Example(TEST, "ual"),
+    _Example(IMPORT, "s"),
+    _Example(LOOP, "e"),
+    _Example(MAIN, "n__"),
+    _Example(INSTANCE, "ce"),
+    _Example(JOIN, "n"),
 ]
 
-GAP = Gap(
+GAP = _Gap(
     prefix="def flatten(items):\n    result = []\n    for item in items:\n        result.app",
     suffix="d(item)\n    return result\n",
     meant="en",
 )
 
 
-@takes_model
+@takes_options
 def demo(
     options: ModelOptions,
     preset: PresetOption = None,
@@ -163,26 +162,24 @@ def demo(
         texts = {name: run(loaded, request)[0] for name, run in methods.items()}
         right = {name: example.is_right(text) for name, text in texts.items()}
         results.append({**example._asdict(), "completions": texts, "right": right})
-    gap = filled_in(loaded, wanted)
+    gap = _filled_in(loaded, wanted)
     if as_json:
         print_json(model=loaded.name, results=results, infilling=gap)
         return
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1))
-    for column in ("the prompt ends", "meant", *methods):
-        table.add_column(column)
+    found = table("the prompt ends", "meant", *methods)
     for result in results:
         last_line = result["prompt"].splitlines()[-1].strip()
         cells = [_judged(result, name) for name in methods]
-        table.add_row(Text(last_line), Text(result["meant"]), *cells)
+        found.add_row(Text(last_line), Text(result["meant"]), *cells)
     screen = console()
-    screen.print(table)
+    screen.print(found)
     scores = [f"{name} {sum(r['right'][name] for r in results)}" for name in methods]
     screen.print(f"right, of {len(results)}: {', '.join(scores)}")
     if gap is not None:
-        screen.print(gap_table(gap))
+        screen.print(_gap_table(gap))
 
 
-def filled_in(loaded: Loaded, wanted: GenerationOptions) -> dict[str, Any] | None:
+def _filled_in(loaded: Loaded, wanted: GenerationOptions) -> dict[str, Any] | None:
     """The gap, filled in by every method; None for a model that does not fill in."""
     from charwise.cli import infill
     from charwise.template import Template
@@ -203,15 +200,13 @@ def filled_in(loaded: Loaded, wanted: GenerationOptions) -> dict[str, Any] | Non
     }
 
 
-def gap_table(gap: dict[str, Any]) -> Table:
+def _gap_table(gap: dict[str, Any]) -> Table:
     """The line with the gap, and what each method fills in."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1))
-    for column in ("the gap", "meant", *gap["completions"]):
-        table.add_column(column)
+    found = table("the gap", "meant", *gap["completions"])
     line = Text(gap["prefix"].splitlines()[-1].strip())
     line.append("│", style="bold red").append(gap["suffix"].splitlines()[0])
-    table.add_row(line, Text(gap["meant"]), *(_judged(gap, name) for name in gap["completions"]))
-    return table
+    found.add_row(line, Text(gap["meant"]), *(_judged(gap, name) for name in gap["completions"]))
+    return found
 
 
 def _judged(result: dict[str, Any], name: str) -> Text:

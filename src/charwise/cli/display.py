@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from charwise.cli.completion import PromptCut
+from charwise.cli.terminal import table
 from charwise.tokens.vocabulary import Vocabulary
 
 #: Printable stand-ins for characters that one would not see.
@@ -97,13 +98,13 @@ def completion_table(prompt: str, completions: Mapping[str, Sequence[str]]) -> T
 
     Methods may have found different numbers of completions.
     """
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_lines=False)
+    found = Table(box=box.SIMPLE_HEAD, padding=(0, 1))
     for name in completions:
-        table.add_column(name, overflow="fold", ratio=1)
+        found.add_column(name, overflow="fold", ratio=1)
     last_line = prompt[prompt.rfind("\n") + 1 :].lstrip()[-32:]
     for row in zip_longest(*completions.values()):
-        table.add_row(*("" if text is None else _continued(last_line, text) for text in row))
-    return table
+        found.add_row(*("" if text is None else _continued(last_line, text) for text in row))
+    return found
 
 
 def _continued(line: str, completion: str) -> Text:
@@ -112,10 +113,7 @@ def _continued(line: str, completion: str) -> Text:
 
 def counts_table(title: str, rows: Sequence[tuple[str, int, float]]) -> Table:
     """Names with a count and a share."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1))
-    table.add_column(title)
-    table.add_column("tokens", justify="right")
-    table.add_column("share", justify="right")
+    found = table(title, "tokens", "share", right=("tokens", "share"))
     for name, count, share in rows:
-        table.add_row(name, f"{count:,}", f"{share:.1%}")
-    return table
+        found.add_row(name, f"{count:,}", f"{share:.1%}")
+    return found

@@ -3,44 +3,53 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
 
-from charwise.cli.options import RevisionOption, TrustOption, given
+from charwise.cli.options import RevisionOption, TrustOption, given, takes_options
 from charwise.cli.terminal import busy
 from charwise.errors import MissingExtraError, SettingError
 
 
-def heal_proxy(
+@dataclass(frozen=True)
+class _Settings:
+    """The options of `charwise heal-proxy`."""
+
     upstream: Annotated[
         str, typer.Option("--upstream", help="Address of the server behind: http://HOST:PORT.")
-    ],
+    ]
     tokenizer: Annotated[
         str,
         typer.Option("--tokenizer", help="Of its model: a GGUF file, a folder, a name on the hub."),
-    ],
+    ]
     model: Annotated[
         str | None,
         typer.Option("--model", "-m", help="Heal only requests that name this model."),
-    ] = None,
+    ] = None
     server: Annotated[
         str,
         typer.Option("--server", help="auto, llama.cpp or llama-cpp-python: what is behind."),
-    ] = "auto",
-    host: Annotated[str, typer.Option("--host", help="Where to listen.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", min=0, max=65535)] = 8081,
+    ] = "auto"
+    host: Annotated[str, typer.Option("--host", help="Where to listen.")] = "127.0.0.1"
+    port: Annotated[int, typer.Option("--port", min=0, max=65535)] = 8081
     on_request: Annotated[
         bool, typer.Option("--on-request", help="Heal only what asks for it (charwise_heal).")
-    ] = False,
+    ] = False
     seconds: Annotated[
         float, typer.Option("--timeout", min=0.1, help="Seconds that the server may say nothing.")
-    ] = 600.0,
-    revision: RevisionOption = None,
-    trust_remote_code: TrustOption = False,
+    ] = 600.0
+    revision: RevisionOption = None
+    trust_remote_code: TrustOption = False
     verbose: Annotated[
         bool, typer.Option("--verbose", help="A line for each request: healed, or why not.")
-    ] = False,
+    ] = False
+
+
+@takes_options
+def heal_proxy(
+    settings: _Settings,
 ) -> None:
     """Heal the prompts of completion requests on their way to a server.
 
@@ -50,31 +59,35 @@ def heal_proxy(
         import uvicorn
 
         from charwise.processors.proxy.app import HealingProxy
+        from charwise.processors.proxy.plan import SERVERS
         from charwise.processors.proxy.relay import Relay
-        from charwise.processors.proxy.servers import SERVERS
     except ImportError as error:
         raise MissingExtraError(
             f"the proxy's parts are not installed: pip install 'charwise[proxy]'. ({error})"
         ) from error
-    if server != "auto" and server not in SERVERS:
+    if settings.server != "auto" and settings.server not in SERVERS:
         known = ", ".join(["auto", *SERVERS])
-        raise SettingError(f"unknown server {server!r}: use one of {known}.")
-    relay = Relay(upstream, seconds)
+        raise SettingError(f"unknown server {settings.server!r}: use one of {known}.")
+    relay = Relay(settings.upstream, settings.seconds)
     with busy("reading the vocabulary"):
         from charwise.engines.pretrained import read_vocabulary
         from charwise.tokens.index import SortedVocabulary
 
-        options = given(revision=revision, trust_remote_code=trust_remote_code)
-        index = SortedVocabulary(read_vocabulary(tokenizer, **options))
+        options = given(revision=settings.revision, trust_remote_code=settings.trust_remote_code)
+        index = SortedVocabulary(read_vocabulary(settings.tokenizer, **options))
     logging.basicConfig(format="%(name)s: %(message)s")
-    logging.getLogger("charwise.proxy").setLevel(logging.DEBUG if verbose else logging.INFO)
-    kind = None if server == "auto" else SERVERS[server]
-    app = HealingProxy(index, relay, server=kind, model=model, asked_only=on_request)
+    logging.getLogger("charwise.proxy").setLevel(
+        logging.DEBUG if settings.verbose else logging.INFO
+    )
+    kind = None if settings.server == "auto" else SERVERS[settings.server]
+    app = HealingProxy(
+        index, relay, server=kind, model=settings.model, asked_only=settings.on_request
+    )
     uvicorn.run(
         app,
-        host=host,
-        port=port,
-        log_level="info" if verbose else "warning",
+        host=settings.host,
+        port=settings.port,
+        log_level="info" if settings.verbose else "warning",
         server_header=False,  # the server behind says who it is, and when
         date_header=False,
     )

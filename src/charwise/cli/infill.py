@@ -14,7 +14,7 @@ from charwise.cli.options import (
     ModelOptions,
     PresetOption,
     VariationOption,
-    takes_model,
+    takes_options,
 )
 from charwise.cli.terminal import console, print_json, steps
 from charwise.errors import InputError, TemplateError, shown
@@ -41,7 +41,7 @@ IN_A_SHELL = "--template '<PRE> <SUF> <MID>', for prefix, suffix and middle"
 _PLACE = re.compile(r"(?P<file>.+?):(?P<line>\d{1,9})(:(?P<column>\d{1,9}))?")
 
 
-@takes_model
+@takes_options
 def infill(
     options: ModelOptions,
     place: Annotated[

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
 import typer
@@ -16,31 +16,38 @@ from charwise.cli.options import (
     VariationOption,
     check_preset,
     given,
-    takes_model,
+    takes_options,
 )
 from charwise.errors import InputError, MissingExtraError, OutputError, SettingError
 
 
-@takes_model
-def lsp(
-    options: ModelOptions,
+@dataclass(frozen=True)
+class _Settings:
+    """The options of `charwise lsp` itself."""
+
     tcp: Annotated[
         int | None,
         typer.Option("--tcp", min=0, max=65535, help="Listen on this port instead of stdin."),
-    ] = None,
+    ] = None
     stdio: Annotated[
         bool, typer.Option("--stdio", help="Speak over stdin and stdout, as it does anyway.")
-    ] = False,
-    host: Annotated[str, typer.Option("--host", help="Where to listen, with --tcp.")] = "127.0.0.1",
-    preset: PresetOption = None,
-    tolerance: VariationOption = None,
+    ] = False
+    host: Annotated[str, typer.Option("--host", help="Where to listen, with --tcp.")] = "127.0.0.1"
+    preset: PresetOption = None
+    tolerance: VariationOption = None
+
+
+@takes_options
+def lsp(
+    options: ModelOptions,
+    speech: _Settings,
 ) -> None:
     """Inline completions for an editor, over stdin and stdout. It needs `charwise[lsp]`.
 
     Editors set the rest in their initializationOptions: see docs/editors.md.
     """
-    check_preset(preset, tolerance)
-    if stdio and tcp is not None:
+    check_preset(speech.preset, speech.tolerance)
+    if speech.stdio and speech.tcp is not None:
         raise SettingError("--stdio and --tcp are two ways to speak: give one of them.")
     try:
         from charwise.serve.lsp import serve_stdin, serve_tcp
@@ -54,15 +61,17 @@ def lsp(
     def load(**chosen: Any) -> Any:
         from charwise.model import load
 
-        effort = given(preset=preset, tolerance=tolerance)
+        effort = given(preset=speech.preset, tolerance=speech.tolerance)
         arguments = {**given(**asdict(options)), **effort, **chosen}
         return load(arguments.pop("model"), **arguments)
 
-    if tcp is not None:
+    if speech.tcp is not None:
         try:
-            asyncio.run(serve_tcp(ModelThread(load), Settings(), host, tcp))
+            asyncio.run(serve_tcp(ModelThread(load), Settings(), speech.host, speech.tcp))
         except OSError as error:
-            raise OutputError(f"cannot listen on {host}:{tcp}: {error.strerror}.") from error
+            raise OutputError(
+                f"cannot listen on {speech.host}:{speech.tcp}: {error.strerror}."
+            ) from error
         return
     if sys.stdin is None or sys.stdout is None:
         raise InputError("stdin or stdout is closed: an editor starts `charwise lsp`, or --tcp.")

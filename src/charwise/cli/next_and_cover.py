@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich import box
-from rich.table import Table
 from rich.text import Text
 
 from charwise.cli.display import VISIBLE, spelling, token_spelling
@@ -19,9 +18,9 @@ from charwise.cli.options import (
     TopOption,
     VariationOption,
     read_prompt,
-    takes_model,
+    takes_options,
 )
-from charwise.cli.terminal import busy, console, print_json
+from charwise.cli.terminal import busy, console, print_json, table
 from charwise.errors import SearchLimitError
 
 if TYPE_CHECKING:
@@ -45,29 +44,36 @@ ExactFromOption = Annotated[
 ]
 
 
-@takes_model
+@dataclass(frozen=True)
+class _NextSettings:
+    """The options of `charwise next` itself."""
+
+    prompt: PromptArgument = None
+    stdin: StdinOption = False
+    chars: Annotated[bool, typer.Option("--chars", help="Characters instead of bytes.")] = False
+    top: TopOption = 10
+    preset: PresetOption = None
+    tolerance: VariationOption = None
+    exact_from: ExactFromOption = None
+    as_json: JsonOption = False
+
+
+@takes_options
 def next_bytes(
     options: ModelOptions,
-    prompt: PromptArgument = None,
-    stdin: StdinOption = False,
-    chars: Annotated[bool, typer.Option("--chars", help="Characters instead of bytes.")] = False,
-    top: TopOption = 10,
-    preset: PresetOption = None,
-    tolerance: VariationOption = None,
-    exact_from: ExactFromOption = None,
-    as_json: JsonOption = False,
+    settings: _NextSettings,
 ) -> None:
     """Print the probabilities of the next byte or character."""
     from charwise.cursor.next_chars import next_chars
 
-    text = read_prompt(prompt, stdin)
-    lm = options.load(preset, tolerance)
+    text = read_prompt(settings.prompt, settings.stdin)
+    lm = options.load(settings.preset, settings.tolerance)
     with busy("summing over tokenizations"):
-        state = lm.state(text, exact_from=exact_from)
-        nxt = next_chars(state, least=top) if chars else state.next()
-        rows, missing, error = nxt.top(top), nxt.missing + 0.0, nxt.error + 0.0
+        state = lm.state(text, exact_from=settings.exact_from)
+        nxt = next_chars(state, least=settings.top) if settings.chars else state.next()
+        rows, missing, error = nxt.top(settings.top), nxt.missing + 0.0, nxt.error + 0.0
         entropy = state.next().entropy + 0.0  # never −0.0
-    if as_json:
+    if settings.as_json:
         print_json(
             model=options.model,
             prompt=spelling(text),
@@ -79,12 +85,13 @@ def next_bytes(
             next=[{"text": name, "probability": p} for name, p in rows],
         )
         return
-    table = _table("next character" if chars else "next byte", "probability", "")
+    what = "next character" if settings.chars else "next byte"
+    found = table(what, "probability", "", right=("probability",))
     for name, p in rows:
-        table.add_row(Text(_shown(name)), f"{p:.4f}", Text("█" * round(40 * p), style="green"))
+        found.add_row(Text(_shown(name)), f"{p:.4f}", Text("█" * round(40 * p), style="green"))
     out = console()
-    out.print(table)
-    left = "not listed" if chars else "left out"
+    out.print(found)
+    left = "not listed" if settings.chars else "left out"
     out.print(
         f"entropy of the next byte {entropy:.3f} bits; {left} {missing:.2g}; "
         f"may be off by {error:.1g}{' (a limit ended the work)' if nxt.limited else ''}; "
@@ -93,36 +100,43 @@ def next_bytes(
     )
 
 
-@takes_model
-def cover(
-    options: ModelOptions,
-    prompt: PromptArgument = None,
-    stdin: StdinOption = False,
+@dataclass(frozen=True)
+class _CoverSettings:
+    """The options of `charwise cover` itself."""
+
+    prompt: PromptArgument = None
+    stdin: StdinOption = False
     encodings: Annotated[
         bool, typer.Option("--encodings", help="Only token strings that spell exactly the text.")
-    ] = False,
-    top: TopOption = 10,
+    ] = False
+    top: TopOption = 10
     tolerance: Annotated[
         float, typer.Option(min=0.0, max=1.0, help="Most that may be left out, as a share.")
-    ] = 1e-6,
-    as_json: JsonOption = False,
+    ] = 1e-6
+    as_json: JsonOption = False
+
+
+@takes_options
+def cover(
+    options: ModelOptions,
+    settings: _CoverSettings,
 ) -> None:
     """Print the likeliest token strings that cover a text."""
-    text = read_prompt(prompt, stdin)
-    if math.isnan(tolerance):
+    text = read_prompt(settings.prompt, settings.stdin)
+    if math.isnan(settings.tolerance):
         raise typer.BadParameter("--tolerance nan: it must be a share, in [0, 1].")
     lm = options.load()
     from charwise.coverings.members import covering_size
 
     with busy("visiting token strings"):
-        covering = lm.covering(text, tolerance=tolerance, max_contexts=_MOST_VISITED)
+        covering = lm.covering(text, tolerance=settings.tolerance, max_contexts=_MOST_VISITED)
         bounds, tokens = covering.prefix_logprob(), lm.vocabulary.tokens
-        every = lm.encodings(text) if encodings else None
+        every = lm.encodings(text) if settings.encodings else None
         size = covering_size(lm.index, covering.raw) if every is None else every.size
         found = covering if every is None else every
         settled = True
         try:
-            members = found.top(top)
+            members = found.top(settings.top)
         except SearchLimitError as error:
             members, settled = list(error.found), False
     rows = [
@@ -134,7 +148,7 @@ def cover(
         }
         for member in members
     ]
-    if as_json:
+    if settings.as_json:
         print_json(
             model=options.model,
             prompt=spelling(text),
@@ -148,17 +162,17 @@ def cover(
             members=rows,
         )
         return
-    table = _table("tokens", "share", "log p", "ids")
+    shown = table("tokens", "share", "log p", "ids", right=("share", "log p"))
     for row, member in zip(rows, members, strict=True):
         line = "|".join(token_spelling(lm.vocabulary, id) for id in member.token_ids)
         ids = " ".join(map(str, member.token_ids))
-        table.add_row(Text(line), f"{row['share']:.4f}", f"{member.logprob:.3f}", ids)
+        shown.add_row(Text(line), f"{row['share']:.4f}", f"{member.logprob:.3f}", ids)
     out = console()
-    out.print(table)
-    what = "encodings" if encodings else "members"
+    out.print(shown)
+    what = "encodings" if settings.encodings else "members"
     many = f"{size:,}" if size < _LARGEST else f"some 10^{math.floor(math.log10(size))}"
     line = f"{len(rows):,} of {many} {what}; {covering.contexts:,} contexts visited"
-    out.print(line + lead_note(lm.vocabulary), soft_wrap=True)
+    out.print(line + _lead_note(lm.vocabulary), soft_wrap=True)
     if covering.contexts == _MOST_VISITED:
         out.print(
             f"The search ends at {_MOST_VISITED:,} contexts; in Python, "
@@ -178,27 +192,19 @@ def cover(
     )
 
 
-def lead_note(vocabulary: Vocabulary) -> str:
+def _lead_note(vocabulary: Vocabulary) -> str:
     """What to say where the tokenizer implies bytes before a text; nothing where it does not.
 
     >>> from charwise import Vocabulary
-    >>> lead_note(Vocabulary.from_bytes([b"a"]))
+    >>> _lead_note(Vocabulary.from_bytes([b"a"]))
     ''
-    >>> lead_note(Vocabulary([b" ", b"a"], lead=b" "))
+    >>> _lead_note(Vocabulary([b" ", b"a"], lead=b" "))
     "; each starts with the ' ' that this tokenizer puts before a text"
     """
     if not vocabulary.lead:
         return ""
     lead = vocabulary.lead.decode()
     return f"; each starts with the {lead!r} that this tokenizer puts before a text"
-
-
-def _table(*columns: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1))
-    for column in columns:
-        right = column in ("probability", "share", "log p")
-        table.add_column(column, justify="right" if right else "left", overflow="fold")
-    return table
 
 
 def _shown(name: str) -> str:

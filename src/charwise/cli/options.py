@@ -6,7 +6,7 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, is_dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 import typer
@@ -80,7 +80,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object 
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """Which model, and how it is loaded: a command that `takes_model` has all of these options."""
+    """Which model, and how it is loaded: a command that `takes_options` may have these."""
 
     model: ModelOption = "embedded"
     device: DeviceOption = None
@@ -116,12 +116,13 @@ def given(**options: Any) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value}
 
 
-def takes_model(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of a model in the place of its parameter `options`.
+def takes_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command options in the place of the parameters that hold them.
 
-    Without those that have a parameter of the command's own, which `ModelOptions` keep by default.
+    Each parameter whose type is a dataclass stands for the fields of that, except for those that
+    the command has itself: they keep their defaults.
 
-    >>> @takes_model
+    >>> @takes_options
     ... def show(prompt: str, options: ModelOptions, top: int = 3) -> None:
     ...     print(prompt, options.model, options.dtype, top)
     >>> list(inspect.signature(show).parameters)[:4]
@@ -130,24 +131,28 @@ def takes_model(command: Callable[..., None]) -> Callable[..., None]:
     a gpt2 float16 1
     """
     own = inspect.signature(command, eval_str=True)
-    kind = inspect.Parameter.KEYWORD_ONLY
-    options = {
-        name: parameter
-        for name, parameter in inspect.signature(ModelOptions).parameters.items()
-        if name not in own.parameters
-    }
-    hints = get_type_hints(ModelOptions, include_extras=True)
     parameters: list[inspect.Parameter] = []
+    groups: dict[str, tuple[Any, list[str]]] = {}  # parameter → its dataclass, the options in it
     for name, parameter in own.parameters.items():
-        if name == "options":
-            parameters += [p.replace(annotation=hints[o], kind=kind) for o, p in options.items()]
-        else:
-            parameters.append(parameter.replace(kind=kind))
+        kind = parameter.annotation
+        if not (isinstance(kind, type) and is_dataclass(kind)):
+            parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+            continue
+        hints = get_type_hints(kind, include_extras=True)
+        fields = inspect.signature(kind).parameters
+        groups[name] = kind, [field for field in fields if field not in own.parameters]
+        parameters += [
+            fields[field].replace(annotation=hints[field], kind=inspect.Parameter.KEYWORD_ONLY)
+            for field in groups[name][1]
+        ]
 
     @functools.wraps(command)
     def run(**values: Any) -> None:
-        chosen = {name: values.pop(name) for name in options if name in values}
-        command(options=ModelOptions(**chosen), **values)
+        chosen = {
+            name: kind(**{field: values.pop(field) for field in fields if field in values})
+            for name, (kind, fields) in groups.items()
+        }
+        command(**chosen, **values)
 
     run.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}

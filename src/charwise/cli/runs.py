@@ -3,60 +3,126 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
+from charwise.cli.options import JsonOption
 from charwise.cli.terminal import print_json
 from charwise.errors import InputError, OutputError
-from charwise.tables.rows import BadRow
+from charwise.tables.rows import BadRow, Columns
 
 if TYPE_CHECKING:
     from charwise.char_lm import CharLM
-    from charwise.tables.jobs import Extent, Scored, Work
+    from charwise.tables.jobs import Extent, Job, Scored
     from charwise.tables.output import Done, Output
-
-#: The exit code where everything is done, except for rows that were left out.
-LEFT_OUT = 3
+    from charwise.tables.sources import Source
 
 
-def write(
-    work: Work,
-    lm: CharLM,
-    output: Output,
-    extent: Extent,
-    *,
-    skip: bool,
-    ray: bool,
-    workers: int | None,
-) -> None:
-    """Append all chunks that are not there yet, and finish.
+@dataclass(frozen=True)
+class ColumnOptions:
+    """Which columns of tables hold what: a command that `takes_options` has these options."""
+
+    text_column: Annotated[str | None, typer.Option(help="Has the texts; 'text' if not given.")] = (
+        None
+    )
+    item_column: Annotated[str | None, typer.Option(help="Has names, which are copied.")] = None
+    context_column: Annotated[
+        str | None, typer.Option(help="Has what comes before a text, which is conditioned on.")
+    ] = None
+
+    def columns(self, regions: str | None = None, kept: Sequence[str] = ()) -> Columns:
+        """Return the names of all columns."""
+        names = self.text_column or "text", self.item_column, self.context_column
+        return Columns(*names, regions, tuple(kept))
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How an output is made: a command that `takes_options` has these options."""
+
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the output if it is there.")
+    ] = False
+    on_error: Annotated[
+        Literal["stop", "skip"], typer.Option(help="What to do about a text that has no score.")
+    ] = "stop"
+    ray: Annotated[bool, typer.Option("--ray", help="Score on a Ray cluster.")] = False
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Of Ray; one for each GPU or CPU if not given.")
+    ] = None
+    as_json: JsonOption = False
+
+    @property
+    def skip(self) -> bool:
+        """Whether texts that have no score are left out."""
+        return self.on_error == "skip"
+
+    def check(self) -> None:
+        """Refuse options that do nothing."""
+        if self.workers is not None and not self.ray:
+            raise typer.BadParameter("--workers are those of --ray.")
+
+
+def sources_of(files: Sequence[str], *, columns: bool) -> tuple[Source, ...]:
+    """Return the files by their names; `columns` says whether options name columns of tables.
+
+    Raises:
+        InputError: a file that is not there.
+    """
+    from charwise.tables.sources import find
+
+    if files.count("-") > 1:
+        raise typer.BadParameter("stdin ('-') is one text, and can be given once.")
+    sources = tuple(find(name) for name in files)
+    if columns and not any(source.is_table for source in sources):
+        raise typer.BadParameter("a plain text has no columns: give a table.")
+    return sources
+
+
+def write(job: Job, lm: CharLM, output: Output, extent: Extent, run: RunOptions) -> None:
+    """Append all chunks that are not there yet, finish, and say what is in the output.
 
     Raises:
         InputError: a bad row, unless those are skipped.
+        typer.Exit: with 3, rows were left out.
     """
     begun = output.done
-    with progress(extent, begun) as advance:
-        for chunk in checked(_scored(work, lm, begun.chunks, ray, workers), skip, output):
-            output.append(chunk.outcomes, chunk.size)
-            advance(chunk)
-    output.finish()
+    with output:
+        with progress(extent, begun) as advance:
+            for chunk in checked(_scored(job, lm, begun.chunks, run), run.skip, output):
+                output.append(chunk.outcomes, chunk.size)
+                advance(chunk)
+        output.finish()
+    _summarise(output, begun.rows, job.measure.noun, run.as_json)
+    leave_out(output.done.bad)
 
 
-def _scored(work: Work, lm: CharLM, skip: int, ray: bool, workers: int | None) -> Iterator[Scored]:
+def leave_out(rows: int) -> None:
+    """End with the exit code 3 if rows were left out: all else is done.
+
+    Raises:
+        typer.Exit: they were.
+
+    >>> leave_out(0)
+    """
+    if rows:
+        raise typer.Exit(3)
+
+
+def _scored(job: Job, lm: CharLM, skip: int, run: RunOptions) -> Iterator[Scored]:
     """The chunks after the first `skip`, scored here or by Ray."""
-    if ray:
+    if run.ray:
         from charwise.tables.on_ray import scored_by_ray
 
-        return scored_by_ray(work, lm, skip, workers)
-    from charwise.tables.jobs import scored
-
-    return scored(work, lm, skip)
+        return scored_by_ray(job, lm, skip, run.workers)
+    return job.scored(lm, skip)
 
 
 def checked(chunks: Iterator[Scored], skip: bool, output: Output | None = None) -> Iterator[Scored]:
@@ -79,7 +145,7 @@ def check_place(out: Path, files: Iterable[str]) -> None:
         raise OutputError(f"{out} cannot be written: {out.parent} is not yours to write in.")
 
 
-def summarise(output: Output, begun: int, as_json: bool, what: str = "texts") -> None:
+def _summarise(output: Output, begun: int, noun: str, as_json: bool) -> None:
     """What is in the finished output, which began after so many rows of the input."""
     done = output.done
     errors = str(output.errors) if done.bad else None
@@ -93,7 +159,7 @@ def summarise(output: Output, begun: int, as_json: bool, what: str = "texts") ->
             continued_after=begun,
         )
         return
-    scored = f"{done.rows - done.bad:,} of {done.rows:,} {what}"
+    scored = f"{done.rows - done.bad:,} of {done.rows:,} {noun}"
     line = f"{output.out}: {done.records:,} rows for {scored}"
     line += f", continued after {begun:,}" if begun else ""
     line += f"; the {done.bad:,} left out are in {errors}" if errors else ""

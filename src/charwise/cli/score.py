@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Container
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -14,36 +15,65 @@ from rich.table import Table
 from rich.text import Text
 
 from charwise.cli.options import (
-    JsonOption,
     ModelOptions,
     PresetOption,
     ToleranceOption,
     check_preset,
-    takes_model,
+    takes_options,
 )
-from charwise.cli.runs import LEFT_OUT, check_place, checked, progress, summarise, write
+from charwise.cli.runs import (
+    ColumnOptions,
+    RunOptions,
+    check_place,
+    checked,
+    leave_out,
+    progress,
+    sources_of,
+    write,
+)
 from charwise.cli.terminal import busy, console, print_json
 from charwise.errors import SettingError
 from charwise.surprisal.spans import Convention
-from charwise.tables.chunks import Measure, Per, Record, fields
-from charwise.tables.rows import BadRow, Columns
+from charwise.tables.jobs import Job
+from charwise.tables.measure import Measure, Per
+from charwise.tables.rows import BadRow
+from charwise.tables.writers import Record
 
 if TYPE_CHECKING:
     from charwise.char_lm import CharLM
-    from charwise.tables.jobs import Extent, Job
+    from charwise.tables.jobs import Extent
 
-#: Rows of input that are scored without --out, and rows of output that a terminal shows.
-_MOST_ROWS = 1_000
+#: Rows of output that a terminal shows.
 _MOST_SHOWN = 200
 
-#: Text in a table is folded where it must be, to no fewer columns of characters.
-_FOLDED = 8
 
-#: Columns of characters that a table in a pipe has for each column of its own beyond the usual.
-_WIDER = 12
+@dataclass(frozen=True)
+class _Settings:
+    """The options of `charwise score` itself."""
+
+    per: Annotated[Per, typer.Option(help="What a row of the output is.")] = "word"
+    convention: Annotated[
+        Convention | None,
+        typer.Option(help="Which whitespace belongs to a word; leading if not given."),
+    ] = None
+    regions_column: Annotated[
+        str | None, typer.Option(help="Has the text with | between regions, or [[start, end], …].")
+    ] = None
+    keep_column: Annotated[
+        list[str] | None, typer.Option(help="Is copied to the output; may be given several times.")
+    ] = None
+    preset: PresetOption = None
+    tolerance: ToleranceOption = None
+    entropy: Annotated[
+        Literal["byte", "char"] | None,
+        typer.Option(help="Add the entropy of what may come, and the rank of what came."),
+    ] = None
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="A .csv, .tsv, .jsonl or .parquet file.")
+    ] = None
 
 
-@takes_model
+@takes_options
 def score(
     options: ModelOptions,
     files: Annotated[
@@ -53,84 +83,52 @@ def score(
             help="Plain texts, .csv, .tsv, .jsonl or .parquet; '-' is a plain text from stdin.",
         ),
     ],
-    per: Annotated[Per, typer.Option(help="What a row of the output is.")] = "word",
-    convention: Annotated[
-        Convention | None,
-        typer.Option(help="Which whitespace belongs to a word; leading if not given."),
-    ] = None,
-    text_column: Annotated[
-        str | None, typer.Option(help="Has the texts; 'text' if not given.")
-    ] = None,
-    item_column: Annotated[str | None, typer.Option(help="Has names, which are copied.")] = None,
-    context_column: Annotated[
-        str | None, typer.Option(help="Has what comes before a text, and is not scored.")
-    ] = None,
-    regions_column: Annotated[
-        str | None, typer.Option(help="Has the text with | between regions, or [[start, end], …].")
-    ] = None,
-    keep_column: Annotated[
-        list[str] | None, typer.Option(help="Is copied to the output; may be given several times.")
-    ] = None,
-    preset: PresetOption = None,
-    tolerance: ToleranceOption = None,
-    entropy: Annotated[
-        Literal["byte", "char"] | None,
-        typer.Option(help="Add the entropy of what may come, and the rank of what came."),
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="A .csv, .tsv, .jsonl or .parquet file.")
-    ] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the file if it is there.")
-    ] = False,
-    on_error: Annotated[
-        Literal["stop", "skip"], typer.Option(help="What to do about a row that has no score.")
-    ] = "stop",
-    ray: Annotated[bool, typer.Option("--ray", help="Score on a Ray cluster.")] = False,
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="Of Ray; one for each GPU or CPU if not given.")
-    ] = None,
-    as_json: JsonOption = False,
+    named: ColumnOptions,
+    run: RunOptions,
+    settings: _Settings,
 ) -> None:
     """Surprisal of the words or regions of texts, as a table."""
-    if convention is not None and per != "word":
+    if settings.convention is not None and settings.per != "word":
         raise typer.BadParameter("--convention is about words: use it with --per word.")
-    measure = Measure(per, convention or "leading", preset, entropy, tolerance)
-    _check_output(files, out, overwrite, ray, workers)
-    columns = Columns(
-        text_column or "text", item_column, context_column, regions_column, tuple(keep_column or ())
+    measure = Measure(
+        settings.per,
+        settings.convention or "leading",
+        settings.preset,
+        settings.entropy,
+        settings.tolerance,
     )
-    job = _job(files, columns, measure, named=text_column is not None)
-    skip = on_error == "skip"
+    run.check()
+    _check_output(files, settings.out, run)
+    columns = named.columns(settings.regions_column, settings.keep_column or ())
+    if settings.regions_column is not None and settings.per != "region":
+        raise typer.BadParameter("--regions-column needs --per region.")
+    check_preset(settings.preset, settings.tolerance)
+    try:
+        kinds = measure.fields(columns.kept)
+    except SettingError as error:
+        raise typer.BadParameter(str(error)) from error
+    tables = named.text_column is not None or len(columns.wanted()) > 1
+    job = Job(sources_of(files, columns=tables), columns, measure)
     with busy("reading the input"):
-        extent = job.survey(stop=not skip)
-    if out is None and extent.rows > _MOST_ROWS:
+        extent = job.survey(stop=not run.skip)
+    if settings.out is None and extent.rows > 1_000:
         raise SettingError(f"{extent.rows:,} rows are too many to print: name a file with --out.")
     lm = options.load()
+    if settings.out is None:
+        leave_out(len(_print(job, lm, extent, run.skip, options.model, run.as_json)))
+        return
+    from charwise.tables.output import Output
+
+    identity = job.identity(lm, options.model)
+    output = Output(settings.out, kinds, identity, extent.rows, overwrite=run.overwrite)
+    write(job, lm, output, extent, run)
+
+
+def _check_output(files: list[str], out: Path | None, run: RunOptions) -> None:
+    """Refuse options that need an output, and an output that is there or is an input."""
     if out is None:
-        bad = len(_print(job, lm, extent, skip, options.model, as_json))
-    else:
-        from charwise.tables.output import Output
-
-        identity = job.identity(lm, options.model)
-        with Output(out, job.fields(), identity, extent.rows, overwrite=overwrite) as output:
-            begun = output.done.rows
-            write(job, lm, output, extent, skip=skip, ray=ray, workers=workers)
-        summarise(output, begun, as_json)
-        bad = output.done.bad
-    if bad:
-        raise typer.Exit(LEFT_OUT)
-
-
-def _check_output(
-    files: list[str], out: Path | None, overwrite: bool, ray: bool, workers: int | None
-) -> None:
-    """Refuse options that do nothing, and an output that is there or is an input."""
-    if workers is not None and not ray:
-        raise typer.BadParameter("--workers are those of --ray.")
-    if out is None:
-        if overwrite or ray:
-            raise typer.BadParameter(f"--{'ray' if ray else 'overwrite'} needs --out FILE.")
+        if run.overwrite or run.ray:
+            raise typer.BadParameter(f"--{'ray' if run.ray else 'overwrite'} needs --out FILE.")
         return
     if out.is_dir():
         raise typer.BadParameter(f"--out {out} is a folder: name a file in it.")
@@ -142,34 +140,16 @@ def _check_output(
     if out.suffix.lower() not in FORMATS:
         raise typer.BadParameter(f"--out {out}: its name ends in none of {', '.join(FORMATS)}.")
     format_of(out)
-    if not overwrite:
+    if not run.overwrite:
         refuse_finished(out)
-
-
-def _job(files: list[str], columns: Columns, measure: Measure, *, named: bool) -> Job:
-    """The job that the options describe; `named` if they name the column of texts."""
-    from charwise.tables.jobs import Job
-    from charwise.tables.sources import find
-
-    if columns.regions is not None and measure.per != "region":
-        raise typer.BadParameter("--regions-column needs --per region.")
-    if files.count("-") > 1:
-        raise typer.BadParameter("stdin ('-') is one text, and can be given once.")
-    check_preset(measure.preset, measure.tolerance)
-    try:
-        fields(measure, columns.kept)
-    except SettingError as error:
-        raise typer.BadParameter(str(error)) from error
-    sources = tuple(find(name) for name in files)
-    if (named or len(columns.wanted()) > 1) and not any(source.is_table for source in sources):
-        raise typer.BadParameter("a plain text has no columns: give a table.")
-    return Job(sources, columns, measure)
 
 
 def _print(
     job: Job, lm: CharLM, extent: Extent, skip: bool, model: str, as_json: bool
 ) -> list[BadRow]:
     """Score everything, print the records on stdout, and what was left out on stderr."""
+    measure = job.measure
+    assert isinstance(measure, Measure)
     records: list[Record] = []
     bad: list[BadRow] = []
     with progress(extent) as advance:
@@ -185,19 +165,21 @@ def _print(
     if as_json:
         print_json(
             model=model,
-            per=job.measure.per,
-            convention=job.measure.convention if job.measure.per == "word" else None,
-            preset=job.measure.preset or ("default" if job.measure.tolerance is None else None),
-            tolerance=job.measure.tolerance,
+            per=measure.per,
+            convention=measure.convention if measure.per == "word" else None,
+            preset=measure.preset or ("default" if measure.tolerance is None else None),
+            tolerance=measure.tolerance,
             rows=records,
             left_out=[str(row) for row in bad],
         )
         return bad
     screen = console()
+    fields = measure.fields(job.columns.kept)
     if not screen.is_terminal:
-        screen.width += _WIDER * (len(job.fields()) - len(fields(Measure())))
+        # A column beyond the usual ones has so many characters.
+        screen.width += 12 * (len(fields) - len(Measure().fields()))
     kept = (*job.columns.kept, *(["item"] if job.columns.item is not None else []))
-    table = _table(records[:_MOST_SHOWN], job.fields(), kept)
+    table = _table(records[:_MOST_SHOWN], fields, kept)
     screen.width = max(screen.width, table.min_width or 0)  # half a number is another number
     screen.print(table)
     if len(records) > _MOST_SHOWN:
@@ -238,7 +220,8 @@ def _table(records: list[Record], kinds: dict[str, type], kept: Container[str] =
         if kinds[name] is not str:
             table.add_column(name, justify="right", no_wrap=True)
         else:
-            widest = min(_FOLDED, widest)
+            # Text in a table is folded where it must be, to no fewer columns of characters.
+            widest = min(8, widest)
             table.add_column(name, overflow="fold", min_width=widest)
         table.min_width += widest + 2
     for row in rows:

@@ -6,46 +6,54 @@ import logging
 import os
 import socket
 import sys
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import typer
 
-from charwise.cli.options import ModelOptions, PresetOption, VariationOption, takes_model
+from charwise.cli.options import ModelOptions, PresetOption, VariationOption, takes_options
 from charwise.errors import MissingExtraError, SettingError
 
 #: Names of the loopback interface: who listens there is asked under these.
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
-@takes_model
-def serve(
-    options: ModelOptions,
+@dataclass(frozen=True)
+class _Settings:
+    """The options of `charwise serve` itself."""
+
     host: Annotated[
         str, typer.Option("--host", help="Where to listen; 0.0.0.0 for every interface.")
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", min=0, max=65535)] = 8000,
+    ] = "127.0.0.1"
+    port: Annotated[int, typer.Option("--port", min=0, max=65535)] = 8000
     api_key: Annotated[
         str | None,
         typer.Option("--api-key", envvar="CHARWISE_API_KEY", help="Which requests must show."),
-    ] = None,
+    ] = None
     mode: Annotated[
         Literal["exact", "healed", "plain"],
         typer.Option("--mode", help="What becomes of a prompt's end, unless a request says it."),
-    ] = "exact",
+    ] = "exact"
     max_queue: Annotated[
         int, typer.Option("--max-queue", min=1, help="Requests that may wait; more get a 429.")
-    ] = 64,
+    ] = 64
     seconds: Annotated[
         float,
         typer.Option("--seconds", min=0.1, help="In which a request is answered, with what is."),
-    ] = 10.0,
+    ] = 10.0
     allow_origin: Annotated[
         list[str] | None,
         typer.Option("--allow-origin", help="A web page's origin that may ask; * for all."),
-    ] = None,
-    preset: PresetOption = None,
-    tolerance: VariationOption = None,
-    verbose: Annotated[bool, typer.Option("--verbose", help="A line for each request.")] = False,
+    ] = None
+    preset: PresetOption = None
+    tolerance: VariationOption = None
+    verbose: Annotated[bool, typer.Option("--verbose", help="A line for each request.")] = False
+
+
+@takes_options
+def serve(
+    options: ModelOptions,
+    server: _Settings,
 ) -> None:
     """Serve completions: OpenAI's API, llama.cpp's and Ollama's.
 
@@ -60,24 +68,24 @@ def serve(
         raise MissingExtraError(
             f"the server's parts are not installed: pip install 'charwise[serve]'. ({error})"
         ) from error
-    listening = _listen(host, port)  # before a model is loaded in vain
-    lm = options.load(preset, tolerance)
+    listening = _listen(server.host, server.port)  # before a model is loaded in vain
+    lm = options.load(server.preset, server.tolerance)
     settings = Settings(
         name=options.model,
-        mode=mode,
-        api_key=api_key or None,
-        max_queue=max_queue,
-        seconds=seconds,
-        allow_origins=tuple(allow_origin or ()),
-        hosts=_LOOPBACK if host in _LOOPBACK else None,
+        mode=server.mode,
+        api_key=server.api_key or None,
+        max_queue=server.max_queue,
+        seconds=server.seconds,
+        allow_origins=tuple(server.allow_origin or ()),
+        hosts=_LOOPBACK if server.host in _LOOPBACK else None,
     )
     logging.basicConfig(format="%(name)s: %(message)s")
     app = application(lm, settings)
     config = uvicorn.Config(
         app,
-        log_level="info" if verbose else "warning",
+        log_level="info" if server.verbose else "warning",
         server_header=False,
-        timeout_graceful_shutdown=int(seconds) + 5,
+        timeout_graceful_shutdown=int(server.seconds) + 5,
     )
     name, bound = listening.getsockname()[:2]
     print(f"http://{f'[{name}]' if ':' in name else name}:{bound}", file=sys.stderr, flush=True)

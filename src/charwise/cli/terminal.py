@@ -9,11 +9,13 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from typing import Any, TypeVar
 
+from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
 
 Item = TypeVar("Item")
 
@@ -62,6 +64,18 @@ def _escaped(character: str) -> str:
 def console() -> Console:
     """Plain text in a pipe, colours on a terminal."""
     return Console(highlight=False)
+
+
+def table(*columns: str, right: Container[str] = ()) -> Table:
+    """Return a table with a line under its head; the columns in `right` are of numbers.
+
+    >>> table("token", "p", right=["p"]).columns[1].justify
+    'right'
+    """
+    found = Table(box=box.SIMPLE_HEAD, padding=(0, 1))
+    for name in columns:
+        found.add_column(name, justify="right" if name in right else "left", overflow="fold")
+    return found
 
 
 def print_json(**fields: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,6 +17,7 @@ from charwise.cli.options import (
     TopOption,
     TrustOption,
     given,
+    takes_options,
 )
 from charwise.cli.terminal import busy, console, print_json
 
@@ -23,15 +25,23 @@ if TYPE_CHECKING:
     from charwise.tokens.index import SortedVocabulary
 
 
-def vocab(
-    model: ModelOption = "embedded",
-    revision: RevisionOption = None,
-    trust_remote_code: TrustOption = False,
+@dataclass(frozen=True)
+class _Settings:
+    """The options of `charwise vocab`."""
+
+    model: ModelOption = "embedded"
+    revision: RevisionOption = None
+    trust_remote_code: TrustOption = False
     prefix: Annotated[
         str | None, typer.Option("--prefix", "-p", help="Show what this text allows next.")
-    ] = None,
-    top: TopOption = 15,
-    as_json: JsonOption = False,
+    ] = None
+    top: TopOption = 15
+    as_json: JsonOption = False
+
+
+@takes_options
+def vocab(
+    settings: _Settings,
 ) -> None:
     """Describe a vocabulary, and what a prefix allows.
 
@@ -42,12 +52,12 @@ def vocab(
         from charwise.engines.pretrained import read_vocabulary
         from charwise.tokens.index import SortedVocabulary
 
-        options = given(revision=revision, trust_remote_code=trust_remote_code)
-        vocabulary = read_vocabulary(model, **options)
+        options = given(revision=settings.revision, trust_remote_code=settings.trust_remote_code)
+        vocabulary = read_vocabulary(settings.model, **options)
         index = SortedVocabulary(vocabulary)
-    firsts = first_characters(index)
+    firsts = _first_characters(index)
     facts: dict[str, Any] = {
-        "model": model,
+        "model": settings.model,
         "tokens": len(vocabulary),
         "width": vocabulary.width,
         "special": {vocabulary.special[id]: id for id in sorted(vocabulary.special)},
@@ -59,9 +69,9 @@ def vocab(
         "fertility": vocabulary.fertility,
         "byte_complete": vocabulary.byte_complete,
     }
-    if prefix is not None:
-        facts["prefix"] = _prefix_facts(index, prefix.encode("utf-8", "surrogateescape"))
-    if as_json:
+    if settings.prefix is not None:
+        facts["prefix"] = _prefix_facts(index, settings.prefix.encode("utf-8", "surrogateescape"))
+    if settings.as_json:
         print_json(**facts, first_characters=firsts)
         return
     screen = console()
@@ -69,23 +79,23 @@ def vocab(
         screen.print(f"{name:10} {facts[name]:>9,}")
     screen.print(f"end tokens {facts['end_ids']}; every byte: {vocabulary.byte_complete}")
     screen.print(f"start      {facts['bos_ids']}: {vocabulary.bos_rule}", markup=False)
-    if prefix is not None:
-        _print_prefix(screen, facts["prefix"], top)
+    if settings.prefix is not None:
+        _print_prefix(screen, facts["prefix"], settings.top)
         return
     rows = [
         (name.translate(display.VISIBLE), count, count / len(vocabulary))
-        for name, count in list(firsts.items())[:top]
+        for name, count in list(firsts.items())[: settings.top]
     ]
     screen.print(display.counts_table("starts with", rows))
 
 
-def first_characters(index: SortedVocabulary) -> dict[str, int]:
+def _first_characters(index: SortedVocabulary) -> dict[str, int]:
     r"""How many tokens start with each character, most frequent first.
 
     Tokens that start inside a character count under its escaped byte.
 
     >>> from charwise import SortedVocabulary, Vocabulary
-    >>> first_characters(SortedVocabulary(Vocabulary.from_bytes([b" a", b" b", b"\xc3"])))
+    >>> _first_characters(SortedVocabulary(Vocabulary.from_bytes([b" a", b" b", b"\xc3"])))
     {' ': 2, '\\xc3': 1}
     """
     counts: Counter[str] = Counter()

@@ -8,8 +8,15 @@ docs/combine.md says what each is a distribution of, and derives what is compute
 
 from __future__ import annotations
 
-from charwise.combine.combination import Combination
-from charwise.combine.make import contrast, maximum, minimum, mixture, product, proxy
+from charwise.combine.combination import (
+    Combination,
+    contrast,
+    maximum,
+    minimum,
+    mixture,
+    product,
+    proxy,
+)
 from charwise.combine.members import Member, member
 from charwise.combine.state import CombinedState
 

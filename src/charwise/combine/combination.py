@@ -1,20 +1,30 @@
-"""`Combination`: several models as one, over characters."""
+"""`Combination`: several models as one, over characters, and the functions that make one."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
+from numbers import Real
 from typing import Any
 
 from charwise.character_model import CharacterModel
-from charwise.combine.members import Member, Spend, Team, text_of
+from charwise.combine.members import Member, Spend, Team, member
+from charwise.combine.rules import Extreme, Mixture, Product
 from charwise.combine.scoring import scores
 from charwise.combine.state import CombinedState, begin
 from charwise.cursor.options import Report
-from charwise.errors import SettingError
+from charwise.errors import (
+    SettingError,
+    TokenizationError,
+    check_number,
+    items,
+    shown,
+)
 from charwise.scoring.effort import Effort
 from charwise.surprisal.score import Entropy, Score
-from charwise.tokens.prompt_parts import Prompt
+from charwise.tokens.canonical import to_bytes
+from charwise.tokens.prompt_parts import Prompt, is_text, parts_of
 
 
 class Combination(CharacterModel):
@@ -77,7 +87,7 @@ class Combination(CharacterModel):
         """
         if exact_from is not None:
             raise SettingError("a combination takes no exact_from, which is of one model: omit it.")
-        return begin(self.team, text_of(prompt), Spend(preset, tolerance))
+        return begin(self.team, _text_of(prompt), Spend(preset, tolerance))
 
     def _scored(
         self,
@@ -94,8 +104,8 @@ class Combination(CharacterModel):
         # that keeps the 257 probabilities of every byte and member: two kilobytes each.
         found = scores(
             self.team,
-            [text_of(prompt) for prompt in prompts],
-            [text_of(context) for context in contexts],
+            [_text_of(prompt) for prompt in prompts],
+            [_text_of(context) for context in contexts],
             Spend(preset, tolerance),
             end=end,
             rows=entropy is not None,
@@ -112,10 +122,192 @@ class Combination(CharacterModel):
         'Extreme(greatest=False)'
         """
         found = {"rule": repr(self.team.rule)}
-        for number, member in enumerate(self.team.members):
-            info: Any = getattr(member.lm, "info", dict)()
+        for number, one in enumerate(self.team.members):
+            info: Any = getattr(one.lm, "info", dict)()
             found |= {f"member {number}, {name}": value for name, value in info.items()}
         return found
 
     def __repr__(self) -> str:
         return f"Combination({self.team.rule!r}, {len(self.team.members)} members)"
+
+
+def mixture(members: Sequence[Any], weights: Sequence[float] | None = None) -> Combination:
+    """Σ_i λ_i p_i, of distributions over texts: one of the members writes the text, λ says which.
+
+    At each byte the members count by λ_i(σ) ∝ λ_i →p_i(σ), Bayes' rule, so that who foresees the
+    text better soon counts for all: over n bytes it costs at most log(1/λ_i) / n nats a byte more
+    than member i does. Averaging with constant weights is another distribution.
+
+    Args:
+        members: models, or `member(…)`s.
+        weights: λ, none negative; divided by their sum. By default equal.
+
+    Raises:
+        SettingError: what are no members, or no such weights.
+
+    >>> import charwise
+    >>> lm = charwise.load()
+    >>> mixture([lm, lm], weights=[3, 1]).team.rule
+    Mixture(weights=(0.75, 0.25))
+    """
+    found = _members_of(members)
+    given = _weights(weights, len(found))
+    if min(given) < 0 or not 0 < sum(given) < math.inf:
+        raise SettingError(
+            f"the weights are {shown(weights)}: of a mixture, none is negative, and one is above 0."
+        )
+    return Combination(Team(found, Mixture(tuple(weight / sum(given) for weight in given))))
+
+
+def product(members: Sequence[Any], weights: Sequence[float] | None = None) -> Combination:
+    """∝ Π_i p_i^{w_i}: what all members find likely.
+
+    What a member gives probability zero is impossible, whatever its weight's sign.
+
+    Args:
+        members: models, or `member(…)`s.
+        weights: w, any numbers that are not all 0; by default 1/n each, the geometric mean.
+
+    Raises:
+        SettingError: what are no members, or no such weights.
+
+    >>> import charwise
+    >>> lm = charwise.load()
+    >>> product([lm, lm]).team.rule.weights
+    (0.5, 0.5)
+    """
+    found = _members_of(members)
+    given = _weights(weights, len(found))
+    if not any(given):
+        raise SettingError(f"the weights are {shown(weights)}: one must be other than 0.")
+    return Combination(Team(found, Product(given)))
+
+
+def minimum(members: Sequence[Any]) -> Combination:
+    """∝ min_i p_i: no more likely than to the member that finds it least so.
+
+    >>> import charwise
+    >>> minimum([charwise.load()]).next("import nump").top(1)[0][0]
+    'y'
+    """
+    return Combination(Team(_members_of(members), Extreme(greatest=False)))
+
+
+def maximum(members: Sequence[Any]) -> Combination:
+    """∝ max_i p_i: as likely as to the member that finds it most so.
+
+    >>> import charwise
+    >>> maximum([charwise.load()]).next("import nump").top(1)[0][0]
+    'y'
+    """
+    return Combination(Team(_members_of(members), Extreme(greatest=True)))
+
+
+def proxy(base: Any, tuned: Any, untuned: Any, alpha: float = 1.0) -> Combination:
+    """∝ base · (tuned / untuned)^α: what tuning did to a small model, done to another.
+
+    Proxy tuning (Liu et al., COLM 2024), there for models of one tokenizer; over bytes the three
+    may have three.
+
+    Args:
+        base: the model that is to be tuned.
+        tuned, untuned: another model after and before.
+        alpha: how much of it; any number.
+
+    Raises:
+        SettingError: what are no models, or no number.
+
+    >>> import charwise
+    >>> lm = charwise.load()
+    >>> proxy(lm, lm, lm, alpha=0.5).team.rule.weights
+    (1.0, 0.5, -0.5)
+    """
+    _check_finite("alpha", alpha)
+    weights = (1.0, float(alpha), -float(alpha))
+    return Combination(Team(_members_of([base, tuned, untuned]), Product(weights)))
+
+
+def contrast(strong: Any, weak: Any, plausibility: float = 0.1) -> Combination:
+    """∝ strong / weak, among the bytes that the strong model finds plausible.
+
+    Contrastive decoding (Li et al., ACL 2023), over bytes in place of tokens: what the strong model
+    gives at least `plausibility` of what it gives its likeliest byte.
+
+    Args:
+        strong, weak: the models.
+        plausibility: in [0, 1]; 0 allows everything.
+
+    Raises:
+        SettingError: what are no models, or no such number.
+
+    >>> import charwise
+    >>> lm = charwise.load()
+    >>> contrast(lm, lm).next("import nump").top(1)[0]
+    ('y', 1.0)
+    """
+    check_number("plausibility", plausibility, 0.0, 1.0)
+    rule = Product((1.0, -1.0), plausibility=float(plausibility))
+    return Combination(Team(_members_of([strong, weak]), rule))
+
+
+def _weights(weights: Sequence[float] | None, count: int) -> tuple[float, ...]:
+    """One finite number for each member; by default equal ones that sum to 1."""
+    if weights is None:
+        return (1.0 / count,) * count
+    listed = items(weights)
+    if listed is None:
+        raise SettingError(f"the weights are {shown(weights)}: give a list of numbers.")
+    if len(listed) != count:
+        raise SettingError(f"{len(listed)} weights for {count} members: give one for each.")
+    for weight in listed:
+        _check_finite("a weight", weight)
+    return tuple(float(weight) for weight in listed)
+
+
+def _check_finite(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise SettingError(f"{name} is {shown(value)}: it must be a number.")
+    try:
+        finite = math.isfinite(float(value))
+    except OverflowError:
+        finite = False
+    if not finite:
+        raise SettingError(f"{name} is {shown(value)}: it must be finite.")
+
+
+def _members_of(given: Sequence[Any]) -> tuple[Member, ...]:
+    """Models and members, as members.
+
+    Raises:
+        SettingError: no list, an empty one, or what is no model.
+
+    >>> _members_of([])
+    Traceback (most recent call last):
+    charwise.errors.SettingError: a combination has no members: give one model or more.
+    """
+    listed = items(given)
+    if listed is None:
+        raise SettingError(f"the members are {shown(given)}: give a list of models.")
+    if not listed:
+        raise SettingError("a combination has no members: give one model or more.")
+    return tuple(one if isinstance(one, Member) else member(one) for one in listed)
+
+
+def _text_of(prompt: Prompt) -> bytes:
+    """A prompt that several tokenizers can read: its bytes.
+
+    Raises:
+        TokenizationError: one with token ids, or that is no prompt.
+
+    >>> _text_of("naï"), _text_of([b"x"])
+    (b'na\\xc3\\xaf', b'x')
+    """
+    if is_text(prompt):
+        return to_bytes(prompt)
+    parts = parts_of(prompt)
+    if any(isinstance(part, int) for part in parts):
+        raise TokenizationError(
+            "the prompt has token ids, which mean something to one tokenizer only: give them to "
+            "their model, with combine.member(lm, before=[…])."
+        )
+    return b"".join(to_bytes(part) for part in parts if not isinstance(part, int))

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from charwise.combine.rules import Rule
 from charwise.errors import (
     SettingError,
-    TokenizationError,
     ZeroProbabilityError,
-    items,
     shown,
 )
 from charwise.scoring.effort import Effort
 from charwise.tokens.canonical import to_bytes
-from charwise.tokens.prompt_parts import Prompt, is_text, parts_of
+from charwise.tokens.prompt_parts import Prompt, parts_of
 
 
 class Spend(NamedTuple):
@@ -90,44 +87,6 @@ def member(lm: Any, *, before: Prompt = "") -> Member:
         raise SettingError(f"{shown(lm)} is no model: charwise.load(…) opens one.")
     parts_of(before)
     return Member(lm, before)
-
-
-def members_of(given: Sequence[Any]) -> tuple[Member, ...]:
-    """Models and members, as members.
-
-    Raises:
-        SettingError: no list, an empty one, or what is no model.
-
-    >>> members_of([])
-    Traceback (most recent call last):
-    charwise.errors.SettingError: a combination has no members: give one model or more.
-    """
-    listed = items(given)
-    if listed is None:
-        raise SettingError(f"the members are {shown(given)}: give a list of models.")
-    if not listed:
-        raise SettingError("a combination has no members: give one model or more.")
-    return tuple(one if isinstance(one, Member) else member(one) for one in listed)
-
-
-def text_of(prompt: Prompt) -> bytes:
-    """A prompt that several tokenizers can read: its bytes.
-
-    Raises:
-        TokenizationError: one with token ids, or that is no prompt.
-
-    >>> text_of("naï"), text_of([b"x"])
-    (b'na\\xc3\\xaf', b'x')
-    """
-    if is_text(prompt):
-        return to_bytes(prompt)
-    parts = parts_of(prompt)
-    if any(isinstance(part, int) for part in parts):
-        raise TokenizationError(
-            "the prompt has token ids, which mean something to one tokenizer only: give them to "
-            "their model, with combine.member(lm, before=[…])."
-        )
-    return b"".join(to_bytes(part) for part in parts if not isinstance(part, int))
 
 
 def impossible(text: bytes) -> ZeroProbabilityError:

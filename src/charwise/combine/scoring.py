@@ -11,10 +11,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from charwise.combine.along import Along, along
-from charwise.combine.doubt import errors_of_bytes
+from charwise.combine.member_scores import MemberScore, curves_of, member_scores
 from charwise.combine.members import Spend, Team, impossible
-from charwise.combine.rules import Floats, Product, normalised
+from charwise.combine.rules import Floats, Product, errors_of_bytes, normalised
 from charwise.cursor.distributions import EOS
 from charwise.surprisal.entropies import entropies, ranks
 from charwise.surprisal.score import Score
@@ -59,7 +58,7 @@ def scores(
     columns = []
     for number, member in enumerate(team.members):
         needed = rows or not remembers
-        columns.append(along(member, whole, given, spend, rows=needed, end=end))
+        columns.append(member_scores(member, whole, given, spend, rows=needed, end=end))
         if progress is not None:
             progress(total * (number + 1) // len(team.members), total)
     found = []
@@ -72,7 +71,7 @@ def scores(
     return found
 
 
-def _combined(team: Team, text: bytes, each: list[Along], *, end: bool, rows: bool) -> Score:
+def _combined(team: Team, text: bytes, each: list[MemberScore], *, end: bool, rows: bool) -> Score:
     """One score of those of the members, which may begin earlier."""
     rule, size = team.rule, len(text)
     skip = len(each[0].score.raw) - size
@@ -108,24 +107,8 @@ def _combined(team: Team, text: bytes, each: list[Along], *, end: bool, rows: bo
     )
 
 
-def curves_of(each: Sequence[Along]) -> tuple[Floats, Floats]:
-    """`[n, T + 1]` log →p_i of all beginnings of a text, `[n, T]` what each byte may be off.
-
-    >>> zeros = np.zeros(2)
-    >>> one = Score(b"ab", np.log([0.5, 0.25]), zeros, zeros, 0, 0)
-    >>> np.exp(curves_of([Along(one, 0.0, None)])[0]).round(9).tolist()
-    [[1.0, 0.5, 0.125]]
-    """
-    steps = np.stack([one.score.logprobs for one in each])
-    curves = np.concatenate([np.zeros((len(each), 1)), np.cumsum(steps, axis=1)], axis=1)
-    errors = [
-        np.zeros(steps.shape[1]) if one.score.error is None else one.score.error for one in each
-    ]
-    return curves, np.stack(errors)
-
-
 def _distributions(
-    team: Team, each: Sequence[Along], before: Floats, skip: int
+    team: Team, each: Sequence[MemberScore], before: Floats, skip: int
 ) -> tuple[Floats, Floats]:
     """`[T or T + 1, 257]` the combined distributions along a text, and their logarithms."""
     with np.errstate(divide="ignore"):
@@ -172,7 +155,7 @@ def string_logs(
     rule = team.rule
     masked = isinstance(rule, Product) and rule.plausibility > 0
     columns = [
-        along(member, texts, [context] * len(texts), spend, rows=masked, end=end)
+        member_scores(member, texts, [context] * len(texts), spend, rows=masked, end=end)
         for member in team.members
     ]
     sums = np.array(

@@ -14,19 +14,19 @@ from typing import Any, Self
 
 import numpy as np
 
-from charwise.combine.along import IMPOSSIBLE
-from charwise.combine.anything import Anything
-from charwise.combine.doubt import error_of_next
-from charwise.combine.evidence import evidence, evidence_of_byte, onward
+from charwise.combine.member_scores import IMPOSSIBLE, evidence, evidence_of_byte
 from charwise.combine.members import Member, Spend, Team, impossible
-from charwise.combine.rules import Floats, normalised
+from charwise.combine.rules import Floats, error_of_next, normalised
 from charwise.combine.scoring import scores, string_logs
+from charwise.constraints.constraint import END, Flags, TokenConstraint
+from charwise.constraints.walk import Walked
 from charwise.cursor.character_state import CharacterState
 from charwise.cursor.choose import ChoicePosterior, asked_choices, chosen_of
 from charwise.cursor.distributions import NextBytes
 from charwise.cursor.options import GenerationOptions
 from charwise.errors import ZeroProbabilityError
 from charwise.surprisal.score import Score
+from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.stops import StopStrings
 
 
@@ -173,8 +173,8 @@ class CombinedState(CharacterState):
             self.team,
             self.raw + data,
             states,
-            onward(self.before, steps[0]),
-            onward(self._doubts[:, -1], steps[1]),
+            _onward(self.before, steps[0]),
+            _onward(self._doubts[:, -1], steps[1]),
             self.spend,
             parent=self,
             whole=self._whole,
@@ -205,7 +205,7 @@ class CombinedState(CharacterState):
         )
 
     def _as_a_whole(self, options: GenerationOptions) -> tuple[CombinedState, GenerationOptions]:
-        constraint = Anything() if options.constraint is None else options.constraint
+        constraint = _Anything() if options.constraint is None else options.constraint
         return self.by_the_global_rule(), replace(options, constraint=constraint)
 
     def choose(
@@ -255,7 +255,7 @@ class CombinedState(CharacterState):
         if self.team.rule.remembers(True) and not self.team.rule.remembers(False):
             steps = evidence(self.team, self.raw, b"", self.spend)
             start = np.zeros(len(self.states))
-            curves, doubts = onward(start, steps[0])[:, -1:], onward(start, steps[1])[:, -1:]
+            curves, doubts = _onward(start, steps[0])[:, -1:], _onward(start, steps[1])[:, -1:]
         return CombinedState(
             self.team, self.raw, self.states, curves, doubts, self.spend, whole=True
         )
@@ -281,7 +281,9 @@ def begin(team: Team, raw: bytes, spend: Spend) -> CombinedState:
     if raw and team.rule.remembers(False):
         steps = evidence(team, raw, b"", spend)
     start = np.zeros(len(states))
-    return CombinedState(team, raw, states, onward(start, steps[0]), onward(start, steps[1]), spend)
+    return CombinedState(
+        team, raw, states, _onward(start, steps[0]), _onward(start, steps[1]), spend
+    )
 
 
 def _state_of(member: Member, raw: bytes, spend: Spend) -> Any:
@@ -296,3 +298,30 @@ def _state_of(member: Member, raw: bytes, spend: Spend) -> Any:
 def _total(score: Score) -> float:
     end = score.end_logprob
     return float(score.logprobs.sum()) + (0.0 if end is None else end)
+
+
+class _Anything:
+    """The constraint that allows all byte strings, for sampling where none was asked for."""
+
+    characters = False
+
+    def allowed(self) -> Flags:
+        """`[257]`: all of them."""
+        return np.ones(END + 1, dtype=np.bool_)
+
+    def after(self, data: bytes) -> _Anything:
+        """The same."""
+        return self
+
+    def over(self, index: SortedVocabulary) -> TokenConstraint:
+        """The same over the tokens of a vocabulary."""
+        return Walked(self, index)
+
+
+def _onward(start: Floats, steps: Floats) -> Floats:
+    """`[n, T + 1]` a start, and what `[n, T]` steps make of it.
+
+    >>> _onward(np.zeros(1), np.array([[-1.0, -2.0]])).tolist()
+    [[0.0, -1.0, -3.0]]
+    """
+    return np.concatenate([start[:, None], start[:, None] + np.cumsum(steps, axis=1)], axis=1)

@@ -77,19 +77,19 @@ class CanonicalLM(WrappedLM):
 
     def tree(
         self, prompt_ids: Sequence[int], edges: Sequence[tuple[int, int]] = ()
-    ) -> CanonicalTree:
+    ) -> _CanonicalTree:
         """A tree whose root is this prompt; see `TokenLM.tree`.
 
         The prompt is conditioned on however it is spelled; what follows it is canonical from
         its last special token on.
         """
-        return CanonicalTree(self, self.engine.tree(prompt_ids, edges), prompt_ids, edges)
+        return _CanonicalTree(self, self.engine.tree(prompt_ids, edges), prompt_ids, edges)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (with_estimand, (self.engine, self.estimand))
 
 
-class CanonicalTree(WrappedTree):
+class _CanonicalTree(WrappedTree):
     """A tree of such an engine; see `TokenTree`."""
 
     def __init__(

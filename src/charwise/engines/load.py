@@ -71,7 +71,7 @@ class LoadKeywords(HubKeywords, total=False):
 
 
 @dataclass(frozen=True)
-class Asked:
+class _EngineKey:
     """What `open_engine` was asked for; its `repr` tells engines apart."""
 
     model: str
@@ -137,14 +137,14 @@ def open_engine(
     asked: dict[str, Any] = {**settings, "engine": chosen}
     asked["device"] = None if device is None else str(device)
     asked["dtype"] = None if dtype is None else str(dtype).removeprefix("torch.")
-    return _opened(Asked(place, **asked))
+    return _opened(_EngineKey(place, **asked))
 
 
 def _no_engine(engine: object) -> SettingError:
     return SettingError(f"unknown engine {shown(engine)}: use {' or '.join(map(repr, _ENGINES))}.")
 
 
-def _opened(asked: Asked) -> Engine:
+def _opened(asked: _EngineKey) -> Engine:
     """The engine that is open already, or a new one; also what pickled engines are made by."""
     key = repr(asked)
     found = _open.get(key)
@@ -171,7 +171,7 @@ def _place(name: str) -> str:
     return DEFAULT_MODEL if path.absolute() == Path(EMBEDDED) else str(path.absolute())
 
 
-def _transformers(asked: Asked) -> TransformersLM:
+def _transformers(asked: _EngineKey) -> TransformersLM:
     model, tokenizer = read_pretrained(
         asked.model,
         asked.device,
@@ -233,7 +233,7 @@ def open_server(
     return CompletionsLM(client, vocabulary, model=model, k=k, rounding=rounding)
 
 
-def _llama_cpp(asked: Asked) -> LlamaCppLM:
+def _llama_cpp(asked: _EngineKey) -> LlamaCppLM:
     from charwise.engines.llama_cpp.lm import LlamaCppLM
 
     why = "a GGUF file has its own: leave it out, or take another file"
@@ -243,7 +243,7 @@ def _llama_cpp(asked: Asked) -> LlamaCppLM:
     return LlamaCppLM(asked.model, gpu_layers=0 if asked.device in (None, "cpu") else -1)
 
 
-def _vllm(asked: Asked) -> VllmLM:
+def _vllm(asked: _EngineKey) -> VllmLM:
     from charwise.engines.vllm import load_vllm
 
     _refuse(
@@ -261,7 +261,7 @@ def _vllm(asked: Asked) -> VllmLM:
     )
 
 
-def _refuse(asked: Asked, why: str, *names: str) -> None:
+def _refuse(asked: _EngineKey, why: str, *names: str) -> None:
     """Raise `SettingError` if any of these was asked for."""
     for name in names:
         value = getattr(asked, name)
@@ -270,7 +270,7 @@ def _refuse(asked: Asked, why: str, *names: str) -> None:
 
 
 #: How each engine opens a model.
-_ENGINES: dict[str, Callable[[Asked], Engine]] = {
+_ENGINES: dict[str, Callable[[_EngineKey], Engine]] = {
     "transformers": _transformers,
     "llama.cpp": _llama_cpp,
     "vllm": _vllm,

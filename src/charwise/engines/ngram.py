@@ -12,8 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from charwise.engines.logits import not_there
-from charwise.engines.tree_nodes import TreeNodes
+from charwise.engines.tree_nodes import TreeNodes, not_there
 from charwise.errors import EngineError
 from charwise.tokens.vocabulary import Vocabulary
 

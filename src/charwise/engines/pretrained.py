@@ -30,9 +30,6 @@ from charwise.tokens.vocabulary import Vocabulary
 #: The name of the model in the package.
 DEFAULT_MODEL = "embedded"
 
-#: Seconds to wait for the hub's answer.
-TIMEOUT = 10
-
 
 #: Held while anything is loaded: transformers' loader changes the whole process while it runs.
 LOADING = threading.RLock()
@@ -82,7 +79,7 @@ def read_pretrained(
         if device_map is not None:
             options["device_map"] = device_map
         _check_folder(name)
-        tokenizer = read_tokenizer(name, revision=revision, trust_remote_code=trust_remote_code)
+        tokenizer = _read_tokenizer(name, revision=revision, trust_remote_code=trust_remote_code)
         options["trust_remote_code"] = trust_remote_code
         model = _read(name, "model", AutoModelForCausalLM.from_pretrained, revision, **options)
         if device_map is not None:
@@ -97,7 +94,7 @@ def read_pretrained(
             ) from error
 
 
-def read_tokenizer(
+def _read_tokenizer(
     name: str, *, revision: str | None = None, trust_remote_code: bool = False
 ) -> Any:
     """The tokenizer alone. Raises what `read_pretrained` does."""
@@ -123,7 +120,7 @@ def read_vocabulary(
     with LOADING:
         from transformers import AutoConfig, GenerationConfig
 
-        tokenizer = read_tokenizer(name, revision=revision, trust_remote_code=trust_remote_code)
+        tokenizer = _read_tokenizer(name, revision=revision, trust_remote_code=trust_remote_code)
         try:
             trust = {"trust_remote_code": trust_remote_code}
             config = _read(name, "config", AutoConfig.from_pretrained, revision, **trust)
@@ -229,7 +226,8 @@ def _ask_hub(name: str, revision: str | None) -> None:
 
     called = _called(name, revision)
     try:
-        HfApi().model_info(name, revision=revision, timeout=TIMEOUT)
+        # Seconds to wait for the hub's answer.
+        HfApi().model_info(name, revision=revision, timeout=10)
     except RepositoryNotFoundError as error:
         raise ModelNotFoundError(_not_found(called, f"{ENDPOINT} has no public {name}")) from error
     except RevisionNotFoundError as error:

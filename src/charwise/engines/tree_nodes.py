@@ -1,4 +1,7 @@
-"""The nodes of a tree, and all of a `TokenTree` but its evaluation: the base of every engine's."""
+"""The nodes of a tree, and all of a `TokenTree` but its evaluation: the base of every engine's.
+
+`_Logits` are between the call that makes them and the caller who asks for them.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,12 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING
 
-from charwise.engines.logits import Logits
+import torch
+
 from charwise.errors import ContextLengthError, EngineError, shown
 from charwise.token_lm import TokenLM
 from charwise.tokens.vocabulary import Vocabulary
-
-if TYPE_CHECKING:
-    import torch
 
 
 class TreeNodes(ABC):
@@ -59,12 +59,12 @@ class TreeNodes(ABC):
         *,
         lock: AbstractContextManager[object] | None = None,
     ) -> None:
-        check_prompt(prompt_ids, lm.vocabulary, lm.window)
+        _check_prompt(prompt_ids, lm.vocabulary, lm.window)
         self._width, self._window = lm.vocabulary.width, lm.window
         self._prompt_ids = [int(id) for id in prompt_ids]
         self._parent, self._token, self._depth = [-1], [-1], [0]  # of each node
         self._dropped: set[int] = set()
-        self._logits = Logits()
+        self._logits = _Logits()
         self._lock: AbstractContextManager[object] = threading.RLock() if lock is None else lock
         self.live = [0]  # nodes not dropped, in rising order
         self.contexts = 0
@@ -190,7 +190,7 @@ class TreeNodes(ABC):
                     f"{token} is not a token id: the vocabulary's width is {self._width}."
                 )
             depths.append(1 + (self._depth[parent] if parent < first else depths[parent - first]))
-        check_length(len(self._prompt_ids) + max(depths, default=0), self._window)
+        _check_length(len(self._prompt_ids) + max(depths, default=0), self._window)
 
     def _add(self, edges: Sequence[tuple[int, int]]) -> list[int]:
         """Add checked edges; returns the new nodes."""
@@ -210,7 +210,7 @@ class TreeNodes(ABC):
             self.live.pop()
 
 
-def check_prompt(prompt_ids: Sequence[int], vocabulary: Vocabulary, window: int | None) -> None:
+def _check_prompt(prompt_ids: Sequence[int], vocabulary: Vocabulary, window: int | None) -> None:
     """Raise unless this is a prompt that the model can be conditioned on."""
     if not prompt_ids:
         raise EngineError(
@@ -220,13 +220,74 @@ def check_prompt(prompt_ids: Sequence[int], vocabulary: Vocabulary, window: int 
     for id in prompt_ids:
         if not 0 <= id < vocabulary.width:
             raise EngineError(f"{shown(id)} is not a token id: the width is {vocabulary.width}.")
-    check_length(len(prompt_ids), window)
+    _check_length(len(prompt_ids), window)
 
 
-def check_length(length: int, window: int | None) -> None:
+def _check_length(length: int, window: int | None) -> None:
     """Raise `ContextLengthError` for a context longer than the window."""
     if window is not None and length > window:
         raise ContextLengthError(
             f"a context of {length} tokens is longer than the model's window of {window}. Shorten "
             "the prompt or the text, or score it in overlapping windows (CharLM.score does)."
         )
+
+
+class _Logits:
+    """Logits of the nodes that may be asked for them, in the blocks in which they were made."""
+
+    def __init__(self) -> None:
+        self._at: dict[int, tuple[int, int]] = {}  # node → (block, row)
+        self._blocks: dict[int, torch.Tensor] = {}  # [n, width], in the model's dtype
+        self._nodes: dict[int, set[int]] = {}  # of each block
+        self._next = 0
+        #: Bytes of all blocks.
+        self.nbytes = 0
+
+    def put(self, nodes: Sequence[int], logits: torch.Tensor) -> None:
+        if not nodes:
+            return
+        self._at |= {node: (self._next, row) for row, node in enumerate(nodes)}
+        self._blocks[self._next] = logits
+        self.nbytes += logits.nbytes
+        self._nodes[self._next] = set(nodes)
+        self._next += 1
+
+    def take(self, nodes: Sequence[int]) -> torch.Tensor:
+        """`[n, width]`, in the order of the nodes."""
+        try:
+            places = [self._at[node] for node in nodes]
+        except KeyError as missing:
+            raise not_there(missing.args[0]) from None
+        if len({block for block, _ in places}) == 1:
+            block = self._blocks[places[0][0]]
+            rows = [row for _, row in places]
+            if rows == list(range(len(block))):
+                return block
+            return block[torch.tensor(rows, device=block.device)]
+        return torch.stack([self._blocks[block][row] for block, row in places])
+
+    def drop(self, nodes: Collection[int]) -> None:
+        shrunk = set()
+        for node in nodes:
+            if node in self._at:
+                block, _ = self._at.pop(node)
+                self._nodes[block].discard(node)
+                shrunk.add(block)
+        for block in shrunk:
+            left = sorted(self._nodes[block])
+            held = self._blocks[block]
+            if 2 * len(left) > len(held):
+                continue
+            # Half of it is unused or more: free that, which a view would not do.
+            rows = torch.tensor([self._at[node][1] for node in left], device=held.device)
+            del self._blocks[block], self._nodes[block]
+            self.nbytes -= held.nbytes
+            self.put(left, held[rows] if left else held)
+
+
+def not_there(node: int) -> EngineError:
+    """The error of asking for log-probabilities that were not wanted, or no longer."""
+    return EngineError(
+        f"node {node} has no log-probabilities: it was extended with logprobs=False, or forgotten. "
+        "Ask for them in extend(), and forget() nodes only when done with them."
+    )

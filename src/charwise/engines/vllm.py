@@ -25,9 +25,6 @@ from charwise.errors import EngineError, SettingError, shown
 from charwise.models import EMBEDDED
 from charwise.tokens.vocabulary import Vocabulary
 
-#: With so many contexts on one path it is evaluated as one request.
-_MANY = 8
-
 
 class VllmLM:
     """A causal language model of vLLM.
@@ -64,9 +61,9 @@ class VllmLM:
         self._uncounted = torch.from_numpy(np.flatnonzero(~vocabulary.counted))
         self._lock = threading.Lock()
 
-    def tree(self, prompt_ids: Sequence[int], edges: Sequence[tuple[int, int]] = ()) -> VllmTree:
+    def tree(self, prompt_ids: Sequence[int], edges: Sequence[tuple[int, int]] = ()) -> _VllmTree:
         """A tree whose root is this prompt, and its first nodes; see `TokenLM.tree`."""
-        tree = VllmTree(self, prompt_ids)
+        tree = _VllmTree(self, prompt_ids)
         tree.extend(edges)
         return tree
 
@@ -165,7 +162,7 @@ class VllmLM:
         return self.origin
 
 
-class VllmTree(TreeNodes):
+class _VllmTree(TreeNodes):
     """The `TokenTree` of a `VllmLM`. Contexts that nobody asks about are not evaluated."""
 
     def __init__(self, lm: VllmLM, prompt_ids: Sequence[int]) -> None:
@@ -200,7 +197,8 @@ class VllmTree(TreeNodes):
             path.append(self._parent[path[-1]])
         path.reverse()
         length = len(self._prompt_ids) + self.depth(path[-1])
-        many = len(path) >= _MANY and 2 * len(path) >= length
+        # A path of many contexts is evaluated as one request.
+        many = len(path) >= 8 and 2 * len(path) >= length
         whole = [*self._prompt_ids, *self.tokens(path[-1])]
         return path if many and self._lm.takes_whole(whole) else []
 

@@ -30,13 +30,12 @@ import numpy as np
 from charwise.char_lm import CharLM
 from charwise.errors import CharwiseError, SettingError, zero_probability
 from charwise.evaluation.distance import Floats, Mean, bootstrap, js_distance
-from charwise.evaluation.healed import walk_healed
-from charwise.evaluation.methods import Walk, walk_beam, walk_canonical, walk_rounds
+from charwise.evaluation.methods import Walk, walk_beam, walk_canonical, walk_healed, walk_rounds
 from charwise.scoring.effort import effort_of
 from charwise.tokens.utf8 import pending
 
 
-class Method(NamedTuple):
+class _Method(NamedTuple):
     """A way to walk a text.
 
     Attributes:
@@ -44,7 +43,7 @@ class Method(NamedTuple):
         family: "beam", "rounds", "token healing" or "canonical"; a beam's has its θ, if any.
         walk: (model, text, whether to return distributions too) → what it says.
 
-    >>> Method("beam K=2", "beam", lambda lm, text, rows: walk_beam(lm, text, 2)).family
+    >>> _Method("beam K=2", "beam", lambda lm, text, rows: walk_beam(lm, text, 2)).family
     'beam'
     """
 
@@ -58,7 +57,7 @@ class Result:
     """What was measured of one method; the module says how. None where it has no meaning.
 
     Attributes:
-        method, family: see `Method`.
+        method, family: see `_Method`.
         js_distance: mean over bytes, in [0, 1].
         surprisal_error: mean over bytes of |ΔS|, bits.
         bits_per_byte: mean over bytes of the surprisal.
@@ -119,44 +118,44 @@ class Report:
         return asdict(self) | {"results": [result.row() for result in self.results]}
 
 
-def beam(k: int, theta: float = 0.0) -> Method:
+def beam(k: int, theta: float = 0.0) -> _Method:
     """Beam summing of width K, pruned by θ (Vieira et al. 2025, Appendices D and G).
 
     >>> beam(4)[:2], beam(4, 1e-3)[:2]
     (('beam K=4', 'beam'), ('beam K=4 θ=0.001', 'beam θ=0.001'))
     """
     pruned = f" θ={theta:g}" if theta else ""
-    return Method(
+    return _Method(
         f"beam K={k}{pruned}",
         f"beam{pruned}",
         lambda lm, text, rows: walk_beam(lm, text, k, theta, distributions=rows),
     )
 
 
-def rounds(preset: str) -> Method:
+def _rounds(preset: str) -> _Method:
     """The rounds of `CharLM.score`, by the name of a preset. Raises `SettingError` for others.
 
-    >>> rounds("fast").family
+    >>> _rounds("fast").family
     'rounds'
     """
     chosen = effort_of(preset)
-    return Method(
+    return _Method(
         preset, "rounds", lambda lm, text, rows: walk_rounds(lm, text, chosen, distributions=rows)
     )
 
 
 #: Token healing, Appendix F of the paper.
-HEALED = Method(
+HEALED = _Method(
     "token healing",
     "token healing",
     lambda lm, text, rows: walk_healed(lm, text, distributions=rows),
 )
 
 #: The canonical tokens, teacher-forced: plain perplexity.
-CANONICAL = Method("canonical", "canonical", lambda lm, text, rows: walk_canonical(lm, text))
+CANONICAL = _Method("canonical", "canonical", lambda lm, text, rows: walk_canonical(lm, text))
 
 
-def methods(ks: Iterable[int], thetas: Iterable[float], presets: Iterable[str]) -> list[Method]:
+def methods(ks: Iterable[int], thetas: Iterable[float], presets: Iterable[str]) -> list[_Method]:
     """Beams of every width and threshold, the presets, token healing, and the canonical tokens.
 
     >>> [method.name for method in methods([2, 4], [0.0], ["fast"])]
@@ -164,7 +163,7 @@ def methods(ks: Iterable[int], thetas: Iterable[float], presets: Iterable[str]) 
     """
     thetas = list(thetas)
     beams = [beam(k, theta) for theta in thetas for k in ks]
-    return [*beams, *map(rounds, presets), HEALED, CANONICAL]
+    return [*beams, *map(_rounds, presets), HEALED, CANONICAL]
 
 
 def whole_characters(text: bytes, size: int) -> bytes:
@@ -181,8 +180,8 @@ def whole_characters(text: bytes, size: int) -> bytes:
 def bench(
     lm: CharLM,
     text: bytes,
-    candidates: Sequence[Method],
-    reference: Method,
+    candidates: Sequence[_Method],
+    reference: _Method,
     *,
     repeat: int = 3,
     seed: int = 0,
@@ -239,7 +238,7 @@ def bench(
 def _timed(
     lm: CharLM,
     text: bytes,
-    measured: list[tuple[Method, Result]],
+    measured: list[tuple[_Method, Result]],
     repeat: int,
     seed: int,
     progress: Callable[[str], object],
@@ -264,7 +263,7 @@ def _timed(
     return timed
 
 
-def _checked(method: Method, lm: CharLM, text: bytes) -> Walk:
+def _checked(method: _Method, lm: CharLM, text: bytes) -> Walk:
     """One walk with distributions, if all of its numbers are finite."""
     if method.family == "canonical":
         lm.vocabulary.encode(text)  # a beginning of the text is not enough
@@ -274,7 +273,7 @@ def _checked(method: Method, lm: CharLM, text: bytes) -> Walk:
     return walk
 
 
-def _errors(method: Method, walk: Walk, truth: Walk, seed: int) -> Result:
+def _errors(method: _Method, walk: Walk, truth: Walk, seed: int) -> Result:
     """A method's surprisal, and its distance to the reference if it speaks of single bytes."""
     bits = bootstrap(_bits(walk), seed=seed)
     if walk.distributions is None or truth.distributions is None:

@@ -31,9 +31,8 @@ from charwise.tokens.pieces import pieces
 if TYPE_CHECKING:
     from charwise.engines.load import LoadKeywords
 
-#: What is drawn again for the intervals; "auto" is texts if there are `MANY`.
+#: What is drawn again for the intervals; "auto" is texts if there are 20 or more.
 Over = Literal["auto", "texts", "blocks"]
-MANY = 20
 
 Model = str | os.PathLike[str] | CharLM
 Text = str | bytes
@@ -109,7 +108,7 @@ def compare(
         del lm
         gc.collect()  # an engine and its model hold each other
     if over == "auto":
-        over = "texts" if len(data) >= MANY else "blocks"
+        over = "texts" if len(data) >= 20 else "blocks"
     what = f"tolerance {tolerance:g}" if tolerance is not None else f"preset {preset or 'default'}"
     return _compared(found, data, over, resamples, seed, what)
 

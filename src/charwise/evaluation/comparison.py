@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     import pandas
     from matplotlib.figure import Figure
 
-#: Characters that a notebook shows in colours.
-_WRITTEN = 5_000
-
 
 @dataclass(frozen=True)
 class Measured:
@@ -313,7 +310,7 @@ class Comparison:
         >>> found.plot().axes[0].get_ylabel()
         'difference (bits/byte)'
         """
-        from charwise.evaluation.comparison_figure import Line, figure
+        from charwise.evaluation.figures import Line, figure
 
         lines = [Line(model.name, model.bits, model.errors) for model in self.models]
         return figure(lines, [*map(len, self.texts.values())])
@@ -342,7 +339,8 @@ class Comparison:
         a, b = self.pair()
         name, part = self._places()[0]
         string, edges = characters_of(self.texts[name])
-        count = min(len(string), _WRITTEN)
+        # Characters that a notebook shows in colours.
+        count = min(len(string), 5_000)
         raw = self.texts[name][: edges[count]]
         upto = np.concatenate(([0.0], np.cumsum((a.bits - b.bits)[part][: len(raw)])))
         pairs = [(n, n + 1) for n in range(count)]

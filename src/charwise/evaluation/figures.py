@@ -1,4 +1,7 @@
-"""The two figures of Vieira et al. 2025, section 4: error and surprisal against speed.
+"""Figures: methods by error and speed, and where along texts models differ.
+
+The first two are those of Vieira et al. 2025, section 4: error and surprisal against speed. The
+third has a line for each model, and a strip of its surprisal.
 
 Needs matplotlib (`pip install 'charwise[plots]'`), which is imported when a figure is drawn.
 """
@@ -8,14 +11,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import cycle
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from charwise.errors import MissingExtraError
 from charwise.evaluation.bench import Report, Result
-from charwise.evaluation.distance import Mean
+from charwise.evaluation.distance import Floats, Mean
+from charwise.surprisal.plot import COLOUR
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
 
 #: Family → colour (of a palette that the colour-blind can tell apart) and marker.
 _STYLE = {
@@ -27,17 +34,14 @@ _STYLE = {
 #: The same for beams with a threshold, in turn.
 _PRUNED = (("#56B4E9", "v"), ("#CC79A7", "P"), ("#E69F00", "X"))
 
-#: Surprisal so far above the reference's is left out of the figure, which says so, bits/byte.
-_FAR = 0.3
 
-
-def error_against_speed(report: Report) -> Figure:
+def _error_against_speed(report: Report) -> Figure:
     """Mean JS distance to the reference (log scale) against bytes per second (log scale).
 
     >>> from charwise.evaluation.bench import Report
     >>> speed, js = Mean(100.0, 90.0, 110.0), Mean(0.01, 0.005, 0.02)
     >>> result = Result("beam K=2", "beam", js_distance=js, bytes_per_second=speed)
-    >>> figure = error_against_speed(Report("m", "f", {}, 9, 2, "beam K=8", 1, (result,)))
+    >>> figure = _error_against_speed(Report("m", "f", {}, 9, 2, "beam K=8", 1, (result,)))
     >>> figure.axes[0].get_xlabel()
     'speed (bytes/s)'
     """
@@ -49,16 +53,16 @@ def error_against_speed(report: Report) -> Figure:
     return figure
 
 
-def surprisal_against_speed(report: Report) -> Figure:
+def _surprisal_against_speed(report: Report) -> Figure:
     """Mean surprisal in bits per byte against bytes per second (log scale).
 
     The canonical baseline is a dotted line, since its speed is that of another task; a method
-    that lies far above the reference is named in the legend and not drawn.
+    that lies 0.3 bits above the reference is named in the legend and not drawn.
 
     >>> from charwise.evaluation.bench import Report
     >>> speed, bits = Mean(100.0, 90.0, 110.0), Mean(2.0, 1.5, 2.5)
     >>> result = Result("beam K=8", "beam", bits_per_byte=bits, bytes_per_second=speed)
-    >>> figure = surprisal_against_speed(Report("m", "f", {}, 9, 2, "beam K=8", 1, (result,)))
+    >>> figure = _surprisal_against_speed(Report("m", "f", {}, 9, 2, "beam K=8", 1, (result,)))
     >>> figure.axes[0].get_ylabel()
     'surprisal (bits/byte)'
     """
@@ -72,7 +76,7 @@ def surprisal_against_speed(report: Report) -> Figure:
         if result.family == "canonical":
             axes.axhline(bits.value, linestyle=":", color="#555555", label="canonical tokens")
             axes.axhspan(bits.low, bits.high, color="#555555", alpha=0.08, linewidth=0)
-        elif bits.value < reference.value + _FAR:
+        elif bits.value < reference.value + 0.3:
             near.append(result)
         else:
             axes.plot([], [], " ", label=f"{result.method}: {bits.value:.2f}, not shown")
@@ -96,7 +100,7 @@ def save(report: Report, folder: Path) -> list[Path]:
     ['error.png', 'error.svg']
     """
     need_matplotlib()
-    drawn = {"error": error_against_speed, "surprisal": surprisal_against_speed}
+    drawn = {"error": _error_against_speed, "surprisal": _surprisal_against_speed}
     files = []
     for name, draw in drawn.items():
         figure = draw(report)
@@ -179,3 +183,96 @@ def _bars(means: Sequence[Mean]) -> list[list[float]]:
     """`[2, n]` lengths of the bars, below and above."""
     below = [max(0.0, mean.value - mean.low) for mean in means]
     return [below, [max(0.0, mean.high - mean.value) for mean in means]]
+
+
+#: Colours of the lines, of a palette that the colour-blind can tell apart.
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+
+
+class Line(NamedTuple):
+    """What a figure shows of a model: its name, `[n_bytes]` bits of the bytes, and their errors."""
+
+    name: str
+    bits: Floats
+    errors: Floats
+
+
+def figure(models: Sequence[Line], sizes: Sequence[int]) -> Figure:
+    """Over the place in the texts: how many bits a byte the first needs more than each other.
+
+    Both are averaged over stretches of equal length. A shade around each line is by how much the
+    numbers may be off. Below is a strip for each model, darker where it is more surprised.
+
+    Args:
+        models: one or more.
+        sizes: bytes of each text; thin lines stand where one ends.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+
+    >>> lines = [Line("a", np.ones(40), np.zeros(40)), Line("b", np.zeros(40), np.zeros(40))]
+    >>> figure(lines, [40]).axes[0].get_ylabel()
+    'difference (bits/byte)'
+    """
+    need_matplotlib()
+    from matplotlib.colors import LinearSegmentedColormap
+    from matplotlib.figure import Figure
+
+    edges = _stretches(sum(sizes))
+    base, others = models[0], models[1:]
+    rows = len(models)
+    page = Figure(figsize=(8, 3 + 0.35 * rows), layout="constrained")
+    top, *strips = page.subplots(
+        1 + rows, 1, sharex=True, gridspec_kw={"height_ratios": [6, *[1] * rows]}
+    )
+    top.axhline(0, color="0.6", linewidth=0.8)
+    for model, colour in zip(others, cycle(_COLOURS), strict=False):
+        line = _averages(base.bits - model.bits, edges)
+        off = _averages(model.errors + base.errors, edges)
+        top.stairs(line, edges, color=colour, label=f"{base.name} − {model.name}", baseline=None)
+        top.fill_between(
+            edges, *(_steps(line + sign * off) for sign in (-1, 1)), step="post", alpha=0.2,
+            color=colour, linewidth=0,
+        )  # fmt: skip
+    top.set_ylabel("difference (bits/byte)")
+    if others:
+        top.legend(fontsize="small")
+    red, green, blue = (part / 255 for part in COLOUR)
+    colours = LinearSegmentedColormap.from_list("bits", [(1.0, 1.0, 1.0), (red, green, blue)])
+    heat = [_averages(model.bits, edges) for model in models]
+    most = max(float(line.max()) for line in heat)
+    mesh: Any = None
+    for axes, model, line in zip(strips, models, heat, strict=True):
+        mesh = axes.pcolormesh(edges, [0, 1], line[None, :], cmap=colours, vmin=0, vmax=most)
+        axes.set_yticks([])
+        axes.set_ylabel(model.name, rotation=0, ha="right", va="center", fontsize="small")
+    for end in np.cumsum(sizes)[:-1]:
+        for axes in (top, *strips):
+            axes.axvline(end, color="0.3", linewidth=0.5)
+    page.colorbar(mesh, ax=strips, label="bits/byte", fraction=0.03)
+    strips[-1].set_xlabel("byte")
+    return page
+
+
+def _stretches(size: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """`[n + 1]` edges of stretches of about equal length.
+
+    >>> _stretches(40).tolist()
+    [0, 20, 40]
+    """
+    count = max(1, min(240, size // 16))  # of 16 bytes or more
+    return np.linspace(0, size, count + 1).round().astype(np.int64)
+
+
+def _averages(values: Floats, edges: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Floats:
+    """`[n]` means of `[size]` values between edges.
+
+    >>> _averages(np.array([1.0, 3.0, 5.0]), np.array([0, 2, 3])).tolist()
+    [2.0, 5.0]
+    """
+    return np.asarray(np.add.reduceat(values, edges[:-1]) / np.diff(edges))
+
+
+def _steps(values: Floats) -> Floats:
+    """`[n + 1]`: the last one twice, as steps after their edges need."""
+    return np.append(values, values[-1])

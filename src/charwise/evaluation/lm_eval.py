@@ -31,14 +31,8 @@ from charwise.model import load
 from charwise.scoring.effort import effort_of
 from charwise.surprisal.score import Score
 
-#: Requests scored together where the harness says `auto`.
-_AUTO = 32
-
 #: Bytes of output allowed for each token that a task allows.
 BYTES_PER_TOKEN = 4
-
-#: Tokens of output allowed where a task does not say, as in the harness's own adapters.
-_DEFAULT_TOKENS = 256
 
 #: The names by which tasks say how many tokens of output they allow; the first counts.
 _LENGTHS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
@@ -86,7 +80,7 @@ class CharwiseLM(LM):  # type: ignore[misc]
         self.lm = pretrained
         given = preset is not None or tolerance is not None
         self.effort = effort_of(preset, tolerance) if given else self.lm.effort
-        self.batch_size = chunk_size(batch_size, max_batch_size)
+        self.batch_size = _chunk_size(batch_size, max_batch_size)
 
     def loglikelihood(
         self, requests: list[Instance], disable_tqdm: bool = False
@@ -202,7 +196,8 @@ class CharwiseLM(LM):  # type: ignore[misc]
         until = rest.pop("until", None) or []
         stop = [until] if isinstance(until, str) else list(until)
         lengths = [rest.pop(name, None) for name in _LENGTHS]
-        tokens = int(next((n for n in lengths if n is not None), _DEFAULT_TOKENS))
+        # Tokens of output allowed where a task does not say, as in the harness's own adapters.
+        tokens = int(next((n for n in lengths if n is not None), 256))
         sample = rest.pop("do_sample", None)
         temperature = float(rest.pop("temperature", 1.0 if sample else 0.0))
         top_p, top_k = float(rest.pop("top_p", 1.0)), int(rest.pop("top_k", 0))
@@ -242,19 +237,19 @@ class CharwiseLM(LM):  # type: ignore[misc]
         return data[len(vocabulary.decode(ids[: len(ids) - room])) :]
 
 
-def chunk_size(batch_size: int | str | None, most: int | None = None) -> int:
+def _chunk_size(batch_size: int | str | None, most: int | None = None) -> int:
     """Requests to score together, from what the harness passes on.
 
     Raises:
         SettingError: for what is neither a positive number nor "auto".
 
-    >>> chunk_size("8"), chunk_size("auto"), chunk_size("auto:4", 16), chunk_size(None)
+    >>> _chunk_size("8"), _chunk_size("auto"), _chunk_size("auto:4", 16), _chunk_size(None)
     (8, 32, 16, 1)
     """
     if batch_size is None:
         return 1
     if str(batch_size).split(":")[0] == "auto":
-        return min(_AUTO, most or _AUTO)
+        return min(32, most or 32)
     if not str(batch_size).isdecimal() or int(batch_size) < 1:
         raise SettingError(f"batch_size is {shown(batch_size)}: it must be 1 or more, or 'auto'.")
     return int(batch_size)

@@ -3,25 +3,33 @@
 Every method returns a `Walk`: the log-probability of each byte, and, if asked, the distribution
 of each next byte. All slide over long texts with the same windows, so they differ only in the
 contexts they visit.
+
+Token healing is read as a model of bytes: the baseline of Vieira et al. 2025, Appendix F.
 """
 
 from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from charwise.char_lm import CharLM
 from charwise.coverings import beam as beams
+from charwise.coverings.bundles import Bundle, bundle_before, next_byte_masses
+from charwise.coverings.log_sums import log
 from charwise.coverings.rows import EvaluatedRows
 from charwise.coverings.windows import plan
+from charwise.errors import zero_probability
 from charwise.scoring.effort import Effort
 from charwise.scoring.score import Text, windows
+from charwise.token_lm import TokenTree
 from charwise.tokens.prompt_parts import Prompt
-from charwise.tokens.prompts import Opening, split
+from charwise.tokens.prompts import split
 
 Floats = NDArray[np.float64]
 
@@ -59,25 +67,31 @@ class Walk:
         return len(self.logprobs) / self.seconds
 
 
-def walked(
-    opening: Opening,
-    logprobs: Floats,
-    rows: Floats | None,
-    contexts: int,
-    calls: int,
-    started: float,
-) -> Walk:
-    """The `Walk` that began at `started` and ends now, without the lead that the tokenizer implies.
+class _Record:
+    """What a walk over a prompt's text has said, and what it has cost so far.
 
-    >>> import time
-    >>> walk = walked(Opening((0,), b" "), np.zeros(3), None, 1, 1, time.perf_counter())
-    >>> len(walk.logprobs)
-    2
+    >>> import charwise
+    >>> _Record(charwise.load(), "import os").walk().logprobs.shape
+    (9,)
     """
-    lead = len(opening.lead)
-    seconds = time.perf_counter() - started
-    distributions = None if rows is None else rows[lead:]
-    return Walk(logprobs[lead:], distributions, contexts, calls, seconds)
+
+    def __init__(self, lm: CharLM, prompt: Prompt, distributions: bool = False) -> None:
+        self.opening, self.text = split(lm.vocabulary, prompt)
+        self.logprobs = np.zeros(len(self.text))
+        self.rows = np.zeros((len(self.text), 257)) if distributions else None
+        self._contexts = self._calls = 0
+        self._started = time.perf_counter()
+
+    def count(self, tree: TokenTree) -> None:
+        """Add what a tree has cost, once it is done."""
+        self._contexts += tree.contexts
+        self._calls += tree.calls
+
+    def walk(self) -> Walk:
+        """Return the walk, which ends now, without the lead that the tokenizer implies."""
+        seconds, lead = time.perf_counter() - self._started, len(self.opening.lead)
+        rows = None if self.rows is None else self.rows[lead:]
+        return Walk(self.logprobs[lead:], rows, self._contexts, self._calls, seconds)
 
 
 def walk_rounds(lm: CharLM, prompt: Prompt, effort: Effort, *, distributions: bool = False) -> Walk:
@@ -88,21 +102,17 @@ def walk_rounds(lm: CharLM, prompt: Prompt, effort: Effort, *, distributions: bo
     >>> walk.logprobs.shape, walk.distributions.shape
     ((9,), (9, 257))
     """
-    opening, text = split(lm.vocabulary, prompt)
-    logprobs = np.zeros(len(text))
-    rows = np.zeros((len(text), 257)) if distributions else None
-    contexts = calls = 0
-    started = time.perf_counter()
+    record = _Record(lm, prompt, distributions)
+    opening, text, rows = record.opening, record.text, record.rows
     done = windows(lm.engine, lm.index, Text(opening, text), effort, distributions=distributions)
     for window, found in done:
         part = slice(window.scored, window.stop)
         ahead = window.scored - window.begin
-        logprobs[part] = np.diff(found.lattice.log_prefix[ahead:])
+        record.logprobs[part] = np.diff(found.lattice.log_prefix[ahead:])
         if rows is not None:
             rows[part] = found.lattice.distributions()[ahead:]
-        contexts += found.rows.tree.contexts
-        calls += found.rows.tree.calls
-    return walked(opening, logprobs, rows, contexts, calls, started)
+        record.count(found.rows.tree)
+    return record.walk()
 
 
 def walk_beam(
@@ -119,11 +129,8 @@ def walk_beam(
     >>> walk_beam(charwise.load(), "import os", k=4).logprobs.shape
     (9,)
     """
-    opening, text = split(lm.vocabulary, prompt)
-    logprobs = np.zeros(len(text))
-    rows = np.zeros((len(text), 257)) if distributions else None
-    contexts = calls = 0
-    started = time.perf_counter()
+    record = _Record(lm, prompt, distributions)
+    opening, text, rows = record.opening, record.text, record.rows
     for window in plan(lm.engine, lm.index, opening, text):
         evaluated = EvaluatedRows(lm.engine.tree(window.prompt_ids), lm.index)
         beam, kept = beams.start(evaluated, 0, k, theta, fallback=True), 0
@@ -133,13 +140,12 @@ def walk_beam(
                 rows[at] = masses / masses.sum()
             before, beam = beam.prefix_logprob, beam.step(text[at])
             if at >= window.scored:
-                logprobs[at] = beam.prefix_logprob - before
+                record.logprobs[at] = beam.prefix_logprob - before
             if evaluated.tree.size - kept > 4 * k + 256:
                 evaluated.keep(beam.nodes())
                 kept = evaluated.tree.size
-        contexts += evaluated.tree.contexts
-        calls += evaluated.tree.calls
-    return walked(opening, logprobs, rows, contexts, calls, started)
+        record.count(evaluated.tree)
+    return record.walk()
 
 
 def walk_canonical(lm: CharLM, prompt: Prompt) -> Walk:
@@ -152,11 +158,8 @@ def walk_canonical(lm: CharLM, prompt: Prompt) -> Walk:
     >>> walk_canonical(charwise.load(), "import os").contexts     # the start, and all but the last
     2
     """
-    opening, text = split(lm.vocabulary, prompt)
-    logprobs = np.zeros(len(text))
-    contexts = calls = 0
-    started = time.perf_counter()
-    for window in plan(lm.engine, lm.index, opening, text):
+    record = _Record(lm, prompt)
+    for window in plan(lm.engine, lm.index, record.opening, record.text):
         tree = lm.engine.tree(window.prompt_ids)
         size, tokens = tree.size, window.canonical
         nodes = [0, *tree.extend([(size + n - 1, token) for n, token in enumerate(tokens[:-1])])]
@@ -164,8 +167,101 @@ def walk_canonical(lm: CharLM, prompt: Prompt) -> Walk:
         at = window.begin
         for token, logprob in zip(tokens, chosen, strict=True):
             if at >= window.scored:
-                logprobs[at] = logprob
+                record.logprobs[at] = logprob
             at += lm.index.length(token)
-        contexts += tree.contexts
-        calls += tree.calls
-    return walked(opening, logprobs, None, contexts, calls, started)
+        record.count(tree)
+    return record.walk()
+
+
+#: Bytes of the text whose contexts are evaluated in one call.
+_TOGETHER = 64
+
+
+def walk_healed(lm: CharLM, prompt: Prompt, *, distributions: bool = False) -> Walk:
+    """Token healing (Vieira et al. 2025, Appendix F).
+
+    With δ₁…δ_N the canonical tokens of the text so far, p(byte) is proportional to the mass of
+    the tokens that start with κ(δ_N)·byte after δ₁…δ_{N−1}, plus what δ_N itself (or a token of
+    the same bytes) leaves to the next token: the paper's `next_character_probability` over the
+    covering of eq. 43. Each byte's probability is normalised by itself; their product is not the
+    prefix probability of any one model of tokens. The text being known, the contexts of many
+    bytes are evaluated in one call.
+
+    Raises:
+        ZeroProbabilityError: where healing gives the next byte of the text probability zero.
+
+    >>> import charwise
+    >>> walk_healed(charwise.load(), "import os").logprobs.shape
+    (9,)
+    """
+    record = _Record(lm, prompt, distributions)
+    text, found = record.text, record.rows
+    for stretch in plan(lm.engine, lm.index, record.opening, text):
+        rows = EvaluatedRows(lm.engine.tree(stretch.prompt_ids), lm.index)
+        for start in range(stretch.scored, stretch.stop, _TOGETHER):
+            positions = range(start, min(start + _TOGETHER, stretch.stop))
+            healed = _heal(rows, [text[stretch.begin : at] for at in positions])
+            for at, cover in zip(positions, healed, strict=True):
+                masses, _ = next_byte_masses(rows, cover.bundles)
+                if not masses[text[at]] > 0:
+                    raise zero_probability(text[: at + 1])
+                probs = masses / masses.sum()
+                record.logprobs[at] = math.log(probs[text[at]])
+                if found is not None:
+                    found[at] = probs
+            rows.keep(healed[-1].path)
+        record.count(rows.tree)
+    return record.walk()
+
+
+class _Healed(NamedTuple):
+    """The covering of eq. 43.
+
+    >>> _Healed([0], []).path
+    [0]
+    """
+
+    path: list[int]  # the nodes of the empty string, δ₁, δ₁δ₂, …, δ₁…δ_{N−1}
+    bundles: list[Bundle]  # after the last of them, and, if that is spelled, after κ(δ_N)
+
+
+def _heal(rows: EvaluatedRows, prefixes: Sequence[bytes]) -> list[_Healed]:
+    """The healed coverings of several texts; all new contexts are evaluated in one call.
+
+    The weights of the bundles are given δ₁…δ_{N−1}, which may itself be impossible.
+
+    Raises:
+        TokenizationError: a text that cannot be spelled.
+
+    >>> from charwise.engines.ngram import NgramLM
+    >>> from charwise.tokens.index import SortedVocabulary
+    >>> from charwise.tokens.vocabulary import Vocabulary
+    >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2], bos_ids=[2])
+    >>> lm = NgramLM(vocabulary, 1, {(): [0.5, 0.25, 0.25]})
+    >>> rows = EvaluatedRows(lm.tree([2]), SortedVocabulary(vocabulary))
+    >>> [healed] = _heal(rows, [b"aa"])
+    >>> len(healed.path), round(math.exp(healed.bundles[0].log_p), 9)  # what starts with a
+    (2, 0.75)
+    """
+    index = rows.index
+    wanted, branches = list[tuple[bytes, list[int]]](), list[tuple[int, list[int]]]()
+    for prefix in prefixes:
+        tokens = index.vocabulary.encode_beginning(prefix)
+        if tokens and sum(map(index.length, tokens)) == len(prefix):
+            tokens.pop()  # what falls short of the end has the part of a token to heal already
+        rest = prefix[sum(map(index.length, tokens)) :]
+        lo, hi = index.twins(rest) if rest else (0, 0)
+        twins = index.ids[lo:hi].tolist()
+        wanted.append((rest, twins))
+        branches += [(0, tokens), *((0, [*tokens, twin]) for twin in twins)]
+    found = iter(rows.follow(branches))
+    healed = []
+    for rest, twins in wanted:
+        path = [0, *next(found)]
+        in_order = rows.row(path[-1]).in_order
+        bundles = [bundle_before(rows, path[-1], 0.0, rest)]
+        for twin in twins:
+            weight = log(float(in_order[index.rank[twin]]))
+            bundles.append(bundle_before(rows, next(found)[-1], weight, b""))
+        healed.append(_Healed(path, bundles))
+    return healed

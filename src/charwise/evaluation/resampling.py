@@ -5,7 +5,7 @@ are, or nearly:
 
 - *blocks*: runs of b consecutive bytes of a text laid in a circle, so that each byte is drawn as
   often as any other (the circular block bootstrap: Politis & Romano 1992; blocks: Künsch 1989). b
-  must grow with the text and with how far its bytes depend on each other; `block_length` chooses
+  must grow with the text and with how far its bytes depend on each other; `_block_length` chooses
   it from the data. Texts are resampled each within itself.
 - *texts*, where there are many: each whole, with what it has of bits and of bytes (a ratio of two
   sums, as bits a byte of a corpus is).
@@ -40,7 +40,7 @@ LEAST = 4
 _AT_ONCE = 2**21
 
 
-class Intervals(NamedTuple):
+class _Intervals(NamedTuple):
     """The means of several series, and what their intervals were drawn from.
 
     Attributes:
@@ -54,7 +54,7 @@ class Intervals(NamedTuple):
     lengths: tuple[int, ...] = ()
 
 
-def by_blocks(series: Sequence[Floats], resamples: int = 10_000, seed: int = 0) -> Intervals:
+def by_blocks(series: Sequence[Floats], resamples: int = 10_000, seed: int = 0) -> _Intervals:
     """Means over all bytes of some texts, each resampled in blocks of its own.
 
     Args:
@@ -75,7 +75,7 @@ def by_blocks(series: Sequence[Floats], resamples: int = 10_000, seed: int = 0) 
     total, own = np.zeros(columns), np.zeros(columns)
     units, lengths = 0, []
     for values in series:
-        length = max(block_length(values[:, column]) for column in range(columns))
+        length = max(_block_length(values[:, column]) for column in range(columns))
         circle = _Circle(values, length)
         sums, squares = circle.draw(resamples, rng)
         drawn += sums
@@ -86,7 +86,7 @@ def by_blocks(series: Sequence[Floats], resamples: int = 10_000, seed: int = 0) 
         lengths.append(length)
     means = _intervals(total / size, own / size**2, drawn / size, spread / size**2)
     enough = units - len(series) >= LEAST
-    return Intervals(means if enough else _none(means), units, tuple(lengths))
+    return _Intervals(means if enough else _none(means), units, tuple(lengths))
 
 
 class _Circle:
@@ -127,7 +127,7 @@ class _Circle:
         return np.asarray((off**2).mean(axis=0) * scale)
 
 
-def by_texts(series: Sequence[Floats], resamples: int = 10_000, seed: int = 0) -> Intervals:
+def by_texts(series: Sequence[Floats], resamples: int = 10_000, seed: int = 0) -> _Intervals:
     """The same, whole texts drawn again: the sum of their values by that of their bytes.
 
     >>> found = by_texts([np.full((size, 1), size % 2) for size in range(1, 21)], resamples=100)
@@ -148,7 +148,7 @@ def by_texts(series: Sequence[Floats], resamples: int = 10_000, seed: int = 0) -
         drawn[part], spread[part] = found / size, squares / size**2
     size = sizes.sum()
     means = _intervals(total / size, own / size**2, drawn, spread)
-    return Intervals(means if len(series) > LEAST else _none(means), len(series))
+    return _Intervals(means if len(series) > LEAST else _none(means), len(series))
 
 
 def _totals(sums: Floats, sizes: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> Any:
@@ -183,7 +183,7 @@ def _none(means: tuple[Mean, ...]) -> tuple[Mean, ...]:
     return tuple(Mean(mean.value, math.nan, math.nan) for mean in means)
 
 
-def block_length(values: Floats) -> int:
+def _block_length(values: Floats) -> int:
     """Bytes of a block, for the mean of a dependent series `[n]` (Politis & White 2004).
 
     With R(k) the autocovariances, damped by a flat top λ that ends where no correlation is
@@ -194,7 +194,7 @@ def block_length(values: Floats) -> int:
     at most 3 √n and n / 3.
 
     >>> rng = np.random.default_rng(0)
-    >>> block_length(rng.normal(size=1000)) < 10 < block_length(rng.normal(size=1000).cumsum())
+    >>> _block_length(rng.normal(size=1000)) < 10 < _block_length(rng.normal(size=1000).cumsum())
     True
     """
     size = len(values)

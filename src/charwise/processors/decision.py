@@ -28,15 +28,6 @@ from charwise.errors import HealingError, SettingError, check_count, shown
 from charwise.healing import allowed_next, remaining
 from charwise.tokens.index import SortedVocabulary
 
-#: Bytes of tensors that are kept for one vocabulary, over all devices.
-MAX_BYTES = 2**26
-
-#: With more allowed ids than this share of a row, masking it whole is faster.
-_MANY = 1 / 128
-
-#: What an entry of the cache weighs besides its tensors: keys and objects, generously.
-_ENTRY = 1024
-
 #: Bytes of a float → the integer of that size, to see its bits.
 _BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -68,7 +59,7 @@ class Decisions:
                 f"index is a {type(index).__name__}: make one with SortedVocabulary(vocabulary)."
             )
         self.index = index
-        self.cache = _cache_of(index) if max_bytes is None else TensorCache(max_bytes)
+        self.cache = _cache_of(index) if max_bytes is None else _TensorCache(max_bytes)
         self._columns = 1 + int(index.ids.max())
         # Tokens see no further than the munch, unless what follows may have no tokens at all.
         vocabulary = index.vocabulary
@@ -198,7 +189,8 @@ class Decisions:
         columns = row.shape[0]
         self.check_columns(columns)
         ids = torch.tensor(allowed_next(left, self.index), device=row.device)
-        if len(ids) <= columns * _MANY:
+        # With more allowed ids than this share of a row, masking it whole is faster.
+        if len(ids) <= columns / 128:
             return (ids,)
         bits = _BITS[row.dtype.itemsize]
         keep = torch.zeros(columns, dtype=bits, device=row.device)  # all ones where allowed
@@ -206,10 +198,10 @@ class Decisions:
         return keep.index_fill_(0, ids, -1), low.index_fill_(0, ids, 0)
 
 
-class TensorCache:
+class _TensorCache:
     """Tensors by key, the least recently used dropped when they exceed a number of bytes.
 
-    >>> cache = TensorCache(4000)
+    >>> cache = _TensorCache(4000)
     >>> for name in "aba":
     ...     made = cache.get(name, lambda: (torch.zeros(100),))
     >>> len(cache), cache.bytes <= 4000
@@ -227,7 +219,7 @@ class TensorCache:
     def get(self, key: Hashable, make: Callable[[], Tensors]) -> Tensors:
         """The tensors of a key; `make` is called if they are not kept.
 
-        >>> TensorCache(0).get("a", lambda: (torch.ones(1),))
+        >>> _TensorCache(0).get("a", lambda: (torch.ones(1),))
         (tensor([1.]),)
         """
         with self._lock:
@@ -250,14 +242,16 @@ class TensorCache:
 
 
 def _weight(tensors: Tensors) -> int:
-    return _ENTRY + sum(tensor.nbytes for tensor in tensors)
+    # What an entry of the cache weighs besides its tensors: keys and objects, generously.
+    return 1024 + sum(tensor.nbytes for tensor in tensors)
 
 
-_caches: WeakKeyDictionary[SortedVocabulary, TensorCache] = WeakKeyDictionary()
+_caches: WeakKeyDictionary[SortedVocabulary, _TensorCache] = WeakKeyDictionary()
 _caches_lock = Lock()
 
 
-def _cache_of(index: SortedVocabulary) -> TensorCache:
+def _cache_of(index: SortedVocabulary) -> _TensorCache:
     """The one cache of an index; it lives as long as the index."""
     with _caches_lock:
-        return _caches.setdefault(index, TensorCache(MAX_BYTES))
+        # Bytes of tensors, over all devices.
+        return _caches.setdefault(index, _TensorCache(2**26))

@@ -26,7 +26,7 @@ def hold_end_of_(
     generated: Sequence[int],
     index: SortedVocabulary,
 ) -> bool:
-    """`hold_end_` for a row whose tokens since the cut are given: all of them.
+    """`_hold_end_` for a row whose tokens since the cut are given: all of them.
 
     While the forced text is not reproduced there is nothing to do: its mask allows no end. Later
     only as many tokens are read as the ending has bytes.
@@ -46,7 +46,7 @@ def hold_end_of_(
         new = index.vocabulary.decode(generated[-len(ending) :])
     else:
         new = new_bytes(generated, forced, index)
-    return new is not None and hold_end_(row, new, ending, index)
+    return new is not None and _hold_end_(row, new, ending, index)
 
 
 def new_bytes(ids: Sequence[int], forced: bytes, index: SortedVocabulary) -> bytes | None:
@@ -62,7 +62,7 @@ def new_bytes(ids: Sequence[int], forced: bytes, index: SortedVocabulary) -> byt
     return index.vocabulary.decode(ids)[len(forced) :]
 
 
-def hold_end_(row: torch.Tensor, new: bytes, ending: bytes, index: SortedVocabulary) -> bool:
+def _hold_end_(row: torch.Tensor, new: bytes, ending: bytes, index: SortedVocabulary) -> bool:
     """Take the end tokens out of a row of scores, in place, where the middle may not end.
 
     Args:
@@ -77,9 +77,9 @@ def hold_end_(row: torch.Tensor, new: bytes, ending: bytes, index: SortedVocabul
     >>> from charwise import Vocabulary
     >>> index = SortedVocabulary(Vocabulary.from_bytes([b"y", b"ex", b"e", None], end_ids=[3]))
     >>> row = torch.tensor([0.25, 0.25, 0.25, 0.25]).log()
-    >>> hold_end_(row, b"ind", b"ex", index), row.exp()
+    >>> _hold_end_(row, b"ind", b"ex", index), row.exp()
     (True, tensor([0.2500, 0.5000, 0.2500, 0.0000]))
-    >>> hold_end_(row, b"index", b"ex", index)
+    >>> _hold_end_(row, b"index", b"ex", index)
     False
     """
     if not owed(new, ending):

@@ -42,10 +42,10 @@ def restrict() -> None:
             f"{ONLY} is set, but charwise does not know this SGLang ({error}): clients could send "
             "it any code. Leave out --enable-custom-logit-processor, or use SGLang 0.5.23."
         ) from error
-    module._cache_from_str = allowed  # type: ignore[attr-defined]
+    module._cache_from_str = _allowed  # type: ignore[attr-defined]
 
 
-def allowed(text: str) -> type:
+def _allowed(text: str) -> type:
     """The class that a request asks for; nothing is unpickled.
 
     Args:
@@ -56,23 +56,23 @@ def allowed(text: str) -> type:
         end the server.
 
     >>> from charwise.processors.sglang import HealingLogitProcessor
-    >>> allowed(HealingLogitProcessor.to_str()).__name__, allowed("else").__name__
-    ('HealingLogitProcessor', 'RefusingLogitProcessor')
+    >>> _allowed(HealingLogitProcessor.to_str()).__name__, _allowed("else").__name__
+    ('HealingLogitProcessor', '_RefusingLogitProcessor')
     """
     from charwise.processors.sglang import HealingLogitProcessor
 
     return (
-        HealingLogitProcessor if text == HealingLogitProcessor.to_str() else RefusingLogitProcessor
+        HealingLogitProcessor if text == HealingLogitProcessor.to_str() else _RefusingLogitProcessor
     )
 
 
-class RefusingLogitProcessor:
+class _RefusingLogitProcessor:
     """Ends every request that it is called for, with a sentence for its client.
 
     SGLang shows it a request only where that has `custom_params`; others go on as if there were no
     processor.
 
-    >>> RefusingLogitProcessor()([0.5], [None])
+    >>> _RefusingLogitProcessor()([0.5], [None])
     [0.5]
     """
 

@@ -86,7 +86,7 @@ def heal_request(
     _check(llm, sampling_params)
     if tokenizer is None:
         tokenizer = str(getattr(llm.tokenizer, "tokenizer", llm.tokenizer).name_or_path)
-    index = decisions_of(tokenizer).index
+    index = _decisions_of(tokenizer).index
     kept, forced, given_back, _ = heal_prompt(prompt, index, rule)
     end_id = _end_id(sampling_params, index.vocabulary)
     processor = HealingLogitsProcessor(tokenizer, forced, len(kept), end_id)
@@ -161,11 +161,11 @@ def _shows_every_beam() -> bool:
 
 
 @lru_cache(maxsize=8)
-def decisions_of(tokenizer: str) -> Decisions:
+def _decisions_of(tokenizer: str) -> Decisions:
     """The decisions of a tokenizer by its folder or name; loaded once in each process.
 
     >>> from charwise.models import EMBEDDED
-    >>> decisions_of(str(EMBEDDED)) is decisions_of(str(EMBEDDED))
+    >>> _decisions_of(str(EMBEDDED)) is _decisions_of(str(EMBEDDED))
     True
     """
     from transformers import AutoTokenizer
@@ -190,7 +190,7 @@ class HealingLogitsProcessor:
 
     >>> from charwise.models import EMBEDDED
     >>> processor = HealingLogitsProcessor(str(EMBEDDED), b" Val", prompt_length=1)
-    >>> logits = torch.zeros(1, 1, decisions_of(str(EMBEDDED)).index.vocabulary.width)
+    >>> logits = torch.zeros(1, 1, _decisions_of(str(EMBEDDED)).index.vocabulary.width)
     >>> processor(7, logits, [[0]], None, None)
     >>> int((logits == 0).sum())
     5
@@ -201,7 +201,7 @@ class HealingLogitsProcessor:
     ) -> None:
         if prompt_length is not None:
             check_count("prompt_length", prompt_length, 0)
-        decisions_of(tokenizer).check(forced)
+        _decisions_of(tokenizer).check(forced)
         self.tokenizer = tokenizer
         self.forced = forced
         self.prompt_length = prompt_length
@@ -220,7 +220,7 @@ class HealingLogitsProcessor:
         if all(len(ids) > done for ids in token_ids):
             return
         try:
-            decisions = decisions_of(self.tokenizer)
+            decisions = _decisions_of(self.tokenizer)
             with _on(stream_ptr):
                 # A prompt's last position has one row of logits, whatever the number of beams.
                 for row, ids in zip(logits, token_ids, strict=False):

@@ -1,4 +1,9 @@
-"""A whole job: files of rows in, what comes out for each, and what the output depends on."""
+"""A whole job: files of rows in, what comes out for each, and what the output depends on.
+
+The numbers of a text may differ, in their last digits, with the texts that share its batches. So
+rows are scored in chunks that depend on nothing but the input. A chunk is the unit of everything
+above it: of what is resumed, and of what a cluster divides.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +11,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from charwise.errors import CharwiseError, InputError
-from charwise.tables.chunks import Measure, chunks, fields, size_of
+from charwise.tables.measure import Measure
 from charwise.tables.output import Identity
 from charwise.tables.rows import BadRow, Columns, Stimulus
 from charwise.tables.sources import Source
 
 if TYPE_CHECKING:
     from charwise.char_lm import CharLM
-
-#: What models are told apart by: the surprisal of every byte of this.
-_PROBE = "the name of the first man in the list is not known.\n"
+    from charwise.tables.teacher import Teacher
 
 
 class Extent(NamedTuple):
@@ -35,33 +38,6 @@ class Scored(NamedTuple):
     size: int
 
 
-class Asked(Protocol):
-    """What is asked of every text; it travels to the workers of a cluster."""
-
-    def outcomes(
-        self, lm: CharLM, chunk: Sequence[Stimulus | BadRow]
-    ) -> Iterator[Sequence[Any] | BadRow]:
-        """What comes out for every row of a chunk, or what is wrong with it.
-
-        Raises:
-            EngineError: the model failed, which is not the fault of a row.
-        """
-        ...
-
-
-class Work(Protocol):
-    """What a cluster divides: chunks, and what is asked of their texts."""
-
-    @property
-    def measure(self) -> Asked:
-        """What is asked."""
-        ...
-
-    def chunks(self, skip: int = 0) -> Iterator[list[Stimulus | BadRow]]:
-        """The rows in chunks, without the first `skip` of those."""
-        ...
-
-
 @dataclass(frozen=True)
 class Job:
     """Files, what their columns hold, and what is asked of their texts.
@@ -73,24 +49,28 @@ class Job:
 
     sources: tuple[Source, ...]
     columns: Columns = field(default_factory=Columns)
-    measure: Measure = field(default_factory=Measure)
-
-    def fields(self) -> dict[str, type]:
-        """The columns of the output; see `chunks.fields`."""
-        return fields(self.measure, self.columns.kept)
+    measure: Measure | Teacher = field(default_factory=Measure)
 
     def rows(self) -> Iterator[Stimulus | BadRow]:
-        """The rows of all files, in order.
+        """Yield the rows of all files, in order; a teacher's are pieces of texts.
 
         Raises:
             InputError: a file that cannot be used.
         """
         for source in self.sources:
-            yield from source.rows(self.columns, regions=self.measure.per == "region")
+            for row in source.rows(self.columns, regions=self.measure.by_regions):
+                yield from (row,) if isinstance(row, BadRow) else self.measure.pieces(row)
 
     def chunks(self, skip: int = 0) -> Iterator[list[Stimulus | BadRow]]:
-        """The rows in chunks, without the first `skip` of those."""
-        return islice(chunks(self.rows()), skip, None)
+        """Yield the rows in chunks, without the first `skip` of those.
+
+        A chunk ends after 32 rows, or as many bytes as `measure.chunk_bytes`.
+
+        >>> job = Job((Source("-", b"To be"),))
+        >>> [len(chunk) for chunk in job.chunks()], list(job.chunks(skip=1))
+        ([1], [])
+        """
+        return islice(_chunks(self.rows(), self.measure.chunk_bytes), skip, None)
 
     def survey(self, *, stop: bool = False) -> Extent:
         """Read all files once, so that what is wrong with them is found before any work is done.
@@ -101,23 +81,42 @@ class Job:
         Raises:
             InputError: a file that cannot be used, or has no rows; a bad row.
         """
-        return survey(self.rows(), self.sources, stop=stop)
+        count = size = 0
+        for row in self.rows():
+            if stop and isinstance(row, BadRow):
+                raise InputError(str(row))
+            count += 1
+            size += _size_of(row)
+        if not count:
+            names = ", ".join(source.name for source in self.sources)
+            raise InputError(f"there are no rows to score in {names}.")
+        return Extent(count, size)
 
     def identity(self, lm: CharLM, model: str) -> Identity:
-        """All that the output depends on.
+        """Return all that the output depends on.
 
         Args:
-            model: the name that the model was loaded by.
+            lm: the model.
+            model: the name that it was loaded by.
         """
-        tolerance = self.measure.tolerance
+        facts: Identity = {
+            f"file {number}": f"{source.name} with SHA-256 {source.digest()}"
+            for number, source in enumerate(self.sources, 1)
+        }
+        for part in ("text", "item", "context", "regions"):
+            facts[f"--{part}-column"] = getattr(self.columns, part)
+        facts["--keep-column"] = ", ".join(self.columns.kept) or None
+        preset, tolerance = self.measure.preset, self.measure.tolerance
+        info = lm.info()
         return {
-            **input_facts(self.sources, self.columns),
-            "--per": self.measure.per,
-            "--convention": self.measure.convention,
-            "--preset": self.measure.preset or ("default" if tolerance is None else None),
+            **facts,
+            **self.measure.settings(),
+            "--preset": preset or ("default" if tolerance is None else None),
             "--tolerance": None if tolerance is None else repr(tolerance),
-            "--entropy": self.measure.entropy,
-            **model_facts(lm, model),
+            "--model": model,
+            **{key: info[key] for key in ("engine", "device", "dtype", "path") if key in info},
+            "what the model says": _probe(lm),
+            "charwise": version("charwise"),
         }
 
     def scored(self, lm: CharLM, skip: int = 0) -> Iterator[Scored]:
@@ -127,62 +126,52 @@ class Job:
             InputError: a file that changed, and cannot be used any more.
             EngineError: the model failed.
         """
-        return scored(self, lm, skip)
+        for chunk in self.chunks(skip):
+            yield score_chunk(lm, chunk, self.measure)
 
 
-def survey(
-    rows: Iterable[Stimulus | BadRow], sources: Sequence[Source], *, stop: bool = False
-) -> Extent:
-    """Count rows that are read from sources; see `Job.survey`."""
-    count = size = 0
+def score_chunk(
+    lm: CharLM, chunk: Sequence[Stimulus | BadRow], measure: Measure | Teacher
+) -> Scored:
+    """Score one chunk.
+
+    Raises:
+        EngineError: the model failed, which is not the fault of a row.
+
+    >>> import charwise
+    >>> [row] = Source("-", b"To be").rows(Columns())
+    >>> score_chunk(charwise.load(), [row], Measure()).size
+    5
+    """
+    return Scored(list(measure.outcomes(lm, chunk)), sum(map(_size_of, chunk)))
+
+
+def _chunks(rows: Iterable[Stimulus | BadRow], most: int) -> Iterator[list[Stimulus | BadRow]]:
+    """The rows, some consecutive ones at a time; no further row after `most` bytes."""
+    chunk: list[Stimulus | BadRow] = []
+    size = 0
     for row in rows:
-        if stop and isinstance(row, BadRow):
-            raise InputError(str(row))
-        count += 1
-        size += size_of(row)
-    if not count:
-        names = ", ".join(source.name for source in sources)
-        raise InputError(f"there are no rows to score in {names}.")
-    return Extent(count, size)
+        chunk.append(row)
+        size += _size_of(row)
+        if len(chunk) == 32 or size >= most:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
 
 
-def input_facts(sources: Sequence[Source], columns: Columns) -> Identity:
-    """What an output depends on of its input."""
-    facts: Identity = {
-        f"file {number}": f"{source.name} with SHA-256 {source.digest()}"
-        for number, source in enumerate(sources, 1)
-    }
-    for part in ("text", "item", "context", "regions"):
-        facts[f"--{part}-column"] = getattr(columns, part)
-    facts["--keep-column"] = ", ".join(columns.kept) or None
-    return facts
-
-
-def model_facts(lm: CharLM, model: str) -> Identity:
-    """What an output depends on of the model, which was loaded by this name."""
-    info = lm.info()
-    return {
-        "--model": model,
-        **{key: info[key] for key in ("engine", "device", "dtype", "path") if key in info},
-        "what the model says": _probe(lm),
-        "charwise": version("charwise"),
-    }
-
-
-def scored(work: Work, lm: CharLM, skip: int = 0) -> Iterator[Scored]:
-    """The outcomes of the chunks after the first `skip`, in order."""
-    for chunk in work.chunks(skip):
-        yield score_one(lm, chunk, work.measure)
-
-
-def score_one(lm: CharLM, chunk: list[Stimulus | BadRow], asked: Asked) -> Scored:
-    """Score one chunk."""
-    return Scored(list(asked.outcomes(lm, chunk)), sum(map(size_of, chunk)))
+def _size_of(row: Stimulus | BadRow) -> int:
+    """The bytes of a row that a model reads."""
+    return len(row.text) + len(row.context) if isinstance(row, Stimulus) else 0
 
 
 def _probe(lm: CharLM) -> list[float]:
-    """−log p of the bytes of a text, nats; nothing if the model cannot read it."""
+    """What models are told apart by: −log p of the bytes of a text, nats.
+
+    It is nothing if the model cannot read the text.
+    """
+    text = "the name of the first man in the list is not known.\n"
     try:
-        return [round(float(-logprob), 6) for logprob in lm.score(_PROBE, preset="fast").logprobs]
+        return [round(float(-logprob), 6) for logprob in lm.score(text, preset="fast").logprobs]
     except CharwiseError:
         return []

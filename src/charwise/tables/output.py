@@ -31,11 +31,8 @@ from charwise.tables.rows import BadRow
 from charwise.tables.writers import Fields, Format, format_of
 
 #: What a run makes, by the names of what it depends on: two runs with equal ones make the same.
-#: Lists of numbers are equal within `TOLERANCE`.
+#: Lists of numbers are equal within 1e-3, which the same model may say differently on another day.
 Identity = dict[str, str | list[float] | None]
-
-#: What the same model may say differently on another day.
-TOLERANCE = 1e-3
 
 
 @dataclass(frozen=True)
@@ -108,7 +105,7 @@ class Output:
         self._fields, self._total = fields, total
         self._format = format_of(out) if format is None else format
         self._folder = _folder_of(out)
-        with disk(out):
+        with _disk(out):
             self._folder.mkdir(exist_ok=True)
             self._lock = _lock(out)
             try:
@@ -143,7 +140,7 @@ class Output:
             "bytes": len(body),
             "bad": [_error(row) for row in outcomes if isinstance(row, BadRow)],
         }
-        with disk(self.out):
+        with _disk(self.out):
             self._write(self._part(self.done.chunks), json.dumps(head).encode() + b"\n" + body)
         self.done = self.done.after(head)
 
@@ -158,7 +155,7 @@ class Output:
                 f"the input of {self.out} changed while it was read: it had {self._total:,} rows, "
                 f"and {self.done.rows:,} came."
             )
-        with disk(self.out):
+        with _disk(self.out):
             bad = [error for head in self._heads() for error in head["bad"]]
             if bad:
                 lines = "".join(json.dumps(error, ensure_ascii=False) + "\n" for error in bad)
@@ -247,7 +244,7 @@ def refuse_finished(out: Path) -> None:
     if not out.exists() or (folder / "run.json").exists():
         return
     if folder.exists():  # a run was stopped while it cleared up
-        with disk(out):
+        with _disk(out):
             _remove(folder, _lock(out))
     raise _finished(out)
 
@@ -320,7 +317,7 @@ def _sync_folder(path: Path) -> None:
 
 
 @contextmanager
-def disk(out: Path) -> Iterator[None]:
+def _disk(out: Path) -> Iterator[None]:
     """Turn what the system says about files into an `OutputError`, while `out` is written."""
     try:
         yield
@@ -337,7 +334,7 @@ def _difference(old: Mapping[str, Any], new: Identity) -> str:
     for name in [*new, *(name for name in old if name not in new)]:
         was, now = old.get(name), new.get(name)
         if isinstance(was, list) and isinstance(now, list) and len(was) == len(now):
-            if all(abs(a - b) <= TOLERANCE for a, b in zip(was, now, strict=True)):
+            if all(abs(a - b) <= 1e-3 for a, b in zip(was, now, strict=True)):
                 continue
             return f"{name} is no longer the same"
         if was != now:

@@ -23,7 +23,7 @@ from charwise.surprisal.spans import in_order
 #: belongs into a file of its own.
 LONGEST_CELL = 2**20
 
-BAR = "|"
+_BAR = "|"
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,18 +138,18 @@ def stimulus_of(
     names = columns.wanted() if place.table else {}
     part = "text"
     try:
-        text = to_bytes(cells["text"], LONGEST_CELL if place.table else None)
+        text = _to_bytes(cells["text"], LONGEST_CELL if place.table else None)
         pairs: list[tuple[int, int]] = []
         elsewhere = place.table and columns.regions not in (None, columns.text)
         if regions and not elsewhere:
-            text, pairs = read_bars(text)
+            text, pairs = _read_bars(text)
         if not text:
             raise CellError("there is no text, so nothing to score.")
         if regions and elsewhere:
             part = "regions"
             pairs = _pairs(text, cells["regions"])
         part = "context"
-        context = to_bytes(cells.get("context"))
+        context = _to_bytes(cells.get("context"))
         part = "item"
         item = _copied(cells.get("item"))
         kept = []
@@ -161,13 +161,13 @@ def stimulus_of(
     return Stimulus(place, text, context, item, tuple(pairs), names.get("text"), tuple(kept))
 
 
-def to_bytes(value: Any, limit: int | None = LONGEST_CELL) -> bytes:
+def _to_bytes(value: Any, limit: int | None = LONGEST_CELL) -> bytes:
     """The bytes of a cell, which is a text, bytes, or nothing.
 
     Raises:
         CellError: another type, what is not UTF-8, or too much.
 
-    >>> to_bytes("é"), to_bytes(None)
+    >>> _to_bytes("é"), _to_bytes(None)
     (b'\\xc3\\xa9', b'')
     """
     if value is None:
@@ -189,17 +189,17 @@ def to_bytes(value: Any, limit: int | None = LONGEST_CELL) -> bytes:
     return text
 
 
-def read_bars(marked: bytes) -> tuple[bytes, list[tuple[int, int]]]:
+def _read_bars(marked: bytes) -> tuple[bytes, list[tuple[int, int]]]:
     """A text without its bars, and the regions between them, in characters.
 
     Raises:
         CellError: bytes that are no UTF-8.
         SpanError: an empty region.
 
-    >>> read_bars(b"The horse |fell.")
+    >>> _read_bars(b"The horse |fell.")
     (b'The horse fell.', [(0, 10), (10, 15)])
     """
-    pieces = _characters(marked).split(BAR)
+    pieces = _characters(marked).split(_BAR)
     edges = [0, *accumulate(map(len, pieces))]
     text = "".join(pieces)
     for number, piece in enumerate(pieces, 1):
@@ -216,18 +216,18 @@ def _pairs(text: bytes, cell: Any) -> list[tuple[int, int]]:
     string = _characters(text)
     if not isinstance(cell, str | bytes | None):
         return _offsets(cell, len(string))
-    marked = _characters(to_bytes(cell))
+    marked = _characters(_to_bytes(cell))
     if not marked.strip():
         raise CellError("there are no regions.")
     if marked.lstrip().startswith("["):
         try:
             offsets = json.loads(marked)
         except (ValueError, RecursionError) as error:
-            if BAR not in marked:
+            if _BAR not in marked:
                 raise CellError(f"these are no offsets, [[start, end], …]: {error}.") from None
         else:
             return _offsets(offsets, len(string))
-    unmarked, pairs = read_bars(marked.encode())
+    unmarked, pairs = _read_bars(marked.encode())
     if unmarked != text:
         at = next(
             (n for n, (a, b) in enumerate(zip(unmarked.decode(), string, strict=False)) if a != b),
@@ -254,5 +254,5 @@ def _characters(text: bytes) -> str:
 def _copied(value: Any) -> str | None:
     """A cell that is copied, of whatever type it is, as text."""
     if isinstance(value, str | bytes):
-        return to_bytes(value).decode("utf-8", "backslashreplace")
+        return _to_bytes(value).decode("utf-8", "backslashreplace")
     return None if value is None else str(value)

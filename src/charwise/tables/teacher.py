@@ -12,20 +12,16 @@ where most of the 257 lie, while the logs of all of them are there, with eleven 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.metadata import version
-from itertools import islice
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from charwise.errors import CharwiseError, EngineError, SettingError, check_count
-from charwise.tables.chunks import chunks
-from charwise.tables.jobs import Extent, Scored, input_facts, model_facts, scored, survey
 from charwise.tables.output import Identity
-from charwise.tables.rows import BadRow, Columns, Stimulus
-from charwise.tables.sources import Source
+from charwise.tables.rows import BadRow, Stimulus
 from charwise.tokens.pieces import pieces
 
 if TYPE_CHECKING:
@@ -34,18 +30,9 @@ if TYPE_CHECKING:
 
 Floats = Literal["float16", "float32"]
 
-#: What may come: the 256 bytes, and the end of text.
-SYMBOLS = 257
-
-#: Bytes of text after which a chunk ends: their distributions are held at once.
-CHUNK_BYTES = 2**16
-
-#: The version of the columns and their meaning.
-SCHEMA = 1
-
 
 @dataclass(frozen=True, slots=True)
-class PieceOf(Stimulus):
+class _Piece(Stimulus):
     """A piece of a text, as a row: `start` is where in the text it begins."""
 
     start: int = 0
@@ -72,10 +59,19 @@ class Teacher:
     preset: str | None = None
     tolerance: float | None = None
 
+    #: Bytes of text after which a chunk ends: their distributions are held at once.
+    chunk_bytes: ClassVar[int] = 2**16
+
+    #: What is scored.
+    noun: ClassVar[str] = "pieces of texts"
+
+    #: Whether the rows need their regions.
+    by_regions: ClassVar[bool] = False
+
     def __post_init__(self) -> None:
         if self.top is not None:
             check_count("top", self.top, 1)
-            if self.top >= SYMBOLS:
+            if self.top > 256:
                 raise SettingError(f"top is {self.top}: at most 256, or leave it out for all 257.")
         if self.floats not in ("float16", "float32"):
             raise SettingError(f"floats is {self.floats!r}: use 'float16' or 'float32'.")
@@ -88,9 +84,19 @@ class Teacher:
         place = {"file": pa.string(), "row": pa.int64(), "item": pa.string(), "start": pa.int64()}
         doubt = {"byte": pa.uint8(), "error": pa.float32(), "missing": pa.float32()}
         if self.top is None:
-            return {**place, **doubt, "logprobs": pa.list_(number, SYMBOLS)}
+            return {**place, **doubt, "logprobs": pa.list_(number, 257)}
         some = {"symbols": pa.list_(pa.uint16(), self.top), "logprobs": pa.list_(number, self.top)}
         return {**place, **doubt, **some, "rest": number}
+
+    def settings(self) -> Identity:
+        """Return the settings that the output depends on besides the effort, by their options."""
+        return {"--top": None if self.top is None else str(self.top), "--floats": self.floats}
+
+    def pieces(self, row: Stimulus) -> Iterator[Stimulus]:
+        """Yield a text in pieces, each with what is before it, the context of the text too."""
+        for start, text, context in pieces(row.text):
+            given = row.context + context if start == len(context) else context
+            yield _Piece(row.place, text, given, row.item, column=row.column, start=start)
 
     def outcomes(
         self, lm: CharLM, chunk: Sequence[Stimulus | BadRow]
@@ -134,7 +140,7 @@ class Teacher:
         assert score.distributions is not None
         assert score.error is not None
         size = len(score.raw)
-        first = row.start if isinstance(row, PieceOf) else 0
+        first = row.start if isinstance(row, _Piece) else 0
         fields = self.fields()
         file = row.place.file.encode("utf-8", "backslashreplace").decode()
         columns: dict[str, Any] = {
@@ -154,7 +160,7 @@ class Teacher:
         """What the files say of themselves: see docs/export.md."""
         info = lm.info()
         return {
-            "schema": SCHEMA,
+            "schema": 1,  # the version of the columns and their meaning
             "charwise": version("charwise"),
             "model": model,
             "revision": revision,
@@ -209,62 +215,3 @@ def rounded(
             "logprobs": np.log(np.take_along_axis(rows, inside, axis=1)).astype(floats),
             "rest": np.log(others).astype(floats),
         }
-
-
-@dataclass(frozen=True)
-class TeacherJob:
-    """Files of texts, and what is written of them; long texts are taken in pieces.
-
-    >>> job = TeacherJob((Source("-", b"To be"),), Teacher())
-    >>> job.survey(), [row.text for row in job.rows()]
-    (Extent(rows=1, size=5), [b'To be'])
-    """
-
-    sources: tuple[Source, ...]
-    measure: Teacher
-    columns: Columns = field(default_factory=Columns)
-
-    def rows(self) -> Iterator[Stimulus | BadRow]:
-        """The pieces of the texts of all files, in order.
-
-        Raises:
-            InputError: a file that cannot be used.
-        """
-        for source in self.sources:
-            for row in source.rows(self.columns):
-                if isinstance(row, BadRow):
-                    yield row
-                else:
-                    yield from _pieces(row)
-
-    def chunks(self, skip: int = 0) -> Iterator[list[Stimulus | BadRow]]:
-        """The pieces in chunks, without the first `skip` of those."""
-        return islice(chunks(self.rows(), CHUNK_BYTES), skip, None)
-
-    def survey(self, *, stop: bool = False) -> Extent:
-        """Read all files once; see `Job.survey`. Rows are pieces."""
-        return survey(self.rows(), self.sources, stop=stop)
-
-    def identity(self, lm: CharLM, model: str) -> Identity:
-        """All that the output depends on."""
-        measure = self.measure
-        tolerance = measure.tolerance
-        return {
-            **input_facts(self.sources, self.columns),
-            "--top": None if measure.top is None else str(measure.top),
-            "--floats": measure.floats,
-            "--preset": measure.preset or ("default" if tolerance is None else None),
-            "--tolerance": None if tolerance is None else repr(tolerance),
-            **model_facts(lm, model),
-        }
-
-    def scored(self, lm: CharLM, skip: int = 0) -> Iterator[Scored]:
-        """The chunks after the first `skip`, in order; see `Job.scored`."""
-        return scored(self, lm, skip)
-
-
-def _pieces(row: Stimulus) -> Iterator[Stimulus]:
-    """A text in pieces, each with what is before it, the context of the text too."""
-    for start, text, context in pieces(row.text):
-        given = row.context + context if start == len(context) else context
-        yield PieceOf(row.place, text, given, row.item, column=row.column, start=start)

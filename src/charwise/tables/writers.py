@@ -1,4 +1,7 @@
-"""CSV, TSV, JSONL and Parquet, written a part at a time, and put together at the end."""
+"""CSV, TSV, JSONL and Parquet, written a part at a time, and put together at the end.
+
+A folder of Parquet files has a shard of the rows in each.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from charwise.errors import OutputError
-from charwise.tables.chunks import Record
 from charwise.tables.readers import import_pyarrow
 
 #: Records of a row group of a Parquet file, at least.
 _ROW_GROUP = 2**16
 
-#: The columns and their types, as `chunks.fields` has them; in a folder of shards, of Arrow.
+#: A row of the output: one unit of one text.
+Record = dict[str, Any]
+
+#: The columns and their types, as `Measure.fields` has them; in a folder of shards, of Arrow.
 Fields = Mapping[str, Any]
 
 
@@ -109,26 +114,30 @@ def _join_arrow(parts: Iterable[bytes], fields: Fields, path: Path) -> None:
     from pyarrow import parquet
 
     schema = _schema(fields)
-    batches = (pa.ipc.read_record_batch(pa.py_buffer(part), schema) for part in parts)
     with parquet.ParquetWriter(path, schema) as writer:
-        for table in _row_groups(batches):
+        for group in _groups(_decoded(parts, schema), _ROW_GROUP):
+            table = pa.Table.from_batches(group)
             writer.write_table(table, row_group_size=table.num_rows)
 
 
-def _row_groups(batches: Iterable[Any]) -> Iterator[Any]:
-    """The batches put together to row groups, which depend on nothing but the batches."""
+def _decoded(parts: Iterable[bytes], schema: Any) -> Iterator[Any]:
     import pyarrow as pa
 
+    return (pa.ipc.read_record_batch(pa.py_buffer(part), schema) for part in parts)
+
+
+def _groups(batches: Iterable[Any], rows: int) -> Iterator[list[Any]]:
+    """Consecutive batches in groups of `rows` or more, which depend on nothing but the batches."""
     group: list[Any] = []
     size = 0
     for batch in batches:
         group.append(batch)
         size += batch.num_rows
-        if size >= _ROW_GROUP:
-            yield pa.Table.from_batches(group)
+        if size >= rows:
+            yield group
             group, size = [], 0
     if group:
-        yield pa.Table.from_batches(group)
+        yield group
 
 
 def _csv_format(delimiter: str) -> Format:
@@ -142,3 +151,71 @@ FORMATS = {
     ".jsonl": Format(_encode_jsonl, partial(_join_text, header=lambda fields: b"")),
     ".parquet": Format(_encode_arrow, _join_arrow),
 }
+
+
+def shards(metadata: Mapping[str, Any], rows: int = 2**18) -> Format:
+    """Return the format of a folder: parts are batches of Arrow, files have this metadata.
+
+    Args:
+        metadata: what files say of themselves, as JSON under the key `charwise`.
+        rows: of a file, at least.
+
+    Raises:
+        MissingExtraError: there is no pyarrow.
+
+    >>> shards({"schema": 1}).encode([], {})
+    b''
+    """
+    import_pyarrow("writing Parquet")
+    return Format(_encode_batches, partial(_join_shards, metadata=metadata, rows=rows))
+
+
+def check_folder(out: Path) -> None:
+    """Raise `OutputError` if there is something that is no folder of shards.
+
+    >>> check_folder(Path("no such folder"))
+    """
+    if out.exists() and not out.is_dir():
+        raise OutputError(f"{out} is a file: shards go into a folder of their own.")
+    there = sorted(out.iterdir()) if out.exists() else []
+    strange = next((path.name for path in there if not _is_shard(path)), None)
+    if strange is not None:
+        raise OutputError(
+            f"{out} is a folder that has {strange!r} in it: shards go into one of their own."
+        )
+
+
+def _is_shard(path: Path) -> bool:
+    return path.is_file() and path.name.startswith("part-") and path.suffix == ".parquet"
+
+
+def _encode_batches(batches: Sequence[Sequence[Any]], fields: Fields) -> bytes:
+    if not batches:
+        return b""
+    import pyarrow as pa
+
+    table = pa.Table.from_batches(list(batches)).combine_chunks()
+    [batch] = table.to_batches()
+    return bytes(batch.serialize().to_pybytes())
+
+
+def _join_shards(
+    parts: Iterable[bytes], fields: Fields, folder: Path, metadata: Mapping[str, Any], rows: int
+) -> None:
+    """Make a file of every so many rows or more; one without rows if there are none."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    schema = pa.schema(list(fields.items()))
+    about = {b"charwise": json.dumps(metadata, ensure_ascii=False, sort_keys=True)}
+    folder.mkdir()
+    groups = _groups(_decoded(parts, schema), rows)
+    for number, shard in enumerate(chain([next(groups, [])], groups)):
+        with parquet.ParquetWriter(
+            folder / f"part-{number:05}.parquet",
+            schema.with_metadata(about),
+            compression="zstd",
+            use_dictionary=["file", "item"],
+        ) as writer:
+            for batch in shard:
+                writer.write_batch(batch, row_group_size=2**14)

@@ -43,18 +43,6 @@ from charwise.tokens.vocabulary import Vocabulary
 
 Flags = NDArray[np.bool_]
 
-#: Bytes of rows that are kept for being asked again.
-_KEPT = 2**26
-
-#: Ends of texts of which it is kept what may come.
-_TAILS = 2**12
-
-#: Tokens that are looked for after one that cannot be the last.
-_FURTHER = 2
-
-#: Tokens before a text's last that are read to know where it stands.
-_LOOK_BACK = 32
-
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 _known: WeakValueDictionary[int, CanonicalNext] = WeakValueDictionary()
@@ -95,7 +83,8 @@ class CanonicalNext:
         self._lock = threading.RLock()
         self._rows: OrderedDict[Hashable, NDArray[np.uint8]] = OrderedDict()
         self._followers: OrderedDict[int, NDArray[np.uint8]] = OrderedDict()
-        self._most = max(64, _KEPT // max(1, vocabulary.width // 8))
+        # 64 MiB of rows are kept.
+        self._most = max(64, 2**26 // max(1, vocabulary.width // 8))
         listed = [token for token in model["vocab"] if len(token) == 1]
         self._listed = sorted({ord(c) for c in listed if c != "▁"} | {32}) if self._fallback else []
         # Tokens that are cut out of a text before it is split.
@@ -163,7 +152,8 @@ class CanonicalNext:
     def start(self, prompt_ids: Sequence[int] = ()) -> Standing:
         """Where a text stands after what it is conditioned on, which may be spelled in any way."""
         texts = list[int]()
-        for id in reversed(prompt_ids[-_LOOK_BACK:]):
+        # The last few tokens say where a text stands.
+        for id in reversed(prompt_ids[-32:]):
             if self.vocabulary.tokens[id] is None:
                 break
             texts.append(id)
@@ -215,7 +205,7 @@ class CanonicalNext:
         count = self.vocabulary.width
         return np.unpackbits(packed, count=count).view(np.bool_)
 
-    def _row(self, standing: Standing, further: int = _FURTHER) -> Flags:
+    def _row(self, standing: Standing, further: int = 2) -> Flags:
         token, tail, _ = standing
         may = np.zeros(self.vocabulary.width, dtype=np.bool_)
         table = self._table(tail)
@@ -283,7 +273,8 @@ class CanonicalNext:
             found = self._tables.get(tail)
             if found is None:
                 found = self._tables[tail] = self._made(tail)
-                if len(self._tables) > _TAILS:
+                # So many ends of texts are kept.
+                if len(self._tables) > 2**12:
                     self._tables.popitem(last=False)
             return found
 

@@ -152,7 +152,7 @@ def vocabulary_of(model: GgufModel) -> Vocabulary:
     spaced = model.kind == "SPM" and model.metadata.get(_PREFIX_KEY, "true") == "true"
     return Vocabulary(
         tokens,
-        canonical=Canonical(tokens, TextEncoder(model, tokens, found)),
+        canonical=Canonical(tokens, _TextEncoder(model, tokens, found)),
         special=special,
         end_ids=ends,
         bos_ids=start,
@@ -161,11 +161,11 @@ def vocabulary_of(model: GgufModel) -> Vocabulary:
     )
 
 
-class TextEncoder:
+class _TextEncoder:
     """llama.cpp's tokenizer as a picklable `str → ids`, without special tokens or a leading space.
 
     >>> model = GgufModel("model.gguf", vocab_only=True)  # doctest: +SKIP
-    >>> TextEncoder(model, vocabulary_of(model).tokens)("Hello")  # doctest: +SKIP
+    >>> _TextEncoder(model, vocabulary_of(model).tokens)("Hello")  # doctest: +SKIP
     [15496]
     """
 

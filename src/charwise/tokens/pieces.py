@@ -1,7 +1,7 @@
 """A long text in pieces, each after some of what is before it: memory that does not grow with it.
 
 A piece is scored as a text with a context. So what is said of a byte is conditioned on the text's
-beginning, or on at least `BEFORE` bytes before its piece: more than the windows of
+beginning, or on at least 8,192 bytes before its piece: more than the windows of
 `coverings/windows.py` hold. A text that is one piece is scored as it is.
 """
 
@@ -9,9 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import NamedTuple
-
-#: Bytes of a piece, at most, and of what it is conditioned on.
-PIECE, BEFORE = 2**15, 2**13
 
 
 class Piece(NamedTuple):
@@ -26,7 +23,7 @@ class Piece(NamedTuple):
     context: bytes
 
 
-def pieces(text: bytes, most: int = PIECE, before: int = BEFORE) -> Iterator[Piece]:
+def pieces(text: bytes, most: int = 2**15, before: int = 2**13) -> Iterator[Piece]:
     """The pieces of a text, in order; of the empty text one that is empty.
 
     Where they end depends on the bytes alone: after a line, else before a space, else after a

@@ -29,13 +29,13 @@ _INSTEAD = (
 )
 
 
-def byte_alphabet() -> dict[str, int]:
+def _byte_alphabet() -> dict[str, int]:
     """GPT-2's printable stand-ins: character → byte.
 
     Bytes that print as themselves in Latin-1 stand for themselves; the other 68, in order, are
     written as the characters from U+0100 on.
 
-    >>> alphabet = byte_alphabet()
+    >>> alphabet = _byte_alphabet()
     >>> alphabet["a"], alphabet["Ġ"], len(alphabet)
     (97, 32, 256)
     """
@@ -46,7 +46,7 @@ def byte_alphabet() -> dict[str, int]:
     return alphabet
 
 
-def byte_level(token: str, alphabet: dict[str, int]) -> bytes:
+def _byte_level(token: str, alphabet: dict[str, int]) -> bytes:
     """Bytes of a byte-level token; one with other characters in it stands for its own text."""
     try:
         return bytes([alphabet[c] for c in token])
@@ -54,10 +54,10 @@ def byte_level(token: str, alphabet: dict[str, int]) -> bytes:
         return token.encode()
 
 
-def sentencepiece(token: str) -> bytes:
+def _sentencepiece(token: str) -> bytes:
     """Bytes of a SentencePiece-style token.
 
-    >>> sentencepiece("▁Hello"), sentencepiece("<0x0A>")
+    >>> _sentencepiece("▁Hello"), _sentencepiece("<0x0A>")
     (b' Hello', b'\\n')
     """
     byte = _BYTE_TOKEN.fullmatch(token)
@@ -76,10 +76,10 @@ def read_transformers(
             "Load it with AutoTokenizer.from_pretrained(…, use_fast=True). " + _INSTEAD
         )
     is_byte_level = _is_byte_level(backend, name)
-    alphabet = byte_alphabet()
+    alphabet = _byte_alphabet()
 
     def spell(token: str) -> bytes:
-        return byte_level(token, alphabet) if is_byte_level else sentencepiece(token)
+        return _byte_level(token, alphabet) if is_byte_level else _sentencepiece(token)
 
     ids = backend.get_vocab(with_added_tokens=True)
     tokens: list[bytes | None] = [None] * (max(ids.values()) + 1)
@@ -234,10 +234,6 @@ def _check(exact: Any, backend: Any, tokens: Sequence[bytes | None], name: str) 
             )
 
 
-#: Characters of a text that takes milliseconds to encode.
-_LONG = 2**14
-
-
 class _TextEncoder:
     """A picklable `str → ids`, which lets other threads run meanwhile if it takes long."""
 
@@ -247,7 +243,8 @@ class _TextEncoder:
 
     def __call__(self, text: str) -> list[int]:
         ids: list[int]
-        if len(text) < _LONG:
+        # Characters of a text that takes milliseconds to encode.
+        if len(text) < 2**14:
             ids = self.tokenizer.encode(text, add_special_tokens=False).ids
         else:  # `encode` holds the interpreter's lock, and keeps track of positions
             [found] = self.tokenizer.encode_batch_fast([text], add_special_tokens=False)

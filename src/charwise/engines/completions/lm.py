@@ -31,9 +31,6 @@ from charwise.tokens.vocabulary import Vocabulary
 #: Prompts in one request at most.
 _PROMPTS = 64
 
-#: With so many contexts on one path, and no fewer others before them, it is one request.
-_MANY = 8
-
 #: What tokenizers tell apart: words, code, spaces, accents, other scripts.
 _PROBE = "def naïve(x):\n\treturn x  + 0x1F  # 漢字, ещё, 12345 'don't'\n"
 
@@ -103,7 +100,7 @@ class CompletionsLM:
         paths = _paths(list(wanted))
         apart = list[list[tuple[int, ...]]]()
         for path in paths:
-            if self.prices and len(path) >= _MANY and 2 * len(path) >= len(path[-1]):
+            if self.prices and len(path) >= 8 and 2 * len(path) >= len(path[-1]):
                 self._take_path(path, found)
             else:
                 apart.append(path)

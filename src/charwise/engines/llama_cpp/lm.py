@@ -32,12 +32,6 @@ from charwise.errors import EngineError
 from charwise.tokens.gguf import GgufModel, library, vocabulary_of
 from charwise.tokens.vocabulary import Vocabulary
 
-#: The longest window that is taken without being asked for: cells are reserved, not grown.
-_WINDOW = 4096
-
-#: Cells beyond the window, for the branches of a tree.
-_SPARE = 2048
-
 #: What an architecture calls the context it was trained for before its positions were stretched.
 _STRETCHED = "{}.rope.scaling.original_context_length"
 
@@ -97,7 +91,8 @@ class LlamaCppLM:
                 f"{self.vocabulary.width}. Make the vocabulary with width={self._model.width}."
             )
         trained = int(llama.llama_model_n_ctx_train(self._model.pointer))
-        self.window = min(trained, _WINDOW) if window is None else window
+        # The longest window that is taken without being asked for: cells are reserved, not grown.
+        self.window = min(trained, 4096) if window is None else window
         self.threads = torch.get_num_threads() if threads is None else threads
         self.batch_bytes = batch_bytes
         self._gpu_layers = gpu_layers
@@ -115,9 +110,9 @@ class LlamaCppLM:
 
     def tree(
         self, prompt_ids: Sequence[int], edges: Sequence[tuple[int, int]] = ()
-    ) -> LlamaCppTree:
+    ) -> _LlamaCppTree:
         """A tree whose root is this prompt, and its first nodes; see `TokenLM.tree`."""
-        return LlamaCppTree(self, prompt_ids, edges)
+        return _LlamaCppTree(self, prompt_ids, edges)
 
     def info(self) -> dict[str, str]:
         """Engine, device, dtype, how contexts share prefixes, and why."""
@@ -143,10 +138,11 @@ class LlamaCppLM:
         """
         key = _STRETCHED.format(self._model.metadata.get("general.architecture"))
         original = int(self._model.metadata.get(key, 0))
-        return 0 if self.window <= original else _SPARE
+        # Cells beyond the window, for the branches of a tree.
+        return 0 if self.window <= original else 2048
 
 
-class LlamaCppTree(TreeNodes):
+class _LlamaCppTree(TreeNodes):
     """The `TokenTree` of a `LlamaCppLM`."""
 
     def __init__(

@@ -2,10 +2,18 @@
 
 The configuration says what a mask must look like, or that none will do; a small tree, compared
 with plain passes through the same model, says whether that is true.
+
+GPT-Neo cuts its local windows by slot, from a buffer of its own. In a tree, slots are not
+positions, and there may be more of them than that buffer is long. So a twin of the model, which
+shares all weights and leaves the user's model as it is, attends by the mask of each layer's own
+kind. In one fused operation, as transformers lets other models: theirs writes the scores of every
+head to memory several times.
 """
 
 from __future__ import annotations
 
+import copy
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -13,12 +21,14 @@ from typing import Protocol
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.nn.functional import scaled_dot_product_attention
+from transformers.cache_utils import Cache
+from transformers.models.gpt_neo.modeling_gpt_neo import GPTNeoSelfAttention
 
 from charwise.engines.transformers.branch_cache import BranchCache
 from charwise.engines.transformers.forward import Forward, not_numbers
-from charwise.engines.transformers.gpt_neo import GPTNeoForward
 from charwise.engines.transformers.together import Together, parted
-from charwise.engines.transformers.tree_attention import FlatCache, MaskedForward, masks_of
+from charwise.engines.transformers.tree_attention import FlatCache, MaskedForward, Masks, masks_of
 from charwise.errors import EngineError
 
 #: Largest difference of a tree's logits to plain passes, relative to the spread of the logits,
@@ -29,7 +39,7 @@ TOLERANCE = {torch.float64: 1e-6, torch.float32: 5e-3, torch.float16: 0.05, torc
 _PARENTS = np.array([0, 1, 2, 3, 4, 1, 0, 5, 6, 7])
 
 
-class TreeCache(Protocol):
+class _TreeCache(Protocol):
     """Evaluates the contexts of one tree: a `FlatCache` or a `BranchCache`."""
 
     @property
@@ -51,7 +61,7 @@ class TreeCache(Protocol):
 class Choice:
     """How to make a tree's cache, what this way is called, and why it was chosen."""
 
-    make: Callable[[], TreeCache]
+    make: Callable[[], _TreeCache]
     name: str
     why: str
 
@@ -169,7 +179,7 @@ def try_together(trial: Trial, choice: Choice) -> Together | None:
 def _masked(forward: Forward) -> MaskedForward | str:
     """The model called with masks, or why its layers can have none."""
     if forward.config.model_type == "gpt_neo":
-        return GPTNeoForward(forward)
+        return _GPTNeoForward(forward)
     masks = masks_of(forward.config)
     return masks if isinstance(masks, str) else MaskedForward(forward, masks)
 
@@ -179,7 +189,7 @@ def _off(error: float) -> str:
 
 
 @torch.inference_mode()
-def _discrepancy(make: Callable[[], TreeCache], trial: Trial) -> float:
+def _discrepancy(make: Callable[[], _TreeCache], trial: Trial) -> float:
     """Root mean square difference of a small tree's logits to plain passes, over their spread.
 
     Sliding windows that are longer than its longest path, 9 tokens, are not put to the test.
@@ -215,3 +225,44 @@ def _distance(found: torch.Tensor, true: torch.Tensor) -> float:
     centred = true - true.where(finite, torch.nan).nanmean(-1, keepdim=True)
     spread = centred[finite].square().mean().sqrt()
     return float(difference.square().mean().sqrt() / spread)
+
+
+class _GPTNeoForward(MaskedForward):
+    """Calls a twin of a GPT-Neo with a mask for its global layers and one for its local ones."""
+
+    def __init__(self, forward: Forward) -> None:
+        shared = {id(t): t for t in (*forward.model.parameters(), *forward.model.buffers())}
+        twin = Forward(copy.deepcopy(forward.model, shared), forward.width)
+        super().__init__(twin, Masks({"": None, "local": forward.config.window_size}, named=False))
+        self.seen: dict[str, torch.Tensor] = {}
+        self._lock = threading.Lock()  # `seen` is of one call at a time
+        for module in self.plain.model.modules():
+            if isinstance(module, GPTNeoSelfAttention):
+                module._attn = _MaskedAttention(self.seen, module.attention_type)
+
+    def __call__(
+        self,
+        tokens: list[int],
+        cache: Cache,
+        positions: NDArray[np.int64],
+        visible: dict[str, NDArray[np.bool_]],
+        keep: int | torch.Tensor,
+    ) -> torch.Tensor:
+        """Logits `[1, kept, width]`."""
+        with self._lock:
+            for name, key in (("global", ""), ("local", "local")):
+                self.seen[name] = self._additive(visible[key])
+            return self.plain([tokens], cache, positions=positions, keep=keep)
+
+
+class _MaskedAttention:
+    """Stands for the method `_attn` of a GPT-Neo attention module, whose scores are not scaled."""
+
+    def __init__(self, seen: dict[str, torch.Tensor], name: str) -> None:
+        self._seen, self._name = seen, name
+
+    def __call__(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: object
+    ) -> tuple[torch.Tensor, None]:
+        mask = self._seen[self._name]
+        return scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=1.0), None

@@ -29,7 +29,7 @@ from charwise.engines.transformers.tree_attention import FlatCache, MaskedForwar
 _NAMED = threading.Lock()
 
 
-class Parts(NamedTuple):
+class _Parts(NamedTuple):
     """What stands where attention expects a tensor: one for each tree, `[1, heads, slots, width]`.
 
     `ends`: of each tree's part of the row of ids.
@@ -39,7 +39,7 @@ class Parts(NamedTuple):
     ends: list[int]
 
 
-class JointLayer:
+class _JointLayer:
     """The same layer of several trees' caches, as one layer of a cache."""
 
     is_initialized = True
@@ -52,7 +52,7 @@ class JointLayer:
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
-    ) -> tuple[Parts, Parts]:
+    ) -> tuple[_Parts, _Parts]:
         """Append to each tree its part; returns the keys and values of all."""
         keys, values, start = [], [], 0
         for layer, end in zip(self._layers, self._ends, strict=True):
@@ -60,7 +60,7 @@ class JointLayer:
             keys.append(key)
             values.append(value)
             start = end
-        return Parts(keys, self._ends), Parts(values, self._ends)
+        return _Parts(keys, self._ends), _Parts(values, self._ends)
 
     def get_seq_length(self, *args: Any) -> int:
         """Nothing is read off it: positions and masks are given."""
@@ -144,7 +144,7 @@ class Together:
 def _joint(caches: Sequence[FlatCache], ends: list[int]) -> Cache:
     """The caches as one."""
     layers = zip(*(cache.layers for cache in caches), strict=True)
-    return Cache(layers=[JointLayer(some, ends) for some in layers])
+    return Cache(layers=[_JointLayer(some, ends) for some in layers])
 
 
 def _stacked(visible: Sequence[dict[str, NDArray[np.bool_]]]) -> dict[str, NDArray[np.bool_]]:

@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from transformers.cache_utils import Cache
 
-from charwise.engines.transformers.cache_layer import SlotLayer
+from charwise.engines.transformers.branch_cache import SlotLayer
 from charwise.engines.transformers.forward import Forward
 
 #: Entries of a mask over a whole prompt, at most: a longer one has its branches in a second call.
@@ -61,10 +61,10 @@ def masks_of(config: Any) -> Masks | str:
     return Masks({"": None if types else window}, named=False)
 
 
-class Ancestors:
+class _Ancestors:
     """Who is whose ancestor: bit c of row r is set if c is an ancestor of r, or r itself.
 
-    >>> ancestors = Ancestors()
+    >>> ancestors = _Ancestors()
     >>> ancestors.append(np.array([0, 1, 0]))           # a chain of two, and a second child
     >>> ancestors.rows(1, 4).astype(int)
     array([[1, 1, 0, 0],
@@ -168,7 +168,7 @@ class FlatCache:
         self._forward = forward
         self._masked = masked
         self._cache = Cache(layer_class_to_replicate=SlotLayer)
-        self._ancestors = Ancestors()
+        self._ancestors = _Ancestors()
         self._positions = np.zeros(0, dtype=np.int64)  # [slots]: path lengths
         self._prompt = 0  # slots before the root's
 

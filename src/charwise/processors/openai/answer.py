@@ -9,14 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
-from typing import Any
 
+from charwise.api.request import Message
 from charwise.api.writer import usage
 from charwise.processors.new_text import Continuation, HealedPrompt
 from charwise.tokens.stops import Stops
 from charwise.tokens.vocabulary import Vocabulary
-
-Message = dict[str, Any]
 
 #: Fields of a choice that a stream leaves out where they say nothing.
 _OPTIONAL = (

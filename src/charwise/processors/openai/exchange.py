@@ -5,23 +5,19 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from charwise.api.client import until_left
 from charwise.api.errors import Refused, UpstreamError, status_of
+from charwise.api.request import Message
 from charwise.api.responses import json_response, refusal, stream_response
 from charwise.api.writer import DONE, event
 from charwise.errors import CharwiseError
 from charwise.processors.openai.answer import Answer, usage_of
 from charwise.processors.openai.upstream import BROKEN_OFF, Upstream, merged
-
-Message = dict[str, Any]
-
-#: Choices of one chunk that are read on the event loop; more take a while, and others have a turn.
-_AT_ONCE = 16
 
 
 class Form(Protocol):
@@ -189,7 +185,8 @@ async def _respond(
                     return None
                 return json_response(chunk, status_of(chunk))
             choices = chunk.get("choices")
-            if isinstance(choices, list) and len(choices) > _AT_ONCE:
+            # Many choices take a while to read: others have their turn meanwhile.
+            if isinstance(choices, list) and len(choices) > 16:
                 await asyncio.to_thread(form.add, number, chunk)
             else:
                 form.add(number, chunk)

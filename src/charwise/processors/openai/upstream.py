@@ -2,6 +2,8 @@
 
 httpx's `ASGITransport` makes such calls too, but hands out a response when all of it is there: it
 cannot stream, nor tell the application that nobody listens any more. So this is our own.
+
+A header of the answer tells what became of the request: healed, or not and why.
 """
 
 from __future__ import annotations
@@ -9,16 +11,15 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import NamedTuple
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.types import Message as Event
 
 from charwise.api.errors import UpstreamError
-
-Message = dict[str, Any]
-
+from charwise.api.request import Message
+from charwise.processors.openai.answer import Answer
 
 #: What is said of an answer that lacks its end.
 BROKEN_OFF = "the server behind ended its answer before it was finished."
@@ -197,3 +198,63 @@ async def merged(calls: Sequence[Upstream]) -> AsyncIterator[tuple[int, Message 
     finally:
         for reader in readers:
             reader.cancel()
+
+
+#: The header's name.
+_HEADER = b"x-charwise"
+
+
+class Outcome(NamedTuple):
+    """Healed, unless there is a reason why not.
+
+    Attributes:
+        reason: one word, why the request goes through as it came.
+        given_back: tokens that its prompts gave back, together.
+        forced: bytes that are reproduced, together.
+        method: "mask" or "exact".
+        taken_over: bytes of suffixes that their middles end with, together.
+
+    >>> Outcome(None, 2, 5).header, Outcome("max_tokens").header
+    ('healed; given-back=2; forced=5', 'off; reason=max_tokens')
+    """
+
+    reason: str | None = None
+    given_back: int = 0
+    forced: int = 0
+    method: str = "mask"
+    taken_over: int = 0
+
+    @classmethod
+    def of(cls, answers: Iterable[Answer]) -> Outcome:
+        """Of the prompts that are healed together."""
+        healed = [answer.healed for answer in answers]
+        forced = sum(len(each.forced) for each in healed)
+        given_back = sum(each.given_back for each in healed)
+        return cls(None, given_back, forced, taken_over=sum(len(each.ending) for each in healed))
+
+    @property
+    def header(self) -> str:
+        """The header's value."""
+        if self.reason is not None:
+            return f"off; reason={self.reason}"
+        more = f"; taken-over={self.taken_over}" if self.taken_over else ""
+        more += "; method=exact" if self.method == "exact" else ""
+        return f"healed; given-back={self.given_back}; forced={self.forced}{more}"
+
+
+def telling(send: Send, outcome: Outcome) -> Send:
+    """A `send` that adds the header to the response, in whatever form it comes.
+
+    What was not answered with a completion (an error, a redirection) was not healed.
+    """
+
+    async def tell(message: Event) -> None:
+        if message["type"] == "http.response.start":
+            became = outcome
+            if message["status"] != 200 and outcome.reason is None:
+                became = Outcome("refused")
+            headers = [*message.get("headers", ()), (_HEADER, became.header.encode())]
+            message = {**message, "headers": headers}
+        await send(message)
+
+    return tell

@@ -11,10 +11,9 @@ from __future__ import annotations
 from typing import Any
 
 from charwise.api.errors import UpstreamError
+from charwise.api.request import Message
 from charwise.processors.openai.answer import Answer
 from charwise.tokens.vocabulary import Vocabulary
-
-Message = dict[str, Any]
 
 
 class TextAnswer(Answer):

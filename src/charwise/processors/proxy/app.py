@@ -14,7 +14,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
@@ -26,12 +28,10 @@ from charwise.api.responses import refusal
 from charwise.errors import CharwiseError
 from charwise.healing import cut
 from charwise.processors.openai.exchange import Form, OpenAIForm, exchange
-from charwise.processors.openai.outcome import Outcome, telling
-from charwise.processors.openai.upstream import Upstream
+from charwise.processors.openai.upstream import Outcome, Upstream, telling
 from charwise.processors.proxy.answer import NativeForm
-from charwise.processors.proxy.plan import Plan, plan
+from charwise.processors.proxy.plan import SERVERS, Plan, Server, plan
 from charwise.processors.proxy.relay import Relay
-from charwise.processors.proxy.servers import PROBE, Server, server_of, starts
 from charwise.tokens.index import SortedVocabulary
 
 logger = logging.getLogger("charwise.proxy")
@@ -44,8 +44,16 @@ _NATIVE = ("/completion", "/completions")
 #: the longest prompt, which llama.cpp tells again, can have in JSON.
 MOST_ANSWER = 2**24
 
-#: So many prompts are tokenized at once; more wait for their turn.
-_THREADS = 2
+#: Who owns the models, as `/v1/models` has it.
+_OWNERS = {
+    "llamacpp": "llama.cpp",
+    "me": "llama-cpp-python",
+    "library": "ollama",
+    "vllm": "vllm",
+}
+
+#: What a server is asked to see whether it starts from an empty prompt.
+_PROBE = {"prompt": "", "max_tokens": 1}
 
 
 class HealingProxy:
@@ -74,7 +82,8 @@ class HealingProxy:
         self._known: Server | None = None
         self._model = model
         self._asked_only = asked_only
-        self._turns = asyncio.Semaphore(_THREADS)
+        # So many prompts are tokenized at once; more wait for their turn.
+        self._turns = asyncio.Semaphore(2)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -146,11 +155,11 @@ class HealingProxy:
         if self._known is not None:
             return self._known
         headers = [pair for pair in scope["headers"] if pair[0] in (b"authorization", b"x-api-key")]
-        found = self._server or server_of((await self._relay.ask("/v1/models", headers))[1])
+        found = self._server or _server_of((await self._relay.ask("/v1/models", headers))[1])
         status = 200
         if found.why_not is None:
-            status, answer = await self._relay.ask("/v1/completions", headers, PROBE)
-            found = replace(found, starts=starts(answer))
+            status, answer = await self._relay.ask("/v1/completions", headers, _PROBE)
+            found = replace(found, starts=_starts(answer))
         if found.name != "unknown" and status not in (0, 401, 403, 503):  # else ask again
             self._known = found
             logger.info("the server behind is %s", found.name)
@@ -166,3 +175,30 @@ def _form(path: str) -> str | None:
     if path.endswith(_OPENAI):
         return "openai"
     return "native" if path in _NATIVE else None
+
+
+def _starts(answer: Any) -> bool:
+    """Whether the answer to `_PROBE` was written after a start token.
+
+    >>> _starts({"usage": {"prompt_tokens": 1}}), _starts({"usage": {"prompt_tokens": 0}})
+    (True, False)
+    """
+    usage = answer.get("usage") if isinstance(answer, Mapping) else None
+    counted = usage.get("prompt_tokens") if isinstance(usage, Mapping) else None
+    return isinstance(counted, int) and counted > 0
+
+
+def _server_of(models: Any) -> Server:
+    """The kind of server that lists its models so.
+
+    >>> _server_of({"data": [{"id": "m", "owned_by": "llamacpp"}]}).name, _server_of([]).name
+    ('llama.cpp', 'unknown')
+    """
+    listed = models.get("data") if isinstance(models, Mapping) else None
+    owners = [
+        model.get("owned_by")
+        for model in (listed if isinstance(listed, list) else [])
+        if isinstance(model, Mapping)
+    ]
+    owner = owners[0] if owners else None
+    return SERVERS[_OWNERS.get(owner, "unknown") if isinstance(owner, str) else "unknown"]

@@ -3,6 +3,10 @@
 Not every cut between two tokens will do. What is kept must become the same tokens without its end;
 what is forced must be whole characters, since grammars and answers are text. Where a cut is not
 fit, one more token is given back.
+
+A grammar of llama.cpp (GBNF) forces the rest. It is over characters, not bytes: the text must be
+whole characters, and what follows it is valid UTF-8 without U+0000, of which llama.cpp lets no
+token through. Tokens may split characters.
 """
 
 from __future__ import annotations
@@ -11,14 +15,11 @@ import re
 from functools import lru_cache
 from typing import NamedTuple
 
-from charwise.errors import HealingError
+from charwise.errors import HealingError, SettingError
 from charwise.healing import Rule
 from charwise.processors.new_text import HealedPrompt, heal_prompt
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.vocabulary import Vocabulary
-
-#: So many tokens more are given back to find a fit cut.
-_TRIES = 8
 
 #: Of a longer prompt so many characters are tokenized: the tokens near its end hardly ever depend
 #: on what comes before.
@@ -78,7 +79,8 @@ def cut_text(
     near = _near_the_end(prompt, index.vocabulary, starts)
     parts = near.parts(near.tail)
     healed = heal_prompt(parts, index, rule)
-    for more in range(_TRIES):
+    # So many tokens more are given back to find a fit cut.
+    for more in range(8):
         if more:
             back = healed.given_back + 1
             healed = heal_prompt(parts, index, back)
@@ -155,3 +157,58 @@ def _as_text(near: _Near, healed: HealedPrompt, vocabulary: Vocabulary) -> CutTe
 def _specials(texts: tuple[str, ...]) -> re.Pattern[str] | None:
     longest_first = sorted((re.escape(text) for text in texts if text), key=len, reverse=True)
     return re.compile("|".join(longest_first)) if longest_first else None
+
+
+#: Where the user's grammar starts, once it is not the root any more.
+_USERS_ROOT = "charwise-root"
+
+# What names no rule: strings, character classes, tokens and comments; and a rule's name. One that
+# is not closed runs on, and the server refuses it: to look for its end, fail and start at the next
+# character would take the square of the grammar's length.
+_TOKENS = re.compile(
+    r"""(?P<other>"(?:\\.|[^"\\])*"?|\[(?:\\.|[^\]\\])*\]?|<[^>\s]*>?|\#[^\n]*)"""
+    r"""|(?P<name>[A-Za-z0-9-]+)|(?P<rest>.)""",
+    re.DOTALL,
+)
+
+
+def literal(text: str) -> str:
+    r"""A text as a string of a grammar.
+
+    >>> print(literal('x = "\n'), literal("naï"))
+    "x = \u0022\u000A" "na\u00EF"
+    """
+    return '"' + "".join(_escaped(character) for character in text) + '"'
+
+
+def _escaped(character: str) -> str:
+    if character.isascii() and (character.isalnum() or character in " _=.,:;()+-*/"):
+        return character
+    code = ord(character)
+    return f"\\u{code:04X}" if code < 0x10000 else f"\\U{code:08X}"
+
+
+def forced_first(text: str, grammar: str | None = None) -> str:
+    """A grammar of a text and whatever follows, or of a text and what another grammar allows.
+
+    Raises:
+        SettingError: the other grammar has no rule `root`, or uses the name that it would get.
+
+    >>> print(forced_first("Val"))
+    root ::= "Val" .*
+    >>> print(forced_first("Val", 'root ::= "root" item | root\\nitem ::= [root]'))
+    root ::= "Val" charwise-root
+    charwise-root ::= "root" item | charwise-root
+    item ::= [root]
+    """
+    if grammar is None:
+        return f"root ::= {literal(text)} .*"
+    names = {found["name"] for found in _TOKENS.finditer(grammar)}
+    if "root" not in names or _USERS_ROOT in names:
+        raise SettingError(
+            f"the grammar must have a rule named root, and none named {_USERS_ROOT}."
+        )
+    renamed = _TOKENS.sub(
+        lambda found: _USERS_ROOT if found["name"] == "root" else found[0], grammar
+    )
+    return f"root ::= {literal(text)} {_USERS_ROOT}\n{renamed}"

@@ -1,8 +1,12 @@
-"""Which requests can be healed, and what the server behind is asked instead."""
+"""Which requests can be healed, and what the server behind is asked instead.
+
+That depends on what the kind of server takes.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from charwise.api.limits import PROXY
@@ -10,15 +14,50 @@ from charwise.api.request import HEAL, SHORT, Message, texts_or_ids
 from charwise.errors import CharwiseError, SettingError, shown
 from charwise.healing import Rule
 from charwise.processors.proxy.answer import TextAnswer
-from charwise.processors.proxy.cut import CutText, cut_text
-from charwise.processors.proxy.gbnf import forced_first
-from charwise.processors.proxy.servers import Server
+from charwise.processors.proxy.cut import CutText, cut_text, forced_first
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.stops import Stops
 from charwise.tokens.vocabulary import Vocabulary
 
+
+@dataclass(frozen=True)
+class Server:
+    """What a kind of server takes.
+
+    Attributes:
+        name: of the kind.
+        default_tokens: what it writes if a completion request does not say how much; None for all
+            that there is room for.
+        several: whether it writes `n` completions.
+        streams_to_all: whether it goes on with a stream when the next request comes.
+        native: whether it has `/completion`, in llama.cpp's own form.
+        starts: whether an empty prompt becomes a start token, so that nothing need be kept.
+        why_not: why nothing can be healed there, in one word.
+    """
+
+    name: str
+    default_tokens: int | None = None
+    several: bool = False
+    streams_to_all: bool = False
+    native: bool = False
+    starts: bool = False
+    why_not: str | None = None
+
+
+#: By the name that the option `--server` takes.
+SERVERS = {
+    server.name: server
+    for server in (
+        Server("llama.cpp", several=True, streams_to_all=True, native=True),
+        Server("llama-cpp-python", default_tokens=16),
+        Server("ollama", why_not="ollama-takes-no-grammar"),
+        Server("vllm", why_not="vllm-has-a-middleware"),
+        Server("unknown", why_not="unknown-server"),
+    )
+}
+
 #: Fields that cannot go with healing, and why.
-UNFIT = {
+_UNFIT = {
     "suffix": "the completion does not continue the prompt's end",
     "logprobs": "they would list the tokens that write the prompt's end again",
     "n_probs": "they would list the tokens that write the prompt's end again",
@@ -107,7 +146,7 @@ def _why_not(request: Message, server: Server, native: bool) -> tuple[str, str] 
         return server.why_not, f"the server behind ({server.name}) has no way to force a text"
     if native and not server.native:
         return "endpoint", f"{server.name} has no such endpoint"
-    for name, reason in UNFIT.items():
+    for name, reason in _UNFIT.items():
         if request.get(name) not in (None, False, 0, "", [], {}, {"type": "text"}):
             return name, f"{name} is set, and {reason}"
     texts = texts_or_ids(request.get("prompt"), with_ids=False)

@@ -18,9 +18,6 @@ from charwise.errors import MissingExtraError, SettingError
 
 logger = logging.getLogger("charwise.proxy")
 
-#: Bytes of an answer to a question of our own.
-_MOST_ASKED = 2**20
-
 #: Headers, one of which a request with a body has.
 _OF_A_BODY = {b"content-length", b"transfer-encoding"}
 
@@ -88,7 +85,8 @@ class Relay:
             async with self._client.stream(method, url, headers=headers, json=body) as response:
                 async for part in response.aiter_bytes():
                     said += part
-                    if len(said) > _MOST_ASKED:
+                    # The answers to our own questions are short.
+                    if len(said) > 2**20:
                         return response.status_code, None
         except self._errors:
             return 0, None

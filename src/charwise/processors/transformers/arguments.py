@@ -18,12 +18,9 @@ from charwise.processors.transformers.limits import Limits, Stop
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.vocabulary import Vocabulary
 
-#: How many tokens `generate` writes when nobody says how many.
-DEFAULT_NEW_TOKENS = 20
-
 #: What a cache of keys and values is called, as an argument and in the output: by transformers
 #: from 5.24 on, and before.
-CACHES = ("cache", "past_key_values")
+_CACHES = ("cache", "past_key_values")
 
 
 def check_arguments(
@@ -54,31 +51,125 @@ def check_arguments(
         )
 
 
-def new_tokens_of(model: Any, kwargs: dict[str, Any], max_new_bytes: int | None) -> int | None:
-    """The caller's max_new_tokens, or else the default; None if something else sets the end."""
-    sources = [kwargs.pop("max_new_tokens", None)]
-    for config in (kwargs.get("generation_config"), model.generation_config):
-        sources.append(getattr(config, "max_new_tokens", None))
-    tokens = next((value for value in sources if value is not None), None)
-    if tokens is not None:
-        check_count("max_new_tokens", tokens, 1)
-    if tokens is None and max_new_bytes is None and _max_length(model, kwargs) is None:
-        return DEFAULT_NEW_TOKENS
-    return tokens
+class Arguments:
+    """The keyword arguments of one call of `generate`.
+
+    Args:
+        model: of transformers.
+        given: the caller's; those that `generate` must not see are taken out.
+    """
+
+    def __init__(self, model: Any, given: dict[str, Any]) -> None:
+        self.model, self.given = model, given
+
+    def new_tokens(self, max_new_bytes: int | None) -> int | None:
+        """Take out max_new_tokens, or return the default; None if something else sets the end."""
+        tokens: int | None = self.given.pop("max_new_tokens", None)
+        tokens = self._configured("max_new_tokens") if tokens is None else tokens
+        if tokens is not None:
+            check_count("max_new_tokens", tokens, 1)
+        if tokens is None and max_new_bytes is None and self._max_length() is None:
+            return 20  # as many as `generate` writes when nobody says how many
+        return tokens
+
+    def assisted(
+        self, tokenizer: Any, mask: LogitsProcessor | None, prompt_ids: list[int]
+    ) -> LogitsProcessor | None:
+        """Add the model's tokenizer where an assistant has another; return a mask for both.
+
+        Raises:
+            SettingError: there is the tokenizer's index alone.
+        """
+        if self.given.get("assistant_tokenizer") is None:
+            return mask
+        if isinstance(tokenizer, SortedVocabulary):
+            raise SettingError(
+                "an assistant_tokenizer needs the model's own beside it: give heal_generate the "
+                "tokenizer instead of its index."
+            )
+        self.given["tokenizer"] = tokenizer
+        if mask is None:
+            return None
+        return _OwnRows(mask, prompt_ids, self.model.config.get_text_config().vocab_size)
+
+    def settings(
+        self, limits: Limits, mask: LogitsProcessor | None
+    ) -> tuple[dict[str, Any], set[int], int]:
+        """Return the keyword arguments of `generate`, the end tokens and the id to pad with."""
+        settings = dict(self.given)
+        processors = list(settings.get("logits_processor") or ())
+        if mask is not None:
+            warpers = (
+                at
+                for at, processor in enumerate(processors)
+                if type(processor).__name__.endswith("Warper")
+            )
+            processors.insert(next(warpers, len(processors)), mask)
+        settings["logits_processor"] = LogitsProcessorList(processors)
+        settings["stopping_criteria"] = StoppingCriteriaList(
+            [*(settings.get("stopping_criteria") or ()), Stop(limits)]
+        )
+        own = self._own(limits)
+        if mask is None:
+            own["num_return_sequences"] = 1  # each has a row of its own
+        if self.given.get("generation_config") is None:
+            settings |= own
+        else:  # generate wants either such an object or the arguments
+            settings["generation_config"] = copy.deepcopy(self.given["generation_config"])
+            settings["generation_config"].update(**{"max_new_tokens": None, **own})
+        filler = own["pad_token_id"]
+        return settings, set(as_list(own["eos_token_id"])), 0 if filler is None else filler
+
+    def reads_cache(self) -> bool:
+        """Whether `generate` may be given a cache of the first tokens: it makes none of its own."""
+        config = self.given.get("generation_config")
+        if any(name.startswith(("assistant", "prompt_lookup")) for name in self.given):
+            return False
+        names = ("cache_implementation", "use_cache", *_CACHES, "prompt_lookup_num_tokens")
+        own = (self.given.get(name, getattr(config, name, None)) for name in names)
+        return all(value is None or value is True for value in own)
+
+    def _configured(self, name: str) -> Any:
+        """What the caller's generation config says, or else the model's own."""
+        configs = (self.given.get("generation_config"), self.model.generation_config)
+        values = (getattr(config, name, None) for config in configs)
+        return next((value for value in values if value is not None), None)
+
+    def _max_length(self) -> int | None:
+        """The caller's bound on prompt and completion together."""
+        length: int | None = self.given.get("max_length")
+        length = self._configured("max_length") if length is None else length
+        if length is not None:
+            check_count("max_length", length, 1)
+        return length
+
+    def _own(self, limits: Limits) -> dict[str, Any]:
+        """What `heal_generate` itself says about the length, the end tokens and the padding."""
+        own: dict[str, Any] = {}
+        bounds = [limits.max_new_tokens, limits.max_new_bytes]
+        new = min((bound for bound in bounds if bound is not None), default=None)
+        lengths = [limits.window]
+        if new is not None:
+            # A byte takes at most one token, so this never ends a row before its own limit does.
+            lengths.append(limits.prompt_length + new + max(map(len, limits.forced)))
+        if limits.max_new_tokens is None:
+            lengths.append(self._max_length())
+        length = min((bound for bound in lengths if bound is not None), default=None)
+        if length is not None:
+            if getattr(self.model.generation_config, "max_new_tokens", None) is not None:
+                own["max_new_tokens"] = length - limits.prompt_length
+            else:  # quiet even if the model's own generation config has a max_length
+                own["max_length"] = length
+        for name, value in (
+            ("eos_token_id", list(limits.vocabulary.stop_ids) or None),
+            ("pad_token_id", filler_of(limits.vocabulary, self.model)),
+        ):
+            config = getattr(self.given.get("generation_config"), name, None)
+            own[name] = self.given.get(name, value if config is None else config)
+        return own
 
 
-def _max_length(model: Any, kwargs: dict[str, Any]) -> int | None:
-    """The caller's bound on prompt and completion together."""
-    lengths = [kwargs.get("max_length")]
-    for config in (kwargs.get("generation_config"), model.generation_config):
-        lengths.append(getattr(config, "max_length", None))
-    length = next((value for value in lengths if value is not None), None)
-    if length is not None:
-        check_count("max_length", length, 1)
-    return length
-
-
-class OwnRows(LogitsProcessor):  # type: ignore[misc]
+class _OwnRows(LogitsProcessor):  # type: ignore[misc]
     """Masks the model's own rows, and leaves those of an assistant with other tokens alone.
 
     `generate` gives both the same processors, and does not say for whom it calls them.
@@ -94,46 +185,6 @@ class OwnRows(LogitsProcessor):  # type: ignore[misc]
         return self.mask(input_ids, scores) if own and scores.shape[1] == self.width else scores
 
 
-def own_tokenizer(tokenizer: Any) -> Any:
-    """The model's tokenizer, which `generate` wants beside an assistant's.
-
-    Raises:
-        SettingError: there is its index alone.
-    """
-    if isinstance(tokenizer, SortedVocabulary):
-        raise SettingError(
-            "an assistant_tokenizer needs the model's own beside it: give heal_generate the "
-            "tokenizer instead of its index."
-        )
-    return tokenizer
-
-
-def settings_of(
-    model: Any, given: dict[str, Any], limits: Limits, mask: LogitsProcessor | None
-) -> tuple[dict[str, Any], set[int], int]:
-    """The keyword arguments of `generate`, the end tokens and the id to pad with."""
-    settings = dict(given)
-    processors = list(settings.get("logits_processor") or ())
-    if mask is not None:
-        names = [type(processor).__name__ for processor in processors]
-        first_warper = next((at for at, n in enumerate(names) if n.endswith("Warper")), len(names))
-        processors.insert(first_warper, mask)
-    settings["logits_processor"] = LogitsProcessorList(processors)
-    settings["stopping_criteria"] = StoppingCriteriaList(
-        [*(settings.get("stopping_criteria") or ()), Stop(limits)]
-    )
-    own = _generation_settings(model, settings, limits)
-    if mask is None:
-        own["num_return_sequences"] = 1  # each has a row of its own
-    if given.get("generation_config") is None:
-        settings |= own
-    else:  # generate wants either such an object or the arguments
-        settings["generation_config"] = copy.deepcopy(given["generation_config"])
-        settings["generation_config"].update(**{"max_new_tokens": None, **own})
-    filler = own["pad_token_id"]
-    return settings, set(as_list(own["eos_token_id"])), 0 if filler is None else filler
-
-
 def cache_name_of(model: Any) -> str:
     """What a model calls its cache of keys and values; the older name if it has none.
 
@@ -142,43 +193,7 @@ def cache_name_of(model: Any) -> str:
     'cache'
     """
     takes = inspect.signature(model.forward).parameters
-    return next((name for name in CACHES if name in takes), CACHES[-1])
-
-
-def reads_cache(settings: dict[str, Any]) -> bool:
-    """Whether `generate` may be given a cache of the first tokens: it makes none of its own."""
-    config = settings.get("generation_config")
-    if any(name.startswith(("assistant", "prompt_lookup")) for name in settings):
-        return False
-    names = ("cache_implementation", "use_cache", *CACHES, "prompt_lookup_num_tokens")
-    own = (settings.get(name, getattr(config, name, None)) for name in names)
-    return all(value is None or value is True for value in own)
-
-
-def _generation_settings(model: Any, given: dict[str, Any], limits: Limits) -> dict[str, Any]:
-    """What `heal_generate` itself says about the length, the end tokens and the padding."""
-    own: dict[str, Any] = {}
-    bounds = [limits.max_new_tokens, limits.max_new_bytes]
-    new = min((bound for bound in bounds if bound is not None), default=None)
-    lengths = [limits.window]
-    if new is not None:
-        # A byte takes at most one token, so this never ends a row before its own limit does.
-        lengths.append(limits.prompt_length + new + max(map(len, limits.forced)))
-    if limits.max_new_tokens is None:
-        lengths.append(_max_length(model, given))
-    length = min((bound for bound in lengths if bound is not None), default=None)
-    if length is not None:
-        if getattr(model.generation_config, "max_new_tokens", None) is not None:
-            own["max_new_tokens"] = length - limits.prompt_length
-        else:  # quiet even if the model's own generation config has a max_length
-            own["max_length"] = length
-    for name, value in (
-        ("eos_token_id", list(limits.vocabulary.stop_ids) or None),
-        ("pad_token_id", filler_of(limits.vocabulary, model)),
-    ):
-        config = getattr(given.get("generation_config"), name, None)
-        own[name] = given.get(name, value if config is None else config)
-    return own
+    return next((name for name in _CACHES if name in takes), _CACHES[-1])
 
 
 def filler_of(vocabulary: Vocabulary, model: Any) -> int:

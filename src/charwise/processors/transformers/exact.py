@@ -19,28 +19,29 @@ from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingW
 from charwise.boundary import Members, Question, Search
 from charwise.errors import HealingError, SettingError
 from charwise.healing import Cut
-from charwise.processors.transformers.arguments import cache_name_of
-from charwise.processors.transformers.padding import left_padded
+from charwise.processors.transformers.arguments import cache_name_of, filler_of
+from charwise.processors.transformers.limits import left_padded
 from charwise.tokens.index import SortedVocabulary
 
 #: Contexts in one call of the model, whose copies of the cache are held at once.
 _ROWS = 16
 
 
-class Sampling(NamedTuple):
-    """What `generate` would do to the probabilities of a step.
+class _Sampling(NamedTuple):
+    """What `generate` would do to the probabilities of a step, and how many texts it would draw.
 
-    >>> Sampling(0.0).temperature
-    0.0
+    >>> _Sampling(0.0).copies
+    1
     """
 
     temperature: float
     top_k: int | None = None
     top_p: float | None = None
     min_p: float | None = None
+    copies: int = 1
 
 
-def sampling_of(model: Any, given: dict[str, Any]) -> tuple[Sampling, int]:
+def sampling_of(model: Any, given: dict[str, Any]) -> _Sampling:
     """How members are to be chosen, and how many for each prompt, by the arguments of `generate`.
 
     Raises:
@@ -61,9 +62,10 @@ def sampling_of(model: Any, given: dict[str, Any]) -> tuple[Sampling, int]:
     if not values["do_sample"]:
         if values["num_return_sequences"] != 1:
             raise SettingError("num_return_sequences needs do_sample=True: the best is one.")
-        return Sampling(0.0), 1
+        return _Sampling(0.0)
     names = ("temperature", "top_k", "top_p", "min_p")
-    return Sampling(**{name: values[name] for name in names}), values["num_return_sequences"]
+    chosen = {name: values[name] for name in names}
+    return _Sampling(**chosen, copies=values["num_return_sequences"])
 
 
 class Begun(NamedTuple):
@@ -81,18 +83,17 @@ def begin(
     model: Any,
     index: SortedVocabulary,
     cuts: Sequence[Cut],
-    filler: int,
-    sampling: Sampling,
-    copies: int,
+    sampling: _Sampling,
     window: int | None,
 ) -> Begun:
-    """Choose `copies` members for each cut prompt; nothing for those that gave nothing back.
+    """Choose members for each cut prompt; nothing for those that gave nothing back.
 
     Random numbers are torch's, of the CPU, so its seed decides.
 
     Raises:
         HealingError: the members of some prompt cannot be found; see `boundary.Search`.
     """
+    copies = sampling.copies
     healed = [at for at, each in enumerate(cuts) if each.forced]
     if not healed:
         return Begun([[] for _ in cuts for _ in range(copies)], None)
@@ -101,22 +102,23 @@ def begin(
         room = None if window is None else window - 1 - len(cuts[at].kept)
         searches[at] = Search(index, cuts[at].forced, room=room)
     with torch.no_grad():
-        kept = _Kept(model, [each.kept for each in cuts], filler)
+        kept = _Kept(model, [each.kept for each in cuts], filler_of(index.vocabulary, model))
         while asked := [(at, q) for at, s in searches.items() for q in s.questions()]:
             for at, question, logprobs in kept.answers(asked):
                 searches[at].answer(question.context, logprobs)
     tokens: list[list[int]] = []
     for at in range(len(cuts)):
         if at in searches:
-            tokens += _chosen(searches[at].members(), sampling, copies)
+            tokens += _chosen(searches[at].members(), sampling)
         else:
             tokens += [[]] * copies
     return Begun(tokens, kept.cache_for(tokens, copies))
 
 
-def _chosen(members: Members, sampling: Sampling, copies: int) -> list[list[int]]:
-    weights = members.weights(**sampling._asdict())
-    return [list(ids) for ids in members.draw(weights, torch.rand(copies).double().tolist())]
+def _chosen(members: Members, sampling: _Sampling) -> list[list[int]]:
+    options = sampling._asdict()
+    drawn = torch.rand(options.pop("copies")).double().tolist()
+    return [list(ids) for ids in members.draw(members.weights(**options), drawn)]
 
 
 class _Kept:

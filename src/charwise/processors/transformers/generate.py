@@ -18,20 +18,14 @@ from charwise.errors import ContextLengthError, items
 from charwise.healing import Cut, Rule
 from charwise.processors.new_text import heal_prompt
 from charwise.processors.transformers.arguments import (
-    OwnRows,
+    Arguments,
     as_list,
     cache_name_of,
     check_arguments,
-    filler_of,
-    new_tokens_of,
-    own_tokenizer,
-    reads_cache,
-    settings_of,
 )
 from charwise.processors.transformers.exact import Begun, begin, sampling_of
-from charwise.processors.transformers.limits import Limits
+from charwise.processors.transformers.limits import Limits, left_padded
 from charwise.processors.transformers.logits_processor import HealingLogitsProcessor
-from charwise.processors.transformers.padding import left_padded
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.prompt_parts import Prompt, is_text, parts_of
 from charwise.tokens.stops import Stops
@@ -111,10 +105,10 @@ def heal_generate(
     cuts = [_cut(prompt, index, rule, window) for prompt in batch]
     begun = Begun([[] for _ in cuts], None)
     if method == "exact":
-        filler = filler_of(index.vocabulary, model)
-        sampling, copies = sampling_of(model, generate_kwargs)
-        begun = begin(model, index, cuts, filler, sampling, copies, window)
-        cuts = [each for each in cuts for _ in range(copies)]
+        sampling = sampling_of(model, generate_kwargs)
+        begun = begin(model, index, cuts, sampling, window)
+        cuts = [each for each in cuts for _ in range(sampling.copies)]
+    arguments = Arguments(model, generate_kwargs)
     rows = [[*kept, *new] for (kept, _), new in zip(cuts, begun.tokens, strict=True)]
     length = max(map(len, rows))
     limits = Limits(
@@ -122,7 +116,7 @@ def heal_generate(
         [forced for _, forced in cuts],
         begun.tokens,
         length,
-        new_tokens_of(model, generate_kwargs, max_new_bytes),
+        arguments.new_tokens(max_new_bytes),
         max_new_bytes,
         Stops(generate_kwargs.pop("stop_strings", None)),
         window,
@@ -130,12 +124,9 @@ def heal_generate(
     mask: LogitsProcessor | None = None
     if method == "mask":
         mask = HealingLogitsProcessor(index, limits.forced, length)
-    if generate_kwargs.get("assistant_tokenizer") is not None:
-        generate_kwargs["tokenizer"] = own_tokenizer(tokenizer)
-        if mask is not None:
-            mask = OwnRows(mask, cuts[0].kept, model.config.get_text_config().vocab_size)
-    settings, ends, filler = settings_of(model, generate_kwargs, limits, mask)
-    if method == "exact" and reads_cache(settings):
+    mask = arguments.assisted(tokenizer, mask, cuts[0].kept)
+    settings, ends, filler = arguments.settings(limits, mask)
+    if method == "exact" and arguments.reads_cache():
         settings[cache_name_of(model)] = begun.cache
     written: list[list[int]] = [[] for _ in rows]
     if not limits.all_ended():

@@ -17,10 +17,10 @@ from transformers import LogitsProcessor, LogitsProcessorList
 from charwise.errors import HealingError, SettingError, check_count
 from charwise.healing import Rule
 from charwise.infill import Request, middle_of, request
-from charwise.processors.ending import hold_end_, new_bytes
+from charwise.processors.ending import hold_end_of_, new_bytes
 from charwise.processors.transformers.generate import index_of, window_of
+from charwise.processors.transformers.limits import left_padded
 from charwise.processors.transformers.logits_processor import HealingLogitsProcessor
-from charwise.processors.transformers.padding import left_padded
 from charwise.template import Order, Template
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.utf8 import decoder_after
@@ -145,9 +145,7 @@ class EndingLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
         held = scores.clone()
         for row, ids in enumerate(input_ids[:, self.prompt_length :].tolist()):
             one = self.asked[row // copies]
-            new = new_bytes(ids, one.forced, self.index)
-            if new is not None:
-                hold_end_(held[row], new, one.ending, self.index)
+            hold_end_of_(held[row], one.forced, one.ending, ids, self.index)
         return held
 
 

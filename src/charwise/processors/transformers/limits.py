@@ -97,3 +97,17 @@ class Stop(StoppingCriteria):  # type: ignore[misc]
         new = input_ids[:, limits.prompt_length :].tolist()
         ended = [limits.ended(ids, row // copies) for row, ids in enumerate(new)]
         return torch.tensor(ended, device=input_ids.device)
+
+
+def left_padded(rows: Sequence[list[int]], filler: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Ids and attention mask, both `[rows, longest]` int64, on the host.
+
+    >>> left_padded([[1, 2], [3]], filler=0)
+    (tensor([[1, 2],
+            [0, 3]]), tensor([[1, 1],
+            [0, 1]]))
+    """
+    length = max(map(len, rows))
+    ids = torch.tensor([[filler] * (length - len(row)) + row for row in rows])
+    seen = torch.tensor([[0] * (length - len(row)) + [1] * len(row) for row in rows])
+    return ids, seen

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from charwise.processors.vllm.logits_processor import HealingLogitsProcessor, why_not
-    from charwise.processors.vllm.prompts import FORCED, heal_generate, served
+    from charwise.processors.vllm.prompts import heal_generate, served
+    from charwise.processors.vllm.settings import FORCED
 
 _HOME = {
-    "FORCED": "prompts",
+    "FORCED": "settings",
     "HealingLogitsProcessor": "logits_processor",
     "heal_generate": "prompts",
     "served": "prompts",

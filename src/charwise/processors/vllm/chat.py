@@ -4,6 +4,8 @@ Such a prompt ends where a person stopped writing, like any other, and is healed
 without that, a template ends it between two tokens. vLLM's own handler says which ids a template
 makes of the messages. It takes ids in the place of messages where one server forwards them to
 another (`kv_transfer_params`), and so it takes those that are kept.
+
+An answer is read as that of a completion, and written back as chat.
 """
 
 from __future__ import annotations
@@ -14,9 +16,7 @@ from typing import Any
 from charwise.api.request import HEAL, Message
 from charwise.errors import SettingError
 from charwise.processors.openai.answer import Answer
-from charwise.processors.openai.chat_answer import ChatAnswer
 from charwise.processors.vllm import exact_answers
-from charwise.processors.vllm.arguments import rule_of, without_heal
 from charwise.processors.vllm.limits import Limits, is_refused
 from charwise.processors.vllm.openai_request import (
     UNFIT,
@@ -25,6 +25,71 @@ from charwise.processors.vllm.openai_request import (
     without_grammar,
 )
 from charwise.processors.vllm.prompts import Served
+from charwise.processors.vllm.settings import rule_of, without_heal
+
+#: Fields of a choice besides its message and log-probabilities.
+_FIELDS = ("index", "finish_reason", "stop_reason", "token_ids")
+
+
+class _ChatAnswer(Answer):
+    """An `Answer` whose choices have messages (deltas in a stream) in the place of text.
+
+    Log-probabilities are one list of tokens, without offsets. The chunk that opens a stream tells
+    the role and has no tokens; it goes on as it is.
+    """
+
+    def add(self, chunk: Message) -> list[Message]:
+        """Take a chunk of the engine; returns the choices to tell the client, if any.
+
+        Raises:
+            HealingError: the engine does not reproduce the forced text.
+        """
+        chunk["prompt_token_ids"] = chunk.get("prompt_token_ids") if self._shows_ids else None
+        opening = [
+            given
+            for given in chunk["choices"]
+            if not given.get("token_ids") and not given.get("finish_reason")
+        ]
+        if opening:
+            self._note(chunk)
+            return opening
+        given = {**chunk, "choices": [_as_completion(each) for each in chunk["choices"]]}
+        told = [self._as_chat(each) for each in super().add(given)]
+        if chunk.get("usage"):
+            chunk["usage"] = given["usage"]
+        return told
+
+    def _note(self, chunk: Message) -> None:
+        super()._note(chunk)
+        if not self.streams:  # it may be read as a stream all the same
+            self.top["object"] = "chat.completion"
+
+    def choices(self) -> list[Message]:
+        """The whole choices, once the engine has ended."""
+        return [self._as_chat(each) for each in super().choices()]
+
+    def _as_chat(self, choice: Message) -> Message:
+        chat = {name: choice[name] for name in _FIELDS if name in choice}
+        message = {**(choice.get("message") or {}), "content": choice["text"]}
+        logprobs = choice.get("logprobs")
+        chat["logprobs"] = {"content": logprobs["content"]} if logprobs else None
+        if not self.streams:
+            return chat | {"message": {"role": "assistant", **message}}
+        return chat | {"delta": message}
+
+
+def _as_completion(choice: Message) -> Message:
+    rest = {name: value for name, value in choice.items() if name not in ("message", "delta")}
+    message = choice.get("message") or choice.get("delta") or {}
+    logprobs = choice.get("logprobs") or {}
+    content = logprobs.get("content")
+    return {
+        **rest,
+        "text": message.get("content") or "",
+        "message": message,
+        "logprobs": {"content": content} if content else None,
+    }
+
 
 #: What a chat request has besides that cannot go with healing.
 _UNFIT = UNFIT | {
@@ -33,7 +98,7 @@ _UNFIT = UNFIT | {
 }
 
 
-def takes_ids() -> bool:
+def _takes_ids() -> bool:
     """Whether this vLLM takes ids in the place of messages; 0.30 and older do not."""
     try:
         from vllm.renderers import online_renderer
@@ -55,7 +120,7 @@ def before_rendering(request: Message, parses: bool) -> str | None:
     unfit = why_unfit(request, _UNFIT)
     if request.get("continue_final_message") is not True:
         unfit = "chat", "a chat template ends the prompt between two tokens"
-    elif not takes_ids():
+    elif not _takes_ids():
         unfit = "version", "this vLLM takes no token ids for a chat; 0.32 does"
     elif parses or (request.get("tools") and request.get("tool_choice") != "none"):
         unfit = "parser", "reasoning and tool calls are cut out of what is written"
@@ -135,5 +200,7 @@ def plan(model: Served, limits: Limits, request: Message, ids: Sequence[int]) ->
     if sent is None:
         return without_grammar(healed, rule)
     return [
-        ChatAnswer(model.vocabulary, request, "", healed, max_tokens=room, first_index=0, body=sent)
+        _ChatAnswer(
+            model.vocabulary, request, "", healed, max_tokens=room, first_index=0, body=sent
+        )
     ]

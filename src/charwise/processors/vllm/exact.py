@@ -31,9 +31,6 @@ _NAMED = 128
 #: Requests for one context, at most: what starts with a single byte may be much.
 _REQUESTS = 64
 
-#: The likeliest tokens that V1 is asked for, where it gives as many as one wants.
-_LIKELIEST = 8192
-
 
 class Asking:
     """How a vLLM is asked for log-probabilities.
@@ -60,7 +57,8 @@ class Asking:
         unspoiled = alone or bool(getattr(config, "use_v2_model_runner", False))
         self.by_name = unspoiled and hasattr(SamplingParams, "logprob_token_ids")
         most = self.width if model.max_logprobs == -1 else model.max_logprobs
-        self.likeliest: int = min(most, self.width, _LIKELIEST)
+        # V1 may give as many as one wants.
+        self.likeliest: int = min(most, self.width, 8192)
 
     def parameters(self, question: Question) -> list[Any]:
         """What is asked of the engine for one question: a list of `SamplingParams`."""

@@ -18,9 +18,9 @@ from charwise.api.request import HEAL, Message, most_tokens
 from charwise.errors import SettingError
 from charwise.processors.new_text import HealedPrompt
 from charwise.processors.openai.answer import Answer
-from charwise.processors.vllm.arguments import without_heal
 from charwise.processors.vllm.exact import Asking, chosen, members_from, needs_search
 from charwise.processors.vllm.prompts import served
+from charwise.processors.vllm.settings import without_heal
 from charwise.processors.vllm.structured import constraint
 from charwise.tokens.stops import Stops
 from charwise.tokens.vocabulary import Vocabulary
@@ -65,10 +65,10 @@ def check(request: Message, prompts: int) -> None:
         )
 
 
-def priority_of(request: Message, headers: Headers) -> int:
+def _priority_of(request: Message, headers: Headers) -> int:
     """The priority that vLLM gives a request: the header goes first; 0 for what it will refuse.
 
-    >>> priority_of({"priority": 2}, []), priority_of({}, [(b"x-vllm-priority", b"-1")])
+    >>> _priority_of({"priority": 2}, []), _priority_of({}, [(b"x-vllm-priority", b"-1")])
     (2, -1)
     """
     shown = next((value for name, value in headers if name == b"x-vllm-priority"), b"")
@@ -104,7 +104,7 @@ async def draw(
     given = {name: value for name, value in request.items() if value is not None}
     salt = request.get("cache_salt")
     salt = salt if isinstance(salt, str) else None  # vLLM refuses any other
-    priority = priority_of(request, headers)
+    priority = _priority_of(request, headers)
     found: list[Answer] = []
     for number, answer in enumerate(answers):
         healed = answer.healed
@@ -119,11 +119,11 @@ async def draw(
         rng = np.random.default_rng([abs(seed), number] if isinstance(seed, int) else None)
         drawn = chosen(members, defaults | given, request.get("n") or 1, rng)
         for copy, member in enumerate(drawn):
-            found.append(BegunAnswer(model.vocabulary, request, answer, number, copy, member))
+            found.append(_MemberAnswer(model.vocabulary, request, answer, number, copy, member))
     return found
 
 
-class BegunAnswer(Answer):
+class _MemberAnswer(Answer):
     """The answer of one choice whose first tokens are in the prompt that vLLM gets.
 
     Args:

@@ -28,11 +28,11 @@ from charwise.processors.decision import Decisions
 from charwise.processors.ending import hold_end_of_
 from charwise.processors.vllm.prompts import (
     ENDING,
-    FORCED,
     Served,
     most_forced,
     served,
 )
+from charwise.processors.vllm.settings import FORCED
 
 try:
     from vllm.v1.worker.gpu.sample.logits_processor import LogitsProcessor as V2LogitsProcessor
@@ -49,13 +49,13 @@ _BASES = (
 )
 
 #: How the names of all arguments that are meant for charwise begin.
-PREFIX = "charwise_"
+_PREFIX = "charwise_"
 
 
-class HealingArguments(NamedTuple):
+class _HealingArguments(NamedTuple):
     """What a request's arguments ask for.
 
-    >>> bool(HealingArguments()), bool(HealingArguments(b"rang"))
+    >>> bool(_HealingArguments()), bool(_HealingArguments(b"rang"))
     (False, True)
     """
 
@@ -81,7 +81,7 @@ class HealingLogitsProcessor(*_BASES):  # type: ignore[misc]
 
     def __init__(self, vllm_config: Any, *runner: Any) -> None:
         # V1: row → its arguments, and the generated ids
-        self._rows: dict[int, tuple[HealingArguments, list[int]]] = {}
+        self._rows: dict[int, tuple[_HealingArguments, list[int]]] = {}
         self._slots: ForcedSlots | None = None  # V2
         self._decisions: Decisions | None = None  # V1
         self._most = 0  # V1: bytes that a request may force
@@ -108,7 +108,7 @@ class HealingLogitsProcessor(*_BASES):  # type: ignore[misc]
                 constraint that forbids the forced text, a server that cannot heal.
             HealingError: a forced text that the vocabulary cannot spell, or a very long one.
         """
-        wanted = arguments_of(sampling_params)
+        wanted = _arguments_of(sampling_params)
         if not wanted:
             return
         for name in ("structured_outputs", "allowed_token_ids"):
@@ -120,7 +120,7 @@ class HealingLogitsProcessor(*_BASES):  # type: ignore[misc]
             reason = why_not(config)
             if reason:
                 raise SettingError(reason)
-            if wanted.ending and not holds_ends(config):
+            if wanted.ending and not _holds_ends(config):
                 raise SettingError(
                     f"{ENDING} is not taken here: vLLM's V2 model runner keeps what is written on "
                     "its device. Heal the prefix alone."
@@ -141,7 +141,7 @@ class HealingLogitsProcessor(*_BASES):  # type: ignore[misc]
 
     def _forced_row(
         self, params: Any, _: Any, output_ids: list[int]
-    ) -> tuple[HealingArguments, list[int]] | None:
+    ) -> tuple[_HealingArguments, list[int]] | None:
         wanted = _admitted(params)
         most = max(map(len, wanted))
         if most > self._most:  # refused on admission, where the server could be found
@@ -170,7 +170,7 @@ class HealingLogitsProcessor(*_BASES):  # type: ignore[misc]
                 del self._rows[row]
         return logits
 
-    def _masks(self, row: torch.Tensor, wanted: HealingArguments, ids: list[int]) -> bool:
+    def _masks(self, row: torch.Tensor, wanted: _HealingArguments, ids: list[int]) -> bool:
         """Mask a row; False if all of the text is reproduced, or never will be."""
         assert self._decisions is not None
         try:
@@ -183,13 +183,13 @@ class HealingLogitsProcessor(*_BASES):  # type: ignore[misc]
             return False
 
 
-def _admitted(sampling_params: Any) -> HealingArguments:
+def _admitted(sampling_params: Any) -> _HealingArguments:
     """What a request asks for that vLLM admitted; what it should not have is not healed."""
     try:
-        return arguments_of(sampling_params)
+        return _arguments_of(sampling_params)
     except SettingError as error:
         logger.error("a request is not healed: %s", error)
-        return HealingArguments()
+        return _HealingArguments()
 
 
 def _served(model_config: Any) -> Served:
@@ -202,7 +202,7 @@ def _served(model_config: Any) -> Served:
         raise SettingError(f"this vLLM cannot heal: {type(error).__name__}: {error}.") from error
 
 
-def arguments_of(sampling_params: Any) -> HealingArguments:
+def _arguments_of(sampling_params: Any) -> _HealingArguments:
     """What a request asks for; nothing if it is not to be healed.
 
     Raises:
@@ -210,16 +210,16 @@ def arguments_of(sampling_params: Any) -> HealingArguments:
     """
     arguments = sampling_params.extra_args
     if not arguments:
-        return HealingArguments()
+        return _HealingArguments()
     for name in arguments:
-        if name.startswith(PREFIX) and name not in (FORCED, ENDING):
+        if name.startswith(_PREFIX) and name not in (FORCED, ENDING):
             raise SettingError(
                 f"unknown argument {shown(name)}: the logits processor knows {FORCED!r} and "
                 f"{ENDING!r}, bytes to begin and to end with, in hexadecimal. charwise_heal needs "
                 "the middleware in front of it: start vLLM with --middleware "
                 "charwise.processors.vllm.middleware.HealingMiddleware."
             )
-    return HealingArguments(_bytes_of(arguments, FORCED), _bytes_of(arguments, ENDING))
+    return _HealingArguments(_bytes_of(arguments, FORCED), _bytes_of(arguments, ENDING))
 
 
 def _bytes_of(arguments: Mapping[str, Any], name: str) -> bytes:
@@ -234,7 +234,7 @@ def _bytes_of(arguments: Mapping[str, Any], name: str) -> bytes:
         ) from None
 
 
-def holds_ends(vllm_config: Any) -> bool:
+def _holds_ends(vllm_config: Any) -> bool:
     """Whether this engine can be kept from ending a middle before it may end: the V1 runner can.
 
     The V2 runner keeps what is written on its device.

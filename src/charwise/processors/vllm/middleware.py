@@ -15,6 +15,8 @@ What cannot be healed goes through as it came, unless the request asks for heali
 Requests come here before vLLM has looked at them, so that nothing is done for one without the
 server's key; bodies are read up to `HEALED_BODY` bytes; and prompts are tokenized by two threads,
 away from the event loop, by a call that does not hold the interpreter's lock.
+
+vLLM's `/metrics` counts what was healed, in one API server's process or in all.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from prometheus_client import Counter, Histogram
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.types import Message as Event
 
@@ -39,21 +42,18 @@ from charwise.api.responses import refusal
 from charwise.errors import CharwiseError
 from charwise.processors.openai.answer import Answer
 from charwise.processors.openai.exchange import OpenAIForm, end_with_client, exchange
-from charwise.processors.openai.outcome import Outcome, telling
-from charwise.processors.openai.upstream import Upstream
+from charwise.processors.openai.upstream import Outcome, Upstream, telling
 from charwise.processors.vllm import chat, exact_answers, openai_request
-from charwise.processors.vllm.arguments import rule_of, whether, without_heal
-from charwise.processors.vllm.counters import count
 from charwise.processors.vllm.limits import Limits
 from charwise.processors.vllm.logits_processor import why_not
 from charwise.processors.vllm.prompts import served
-from charwise.processors.vllm.settings import Settings
+from charwise.processors.vllm.settings import Settings, rule_of, whether, without_heal
 from charwise.processors.vllm.structured import constraint
 
 logger = logging.getLogger("vllm.charwise")  # where VLLM_LOGGING_LEVEL counts
 
-COMPLETIONS = "/v1/completions"
-CHAT = "/v1/chat/completions"
+_COMPLETIONS = "/v1/completions"
+_CHAT = "/v1/chat/completions"
 
 
 class HealingMiddleware:
@@ -73,7 +73,7 @@ class HealingMiddleware:
             return
         if scope["type"] == "http" and scope["method"] == "POST":
             path = scope["path"].removeprefix(scope.get("root_path", ""))
-            if path in (COMPLETIONS, CHAT) and self._admits(scope):
+            if path in (_COMPLETIONS, _CHAT) and self._admits(scope):
                 await self._answer(path, scope, receive, send)
                 return
         await self._app(scope, receive, send)
@@ -108,7 +108,7 @@ class HealingMiddleware:
         request: Message = {}
         found: list[Answer] | str = "size"
         try:
-            if whole and path == CHAT:
+            if whole and path == _CHAT:
                 request, found = await self._plan_chat(scope, body)
             elif whole:
                 request, found = await self._away(lambda: self._plan(scope, body))
@@ -236,7 +236,7 @@ class HealingMiddleware:
 
     def _note(self, outcome: Outcome, begun: float) -> None:
         seconds = time.perf_counter() - begun
-        count(outcome, seconds)
+        _count(outcome, seconds)
         logger.debug("charwise: %s; %.1f ms", outcome.header, 1000 * seconds)
 
 
@@ -262,3 +262,27 @@ def _model(scope: Scope, request: Message) -> str:
         getattr(arguments, "model", "")
     ]
     return str(served_names if isinstance(served_names, str) else served_names[0])
+
+
+_HEALED = Counter("charwise:requests_healed", "Requests with a prompt that was healed.")
+_PASSED = Counter(
+    "charwise:requests_passed", "Requests that went through as they came, and why.", ["reason"]
+)
+_GIVEN_BACK = Counter("charwise:tokens_given_back", "Tokens that healed prompts gave back.")
+_FORCED = Counter("charwise:bytes_forced", "Bytes that healed completions reproduced.")
+_SECONDS = Histogram(
+    "charwise:seconds",
+    "Seconds from a request's body to what vLLM is asked, waiting for other requests included.",
+    buckets=(0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0),
+)
+
+
+def _count(outcome: Outcome, seconds: float) -> None:
+    """Note one request."""
+    _SECONDS.observe(seconds)
+    if outcome.reason is not None:
+        _PASSED.labels(outcome.reason).inc()
+        return
+    _HEALED.inc()
+    _GIVEN_BACK.inc(outcome.given_back)
+    _FORCED.inc(outcome.forced)

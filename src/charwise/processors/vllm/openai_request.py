@@ -1,20 +1,29 @@
-"""Completion requests: which can be healed, and what vLLM is asked."""
+"""Completion requests: which can be healed, and what vLLM is asked.
+
+One with a `suffix` becomes the model's template around two texts, healed on both sides. The
+beginning of the suffix that a longer token could have joined to the middle leaves the prompt,
+and is what the completion must end with: `charwise_ending` keeps the logits processor from letting
+it end anywhere else, and the client gets what comes before.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from charwise.api.request import HEAL, SHORT, Message, most_tokens, text_of
+from charwise.api.request import HEAL, SHORT, Message, most_tokens, text_of, texts_or_ids
 from charwise.errors import SettingError
+from charwise.healing import Rule
 from charwise.processors.new_text import HealedPrompt
 from charwise.processors.openai.answer import Answer
-from charwise.processors.vllm.arguments import rule_of, without_heal
 from charwise.processors.vllm.limits import Limits, is_refused
-from charwise.processors.vllm.prompts import FORCED, Served
+from charwise.processors.vllm.prompts import ENDING, Served
+from charwise.processors.vllm.settings import FORCED, rule_of, without_heal
 from charwise.processors.vllm.structured import constraint, with_literal
-from charwise.processors.vllm.suffix import SUFFIX, ending, right_rule, suffix_of, texts_of
 from charwise.tokens.stops import Stops
+
+#: The field that holds what comes after the completion; the prompt is then what comes before it.
+_SUFFIX = "suffix"
 
 #: So many completions are read as a stream.
 FEW = 16
@@ -23,7 +32,7 @@ FEW = 16
 UNFIT = {
     "use_beam_search": "vLLM does not call logits processors in a beam search",
     "prompt_logprobs": "they would be of another prompt, since healing cuts its end off",
-    SUFFIX: "this model has no sentinels of fill-in-the-middle that are known",
+    _SUFFIX: "this model has no sentinels of fill-in-the-middle that are known",
     "prompt_embeds": "a prompt given as embeddings has no text",
     "truncate_prompt_tokens": "the prompt would be cut twice",
     "kv_transfer_params": "two servers would have to cut the prompt alike",
@@ -37,7 +46,7 @@ def why_unfit(request: Message, unfit: dict[str, str]) -> tuple[str, str] | None
         return "max_tokens", "max_tokens is 0, so nothing is generated"
     for name, reason in unfit.items():
         value = request.get(name)
-        if value not in (None, False, "", [], {}) or (name == SUFFIX and value == ""):
+        if value not in (None, False, "", [], {}) or (name == _SUFFIX and value == ""):
             return name, f"{name} is set, and {reason}"
     return None
 
@@ -49,9 +58,9 @@ def plan(model: Served, limits: Limits, request: Message) -> list[Answer] | str:
         CharwiseError: healing was asked for, and cannot be had.
     """
     rule = rule_of(request)
-    texts = texts_of(model, request)
-    suffix = suffix_of(model, request, texts)
-    unfit = why_unfit(request if suffix is None else {**request, SUFFIX: None}, UNFIT)
+    texts = _texts_of(model, request)
+    suffix = _suffix_of(model, request, texts)
+    unfit = why_unfit(request if suffix is None else {**request, _SUFFIX: None}, UNFIT)
     if rule is not None and (unfit or not texts):
         raise SettingError(
             f"this request cannot be healed: {unfit[1] if unfit else 'it has no prompt'}."
@@ -74,7 +83,7 @@ def plan(model: Served, limits: Limits, request: Message) -> list[Answer] | str:
         body = _upstream_body(request, each, number, rooms[number], limits)
         if body is None:
             return without_grammar(each, rule)
-        bodies.append(body if suffix is None else ending(body, each, model))
+        bodies.append(body if suffix is None else _with_ending(body, each, model))
     return [
         Answer(
             model.vocabulary,
@@ -95,7 +104,7 @@ def _healed(
     """Each prompt, cut; None if one leaves no room: vLLM says so, with numbers the client knows."""
     rule = rule_of(request)
     where: Any = "auto" if rule in (None, "exact") else rule
-    right = right_rule(request, limits)
+    right = _right_rule(request, limits)
     special = request.get("add_special_tokens", True) is not False
     most = most_tokens(request)
     left = limits.window - min(most or limits.window // 4, limits.window // 2)
@@ -130,7 +139,7 @@ def _upstream_body(
 ) -> Message | None:
     """What vLLM is asked for one prompt; None if its grammar cannot take the forced text."""
     body = without_heal(request) | {"prompt": healed.kept}
-    body.pop(SUFFIX, None)
+    body.pop(_SUFFIX, None)
     if request.get("logprobs") is None:
         body["echo"] = False  # with log-probabilities it is needed for those of the prompt
     if request.get("request_id"):
@@ -175,3 +184,63 @@ def reproducing(
         more = len(healed.forced) if exactly else healed.given_back
         body["max_tokens"] = min(most + more, limits.window - len(healed.kept))
     return body
+
+
+def _texts_of(model: Served, request: Message) -> list[Any]:
+    """The prompts of a request; one that is empty is a prefix, where the model fills in.
+
+    Token ids are prompts only where healing is asked for.
+    """
+    given = request.get("prompt")
+    if given == "" and isinstance(request.get(_SUFFIX), str) and model.fills_in:
+        return [given]
+    return texts_or_ids(given, with_ids=rule_of(request) is not None)
+
+
+def _suffix_of(model: Served, request: Message, texts: Sequence[Any]) -> str | None:
+    """What comes after the completion, if this model is known to fill in, and the prompts are text.
+
+    It may be empty, where the text ends.
+    """
+    suffix = request.get(_SUFFIX)
+    if not isinstance(suffix, str):
+        return None
+    return suffix if model.fills_in and all(isinstance(text, str) for text in texts) else None
+
+
+def _right_rule(request: Message, limits: Limits) -> Rule:
+    """Where to cut the suffix: by the rule of the prefix, and not at all where that cannot be.
+
+    >>> _right_rule({}, Limits(8, holds_ends=True)), _right_rule({}, Limits(8))
+    ('auto', 'off')
+    """
+    if _why_left_only(request, limits):
+        return "off"
+    return "word" if rule_of(request) == "word" else "auto"
+
+
+def _why_left_only(request: Message, limits: Limits) -> str | None:
+    """Why the beginning of a suffix stays as it is; None if the middle may have to end with it.
+
+    >>> _why_left_only({"logprobs": 1}, Limits(8, holds_ends=True))
+    'logprobs would list tokens that are not part of the middle'
+    """
+    if not limits.holds_ends:
+        return "the V2 model runner keeps what is written on its device"
+    if request.get("logprobs") is not None:
+        return "logprobs would list tokens that are not part of the middle"
+    if constraint(request) is not None:
+        return "structured output says itself where it ends"
+    if rule_of(request) == "exact":
+        return "an exact request goes on from its first tokens without a mask"
+    return None
+
+
+def _with_ending(body: Message, healed: HealedPrompt, model: Served) -> Message:
+    """The body of a request for a middle: what it must end with, and the tokens that end it."""
+    ids = body.get("stop_token_ids") or []
+    if isinstance(ids, list) and body.get("ignore_eos") is not True:
+        body = body | {"stop_token_ids": [*ids, *model.vocabulary.stop_ids]}
+    if not healed.ending:
+        return body
+    return body | {"vllm_xargs": {**(body.get("vllm_xargs") or {}), ENDING: healed.ending.hex()}}

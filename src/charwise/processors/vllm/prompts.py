@@ -13,16 +13,13 @@ from charwise.errors import HealingError, SettingError, shown
 from charwise.healing import Rule
 from charwise.processors.new_text import Continuation, HealedPrompt, heal_middle, heal_prompt
 from charwise.processors.vllm import exact
-from charwise.processors.vllm.settings import Settings
+from charwise.processors.vllm.settings import FORCED, Settings
 from charwise.tokens.canonical import to_bytes
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.prompt_parts import is_text
 from charwise.tokens.sentinels import spelling_of
 from charwise.tokens.stops import Stops
 from charwise.tokens.vocabulary import Vocabulary
-
-#: The request argument that holds the forced bytes, in hexadecimal.
-FORCED = "charwise_forced"
 
 #: The one that holds the bytes which a completion must have written last when it ends.
 ENDING = "charwise_ending"

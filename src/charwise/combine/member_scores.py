@@ -1,8 +1,8 @@
 """What a member says along known texts: log-probabilities, and distributions of the next byte.
 
 A `CharLM`, or another combination, takes a text in one pass (`scores_with_rows`). What only has
-states is asked byte by byte. A text that the member
-gives probability zero is scored as far as it goes.
+states is asked byte by byte. A text that the member gives probability zero is scored as far as it
+goes. The scores of a text are evidence for one member or the other.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from charwise.combine.members import Member, Spend
-from charwise.combine.rules import Floats
+from charwise.combine.members import Member, Spend, Team
+from charwise.combine.rules import Floats, Mixture
 from charwise.cursor.distributions import EOS
+from charwise.cursor.state import State
 from charwise.errors import TokenizationError, ZeroProbabilityError
 from charwise.surprisal.score import Score
 
@@ -24,7 +25,7 @@ from charwise.surprisal.score import Score
 IMPOSSIBLE = (ZeroProbabilityError, TokenizationError)
 
 
-class Along(NamedTuple):
+class MemberScore(NamedTuple):
     """A member along a text.
 
     Attributes:
@@ -39,7 +40,7 @@ class Along(NamedTuple):
     rows: Floats | None
 
 
-def along(
+def member_scores(
     member: Member,
     texts: Sequence[bytes],
     contexts: Sequence[bytes],
@@ -47,12 +48,12 @@ def along(
     *,
     rows: bool,
     end: bool,
-) -> list[Along]:
+) -> list[MemberScore]:
     """A member along texts, each after its context.
 
     >>> import charwise
     >>> one = Member(charwise.load())
-    >>> [found] = along(one, [b"np"], [b"import "], Spend(), rows=True, end=True)
+    >>> [found] = member_scores(one, [b"np"], [b"import "], Spend(), rows=True, end=True)
     >>> found.score.logprobs.shape, found.rows.shape
     ((2,), (3, 257))
     """
@@ -67,7 +68,7 @@ def along(
         if known is not None and end:
             last = _row_after(member, context + text, spend)
             known, ended = np.concatenate([known, last[None]]), _log(float(last[EOS]))
-        found.append(Along(score, -math.inf if ended is None else ended, known))
+        found.append(MemberScore(score, -math.inf if ended is None else ended, known))
     return found
 
 
@@ -195,3 +196,84 @@ def _row_after(member: Member, text: bytes, spend: Spend) -> Floats:
 
 def _log(p: float) -> float:
     return math.log(p) if p > 0 else -math.inf
+
+
+def curves_of(each: Sequence[MemberScore]) -> tuple[Floats, Floats]:
+    """`[n, T + 1]` log →p_i of all beginnings of a text, `[n, T]` what each byte may be off.
+
+    >>> zeros = np.zeros(2)
+    >>> one = Score(b"ab", np.log([0.5, 0.25]), zeros, zeros, 0, 0)
+    >>> np.exp(curves_of([MemberScore(one, 0.0, None)])[0]).round(9).tolist()
+    [[1.0, 0.5, 0.125]]
+    """
+    steps = np.stack([one.score.logprobs for one in each])
+    curves = np.concatenate([np.zeros((len(each), 1)), np.cumsum(steps, axis=1)], axis=1)
+    errors = [
+        np.zeros(steps.shape[1]) if one.score.error is None else one.score.error for one in each
+    ]
+    return curves, np.stack(errors)
+
+
+def evidence(team: Team, text: bytes, context: bytes, spend: Spend) -> Floats:
+    """`[2, n, T]` log p_i of each byte of a text, nats, and by how much that may be off.
+
+    >>> import charwise
+    >>> from charwise.combine import mixture
+    >>> both = mixture([charwise.load(), charwise.load()])
+    >>> evidence(both.team, b"np", b"import ", Spend()).shape
+    (2, 2, 2)
+    """
+    each = [
+        member_scores(one, [text], [context], spend, rows=False, end=False)[0]
+        for one in team.members
+    ]
+    _, errors = curves_of(each)
+    return np.stack([np.stack([one.score.logprobs for one in each]), errors])
+
+
+def evidence_of_byte(
+    member: Member, state: Any, after: Any, byte: int, raw: bytes, spend: Spend
+) -> tuple[float, float]:
+    """log p_i of a byte that was typed, nats, and by how much that may be off.
+
+    It is what the state gave to the byte. That may be too little, or nothing, where the contexts
+    that spell the byte were left out before it came; the state after it has looked for them, and
+    the two tell how →p_i changed. So they do with "canonical-mass", where next bytes are divided by
+    a sum that →p_i is not divided by.
+
+    Args:
+        member: whose states they are.
+        state, after: before the byte and after it; None after what it cannot write.
+        byte: what was typed.
+        raw: the text before it.
+        spend: how much.
+
+    >>> import charwise
+    >>> one = Member(charwise.load())
+    >>> state = one.lm.state("import nump")
+    >>> logprob, doubt = evidence_of_byte(one, state, state + "y", 121, b"import nump", Spend())
+    >>> bool(np.isclose(logprob, state.next().logprobs[121])), doubt < 0.01
+    (True, True)
+    """
+    if state is None or after is None:
+        return -math.inf, 0.0
+    nxt, loses = state.next(), _loses_mass(member.lm)
+    p = float(nxt.probs[byte])
+    if p > nxt.error and not loses:
+        return math.log(p), math.log1p(nxt.error / p)
+    if isinstance(state, State) and isinstance(after, State) and state.shared is after.shared:
+        doubt = sum(-math.log1p(-min(one.error, 0.999)) for one in (state, after))
+        return after.logprob - state.logprob, doubt
+    if p > 0 and not loses:
+        return math.log(p), math.log1p(nxt.error / p)
+    one = Team((member,), Mixture((1.0,)))
+    logprob, doubt = evidence(one, bytes([byte]), raw, spend)[:, 0, 0].tolist()
+    return logprob, doubt
+
+
+def _loses_mass(lm: Any) -> bool:
+    """Whether what may come next adds up to less than what it comes after."""
+    team = getattr(lm, "team", None)
+    if isinstance(team, Team):
+        return any(_loses_mass(one.lm) for one in team.members)
+    return getattr(getattr(lm, "engine", None), "estimand", None) == "canonical-mass"

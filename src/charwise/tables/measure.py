@@ -1,0 +1,167 @@
+"""The surprisal of texts, as records: one for each unit of each text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import numpy as np
+
+from charwise.errors import CharwiseError, EngineError, SettingError, ZeroProbabilityError
+from charwise.surprisal.spans import Convention, Span, characters_of
+from charwise.tables.output import Identity
+from charwise.tables.rows import BadRow, Stimulus
+from charwise.tables.writers import Record
+
+if TYPE_CHECKING:
+    from charwise.char_lm import CharLM
+    from charwise.surprisal.score import Entropy, Score
+
+Per = Literal["byte", "char", "word", "region", "text"]
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What is measured of every text.
+
+    Attributes:
+        per: the unit.
+        convention: which whitespace belongs to words.
+        preset, tolerance: how much to spend, see `CharLM.score`; of neither, the default.
+        entropy: whose entropy is added, of the next byte or of the next character; None for none.
+    """
+
+    per: Per = "word"
+    convention: Convention = "leading"
+    preset: str | None = None
+    entropy: Entropy | None = None
+    tolerance: float | None = None
+
+    #: Bytes of text after which a chunk ends.
+    chunk_bytes: ClassVar[int] = 2**18
+
+    #: What is scored.
+    noun: ClassVar[str] = "texts"
+
+    def fields(self, kept: Sequence[str] = ()) -> dict[str, type]:
+        """Return the columns of the output, in their order.
+
+        - file, row, item: where the text is from: the file as it was named, the number of its row
+          from 1, the name of the item.
+        - unit: the number of the unit in its text, from 1.
+        - text, start, end, surprisal, cumulative, missing, error: as in `Span`; offsets are in
+          bytes where units are bytes, and else in characters.
+        - limited: whether the error stayed above the tolerance in a part of the text.
+        - entropy, reduction, rank, if entropies are asked for: as in `Span`.
+        - the columns of the input that are kept.
+
+        Raises:
+            SettingError: a column to keep has a name that the output has already.
+
+        >>> list(Measure().fields(kept=["condition"]))[-2:]
+        ['limited', 'condition']
+        """
+        own: dict[str, type] = {"file": str, "row": int, "item": str, "unit": int}
+        own |= {"text": str, "start": int, "end": int}
+        numbers = ("surprisal", "cumulative", "missing", "error")
+        own |= dict.fromkeys(numbers, float) | {"limited": bool}
+        if self.entropy is not None:
+            own |= {"entropy": float, "reduction": float, "rank": int}
+        for n, name in enumerate(kept):
+            if name in own or name in kept[:n]:
+                raise SettingError(
+                    f"the column {name!r} cannot be kept: the output has one of that name already. "
+                    "Rename it in the input."
+                )
+        return own | dict.fromkeys(kept, str)
+
+    def settings(self) -> Identity:
+        """Return the settings that the output depends on besides the effort, by their options."""
+        return {
+            "--per": self.per,
+            "--convention": self.convention,
+            "--entropy": self.entropy,
+        }
+
+    @property
+    def by_regions(self) -> bool:
+        """Whether the rows need their regions."""
+        return self.per == "region"
+
+    def pieces(self, row: Stimulus) -> Iterable[Stimulus]:
+        """Return the row: a text is scored as a whole."""
+        return (row,)
+
+    def outcomes(
+        self, lm: CharLM, chunk: Sequence[Stimulus | BadRow]
+    ) -> Iterator[list[Record] | BadRow]:
+        """Yield the records of every row of a chunk, or what is wrong with it.
+
+        Raises:
+            EngineError: the model failed, which is not the fault of a row.
+
+        >>> import charwise
+        >>> from charwise.tables.rows import Place
+        >>> chunk = [Stimulus(Place("a.csv", 1), b"import numpy")]
+        >>> [record["text"] for record in next(Measure().outcomes(charwise.load(), chunk))]
+        ['import', ' numpy']
+        """
+        good = [row for row in chunk if isinstance(row, Stimulus)]
+        try:
+            scores: list[Score | None] = list(
+                lm.scores(
+                    [row.text for row in good],
+                    contexts=[row.context for row in good],
+                    preset=self.preset,
+                    tolerance=self.tolerance,
+                    entropy=self.entropy,
+                )
+            )
+        except CharwiseError:  # one of them is to blame: each by itself
+            scores = [None] * len(good)
+        found = iter(scores)
+        for row in chunk:
+            yield row if isinstance(row, BadRow) else _outcome(lm, row, next(found), self)
+
+
+def _outcome(
+    lm: CharLM, row: Stimulus, score: Score | None, measure: Measure
+) -> list[Record] | BadRow:
+    try:
+        if score is None:
+            score = lm.score(
+                row.text,
+                context=row.context,
+                preset=measure.preset,
+                tolerance=measure.tolerance,
+                entropy=measure.entropy,
+            )
+        if not np.isfinite(score.missing).all():
+            raise ZeroProbabilityError("what was left out of the sums is not a number.")
+        # A name of a file may be any bytes, which arrive as surrogate escapes.
+        file = row.place.file.encode("utf-8", "backslashreplace").decode()
+        place = {"file": file, "row": row.place.number, "item": row.item}
+        units = _units(score, row, measure)
+        limited = score.limited
+        cells = [
+            {**place, "unit": n, "limited": limited, **span._asdict()}
+            for n, span in enumerate(units, 1)
+        ]
+        return [{name: each[name] for name in measure.fields()} | dict(row.kept) for each in cells]
+    except (EngineError, SettingError):
+        raise
+    except CharwiseError as error:
+        return BadRow(row.place, row.column, str(error))
+
+
+def _units(score: Score, row: Stimulus, measure: Measure) -> Sequence[Span]:
+    if measure.per == "byte":
+        return score.bytes()
+    if measure.per == "char":
+        return score.chars()
+    if measure.per == "word":
+        return score.words(measure.convention)
+    if measure.per == "region":
+        return score.spans(row.regions)
+    return score.spans([(0, len(characters_of(score.raw)[0]))])
