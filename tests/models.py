@@ -40,7 +40,7 @@ ALPHABETS = (b"ab", b"abc", b"a\x00", b"a\xff", b"\xfe\xff\x00", b"\xc3\xa9\x80"
 CLOSE = {"rel": 1e-9, "abs": 1e-290}
 
 
-#: Tests of mutants (tests/mutants.py) are content with fewer examples.
+#: The most examples of a property: `make test` and tests/mutants.py set a lower one.
 MOST = int(os.environ.get("CHARWISE_EXAMPLES", 10**9))
 
 

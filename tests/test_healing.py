@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from charwise import SortedVocabulary, Vocabulary
 from charwise.errors import HealingError, SettingError, TokenizationError
 from charwise.healing import allowed_next, cut, prompt_ids, remaining
 from conftest import Data
+from models import examples
 
 Tokens = Sequence[bytes | None]
 
@@ -350,7 +351,7 @@ def indexed(tokens: list[bytes | None]) -> SortedVocabulary:
 
 
 @given(st.one_of(complete, partial), texts, st.randoms(use_true_random=False))
-@settings(max_examples=500, deadline=None)
+@examples(500)
 def test_walks_reproduce_the_forced_text(
     tokens: list[bytes | None], forced: bytes, rng: random.Random
 ) -> None:
@@ -379,7 +380,7 @@ def test_walks_reproduce_the_forced_text(
 
 
 @given(st.one_of(complete, partial), texts, st.lists(st.integers(-1, 25), max_size=6))
-@settings(max_examples=300, deadline=None)
+@examples(300)
 def test_remaining_is_a_pure_function(
     tokens: list[bytes | None], forced: bytes, generated: list[int]
 ) -> None:
@@ -401,7 +402,7 @@ def test_remaining_is_a_pure_function(
 
 
 @given(partial, st.lists(st.integers(0, 40), max_size=8), st.integers(0, 9))
-@settings(max_examples=500, deadline=None)
+@examples(500)
 def test_cut_loses_nothing(tokens: list[bytes | None], numbers: list[int], back: int) -> None:
     index = indexed(tokens)
     vocabulary = index.vocabulary
@@ -529,7 +530,7 @@ def test_unspellable_prefix_tokens_are_dead_ends(data: Data) -> None:
 
 
 @given(st.binary(min_size=1, max_size=12))
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_any_bytes_can_be_forced_where_every_byte_has_a_token(data: Data, text: bytes) -> None:
     index = data.index("gpt2")
     kept, forced = cut(text, index)

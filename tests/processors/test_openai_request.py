@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
@@ -25,6 +25,7 @@ from charwise.processors.vllm.openai_request import FEW, plan
 from charwise.processors.vllm.prompts import FORCED, Served
 from charwise.processors.vllm.settings import Settings
 from charwise.processors.vllm.structured import with_literal
+from models import examples
 from sentinels import tokenizer_with
 
 PROMPT = "def check(value):\n    raise ValueErr"
@@ -78,7 +79,7 @@ def stands_around(text: bytes, prompt: bytes, suffix: bytes) -> bool:
     return False
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @example({"suffix": "a"}, True)
 @example({"suffix": "é" * 40}, True)
 @given(st.dictionaries(st.sampled_from(FIELDS), ANY, max_size=4), st.booleans())

@@ -15,7 +15,7 @@ from functools import cache
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from charwise.api.limits import PROXY
@@ -32,6 +32,7 @@ from charwise.processors.proxy.plan import plan
 from charwise.processors.proxy.servers import SERVERS
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.vocabulary import Vocabulary
+from models import examples
 
 httpx = pytest.importorskip("httpx")
 uvicorn = pytest.importorskip("uvicorn")
@@ -48,7 +49,7 @@ def index() -> SortedVocabulary:
 # Cutting
 
 
-@settings(deadline=None)
+@examples(100)
 @given(st.text(min_size=1, max_size=40), st.sampled_from(["auto", "word", 0, 1, 3]), st.booleans())
 def test_a_cut_text_is_the_prompt(prompt: str, rule: Any, starts: bool) -> None:
     """Kept and forced are the prompt, and what is kept becomes the tokens that were kept."""
@@ -263,7 +264,7 @@ def answer_to(request: dict[str, Any], native: bool = False) -> TextAnswer:
     return answer
 
 
-@settings(deadline=None)
+@examples(100)
 @given(st.lists(st.integers(1, 6), max_size=8), st.sampled_from([None, "ok", "V", "\n"]))
 def test_however_the_text_is_split_the_answer_is_the_same(
     sizes: list[int], stop: str | None

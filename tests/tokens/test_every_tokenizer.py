@@ -7,7 +7,7 @@ import unicodedata
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import (
     AddedToken,
@@ -26,6 +26,7 @@ from charwise.errors import TokenizationError, VocabularyError
 from charwise.tokens.canonical import Canonical, Run
 from charwise.tokens.canonical_next import CanonicalNext
 from conftest import LANGUAGES, Data, Named
+from models import examples
 
 MIXED = (
     "def add(a, b):\n    return a + b  # naïve, façade\n\n"
@@ -220,7 +221,7 @@ def test_a_text_that_only_an_added_token_spells(kind: str) -> None:
 
 
 @given(st.lists(st.sampled_from(["the", " cat", "  ", "<tool>", "<a b>", "\n", "s", "é"])))
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @pytest.mark.parametrize("kind", ["BPE", "BPE, normalized to bytes", "BPE, byte fallback"])
 def test_any_text_with_added_tokens_is_spelled(kind: str, words: list[str]) -> None:
     """Each added token where a tokenizer that takes no spaces for them would have it."""
