@@ -145,29 +145,6 @@ def test_an_empty_prompt_without_a_start_token() -> None:
         cut([], started)  # ids are taken as they are
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        None,
-        5,
-        1.5,
-        {"a": 1},
-        {1, 2},
-        ["a", "b"],
-        [b"a", "b"],
-        [1.5],
-        [None],
-        [True],
-        [[0]],
-        object(),
-    ],
-)
-def test_what_is_no_prompt(wrong: Any) -> None:
-    for index in (INDEX, SortedVocabulary(Vocabulary.from_bytes([b"a", b"b"]))):
-        with pytest.raises(TokenizationError, match=r"prompt|token id"):
-            cut(wrong, index)
-
-
 def test_other_things_than_they_should_be() -> None:
     with pytest.raises(SettingError, match="SortedVocabulary"):
         cut("s", VOCABULARY)  # type: ignore[arg-type]
@@ -453,19 +430,6 @@ def test_real_prompts(name: str, text: str, forced: bytes, data: Data) -> None:
 )
 def test_real_newline_and_indentation(name: str, forced: bytes, data: Data) -> None:
     assert cut("def f(x):\n    ", data.index(name)).forced == forced
-
-
-@pytest.mark.parametrize("name", CODE)
-def test_real_sweep(name: str, data: Data) -> None:
-    index = data.index(name)
-    vocabulary = index.vocabulary
-    spelled = {vocabulary.tokens[id] for id in allowed_next(b"sw", index)}
-    assert {b"s", b"sw"} <= spelled
-    s, weep = vocabulary.encode("s")[-1], vocabulary.encode("weep")
-    assert s in allowed_next(b"sw", index)
-    assert remaining(b"sw", [s], vocabulary) == b"w"
-    assert weep[0] in allowed_next(b"w", index)
-    assert remaining(b"sw", [s, *weep], vocabulary) == b""
 
 
 @pytest.mark.parametrize("name", [*CODE, "tinystories-3m"])

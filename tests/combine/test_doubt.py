@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import charwise
 from charwise import CharLM, combine
 from charwise.combine.doubt import error_of_next, errors_of_bytes
 from charwise.combine.rules import Extreme, Mixture, Product, Rule, normalised
@@ -163,16 +162,3 @@ def test_errors_of_whole_texts_count_by_the_weights() -> None:
     found = state.choose([text])
     assert found.error[0] == pytest.approx(3 * first.sum() + 2 * second.sum())
     assert found.error[0] > 0
-
-
-def test_the_embedded_model_twice_is_itself() -> None:
-    lm = charwise.load()
-    for both in (combine.mixture([lm, lm]), combine.product([lm, lm]), combine.minimum([lm, lm])):
-        np.testing.assert_allclose(
-            both.next("import nu").probs, lm.next("import nu").probs, atol=1e-9
-        )
-        np.testing.assert_allclose(
-            both.score("import numpy as np\n").logprobs,
-            lm.score("import numpy as np\n").logprobs,
-            atol=1e-3,
-        )

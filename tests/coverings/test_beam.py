@@ -230,26 +230,6 @@ def test_bundles_are_not_the_buckets_of_section_3_2():
     assert unbundle(beam, model) == approx({m.tokens: m.p for m in members})
 
 
-@given(cases(), st.integers(1, 4))
-@examples(300)
-def test_buckets_lose_no_less_than_they_keep(case: Case, k: int):
-    """What is left true of both prunings: lower bounds, and equal as long as nothing is pruned."""
-    model, text = case.model, case.text
-    truth = prefix_probability(text, model.p, model.vocabulary)
-    pruned = enum_cover(text, model.p, model.vocabulary, prune_top_k_buckets(k))
-    assert sum(m.p for m in pruned) <= truth * (1 + _ROUNDING)
-    counts = []
-
-    def count(text: bytes, out: list[Weighted]) -> list[Weighted]:
-        counts.append(len({m.tokens if m.raw == text else m.tokens[:-1] for m in out if m.p}))
-        return out
-
-    everything = {m.tokens: m.p for m in enum_cover(text, model.p, model.vocabulary, count) if m.p}
-    if text and everything and max(counts) <= k:
-        assert unbundle(begin(model, k).advance(text), model) == approx(everything, **CLOSE)
-        assert {m.tokens: m.p for m in pruned if m.p} == everything
-
-
 def test_by_hand():
     # docs/coverings.md goes through this example.
     model = by_hand()
@@ -385,18 +365,6 @@ def test_a_threshold_that_empties_the_beam():
     assert math.exp(beam.log_dropped) >= truth
 
 
-@given(cases(largest=100))
-@examples(100)
-def test_no_threshold_is_a_threshold_of_zero(case: Case):
-    model, text = case.model, case.text
-    beams = [start(model.evaluated(), 0, 3), start(model.evaluated(), 0, 3, 0.0)]
-    try:
-        beams = [beam.advance(text) for beam in beams]
-    except (EmptyBeamError, ZeroProbabilityError):
-        return
-    assert shape(beams[0]) == shape(beams[1])
-
-
 @pytest.mark.parametrize(
     ("k", "theta", "complaint"),
     [(0, 0.0, "k is 0"), (-1, 0.0, "k is -1"), (1, -0.1, "theta is -0.1"), (1, 1.5, "theta is 1.5"),
@@ -504,9 +472,3 @@ def test_the_heaviest_of_what_was_dropped_comes_back_first():
     empty = replace(beam, bundles=(), reserve=((1, light), (1, heavy)))
     [revived] = empty._revived().bundles
     assert revived.log_weight == approx(math.log(0.2))
-
-
-def test_nothing_comes_back_unless_it_is_asked_for():
-    model = table([b"b", b"ba", b"ac"], {(): [0.6, 0.2, 0.1, 0.1]})
-    with pytest.raises(EmptyBeamError):
-        start(model.evaluated(), 0, 1).advance(b"bac")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import unicodedata
 from typing import Any
 
 import pytest
@@ -25,7 +24,6 @@ from charwise import Vocabulary
 from charwise.errors import TokenizationError, VocabularyError
 from charwise.tokens.canonical import Canonical, Run
 from charwise.tokens.canonical_next import CanonicalNext
-from conftest import LANGUAGES, Data, Named
 from models import examples
 
 MIXED = (
@@ -242,16 +240,6 @@ def _with_and_without_flags(kind: str) -> tuple[Vocabulary, Any]:
         plain.add_tokens([AddedToken("<tool>"), AddedToken("<a b>")])
         _made[kind] = Vocabulary.from_transformers(eats), plain.backend_tokenizer
     return _made[kind]
-
-
-def test_ids_of_every_real_tokenizer(named: Named, data: Data) -> None:
-    texts = [MIXED, *(data.text(language) for language in LANGUAGES)]
-    for text in texts:
-        text = spellable(named.vocabulary, unicodedata.normalize("NFC", text))
-        own = named.backend.encode(text, add_special_tokens=False).ids
-        spelled = named.vocabulary.decode(own)  # with the space before it that is implied
-        assert spelled.endswith(text.encode())
-        assert named.vocabulary.encode(spelled) == own
 
 
 def test_only_what_is_lossy_is_mended() -> None:

@@ -606,20 +606,6 @@ def test_decode_outside_the_width() -> None:
             vocabulary.decode([id])
 
 
-@pytest.mark.parametrize(
-    ("tokens", "message"),
-    [
-        ([b"a", b""], "token 1 has no bytes"),
-        (["a"], "token 0 is 'a': tokens must be bytes or None"),
-        ([None], "no token of text"),
-        ([], "no token of text"),
-    ],
-)
-def test_bad_lists_are_refused(tokens: Any, message: str) -> None:
-    with pytest.raises(VocabularyError, match=message):
-        Vocabulary.from_bytes(tokens)
-
-
 def test_a_tokenizer_with_an_empty_token_is_refused() -> None:
     tokenizer = Tokenizer(models.BPE({"a": 0, "": 1}, []))
     tokenizer.decoder = decoders.ByteLevel()
