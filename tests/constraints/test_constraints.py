@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from charwise import SortedVocabulary, Vocabulary, constraints
 from charwise.constraints.constraint import END, Constraint, closed, finite
 from charwise.constraints.keywords import misspelt_keyword
-from charwise.constraints.walk import Walked
+from charwise.constraints.over_tokens import OverTokens
 from charwise.errors import ConstraintError
 from models import examples
 
@@ -265,7 +265,7 @@ class TestTokens:
             if len(going_on):
                 constraint = constraint.after(bytes([going_on[0]]))
         expected = self.by_definition(constraint, vocabulary)
-        native, walked = constraint.over(index), Walked(constraint, index)
+        native, walked = constraint.over(index), OverTokens(constraint, index)
         np.testing.assert_array_equal(native.mask(), expected)
         np.testing.assert_array_equal(walked.mask(), expected)
         for id in np.flatnonzero(expected):
@@ -286,7 +286,7 @@ class TestTokens:
         index = SortedVocabulary(Vocabulary.from_transformers(tokenizer))
         for constraint in (constraints.regex(r"(yes|no)\."), constraints.regex("naï?ve|\nx{3}")):
             np.testing.assert_array_equal(
-                constraint.over(index).mask(), Walked(constraint, index).mask()
+                constraint.over(index).mask(), OverTokens(constraint, index).mask()
             )
 
 
@@ -378,7 +378,7 @@ class TestNewcomers:
             if len(going_on):
                 constraint = constraint.after(bytes([going_on[-1]]))
         np.testing.assert_array_equal(
-            constraint.over(index).mask(), Walked(constraint, index).mask()
+            constraint.over(index).mask(), OverTokens(constraint, index).mask()
         )
 
     def test_the_first_byte_that_one_of_both_refuses(self) -> None:

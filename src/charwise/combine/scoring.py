@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from charwise.combine.along import Along, along
-from charwise.combine.doubt import errors_of_bytes
+from charwise.combine.error_estimates import errors_of_bytes
+from charwise.combine.member_scores import MemberScore, member_scores
 from charwise.combine.members import Spend, Team, impossible
 from charwise.combine.rules import Floats, Product, normalised
 from charwise.cursor.distributions import EOS
@@ -59,7 +59,7 @@ def scores(
     columns = []
     for number, member in enumerate(team.members):
         needed = rows or not remembers
-        columns.append(along(member, whole, given, spend, rows=needed, end=end))
+        columns.append(member_scores(member, whole, given, spend, rows=needed, end=end))
         if progress is not None:
             progress(total * (number + 1) // len(team.members), total)
     found = []
@@ -72,12 +72,12 @@ def scores(
     return found
 
 
-def _combined(team: Team, text: bytes, each: list[Along], *, end: bool, rows: bool) -> Score:
+def _combined(team: Team, text: bytes, each: list[MemberScore], *, end: bool, rows: bool) -> Score:
     """One score of those of the members, which may begin earlier."""
     rule, size = team.rule, len(text)
     skip = len(each[0].score.raw) - size
     curves, errors = curves_of(each)  # [n, skip + T + 1], [n, skip + T]
-    before, doubts = curves[:, skip:], errors[:, :skip].sum(axis=1)
+    before, prefix_errors = curves[:, skip:], errors[:, :skip].sum(axis=1)
     probs = None
     if not rule.remembers(False) or rows:
         probs, masses = _distributions(team, each, before, skip)
@@ -99,7 +99,7 @@ def _combined(team: Team, text: bytes, each: list[Along], *, end: bool, rows: bo
         np.max([score.lent[skip:] for score in scores], axis=0),
         sum(score.contexts for score in scores),
         sum(score.calls for score in scores),
-        error=errors_of_bytes(rule, np.exp(logprobs), before, errors[:, skip:], doubts),
+        error=errors_of_bytes(rule, np.exp(logprobs), before, errors[:, skip:], prefix_errors),
         limited=any(score.limited for score in scores),
         end_logprob=ended if end else None,
         entropies=entropies(probs[:size]) if rows and probs is not None else None,
@@ -108,12 +108,12 @@ def _combined(team: Team, text: bytes, each: list[Along], *, end: bool, rows: bo
     )
 
 
-def curves_of(each: Sequence[Along]) -> tuple[Floats, Floats]:
+def curves_of(each: Sequence[MemberScore]) -> tuple[Floats, Floats]:
     """`[n, T + 1]` log →p_i of all beginnings of a text, `[n, T]` what each byte may be off.
 
     >>> zeros = np.zeros(2)
     >>> one = Score(b"ab", np.log([0.5, 0.25]), zeros, zeros, 0, 0)
-    >>> np.exp(curves_of([Along(one, 0.0, None)])[0]).round(9).tolist()
+    >>> np.exp(curves_of([MemberScore(one, 0.0, None)])[0]).round(9).tolist()
     [[1.0, 0.5, 0.125]]
     """
     steps = np.stack([one.score.logprobs for one in each])
@@ -125,7 +125,7 @@ def curves_of(each: Sequence[Along]) -> tuple[Floats, Floats]:
 
 
 def _distributions(
-    team: Team, each: Sequence[Along], before: Floats, skip: int
+    team: Team, each: Sequence[MemberScore], before: Floats, skip: int
 ) -> tuple[Floats, Floats]:
     """`[T or T + 1, 257]` the combined distributions along a text, and their logarithms."""
     with np.errstate(divide="ignore"):
@@ -172,7 +172,7 @@ def string_logs(
     rule = team.rule
     masked = isinstance(rule, Product) and rule.plausibility > 0
     columns = [
-        along(member, texts, [context] * len(texts), spend, rows=masked, end=end)
+        member_scores(member, texts, [context] * len(texts), spend, rows=masked, end=end)
         for member in team.members
     ]
     sums = np.array(

@@ -24,7 +24,7 @@ from charwise.surprisal.score import Score
 IMPOSSIBLE = (ZeroProbabilityError, TokenizationError)
 
 
-class Along(NamedTuple):
+class MemberScore(NamedTuple):
     """A member along a text.
 
     Attributes:
@@ -39,7 +39,7 @@ class Along(NamedTuple):
     rows: Floats | None
 
 
-def along(
+def member_scores(
     member: Member,
     texts: Sequence[bytes],
     contexts: Sequence[bytes],
@@ -47,12 +47,12 @@ def along(
     *,
     rows: bool,
     end: bool,
-) -> list[Along]:
+) -> list[MemberScore]:
     """A member along texts, each after its context.
 
     >>> import charwise
     >>> one = Member(charwise.load())
-    >>> [found] = along(one, [b"np"], [b"import "], Spend(), rows=True, end=True)
+    >>> [found] = member_scores(one, [b"np"], [b"import "], Spend(), rows=True, end=True)
     >>> found.score.logprobs.shape, found.rows.shape
     ((2,), (3, 257))
     """
@@ -67,7 +67,7 @@ def along(
         if known is not None and end:
             last = _row_after(member, context + text, spend)
             known, ended = np.concatenate([known, last[None]]), _log(float(last[EOS]))
-        found.append(Along(score, -math.inf if ended is None else ended, known))
+        found.append(MemberScore(score, -math.inf if ended is None else ended, known))
     return found
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from charwise import CharLM, combine
-from charwise.combine.doubt import error_of_next, errors_of_bytes
+from charwise.combine.error_estimates import error_of_next, errors_of_bytes
 from charwise.combine.rules import Extreme, Mixture, Product, Rule, normalised
 from charwise.tokens.vocabulary import Vocabulary
 from models import examples, random_lm
@@ -64,12 +64,12 @@ def test_weights_of_a_mixture_that_are_off(seed: int, one: float, other: float) 
     rng = np.random.default_rng(seed)
     rows, before = rng.dirichlet(np.full(257, 0.05), size=2), rng.normal(size=2) * 5
     rows = (rows + 1e-12) / (1 + 257e-12)
-    doubts = np.array([one, other])
+    prefix_errors = np.array([one, other])
     rule = Mixture((0.5, 0.5))
-    said = error_of_next(rule, np.log(rows), before, False, np.zeros(2), doubts)
+    said = error_of_next(rule, np.log(rows), before, False, np.zeros(2), prefix_errors)
     found = combined(rule, rows, before)
     for signs in ((1, -1), (-1, 1), (1, 1)):
-        apart = 0.5 * np.abs(combined(rule, rows, before + signs * doubts) - found).sum()
+        apart = 0.5 * np.abs(combined(rule, rows, before + signs * prefix_errors) - found).sum()
         assert apart <= said + 1e-9
 
 
