@@ -190,6 +190,7 @@ def test_next_characters_are_bounded_however_much_is_asked_for():
 # ---- presets that leave something out -----------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_wider_beam_is_nearer():
     """In the mean over random models, of which the widest leaves hardly any error."""
     off: dict[int, list[float]] = {1: [], 4: [], 16: []}
@@ -207,6 +208,7 @@ def test_a_wider_beam_is_nearer():
     assert np.mean(off[16]) < 0.01
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preset", ["fast", "default", "accurate"])
 def test_every_preset_gives_distributions(preset: str):
     emptied, distances = [], []

@@ -130,6 +130,7 @@ def texts(n: int) -> list[str]:
     return ["abcabacabcbabcaabcabbcab", *("".join(rng.choices("abc", k=24)) for _ in range(n - 1))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["mixture", "product", "minimum", "maximum", "contrast"])
 def test_an_approximate_combination_is_within_what_it_says(name: str) -> None:
     lms = pair()

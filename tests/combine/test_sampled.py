@@ -56,6 +56,7 @@ def ids(oracle: Oracle) -> str:
     return oracle.name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("oracle", ORACLES, ids=ids)
 def test_draws_by_the_local_rule(oracle: Oracle) -> None:
     size = 1500
@@ -69,6 +70,7 @@ def test_draws_by_the_local_rule(oracle: Oracle) -> None:
         assert one.finish == ("length" if len(one.raw) == LONGEST else "end")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("oracle", ORACLES, ids=ids)
 def test_particles_by_the_global_rule_are_unbiased(oracle: Oracle) -> None:
     """Means of many estimates, of the normaliser and of each text's share, are the truth."""
@@ -102,6 +104,7 @@ def test_of_a_mixture_all_particles_weigh_the_same() -> None:
     assert found.effective == pytest.approx(50)
 
 
+@pytest.mark.slow
 def test_the_global_rule_under_a_constraint() -> None:
     oracle = ORACLES[1]
     truth = oracle.strings(LONGEST, whole=True)

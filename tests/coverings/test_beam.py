@@ -292,6 +292,7 @@ def test_lazy_evaluation_saves_evaluations():
 # --- the threshold -----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_threshold_only_loses():
     emptied = []
 

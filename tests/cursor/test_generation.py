@@ -497,6 +497,7 @@ def benchmarks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
 
 
+@pytest.mark.slow
 def test_where_a_text_is_cut_does_not_matter(benchmarks: None):
     """→p(prompt) · p(continuation | prompt) is →p(text), wherever the cut."""
     import cuts
@@ -509,6 +510,7 @@ def test_where_a_text_is_cut_does_not_matter(benchmarks: None):
     assert np.mean([row["plain"] for row in rows]) > np.mean([row["auto"] for row in rows]) - 1e-6
 
 
+@pytest.mark.slow
 def test_where_the_boundary_is_does_not_matter(benchmarks: None):
     """What is preferred, and by how much."""
     import boundary

@@ -750,20 +750,19 @@ def test_the_page_of_this_engine() -> None:
     assert names["completion"] == names["texts"][0]
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/healing.md"])
-def test_the_examples_of_the_documentation_run(page: str) -> None:
+def test_the_page_on_healing() -> None:
     small = trained("embedded")
-    text = (Path(__file__).parents[2] / page).read_text(encoding="utf-8")
+    text = (Path(__file__).parents[2] / "docs" / "healing.md").read_text(encoding="utf-8")
     prompts = ["raise ValueErr", "import os, sy"]
-    names: dict[str, Any] = {"model": small.model, "tokenizer": small.tokenizer, "prompts": prompts}
-    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    assert blocks
-    for block in blocks:
-        if "tinystories-3m" not in block:  # not in the package: tests/test_readme.py runs it
-            exec(block, names)
+    names: dict[str, Any] = {
+        "model": small.model,
+        "tokenizer": small.tokenizer,
+        "prompts": prompts,
+    }
+    for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+        exec(block, names)
     assert len(names["texts"]) == 2
-    out = names["out"].tolist()
     forced = [text for _, text in names.get("cuts", [(names["kept"], names["forced"])])]
     length = names.get("length", len(names["kept"]))
-    for ids, text in zip(out, forced, strict=True):
+    for ids, text in zip(names["out"].tolist(), forced, strict=True):
         assert names["vocabulary"].decode(ids[length:]).startswith(text)

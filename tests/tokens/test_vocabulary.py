@@ -236,6 +236,7 @@ def test_canonical_ids_are_the_tokenizers_own(named: Named, data: Data) -> None:
     assert compared >= (580 if named.vocabulary.byte_complete else 290), compared
 
 
+@pytest.mark.slow
 def test_long_runs_encode_in_reasonable_time(data: Data) -> None:
     for text in ("x" * 20_000, " " * 20_000, "👍" * 5_000, "\n\t" * 10_000):
         for name in ("llama3", "llama2"):
