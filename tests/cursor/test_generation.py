@@ -410,6 +410,7 @@ def test_a_stream_holds_back_what_may_become_a_stop_string():
     assert list(lm.stream("", stop=["bcx"])) == ["a", "bca", "bca", "bcd"]
 
 
+@pytest.mark.slow
 def test_a_stream_that_nobody_ended_is_quiet_at_exit():
     code = (
         "import charwise; stream = charwise.load().stream('class A:\\n\\tdef f(self', "

@@ -249,6 +249,7 @@ def test_a_pickled_state_is_small():
     assert back.next().probs == approx(state.next().probs, abs=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["ngram", "transformers"])
 def test_two_threads(engine: str):
     if engine == "ngram":

@@ -431,6 +431,7 @@ def cut_anywhere(data: Data, n: int) -> list[bytes]:
     return list(dict.fromkeys(prompts))
 
 
+@pytest.mark.slow
 def test_prompts_cut_at_random_bytes_of_code_and_seven_languages(data: Data) -> None:
     """`generate` and continuous batching write the same tokens, and first the exact prompt."""
     model = AutoModelForCausalLM.from_pretrained(EMBEDDED, dtype=torch.float32).eval()
@@ -501,7 +502,7 @@ def test_bytes_and_stop_strings(small: Small) -> None:
     assert 30 < len(long.encode()) <= 40 + 3 * long.count("�")
     [short] = small.heal(prompt, max_new_bytes=5, **ask)
     assert long.startswith(short.rstrip("�"))
-    stop = long[6:8]
+    stop = next(long[at : at + 2] for at in range(6, 40) if "�" not in long[at : at + 2])
     [stopped] = small.heal(prompt, stop_strings=[stop], max_new_bytes=40, **ask)
     # A character that the stop string cuts off is left out; before other bytes it is shown.
     assert stopped.rstrip("�") == long[: long.index(stop)].rstrip("�")

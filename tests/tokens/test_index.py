@@ -123,6 +123,7 @@ def check_masks(index: SortedVocabulary, forced: bytes, allowed: list[int]) -> N
 # --- real vocabularies -------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WIDTHS)
 def test_tens_of_thousands_of_prefixes(name: str, data: Data) -> None:
     index = data.index(name)
