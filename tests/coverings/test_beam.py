@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from charwise.coverings.beam import Beam, start
-from charwise.coverings.bundles import Extension, extend
+from charwise.coverings.bundles import extend
 from charwise.coverings.reference import (
     Prune,
     Weighted,
@@ -461,15 +460,3 @@ def test_fallback_revives_the_only_spelling():
         begin(model, 1).advance(b"bac")
     revived = begin(model, 1, fallback=True).advance(b"bac")
     assert math.exp(revived.prefix_logprob) == approx(0.6 * 0.1)
-
-
-def test_the_heaviest_of_what_was_dropped_comes_back_first():
-    # Two spellings of "a", and neither is opened after "ab", where the token "ab" outweighs both.
-    model = table([b"a", b"a", b"b", b"ab"], {(): [0.1, 0.2, 0.2, 0.4, 0.1]})
-    beam = begin(model, 1, fallback=True).advance(b"ab")
-    [(at, kept)] = beam.reserve
-    assert (at, kept) == (1, Extension(approx(math.log(0.2)), 0, 1))
-    light, heavy = (Extension(math.log(p), 0, token) for p, token in ((0.1, 0), (0.2, 1)))
-    empty = replace(beam, bundles=(), reserve=((1, light), (1, heavy)))
-    [revived] = empty._revived().bundles
-    assert revived.log_weight == approx(math.log(0.2))

@@ -12,7 +12,6 @@ import transformers
 import charwise.engines.transformers.tree_attention
 from charwise.engines.transformers import TransformersLM
 from charwise.engines.transformers.cache_layer import SlotLayer
-from charwise.engines.transformers.tree_attention import Ancestors
 from charwise.errors import ContextLengthError, EngineError
 from charwise.token_lm import TokenLM, TokenTree
 from charwise.tokens.vocabulary import Vocabulary
@@ -575,29 +574,6 @@ def test_threads_share_a_tree():
         thread.join()
     assert sorted(made) == list(range(1, 33))
     assert difference(lm, [30, 1], tree, made) < 1e-4
-
-
-def test_ancestors_grow_shrink_and_stay_true():
-    rng = np.random.default_rng(0)
-    ancestors, true = Ancestors(), np.eye(1, dtype=bool)
-    for _ in range(12):
-        count = len(true)
-        parents = rng.integers(count, size=rng.integers(1, 60))
-        if rng.random() < 0.5:
-            parents = np.arange(count - 1, count - 1 + len(parents))
-        ancestors.append(parents)
-        for row, parent in enumerate(parents, start=count):
-            true = np.pad(true, ((0, 1), (0, 1)))
-            true[row] = true[parent]
-            true[row, row] = True
-        if rng.random() < 0.3:
-            rows = np.flatnonzero(true[rng.integers(len(true), size=3)].any(0))
-            ancestors.select(rows)
-            true = true[np.ix_(rows, rows)]
-        if rng.random() < 0.3:
-            ancestors.truncate(len(true) - len(true) // 3)
-            true = true[: ancestors.count, : ancestors.count]
-        assert (ancestors.rows(0, ancestors.count) == true).all()
 
 
 def test_slots_are_appended_in_place():
