@@ -187,14 +187,15 @@ def one_thread():
     torch.set_num_threads(threads)
 
 
+@pytest.mark.parametrize("trees", [10, pytest.param(TREES, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 @pytest.mark.parametrize("name", FAMILIES)
-def test_trees_agree_with_plain_passes(name, attention):
+def test_trees_agree_with_plain_passes(name, attention, trees):
     if name in EAGER_ONLY and attention == "sdpa":
         pytest.skip(f"{name} has eager attention only")
     lm = make_lm(name, attention)
     assert lm.info()["path"] == "tree attention", lm.info()
-    assert random_trees(lm, TREES) < 1e-4
+    assert random_trees(lm, trees) < 1e-4
 
 
 @pytest.mark.parametrize("name", BRANCHED)
