@@ -14,12 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
-    GPT2Config,
-    GPT2LMHeadModel,
-    LlamaConfig,
-    LlamaForCausalLM,
     PreTrainedTokenizerFast,
 )
 
@@ -37,6 +32,7 @@ from charwise.errors import (
 )
 from models import random_lm, table
 from near import approx
+from tiny import random_model, trained_tokenizer
 
 TEXT = Path(__file__).read_text(encoding="utf-8")
 END = "<|endoftext|>"
@@ -48,60 +44,21 @@ WIDER = 13
 
 @cache
 def tokenizer(start_token: bool) -> PreTrainedTokenizerFast:
-    """Byte-level BPE; without a start token it is like Qwen's: only an end token, never added."""
-    trained = Tokenizer(models.BPE())
-    trained.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    trained.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=500,
-        special_tokens=[END],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    trained.train_from_iterator(TEXT.splitlines(keepends=True), trainer)
-    start: dict[str, Any] = {"bos_token": END} if start_token else {}
-    return PreTrainedTokenizerFast(tokenizer_object=trained, eos_token=END, **start)
+    return trained_tokenizer(TEXT, 500, END, start_token)
 
 
 @cache
 def small(
     kind: str = "llama", start_token: bool = True, head: float = 1.0, window: int = 256
 ) -> CharLM:
-    """An untrained model with firm opinions; `head` multiplies its output layer."""
-    torch.manual_seed(0)
+    """An untrained model; `head` multiplies its output layer."""
     tokens = tokenizer(start_token)
     width = len(tokens) + WIDER
-    shared: dict[str, Any] = {"vocab_size": width, "bos_token_id": None, "eos_token_id": 0}
-    if kind == "gpt2":
-        model: Any = GPT2LMHeadModel(
-            GPT2Config(
-                n_embd=32,
-                n_layer=2,
-                n_head=2,
-                n_positions=window,
-                tie_word_embeddings=False,
-                **shared,
-            )
-        )
-    else:
-        model = LlamaForCausalLM(
-            LlamaConfig(
-                hidden_size=32,
-                intermediate_size=32,
-                num_hidden_layers=2,
-                num_attention_heads=2,
-                max_position_embeddings=window,
-                tie_word_embeddings=False,
-                **shared,
-            )
-        )
+    shared = {"bos_token_id": None, "eos_token_id": 0, "tie_word_embeddings": False}
+    model = random_model(kind, width, window=window, **shared)
     with torch.no_grad():
-        for weights in model.parameters():
-            if weights.ndim == 2:
-                weights.mul_(15)
         model.get_output_embeddings().weight.mul_(head)
-    vocabulary = Vocabulary.from_transformers(tokens, width)
-    return CharLM(TransformersLM(model.eval(), vocabulary))
+    return CharLM(TransformersLM(model, Vocabulary.from_transformers(tokens, width)))
 
 
 def sound(lm: CharLM, prompt: Any) -> None:

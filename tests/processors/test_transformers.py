@@ -15,17 +15,12 @@ from typing import Any
 
 import pytest
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
     CompileConfig,
     ContinuousBatchingConfig,
     GenerationConfig,
-    GPT2Config,
-    GPT2LMHeadModel,
-    LlamaConfig,
-    LlamaForCausalLM,
     LogitsProcessor,
     LogitsProcessorList,
     PreTrainedTokenizerFast,
@@ -35,6 +30,7 @@ from transformers import (
 )
 from transformers.generation.continuous_batching.requests import FutureRequestState, RequestState
 
+import tiny
 from charwise import SortedVocabulary, Vocabulary, heal_generate
 from charwise.errors import (
     ContextLengthError,
@@ -49,6 +45,7 @@ from charwise.processors.transformers import HealingLogitsProcessor
 from charwise.processors.transformers.continuous_batching import ContinuousHealing
 from charwise.processors.transformers.generate import index_of
 from conftest import LANGUAGES, Data
+from tiny import trained_tokenizer
 
 TEXT = Path(__file__).read_text(encoding="utf-8")
 PROMPTS = ["def test_pro", "import tor", "    return mod", "x = {'ke", "naï", "class Nod"]
@@ -95,43 +92,13 @@ class Small:
 
 
 @cache
-def trained_tokenizer(size: int = 700, end: str = "<end>") -> PreTrainedTokenizerFast:
-    """Byte-level BPE, trained on this file."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=size,
-        special_tokens=[end],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(TEXT.splitlines(keepends=True), trainer)
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token=end, eos_token=end)
+def tokenizer_of(size: int = 700, end: str = "<end>") -> PreTrainedTokenizerFast:
+    """Trained on this file."""
+    return trained_tokenizer(TEXT, size, end)
 
 
-def random_model(kind: str, width: int, seed: int = 0, size: int = 32) -> Any:
-    """An untrained model whose weights are large enough for it to have firm opinions."""
-    torch.manual_seed(seed)
-    shared: dict[str, Any] = {"vocab_size": width, "bos_token_id": 0, "eos_token_id": 0}
-    if kind == "gpt2":
-        config = GPT2Config(n_embd=size, n_layer=2, n_head=2, n_positions=128, **shared)
-        model: Any = GPT2LMHeadModel(config)
-    else:
-        config = LlamaConfig(
-            hidden_size=size,
-            intermediate_size=size,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            max_position_embeddings=128,
-            **shared,
-        )
-        model = LlamaForCausalLM(config)
-    with torch.no_grad():
-        for weights in model.parameters():
-            if weights.ndim == 2:
-                weights.mul_(15)
-    return model.double().eval()
+def random_model(kind: str, width: int, **settings: Any) -> Any:
+    return tiny.random_model(kind, width, bos_token_id=0, eos_token_id=0, **settings).double()
 
 
 @cache
@@ -139,7 +106,7 @@ def trained(kind: str) -> Small:
     if kind == "embedded":
         model = AutoModelForCausalLM.from_pretrained(EMBEDDED, dtype=torch.float32)
         return Small(model.eval(), AutoTokenizer.from_pretrained(EMBEDDED))
-    tokenizer = trained_tokenizer()
+    tokenizer = tokenizer_of()
     return Small(random_model(kind, len(tokenizer) + WIDER), tokenizer)
 
 
@@ -604,7 +571,7 @@ def test_the_index_is_made_once_and_not_kept_alive() -> None:
     import weakref
 
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=trained_tokenizer().backend_tokenizer, eos_token="<end>"
+        tokenizer_object=tokenizer_of().backend_tokenizer, eos_token="<end>"
     )
     index = weakref.ref(index_of(tokenizer))
     assert index() is index_of(tokenizer)
@@ -732,7 +699,7 @@ def test_a_prompt_that_fills_the_window_is_refused() -> None:
 
 @pytest.mark.parametrize("prompt", ["def test_pro", "x = 1\nimport tor", "import tor"])
 def test_an_assistant_with_another_vocabulary(llama: Small, prompt: str) -> None:
-    tokenizer = trained_tokenizer(400, "<begin>")
+    tokenizer = tokenizer_of(400, "<begin>")
     draft = random_model("llama", len(tokenizer), seed=5, size=8)
     ask: dict[str, Any] = {"max_new_tokens": 8, "do_sample": False}
     expected = llama.heal(prompt, **ask)
