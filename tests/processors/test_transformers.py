@@ -110,7 +110,10 @@ def trained(kind: str) -> Small:
     return Small(random_model(kind, len(tokenizer) + WIDER), tokenizer)
 
 
-@pytest.fixture(params=["llama", "gpt2", "embedded", "tinystories-3m"])
+TRAINED = [pytest.param(name, marks=pytest.mark.slow) for name in ("embedded", "tinystories-3m")]
+
+
+@pytest.fixture(params=["llama", "gpt2", *TRAINED])
 def small(request: pytest.FixtureRequest) -> Small:
     if request.param != "tinystories-3m":
         return trained(request.param)
