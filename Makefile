@@ -1,7 +1,10 @@
 # make demo   complete eight partial identifiers and fill in a gap, with the embedded model
-# make test   tests, doctests, ruff and mypy --strict; PYTEST_ARGS="-k cut" adds pytest options
+# make test   tests with few examples, doctests, ruff, mypy --strict, who imports whom: five minutes;
+#             PYTEST_ARGS="-k cut" adds options of pytest
+# make test-all  make test, then the slow tests, and the properties again with all their examples
 # make fuzz SECONDS=600  odd arguments for every public function; what comes out and should not
 # make mutants MODULE=healing SAMPLE=100  changes in one module, and which of them no test notices
+# make metrics   how many lines, modules, public definitions and constants there are
 # make docs   the site, in build/docs; whatever is wrong with a page or a docstring ends it
 # make dist   wheel and source in dist/, checked; the wheel's `charwise demo` in an empty environment
 # make benchmarks  scoring before (BASE=6354b5a) and after, on this machine; writes docs/benchmarks.md;
@@ -30,7 +33,7 @@ VLLM_VERSIONS := 0.28.0 0.30.0
 # With the environment that is there: .venv if it was made, else what PYTHON has.
 GPU_PYTHON ?= $(if $(wildcard $(READY)),$(BIN)/python,$(PYTHON))
 
-.PHONY: demo test fuzz mutants docs dist benchmarks gpu clean test-llama-cpp test-vllm test-vllm-versions
+.PHONY: demo test test-all fuzz mutants metrics docs dist benchmarks gpu clean test-llama-cpp test-vllm test-vllm-versions
 .DELETE_ON_ERROR:
 
 demo: $(READY)
@@ -40,12 +43,16 @@ demo: $(READY)
 # nothing from more. Compiled modules are kept, whatever the environment says: many tests start a
 # Python.
 WORKERS = $(shell cores=$$(getconf _NPROCESSORS_ONLN || echo 1); echo $$((cores < 4 ? cores + 1 : 4)))
+TEST = OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 test: $(READY)
-	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
+	CHARWISE_EXAMPLES=20 $(TEST) -m 'not slow' $(PYTEST_ARGS)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+
+test-all: test
+	$(TEST) -m 'slow or hypothesis' $(PYTEST_ARGS)
 
 fuzz: $(READY)
 	PYTHONPATH=tests:benchmarks $(BIN)/python tests/fuzz.py --seconds $(SECONDS)
@@ -53,6 +60,9 @@ fuzz: $(READY)
 mutants: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check mutmut==3.8.1 -c constraints.txt
 	$(BIN)/python tests/mutants.py $(MODULE) --sample $(SAMPLE)
+
+metrics: $(READY)
+	$(BIN)/python tests/metrics.py
 
 docs: $(READY)
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/docs

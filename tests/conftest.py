@@ -17,9 +17,10 @@ import pytest
 from hypothesis import Phase, settings
 
 from charwise import SortedVocabulary, Vocabulary
+from models import MOST
 
 # A machine may be as slow as it likes.
-settings.register_profile("tests", deadline=None)
+settings.register_profile("tests", deadline=None, max_examples=min(100, MOST))
 settings.load_profile("tests")
 # For tests/mutants.py: that a test fails is all it asks.
 settings.register_profile(

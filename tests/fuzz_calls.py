@@ -91,16 +91,6 @@ def indices() -> list[SortedVocabulary]:
 WHICH = st.integers(0, 2)
 
 
-def on_model(method: str) -> Callable[..., Any]:
-    """A method of one of the models; a generator is drawn to its end, or for a few items."""
-
-    def run(which: int, **given: Any) -> Any:
-        result = getattr(models()[which], method)(**given)
-        return list(itertools.islice(result, 8)) if hasattr(result, "send") else result
-
-    return run
-
-
 @cache
 def combinations() -> list[Combination]:
     """Of the tiny models, and of the embedded one with a prefix."""
@@ -113,33 +103,19 @@ def combinations() -> list[Combination]:
     ]
 
 
-def on_combination(method: str) -> Callable[..., Any]:
-    """A method of a combination; of a generator, a few items."""
+def on(owner: Callable[[int], Any], method: str) -> Callable[..., Any]:
+    """A method of one of several; of a generator, a few items."""
 
-    def run(team: int, **given: Any) -> Any:
-        result = getattr(combinations()[team], method)(**given)
+    def run(which: int, **given: Any) -> Any:
+        result = getattr(owner(which), method)(**given)
         return list(itertools.islice(result, 8)) if hasattr(result, "send") else result
 
     return run
 
 
-def bounded(method: str) -> Callable[..., Any]:
-    """A method of one of the models, of which the two best tokens are told."""
-
-    def run(which: int, **given: Any) -> Any:
-        return getattr(BoundedLM(TopK(models()[which].engine, 2)), method)(**given)
-
-    return run
-
-
-def on_state_method(method: str) -> Callable[..., Any]:
-    """A method of a state; of a generator, a few items."""
-
-    def run(which: int, **given: Any) -> Any:
-        result = getattr(models()[which].state("ab"), method)(**given)
-        return list(itertools.islice(result, 8)) if hasattr(result, "send") else result
-
-    return run
+def bounded(which: int) -> BoundedLM:
+    """One of the models, of which the two best tokens are told."""
+    return BoundedLM(TopK(models()[which].engine, 2))
 
 
 def on_state(which: int, text: str, steps: list[tuple[str, Any]]) -> None:
@@ -230,146 +206,85 @@ WEIGHTS = st.one_of(st.none(), st.lists(WEIGHT, max_size=3))
 
 # ---- what is called -----------------------------------------------------------------------------
 
-CALLS: dict[str, Call] = {
-    **{
-        f"CharLM.{method}": Call(
-            on_model(method),
-            {"which": WHICH, **arguments},
-            odd=list(arguments),
-        )
-        for method, arguments in {
-            "next": {"prompt": PROMPT, "preset": PRESET, "tolerance": TOLERANCE},
-            "next_chars": {
-                "prompt": PROMPT,
-                "coverage": COVERAGE,
-                "preset": PRESET,
-                "tolerance": TOLERANCE,
-            },
-            "state": {"prompt": PROMPT, "preset": PRESET, "tolerance": TOLERANCE},
-            "prefix_logprob": {"prompt": PROMPT, "preset": PRESET, "tolerance": TOLERANCE},
-            "logprob": {"prompt": PROMPT, "preset": PRESET, "tolerance": TOLERANCE},
-            "infill": {
-                "prefix": st.one_of(TEXT, BYTES),
-                "suffix": st.one_of(TEXT, BYTES),
-                "n": SIZE,
-                "order": some(None, "psm", "spm", "x"),
-                "template": TEMPLATE,
-                "preset": PRESET,
-                "tolerance": TOLERANCE,
-                **SAMPLING,
-                **BUDGET,
-            },
-            "score_infill": {
-                "prefix": st.one_of(TEXT, BYTES),
-                "middle": st.one_of(TEXT, BYTES),
-                "suffix": st.one_of(TEXT, BYTES),
-                "order": some(None, "psm", "spm", "x"),
-                "template": TEMPLATE,
-                "preset": PRESET,
-                "tolerance": TOLERANCE,
-            },
-            "score": {
-                "prompt": PROMPT,
-                "context": PROMPT,
-                "preset": PRESET,
-                "tolerance": TOLERANCE,
-                "end": FLAG,
-                "entropy": some(None, "byte"),
-            },
+SPEND = {"preset": PRESET, "tolerance": TOLERANCE}
+DRAWN = {**SAMPLING, **BUDGET}
+SCORED = {"end": FLAG, "entropy": some(None, "byte")}
+INFILL = {"order": some(None, "psm", "spm", "x"), "template": TEMPLATE, **SPEND}
+SIDE = st.one_of(TEXT, BYTES)
+CHOICES = some(["a", "b"], ["a", "ab"], [], "ab", [b"\xff", "é"], [None])
+CONSTRAINED = {
+    "regex": some(None, None, None, "[ab]+", "(", 5),
+    "choices": some(None, None, None, ["a", "b"], [], "ab", [b"\xff"]),
+    "conditioning": some("local", "local", "global", "x"),
+    "particles": some(2, 0),
+}
+SEVERAL = {"n": SIZE, "stop": STOP, "progress": REPORT}
+BOUNDED = {"tolerance": SHARE, "max_contexts": some(0, 1, 9)}
+COUNT = some(-1, 0, 1, 50, 300, 2**70, np.int64(3))
+PROMPTED: dict[str, Values] = {"prompt": PROMPT}
+
+#: Of whom methods are called: how one is picked, and what each method takes besides.
+METHODS: dict[str, tuple[Callable[[int], Any], int, dict[str, dict[str, Values]]]] = {
+    "CharLM": (
+        lambda which: models()[which],
+        2,
+        {
+            **dict.fromkeys(("next", "state", "prefix_logprob", "logprob"), PROMPTED | SPEND),
+            "next_chars": PROMPTED | {"coverage": COVERAGE} | SPEND,
+            "infill": {"prefix": SIDE, "suffix": SIDE, "n": SIZE, **INFILL, **DRAWN},
+            "score_infill": {"prefix": SIDE, "middle": SIDE, "suffix": SIDE, **INFILL},
+            "score": PROMPTED | {"context": PROMPT} | SPEND | SCORED,
             "scores": {
                 "prompts": st.one_of(st.lists(PROMPT, max_size=3), PROMPT),
                 "contexts": st.one_of(st.none(), st.lists(PROMPT, max_size=3)),
-                "preset": PRESET,
-                "tolerance": TOLERANCE,
-                "end": FLAG,
-                "entropy": some(None, "byte"),
                 "progress": REPORT,
+                **SPEND,
+                **SCORED,
             },
-            "covering": {
-                "prompt": PROMPT,
-                "tolerance": SHARE,
-                "max_contexts": some(1, 5, 100),
-            },
+            "covering": PROMPTED | {"tolerance": SHARE, "max_contexts": some(1, 5, 100)},
             "encodings": {"text": PROMPT},
-            "complete": {
-                "prompt": PROMPT,
-                "n": SIZE,
-                "stop": STOP,
-                "preset": PRESET,
-                "tolerance": TOLERANCE,
-                "progress": REPORT,
-                "regex": some(None, None, None, "[ab]+", "(", 5),
-                "choices": some(None, None, None, ["a", "b"], [], "ab", [b"\xff"]),
-                "conditioning": some("local", "local", "global", "x"),
-                "particles": some(2, 0),
-                **SAMPLING,
-                **BUDGET,
-            },
-            "choose": {
-                "prompt": PROMPT,
-                "choices": some(["a", "b"], ["a", "ab"], [], "ab", [b"\xff", "é"], [None]),
-                "stop": STOP,
-                "ended": FLAG,
-                "preset": PRESET,
-                "tolerance": TOLERANCE,
-            },
-            "stream": {
-                "prompt": PROMPT,
-                "stop": STOP,
-                "preset": PRESET,
-                "tolerance": TOLERANCE,
-                **SAMPLING,
-                **BUDGET,
-            },
-            "characters": {"prompt": PROMPT, "preset": PRESET, "tolerance": TOLERANCE, **SAMPLING},
-        }.items()
-    },
-    "CharLM": Call(
-        lambda preset: CharLM(models()[1].engine, preset=preset), {"preset": PRESET}, odd=["preset"]
+            "complete": PROMPTED | SEVERAL | SPEND | CONSTRAINED | DRAWN,
+            "choose": PROMPTED | {"choices": CHOICES, "stop": STOP, "ended": FLAG} | SPEND,
+            "stream": PROMPTED | {"stop": STOP} | SPEND | DRAWN,
+            "characters": PROMPTED | SPEND | SAMPLING,
+        },
     ),
+    "State": (
+        lambda which: models()[which].state("ab"),
+        2,
+        {"complete": SEVERAL | DRAWN, "stream": {"stop": STOP, **DRAWN}},
+    ),
+    "Combination": (
+        lambda which: combinations()[which],
+        3,
+        {
+            "next": PROMPTED | SPEND,
+            "score": PROMPTED | {"context": PROMPT, "preset": PRESET} | SCORED,
+            "complete": PROMPTED | SEVERAL | CONSTRAINED | DRAWN,
+            "choose": PROMPTED | {"choices": CHOICES, "stop": STOP, "ended": FLAG},
+            "stream": PROMPTED | {"stop": STOP} | DRAWN,
+        },
+    ),
+    "BoundedLM": (
+        bounded,
+        2,
+        {
+            "next": PROMPTED | BOUNDED,
+            "score": PROMPTED | {"context": PROMPT} | BOUNDED,
+            "logprob": PROMPTED | BOUNDED,
+            "complete": PROMPTED
+            | {"max_new_bytes": SIZE, "temperature": some(0, 1, 0.5), "seed": SEED, "stop": STOP},
+        },
+    ),
+}
+
+CALLS: dict[str, Call] = {
     **{
-        f"State.{method}": Call(
-            on_state_method(method),
-            {"which": WHICH, **arguments},
-            odd=list(arguments),
+        f"{name}.{method}": Call(
+            on(owner, method), {"which": st.integers(0, last), **arguments}, odd=list(arguments)
         )
-        for method, arguments in {
-            "complete": {"n": SIZE, "stop": STOP, "progress": REPORT, **SAMPLING, **BUDGET},
-            "stream": {"stop": STOP, **SAMPLING, **BUDGET},
-        }.items()
-    },
-    **{
-        f"Combination.{method}": Call(
-            on_combination(method), {"team": st.integers(0, 3), **arguments}, odd=list(arguments)
-        )
-        for method, arguments in {
-            "next": {"prompt": PROMPT, "preset": PRESET, "tolerance": TOLERANCE},
-            "score": {
-                "prompt": PROMPT,
-                "context": PROMPT,
-                "preset": PRESET,
-                "end": FLAG,
-                "entropy": some(None, "byte"),
-            },
-            "complete": {
-                "prompt": PROMPT,
-                "n": SIZE,
-                "stop": STOP,
-                "progress": REPORT,
-                "regex": some(None, None, "[ab]+", "(", 5),
-                "conditioning": some("local", "global", "x"),
-                "particles": some(2, 0),
-                **SAMPLING,
-                **BUDGET,
-            },
-            "choose": {
-                "prompt": PROMPT,
-                "choices": some(["a", "b"], ["a", "ab"], [], "ab", [b"\xff", "é"], [None]),
-                "stop": STOP,
-                "ended": FLAG,
-            },
-            "stream": {"prompt": PROMPT, "stop": STOP, **SAMPLING, **BUDGET},
-        }.items()
+        for name, (owner, last, methods) in METHODS.items()
+        for method, arguments in methods.items()
     },
     **{
         f"combine.{name}": Call(getattr(combine, name), arguments, odd=list(arguments))
@@ -382,28 +297,9 @@ CALLS: dict[str, Call] = {
             "member": {"lm": ONE, "before": PROMPT},
         }.items()
     },
-    **{
-        f"BoundedLM.{method}": Call(
-            bounded(method), {"which": WHICH, **arguments}, odd=list(arguments)
-        )
-        for method, arguments in {
-            "next": {"prompt": PROMPT, "tolerance": SHARE, "max_contexts": some(0, 1, 9)},
-            "score": {
-                "prompt": PROMPT,
-                "context": PROMPT,
-                "tolerance": SHARE,
-                "max_contexts": some(0, 1, 9),
-            },
-            "logprob": {"prompt": PROMPT, "tolerance": SHARE, "max_contexts": some(0, 1, 9)},
-            "complete": {
-                "prompt": PROMPT,
-                "max_new_bytes": SIZE,
-                "temperature": some(0, 1, 0.5),
-                "seed": SEED,
-                "stop": STOP,
-            },
-        }.items()
-    },
+    "CharLM": Call(
+        lambda preset: CharLM(models()[1].engine, preset=preset), {"preset": PRESET}, odd=["preset"]
+    ),
     "charwise.compare": Call(
         charwise.compare,
         {
@@ -428,10 +324,7 @@ CALLS: dict[str, Call] = {
     ),
     "NextBytes.top": Call(
         lambda which, k: models()[which].next("ab").top(k),
-        {
-            "which": WHICH,
-            "k": some(-1, 0, 1, 300, 2**70, np.int64(3)),
-        },
+        {"which": WHICH, "k": COUNT},
         odd=["k"],
     ),
     "NextChars[]": Call(
@@ -441,19 +334,12 @@ CALLS: dict[str, Call] = {
     ),
     "Covering.top": Call(
         lambda which, k, most: models()[which].covering("ab").top(k, max_contexts=most),
-        {
-            "which": WHICH,
-            "k": some(-1, 0, 1, 50, 2**70, np.int64(3)),
-            "most": some(-1, 0, 1, 50, 2**70, np.int64(3)),
-        },
+        {"which": WHICH, "k": COUNT, "most": COUNT},
         odd=["k", "most"],
     ),
     "Encodings.top": Call(
         lambda which, k: models()[which].encodings("ab").top(k),
-        {
-            "which": WHICH,
-            "k": some(-1, 0, 1, 50, 2**70, np.int64(3)),
-        },
+        {"which": WHICH, "k": COUNT},
         odd=["k"],
     ),
     "Score.audit": Call(
@@ -502,15 +388,11 @@ CALLS: dict[str, Call] = {
     "GenerationOptions": Call(
         charwise.GenerationOptions,
         OPTIONS := {
-            "n": SIZE,
-            "stop": STOP,
-            "progress": REPORT,
-            "regex": some(None, None, None, "[ab]+", "(", 5),
-            "choices": some(None, None, None, ["a", "b"], [], "ab", [b"\xff"]),
+            **SEVERAL,
+            **CONSTRAINED,
             "conditioning": some("local", "global", "x", None, []),
             "particles": some(2, 0, None),
-            **SAMPLING,
-            **BUDGET,
+            **DRAWN,
         },
         odd=list(OPTIONS),
     ),

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 import os
 import random
+from collections import Counter
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import product
@@ -40,7 +41,7 @@ ALPHABETS = (b"ab", b"abc", b"a\x00", b"a\xff", b"\xfe\xff\x00", b"\xc3\xa9\x80"
 CLOSE = {"rel": 1e-9, "abs": 1e-290}
 
 
-#: Tests of mutants (tests/mutants.py) are content with fewer examples.
+#: The most examples of a property: `make test` and tests/mutants.py set a lower one.
 MOST = int(os.environ.get("CHARWISE_EXAMPLES", 10**9))
 
 
@@ -272,6 +273,20 @@ def cases(
 def two_ways() -> Model:
     """`ab` spelled by one token or by two, for examples by hand."""
     return table([b"a", b"b", b"ab"], {(): [0.4, 0.2, 0.3, 0.1]})
+
+
+def chi_square(counts: Counter[bytes], expected: dict[bytes, float]) -> float:
+    """Standard deviations of Pearson's χ² above its mean; bins of fewer than 5 are joined."""
+    draws = counts.total()
+    assert set(counts) <= set(expected), "something impossible was drawn"
+    rare = {text for text, p in expected.items() if p * draws < 5}
+    bins = [(counts[text], p * draws) for text, p in expected.items() if text not in rare]
+    joined = sum(expected[text] for text in rare) * draws
+    if joined >= 5:
+        bins.append((sum(counts[text] for text in rare), joined))
+    freedom = len(bins) - 1
+    statistic = sum((seen - mean) ** 2 / mean for seen, mean in bins)
+    return (statistic - freedom) / math.sqrt(2 * freedom)
 
 
 def by_hand() -> Model:

@@ -73,9 +73,9 @@ TESTS = {
     "combine/rules": [
         "combine/test_oracle.py",
         "combine/test_combination.py",
-        "combine/test_doubt.py",
+        "combine/test_error_estimates.py",
     ],
-    "combine/scoring": ["combine/test_oracle.py", "combine/test_doubt.py"],
+    "combine/scoring": ["combine/test_oracle.py", "combine/test_error_estimates.py"],
     "cursor/byte_particles": ["combine/test_sampled.py"],
     "tokens/merges": ["tokens/test_merges.py"],
     "tokens/canonical_next": ["tokens/test_canonical_next.py", "engines/test_canonical.py"],

@@ -18,6 +18,7 @@ def test_only_typed_errors_come_out(call: Drawn) -> None:
     make(call)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SLOW)
 def test_only_typed_errors_come_out_of_what_takes_longer(name: str) -> None:
     @given(drawn_calls([name]))

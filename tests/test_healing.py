@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from charwise import SortedVocabulary, Vocabulary
 from charwise.errors import HealingError, SettingError, TokenizationError
 from charwise.healing import allowed_next, cut, prompt_ids, remaining
 from conftest import Data
+from models import examples
 
 Tokens = Sequence[bytes | None]
 
@@ -142,29 +143,6 @@ def test_an_empty_prompt_without_a_start_token() -> None:
     assert cut("", started) == ([1], b"")
     with pytest.raises(HealingError, match="the prompt is empty: there"):
         cut([], started)  # ids are taken as they are
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        None,
-        5,
-        1.5,
-        {"a": 1},
-        {1, 2},
-        ["a", "b"],
-        [b"a", "b"],
-        [1.5],
-        [None],
-        [True],
-        [[0]],
-        object(),
-    ],
-)
-def test_what_is_no_prompt(wrong: Any) -> None:
-    for index in (INDEX, SortedVocabulary(Vocabulary.from_bytes([b"a", b"b"]))):
-        with pytest.raises(TokenizationError, match=r"prompt|token id"):
-            cut(wrong, index)
 
 
 def test_other_things_than_they_should_be() -> None:
@@ -350,7 +328,7 @@ def indexed(tokens: list[bytes | None]) -> SortedVocabulary:
 
 
 @given(st.one_of(complete, partial), texts, st.randoms(use_true_random=False))
-@settings(max_examples=500, deadline=None)
+@examples(500)
 def test_walks_reproduce_the_forced_text(
     tokens: list[bytes | None], forced: bytes, rng: random.Random
 ) -> None:
@@ -379,7 +357,7 @@ def test_walks_reproduce_the_forced_text(
 
 
 @given(st.one_of(complete, partial), texts, st.lists(st.integers(-1, 25), max_size=6))
-@settings(max_examples=300, deadline=None)
+@examples(300)
 def test_remaining_is_a_pure_function(
     tokens: list[bytes | None], forced: bytes, generated: list[int]
 ) -> None:
@@ -401,7 +379,7 @@ def test_remaining_is_a_pure_function(
 
 
 @given(partial, st.lists(st.integers(0, 40), max_size=8), st.integers(0, 9))
-@settings(max_examples=500, deadline=None)
+@examples(500)
 def test_cut_loses_nothing(tokens: list[bytes | None], numbers: list[int], back: int) -> None:
     index = indexed(tokens)
     vocabulary = index.vocabulary
@@ -452,19 +430,6 @@ def test_real_prompts(name: str, text: str, forced: bytes, data: Data) -> None:
 )
 def test_real_newline_and_indentation(name: str, forced: bytes, data: Data) -> None:
     assert cut("def f(x):\n    ", data.index(name)).forced == forced
-
-
-@pytest.mark.parametrize("name", CODE)
-def test_real_sweep(name: str, data: Data) -> None:
-    index = data.index(name)
-    vocabulary = index.vocabulary
-    spelled = {vocabulary.tokens[id] for id in allowed_next(b"sw", index)}
-    assert {b"s", b"sw"} <= spelled
-    s, weep = vocabulary.encode("s")[-1], vocabulary.encode("weep")
-    assert s in allowed_next(b"sw", index)
-    assert remaining(b"sw", [s], vocabulary) == b"w"
-    assert weep[0] in allowed_next(b"w", index)
-    assert remaining(b"sw", [s, *weep], vocabulary) == b""
 
 
 @pytest.mark.parametrize("name", [*CODE, "tinystories-3m"])
@@ -529,7 +494,7 @@ def test_unspellable_prefix_tokens_are_dead_ends(data: Data) -> None:
 
 
 @given(st.binary(min_size=1, max_size=12))
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_any_bytes_can_be_forced_where_every_byte_has_a_token(data: Data, text: bytes) -> None:
     index = data.index("gpt2")
     kept, forced = cut(text, index)

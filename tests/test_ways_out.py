@@ -12,8 +12,7 @@ import pytest
 import charwise
 from charwise import SortedVocabulary, Vocabulary, combine, constraints, healing
 from charwise.cursor.distributions import NextBytes
-from charwise.errors import ConstraintError, ModelNotFoundError, SettingError, SpanError
-from charwise.tables.rows import _read_bars
+from charwise.errors import ConstraintError, ModelNotFoundError, SettingError
 
 
 @pytest.mark.parametrize(
@@ -70,19 +69,6 @@ def test_a_hub_that_cannot_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_schema_that_is_the_name_of_a_file() -> None:
     with pytest.raises(ConstraintError, match="Give what is in the file"):
         constraints.json_schema("schema.json")
-
-
-@pytest.mark.parametrize(
-    ("marked", "says"),
-    [
-        (b"|To be", "region 1 is empty: the text begins with a bar"),
-        (b"To ||be", "region 2 is empty: the text has two bars in a row"),
-        (b"To be|", "region 2 is empty: the text ends in a bar"),
-    ],
-)
-def test_an_empty_region_between_bars(marked: bytes, says: str) -> None:
-    with pytest.raises(SpanError, match=says):
-        _read_bars(marked)
 
 
 def test_no_entropy_has_no_sign() -> None:

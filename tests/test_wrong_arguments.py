@@ -259,7 +259,9 @@ def test_numbers_of_numpy_are_numbers():
     assert same[0] == same[1] == same[2]
 
 
-@pytest.mark.parametrize("byte", [b"y", bytearray(b"y"), memoryview(b"y"), "y", ord("y")])
+@pytest.mark.parametrize(
+    "byte", [b"y", bytearray(b"y"), memoryview(b"y"), "y", ord("y"), np.int64(121)]
+)
 def test_every_way_to_name_a_byte(byte: Any):
     nxt = charwise.load().next("import nump")
     assert nxt[byte] == nxt.probs[ord("y")]

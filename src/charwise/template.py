@@ -94,8 +94,8 @@ class Template:
                 )
         return cls(ids[prefix], ids[suffix], None if middle is None else ids[middle], family)
 
-    def order(self, asked: Order | None) -> Order:
-        """The order of a request: what was asked for, if the model knows it; PSM by default.
+    def order(self, given: Order | None) -> Order:
+        """The order of a request: the one given, if the model knows it; PSM by default.
 
         Raises:
             TemplateError: PSM, of a model that knows the suffix first only.
@@ -104,14 +104,14 @@ class Template:
         >>> Template(1, 2, 3).order(None), Template(1, 2, None).order(None)
         ('psm', 'spm')
         """
-        if asked is not None and not (isinstance(asked, str) and asked in ("psm", "spm")):
-            raise SettingError(f"order is {shown(asked)}: choose 'psm' or 'spm'.")
-        if asked == "psm" and self.middle is None:
+        if given is not None and not (isinstance(given, str) and given in ("psm", "spm")):
+            raise SettingError(f"order is {shown(given)}: choose 'psm' or 'spm'.")
+        if given == "psm" and self.middle is None:
             raise TemplateError(
                 f"{self.family} has no sentinel before the middle: it takes the suffix first. "
                 "Leave the order out, or ask for order='spm'."
             )
-        return asked or ("spm" if self.middle is None else "psm")
+        return given or ("spm" if self.middle is None else "psm")
 
     def layout(
         self, start: Sequence[int], prefix: Sequence[int], suffix: Sequence[int], order: Order

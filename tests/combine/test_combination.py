@@ -330,8 +330,3 @@ def test_refused(ask: Callable[[CharLM], object], says: str) -> None:
     with pytest.raises(CharwiseError, match=says) as caught:
         ask(charwise.load())
     assert isinstance(caught.value, SettingError | TokenizationError)
-
-
-def test_the_face_has_it() -> None:
-    assert charwise.combine is combine
-    assert "combine" in dir(charwise)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from charwise.coverings.beam import Beam, start
-from charwise.coverings.bundles import Extension, extend
+from charwise.coverings.bundles import extend
 from charwise.coverings.reference import (
     Prune,
     Weighted,
@@ -230,26 +229,6 @@ def test_bundles_are_not_the_buckets_of_section_3_2():
     assert unbundle(beam, model) == approx({m.tokens: m.p for m in members})
 
 
-@given(cases(), st.integers(1, 4))
-@examples(300)
-def test_buckets_lose_no_less_than_they_keep(case: Case, k: int):
-    """What is left true of both prunings: lower bounds, and equal as long as nothing is pruned."""
-    model, text = case.model, case.text
-    truth = prefix_probability(text, model.p, model.vocabulary)
-    pruned = enum_cover(text, model.p, model.vocabulary, prune_top_k_buckets(k))
-    assert sum(m.p for m in pruned) <= truth * (1 + _ROUNDING)
-    counts = []
-
-    def count(text: bytes, out: list[Weighted]) -> list[Weighted]:
-        counts.append(len({m.tokens if m.raw == text else m.tokens[:-1] for m in out if m.p}))
-        return out
-
-    everything = {m.tokens: m.p for m in enum_cover(text, model.p, model.vocabulary, count) if m.p}
-    if text and everything and max(counts) <= k:
-        assert unbundle(begin(model, k).advance(text), model) == approx(everything, **CLOSE)
-        assert {m.tokens: m.p for m in pruned if m.p} == everything
-
-
 def test_by_hand():
     # docs/coverings.md goes through this example.
     model = by_hand()
@@ -312,6 +291,7 @@ def test_lazy_evaluation_saves_evaluations():
 # --- the threshold -----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_threshold_only_loses():
     emptied = []
 
@@ -383,18 +363,6 @@ def test_a_threshold_that_empties_the_beam():
     # What was dropped accounts for it.
     beam = begin(model, 10, 0.99).advance(b"xyz")
     assert math.exp(beam.log_dropped) >= truth
-
-
-@given(cases(largest=100))
-@examples(100)
-def test_no_threshold_is_a_threshold_of_zero(case: Case):
-    model, text = case.model, case.text
-    beams = [start(model.evaluated(), 0, 3), start(model.evaluated(), 0, 3, 0.0)]
-    try:
-        beams = [beam.advance(text) for beam in beams]
-    except (EmptyBeamError, ZeroProbabilityError):
-        return
-    assert shape(beams[0]) == shape(beams[1])
 
 
 @pytest.mark.parametrize(
@@ -492,21 +460,3 @@ def test_fallback_revives_the_only_spelling():
         begin(model, 1).advance(b"bac")
     revived = begin(model, 1, fallback=True).advance(b"bac")
     assert math.exp(revived.prefix_logprob) == approx(0.6 * 0.1)
-
-
-def test_the_heaviest_of_what_was_dropped_comes_back_first():
-    # Two spellings of "a", and neither is opened after "ab", where the token "ab" outweighs both.
-    model = table([b"a", b"a", b"b", b"ab"], {(): [0.1, 0.2, 0.2, 0.4, 0.1]})
-    beam = begin(model, 1, fallback=True).advance(b"ab")
-    [(at, kept)] = beam.reserve
-    assert (at, kept) == (1, Extension(approx(math.log(0.2)), 0, 1))
-    light, heavy = (Extension(math.log(p), 0, token) for p, token in ((0.1, 0), (0.2, 1)))
-    empty = replace(beam, bundles=(), reserve=((1, light), (1, heavy)))
-    [revived] = empty._revived().bundles
-    assert revived.log_weight == approx(math.log(0.2))
-
-
-def test_nothing_comes_back_unless_it_is_asked_for():
-    model = table([b"b", b"ba", b"ac"], {(): [0.6, 0.2, 0.1, 0.1]})
-    with pytest.raises(EmptyBeamError):
-        start(model.evaluated(), 0, 1).advance(b"bac")

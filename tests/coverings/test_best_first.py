@@ -168,17 +168,6 @@ def test_by_hand():
     assert [member.token_ids for member in top] == [(3, 0), (0, 1, 0), (4,)]
 
 
-def test_less_is_visited_with_more_tolerance():
-    model = table([b"a", b"b", b"aa", b"ab", b"ba"], {(): [0.3, 0.2, 0.2, 0.1, 0.1, 0.1]})
-    with patch.object(charwise.coverings.best_first, "_BATCH", 1):
-        visited = [
-            best_first(model.evaluated(), 0, b"abaabab", tolerance=tolerance).contexts
-            for tolerance in TOLERANCES
-        ]
-    assert visited == sorted(visited, reverse=True)
-    assert visited[-1] < visited[-2] < visited[0]
-
-
 def test_contexts_are_visited_in_falling_order_of_weight():
     model = table([b"a", b"b", b"aa", b"ab", b"ba"], {(): [0.3, 0.2, 0.2, 0.1, 0.1, 0.1]})
     with patch.object(charwise.coverings.best_first, "_BATCH", 1):

@@ -6,6 +6,7 @@ import math
 from itertools import pairwise
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -55,6 +56,7 @@ def test_the_mean_of_many_is_near_the_oracle(case: Case, k: int, seed: int):
     assert found.mean() == approx(truth, rel=0.05, abs=5 * error + 1e-290)
 
 
+@pytest.mark.slow
 def test_z_scores_are_standard():
     """Over 60 seeds of one model: no bias, and the spread of beams is the error that is."""
     vocabulary = two_ways().vocabulary

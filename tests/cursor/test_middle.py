@@ -1,14 +1,12 @@
 """The exact way to fill in the middle, against sums over all token strings on both sides.
 
 The oracle knows nothing of `charwise.infill`: it finds by brute force what the two sides give up,
-lays the prompt out by hand, and adds up every token string. CHARWISE_EXAMPLES sets how many
-models are tried.
+lays the prompt out by hand, and adds up every token string.
 """
 
 from __future__ import annotations
 
 import math
-import os
 import random
 from typing import Any
 
@@ -30,8 +28,6 @@ from charwise.errors import TokenizationError, ZeroProbabilityError
 from charwise.infill import request
 from charwise.template import Template
 from models import CLOSE, Model, Rows, close_logs, examples, log_of, models, random_lm, texts
-
-EXAMPLES = int(os.environ.get("CHARWISE_EXAMPLES", "120"))
 
 
 def with_sentinels(model: Model) -> tuple[Model, Template]:
@@ -83,7 +79,7 @@ def given_up(tokens: list[bytes], prefix: list[bytes], suffix: list[bytes]) -> t
 
 
 @given(tasks())
-@examples(EXAMPLES)
+@examples(120)
 def test_scores_are_sums_over_all_token_strings(task: tuple[Any, ...]) -> None:
     model, template, prefix, middle, suffix, order = task
     vocabulary = model.vocabulary
@@ -127,7 +123,7 @@ def test_scores_are_sums_over_all_token_strings(task: tuple[Any, ...]) -> None:
 
 
 @given(tasks())
-@examples(EXAMPLES // 3)
+@examples(40)
 def test_middles_come_by_falling_probability_each_with_its_own(task: tuple[Any, ...]) -> None:
     model, template, prefix, _, suffix, order = task
     lm = CharLM(model.lm, preset="exact")
@@ -154,7 +150,7 @@ def test_middles_come_by_falling_probability_each_with_its_own(task: tuple[Any, 
 
 
 @given(tasks())
-@examples(EXAMPLES // 3)
+@examples(40)
 def test_the_middle_ends_where_its_sum_is_greatest(task: tuple[Any, ...]) -> None:
     """Of the places where what was drawn may end; the sums are those of the oracle."""
     model, template, prefix, _, suffix, order = task

@@ -88,6 +88,7 @@ SETS = {
 }
 
 
+@pytest.mark.slow
 class TestUnbiased:
     """The mean of many estimates, text by text, where every kind of outcome is met."""
 

@@ -60,6 +60,7 @@ def check(schema: Any, completion: Completion) -> None:
 
 
 class TestSampling:
+    @pytest.mark.slow
     @pytest.mark.parametrize("way", WAYS)
     def test_valid_texts_keep_their_proportions(self, way: Callable[[CharLM], Any]) -> None:
         lm = letters()

@@ -78,15 +78,7 @@ def test_every_key_that_a_model_allows_is_taken(preset: str, text: str):
     assert distance(state, lm().state(text, preset=preset)) < OFF
 
 
-def test_a_key_in_code():
-    source = inspect.getsource(shlex)
-    at = source.index("def push_token(self, tok")
-    state = lm().state(source[:at])
-    for character in "def push_token(self, tok)":
-        state = state + character
-    assert distance(state, lm().state(state.text)) < OFF
-
-
+@pytest.mark.slow
 def test_what_is_left_out_is_counted_over_the_last_tokens_only():
     """300 keys: a state's `missing` stays what it is over a dozen tokens, and does not add up."""
     state = lm().state("", preset="fast")
@@ -221,8 +213,8 @@ class TinyEditor(RuleBasedStateMachine):
 
 Editor.TestCase.settings = examples(4)
 TinyEditor.TestCase.settings = examples(100)
-TestEditor = Editor.TestCase
-TestTinyEditor = TinyEditor.TestCase
+TestEditor = pytest.mark.slow(Editor.TestCase)
+TestTinyEditor = pytest.mark.slow(TinyEditor.TestCase)
 
 
 # ---- every preset, every tiny model -------------------------------------------------------------

@@ -148,6 +148,7 @@ def test_threads_that_load_at_once(folder: Path) -> None:
     assert torch.zeros(1).device.type == "cpu"
 
 
+@pytest.mark.slow
 def test_threads_that_load_at_once_in_a_fresh_process() -> None:
     """There the threads also race for transformers' own modules."""
     code = """
@@ -207,6 +208,7 @@ def test_weights_go_with_the_last_who_uses_them(folder: Path) -> None:
     assert weights() is None
 
 
+@pytest.mark.slow
 def test_an_engine_opened_by_name_is_opened_where_its_copy_arrives(
     folder: Path, elsewhere: dict[str, list[str]]
 ) -> None:
@@ -250,6 +252,7 @@ def test_a_device_map_is_the_loaders(folder: Path) -> None:
         open_engine(folder, device_map="nonsense")
 
 
+@pytest.mark.slow
 def test_a_quantization_config_is_the_loaders(elsewhere: dict[str, list[str]]) -> None:
     """A method of quantisation that is made up here, as transformers lets one: it notes itself."""
     assert elsewhere[QUANTIZED] == ["True", "cpu", "True"]
@@ -274,6 +277,7 @@ def written_with_code(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_code_that_comes_with_a_model_runs_when_it_is_trusted(
     folder: Path, elsewhere: dict[str, list[str]]
 ) -> None:
@@ -298,6 +302,7 @@ def with_revisions(folder: Path, cache: Path) -> Path:
     return cache
 
 
+@pytest.mark.slow
 def test_a_revision_is_looked_for_in_the_hubs_cache(elsewhere: dict[str, list[str]]) -> None:
     assert " ".join(elsewhere[REVISIONS]) == "1024 512 512 no model 'some/model@v3'"
 

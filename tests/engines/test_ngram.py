@@ -6,14 +6,14 @@ import pickle
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from charwise.engines.ngram import NgramLM
 from charwise.errors import ContextLengthError, EngineError
 from charwise.token_lm import TokenLM, TokenTree
 from charwise.tokens.vocabulary import Vocabulary
-from models import random_lm
+from models import examples, random_lm
 
 VOCABULARY = Vocabulary.from_bytes(
     [b"a", b"b", b"ab", b"a", None, None], end_ids=[4], bos_ids=[5], width=8
@@ -32,7 +32,7 @@ def some_lm(seed: int, order: int = 2, zeros: float = 0.3, **options) -> NgramLM
     power=st.sampled_from([1.0, 4.0, 16.0]),
     context=CONTEXTS,
 )
-@settings(deadline=None)
+@examples(100)
 def test_rows_are_probabilities(seed, order, zeros, power, context):
     lm = some_lm(seed, order, zeros, power=power)
     row = lm.row([5, *context])
@@ -48,7 +48,7 @@ def test_rows_are_probabilities(seed, order, zeros, power, context):
 
 
 @given(seed=st.integers(0, 2**32), context=CONTEXTS)
-@settings(deadline=None)
+@examples(100)
 def test_a_row_depends_on_its_context_alone(seed, context):
     one, other = some_lm(seed, 3), some_lm(seed, 3)
     other.row([2, 2])  # asked in another order
@@ -64,7 +64,7 @@ def test_zeros_occur_and_contexts_differ():
 
 
 @given(seed=st.integers(0, 2**32), order=st.integers(1, 3), data=st.data())
-@settings(deadline=None)
+@examples(100)
 def test_a_tree_is_the_product_of_the_table(seed, order, data):
     lm = some_lm(seed, order)
     tree = lm.tree([5, 1])

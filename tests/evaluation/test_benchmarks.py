@@ -61,6 +61,7 @@ def test_a_wide_beam_is_an_exact_score_of_a_short_text():
     assert away.js < 0.01
 
 
+@pytest.mark.slow
 def test_a_version_answers_from_its_own_source():
     harness, texts = import_module("harness"), import_module("texts")
     references = import_module("references")

@@ -26,6 +26,7 @@ def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     return run
 
 
+@pytest.mark.slow
 def test_tiny_measures_everything(measured: Any):
     found = measured("--bytes", "60", "--repeat", "1")
     for name in ("Llama-3.2-1B", "Qwen2.5-Coder-7B"):

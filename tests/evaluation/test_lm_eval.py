@@ -227,6 +227,7 @@ def test_an_impossible_continuation_is_an_error():
 # --- in the harness -----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_harness_knows_it_by_name():
     assert get_model("charwise") is CharwiseLM
     found = evaluate("charwise", "cut_in_word", model_args="pretrained=embedded,preset=fast")
@@ -245,6 +246,7 @@ def test_releases_with_plugins_find_it_by_themselves():
     assert registry.get("charwise") is CharwiseLM
 
 
+@pytest.mark.slow
 def test_other_kinds_of_task(model: CharwiseLM):
     rolling = task(
         "rolling",
@@ -283,6 +285,7 @@ def test_answers_are_cached(model: CharwiseLM, tmp_path: Path, monkeypatch: pyte
     assert again["results"] == first["results"]
 
 
+@pytest.mark.slow
 def test_scores_of_the_stock_adapter_move_and_ours_do_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -301,6 +304,7 @@ def test_scores_of_the_stock_adapter_move_and_ours_do_not(
     assert rows["hf", "in_word"]["margin_moved"] > 1
 
 
+@pytest.mark.slow
 def test_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     """`charwise lm-eval` is the harness's command; the package itself does not import it.
 

@@ -24,6 +24,7 @@ def dependent(rng: np.random.Generator, size: int, carried: float, columns: int)
     return np.asarray(drawn[100:])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("carried", "size"), [(0.0, 300), (0.5, 1000)])
 def test_blocks_cover_a_known_mean(carried: float, size: int) -> None:
     """93 to 97 % of the intervals of 95 %, of a mean and of a difference of pairs."""
@@ -38,6 +39,7 @@ def test_blocks_cover_a_known_mean(carried: float, size: int) -> None:
     assert (covered / draws <= 0.97).all(), covered / draws
 
 
+@pytest.mark.slow
 def test_texts_cover_a_known_ratio() -> None:
     """Texts of different lengths, and each with a level of its own."""
     rng, draws, covered = np.random.default_rng(6), 1000, 0

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
@@ -26,6 +26,7 @@ from charwise.healing import allowed_next
 from charwise.models import EMBEDDED
 from charwise.processors.decision import Decisions, _TensorCache
 from conftest import Data
+from models import examples
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float64]
 
@@ -63,7 +64,7 @@ def served(draw: st.DrawFn) -> tuple[Served, bytes]:
     return Served(tokenizer, folder), text[: draw(st.integers(0, len(text)))]
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(60)
 @given(served(), st.integers(0, 2**31))
 def test_random_logits_reproduce_the_text_in_every_adapter(
     case: tuple[Served, bytes], seed: int

@@ -40,7 +40,7 @@ async def staying() -> dict[str, Any]:
 
 
 def exchanged(
-    kind: bytes, *parts: bytes | Exception, **fields: Any
+    kind: bytes, *parts: bytes | Exception, form: Any = None, **fields: Any
 ) -> tuple[list[dict[str, Any]], Exception | None]:
     """What a client hears of a server that answers 200 so, and what was raised."""
 
@@ -60,13 +60,8 @@ def exchanged(
         heard.append(message)
 
     async def run() -> None:
-        await exchange(
-            behind,
-            {"type": "http", "headers": []},
-            staying,
-            hear,
-            OpenAIForm([answer_to(**fields)]),
-        )
+        answers = form or OpenAIForm([answer_to(**fields)])
+        await exchange(behind, {"type": "http", "headers": []}, staying, hear, answers)
 
     try:
         asyncio.run(run())

@@ -20,6 +20,9 @@ from charwise.processors.ending import _hold_end_
 from charwise.processors.new_text import heal_middle, heal_prompt
 from charwise.processors.transformers.generate import index_of
 from charwise.processors.transformers.infill import EndingLogitsProcessor
+from charwise.processors.vllm.limits import Limits
+from charwise.processors.vllm.openai_request import plan
+from charwise.processors.vllm.prompts import Served
 from charwise.template import Template, cut_written, with_sentinels
 from charwise.tokens.sentinels import SPELLINGS, Spelling
 from sentinels import tokenizer_with
@@ -321,10 +324,6 @@ def test_what_does_not_fit_is_cut_at_the_far_end_and_a_warning_says_so(order: An
 
 @pytest.mark.parametrize("spelling", SPELLINGS, ids=lambda one: one.family)
 def test_a_sentinel_in_what_a_client_sends_is_text(spelling: Spelling) -> None:
-    from charwise.processors.vllm.limits import Limits
-    from charwise.processors.vllm.openai_request import plan
-    from charwise.processors.vllm.prompts import Served
-
     index = index_with(spelling)
     served = Served(tokenizer_with(spelling.names), index)
     for name in (*spelling.names, "".join(spelling.in_text)):
@@ -347,16 +346,10 @@ def test_sentinels_that_are_not_known_are_given_by_their_names() -> None:
 
 
 def test_the_middleware_lays_out_a_suffix() -> None:
-    from charwise.processors.vllm.limits import Limits
-    from charwise.processors.vllm.openai_request import plan
-    from charwise.processors.vllm.prompts import Served
-
     tokenizer = model_with_sentinels()[1]
     served = Served(tokenizer, index_with(SPELLINGS[0]))
     prefix, suffix = "for i in rang", "(3):\n"
-    answers = plan(served, Limits(256), {"prompt": prefix, "suffix": suffix, "max_tokens": 8})
-    assert not isinstance(answers, str)
-    [answer] = answers
+    [answer] = plan(served, Limits(256), {"prompt": prefix, "suffix": suffix, "max_tokens": 8})
     healed = heal_middle(prefix, suffix, served.index, right="off")
     assert answer.body["prompt"] == healed.kept
     assert "suffix" not in answer.body
@@ -387,8 +380,9 @@ def test_the_middleware_lays_out_a_suffix() -> None:
         ids = answer.body["prompt"]
         assert {*map(tokenizer.convert_tokens_to_ids, NAMES)} <= {*ids}
     # Nothing to heal, and yet laid out: vLLM knows no suffix.
-    answers = plan(served, Limits(256), {"prompt": "x\n", "suffix": "\ny", "max_tokens": 8})
-    assert not isinstance(answers, str)
+    assert (
+        plan(served, Limits(256), {"prompt": "x\n", "suffix": "\ny", "max_tokens": 8}) != "suffix"
+    )
     without = Served(tokenizer, SortedVocabulary(Vocabulary.from_bytes([b"a", b"b"])))
     for after in ("b", ""):  # vLLM refuses either, of a model that it does not know to fill in
         assert plan(without, Limits(256), {"prompt": "a", "suffix": after}) == "suffix"

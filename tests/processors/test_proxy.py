@@ -15,14 +15,13 @@ from functools import cache
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from charwise.api.limits import PROXY
 from charwise.api.request import LlamaCppRequest, parsed
 from charwise.engines.pretrained import read_vocabulary
 from charwise.errors import CharwiseError, HealingError, SettingError
-from charwise.processors.openai.exchange import exchange
 from charwise.processors.openai.upstream import Upstream
 from charwise.processors.proxy.answer import NativeForm, TextAnswer
 from charwise.processors.proxy.app import MOST_ANSWER, HealingProxy
@@ -30,12 +29,15 @@ from charwise.processors.proxy.cut import cut_text, forced_first, literal
 from charwise.processors.proxy.plan import SERVERS, plan
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.vocabulary import Vocabulary
+from models import examples
+from test_exchange import exchanged, text_of
 
 httpx = pytest.importorskip("httpx")
 uvicorn = pytest.importorskip("uvicorn")
 
 LLAMA_CPP = SERVERS["llama.cpp"]
 PROMPT = "def check(value):\n    raise ValueErr"
+EVENTS = "text/event-stream"
 
 
 @cache
@@ -46,7 +48,7 @@ def index() -> SortedVocabulary:
 # Cutting
 
 
-@settings(deadline=None)
+@examples(100)
 @given(st.text(min_size=1, max_size=40), st.sampled_from(["auto", "word", 0, 1, 3]), st.booleans())
 def test_a_cut_text_is_the_prompt(prompt: str, rule: Any, starts: bool) -> None:
     """Kept and forced are the prompt, and what is kept becomes the tokens that were kept."""
@@ -261,7 +263,7 @@ def answer_to(request: dict[str, Any], native: bool = False) -> TextAnswer:
     return answer
 
 
-@settings(deadline=None)
+@examples(100)
 @given(st.lists(st.integers(1, 6), max_size=8), st.sampled_from([None, "ok", "V", "\n"]))
 def test_however_the_text_is_split_the_answer_is_the_same(
     sizes: list[int], stop: str | None
@@ -321,35 +323,14 @@ def test_answers_in_the_servers_own_form() -> None:
 def test_an_answer_in_the_servers_own_form_may_break_off(stream: bool) -> None:
     """What has come is not told as if it were all; what is no JSON object is an error."""
 
-    async def staying() -> dict[str, Any]:
-        await asyncio.Event().wait()
-        raise AssertionError
-
-    def heard(*parts: bytes | Exception) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = []
-
-        async def behind(scope: Any, receive: Any, send: Any) -> None:
-            headers = [(b"content-type", b"text/event-stream")]
-            await send({"type": "http.response.start", "status": 200, "headers": headers})
-            for part in parts:
-                if isinstance(part, Exception):
-                    raise part
-                await send({"type": "http.response.body", "body": part, "more_body": True})
-
-        async def hear(message: dict[str, Any]) -> None:
-            found.append(message)
-
-        answer = answer_to({"prompt": PROMPT, "stream": stream}, native=True)
-        asyncio.run(
-            exchange(behind, {"type": "http", "headers": []}, staying, hear, NativeForm(answer))
-        )
-        return found
+    def heard(*parts: bytes | Exception) -> tuple[bytes, Exception | None]:
+        form = NativeForm(answer_to({"prompt": PROMPT, "stream": stream}, native=True))
+        told, raised = exchanged(EVENTS.encode(), *parts, form=form)
+        return text_of(told), raised
 
     begun = b'data: {"content": " ValueError", "stop": false}\n\n'
-    with pytest.raises(ConnectionError, match="lost"):
-        heard(begun, ConnectionError("lost"))
-    whole = b"".join(message.get("body", b"") for message in heard(begun, b"data: 7\n\n"))
-    assert b"no JSON object" in whole
+    assert str(heard(begun, ConnectionError("lost"))[1]) == "lost"
+    assert b"no JSON object" in heard(begun, b"data: 7\n\n")[0]
 
 
 # Through real sockets
@@ -373,6 +354,16 @@ def running(app: Callable[..., Any]) -> Iterator[str]:
         thread.join(10)
 
 
+async def body_of(receive: Any) -> bytes:
+    """The whole body of a request."""
+    body = b""
+    while True:
+        message = await receive()
+        body += message.get("body", b"")
+        if not message.get("more_body"):
+            return body
+
+
 class Behind:
     """A server that says what it was asked, or streams until its client leaves."""
 
@@ -382,12 +373,7 @@ class Behind:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "lifespan":
             return
-        body = b""
-        while True:
-            message = await receive()
-            body += message.get("body", b"")
-            if not message.get("more_body"):
-                break
+        body = await body_of(receive)
         if scope["path"].startswith("/endless"):
             await send({"type": "http.response.start", "status": 200, "headers": []})
             listening = asyncio.ensure_future(receive())
@@ -489,19 +475,10 @@ class Completing:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "lifespan":
             return
-        content = b""
-        while True:
-            message = await receive()
-            content += message.get("body", b"")
-            if not message.get("more_body"):
-                break
-        self.asked.append(json.loads(content))
+        self.asked.append(json.loads(await body_of(receive)))
         headers = [(b"content-type", self.kind), (b"content-length", b"%d" % len(self.body))]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": self.body})
-
-
-EVENTS = "text/event-stream"
 
 
 def events(*chunks: Any, end: str = "\n\n") -> bytes:

@@ -290,6 +290,7 @@ def test_other_processors_run_first_and_the_parameters_are_copied() -> None:
     assert rows.isneginf().any()
 
 
+@pytest.mark.slow
 def test_it_is_sent_by_name_and_works_in_a_fresh_process() -> None:
     processor = HealingLogitsProcessor(NAME, b" ValueErr", prompt_length=2)
     data = pickle.dumps(processor)

@@ -15,17 +15,12 @@ from typing import Any
 
 import pytest
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
     CompileConfig,
     ContinuousBatchingConfig,
     GenerationConfig,
-    GPT2Config,
-    GPT2LMHeadModel,
-    LlamaConfig,
-    LlamaForCausalLM,
     LogitsProcessor,
     LogitsProcessorList,
     PreTrainedTokenizerFast,
@@ -35,13 +30,13 @@ from transformers import (
 )
 from transformers.generation.continuous_batching.requests import FutureRequestState, RequestState
 
+import tiny
 from charwise import SortedVocabulary, Vocabulary, heal_generate
 from charwise.errors import (
     ContextLengthError,
     EngineError,
     HealingError,
     SettingError,
-    TokenizationError,
     VocabularyError,
 )
 from charwise.healing import cut, prompt_ids
@@ -50,6 +45,7 @@ from charwise.processors.transformers import HealingLogitsProcessor
 from charwise.processors.transformers.continuous_batching import ContinuousHealing
 from charwise.processors.transformers.generate import index_of
 from conftest import LANGUAGES, Data
+from tiny import trained_tokenizer
 
 TEXT = Path(__file__).read_text(encoding="utf-8")
 PROMPTS = ["def test_pro", "import tor", "    return mod", "x = {'ke", "naï", "class Nod"]
@@ -72,6 +68,10 @@ class Small:
         text = prompt.encode() if isinstance(prompt, str) else prompt
         return cut([*vocabulary.bos_ids, vocabulary.lead + text], self.index, rule)
 
+    def heal(self, prompts: Any, **kwargs: Any) -> Any:
+        """`heal_generate` with this model."""
+        return heal_generate(self.model, self.tokenizer, prompts, **kwargs)
+
     def generate(
         self, prompts: Sequence[str | bytes], rule: Any = "auto", **kwargs: Any
     ) -> list[list[int]]:
@@ -92,43 +92,13 @@ class Small:
 
 
 @cache
-def trained_tokenizer() -> PreTrainedTokenizerFast:
-    """Byte-level BPE of 700 tokens, trained on this file."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=700,
-        special_tokens=["<end>"],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(TEXT.splitlines(keepends=True), trainer)
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<end>", eos_token="<end>")
+def tokenizer_of(size: int = 700, end: str = "<end>") -> PreTrainedTokenizerFast:
+    """Trained on this file."""
+    return trained_tokenizer(TEXT, size, end)
 
 
-def random_model(kind: str, width: int, seed: int = 0, size: int = 32) -> Any:
-    """An untrained model whose weights are large enough for it to have firm opinions."""
-    torch.manual_seed(seed)
-    shared: dict[str, Any] = {"vocab_size": width, "bos_token_id": 0, "eos_token_id": 0}
-    if kind == "gpt2":
-        config = GPT2Config(n_embd=size, n_layer=2, n_head=2, n_positions=128, **shared)
-        model: Any = GPT2LMHeadModel(config)
-    else:
-        config = LlamaConfig(
-            hidden_size=size,
-            intermediate_size=size,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            max_position_embeddings=128,
-            **shared,
-        )
-        model = LlamaForCausalLM(config)
-    with torch.no_grad():
-        for weights in model.parameters():
-            if weights.ndim == 2:
-                weights.mul_(15)
-    return model.double().eval()
+def random_model(kind: str, width: int, **settings: Any) -> Any:
+    return tiny.random_model(kind, width, bos_token_id=0, eos_token_id=0, **settings).double()
 
 
 @cache
@@ -136,11 +106,14 @@ def trained(kind: str) -> Small:
     if kind == "embedded":
         model = AutoModelForCausalLM.from_pretrained(EMBEDDED, dtype=torch.float32)
         return Small(model.eval(), AutoTokenizer.from_pretrained(EMBEDDED))
-    tokenizer = trained_tokenizer()
+    tokenizer = tokenizer_of()
     return Small(random_model(kind, len(tokenizer) + WIDER), tokenizer)
 
 
-@pytest.fixture(params=["llama", "gpt2", "embedded", "tinystories-3m"])
+TRAINED = [pytest.param(name, marks=pytest.mark.slow) for name in ("embedded", "tinystories-3m")]
+
+
+@pytest.fixture(params=["llama", "gpt2", *TRAINED])
 def small(request: pytest.FixtureRequest) -> Small:
     if request.param != "tinystories-3m":
         return trained(request.param)
@@ -235,8 +208,8 @@ def test_equals_the_naive_loop(small: Small, rule: Any) -> None:
 @pytest.mark.parametrize("rule", ["auto", "word", 3])
 def test_a_batch_equals_its_prompts_one_by_one(small: Small, rule: Any) -> None:
     settings: dict[str, Any] = {"rule": rule, "max_new_tokens": 6, "do_sample": False}
-    together = heal_generate(small.model, small.tokenizer, PROMPTS, **settings)
-    alone = [heal_generate(small.model, small.tokenizer, p, **settings) for p in PROMPTS]
+    together = small.heal(PROMPTS, **settings)
+    alone = [small.heal(p, **settings) for p in PROMPTS]
     assert together == [text for [text] in alone]
 
 
@@ -428,6 +401,7 @@ def cut_anywhere(data: Data, n: int) -> list[bytes]:
     return list(dict.fromkeys(prompts))
 
 
+@pytest.mark.slow
 def test_prompts_cut_at_random_bytes_of_code_and_seven_languages(data: Data) -> None:
     """`generate` and continuous batching write the same tokens, and first the exact prompt."""
     model = AutoModelForCausalLM.from_pretrained(EMBEDDED, dtype=torch.float32).eval()
@@ -487,49 +461,32 @@ def test_what_is_given_back_does_not_eat_the_budget(llama: Small) -> None:
         within = [n for n in range(61) if len(vocabulary.decode(ids[:n])) <= len(forced)]
         for budget in (1, 4):
             text = vocabulary.decode(ids[: max(within) + budget])[len(forced) :]
-            [got] = heal_generate(
-                llama.model,
-                llama.tokenizer,
-                "import tor",
-                rule=rule,
-                max_new_tokens=budget,
-                do_sample=False,
-            )
+            [got] = llama.heal("import tor", rule=rule, max_new_tokens=budget, do_sample=False)
             assert text.decode("utf-8", "replace").startswith(got.rstrip("�"))
             assert len(text) - len(got.encode()) < 4
 
 
 def test_bytes_and_stop_strings(small: Small) -> None:
     prompt, ask = "x = [a, b]\nfor i in rang", {"do_sample": False, "eos_token_id": None}
-    [long] = heal_generate(small.model, small.tokenizer, prompt, max_new_bytes=40, **ask)
+    [long] = small.heal(prompt, max_new_bytes=40, **ask)
     assert 30 < len(long.encode()) <= 40 + 3 * long.count("�")
-    [short] = heal_generate(small.model, small.tokenizer, prompt, max_new_bytes=5, **ask)
+    [short] = small.heal(prompt, max_new_bytes=5, **ask)
     assert long.startswith(short.rstrip("�"))
-    stop = long[6:8]
-    [stopped] = heal_generate(
-        small.model, small.tokenizer, prompt, stop_strings=[stop], max_new_bytes=40, **ask
-    )
+    stop = next(long[at : at + 2] for at in range(6, 40) if "�" not in long[at : at + 2])
+    [stopped] = small.heal(prompt, stop_strings=[stop], max_new_bytes=40, **ask)
     # A character that the stop string cuts off is left out; before other bytes it is shown.
     assert stopped.rstrip("�") == long[: long.index(stop)].rstrip("�")
     # A stop string inside the forced text stops nothing.
-    [text] = heal_generate(
-        small.model,
-        small.tokenizer,
-        prompt,
-        rule="word",
-        stop_strings="rang",
-        max_new_tokens=4,
-        **ask,
-    )
+    [text] = small.heal(prompt, rule="word", stop_strings="rang", max_new_tokens=4, **ask)
     assert text
 
 
 def test_a_generation_config(small: Small) -> None:
     """Settings may come in the object that generate takes; it is not changed."""
     config = GenerationConfig(max_new_tokens=4, do_sample=False)
-    [text] = heal_generate(small.model, small.tokenizer, "import tor", generation_config=config)
+    [text] = small.heal("import tor", generation_config=config)
     arguments = {"max_new_tokens": 4, "do_sample": False}
-    assert [text] == heal_generate(small.model, small.tokenizer, "import tor", **arguments)
+    assert [text] == small.heal("import tor", **arguments)
     assert config.max_new_tokens == 4
     assert config.eos_token_id is None
 
@@ -538,70 +495,36 @@ def test_the_embedded_model_is_healed() -> None:
     small = trained("embedded")
     prompt = "def check(value):\n    if value < 0:\n        raise ValueErr"
     settings: dict[str, Any] = {"max_new_bytes": 3, "do_sample": False}
-    assert heal_generate(small.model, small.tokenizer, prompt, **settings) == ["or("]
-    plain = heal_generate(small.model, small.tokenizer, prompt, rule="off", **settings)
+    assert small.heal(prompt, **settings) == ["or("]
+    plain = small.heal(prompt, rule="off", **settings)
     assert plain != ["or("]
 
 
 def test_returns_and_batches_are_flat(llama: Small) -> None:
-    texts = heal_generate(
-        llama.model, llama.tokenizer, PROMPTS[:2], num_return_sequences=3, do_sample=True
-    )
+    texts = llama.heal(PROMPTS[:2], num_return_sequences=3, do_sample=True)
     assert len(texts) == 6
-    assert heal_generate(llama.model, llama.tokenizer, []) == []
-    output = heal_generate(
-        llama.model, llama.tokenizer, "import tor", return_dict_in_generate=True, num_beams=2
-    )
+    assert llama.heal([]) == []
+    output = llama.heal("import tor", return_dict_in_generate=True, num_beams=2)
     assert len(output) == 1
 
 
-def test_prompts_of_bytes_and_of_special_tokens(llama: Small) -> None:
-    end = llama.tokenizer.eos_token_id
+def test_a_prompt_of_any_form_is_the_same_prompt(llama: Small) -> None:
+    """Bytes in any wrapping are bytes, not the ids that their numbers would be."""
     ask: dict[str, Any] = {"do_sample": False, "max_new_tokens": 5}
-    from_text = heal_generate(llama.model, llama.tokenizer, "import tor", **ask)
-    assert from_text == heal_generate(llama.model, llama.tokenizer, b"import tor", **ask)
-    assert from_text == heal_generate(llama.model, llama.tokenizer, [end, "import tor"], **ask)
-    assert from_text == heal_generate(llama.model, llama.tokenizer, [[end, "import tor"]], **ask)
-
-
-def test_bytes_in_any_wrapping_are_bytes(llama: Small) -> None:
-    """Not the ids that their numbers would be."""
-    ask: dict[str, Any] = {"do_sample": False, "max_new_tokens": 5}
-    expected = heal_generate(llama.model, llama.tokenizer, "import tor", **ask)
-    for buffer in (bytearray(b"import tor"), memoryview(b"import tor")):
-        assert heal_generate(llama.model, llama.tokenizer, buffer, **ask) == expected
-        assert heal_generate(llama.model, llama.tokenizer, [buffer], **ask) == expected
-        assert heal_generate(llama.model, llama.tokenizer, [[0, buffer]], **ask) == expected
+    expected, end = llama.heal("import tor", **ask), llama.tokenizer.eos_token_id
+    for text in (b"import tor", bytearray(b"import tor"), memoryview(b"import tor")):
+        for prompt in (text, [text], [[end, text]], [end, "import tor"], [[end, "import tor"]]):
+            assert llama.heal(prompt, **ask) == expected
 
 
 def test_a_list_of_texts_is_a_batch_and_ids_are_a_prompt(llama: Small) -> None:
     ask: dict[str, Any] = {"do_sample": False, "max_new_tokens": 3}
-    pair = heal_generate(llama.model, llama.tokenizer, ["import tor", b"class Nod"], **ask)
+    pair = llama.heal(["import tor", b"class Nod"], **ask)
     assert len(pair) == 2
     ids = torch.tensor([[0, *llama.tokenizer("import tor").input_ids]] * 2)
-    assert heal_generate(llama.model, llama.tokenizer, ids, **ask) == [pair[0]] * 2
-    assert heal_generate(llama.model, llama.tokenizer, ids[0], **ask) == [pair[0]]
-    assert heal_generate(llama.model, llama.tokenizer, ids[0].numpy(), **ask) == [pair[0]]
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        None,
-        5,
-        {"prompt": "a"},
-        {1, 2},
-        [None],
-        [{"a": 1}],
-        [["a", "b"]],
-        [1.5],
-        [["a", 1.5]],
-        object(),
-    ],
-)
-def test_what_is_no_prompt(llama: Small, wrong: Any) -> None:
-    with pytest.raises(TokenizationError, match=r"prompt|token id"):
-        heal_generate(llama.model, llama.tokenizer, wrong)
+    assert llama.heal(ids, **ask) == [pair[0]] * 2
+    assert llama.heal(ids[0], **ask) == [pair[0]]
+    assert llama.heal(ids[0].numpy(), **ask) == [pair[0]]
 
 
 def test_a_prompt_that_ends_inside_a_character() -> None:
@@ -651,7 +574,7 @@ def test_the_index_is_made_once_and_not_kept_alive() -> None:
     import weakref
 
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=trained_tokenizer().backend_tokenizer, eos_token="<end>"
+        tokenizer_object=tokenizer_of().backend_tokenizer, eos_token="<end>"
     )
     index = weakref.ref(index_of(tokenizer))
     assert index() is index_of(tokenizer)
@@ -680,9 +603,7 @@ class RecordWarper(Record):
 
 def test_the_mask_comes_after_processors_and_before_warpers(llama: Small) -> None:
     processor, warper = Record(), RecordWarper()
-    heal_generate(
-        llama.model,
-        llama.tokenizer,
+    llama.heal(
         "import tor",
         logits_processor=[processor, warper, TopPLogitsWarper(0.1)],
         max_new_tokens=2,
@@ -695,7 +616,7 @@ def test_the_mask_comes_after_processors_and_before_warpers(llama: Small) -> Non
 def test_forbidden_by_others(llama: Small) -> None:
     every_token = list(range(llama.model.config.vocab_size - 1))
     with pytest.raises(HealingError, match="forbids them all"):
-        heal_generate(llama.model, llama.tokenizer, "import tor", suppress_tokens=every_token)
+        llama.heal("import tor", suppress_tokens=every_token)
 
 
 def test_arguments_that_make_no_sense(llama: Small) -> None:
@@ -717,9 +638,9 @@ def test_arguments_that_make_no_sense(llama: Small) -> None:
         {"rule": -1},
     ):
         with pytest.raises(SettingError):
-            heal_generate(llama.model, llama.tokenizer, "a", **wrong)  # type: ignore[arg-type]
+            llama.heal("a", **wrong)  # type: ignore[arg-type]
     with pytest.raises(ContextLengthError, match="window is 128"):
-        heal_generate(llama.model, llama.tokenizer, "a b " * 100)
+        llama.heal("a b " * 100)
     for nothing in (None, 5, "llama", llama.index.vocabulary):
         with pytest.raises(VocabularyError, match="fast tokenizer"):
             heal_generate(llama.model, nothing, "a")
@@ -754,8 +675,8 @@ def test_near_the_end_of_the_window_it_stops(kind: str, asked: dict[str, Any]) -
     assert 95 < length < 110 < 128
     settings = {"do_sample": False, "eos_token_id": None, **asked}
     try:
-        one = heal_generate(small.model, small.tokenizer, prompt, **settings)
-        two = heal_generate(small.model, small.tokenizer, [prompt, "import tor"], **settings)
+        one = small.heal(prompt, **settings)
+        two = small.heal([prompt, "import tor"], **settings)
     finally:
         handle.remove()
     assert 110 < max(seen) < 128
@@ -772,39 +693,21 @@ def test_a_prompt_that_fills_the_window_is_refused() -> None:
     small = trained("gpt2")
     vocabulary = small.index.vocabulary
     ids = [0, *vocabulary.encode(b"x = 1\n" * 200)]
-    [text] = heal_generate(small.model, small.tokenizer, ids[:127], do_sample=False)
+    [text] = small.heal(ids[:127], do_sample=False)
     assert len(text) <= max(map(len, small.index.sorted))
     for length in (128, 129, 200):
         with pytest.raises(ContextLengthError, match=f"{length} tokens.*window is 128"):
-            heal_generate(small.model, small.tokenizer, ids[:length], rule=5)
-
-
-@cache
-def other_tokenizer() -> PreTrainedTokenizerFast:
-    """As `trained_tokenizer`, with fewer tokens and a start token of its own."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=400,
-        special_tokens=["<begin>"],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(TEXT.splitlines(keepends=True), trainer)
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, bos_token="<begin>", eos_token="<begin>"
-    )
+            small.heal(ids[:length], rule=5)
 
 
 @pytest.mark.parametrize("prompt", ["def test_pro", "x = 1\nimport tor", "import tor"])
 def test_an_assistant_with_another_vocabulary(llama: Small, prompt: str) -> None:
-    tokenizer = other_tokenizer()
+    tokenizer = tokenizer_of(400, "<begin>")
     draft = random_model("llama", len(tokenizer), seed=5, size=8)
     ask: dict[str, Any] = {"max_new_tokens": 8, "do_sample": False}
-    expected = heal_generate(llama.model, llama.tokenizer, prompt, **ask)
+    expected = llama.heal(prompt, **ask)
     ask |= {"assistant_model": draft, "assistant_tokenizer": tokenizer}
-    assert heal_generate(llama.model, llama.tokenizer, prompt, **ask) == expected
+    assert llama.heal(prompt, **ask) == expected
     with pytest.raises(SettingError, match="give heal_generate the tokenizer"):
         heal_generate(llama.model, llama.index, prompt, **ask)
 

@@ -30,6 +30,7 @@ REPEATS = {
 # ---- tiny models --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_error_of_a_score_is_within_its_tolerance_and_what_it_says():
     """On nineteen of twenty models; a byte is off in silence on one of thirty."""
     over, silent, tried = 0, 0, 0

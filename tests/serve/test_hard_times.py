@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from requests_at_random import send
 from serving import Running, running
@@ -63,6 +64,7 @@ def test_who_does_not_read_a_stream_holds_up_nobody() -> None:
         assert ask(one.url, "import nump", max_bytes=1) == expected
 
 
+@pytest.mark.slow
 def test_a_server_that_is_killed_in_a_stream_leaves_nothing_that_is_missed(
     tmp_path: Path,
 ) -> None:

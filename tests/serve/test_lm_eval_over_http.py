@@ -21,6 +21,7 @@ PAIRS = [
 ]
 
 
+@pytest.mark.slow
 def test_the_same_numbers_as_in_process(running_server: Running) -> None:
     from lm_eval.api.instance import Instance
     from lm_eval.models.openai_completions import LocalCompletionsAPI
@@ -43,6 +44,7 @@ def test_the_same_numbers_as_in_process(running_server: Running) -> None:
     assert {greedy for _, greedy in here} == {True, False}
 
 
+@pytest.mark.slow
 def test_generation_until_a_stop(running_server: Running) -> None:
     from lm_eval.api.instance import Instance
     from lm_eval.models.openai_completions import LocalCompletionsAPI

@@ -63,6 +63,7 @@ def neovim() -> str:
     return found
 
 
+@pytest.mark.slow
 def test_its_client_attaches_sends_changes_and_is_answered(tmp_path: Path) -> None:
     program = neovim()
     (tmp_path / "one.py").write_text("import os\n\n\nfor i in ra\nx = 1\n", encoding="utf-8")

@@ -18,9 +18,12 @@ api = pytest.importorskip("playwright.sync_api", reason="needs: pip install play
 BROWSER = next(filter(None, map(shutil.which, ("chromium-headless-shell", "chromium"))), None)
 TIMEOUT = 30_000  # milliseconds: of what must come, however busy the machine is
 
-pytestmark = pytest.mark.skipif(
-    BROWSER is None, reason="no browser: apt-get install chromium-headless-shell"
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        BROWSER is None, reason="no browser: apt-get install chromium-headless-shell"
+    ),
+]
 
 
 @pytest.fixture(scope="module")

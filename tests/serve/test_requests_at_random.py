@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import httpx
+import pytest
 
 from requests_at_random import send
 from serving import running
 
 
+@pytest.mark.slow
 def test_no_request_makes_the_server_fail() -> None:
     with running(seconds=1.0) as one:
         statuses, failed = send(one.url, 650, seed=1)  # some end at their headers

@@ -38,6 +38,7 @@ def process(folder: Path, *options: str, port: int = 0) -> Iterator[tuple[Comman
         started.wait()
 
 
+@pytest.mark.slow
 def test_a_stop_finishes_what_is_under_way_and_a_restart_loses_nothing(tmp_path: Path) -> None:
     ask = {"prompt": "import nump", "max_tokens": 1, "seed": 1}
     with process(tmp_path, "--seconds", "3", "--mode", "healed") as (started, url):

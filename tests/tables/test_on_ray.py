@@ -29,6 +29,8 @@ from charwise.tables.sources import find
 pytest.importorskip("ray", reason="scoring with Ray needs: pip install 'charwise[ray]'")
 pytest.importorskip("ray.data", reason="scoring with Ray needs: pip install 'charwise[ray]'")
 
+pytestmark = pytest.mark.slow
+
 #: A process that keeps a cluster of two processors until its stdin is closed.
 CLUSTER = """
 import ray, sys

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from stopped import Stopped, stopping
 
 from charwise import CharLM, Vocabulary
 from charwise.errors import OutputError
@@ -81,28 +82,11 @@ def whole(out: Path, scored: list[Scored], tmp_path: Path) -> dict[str, bytes]:
     return files
 
 
-class Stopped(BaseException):
-    """In place of the end of the process."""
-
-
 @pytest.fixture
-def stop_at(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+def stop_at() -> Iterator[list[int]]:
     """Stop before the n-th operation that changes what is on the disk; n is in the list."""
-    left = [0]
-
-    def stopping(operation):  # type: ignore[no-untyped-def]
-        def stoppable(*arguments, **options):  # type: ignore[no-untyped-def]
-            left[0] -= 1
-            if left[0] < 0:
-                raise Stopped
-            return operation(*arguments, **options)
-
-        return stoppable
-
-    for name in ("fsync", "mkdir", "replace", "rename", "rmdir", "unlink"):
-        monkeypatch.setattr(os, name, stopping(getattr(os, name)))
-    yield left
-    left[0] = 10**9
+    with stopping() as left:
+        yield left
 
 
 def run_again(out: Path, scored: list[Scored]) -> None:

@@ -312,6 +312,8 @@ def test_a_line_of_ten_megabytes(tmp_path: Path, kind: str) -> None:
         ("to |be", "without its bars it differs from the text after 0 characters."),
         ("[To be", "these are no offsets"),
         ("To ||be", "region 2 is empty: the text has two bars in a row."),
+        ("|To be", "region 1 is empty: the text begins with a bar"),
+        ("To be|", "region 2 is empty: the text ends in a bar"),
     ],
 )
 def test_bad_regions(tmp_path: Path, regions: Any, fault: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from stopped import Stopped, stopping
 
 from charwise import CharLM, Vocabulary
 from charwise.coverings.reference import next_character_probability, prefix_probability
@@ -296,28 +296,11 @@ def test_shards_and_what_they_say(job: Job, ab: CharLM, tmp_path: Path) -> None:
     assert bad["row"] == 41
 
 
-class Stopped(BaseException):
-    """In place of the end of the process."""
-
-
 @pytest.fixture
-def stop_at(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+def stop_at() -> Iterator[list[int]]:
     """Stop before the n-th operation that changes what is on the disk; n is in the list."""
-    left = [10**9]
-
-    def stopping(operation):  # type: ignore[no-untyped-def]
-        def stoppable(*arguments, **options):  # type: ignore[no-untyped-def]
-            left[0] -= 1
-            if left[0] < 0:
-                raise Stopped
-            return operation(*arguments, **options)
-
-        return stoppable
-
-    for name in ("fsync", "mkdir", "replace", "rename", "rmdir", "unlink"):
-        monkeypatch.setattr(os, name, stopping(getattr(os, name)))
-    yield left
-    left[0] = 10**9
+    with stopping() as left:
+        yield left
 
 
 @pytest.mark.parametrize("overwrite", [False, True])

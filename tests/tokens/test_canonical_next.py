@@ -65,6 +65,7 @@ def test_the_embedded_tokenizer() -> None:
     check(vocabulary, [code], 400)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gpt2", "llama2", "llama3", "qwen2"])
 def test_real_tokenizers(name: str, data: Data) -> None:
     texts = [data.text(language) for language in ("ar", "de", "en", "hi", "ja", "th", "zh")]

@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 import tiktoken
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from charwise import SortedVocabulary, Vocabulary
 from charwise.processors.new_text import Continuation, heal_prompt
 from charwise.template import with_sentinels, written
 from charwise.tokens.sentinels import NAMES, SPELLINGS, Spelling, spelling_of
+from models import examples
 from sentinels import tokenizer_with
 
 CONTENT = ("<think>", "</think>", "<tool_call>", "</tool_call>")
@@ -74,7 +75,7 @@ def mentions(draw: st.DrawFn) -> tuple[Spelling, str]:
 
 
 @given(mentions())
-@settings(max_examples=200, deadline=None)
+@examples(200)
 def test_no_text_is_read_as_a_control_token(case: tuple[Spelling, str]) -> None:
     spelling, text = case
     vocabulary = index_of(spelling).vocabulary

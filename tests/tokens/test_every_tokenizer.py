@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import unicodedata
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import (
     AddedToken,
@@ -25,7 +24,7 @@ from charwise import Vocabulary
 from charwise.errors import TokenizationError, VocabularyError
 from charwise.tokens.canonical import Canonical, Run
 from charwise.tokens.canonical_next import CanonicalNext
-from conftest import LANGUAGES, Data, Named
+from models import examples
 
 MIXED = (
     "def add(a, b):\n    return a + b  # naïve, façade\n\n"
@@ -220,7 +219,7 @@ def test_a_text_that_only_an_added_token_spells(kind: str) -> None:
 
 
 @given(st.lists(st.sampled_from(["the", " cat", "  ", "<tool>", "<a b>", "\n", "s", "é"])))
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @pytest.mark.parametrize("kind", ["BPE", "BPE, normalized to bytes", "BPE, byte fallback"])
 def test_any_text_with_added_tokens_is_spelled(kind: str, words: list[str]) -> None:
     """Each added token where a tokenizer that takes no spaces for them would have it."""
@@ -241,16 +240,6 @@ def _with_and_without_flags(kind: str) -> tuple[Vocabulary, Any]:
         plain.add_tokens([AddedToken("<tool>"), AddedToken("<a b>")])
         _made[kind] = Vocabulary.from_transformers(eats), plain.backend_tokenizer
     return _made[kind]
-
-
-def test_ids_of_every_real_tokenizer(named: Named, data: Data) -> None:
-    texts = [MIXED, *(data.text(language) for language in LANGUAGES)]
-    for text in texts:
-        text = spellable(named.vocabulary, unicodedata.normalize("NFC", text))
-        own = named.backend.encode(text, add_special_tokens=False).ids
-        spelled = named.vocabulary.decode(own)  # with the space before it that is implied
-        assert spelled.endswith(text.encode())
-        assert named.vocabulary.encode(spelled) == own
 
 
 def test_only_what_is_lossy_is_mended() -> None:

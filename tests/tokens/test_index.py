@@ -105,19 +105,25 @@ def check(index: SortedVocabulary, forced: bytes, starting: list[int], shorter: 
 
 
 def check_masks(index: SortedVocabulary, forced: bytes, allowed: list[int]) -> None:
-    """Masks of every float type, over whatever was in them before."""
+    """Masks of every float type, over whatever was in them before, and as bits."""
     expected = torch.full((index.vocabulary.width,), -torch.inf)
     expected[allowed] = 0.0
     assert torch.equal(index.mask(forced), expected)
-    for dtype in (torch.float32, torch.bfloat16, torch.float64):
+    for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.float64):
         out = torch.full_like(expected, 7.0, dtype=dtype)
         assert index.mask(forced, out=out) is out
         assert torch.equal(out, expected.to(dtype))
+    words = index.bitmask(forced)
+    assert words.dtype == np.int32
+    assert words.shape == (-(-index.vocabulary.width // 32),)
+    bits = [int(words[id // 32]) >> (id % 32) & 1 for id in range(len(words) * 32)]
+    assert [id for id, bit in enumerate(bits) if bit] == sorted(allowed)
 
 
 # --- real vocabularies -------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WIDTHS)
 def test_tens_of_thousands_of_prefixes(name: str, data: Data) -> None:
     index = data.index(name)
@@ -155,24 +161,10 @@ def test_order_and_longest_first(name: str, data: Data) -> None:
 @pytest.mark.parametrize("name", WIDTHS)
 def test_masks(name: str, data: Data) -> None:
     index = data.index(name)
-    tokens, width = index.vocabulary.tokens, index.vocabulary.width
-    out = {
-        dtype: torch.full((width,), 7.0, dtype=dtype)
-        for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.float64)
-    }
     for forced in (b" ", b"a", b"the", b" some", b"\n\n", b"\xff", b"", b"\xe2\x80"):
-        starting, shorter = scan(tokens, forced)
-        expected = torch.full((width,), -torch.inf)
-        expected[starting + shorter] = 0.0
-        assert torch.equal(index.mask(forced), expected)
-        for dtype, tensor in out.items():
-            assert index.mask(forced, out=tensor) is tensor
-            assert torch.equal(tensor, expected.to(dtype))
-        words = index.bitmask(forced)
-        assert words.dtype == np.int32
-        assert words.shape == (-(-width // 32),)
-        bits = [int(words[id // 32]) >> (id % 32) & 1 for id in range(len(words) * 32)]
-        assert [id for id, bit in enumerate(bits) if bit] == sorted(starting + shorter)
+        check_masks(
+            index, forced, [id for ids in scan(index.vocabulary.tokens, forced) for id in ids]
+        )
 
 
 def test_ids_without_bytes_are_never_allowed(data: Data) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import regex
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from charwise.errors import SettingError
@@ -17,6 +17,7 @@ from charwise.serve.endings import word_length
 from charwise.surprisal.score import Score
 from charwise.surprisal.spans import WORDS
 from charwise.tokens.words import first_word, graphemes, words
+from models import examples
 
 #: A word each, of scripts that put spaces between words.
 SPACED = [
@@ -108,7 +109,7 @@ TEXTS = st.lists(
 
 
 @given(TEXTS)
-@settings(max_examples=300, deadline=None)
+@examples(300)
 def test_no_grapheme_cluster_is_split(text: str) -> None:
     whole = clusters(text)
     assert set(graphemes(text)) == whole
@@ -124,7 +125,7 @@ def test_no_grapheme_cluster_is_split(text: str) -> None:
 
 
 @given(TEXTS, st.lists(st.integers(0, 40), max_size=4))
-@settings(max_examples=200, deadline=None)
+@examples(200)
 def test_rows_of_words_split_no_cluster_and_are_all_of_the_text(text: str, at: list[int]) -> None:
     raw = text.encode("utf-8", "replace")
     string = raw.decode()

@@ -27,6 +27,8 @@ INDEX = SortedVocabulary(VOCABULARY)
         {"tokens": {"a": 0}},
         {"tokens": ["a"]},
         {"tokens": []},
+        {"tokens": [None]},
+        {"tokens": [b"a", b""]},
         {"end_ids": 3},
         {"end_ids": "3"},
         {"end_ids": [3.5]},

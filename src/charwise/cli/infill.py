@@ -90,7 +90,7 @@ def infill(
     loaded = completion.Loaded(options.model, options.load(preset, tolerance))
     sentinels = _sentinels(loaded.index.vocabulary, names)
     given: Given = {"order": order, "template": sentinels}
-    asked = loaded.lm.infill_request(before, after, **given)
+    request = loaded.lm.infill_request(before, after, **given)
     wanted = GenerationOptions(n=n, max_new_bytes=max_new_bytes)
     texts, exact = middles(loaded, before, after, given, wanted)
     if as_json:
@@ -98,17 +98,17 @@ def infill(
             model=loaded.name,
             template=sentinels.family,
             order=sentinels.order(order),
-            forced=_text(asked.forced),
-            ending=_text(asked.ending),
-            prefix_cut=asked.prefix_cut,
-            suffix_cut=asked.suffix_cut,
+            forced=_text(request.forced),
+            ending=_text(request.ending),
+            prefix_cut=request.prefix_cut,
+            suffix_cut=request.suffix_cut,
             middles=texts,
             logprobs=[one.logprob for one in exact],
         )
         return
     screen = console()
-    screen.print(request_line(before, after, asked))
-    screen.print(Text(request_sentence(asked), style="dim"))
+    screen.print(request_line(before, after, request))
+    screen.print(Text(request_sentence(request), style="dim"))
     from charwise.cli.display import completion_table
 
     screen.print(completion_table(_text(before), texts))
@@ -164,7 +164,7 @@ def sides(place: str) -> tuple[bytes, bytes]:
     return data[:at], data[at:]
 
 
-def request_line(before: bytes, after: bytes, asked: Request) -> Text:
+def request_line(before: bytes, after: bytes, request: Request) -> Text:
     r"""Both sides of a request, with scissors where they are cut and a bar between them.
 
     >>> from charwise.infill import Request
@@ -173,27 +173,27 @@ def request_line(before: bytes, after: bytes, asked: Request) -> Text:
     """
     from charwise.cli.display import SCISSORS, visible
 
-    kept, rest = before[: len(before) - len(asked.forced)], after[len(asked.ending) :]
+    kept, rest = before[: len(before) - len(request.forced)], after[len(request.ending) :]
     given = "bold black on yellow"
     line = Text().append("…" if len(kept) > 24 else "", "dim").append(visible(kept[-24:]))
-    line.append(SCISSORS, style="bold red").append(visible(asked.forced), given)
-    line.append("│", style="bold red").append(visible(asked.ending), given)
+    line.append(SCISSORS, style="bold red").append(visible(request.forced), given)
+    line.append("│", style="bold red").append(visible(request.ending), given)
     line.append(SCISSORS, style="bold red").append(visible(rest[:24]))
     return line.append("…" if len(rest) > 24 else "", "dim")
 
 
-def request_sentence(asked: Request) -> str:
+def request_sentence(request: Request) -> str:
     """What was cut, in words.
 
     >>> from charwise.infill import Request
     >>> request_sentence(Request([0], b".ind", b"ex", 1, suffix_cut=7))
     "The middle begins with '.ind' and ends with 'ex'. 7 bytes of the suffix do not fit."
     """
-    begins = f"begins with {_text(asked.forced)!r}" if asked.forced else "begins anywhere"
-    ends = f"ends with {_text(asked.ending)!r}" if asked.ending else "ends anywhere"
+    begins = f"begins with {_text(request.forced)!r}" if request.forced else "begins anywhere"
+    ends = f"ends with {_text(request.ending)!r}" if request.ending else "ends anywhere"
     lost = [
         f"{count} bytes of the {side} do not fit."
-        for side, count in (("prefix", asked.prefix_cut), ("suffix", asked.suffix_cut))
+        for side, count in (("prefix", request.prefix_cut), ("suffix", request.suffix_cut))
         if count
     ]
     return " ".join([f"The middle {begins} and {ends}.", *lost])

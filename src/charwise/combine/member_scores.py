@@ -214,13 +214,13 @@ def curves_of(each: Sequence[MemberScore]) -> tuple[Floats, Floats]:
     return curves, np.stack(errors)
 
 
-def evidence(team: Team, text: bytes, context: bytes, spend: Spend) -> Floats:
+def likelihoods(team: Team, text: bytes, context: bytes, spend: Spend) -> Floats:
     """`[2, n, T]` log p_i of each byte of a text, nats, and by how much that may be off.
 
     >>> import charwise
     >>> from charwise.combine import mixture
     >>> both = mixture([charwise.load(), charwise.load()])
-    >>> evidence(both.team, b"np", b"import ", Spend()).shape
+    >>> likelihoods(both.team, b"np", b"import ", Spend()).shape
     (2, 2, 2)
     """
     each = [
@@ -231,7 +231,7 @@ def evidence(team: Team, text: bytes, context: bytes, spend: Spend) -> Floats:
     return np.stack([np.stack([one.score.logprobs for one in each]), errors])
 
 
-def evidence_of_byte(
+def likelihood_of_byte(
     member: Member, state: Any, after: Any, byte: int, raw: bytes, spend: Spend
 ) -> tuple[float, float]:
     """log p_i of a byte that was typed, nats, and by how much that may be off.
@@ -251,8 +251,8 @@ def evidence_of_byte(
     >>> import charwise
     >>> one = Member(charwise.load())
     >>> state = one.lm.state("import nump")
-    >>> logprob, doubt = evidence_of_byte(one, state, state + "y", 121, b"import nump", Spend())
-    >>> bool(np.isclose(logprob, state.next().logprobs[121])), doubt < 0.01
+    >>> logprob, error = likelihood_of_byte(one, state, state + "y", 121, b"import nump", Spend())
+    >>> bool(np.isclose(logprob, state.next().logprobs[121])), error < 0.01
     (True, True)
     """
     if state is None or after is None:
@@ -262,13 +262,13 @@ def evidence_of_byte(
     if p > nxt.error and not loses:
         return math.log(p), math.log1p(nxt.error / p)
     if isinstance(state, State) and isinstance(after, State) and state.shared is after.shared:
-        doubt = sum(-math.log1p(-min(one.error, 0.999)) for one in (state, after))
-        return after.logprob - state.logprob, doubt
+        error = sum(-math.log1p(-min(one.error, 0.999)) for one in (state, after))
+        return after.logprob - state.logprob, error
     if p > 0 and not loses:
         return math.log(p), math.log1p(nxt.error / p)
     one = Team((member,), Mixture((1.0,)))
-    logprob, doubt = evidence(one, bytes([byte]), raw, spend)[:, 0, 0].tolist()
-    return logprob, doubt
+    logprob, error = likelihoods(one, bytes([byte]), raw, spend)[:, 0, 0].tolist()
+    return logprob, error
 
 
 def _loses_mass(lm: Any) -> bool:

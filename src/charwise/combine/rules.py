@@ -193,7 +193,7 @@ def _log_sum(logs: Floats) -> Floats:
 
 
 def error_of_next(
-    rule: Rule, logs: Floats, before: Floats, whole: bool, errors: Floats, doubts: Floats
+    rule: Rule, logs: Floats, before: Floats, whole: bool, errors: Floats, prefix_errors: Floats
 ) -> float:
     """By how much the distribution of the next byte may be off, as a total variation.
 
@@ -203,17 +203,17 @@ def error_of_next(
         before: `[n]` log →p_i(σ).
         whole: by the global rule.
         errors: `[n]` total variations of the members' distributions.
-        doubts: `[n]` by how much log →p_i(σ) may be off, nats.
+        prefix_errors: `[n]` by how much log →p_i(σ) may be off, nats.
 
     >>> logs, none = np.log(np.full((2, 257), 1 / 257)), np.zeros(2)
     >>> error_of_next(Mixture((0.5, 0.5)), logs, none, False, np.array([0.02, 0.04]), none)
     0.03
     """
-    if not (errors.any() or doubts.any()):
+    if not (errors.any() or prefix_errors.any()):
         return 0.0
     probs, total = normalised(rule.next(logs, before, whole))
     if isinstance(rule, Mixture):
-        return _of_mixture(rule, np.exp(logs), before, probs, errors, doubts)
+        return _of_mixture(rule, np.exp(logs), before, probs, errors, prefix_errors)
     found, share, bare = 0.0, 0.0, rule
     if isinstance(rule, Product) and rule.plausibility:
         share, bare = rule.plausibility, replace(rule, plausibility=0.0)
@@ -250,19 +250,24 @@ def _plausible(changed: Floats, logs: Floats, share: float) -> NDArray[np.bool_]
 
 
 def _of_mixture(
-    rule: Mixture, rows: Floats, before: Floats, probs: Floats, errors: Floats, doubts: Floats
+    rule: Mixture,
+    rows: Floats,
+    before: Floats,
+    probs: Floats,
+    errors: Floats,
+    prefix_errors: Floats,
 ) -> float:
     """Σ_i λ_i e_i, and what the weights may be off: one member foresaw more, all others less."""
     found = [0.0]
     for member in np.flatnonzero(np.isfinite(before)).tolist():
-        less = before - doubts
-        less[member] = before[member] + doubts[member]
+        less = before - prefix_errors
+        less[member] = before[member] + prefix_errors[member]
         found.append(0.5 * float(np.abs(rule.shares(less) @ rows - probs).sum()))
     return min(1.0, float(rule.shares(before) @ errors) + max(found))
 
 
 def errors_of_bytes(
-    rule: Rule, probs: Floats, before: Floats, errors: Floats, doubts: Floats
+    rule: Rule, probs: Floats, before: Floats, errors: Floats, prefix_errors: Floats
 ) -> Floats:
     """`[T]` by how much the log-probability of each byte of a text may be off, nats.
 
@@ -271,7 +276,7 @@ def errors_of_bytes(
         probs: `[T]` what it gives to the bytes.
         before: `[n, T + 1]` log →p_i of the text up to each byte, and all of it.
         errors: `[n, T]` by how much each log p_i(c | σ) may be off, nats.
-        doubts: `[n]` by how much the first log →p_i may be.
+        prefix_errors: `[n]` by how much the first log →p_i may be.
 
     >>> halves = Mixture((0.5, 0.5))
     >>> zeros = np.zeros((2, 2))
@@ -280,7 +285,7 @@ def errors_of_bytes(
     """
     if isinstance(rule, Mixture):
         shares = np.stack([_shares(rule, column) for column in before.T], axis=1)
-        summed = doubts[:, None] + np.cumsum(errors, axis=1) - errors
+        summed = prefix_errors[:, None] + np.cumsum(errors, axis=1) - errors
         moved = np.abs(np.diff(shares, axis=1)) * summed
         return np.asarray((shares[:, 1:] * errors + moved).sum(axis=0))
     if isinstance(rule, Product):

@@ -76,7 +76,7 @@ def _combined(team: Team, text: bytes, each: list[MemberScore], *, end: bool, ro
     rule, size = team.rule, len(text)
     skip = len(each[0].score.raw) - size
     curves, errors = curves_of(each)  # [n, skip + T + 1], [n, skip + T]
-    before, doubts = curves[:, skip:], errors[:, :skip].sum(axis=1)
+    before, prefix_errors = curves[:, skip:], errors[:, :skip].sum(axis=1)
     probs = None
     if not rule.remembers(False) or rows:
         probs, masses = _distributions(team, each, before, skip)
@@ -98,7 +98,7 @@ def _combined(team: Team, text: bytes, each: list[MemberScore], *, end: bool, ro
         np.max([score.lent[skip:] for score in scores], axis=0),
         sum(score.contexts for score in scores),
         sum(score.calls for score in scores),
-        error=errors_of_bytes(rule, np.exp(logprobs), before, errors[:, skip:], doubts),
+        error=errors_of_bytes(rule, np.exp(logprobs), before, errors[:, skip:], prefix_errors),
         limited=any(score.limited for score in scores),
         end_logprob=ended if end else None,
         entropies=entropies(probs[:size]) if rows and probs is not None else None,

@@ -14,19 +14,17 @@ from typing import Any, Self
 
 import numpy as np
 
-from charwise.combine.member_scores import IMPOSSIBLE, evidence, evidence_of_byte
+from charwise.combine.member_scores import IMPOSSIBLE, likelihood_of_byte, likelihoods
 from charwise.combine.members import Member, Spend, Team, impossible
 from charwise.combine.rules import Floats, error_of_next, normalised
 from charwise.combine.scoring import scores, string_logs
-from charwise.constraints.constraint import END, Flags, TokenConstraint
-from charwise.constraints.walk import Walked
+from charwise.constraints.over_tokens import Unconstrained
 from charwise.cursor.character_state import CharacterState
-from charwise.cursor.choose import ChoicePosterior, asked_choices, chosen_of
+from charwise.cursor.choose import ChoicePosterior, checked_choices, posterior_of
 from charwise.cursor.distributions import NextBytes
 from charwise.cursor.options import GenerationOptions
 from charwise.errors import ZeroProbabilityError
 from charwise.surprisal.score import Score
-from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.stops import StopStrings
 
 
@@ -52,7 +50,7 @@ class CombinedState(CharacterState):
         raw: bytes,
         states: Sequence[Any],
         curves: Floats,
-        doubts: Floats,
+        prefix_errors: Floats,
         spend: Spend,
         *,
         parent: Self | None = None,
@@ -63,7 +61,7 @@ class CombinedState(CharacterState):
         self.states = tuple(states)
         self.spend = spend
         # [n, bytes added last + 1], so that some of those can be deleted again.
-        self._curves, self._doubts = curves, doubts
+        self._curves, self._prefix_errors = curves, prefix_errors
         self._parent = parent
         self._whole = whole
         if not any(state is not None for state in self.states) or not self._possible():
@@ -150,7 +148,7 @@ class CombinedState(CharacterState):
         return NextBytes(
             probs,
             max(one.missing for one in known),
-            error_of_next(rule, logs, before, self._whole, errors, self._doubts[:, -1]),
+            error_of_next(rule, logs, before, self._whole, errors, self._prefix_errors[:, -1]),
             any(one.limited for one in known),
             log_total=float(total),
         )
@@ -163,18 +161,18 @@ class CombinedState(CharacterState):
                 states.append(None if state is None else state + data)
             except IMPOSSIBLE:
                 states.append(None)
-        steps = np.zeros((2, len(states), len(data)))  # log-probabilities, and doubts
+        steps = np.zeros((2, len(states), len(data)))  # log-probabilities, and prefix_errors
         if self.team.rule.remembers(self._whole):
             if len(data) == 1:
                 steps[..., 0] = self._given_to(data[0], states)
             else:
-                steps = evidence(self.team, data, self.raw, self.spend)
+                steps = likelihoods(self.team, data, self.raw, self.spend)
         return CombinedState(
             self.team,
             self.raw + data,
             states,
             _onward(self.before, steps[0]),
-            _onward(self._doubts[:, -1], steps[1]),
+            _onward(self._prefix_errors[:, -1], steps[1]),
             self.spend,
             parent=self,
             whole=self._whole,
@@ -183,7 +181,7 @@ class CombinedState(CharacterState):
     def _given_to(self, byte: int, after: Sequence[Any]) -> Floats:
         """`[2, n]` what the members give to a byte, nats, and by how much that may be off."""
         each = zip(self.team.members, self.states, after, strict=True)
-        given = [evidence_of_byte(*one, byte, self.raw, self.spend) for one in each]
+        given = [likelihood_of_byte(*one, byte, self.raw, self.spend) for one in each]
         return np.asarray(np.minimum(np.array(given).T, 700.0))
 
     def _shortened(self, n: int) -> CombinedState:
@@ -198,14 +196,14 @@ class CombinedState(CharacterState):
             raw,
             states,
             self._curves[:, :-n],
-            self._doubts[:, :-n],
+            self._prefix_errors[:, :-n],
             self.spend,
             parent=self._parent,
             whole=self._whole,
         )
 
     def _as_a_whole(self, options: GenerationOptions) -> tuple[CombinedState, GenerationOptions]:
-        constraint = _Anything() if options.constraint is None else options.constraint
+        constraint = Unconstrained() if options.constraint is None else options.constraint
         return self.by_the_global_rule(), replace(options, constraint=constraint)
 
     def choose(
@@ -219,19 +217,19 @@ class CombinedState(CharacterState):
         >>> state.choose(["nge(", "ndom."]).top(1)[0][0]
         'nge('
         """
-        asked = asked_choices(choices, stop, ended)
-        texts = asked.texts
+        wanted = checked_choices(choices, stop, ended)
+        texts = wanted.texts
         if self._whole:
             logs, errors, known = string_logs(
-                self.team, texts, self.raw, self.before, self.spend, end=asked.ended
+                self.team, texts, self.raw, self.before, self.spend, end=wanted.ended
             )
         else:
             contexts = [self.raw] * len(texts)
-            known = scores(self.team, texts, contexts, self.spend, end=asked.ended, strict=False)
+            known = scores(self.team, texts, contexts, self.spend, end=wanted.ended, strict=False)
             logs = np.array([_total(score) for score in known])
             errors = np.array([0.0 if one.error is None else one.error.sum() for one in known])
-        return chosen_of(
-            asked,
+        return posterior_of(
+            wanted,
             self.raw,
             logs.tolist(),
             errors.tolist(),
@@ -251,13 +249,16 @@ class CombinedState(CharacterState):
         >>> state.next().log_total < 0
         True
         """
-        curves, doubts = self._curves[:, -1:], self._doubts[:, -1:]
+        curves, prefix_errors = self._curves[:, -1:], self._prefix_errors[:, -1:]
         if self.team.rule.remembers(True) and not self.team.rule.remembers(False):
-            steps = evidence(self.team, self.raw, b"", self.spend)
+            steps = likelihoods(self.team, self.raw, b"", self.spend)
             start = np.zeros(len(self.states))
-            curves, doubts = _onward(start, steps[0])[:, -1:], _onward(start, steps[1])[:, -1:]
+            curves, prefix_errors = (
+                _onward(start, steps[0])[:, -1:],
+                _onward(start, steps[1])[:, -1:],
+            )
         return CombinedState(
-            self.team, self.raw, self.states, curves, doubts, self.spend, whole=True
+            self.team, self.raw, self.states, curves, prefix_errors, self.spend, whole=True
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -279,7 +280,7 @@ def begin(team: Team, raw: bytes, spend: Spend) -> CombinedState:
     states = [_state_of(member, raw, spend) for member in team.members]
     steps = np.zeros((2, len(states), len(raw)))
     if raw and team.rule.remembers(False):
-        steps = evidence(team, raw, b"", spend)
+        steps = likelihoods(team, raw, b"", spend)
     start = np.zeros(len(states))
     return CombinedState(
         team, raw, states, _onward(start, steps[0]), _onward(start, steps[1]), spend
@@ -298,24 +299,6 @@ def _state_of(member: Member, raw: bytes, spend: Spend) -> Any:
 def _total(score: Score) -> float:
     end = score.end_logprob
     return float(score.logprobs.sum()) + (0.0 if end is None else end)
-
-
-class _Anything:
-    """The constraint that allows all byte strings, for sampling where none was asked for."""
-
-    characters = False
-
-    def allowed(self) -> Flags:
-        """`[257]`: all of them."""
-        return np.ones(END + 1, dtype=np.bool_)
-
-    def after(self, data: bytes) -> _Anything:
-        """The same."""
-        return self
-
-    def over(self, index: SortedVocabulary) -> TokenConstraint:
-        """The same over the tokens of a vocabulary."""
-        return Walked(self, index)
 
 
 def _onward(start: Floats, steps: Floats) -> Floats:

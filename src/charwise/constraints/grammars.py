@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from charwise.constraints.constraint import END, Flags, refuse
-from charwise.constraints.faults import fault, refuse_tokens, size, slashed, why
+from charwise.constraints.diagnostics import diagnosis, refuse_tokens, size, slashed, why
 from charwise.constraints.validity import Fault, Validity
 from charwise.errors import ConstraintError, MissingExtraError, shown
 from charwise.tokens.canonical import to_bytes
@@ -287,7 +287,7 @@ def grammar_of(
         raise ConstraintError(f"{name} is no text: {error.reason}.") from None
     grammar = _over_bytes(name, compiled, pattern)
     if message := grammar.error():
-        what, where = fault(message, pattern=pattern, grammar=written)
+        what, where = diagnosis(message, pattern=pattern, grammar=written)
         raise ConstraintError(f"{name} is wrong: {what}", where)
     if not grammar.allowed().any():
         raise ConstraintError(f"{name} cannot be satisfied: no text is in it.")

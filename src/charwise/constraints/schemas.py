@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from charwise.constraints.faults import size
+from charwise.constraints.diagnostics import size
 from charwise.constraints.grammars import Grammar, grammar_of
 from charwise.constraints.keywords import misspelt_keyword
 from charwise.constraints.large_numbers import loosened, unwritable, whole_only

@@ -131,15 +131,17 @@ def choose(
         effort: how much to spend.
         given, stop, ended: as in `CharLM.choose`.
     """
-    asked = asked_choices(given, stop, ended)
-    found = chosen_of(asked, whole, *_evaluate(shared, whole, effort, asked.texts, asked.ended))
+    wanted = checked_choices(given, stop, ended)
+    found = posterior_of(
+        wanted, whole, *_evaluate(shared, whole, effort, wanted.texts, wanted.ended)
+    )
     return replace(found, logprobs=np.minimum(found.logprobs, 0.0))
 
 
-class Asked(NamedTuple):
+class ChoiceList(NamedTuple):
     """Choices as they were asked for.
 
-    >>> asked_choices(["a", "b"], "!", False).texts
+    >>> checked_choices(["a", "b"], "!", False).texts
     [b'a!', b'b!']
     """
 
@@ -153,22 +155,22 @@ class Asked(NamedTuple):
         return [choice + end for choice in self.raw for end in self.stops or (b"",)]
 
 
-def asked_choices(given: Iterable[str | bytes], stop: StopStrings, ended: bool) -> Asked:
+def checked_choices(given: Iterable[str | bytes], stop: StopStrings, ended: bool) -> ChoiceList:
     """What is asked, if it makes sense; see `CharLM.choose` for what is given and raised.
 
-    >>> asked_choices(["a"], None, True)
-    Asked(raw=(b'a',), stops=(), ended=True)
+    >>> checked_choices(["a"], None, True)
+    ChoiceList(raw=(b'a',), stops=(), ended=True)
     """
     stops, ended = Stops(stop).strings, check_flag("ended", ended)
     raw = _checked(given, bool(stops) or ended)
     if stops and ended:
         raise SettingError("choices end with a stop string or with the text: give one of the two.")
     _apart(stops, "stop string")
-    return Asked(raw, stops, ended)
+    return ChoiceList(raw, stops, ended)
 
 
-def chosen_of(
-    asked: Asked,
+def posterior_of(
+    wanted: ChoiceList,
     whole: bytes,
     logs: list[float],
     errors: list[float],
@@ -180,15 +182,15 @@ def chosen_of(
     Raises:
         ZeroProbabilityError: if all are impossible after the text `whole`.
 
-    >>> asked = asked_choices(["a", "b"], None, False)
-    >>> chosen_of(asked, b"", [-1.0, -1.0], [0.0, 0.0], 0.0, False).probs.tolist()
+    >>> wanted = checked_choices(["a", "b"], None, False)
+    >>> posterior_of(wanted, b"", [-1.0, -1.0], [0.0, 0.0], 0.0, False).probs.tolist()
     [0.5, 0.5]
     """
-    logprobs = np.array([log_sum(row) for row in np.reshape(logs, (len(asked.raw), -1)).tolist()])
+    logprobs = np.array([log_sum(row) for row in np.reshape(logs, (len(wanted.raw), -1)).tolist()])
     if not np.isfinite(logprobs).any():
-        raise zero_probability(whole + asked.texts[0])
-    error = np.reshape(errors, (len(asked.raw), -1)).max(axis=1)
-    return ChoicePosterior(asked.raw, logprobs, error, missing, limited)
+        raise zero_probability(whole + wanted.texts[0])
+    error = np.reshape(errors, (len(wanted.raw), -1)).max(axis=1)
+    return ChoicePosterior(wanted.raw, logprobs, error, missing, limited)
 
 
 def _checked(given: Iterable[str | bytes], ends: bool) -> tuple[bytes, ...]:

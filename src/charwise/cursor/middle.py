@@ -54,7 +54,7 @@ class InfillCompletion(Completion):
     suffix_cut: int
 
 
-def opening_of(asked: Request, index: SortedVocabulary) -> tuple[Opening, bytes]:
+def opening_of(request: Request, index: SortedVocabulary) -> tuple[Opening, bytes]:
     """What a request conditions on as it is, and the text before the middle.
 
     In PSM that text is what the prefix gave back. In SPM it is also the prefix's last tokens, all
@@ -65,15 +65,15 @@ def opening_of(asked: Request, index: SortedVocabulary) -> tuple[Opening, bytes]
     >>> opening_of(Request([2, 0, 1], b"a", b"", opening=1), index)
     (Opening(ids=(2,), lead=b''), b'aba')
     """
-    until = max(asked.opening, len(asked.ids) - EXACT_TOKENS)
-    last = index.vocabulary.decode(asked.ids[until:])
-    return Opening(tuple(asked.ids[:until]), b""), last + asked.forced
+    until = max(request.opening, len(request.ids) - EXACT_TOKENS)
+    last = index.vocabulary.decode(request.ids[until:])
+    return Opening(tuple(request.ids[:until]), b""), last + request.forced
 
 
 def score_middles(
     engine: TokenLM,
     index: SortedVocabulary,
-    asked: Request,
+    request: Request,
     found: Sequence[bytes],
     effort: Effort,
     limits: Limits,
@@ -86,20 +86,20 @@ def score_middles(
         EmptyBeamError: if what may spell a middle was left out.
         TokenizationError: a middle that no token string spells.
     """
-    opening, before = opening_of(asked, index)
-    texts = [Text(opening, before + m + asked.ending, len(before)) for m in found]
+    opening, before = opening_of(request, index)
+    texts = [Text(opening, before + m + request.ending, len(before)) for m in found]
     try:
         scores = score_texts(engine, index, texts, effort, limits, end=True)
     except ZeroProbabilityError:
         if len(texts) == 1:
             return [-float("inf")]
-        return [score_middles(engine, index, asked, [m], effort, limits)[0] for m in found]
+        return [score_middles(engine, index, request, [m], effort, limits)[0] for m in found]
     return [float(score.logprobs.sum()) + (score.end_logprob or 0.0) for score in scores]
 
 
 def infill(
     state: Typed,
-    asked: Request,
+    request: Request,
     effort: Effort,
     options: GenerationOptions,
     limit: Limit,
@@ -108,28 +108,28 @@ def infill(
 
     Args:
         state: after the request's opening and text, as `opening_of` divides it.
-        asked: the request.
+        request: the request.
         effort: for the sums.
         options, limit: how candidates are drawn, and when that ends.
     """
     engine, index, limits = state.shared.engine, state.shared.index, state.shared.limits
     most = options.max_new_bytes
-    drawn = _drawn(state, replace(options, max_new_bytes=most + len(asked.ending)), limit)
+    drawn = _drawn(state, replace(options, max_new_bytes=most + len(request.ending)), limit)
     best: dict[bytes, InfillCompletion] = {}
     for completion in drawn:
-        found = middles(completion.raw, asked.ending, completion.finish == "end")
-        found = list(dict.fromkeys([*found, *rejoining(completion.raw, asked.ending)]))
+        found = middles(completion.raw, request.ending, completion.finish == "end")
+        found = list(dict.fromkeys([*found, *rejoining(completion.raw, request.ending)]))
         found = [middle for middle in found if len(middle) <= most] or [completion.raw[:most]]
         try:
-            logprobs = score_middles(engine, index, asked, found, effort, limits)
+            logprobs = score_middles(engine, index, request, found, effort, limits)
         except EmptyBeamError as coarse:  # an effort too coarse for one of them
             try:
                 exact = PRESETS["exact"]
-                logprobs = score_middles(engine, index, asked, found, exact, limits)
-            except SearchLimitError:  # which nobody asked for
+                logprobs = score_middles(engine, index, request, found, exact, limits)
+            except SearchLimitError:  # which nobody wanted
                 raise coarse from None
         at = max(range(len(found)), key=logprobs.__getitem__)
-        one = _middle(asked, completion, found[at], logprobs[at])
+        one = _middle(request, completion, found[at], logprobs[at])
         best.setdefault(one.raw, one)
     return sorted(best.values(), key=lambda one: -one.logprob)
 
@@ -154,18 +154,18 @@ def _drawn(state: Typed, options: GenerationOptions, limit: Limit) -> list[Compl
 
 
 def _middle(
-    asked: Request, completion: Completion, middle: bytes, logprob: float
+    request: Request, completion: Completion, middle: bytes, logprob: float
 ) -> InfillCompletion:
     return InfillCompletion(
-        decoder_after(asked.before).decode(middle),
+        decoder_after(request.before).decode(middle),
         middle,
         logprob,
         completion.token_ids,
         completion.exact_from,
         completion.finish,
-        len(middle) + len(asked.ending) + 1,
-        asked.forced,
-        asked.ending,
-        asked.prefix_cut,
-        asked.suffix_cut,
+        len(middle) + len(request.ending) + 1,
+        request.forced,
+        request.ending,
+        request.prefix_cut,
+        request.suffix_cut,
     )

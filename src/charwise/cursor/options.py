@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import InitVar, dataclass, fields, replace
 from typing import Any, Literal, cast, get_args
 
-from charwise.constraints.asked import ConstraintKeywords, constraint_of
+from charwise.constraints.arguments import ConstraintKeywords, constraint_of
 from charwise.constraints.constraint import Constraint
 from charwise.cursor.limit import Cancel, Limit
 from charwise.errors import SettingError, check_count, check_known, check_number, shown

@@ -1,4 +1,4 @@
-"""Constraints over tokens, by walking: the sorted vocabulary and the constraint go side by side.
+"""Constraints over tokens: the sorted vocabulary and a constraint over bytes go side by side.
 
 Tokens that begin alike are one range, so a byte that may not follow rules out all of them at once.
 """
@@ -9,18 +9,18 @@ from typing import Self
 
 import numpy as np
 
-from charwise.constraints.constraint import END, Constraint, Flags
+from charwise.constraints.constraint import END, Constraint, Flags, TokenConstraint
 from charwise.tokens.index import SortedVocabulary
 
 
-class Walked:
+class OverTokens:
     """A constraint over tokens, for constraints that know bytes only.
 
     >>> from charwise.constraints.choices import choices
     >>> from charwise.tokens.vocabulary import Vocabulary
     >>> vocabulary = Vocabulary.from_bytes([b"n", b"no", b"not", b"o", None], end_ids=[4])
-    >>> walked = Walked(choices(["no", "yes"]), SortedVocabulary(vocabulary))
-    >>> walked.mask().tolist(), walked.after(b"no").mask().tolist()
+    >>> narrowed = OverTokens(choices(["no", "yes"]), SortedVocabulary(vocabulary))
+    >>> narrowed.mask().tolist(), narrowed.after(b"no").mask().tolist()
     ([True, True, False, False, False], [False, False, False, False, True])
     """
 
@@ -32,7 +32,7 @@ class Walked:
         """`[width]`: the tokens all of whose bytes may follow; the end tokens, if it may end."""
         index = self.index
         mask: Flags = np.zeros(index.vocabulary.width, dtype=np.bool_)
-        mask[index.ids[walk(self.constraint, index, 0, len(index.sorted), 0)]] = True
+        mask[index.ids[allowed_tokens(self.constraint, index, 0, len(index.sorted), 0)]] = True
         mask[list(index.vocabulary.end_ids)] = bool(self.constraint.allowed()[END])
         return mask
 
@@ -41,7 +41,9 @@ class Walked:
         return type(self)(self.constraint.after(data), self.index)
 
 
-def walk(constraint: Constraint, index: SortedVocabulary, lo: int, hi: int, depth: int) -> Flags:
+def allowed_tokens(
+    constraint: Constraint, index: SortedVocabulary, lo: int, hi: int, depth: int
+) -> Flags:
     """`[hi - lo]`: which tokens of a range may follow with all their bytes from `depth` on.
 
     Args:
@@ -53,7 +55,7 @@ def walk(constraint: Constraint, index: SortedVocabulary, lo: int, hi: int, dept
     >>> from charwise.constraints.choices import choices
     >>> from charwise.tokens.vocabulary import Vocabulary
     >>> index = SortedVocabulary(Vocabulary.from_bytes([b"is", b"isn", b"iso"]))
-    >>> walk(choices(["n't"]), index, 0, 3, depth=2).tolist()
+    >>> allowed_tokens(choices(["n't"]), index, 0, 3, depth=2).tolist()
     [True, True, False]
     """
     found: Flags = np.zeros(hi - lo, dtype=np.bool_)
@@ -68,3 +70,25 @@ def walk(constraint: Constraint, index: SortedVocabulary, lo: int, hi: int, dept
         for byte in following[allowed[following]].tolist():
             todo.append((here.after(bytes([byte])), *index.narrow(first, last, at, byte), at + 1))
     return found
+
+
+class Unconstrained:
+    """The constraint that allows all byte strings, for sampling where none was given.
+
+    >>> bool(Unconstrained().after(b"x").allowed().all())
+    True
+    """
+
+    characters = False
+
+    def allowed(self) -> Flags:
+        """`[257]`: all of them."""
+        return np.ones(END + 1, dtype=np.bool_)
+
+    def after(self, data: bytes) -> Self:
+        """The same."""
+        return self
+
+    def over(self, index: SortedVocabulary) -> TokenConstraint:
+        """The same over the tokens of a vocabulary."""
+        return OverTokens(self, index)

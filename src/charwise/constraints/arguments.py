@@ -1,4 +1,4 @@
-"""What callers say of a constraint: one keyword of several."""
+"""The arguments that name a constraint: one keyword of several."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def why(message: str) -> str:
     return shorter(one_line(message.split("<state>")[0].strip()), _WHY)
 
 
-def fault(
+def diagnosis(
     message: str, *, pattern: str | None = None, grammar: str | None = None
 ) -> tuple[str, int]:
     """What is wrong with what was written, and where.
@@ -51,9 +51,9 @@ def fault(
     Returns:
         What is wrong, and the offset in bytes in what was written; 0 if it is not known.
 
-    >>> fault("regex parse error:\\n    a(\\n     ^\\nerror: unclosed group", pattern="a(")
+    >>> diagnosis("regex parse error:\\n    a(\\n     ^\\nerror: unclosed group", pattern="a(")
     ("at character 1, '(': unclosed group", 1)
-    >>> fault('at 2(8): unknown name: "b"\\n   1 | start: a', grammar='a: "x"\\nstart: b')
+    >>> diagnosis('at 2(8): unknown name: "b"\\n   1 | start: a', grammar='a: "x"\\nstart: b')
     ('line 2, column 8: unknown name: "b"', 14)
     """
     message = message.split("<state>")[0]
