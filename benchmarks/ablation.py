@@ -33,6 +33,7 @@ CONSTANTS: dict[str, tuple[Any, ...]] = {
     "ROOM": (2,),
     "PASSES": (1,),
     "PORTION": (64,),
+    "SHORT": (1,),
     "LOAN_ERROR": (0.1,),
     "CHANGE_ERROR": (0.0,),
 }

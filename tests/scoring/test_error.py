@@ -137,6 +137,14 @@ def test_a_short_text_in_which_the_same_split_pays_again():
     # It occurs twice, with other letters: presets do not find it. docs/scoring.md says so.
 
 
+@pytest.mark.parametrize("preset", ["default", "accurate"])
+def test_a_sentence_takes_more_of_each_call(preset: str):
+    """A split of ` raced` costs 5 nats where it comes, and pays 8 later."""
+    lm, text = charwise.load(), "The horse raced past the barn fell."
+    fine = lm.score(text, preset=Effort(64, 1e-5)).logprobs.sum()
+    assert lm.score(text, preset=preset).logprobs.sum() == pytest.approx(fine, abs=0.1)
+
+
 @pytest.mark.parametrize(
     "prompt", ["Nodde(self, nodde", "let eax = ebx;\nlet ebx ", "import matplotib.pyp"]
 )

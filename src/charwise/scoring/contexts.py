@@ -93,8 +93,6 @@ class Contexts:
     def __len__(self) -> int:
         return len(self.node)
 
-    # -- adding ------------------------------------------------------------------------------------
-
     def add(self, branches: Sequence[Branch], found: Sequence[Sequence[int]]) -> None:
         """Add the contexts along some branches, which the tree has evaluated at these nodes."""
         parents, tokens, nodes = list[int](), list[int](), list[int]()
@@ -194,8 +192,6 @@ class Contexts:
     def reach(self) -> Ints:
         """`[contexts]` the last position that the next token of a context may reach."""
         return self.position + self.known.depths_at(self.position)
-
-    # -- recombination -----------------------------------------------------------------------------
 
     def recombine(self, stop: int) -> None:
         """Find the stand-ins of candidates that end up to a position, as far as they are unknown.

@@ -32,6 +32,9 @@ WIDEST = 32
 #: than the calls that another portion takes.
 PORTION = 192
 
+#: A text of fewer canonical tokens has a lower θ, in proportion: its calls cost more than contexts.
+SHORT = 64
+
 #: A byte's log-probability errs by this part of its surprisal, where all of it is on loan; or by
 #: this part of its change since the coarse level, if that is more.
 LOAN_ERROR, CHANGE_ERROR = 0.035, 0.3
@@ -49,7 +52,7 @@ class Refinement:
         through: also evaluate the contexts that spell the whole text, as the next byte needs.
         deepest: most tokens after the root that fit the window. Longer contexts are left out.
         distributions: keep of each context what `Lattice.distributions` needs.
-        respells: whether to try other spellings of what occurs again.
+        respells: whether to spend more on what occurs again, and on a short text.
         keeps: whether all evaluated contexts stay in the tree; by default if their
             log-probabilities do.
         stated: another error to hold against the tolerance, in place of the mean of `error`. It is
@@ -99,9 +102,8 @@ class Refinement:
         held = self.limits.memory // (4 * rows.index.vocabulary.width)
         self._most = min(self.limits.contexts, held) if rows.retain else self.limits.contexts
         self._keeps, self._stated = rows.retain if keeps is None else keeps, stated
-        self._respells = respells
         self._path = [0]  # contexts of the base path, from where the sums are not final
-        self._calls_left = 0
+        self._respells, self._calls_left = respells, 0
         self.steps = self._portions()
 
     @property
@@ -157,6 +159,8 @@ class Refinement:
             _refuse_endless(lattice, self._most)
             yield from self._refine(width, threshold, math.inf)
             return
+        if self._respells:
+            threshold *= min(1.0, len(self._base) / SHORT)
         # θ goes with 1 / K², as in the presets.
         yield from self._refine(float(np.ceil(width / 2)), 4 * threshold, 1)
         self._above(done)  # `stated` sees the coarse level too
