@@ -6,6 +6,8 @@ Exit codes: 0, 1 for a failure (a sentence on stderr says which), 2 for bad usag
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 from importlib.metadata import version
 from typing import Annotated
@@ -90,12 +92,12 @@ def main() -> int:
     terminal.accept_any_text()
     try:
         code = _run()
-        terminal.flush()
+        _flush()
     except BrokenPipeError:  # whoever read our output has gone, as after `| head -1`
-        terminal.discard()
+        _discard()
         return 1
     except OSError as error:
-        terminal.discard()
+        _discard()
         what = error.filename or "the output cannot be written"
         return _failed(f"{what}: {error.strerror}.")
     return code
@@ -134,3 +136,16 @@ def _options(
     ] = False,
 ) -> None:
     """Options of every command."""
+
+
+def _flush() -> None:
+    """Write out what is buffered: a full disk is then an error here, and not after the end."""
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
+
+
+def _discard() -> None:
+    """Drop what stdout still holds and all that follows, after a write to it has failed."""
+    with contextlib.suppress(OSError, AttributeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -10,7 +10,6 @@ from rich.table import Table
 from rich.text import Text
 
 from charwise.cli.completion import PromptCut
-from charwise.cli.terminal import table
 from charwise.tokens.vocabulary import Vocabulary
 
 #: Printable stand-ins for characters that one would not see.
@@ -109,11 +108,3 @@ def completion_table(prompt: str, completions: Mapping[str, Sequence[str]]) -> T
 
 def _continued(line: str, completion: str) -> Text:
     return Text().append(line, "dim").append(completion.rstrip("\n"), "bold green")
-
-
-def counts_table(title: str, rows: Sequence[tuple[str, int, float]]) -> Table:
-    """Names with a count and a share."""
-    found = table(title, "tokens", "share", right=("tokens", "share"))
-    for name, count, share in rows:
-        found.add_row(name, f"{count:,}", f"{share:.1%}")
-    return found

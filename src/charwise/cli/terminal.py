@@ -7,7 +7,6 @@ import contextlib
 import io
 import json
 import math
-import os
 import sys
 from collections.abc import Callable, Container, Iterable, Iterator
 from typing import Any, TypeVar
@@ -96,19 +95,6 @@ def _plain_numbers(value: Any) -> Any:
     if isinstance(value, float):
         return value + 0.0 if math.isfinite(value) else None
     return value
-
-
-def flush() -> None:
-    """Write out what is buffered: a full disk is then an error here, and not after the end."""
-    for stream in (sys.stdout, sys.stderr):
-        if stream is not None:
-            stream.flush()
-
-
-def discard() -> None:
-    """Drop what stdout still holds and all that follows, after a write to it has failed."""
-    with contextlib.suppress(OSError, AttributeError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ from charwise.cli.options import (
     given,
     takes_options,
 )
-from charwise.cli.terminal import busy, console, print_json
+from charwise.cli.terminal import busy, console, print_json, table
 
 if TYPE_CHECKING:
     from charwise.tokens.index import SortedVocabulary
@@ -82,11 +82,11 @@ def vocab(
     if settings.prefix is not None:
         _print_prefix(screen, facts["prefix"], settings.top)
         return
-    rows = [
-        (name.translate(display.VISIBLE), count, count / len(vocabulary))
-        for name, count in list(firsts.items())[: settings.top]
-    ]
-    screen.print(display.counts_table("starts with", rows))
+    found = table("starts with", "tokens", "share", right=("tokens", "share"))
+    for name, count in list(firsts.items())[: settings.top]:
+        share = f"{count / len(vocabulary):.1%}"
+        found.add_row(name.translate(display.VISIBLE), f"{count:,}", share)
+    screen.print(found)
 
 
 def _first_characters(index: SortedVocabulary) -> dict[str, int]:
