@@ -54,6 +54,7 @@ def test_a_pack_that_is_too_much_for_one_tree_is_scored_text_by_text():
     assert both[0].logprobs == pytest.approx(alone.logprobs, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_a_text_whose_portions_have_few_contexts_each():
     """Over 10,000 in all, of which each portion has a part."""
     model = table([b"a", b"b", b"ab"], {(): [0.3, 0.3, 0.3, 0.1]})

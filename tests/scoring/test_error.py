@@ -57,6 +57,7 @@ def test_the_error_of_a_score_is_within_its_tolerance_and_what_it_says():
     assert silent <= tried / 30
 
 
+@pytest.mark.slow
 @given(cases())
 @examples(200)
 def test_the_error_of_the_next_byte_is_what_it_says(case: Case):

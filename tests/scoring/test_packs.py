@@ -119,6 +119,7 @@ def test_a_text_has_no_part_in_calls_after_it_is_done():
     assert {(score.calls, score.contexts) for score in twins} == {(long.calls, long.contexts)}
 
 
+@pytest.mark.slow
 def test_real_texts_after_contexts_and_special_tokens():
     lm = charwise.load()
     lines = [line for line in inspect.getsource(inspect).splitlines() if line.strip()][:60]
