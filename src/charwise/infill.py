@@ -66,6 +66,7 @@ def request(
     order: Order | None = None,
     left: Rule = "auto",
     right: Rule = "auto",
+    opening: Sequence[int] = (),
     most: int | None = None,
 ) -> Request:
     """The request for the middle between two texts, either of which may be empty.
@@ -76,6 +77,8 @@ def request(
         index: of its vocabulary.
         order: "psm" or "spm"; by default PSM where the model knows it.
         left, right: where to cut, as for `healing.cut`; `right` is the same rule, mirrored.
+        opening: ids that come before the template, such as those of other files, in place of the
+            start token.
         most: tokens that fit the window. What is too long is cut at the far ends: the suffix to
             half the room, or what the prefix leaves of it, then the prefix.
 
@@ -93,7 +96,7 @@ def request(
     if not isinstance(template, Template):
         raise SettingError(f"template is a {type(template).__name__}: Template.named makes one.")
     order = template.order(order)
-    start = list(vocabulary.bos_ids)
+    start = list(opening or vocabulary.bos_ids)
     text = to_bytes(prefix)
     before = vocabulary.encode(vocabulary.lead + text)
     after = vocabulary.encode(to_bytes(suffix))
@@ -103,8 +106,8 @@ def request(
         kept[1:], rest, None if most is None else most - len(start) - 3, vocabulary
     )
     ids = template.layout(start, kept, rest, order)
-    opening = len(ids) - (len(kept) if order == "spm" else 0)
-    return Request(ids, forced, ending, opening, prefix_cut, suffix_cut, text[-3:])
+    last = len(ids) - (len(kept) if order == "spm" else 0)
+    return Request(ids, forced, ending, last, prefix_cut, suffix_cut, text[-3:])
 
 
 def cut_start(
