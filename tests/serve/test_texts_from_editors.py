@@ -144,5 +144,23 @@ def test_a_list_of_prompts_is_answered_one_by_one(http: httpx.Client) -> None:
     assert http.post("/infill", json={"prompt": ["a", "b"]}).status_code == 400
 
 
+def test_other_files_are_read_before_the_prefix(http: httpx.Client) -> None:
+    """The embedded model has no control token for them, so they are text."""
+    extra = [{"filename": "a.py", "text": "LIMIT = 5"}, {"text": "import os\r\n"}]
+    sent = {"prompt": "", "input_suffix": AFTER, "n_predict": 8, "n_probs": 1}
+    found = http.post("/infill", json=sent | {"input_prefix": BEFORE, "input_extra": extra}).json()
+    whole = "LIMIT = 5\nimport os\n" + BEFORE
+    expected = http.post("/infill", json=sent | {"input_prefix": whole}).json()
+    alone = http.post("/infill", json=sent | {"input_prefix": BEFORE}).json()
+    told = [
+        [each["logprob"] for each in one["completion_probabilities"]]
+        for one in (found, expected, alone)
+    ]
+    assert found["content"] == expected["content"]
+    assert told[0] == pytest.approx(told[1], abs=1e-4)
+    assert told[0] != pytest.approx(told[2], abs=1e-3)
+    assert http.post("/infill", json=sent | {"input_extra": "a.py"}).status_code == 400
+
+
 def _ids(http: httpx.Client, text: str) -> list[int]:
     return list(http.post("/tokenize", json={"content": text}).json()["tokens"])

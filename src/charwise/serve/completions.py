@@ -115,8 +115,10 @@ class Completions:
         end = line_end(sides.before, sides.after or b"")
         after = None if sides.after is None else read(sides.after)
         sides = sides._replace(before=read(sides.before), after=after)
-        if sides.files and (window := self.engine.window) and 2 * len(sides.opening) > window:
-            rest = sides.opening[-window // 2 :]
+        window = self.engine.window
+        far = sides.files and window is not None and 2 * len(sides.opening) > window
+        if far and window is not None:  # other files have half of the room
+            rest = sides.opening[-(window // 2) :]
             sides = sides._replace(opening=(*self.lm.vocabulary.bos_ids, *rest))
 
         def told(number: int, text: str) -> object:
@@ -124,7 +126,8 @@ class Completions:
 
         answer = yield from self._steps(task, sides, limit, tell and told)
         candidates = tuple(one.written(end, task.stop) for one in answer.candidates)
-        return replace(answer, candidates=candidates, forced=write(answer.forced, end))
+        forced, cut_off = write(answer.forced, end), answer.truncated or far
+        return replace(answer, candidates=candidates, forced=forced, truncated=cut_off)
 
     def _steps(
         self, task: CompletionTask, sides: Sides, limit: Limit, tell: Tell | None
