@@ -263,7 +263,7 @@ def begun(text: str, spelling: Spelling) -> Written | None:
     >>> begun("<repo_name>r<file_sep>x.py\\nimport", spelling)[0::3]
     ('x.py\\nimport', (('<repo_name>', 'r'), ('<file_sep>', '')))
     """
-    files = _files(text, spelling, begun=True)
+    files = _files(text, spelling, True) if text.startswith(spelling.repository) else None
     if files is None:
         return None
     name, last = files[-1]

@@ -23,8 +23,6 @@ CHANGING = {
     "presence_penalty": -0.5,
     "repeat_penalty": 1.1,
     "ignore_eos": True,
-    "skip_special_tokens": False,
-    "n_predict_": None,
 }
 NEUTRAL = {
     "response_format": {"type": "text"},
@@ -34,14 +32,13 @@ NEUTRAL = {
     "presence_penalty": 0.0,
     "repeat_penalty": 1.0,
     "ignore_eos": False,
-    "skip_special_tokens": True,
     "min_p": 0.05,  # at temperature 0
     "user": "me",
 }
 
 
 @pytest.mark.parametrize("kind", [CompletionRequest, CompletionBody, InfillBody, GenerateBody])
-@pytest.mark.parametrize("name", [name for name, value in CHANGING.items() if value])
+@pytest.mark.parametrize("name", list(CHANGING))
 def test_a_field_that_changes_the_answer_is_refused_by_its_name(kind: type, name: str) -> None:
     with pytest.raises(Refused, match=name) as caught:
         unread(kind.model_validate({"prompt": "a", name: CHANGING[name]}))
@@ -64,14 +61,10 @@ def test_fields_of_an_object_are_named_with_it() -> None:
         unread(GenerateBody(options={"mirostat": 2}))
 
 
-@pytest.mark.parametrize("name", ["n_predict", "suffixes", "input_extra"])
-def test_a_field_of_another_dialect_is_not_passed_over(name: str) -> None:
-    body = CompletionRequest.model_validate({name: [5]})
-    if name == "suffixes":
-        assert unread(body) == ["suffixes"]
-    else:
-        with pytest.raises(Refused, match=name):
-            unread(body)
+def test_a_field_of_another_dialect_is_not_passed_over() -> None:
+    assert unread(CompletionRequest.model_validate({"n_predict": 5})) == ["n_predict"]
+    with pytest.raises(Refused, match="input_extra"):
+        unread(CompletionRequest.model_validate({"input_extra": [{"text": "a"}]}))
 
 
 @given(st.lists(st.text(), min_size=1))

@@ -9,44 +9,33 @@ from pydantic import BaseModel
 
 from charwise.api.errors import Refused
 
-#: Fields that other servers, or other dialects, read and that change an answer; and the values of
-#: each that change nothing, beside those that are empty.
+#: Fields that other servers read and that change an answer; and the values of each that change
+#: nothing, beside those that are empty.
 _CHANGING: dict[str, tuple[Any, ...]] = dict.fromkeys(
     (
         # what is generated has a form
         *("guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs"),
         *("grammar", "json_schema", "regex", "ebnf", "structural_tag", "format"),
         # there is more to read
-        *("messages", "system", "system_prompt", "template", "context", "images", "image_data"),
-        *("multimodal_data", "prompt_embeds", "input_extra", "input_prefix", "input_suffix"),
-        *("suffix", "lora", "control_vector"),
+        *("messages", "system", "system_prompt", "template", "images", "image_data"),
+        *("multimodal_data", "prompt_embeds", "input_extra", "lora", "control_vector"),
         # other tokens are drawn
         *("logit_bias", "presence_penalty", "frequency_penalty", "bad_words", "allowed_token_ids"),
         *("min_tokens", "ignore_eos", "stop_token_ids", "use_beam_search", "logits_processors"),
-        *("mirostat", "mirostat_mode", "dry_multiplier", "samplers"),
-        # how much, and how it is told
-        *("max_tokens", "max_completion_tokens", "max_new_tokens", "n_predict", "num_predict"),
-        *("stop", "temperature", "echo", "logprobs", "top_logprobs", "n_probs"),
+        *("mirostat", "mirostat_mode", "dry_multiplier"),
+        # it is told otherwise
         *("post_sampling_probs", "include_stop_str_in_output"),
     ),
     (),
 ) | {
-    "n": (1,),
-    "n_cmpl": (1,),
-    "best_of": (1,),
     "response_format": ({"type": "text"},),
     "repeat_penalty": (1,),
     "repetition_penalty": (1,),
-    "add_special_tokens": (True,),
-    "skip_special_tokens": (True,),
     "truncate_prompt_tokens": (-1,),
 }
 
 #: The same, where tokens are drawn at random.
 _SAMPLERS: dict[str, tuple[Any, ...]] = {
-    "seed": (-1,),
-    "top_p": (1,),
-    "top_k": (-1,),
     "min_p": (),
     "typical_p": (1,),
     "tfs_z": (1,),
