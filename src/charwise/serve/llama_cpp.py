@@ -49,16 +49,14 @@ class CompletionBody(Extensions):
 
     @property
     def prompts(self) -> list[Prompt]:
-        """Each prompt: a text, or a list of token ids and texts. So is a list with an id in it.
+        """Each prompt: a text, or a list of token ids and texts. A list with an id in it is one.
 
         Raises:
-            Refused: there are none, too many, or ids beside whole prompts.
+            Refused: there are too many, or ids beside whole prompts.
         """
         several: Any = self.prompt
-        if isinstance(several, str):
+        if isinstance(several, str) or not several:  # no ids are a prompt, too
             return [several]
-        if not several:
-            raise Refused(400, "prompt is an empty list.", "prompt")
         if any(isinstance(part, int) for part in several):
             if any(isinstance(part, list) for part in several):
                 raise Refused(400, "prompt has ids beside lists: put the ids in a list.", "prompt")
@@ -144,7 +142,7 @@ class InfillBody(CompletionBody):
 class TokenizeBody(BaseModel):
     """`/tokenize`."""
 
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(extra="ignore")
 
     content: str | None = None
     add_special: bool = False
@@ -154,7 +152,7 @@ class TokenizeBody(BaseModel):
 class DetokenizeBody(BaseModel):
     """`/detokenize`."""
 
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(extra="ignore")
 
     tokens: list[int] = []
 
