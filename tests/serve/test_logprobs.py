@@ -146,15 +146,15 @@ def first_texts(model: Model, prompt: bytes) -> dict[bytes, float]:
                 text = token[len(rest) :]
                 found[text] = found.get(text, 0.0) + weight * p
     total = sum(found.values())
-    return {text: p / total for text, p in found.items()}
+    return {text: p / total for text, p in found.items()} if total else {}
 
 
 @given(cases())
 @examples(150)
 def test_alternatives_are_summed_as_by_brute_force(case: Case) -> None:
     model, prompt = case.model, case.text
-    expected = first_texts(model, prompt) if len(prompt) <= 6 else {}
-    if not expected or not math.isfinite(sum(expected.values())):
+    expected = first_texts(model, prompt)
+    if not expected:  # nothing spells the prompt
         return
     state = CharLM(model.lm, preset="exact").state(prompt)
     chosen = max(expected, key=expected.__getitem__)

@@ -99,8 +99,8 @@ def alternatives(
     texts = {chosen}
     for _, row, begun in contexts if most else ():
         lo, hi = index.range(begun)
-        size = min(_LOOKED * most, hi - lo)
-        best = lo + np.argsort(-row.in_order[lo:hi])[:size]
+        some, least = row.in_order[lo:hi], max(0, hi - lo - _LOOKED * most)
+        best = lo + (np.argpartition(some, least)[least:] if least else np.arange(hi - lo))
         texts |= {index.sorted[at][len(begun) :] for at in best.tolist()} - {b""}
         texts |= set() if begun else {b""}
     found = {text: log(sum(_mass(one, text, index) for one in contexts)) for text in texts}

@@ -115,10 +115,10 @@ class Completions:
         end = line_end(sides.before, sides.after or b"")
         after = None if sides.after is None else read(sides.after)
         sides = sides._replace(before=read(sides.before), after=after)
-        window = self.engine.window
-        far = sides.files and window is not None and 2 * len(sides.opening) > window
-        if far and window is not None:  # other files have half of the room
-            rest = sides.opening[-(window // 2) :]
+        room = (self.engine.window or 2 * len(sides.opening)) // 2  # of other files
+        far = sides.files and len(sides.opening) > room
+        if far:
+            rest = sides.opening[-room:]
             sides = sides._replace(opening=(*self.lm.vocabulary.bos_ids, *rest))
 
         def told(number: int, text: str) -> object:
