@@ -280,7 +280,7 @@ class CharLM(CharacterModel):
         template: Template | None = None,
         left: Rule = "auto",
         right: Rule = "auto",
-        opening: Sequence[int] = (),
+        opening: Prompt = (),
     ) -> Request:
         """What `infill` asks: how both sides are cut. It leaves a quarter of the window free.
 
