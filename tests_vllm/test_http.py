@@ -133,9 +133,13 @@ def test_logprobs_are_of_the_new_text(client, streamed):
         found, text = choice["logprobs"], choice["text"]
     assert {len(values) for values in found.values()} == {len(found["tokens"])}
     assert found["text_offset"][0] == 0
-    assert "".join(found["tokens"]).endswith(text)
-    for token, offset in zip(found["tokens"][1:], found["text_offset"][1:], strict=True):
+    assert "".join(found["tokens"]) == text
+    for token, offset in zip(found["tokens"], found["text_offset"], strict=True):
         assert text[offset:].startswith(token)
+    for token, value, top in zip(
+        found["tokens"], found["token_logprobs"], found["top_logprobs"], strict=True
+    ):
+        assert top[token] == value
     assert all(value <= 0 for value in found["token_logprobs"])
 
 

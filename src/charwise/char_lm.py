@@ -282,10 +282,12 @@ class CharLM(CharacterModel):
         template: Template | None = None,
         left: Rule = "auto",
         right: Rule = "auto",
+        opening: Prompt = (),
     ) -> Request:
         """What `infill` asks: how both sides are cut. It leaves a quarter of the window free.
 
-        `left` and `right` say where to cut, as for `charwise.infill.request`.
+        `left` and `right` say where to cut, and `opening` what comes before both texts, as for
+        `charwise.infill.request`.
 
         Raises:
             TemplateError: as `infill`.
@@ -301,6 +303,7 @@ class CharLM(CharacterModel):
             order=order,
             left=left,
             right=right,
+            opening=opening,
             most=None if window is None else window - window // 4,
         )
 

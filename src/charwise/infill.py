@@ -29,6 +29,7 @@ from charwise.healing import Rule, cut, unknown_rule
 from charwise.template import Order, Template
 from charwise.tokens.canonical import to_bytes
 from charwise.tokens.index import SortedVocabulary
+from charwise.tokens.prompt_parts import Prompt
 from charwise.tokens.vocabulary import Vocabulary
 
 
@@ -66,6 +67,7 @@ def request(
     order: Order | None = None,
     left: Rule = "auto",
     right: Rule = "auto",
+    opening: Prompt = (),
     most: int | None = None,
 ) -> Request:
     """The request for the middle between two texts, either of which may be empty.
@@ -76,6 +78,8 @@ def request(
         index: of its vocabulary.
         order: "psm" or "spm"; by default PSM where the model knows it.
         left, right: where to cut, as for `healing.cut`; `right` is the same rule, mirrored.
+        opening: what comes before the template in place of the start token, such as the ids of
+            other files.
         most: tokens that fit the window. What is too long is cut at the far ends: the suffix to
             half the room, or what the prefix leaves of it, then the prefix.
 
@@ -93,7 +97,7 @@ def request(
     if not isinstance(template, Template):
         raise SettingError(f"template is a {type(template).__name__}: Template.named makes one.")
     order = template.order(order)
-    start = list(vocabulary.bos_ids)
+    start = vocabulary.encode_prompt(opening) or list(vocabulary.bos_ids)
     text = to_bytes(prefix)
     before = vocabulary.encode(vocabulary.lead + text)
     after = vocabulary.encode(to_bytes(suffix))
@@ -103,8 +107,8 @@ def request(
         kept[1:], rest, None if most is None else most - len(start) - 3, vocabulary
     )
     ids = template.layout(start, kept, rest, order)
-    opening = len(ids) - (len(kept) if order == "spm" else 0)
-    return Request(ids, forced, ending, opening, prefix_cut, suffix_cut, text[-3:])
+    last = len(ids) - (len(kept) if order == "spm" else 0)
+    return Request(ids, forced, ending, last, prefix_cut, suffix_cut, text[-3:])
 
 
 def cut_start(

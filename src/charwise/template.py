@@ -256,6 +256,20 @@ def written(text: str, spelling: Spelling) -> Written | None:
     return None if files is None or sides is None else sides._replace(files=files)
 
 
+def begun(text: str, spelling: Spelling) -> Written | None:
+    """The last file of a repository that is written out without a template; None if it is none.
+
+    >>> spelling = spelling_of({"<fim_prefix>", "<fim_suffix>", "<fim_middle>"})
+    >>> begun("<repo_name>r<file_sep>x.py\\nimport", spelling)[0::3]
+    ('x.py\\nimport', (('<repo_name>', 'r'), ('<file_sep>', '')))
+    """
+    files = _files(text, spelling, True) if text.startswith(spelling.repository) else None
+    if files is None:
+        return None
+    name, last = files[-1]
+    return Written(last, "", "psm", (*files[:-1], (name, "")))
+
+
 def _sides(text: str, spelling: Spelling) -> Written | None:
     """Both sides of a text that begins with a sentinel."""
     before, between, last = map(re.escape, spelling.in_text)

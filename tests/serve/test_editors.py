@@ -56,9 +56,10 @@ def test_llama_vim_reads_the_answer(http: httpx.Client, running_server: Running)
     assert '"content":"' in answer.text  # it looks for that, without a space
     found = answer.json()
     assert sorted(found) == sorted(llama_vim()["response_fields"])
-    [expected] = running_server.lm.infill(LINES + LINE, "\n" + BELOW, max_new_bytes=24)
+    before = "x = 1\n" + LINES + LINE  # what other files hold comes first
+    [expected] = running_server.lm.infill(before, "\n" + BELOW, max_new_bytes=24)
     assert found["content"].startswith(expected.text)
-    assert len(expected.text) == 24
+    assert expected.text
     assert found["truncated"] is False
     assert found["timings/predicted_n"] > 0
 
@@ -89,7 +90,7 @@ def test_llama_vscode(http: httpx.Client, running_server: Running) -> None:
     window = running_server.lm.engine.window
     assert http.get("/props").json()["default_generation_settings"]["n_ctx"] == window
     assert len(http.get("/v1/models").json()["data"]) == 1
-    body = llama_vim(n_cmpl=3, lora=[], n_predict=8, t_max_predict_ms=20_000)
+    body = llama_vim(n_cmpl=3, lora=[], n_predict=8, t_max_predict_ms=20_000, input_extra=[])
     del body["response_fields"]
     several = http.post("/infill", json=body).json()
     assert len({one["content"] for one in several}) == len(several) > 1

@@ -21,6 +21,7 @@ from pygls.lsp.client import LanguageClient
 
 import charwise
 from charwise import CharLM
+from charwise.tokens.line_ends import read, write
 from preloaded import Command, finished
 
 T = TypeVar("T")
@@ -193,11 +194,29 @@ def test_typing_and_deleting_go_on_from_the_states(editor: Editor, lm: CharLM) -
 def test_positions_count_as_editors_count(editor: Editor, lm: CharLM, before: str) -> None:
     editor.open(f"# 😀\r\n{before}")
     at = len(editor.text)
-    assert editor.suggestions() == [best(lm, editor.text)]
+    assert editor.suggestions() == [best(lm, read(editor.text))]
     editor.edit(at - 2, at, "😀")  # replaces two letters, in the middle of a line later on
     editor.edit(at - 2, at - 1, before[-2:])
     assert editor.text == f"# 😀\r\n{before}"
-    assert editor.suggestions() == [best(lm, editor.text)]
+    assert editor.suggestions() == [best(lm, read(editor.text))]
+
+
+def test_a_file_with_crlf_is_offered_its_own_line_ends(editor: Editor, lm: CharLM) -> None:
+    editor.configure({"charwise": DEFAULTS | {"until": "length"}})
+    text = "import os\r\n\r\n\r\ndef names(path):\r\n    return os.listdir(path)"
+    editor.open(text)
+    [found] = editor.suggestions()
+    [expected] = lm.complete(read(text), max_new_bytes=40)
+    assert "\n" in expected.text
+    assert found == write(expected.text, "\r\n")
+
+
+@pytest.mark.parametrize("text", ["# 🍋", "# 🍋🍋", "s = 'é🍋", "# 東"])
+def test_nothing_empty_is_offered(editor: Editor, text: str) -> None:
+    for most in (1, 2, 3, 40):
+        editor.configure({"charwise": DEFAULTS | {"maxBytes": most}})
+        editor.open(text)
+        assert all(one.strip() and "\ufffd" not in one for one in editor.suggestions())
 
 
 def test_the_suffix_is_never_repeated(editor: Editor, lm: CharLM) -> None:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from pathlib import Path
 
 import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 import charwise
 from charwise import CharLM
@@ -16,7 +20,11 @@ from charwise.serve.model_thread import around, read_ahead, suggestions
 from charwise.serve.prompts import sides_of
 from charwise.serve.stoppable import Stopped
 from charwise.serve.task import CompletionTask
+from models import examples
 from sentinels import tokenizer_with
+
+#: Of the embedded model, for tests that leave nothing behind that others look at.
+COMPLETIONS = [Completions(charwise.load())]
 
 SETTINGS = Settings(seconds=None, max_bytes=24)
 TEXT = "import math\n\n\nclass Circle:\n    def area(self, radius):\n        return math."
@@ -138,3 +146,31 @@ def test_what_is_read_around_a_cursor() -> None:
 def test_the_files_of_the_page_are_in_the_package() -> None:
     page = Path(charwise.__file__).parent / "serve" / "playground" / "page"
     assert (page / "index.html").is_file()
+
+
+def test_healing_warns_of_no_array() -> None:
+    """PyTorch warns of an array that is not writable, once for each process."""
+    warned = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            found = texts(Completions(charwise.load()), "raise ValueErr", mode="healed")
+    finally:
+        torch.set_warn_always(warned)
+    assert found[0].startswith("or")
+
+
+@pytest.mark.parametrize("mode", ["exact", "healed", "plain"])
+@given(text=st.text(st.sampled_from("# é🍋東\n\r"), min_size=1, max_size=5))
+@examples(12)
+def test_what_is_offered_is_text_that_can_be_inserted(mode: str, text: str) -> None:
+    for most in (1, 3):
+        for one in texts(COMPLETIONS[0], text, mode=mode, maxBytes=most, candidates=3):
+            assert one.strip()
+            assert "\ufffd" not in one
+
+
+def test_the_lines_around_a_cursor_end_as_a_model_reads_them() -> None:
+    text = "a\r\nb\r\n"
+    assert around(COMPLETIONS[0], SETTINGS, text, 3, 4) == ("a\n", "\n")

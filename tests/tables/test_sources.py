@@ -334,6 +334,37 @@ def test_regions_of_bytes_that_are_no_characters(tmp_path: Path) -> None:
     assert str(bad).endswith("a.txt: regions are in characters, and byte 2 is no UTF-8.")
 
 
+HALVES = st.text(st.sampled_from(["a", "é", "😀", "\\", "\ud83d", "\ude00", "\udc80"]), min_size=1)
+
+
+@given(HALVES)
+@examples(60)
+def test_half_a_surrogate_pair_is_named_with_its_row(
+    tmp_path_factory: pytest.TempPathFactory, text: str
+) -> None:
+    path = tmp_path_factory.mktemp("half") / "a.jsonl"
+    text = text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")  # pairs joined
+    rows = ['{"text": "To be"}', json.dumps({"text": text, "other": "\ud800"})]
+    path.write_text("\n".join(rows), encoding="utf-8")
+    (good, row) = read(path)
+    assert isinstance(good, Stimulus)
+    halves = [at for at, char in enumerate(text) if "\ud800" <= char <= "\udfff"]
+    if not halves:
+        assert isinstance(row, Stimulus)
+        assert row.text == text.encode()
+        return
+    assert isinstance(row, BadRow)
+    code = f"U+{ord(text[halves[0]]):04X}"
+    assert f"a.jsonl, row 2 (line 2), column 'text': {code}, after {halves[0]} char" in str(row)
+    assert "half of a surrogate pair" in str(row)
+
+
+def test_a_stray_byte_beside_an_escape_is_a_byte(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'{"text": "\\u00e9\xff"}')
+    assert "byte 0xFF, after 1 characters, is no UTF-8" in the_fault(path)
+
+
 # --- Size ---------------------------------------------------------------------------------------
 
 

@@ -85,7 +85,7 @@ class Extensions(BaseModel):
         max_bytes: of a completion.
     """
 
-    model_config = ConfigDict(extra="ignore", allow_inf_nan=False)
+    model_config = ConfigDict(extra="allow", allow_inf_nan=False)
 
     mode: Literal["exact", "healed", "plain"] | None = None
     until: Literal["line", "block"] | None = None
@@ -100,7 +100,7 @@ class Extensions(BaseModel):
 
 
 class CompletionRequest(Extensions):
-    """A request to the completion server. Fields that are not listed are ignored.
+    """A request to the completion server.
 
     Attributes:
         top_k: not OpenAI's.
@@ -122,22 +122,16 @@ class CompletionRequest(Extensions):
     echo: bool | None = None
     logprobs: int | None = Field(None, ge=0, le=100)
     best_of: int | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    logit_bias: dict[str, float] | None = None
     line_seconds: float | None = None
 
     def check(self) -> None:
-        """Refuse fields that would be ignored, and change the answer.
+        """Refuse fields that do not go together.
 
         Raises:
             Refused: the field.
         """
         if self.best_of not in (None, 1, self.n or 1):
             raise Refused(400, "best_of is more than n: the n best are what n gives.", "best_of")
-        for name in ("presence_penalty", "frequency_penalty", "logit_bias"):
-            if getattr(self, name):
-                raise Refused(400, f"{name} is not known here: leave it out.", name)
         if self.stream_options is not None and not self.stream:
             raise Refused(400, "stream_options are for streams: set stream.", "stream_options")
 

@@ -6,6 +6,7 @@ No JSON has a space after a colon: there are clients that look for `"content":"`
 from __future__ import annotations
 
 import json
+import re
 import secrets
 import time
 from collections.abc import Mapping
@@ -100,3 +101,22 @@ def finite(logprob: float) -> float:
 def characters(raw: bytes) -> str:
     """Return bytes as the text of an answer; bytes that are no character become U+FFFD."""
     return raw.decode("utf-8", "replace")
+
+
+def spelled(raw: bytes) -> str:
+    r"""Return the bytes of a token as OpenAI's API spells them: text, or `bytes:\xNN…`.
+
+    So are bytes that are no whole characters, and a text that would read as if it were spelled so.
+
+    >>> spelled("naï".encode()), spelled(b"\xf0\x9f"), spelled(b"bytes:\\xf0")
+    ('naï', 'bytes:\\xf0\\x9f', 'bytes:\\x62\\x79\\x74\\x65\\x73\\x3a\\x5c\\x78\\x66\\x30')
+    """
+    try:
+        if _SPELLED.fullmatch(text := raw.decode()) is None:
+            return text
+    except UnicodeDecodeError:
+        pass
+    return "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)
+
+
+_SPELLED = re.compile(r"bytes:(\\x[0-9a-f]{2})+")

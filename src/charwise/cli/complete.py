@@ -19,6 +19,7 @@ from charwise.cli.options import (
 )
 from charwise.cli.terminal import bars, console, print_json
 from charwise.errors import SettingError, shown
+from charwise.tokens.line_ends import line_end, read, write
 
 if TYPE_CHECKING:
     from charwise.healing import Rule
@@ -64,7 +65,8 @@ def complete(
 ) -> None:
     """Complete a prompt: plain, healed and exact, side by side; or under a constraint."""
     rule = parse_rule(heal)
-    text = read_prompt(prompt, stdin)
+    given = read_prompt(prompt, stdin)
+    text, end = read(given), line_end(given)
     if temperature is None:
         temperature = 0.0 if n == 1 else 1.0
 
@@ -88,7 +90,7 @@ def complete(
         if as_json:
             print_json(
                 model=options.model,
-                prompt=text.decode("utf-8", "backslashreplace"),
+                prompt=given.decode("utf-8", "backslashreplace"),
                 **constrained.fields(found),
             )
             return
@@ -108,20 +110,21 @@ def complete(
     with bars() as bar:
         for name, method in methods.items():
             told = bar(name)
-            texts[name] = completion.distinct(method(loaded, request.told(told)))
+            drawn = [read(one) for one in method(loaded, request.told(told))]
+            texts[name] = completion.distinct(drawn)
             told(1, 1)
     vocabulary = loaded.index.vocabulary
     if as_json:
         print_json(
             model=loaded.name,
-            prompt=display.spelling(text),
+            prompt=display.spelling(given),
             ids=cut.ids,
             tokens=[display.spelling(vocabulary.tokens[id] or b"") for id in cut.ids],
             kept=cut.kept,
-            forced=display.spelling(cut.forced),
+            forced=display.spelling(write(cut.forced, end)),
             allowed=cut.allowed,
             dropped=cut.dropped,
-            completions=texts,
+            completions={name: [write(one, end) for one in each] for name, each in texts.items()},
         )
         return
     screen = console()

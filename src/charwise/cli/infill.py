@@ -18,6 +18,7 @@ from charwise.cli.options import (
 )
 from charwise.cli.terminal import console, print_json, steps
 from charwise.errors import InputError, TemplateError, shown
+from charwise.tokens.line_ends import line_end, offset, read, write
 
 if TYPE_CHECKING:
     from charwise.cli.completion import Loaded
@@ -72,11 +73,12 @@ def infill(
     """Fill in between two texts: plain, healed on both sides, and exact."""
     if place is not None and (prefix or suffix):
         raise typer.BadParameter("give a place in a file, or --prefix and --suffix, and not both.")
-    before, after = (
+    left, right = (
         (prefix.encode("utf-8", "surrogateescape"), suffix.encode("utf-8", "surrogateescape"))
         if place is None
         else sides(place)
     )
+    before, after, end = read(left), read(right), line_end(left, right)
 
     names = None if template is None else template.split()
     if names is not None and len(names) not in (2, 3):
@@ -91,6 +93,10 @@ def infill(
     sentinels = _sentinels(loaded.index.vocabulary, names)
     given: Given = {"order": order, "template": sentinels}
     request = loaded.lm.infill_request(before, after, **given)
+    request = request._replace(  # bytes of the file
+        prefix_cut=offset(left, request.prefix_cut),
+        suffix_cut=len(right) - offset(right, len(after) - request.suffix_cut),
+    )
     wanted = GenerationOptions(n=n, max_new_bytes=max_new_bytes)
     texts, exact = middles(loaded, before, after, given, wanted)
     if as_json:
@@ -98,11 +104,11 @@ def infill(
             model=loaded.name,
             template=sentinels.family,
             order=sentinels.order(order),
-            forced=_text(request.forced),
-            ending=_text(request.ending),
+            forced=_text(write(request.forced, end)),
+            ending=_text(write(request.ending, end)),
             prefix_cut=request.prefix_cut,
             suffix_cut=request.suffix_cut,
-            middles=texts,
+            middles={name: [write(one, end) for one in each] for name, each in texts.items()},
             logprobs=[one.logprob for one in exact],
         )
         return
@@ -151,8 +157,9 @@ def sides(place: str) -> tuple[bytes, bytes]:
         at = int(found["line"])
         if at > len(data):
             raise InputError(f"{path} has {len(data)} bytes: there is no offset {at}.")
+        at -= data[max(0, at - 1) : at + 1] == b"\r\n"  # a line's end is not divided
         return data[:at], data[at:]
-    lines = data.split(b"\n")
+    lines = read(data).split(b"\n")
     line, column = int(found["line"]), int(found["column"])
     if not 1 <= line <= len(lines):
         raise InputError(f"{path} has {len(lines)} lines: there is no line {line}.")
@@ -160,7 +167,7 @@ def sides(place: str) -> tuple[bytes, bytes]:
     if not 1 <= column <= len(text) + 1:
         raise InputError(f"line {line} of {path} has {len(text)} characters: column {column}?")
     at = sum(len(one) + 1 for one in lines[: line - 1])
-    at += len(text[: column - 1].encode("utf-8", "surrogateescape"))
+    at = offset(data, at + len(text[: column - 1].encode("utf-8", "surrogateescape")))
     return data[:at], data[at:]
 
 

@@ -155,6 +155,10 @@ class Drafts(Drawing[Draft]):
         """The drafts that can go on, and the rows from which they draw."""
         return drafts, logprobs
 
+    def begun(self, draft: Draft) -> bytes:
+        """What the last token of a draft began with that is no part of it: nothing, here."""
+        return b""
+
     def take(self, draft: Draft, data: bytes) -> None:
         """Add the bytes of a token to a draft."""
         draft.raw += data

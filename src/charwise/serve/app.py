@@ -24,7 +24,7 @@ from charwise.char_lm import CharLM
 from charwise.errors import CharwiseError, ZeroProbabilityError
 from charwise.serve import llama_cpp, ollama, openai, probabilities
 from charwise.serve.gate import Gate
-from charwise.serve.http import refused
+from charwise.serve.http import Warnings, refused
 from charwise.serve.metrics import Counting
 from charwise.serve.playground import routes
 from charwise.serve.playground.routes import PAGES
@@ -68,12 +68,14 @@ def application(lm: CharLM, settings: Settings) -> FastAPI:
 
     for kind in (HTTPException, CharwiseError, ValidationError, Exception):
         app.add_exception_handler(kind, failed)
+    app.add_middleware(Warnings)
     app.add_middleware(Gate, settings=settings, pages=PAGES)
     app.add_middleware(
         CORSMiddleware,
         allow_origins=settings.allow_origins,
         allow_methods=["GET", "POST"],
         allow_headers=["authorization", "content-type"],
+        expose_headers=["warning"],
     )
     app.add_middleware(Counting, metrics=server.metrics)
     return app

@@ -26,6 +26,7 @@ from charwise.serve.suggestion_cache import SuggestionCache
 from charwise.serve.task import Answer, Candidate, CompletionTask
 from charwise.serve.tokenwise import TokenTrees
 from charwise.template import Template
+from charwise.tokens.line_ends import line_end, read, write
 from charwise.tokens.prompts import split
 
 #: Bytes kept of texts that were asked about: keys and values, log-probabilities, rows.
@@ -107,11 +108,33 @@ class Completions:
     ) -> Generator[Drawing, None, Answer]:
         """`answer`, for who advances several: yields what is to be advanced, until it has ended.
 
-        Other requests may be begun and advanced meanwhile.
+        Other requests may be begun and advanced meanwhile. The model reads `\\n` at the end of each
+        line, and the answer has the line ends of the text.
         """
-        started = time.perf_counter()
         sides = sides_of(task, self.lm.vocabulary)
-        key = (replace(task, prompt="", suffix=None), sides.opening, sides.after)
+        end = line_end(sides.before, sides.after or b"")
+        after = None if sides.after is None else read(sides.after)
+        sides = sides._replace(before=read(sides.before), after=after)
+        room = (self.engine.window or 2 * len(sides.opening)) // 2  # of other files
+        far = sides.files and len(sides.opening) > room
+        if far:
+            rest = sides.opening[-room:]
+            sides = sides._replace(opening=(*self.lm.vocabulary.bos_ids, *rest))
+
+        def told(number: int, text: str) -> object:
+            return tell and tell(number, write(text, end))
+
+        answer = yield from self._steps(task, sides, limit, tell and told)
+        candidates = tuple(one.written(end, task.stop) for one in answer.candidates)
+        forced, cut_off = write(answer.forced, end), answer.truncated or far
+        return replace(answer, candidates=candidates, forced=forced, truncated=cut_off)
+
+    def _steps(
+        self, task: CompletionTask, sides: Sides, limit: Limit, tell: Tell | None
+    ) -> Generator[Drawing, None, Answer]:
+        """`steps`, of texts whose lines end in `\\n`."""
+        started = time.perf_counter()
+        key = (replace(task, prompt="", suffix=None, files=()), sides.opening, sides.after)
         if task.repeatable and tell is None and (found := self._remembered(key, sides, task)):
             return replace(found, seconds=time.perf_counter() - started)
         with self.engine.until(limit):
@@ -191,7 +214,7 @@ class Completions:
     def _begin(self, task: CompletionTask, sides: Sides) -> Begun:
         if sides.between and self.template is not None:
             assert sides.after is not None
-            return self._between(task, sides.before, sides.after)
+            return self._between(task, sides.before, sides.after, sides.opening)
         vocabulary = self.lm.vocabulary
         if task.mode == "exact":
             before = len(self.memory)
@@ -201,15 +224,17 @@ class Completions:
         opening, whole = split(vocabulary, sides.prompt)
         return self._tokenwise(task, [*opening.ids, *vocabulary.encode(whole)], b"", b"")
 
-    def _between(self, task: CompletionTask, before: bytes, after: bytes) -> Begun:
+    def _between(
+        self, task: CompletionTask, before: bytes, after: bytes, opening: tuple[int, ...]
+    ) -> Begun:
         if task.mode == "exact":
-            known = self.memory.between(before, after)
+            known = self.memory.between(before, after, opening)
             assert known.request is not None
             begun = _at(known.state, known.request.ending, known.text != before)
             cut = begun.truncated or _cut(known.request)
             return begun._replace(request=known.request, whole=known.state.whole, truncated=cut)
         rule: Rule = "auto" if task.mode == "healed" else "off"
-        found: Request = self.lm.infill_request(before, after, left=rule, right=rule)
+        found = self.lm.infill_request(before, after, left=rule, right=rule, opening=opening)
         begun = self._tokenwise(task, found.ids, found.forced, found.ending)
         return begun._replace(truncated=_cut(found))
 

@@ -11,10 +11,11 @@ from charwise.cursor.drafts import Cursor, Draft, Drafts
 from charwise.cursor.limit import Limit
 from charwise.cursor.together import advance_together
 from charwise.infill import Request, middles
+from charwise.serve.alternatives import after_characters, after_tokens, alternatives
 from charwise.serve.endings import Rules
 from charwise.serve.prompts import Sides
 from charwise.serve.stoppable import StoppableLM, Stopped
-from charwise.serve.task import Candidate, CompletionTask, Piece
+from charwise.serve.task import Alternatives, Candidate, CompletionTask, Piece
 from charwise.serve.tokenwise import HealedDrafts
 from charwise.tokens.utf8 import decoder_after, pending
 
@@ -182,21 +183,20 @@ class Drawing:
             self._carried[id(draft)] = carried + logprob
             return
         self._carried[id(draft)] = 0.0
-        top: tuple[tuple[bytes, float], ...] = ()
-        if self._asked.top:
-            top = self._alternatives(draft) or ((raw, carried + logprob),)
+        top = self._alternatives(draft, raw)
         self._pieces[id(draft)].append(Piece(raw, carried + logprob, id_, top))
 
-    def _alternatives(self, draft: Draft) -> tuple[tuple[bytes, float], ...]:
-        """The most probable tokens where the last one was drawn."""
-        row = next((row for other, row in self.drafts.rows if other is draft), None)
-        if row is None:
+    def _alternatives(self, draft: Draft, raw: bytes) -> Alternatives:
+        """The text of the last token, and others that could have come there."""
+        if self._asked.top is None:
             return ()
-        assert self._asked.top is not None
-        best = row.topk(min(self._asked.top, len(row)))
-        tokens = self.drafts.shared.index.vocabulary.tokens
-        pairs = zip(best.values.tolist(), best.indices.tolist(), strict=True)
-        return tuple((tokens[id_] or b"", value) for value, id_ in pairs)
+        index = self.drafts.shared.index
+        if self._asked.mode == "exact" and not self._pieces[id(draft)]:
+            contexts = after_characters(self._begun.cursor)
+        else:
+            row = next(row for other, row in self.drafts.rows if other is draft)
+            contexts = after_tokens(row, self.drafts.begun(draft), index)
+        return alternatives(contexts, raw, self._asked.top, index)
 
     def _judge(self, draft: Draft) -> None:
         """End a draft where a rule says so."""
@@ -223,7 +223,7 @@ class Drawing:
         pieces, left = list[Piece](), len(raw)
         for piece in self._pieces[id(draft)]:
             if left > 0 or (not piece.raw and draft.finish == "end"):
-                pieces.append(piece._replace(raw=piece.raw[:left]))
+                pieces.append(piece.cut(left))
             left -= len(piece.raw)
         return Candidate(
             decoder_after(self._before[-3:]).decode(raw),
@@ -252,8 +252,8 @@ class Drawing:
             kept = self.drafts.kept(draft)
             if draft.finish:
                 end = len(kept)
-            else:
-                end = self.drafts.safe(draft)
+            else:  # of a line's end all or nothing
+                end = min(self.drafts.safe(draft), len(kept.removesuffix(b"\r")))
                 if self._held:
                     end = min(end, len(kept[: max(0, kept.rfind(b"\n"))].rstrip()))
                     end = 0 if self._asked.threshold else end

@@ -179,6 +179,5 @@ def line_length(text: str) -> int:
     >>> line_length("x:\n    y"), line_length("\n    y\n"), line_length("x")
     (2, 6, 1)
     """
-    start = len(text) - len(text.lstrip("\r\n"))
-    end = text.find("\n", start)
-    return len(text) if end < 0 else end - (text[end - 1] == "\r")
+    found = re.match(r"[\r\n]*[^\r\n]*", text)
+    return found.end() if found else 0

@@ -8,9 +8,12 @@ from typing import Any, Literal, TypeVar
 from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Message as Event
 
 from charwise.api.client import read_up_to, while_connected
 from charwise.api.errors import Refused, refusal_of
+from charwise.api.fields import unread, warning
 from charwise.api.responses import json_response
 from charwise.api.writer import event
 from charwise.serve.server import Server
@@ -22,6 +25,9 @@ Kind = TypeVar("Kind", bound=BaseModel)
 #: The status for a client that left before its answer.
 GONE = 499
 
+#: Where in the scope of a request the names of such fields are.
+_UNREAD = "charwise.unread"
+
 #: Paths of llama.cpp's dialect, whose errors have a form of their own.
 _LLAMA_CPP = frozenset(
     {"/infill", "/completion", "/completions", "/props", "/tokenize", "/detokenize", "/health"}
@@ -29,10 +35,10 @@ _LLAMA_CPP = frozenset(
 
 
 async def read(request: Request, server: Server, kind: type[Kind]) -> Kind:
-    """Return the body of a request.
+    """Return the body of a request, and note the fields of it that are not read for `Warnings`.
 
     Raises:
-        Refused: it is too long, or breaks off.
+        Refused: it is too long, breaks off, or has a field that is not read and not without effect.
         ValidationError: it is no such request.
     """
     most = server.settings.most_body
@@ -42,7 +48,26 @@ async def read(request: Request, server: Server, kind: type[Kind]) -> Kind:
     body, whole = found
     if not whole or len(body) > most:
         raise Refused(413, f"the body of this request has more than {most} bytes.")
-    return kind.model_validate_json(body or b"{}")
+    checked = kind.model_validate_json(body or b"{}")
+    request.scope[_UNREAD] = unread(checked)
+    return checked
+
+
+class Warnings:
+    """An ASGI middleware that lists in a header the fields of a request that were not read."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Hand a request on."""
+
+        async def tell(message: Event) -> None:
+            if message["type"] == "http.response.start" and (names := scope.get(_UNREAD)):
+                message = {**message, "headers": [*message["headers"], warning(names)]}
+            await send(message)
+
+        await self._app(scope, receive, tell)
 
 
 async def answered(

@@ -14,7 +14,7 @@ from charwise.api.errors import Refused
 from charwise.api.limits import SERVER
 from charwise.api.request import CompletionRequest, Extensions
 from charwise.api.responses import json_response
-from charwise.api.writer import characters, event, finite
+from charwise.api.writer import characters, event, finite, spelled
 from charwise.serve.http import answered, gone, read, stream
 from charwise.serve.prompts import sides_of
 from charwise.serve.server import Server
@@ -28,9 +28,9 @@ _TYPES = {"end": "eos", "stop": "word"}
 
 
 class CompletionBody(Extensions):
-    """`/completion`; `/infill` takes more. Fields that are not listed are ignored."""
+    """`/completion`; `/infill` takes more."""
 
-    prompt: str | list[str | int] = ""
+    prompt: str | list[str | int | list[str | int]] = ""
     n_predict: int | None = Field(None, le=SERVER.tokens)
     max_tokens: int | None = Field(None, le=SERVER.tokens)
     temperature: float | None = Field(None, ge=0)
@@ -47,12 +47,33 @@ class CompletionBody(Extensions):
     response_fields: list[str] | None = None
     return_tokens: bool | None = None
 
-    def sides(self) -> tuple[Prompt, str | None]:
-        """What is before and after the completion."""
-        prompt: Any = self.prompt
-        if isinstance(prompt, list) and all(isinstance(part, str) for part in prompt):
-            prompt = "".join(prompt)
-        return prompt, None
+    @property
+    def prompts(self) -> list[Prompt]:
+        """Each prompt: a text, or a list of token ids and texts. A list with an id in it is one.
+
+        Raises:
+            Refused: there are too many, or ids beside whole prompts.
+        """
+        several: Any = self.prompt
+        if isinstance(several, str) or not several:  # no ids are a prompt, too
+            return [several]
+        if any(isinstance(part, int) for part in several):
+            if any(isinstance(part, list) for part in several):
+                raise Refused(400, "prompt has ids beside lists: put the ids in a list.", "prompt")
+            return [several]
+        if excess := SERVER.exceeded(len(several), 1, None, None):
+            raise Refused(400, f"{excess}: send several requests.", "prompt")
+        return list(several)
+
+    @property
+    def files(self) -> tuple[tuple[str, str], ...]:
+        """Other files, as `CompletionTask` has them."""
+        return ()
+
+    @property
+    def suffix(self) -> str | None:
+        """What comes after the completion; None where nothing is known of it."""
+        return None
 
     def translated(self) -> CompletionRequest:
         """Return the request in OpenAI's form, but for its prompt.
@@ -73,23 +94,49 @@ class CompletionBody(Extensions):
             stop=[one for one in _list(self.stop) if one],
             line_seconds=None if line is None or line <= 0 else line / 1000,
             logprobs=self.n_probs or None,
-            suffix=self.sides()[1],
+            suffix=self.suffix,
             **self.extensions,
         )
 
 
+class Extra(BaseModel):
+    """A part of another file, beside `/infill`."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    filename: str = "tmp"
+    text: str = ""
+
+    @property
+    def whole(self) -> str:
+        """Its path and its text, a line each at least."""
+        return f"{self.filename}\n{self.text}" + "\n" * (not self.text.endswith("\n"))
+
+
 class InfillBody(CompletionBody):
-    """`/infill`. What other files hold (`input_extra`) is not read."""
+    """`/infill`."""
 
     input_prefix: str = ""
     input_suffix: str = ""
+    input_extra: list[Extra] | None = None
 
-    def sides(self) -> tuple[Prompt, str | None]:
+    @property
+    def prompts(self) -> list[Prompt]:
         """`prompt` comes after the prefix, as in llama.cpp's server."""
-        prompt, _ = super().sides()
-        if not isinstance(prompt, str):
+        if not isinstance(self.prompt, str):
             raise Refused(400, "prompt is the text before the cursor on its line.", "prompt")
-        return self.input_prefix + prompt, self.input_suffix
+        return [self.input_prefix + self.prompt]
+
+    @property
+    def files(self) -> tuple[tuple[str, str], ...]:
+        """The other files, and the beginning of the one with the cursor."""
+        every = [one.whole for one in self.input_extra or ()]
+        return tuple(("<|file_sep|>", text) for text in [*every, ""] if every)
+
+    @property
+    def suffix(self) -> str | None:
+        """What comes after the cursor."""
+        return self.input_suffix
 
 
 class TokenizeBody(BaseModel):
@@ -115,16 +162,25 @@ def router(server: Server) -> APIRouter:
     routes = APIRouter()
 
     async def complete(request: Request, body: CompletionBody) -> Response:
-        task = CompletionTask.of(body.translated(), body.sides()[0], server.settings.mode)
-        sides_of(task, server.lm.vocabulary)
+        asked, mode = body.translated(), server.settings.mode
+        tasks = [CompletionTask.of(asked, prompt, mode, body.files) for prompt in body.prompts]
+        for task in tasks:
+            sides_of(task, server.lm.vocabulary)
         if body.stream:
-            return await stream(request, _streamed(server, body, task))
-        answer = await answered(request, server.answer(task))
-        if answer is False:
+            return await stream(request, _streamed(server, body, tasks))
+
+        async def answers() -> list[Answer]:
+            return [await server.answer(task) for task in tasks]
+
+        found = await answered(request, answers())
+        if found is False:
             return gone()
-        candidates = answer[0].candidates or (NOTHING,)
-        every = [_message(server, body, answer[0], one) for one in candidates]
-        return json_response(every[0] if task.n == 1 else every)
+        every = [
+            _message(server, body, answer, one, number * task.n + at)
+            for number, (task, answer) in enumerate(zip(tasks, found[0], strict=True))
+            for at, one in enumerate(answer.candidates or (NOTHING,))
+        ]
+        return json_response(every[0] if len(tasks) == task.n == 1 else every)
 
     @routes.post("/infill")
     async def infill(request: Request) -> Response:
@@ -188,11 +244,13 @@ def _piece(raw: bytes) -> str | list[int]:
         return list(raw)
 
 
-def _message(server: Server, body: CompletionBody, answer: Answer, one: Candidate) -> Message:
+def _message(
+    server: Server, body: CompletionBody, answer: Answer, one: Candidate, index: int
+) -> Message:
     """A whole answer, or those of its fields that were asked for."""
     known = answer.cached
     found: Message = {
-        "index": 0,
+        "index": index,
         "content": one.text,
         "tokens": [piece.id for piece in one.pieces] if body.return_tokens else [],
         "id_slot": 0,
@@ -247,25 +305,24 @@ def _timings(answer: Answer, one: Candidate) -> Message:
 
 
 def _probabilities(piece: Piece) -> Message:
-    tops = [{"token": characters(raw), "logprob": finite(logprob)} for raw, logprob in piece.top]
-    return {
-        "id": piece.id,
-        "token": characters(piece.raw),
-        "bytes": list(piece.raw),
-        "logprob": finite(piece.logprob),
-        "top_logprobs": tops,
-    }
+    every: list[Message] = [
+        {"token": spelled(raw), "bytes": list(raw), "logprob": finite(logprob)}
+        for raw, logprob in piece.top
+    ]
+    ordered = sorted(every, key=lambda one: -one["logprob"])
+    return {"id": piece.id, **every[0], "top_logprobs": ordered}
 
 
 async def _streamed(
-    server: Server, body: CompletionBody, task: CompletionTask
+    server: Server, body: CompletionBody, tasks: list[CompletionTask]
 ) -> AsyncGenerator[bytes]:
-    """Pieces as they are drawn; last, all but the content."""
-    async for piece in server.stream(task):
-        if isinstance(piece, Answer):
-            for number, one in enumerate(piece.candidates or (NOTHING,)):
-                last = _message(server, body, piece, one)
-                yield event(last | {"index": number, "content": ""})
-        else:
-            number, text = piece
-            yield event({"index": number, "content": text, "tokens": [], "stop": False})
+    """Pieces as they are drawn, one prompt after the other; last of each, all but the content."""
+    for number, task in enumerate(tasks):
+        first = number * task.n
+        async for piece in server.stream(task):
+            if isinstance(piece, Answer):
+                for at, one in enumerate(piece.candidates or (NOTHING,), first):
+                    yield event(_message(server, body, piece, one, at) | {"content": ""})
+            else:
+                at, text = piece
+                yield event({"index": first + at, "content": text, "tokens": [], "stop": False})

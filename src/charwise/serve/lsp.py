@@ -27,6 +27,7 @@ from charwise.serve.model_thread import ModelThread, around, read_ahead, suggest
 from charwise.serve.stoppable import Stopped
 from charwise.serve.task import Candidate
 from charwise.serve.workspace import Workspace
+from charwise.tokens.line_ends import line_end, read, write
 
 _T = TypeVar("_T")
 
@@ -142,12 +143,13 @@ class Editor(LanguageServer):
         def found_by(cancel: threading.Event) -> list[Candidate]:
             completions = self.models.completions(settings)
             before, after = around(completions, settings, text, start, end)
-            return suggestions(completions, settings, before + begun, after, cancel)
+            return suggestions(completions, settings, before + read(begun), after, cancel)
 
         found = await self._while_wanted(uri, found_by)
         if not found:
             return None
-        items = [types.InlineCompletionItem(begun + one.text, range=place) for one in found]
+        inserted = [begun + write(one.text, line_end(text)) for one in found]
+        items = [types.InlineCompletionItem(one, range=place) for one in inserted]
         return types.InlineCompletionList(items)
 
     async def _warm(self, uri: str, text: str, cursor: int) -> None:

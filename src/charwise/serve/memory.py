@@ -157,24 +157,26 @@ class Memory:
             return self._keep(opening, self._begun(read, whole))
         return self._keep(opening, self._moved(known, whole, both), known)
 
-    def between(self, prefix: bytes, suffix: bytes) -> Known:
+    def between(self, prefix: bytes, suffix: bytes, opening: tuple[int, ...] = ()) -> Known:
         """What is known between two texts, by a model that fills in.
 
         What is typed after the prompt was divided is conditioned on as the beginning of the
-        middle: the prompt stays, and a key costs what it costs elsewhere.
+        middle: the prompt stays, and a key costs what it costs elsewhere. `opening` is what comes
+        before both, in place of the start token.
 
         Raises:
             TemplateError: the model has no sentinels.
         """
-        known, both = self._nearest(suffix, prefix)
+        key = (opening, suffix)
+        known, both = self._nearest(key, prefix)
         back = 0 if known is None else len(known.text) - both
         if known is None or back > len(known.state.raw) or known.typed > _TYPED:
-            read = self._read_before(suffix, prefix)
+            read = self._read_before(key, prefix)
             if read is None:
-                request = self.lm.infill_request(prefix, suffix)
-                read = self._read(suffix, prefix, *opening_of(request, self.lm.index), request)
-            return self._keep(suffix, self._begun(read, prefix))
-        return self._keep(suffix, self._moved(known, prefix, both), known)
+                request = self.lm.infill_request(prefix, suffix, opening=opening)
+                read = self._read(key, prefix, *opening_of(request, self.lm.index), request)
+            return self._keep(key, self._begun(read, prefix))
+        return self._keep(key, self._moved(known, prefix, both), known)
 
     def clear(self) -> None:
         """Forget everything."""

@@ -16,6 +16,7 @@ from charwise.serve.endings import Rules
 from charwise.serve.lsp_settings import Settings
 from charwise.serve.task import Candidate
 from charwise.serve.workspace import text_before
+from charwise.tokens.line_ends import read
 from charwise.tokens.prompts import split
 
 #: Loads a model: `charwise.load`, with what the command line said.
@@ -89,8 +90,9 @@ def suggestions(
     for one in answer.candidates:
         if not counts and (ending := rules.ending(one.raw, True)):
             one = replace(one, text=one.raw[: ending.at].decode("utf-8", "replace"))
-        if one.text.strip():
-            found.setdefault(one.text.rstrip("\ufffd"), one)
+        text = one.text.partition("\ufffd")[0]  # what cannot be read is not offered
+        if text.strip():
+            found.setdefault(text, one)
     return [replace(one, text=text) for text, one in found.items()]
 
 
@@ -125,7 +127,9 @@ def read_ahead(
 def around(
     completions: Completions, settings: Settings, text: str, start: int, end: int
 ) -> tuple[str, str]:
-    """Return the text before and after a part of a document, as far as it is worth reading.
+    r"""Return the text before and after a part of a document, as far as it is worth reading.
+
+    Its lines end in `\n`, as a model reads them.
 
     >>> import charwise
     >>> completions = Completions(charwise.load())
@@ -136,7 +140,7 @@ def around(
     far = _FAR if window is None else min(_FAR, _LETTERS * window)
     after = far if settings.after is None else settings.after
     before = text_before(text, start, far if settings.before is None else settings.before)
-    return before, text[end : end + after]
+    return read(before), read(text[end : end + after])
 
 
 def _bytes(text: str) -> bytes:

@@ -11,7 +11,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from charwise.api.errors import Refused
 from charwise.api.limits import SERVER
 from charwise.api.request import CompletionRequest, Extensions
 from charwise.api.responses import json_response
@@ -27,7 +26,7 @@ Message = dict[str, Any]
 class Options(BaseModel):
     """`options` of a request."""
 
-    model_config = ConfigDict(extra="ignore", allow_inf_nan=False)
+    model_config = ConfigDict(extra="allow", allow_inf_nan=False)
 
     temperature: float | None = Field(default=None, ge=0)
     top_k: int | None = None
@@ -38,26 +37,16 @@ class Options(BaseModel):
 
 
 class GenerateBody(Extensions):
-    """`/api/generate`. Fields that are not listed are ignored, and no template is applied."""
+    """`/api/generate`. No template is applied."""
 
     model: str | None = None
     prompt: str = ""
     suffix: str | None = None
     stream: bool = True
     options: Options | None = None
-    system: str | None = None
-    images: list[str] | None = None
-    format: Any = None
 
     def translated(self) -> CompletionRequest:
-        """Return the request in OpenAI's form. A negative number of tokens is no bound.
-
-        Raises:
-            Refused: a field that would be ignored, and change the answer.
-        """
-        for name in ("system", "images", "format"):
-            if getattr(self, name):
-                raise Refused(400, f"{name} is not known here: leave it out.", name)
+        """Return the request in OpenAI's form. A negative number of tokens is no bound."""
         options = self.options or Options()
         most, top_p, seed = options.num_predict, options.top_p, options.seed
         stop = [options.stop] if isinstance(options.stop, str) else options.stop or []

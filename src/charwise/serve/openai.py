@@ -12,7 +12,7 @@ from starlette.responses import Response
 from charwise.api.errors import Refused
 from charwise.api.request import CompletionRequest
 from charwise.api.responses import json_response
-from charwise.api.writer import DONE, characters, choice, event, finite, head, usage
+from charwise.api.writer import DONE, characters, choice, event, finite, head, spelled, usage
 from charwise.serve.http import answered, gone, read, stream
 from charwise.serve.prompts import sides_of
 from charwise.serve.scored import prompt_pieces
@@ -123,7 +123,7 @@ def _details(one: Candidate) -> Message:
         "probability": one.probability,
         "accept_word": one.accept_word,
         "accept_line": one.accept_line,
-        "tokens": [piece.raw.decode("utf-8", "backslashreplace") for piece in one.pieces],
+        "tokens": [spelled(piece.raw) for piece in one.pieces],
     }
 
 
@@ -140,19 +140,17 @@ def _logprobs(pieces: Sequence[Piece], top: int) -> Message:
         offsets.append(at)
         at += len(decoder.decode(piece.raw))
     return {
-        "tokens": [characters(piece.raw) for piece in pieces],
-        "token_logprobs": [finite(piece.logprob) for piece in pieces],
+        "tokens": [spelled(piece.raw) for piece in pieces],
+        "bytes": [list(piece.raw) for piece in pieces],
+        "token_logprobs": [finite(piece.shown) for piece in pieces],
         "top_logprobs": [_alternatives(piece) for piece in pieces] if top else None,
         "text_offset": offsets,
     }
 
 
 def _alternatives(piece: Piece) -> Message:
-    found: Message = {}
-    for raw, logprob in (*piece.top, (piece.raw, piece.logprob)):
-        text = characters(raw)
-        found[text] = max(found.get(text, finite(logprob)), finite(logprob))
-    return found
+    every = piece.top or ((piece.raw, piece.logprob),)
+    return {spelled(raw): finite(logprob) for raw, logprob in every}
 
 
 def _usage(found: Sequence[Found]) -> Message:

@@ -6,10 +6,11 @@ from typing import NamedTuple
 
 from charwise.errors import TemplateError
 from charwise.serve.task import CompletionTask
-from charwise.template import Template, written
+from charwise.template import Files, Template, begun, written
 from charwise.tokens.canonical import to_bytes
+from charwise.tokens.line_ends import read
 from charwise.tokens.prompt_parts import Prompt, is_text, parts_of
-from charwise.tokens.sentinels import SPELLINGS
+from charwise.tokens.sentinels import REPOSITORIES, SPELLINGS, spelling_of
 from charwise.tokens.vocabulary import Vocabulary
 
 
@@ -20,6 +21,7 @@ class Sides(NamedTuple):
         opening: token ids that come before, up to the last special one.
         before: the text before the cursor, after them.
         after: the text after it; None if nothing is known of it.
+        files: whether `opening` is other files of a repository.
 
     >>> Sides((), b"import nump", None).before
     b'import nump'
@@ -28,6 +30,7 @@ class Sides(NamedTuple):
     opening: tuple[int, ...]
     before: bytes
     after: bytes | None
+    files: bool = False
 
     @property
     def prompt(self) -> Prompt:
@@ -38,23 +41,25 @@ class Sides(NamedTuple):
     def between(self) -> bool:
         """Whether there is a gap to fill in. Blank lines are no other side: who types at the end of
         a text has not said that it ends there."""
-        return bool(self.after and self.after.strip()) and not self.opening
+        free = self.files or not self.opening
+        return bool(self.after and self.after.strip()) and free
 
 
 def sides_of(task: CompletionTask, vocabulary: Vocabulary) -> Sides:
     """Both sides of a request's cursor; a template written out in its prompt is taken apart.
 
     A prompt is a template only if it is one from its first character to its last, each sentinel
-    once: of whatever family, since editors write out the one that they were set to.
+    once: of whatever family, since editors write out the one that they were set to. So is a
+    repository that is written out, whose last file is the one with the cursor.
 
     Raises:
         TokenizationError: what is no prompt.
 
     >>> vocabulary = Vocabulary.from_bytes([b"a", b"b", None], bos_ids=[2])
-    >>> sides_of(CompletionTask("<PRE> a <SUF>b <MID>"), vocabulary)
-    Sides(opening=(), before=b'a', after=b'b')
-    >>> sides_of(CompletionTask([2, 0, 1]), vocabulary)
-    Sides(opening=(), before=b'ab', after=None)
+    >>> sides_of(CompletionTask("<PRE> a <SUF>b <MID>"), vocabulary)[:3]
+    ((), b'a', b'b')
+    >>> sides_of(CompletionTask([2, 0, 1]), vocabulary)[:3]
+    ((), b'ab', None)
     >>> sides_of(CompletionTask([2, 0, 2, 1]), vocabulary).opening
     (2, 0, 2)
     """
@@ -62,9 +67,10 @@ def sides_of(task: CompletionTask, vocabulary: Vocabulary) -> Sides:
     if is_text(task.prompt):
         if isinstance(task.prompt, str) and not after:
             for spelling in SPELLINGS:
-                if found := written(task.prompt, spelling):
-                    return Sides((), found.prefix.encode(), found.suffix.encode())
-        return Sides((), to_bytes(task.prompt), after)
+                if found := written(task.prompt, spelling) or begun(task.prompt, spelling):
+                    sides = Sides((), found.prefix.encode(), found.suffix.encode())
+                    return _beside((*task.files, *found.files), sides, vocabulary)
+        return _beside(task.files, Sides((), to_bytes(task.prompt), after), vocabulary)
     parts = parts_of(task.prompt)
     ids = vocabulary.encode_prompt(parts)
     if found_ids := _written_ids(ids, vocabulary):
@@ -75,6 +81,30 @@ def sides_of(task: CompletionTask, vocabulary: Vocabulary) -> Sides:
     if opening == vocabulary.bos_ids:
         return Sides((), text.removeprefix(vocabulary.lead), after)
     return Sides(opening, text, after)
+
+
+def _beside(files: Files, sides: Sides, vocabulary: Vocabulary) -> Sides:
+    """Both sides after other files: behind the model's control tokens, or as text if it has none.
+
+    >>> vocabulary = Vocabulary.from_bytes([b"a", b"\\n"], bos_ids=[0])
+    >>> _beside((("<|file_sep|>", "x.py\\naa\\n"),), Sides((), b"a", None), vocabulary).before
+    b'aa\\na'
+    """
+    if not files:
+        return sides
+    ids = {name: id for id, name in vocabulary.special.items()}
+    own = spelling_of(set(ids))
+    separator = next((ids[name] for name in own.files if name in ids), None) if own else None
+    if own is None or separator is None:
+        texts = [text.partition("\n")[2] for name, text in files if name not in REPOSITORIES]
+        return sides._replace(before=read("".join(texts)).encode() + sides.before)
+    repository = [ids[name] for name in own.repository if name in ids][:1]
+    parts: list[str | bytes | int] = list(vocabulary.bos_ids)
+    for name, text in files:
+        marks = repository if name in REPOSITORIES else [separator] if name else []
+        parts += [*marks, read(text)] if marks or name not in REPOSITORIES else []
+    opening = vocabulary.encode_prompt([part for part in parts if part != ""])
+    return sides._replace(opening=tuple(opening), files=True)
 
 
 def _written_ids(ids: list[int], vocabulary: Vocabulary) -> Sides | None:

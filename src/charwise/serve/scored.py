@@ -6,8 +6,10 @@ import math
 from itertools import accumulate, pairwise
 
 from charwise.char_lm import CharLM
+from charwise.serve.alternatives import after_tokens, alternatives
 from charwise.serve.prompts import Sides, sides_of
 from charwise.serve.task import CompletionTask, Piece
+from charwise.tokens.canonical import to_bytes
 from charwise.tokens.prompts import split
 
 #: Stands for all other texts in `top_logprobs`, where they hold a likelier one.
@@ -29,13 +31,19 @@ def prompt_pieces(lm: CharLM, task: CompletionTask) -> list[Piece]:
     >>> [piece.raw for piece in pieces]
     [b'import', b' os']
     """
-    sides = sides_of(task, lm.vocabulary)
+    sides = (  # a text as it is: an echo takes no template apart
+        Sides((), to_bytes(task.prompt), None)
+        if isinstance(task.prompt, str | bytes)
+        else sides_of(task, lm.vocabulary)
+    )
     before, ids = _ids(lm, task, sides)
     opening = [Piece(b"", 0.0, id) for id in before]
     if not ids:
         return opening
     return opening + (
-        _of_characters(lm, sides, ids) if task.mode == "exact" else _of_tokens(lm, sides, ids)
+        _of_characters(lm, sides, ids)
+        if task.mode == "exact"
+        else _of_tokens(lm, sides, ids, task.top or 0)
     )
 
 
@@ -63,12 +71,13 @@ def _of_characters(lm: CharLM, sides: Sides, ids: list[int]) -> list[Piece]:
         logprob = float(score.logprobs[begin:end].sum())
         rivals = bool((score.ranks[begin:end] > 1).any())
         others = math.log(-math.expm1(min(logprob, -1e-12))) if rivals else 0.0
-        top = ((OTHER, max(others, math.log(0.5))),) if rivals else ()
-        pieces.append(Piece(score.raw[begin:end], logprob, id, top))
+        raw = score.raw[begin:end]
+        rival = ((OTHER, max(others, math.log(0.5))),) if rivals else ()
+        pieces.append(Piece(raw, logprob, id, ((raw, logprob), *rival)))
     return pieces
 
 
-def _of_tokens(lm: CharLM, sides: Sides, ids: list[int]) -> list[Piece]:
+def _of_tokens(lm: CharLM, sides: Sides, ids: list[int], most: int) -> list[Piece]:
     opening, whole = split(lm.vocabulary, sides.prompt)
     if isinstance(whole, bytes) and lm.vocabulary.decode(ids) != whole:
         ids = lm.vocabulary.encode(whole)
@@ -76,9 +85,7 @@ def _of_tokens(lm: CharLM, sides: Sides, ids: list[int]) -> list[Piece]:
     rows = tree.logprobs(range(len(ids)))
     pieces = []
     for row, id in zip(rows, ids, strict=True):
-        best = int(row.argmax())
-        tokens = lm.vocabulary.tokens
-        pieces.append(
-            Piece(tokens[id] or b"", float(row[id]), id, ((tokens[best] or b"", float(row[best])),))
-        )
+        raw = lm.vocabulary.tokens[id] or b""
+        top = alternatives(after_tokens(row, b"", lm.index), raw, most, lm.index)
+        pieces.append(Piece(raw, top[0][1], id, top))
     return pieces

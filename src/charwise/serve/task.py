@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, get_args
 
 from charwise.api.limits import DEFAULT_TOKENS, SERVER
 from charwise.api.request import CompletionRequest
 from charwise.cursor.options import GenerationOptions
 from charwise.errors import SettingError, check_count, check_number
+from charwise.template import Files
+from charwise.tokens.line_ends import read, write, write_pieces
 from charwise.tokens.prompt_parts import Prompt
-from charwise.tokens.stops import StopStrings
+from charwise.tokens.stops import Stops, StopStrings
 
 #: How the end of a prompt is treated: conditioned on as characters, healed, or left as it is.
 Mode = Literal["exact", "healed", "plain"]
@@ -27,6 +29,8 @@ class CompletionTask:
     Attributes:
         prompt: what comes before it: text, or a list of texts and token ids.
         suffix: what comes after it; None, as "", where nothing is known.
+        files: other files, which come before a prompt that is a text: each a control token, and
+            its path and text (`charwise.template`).
         mode: how the prompt's end is treated.
         n: candidates. At temperature 0 they differ.
         max_tokens: tokens of each, and `max_bytes` bytes; None for as many as there is room for.
@@ -39,7 +43,8 @@ class CompletionTask:
         line_seconds: another one, which counts once a whole line is there.
         threshold: a candidate less probable than this is not offered.
         top: alternatives to list for each token; None for no log-probabilities at all.
-        options: how candidates are drawn, of the above.
+        options: how candidates are drawn, of the above; its stop strings have the line ends that a
+            model writes.
 
     >>> CompletionTask("import nu", until="page")
     Traceback (most recent call last):
@@ -48,6 +53,7 @@ class CompletionTask:
 
     prompt: Prompt
     suffix: str | bytes | None = None
+    files: Files = ()
     mode: Mode = "exact"
     n: int = 1
     max_tokens: int | None = None
@@ -76,13 +82,14 @@ class CompletionTask:
         for name in ("max_tokens", "max_bytes", "top"):
             if getattr(self, name) is not None:
                 check_count(name, getattr(self, name), 0)
+        stops = [read(one) for one in Stops(self.stop).strings]
         options = GenerationOptions(
             n=self.n,
             temperature=self.temperature,
             top_p=self.top_p,
             top_k=self.top_k,
             seed=self.seed,
-            stop=self.stop,
+            stop=[*stops, *(write(one, "\r\n") for one in stops)],
             seconds=self.seconds,
         )
         object.__setattr__(self, "options", options)
@@ -92,13 +99,16 @@ class CompletionTask:
         check_number("threshold", self.threshold, 0.0, 1.0)
 
     @classmethod
-    def of(cls, request: CompletionRequest, prompt: Prompt, mode: Mode) -> CompletionTask:
+    def of(
+        cls, request: CompletionRequest, prompt: Prompt, mode: Mode, files: Files = ()
+    ) -> CompletionTask:
         """Return the request for one prompt.
 
         Args:
             request: in OpenAI's form, to which other dialects translate.
             prompt: one of its prompts.
             mode: unless the request says another.
+            files: other files.
 
         >>> CompletionTask.of(CompletionRequest(n=2), "import nu", "healed").mode
         'healed'
@@ -106,6 +116,7 @@ class CompletionTask:
         return cls(
             prompt,
             request.suffix,
+            files,
             mode=request.mode or mode,
             n=1 if request.n is None else request.n,
             max_tokens=DEFAULT_TOKENS if request.max_tokens is None else request.max_tokens,
@@ -128,6 +139,10 @@ class CompletionTask:
         return self.temperature == 0 and self.seed is None and self.top is None
 
 
+#: Texts with their log-probabilities, nats.
+Alternatives = tuple[tuple[bytes, float], ...]
+
+
 class Piece(NamedTuple):
     """A token of a completion, as far as it is beyond the prompt.
 
@@ -135,7 +150,8 @@ class Piece(NamedTuple):
         raw: its bytes; empty for the end of text.
         logprob: nats.
         id: of the token.
-        top: alternatives with their log-probabilities, where they were asked for.
+        top: where log-probabilities were asked for, the text that is shown at its place, and others
+            that could have been, each with its own.
 
     >>> Piece(b"y", -0.5, 88).raw
     b'y'
@@ -144,7 +160,24 @@ class Piece(NamedTuple):
     raw: bytes
     logprob: float
     id: int
-    top: tuple[tuple[bytes, float], ...] = ()
+    top: Alternatives = ()
+
+    @property
+    def shown(self) -> float:
+        """The log-probability of the text that is shown, given all before it; nats."""
+        return self.top[0][1] if self.top else self.logprob
+
+    def cut(self, size: int) -> Piece:
+        """Return the beginning of it, with the log-probability of the whole.
+
+        >>> Piece(b"y)", -0.5, 88, ((b"y)", -0.5), (b"y", -1.5), (b"x", -2.0))).cut(1).top
+        ((b'y', -0.5), (b'x', -2.0))
+        """
+        raw = self.raw[:size]
+        if raw == self.raw:
+            return self
+        others = [one for one in self.top[1:] if one[0] != raw]
+        return self._replace(raw=raw, top=((raw, self.shown), *others) if self.top else ())
 
 
 @dataclass(frozen=True)
@@ -188,6 +221,27 @@ class Candidate:
         from charwise.serve.endings import line_length
 
         return line_length(self.text)
+
+    def written(self, end: str, stops: StopStrings = None) -> Candidate:
+        r"""Return the same with the line ends of a file, and with a stop string as it was given.
+
+        >>> one = Candidate("a\nb", b"a\nb", -1.0, "length", None, (Piece(b"a\nb", -1.0, 1),))
+        >>> one.written("\r\n").text, one.written("\r\n").pieces[0].raw
+        ('a\r\nb', b'a\r\nb')
+        """
+        given = Stops(stops).strings
+        found = self.stopped_by and read(self.stopped_by)
+        raws = write_pieces([piece.raw for piece in self.pieces], end)
+        return replace(
+            self,
+            text=write(self.text, end),
+            raw=write(self.raw, end),
+            stopped_by=next((one for one in given if read(one) == found), found),
+            pieces=tuple(
+                piece._replace(raw=raw, top=tuple((write(one, end), p) for one, p in piece.top))
+                for piece, raw in zip(self.pieces, raws, strict=True)
+            ),
+        )
 
 
 #: Where nothing is offered.

@@ -129,7 +129,12 @@ class HealedDrafts(Drafts):
         """Begin with this text."""
         self.forced = forced
         self._owed = {id(draft): forced for draft in self.drafts}
+        self._begun = {id(draft): b"" for draft in self.drafts}
         return self
+
+    def begun(self, draft: Draft) -> bytes:
+        """What the last token of a draft began with of the forced text."""
+        return self._begun[id(draft)] if draft.finish != "end" else b""
 
     def reachable(
         self, drafts: list[Draft], logprobs: torch.Tensor
@@ -140,7 +145,7 @@ class HealedDrafts(Drafts):
         rows = logprobs.clone()
         for row, draft in zip(rows, drafts, strict=True):
             if owed := self._owed[id(draft)]:
-                allowed = torch.from_numpy(allowed_next(owed, self.shared.index)).to(row.device)
+                allowed = torch.tensor(allowed_next(owed, self.shared.index), device=row.device)
                 kept = row[allowed]
                 row.fill_(-torch.inf)
                 row[allowed] = kept - kept.logsumexp(-1)
@@ -151,6 +156,6 @@ class HealedDrafts(Drafts):
 
     def take(self, draft: Draft, data: bytes) -> None:
         """Add what a token has beyond the forced text."""
-        owed = self._owed[id(draft)]
+        owed = self._begun[id(draft)] = self._owed[id(draft)]
         self._owed[id(draft)] = owed[len(data) :]
         super().take(draft, data[len(owed) :])

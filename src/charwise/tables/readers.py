@@ -87,6 +87,7 @@ def read_jsonl(name: str, columns: Columns) -> Iterator[Found]:
                 for column in wanted.values():
                     if column not in members:
                         raise CellError(f"it is not there; there are {_listed(members)}.", column)
+                    _refuse_halves(members[column], line, column)
                 found = {part: members[column] for part, column in wanted.items()}
             except CellError as error:
                 found = error
@@ -115,6 +116,25 @@ def _object(line: str) -> dict[str, Any]:
     if twice:
         raise CellError("the object has it twice.", twice[0])
     return value
+
+
+def _refuse_halves(cell: Any, line: str, column: str) -> None:
+    """Refuse a text with half of a surrogate pair that its line has as an escape.
+
+    One that stands in the line itself is a byte that is no UTF-8, which is told later.
+
+    Raises:
+        CellError: which, and where.
+    """
+    if not isinstance(cell, str) or "\\u" not in line:
+        return
+    for at, char in enumerate(cell):
+        if "\ud800" <= char <= "\udfff" and char not in line:
+            raise CellError(
+                f"U+{ord(char):04X}, after {at} characters, is half of a surrogate pair, which is "
+                "no text. Write both halves, or leave it out.",
+                column,
+            )
 
 
 def read_parquet(name: str, columns: Columns) -> Iterator[Found]:

@@ -138,8 +138,9 @@ SPELLINGS = (
     ),
 )
 
-#: Every control token; those that end a text; and those that end a turn.
+#: Every control token; those of repositories; those that end a text; and those that end a turn.
 NAMES = frozenset(name for one in SPELLINGS for name in one.control)
+REPOSITORIES = frozenset(name for one in SPELLINGS for name in one.repository)
 ENDS = frozenset(name for one in SPELLINGS for name in one.ends)
 TURNS = frozenset(name for one in SPELLINGS for name in one.turns)
 

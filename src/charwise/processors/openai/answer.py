@@ -13,6 +13,7 @@ from functools import partial
 from charwise.api.request import Message
 from charwise.api.writer import usage
 from charwise.processors.new_text import Continuation, HealedPrompt
+from charwise.processors.openai.logprobs import beyond
 from charwise.tokens.stops import Stops
 from charwise.tokens.vocabulary import Vocabulary
 
@@ -65,6 +66,7 @@ class Answer:
         self.tells_usage = bool((request.get("stream_options") or {}).get("include_usage"))
         self.prompt_tokens = len(healed.kept) + healed.given_back
         self.prompt = prompt
+        self._vocabulary = vocabulary
         self._prompt = prompt if request.get("echo") else ""
         self._shows_ids = bool(request.get("return_token_ids"))
         self._include_stop = bool(request.get("include_stop_str_in_output"))
@@ -151,12 +153,12 @@ class Answer:
         silent = len(ids) - 1 if ended_by_token and not self._include_stop else len(ids)
         wants_offsets = bool(given.get("logprobs"))
         shown, offsets = [], []
-        taken = 0
+        begun, taken = b"", 0
         for at, id in enumerate(ids):
             if new.ended:
                 break
             taken += 1
-            counted = new.counted
+            counted, left = new.counted, new.left
             offset = len(new.text) if wants_offsets else 0
             if at < silent:
                 new.add([id])
@@ -165,6 +167,7 @@ class Answer:
             if new.counted > counted:
                 shown.append(at)
                 offsets.append(offset)
+                begun = begun or left
         if new.stopped is not None:
             finish, reason = "stop", new.stopped
         elif new.closed:
@@ -183,7 +186,10 @@ class Answer:
         if self._prompt and not choice.begun:
             delta["text"] = self._prompt + delta["text"]
         if given.get("logprobs"):
-            delta["logprobs"] = self._logprobs(choice, given["logprobs"], len(ids), shown, offsets)
+            told = self._logprobs(choice, given["logprobs"], len(ids), shown, offsets)
+            if begun and not self._prompt:
+                told = beyond(told, ids[shown[0]], begun, self._vocabulary)
+            delta["logprobs"] = told
         choice.begun = True
         if not self._shows_ids:
             delta |= {"token_ids": None, "prompt_token_ids": None}

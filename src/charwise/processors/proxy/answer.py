@@ -29,7 +29,6 @@ class TextAnswer(Answer):
     ) -> None:
         super().__init__(vocabulary, *arguments, **named)
         self._counts = counts
-        self._vocabulary = vocabulary
         # Where nothing is kept of a prompt, some servers take the space off that it begins with.
         self._lead = "" if self.body.get("prompt") else vocabulary.lead.decode()
         self._begun: set[int] = set()

@@ -120,7 +120,9 @@ def plan(
         unfit = _why_not(without, server, native)
         if unfit is not None:
             reason, why = unfit
-            raise SettingError(f"this request cannot be healed: {why}.")
+            raise SettingError(
+                f"this request cannot be healed: {why}. Leave {HEAL} out to have it as it is."
+            )
         texts = texts_or_ids(without.get("prompt"), with_ids=False)
         cuts = [_cut(text, index, rule, server) for text in texts]
         if not any(cut.forced for cut in cuts):

@@ -1,0 +1,82 @@
+r"""Line ends of files: a model reads `\n`, and a file keeps its own.
+
+end = line_end(before, after)       the file's, by majority
+read(before), read(after)           for the model
+write(middle, end)                  for the file
+offset(before, at)                  in the file, of a place in what the model reads
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import AnyStr
+
+_END = re.compile(rb"\r\n|\r|\n")
+
+
+def line_end(*texts: str | bytes) -> str:
+    r"""Return the line end that most lines of a file have; `\n` of equals, and where it has none.
+
+    >>> line_end("a\r\nb\r\nc\n"), line_end(b"a\n", b"b\r\n"), line_end("a")
+    ('\r\n', '\n', '\n')
+    """
+    raws = [text.encode("utf-8", "replace") if isinstance(text, str) else text for text in texts]
+    lf, crlf, cr = (sum(raw.count(end) for raw in raws) for end in (b"\n", b"\r\n", b"\r"))
+    counts = {"\n": lf - crlf, "\r\n": crlf, "\r": cr - crlf}
+    return max(counts, key=counts.__getitem__)
+
+
+def read(text: AnyStr) -> AnyStr:
+    r"""Return a text with `\n` at the end of each line.
+
+    >>> read("a\r\nb\rc\n"), read(b"a\r\n")
+    ('a\nb\nc\n', b'a\n')
+    """
+    return write(text, "\n")
+
+
+def write(text: AnyStr, end: str) -> AnyStr:
+    r"""Return a text with this line end at the end of each line.
+
+    >>> write("a\nb\r\n", "\r\n"), write(b"a\n", "\r\n")
+    ('a\r\nb\r\n', b'a\r\n')
+    """
+    lines = text.replace(_as("\r\n", text), _as("\n", text)).replace(
+        _as("\r", text), _as("\n", text)
+    )
+    return lines if end == "\n" else lines.replace(_as("\n", text), _as(end, text))
+
+
+def write_pieces(pieces: Iterable[bytes], end: str) -> list[bytes]:
+    r"""Return the pieces of a text with this line end; a `\r\n` in two pieces is in the second.
+
+    >>> write_pieces([b"a\r", b"\nb", b"\n"], "\r\n")
+    [b'a', b'\r\nb', b'\r\n']
+    """
+    found, held = list[bytes](), b""
+    for piece in pieces:
+        whole = held + piece
+        held = whole[len(whole.removesuffix(b"\r")) :]
+        found.append(write(whole.removesuffix(b"\r"), end))
+    if held:
+        found[-1] += write(held, end)
+    return found
+
+
+def offset(text: bytes, at: int) -> int:
+    r"""Return where in a text, in bytes, the byte `at` of what `read` makes of it is.
+
+    >>> offset(b"a\r\nb", 2), offset(b"a\r\nb", 1), offset(b"a\nb", 2)
+    (3, 1, 2)
+    """
+    for end in _END.finditer(text):
+        if end.start() >= at:
+            break
+        at += len(end[0]) - 1
+    return at
+
+
+def _as(end: str, text: AnyStr) -> AnyStr:
+    """A line end of the type of a text."""
+    return end if isinstance(text, str) else end.encode()

@@ -1,0 +1,76 @@
+"""Fields that nothing reads: refused where they change the answer, listed where they do not."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from charwise.api.errors import Refused
+from charwise.api.fields import unread, warning
+from charwise.api.request import CompletionRequest
+from charwise.serve.llama_cpp import CompletionBody, InfillBody
+from charwise.serve.ollama import GenerateBody
+
+CHANGING = {
+    "response_format": {"type": "json_object"},
+    "guided_json": {"type": "object"},
+    "grammar": 'root ::= "a"',
+    "json_schema": {"type": "object"},
+    "format": "json",
+    "messages": [{"role": "user", "content": "a"}],
+    "logit_bias": [[5, -100]],
+    "presence_penalty": -0.5,
+    "repeat_penalty": 1.1,
+    "ignore_eos": True,
+}
+NEUTRAL = {
+    "response_format": {"type": "text"},
+    "grammar": "",
+    "json_schema": {},
+    "logit_bias": [],
+    "presence_penalty": 0.0,
+    "repeat_penalty": 1.0,
+    "ignore_eos": False,
+    "min_p": 0.05,  # at temperature 0
+    "user": "me",
+}
+
+
+@pytest.mark.parametrize("kind", [CompletionRequest, CompletionBody, InfillBody, GenerateBody])
+@pytest.mark.parametrize("name", list(CHANGING))
+def test_a_field_that_changes_the_answer_is_refused_by_its_name(kind: type, name: str) -> None:
+    with pytest.raises(Refused, match=name) as caught:
+        unread(kind.model_validate({"prompt": "a", name: CHANGING[name]}))
+    assert (caught.value.status, caught.value.param) == (400, name)
+
+
+@pytest.mark.parametrize("kind", [CompletionRequest, CompletionBody, InfillBody, GenerateBody])
+def test_a_field_that_changes_nothing_is_listed(kind: type) -> None:
+    assert unread(kind.model_validate({"prompt": "a", **NEUTRAL})) == list(NEUTRAL)
+
+
+def test_samplers_count_where_tokens_are_drawn() -> None:
+    with pytest.raises(Refused, match="min_p"):
+        unread(CompletionRequest(temperature=0.8, min_p=0.05))
+
+
+def test_fields_of_an_object_are_named_with_it() -> None:
+    assert unread(GenerateBody(options={"num_ctx": 8})) == ["options.num_ctx"]
+    with pytest.raises(Refused, match=r"options\.mirostat"):
+        unread(GenerateBody(options={"mirostat": 2}))
+
+
+def test_a_field_of_another_dialect_is_not_passed_over() -> None:
+    assert unread(CompletionRequest.model_validate({"n_predict": 5})) == ["n_predict"]
+    with pytest.raises(Refused, match="input_extra"):
+        unread(CompletionRequest.model_validate({"input_extra": [{"text": "a"}]}))
+
+
+@given(st.lists(st.text(), min_size=1))
+def test_the_header_can_be_sent(names: list[str]) -> None:
+    name, value = warning(names)
+    assert name == b"warning"
+    assert all(32 <= byte < 127 for byte in value)
+    assert value.count(b'"') == 2
+    assert len(value) < 20_000

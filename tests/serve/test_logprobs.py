@@ -1,0 +1,165 @@
+"""Log-probabilities of a completion are those of the texts that its reader sees."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from charwise import CharLM
+from charwise.api.writer import spelled
+from charwise.healing import allowed_next, cut
+from charwise.serve.alternatives import after_characters, alternatives
+from models import Case, Model, cases, examples
+from serving import Running
+
+PROMPTS = [
+    "x = ", "raise ValueErr", "self.assertEq", "import nump", "# 🍋", "s = '🍋é東", "x = [1, 2", "",
+    "é = 'nai",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def http(running_server: Running) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=running_server.url, timeout=60) as client:
+        yield client
+
+
+def unspelled(token: str) -> bytes:
+    """The bytes of a token, as its reader finds them."""
+    if re.fullmatch(r"bytes:(\\x[0-9a-f]{2})+", token):
+        return bytes.fromhex(token.removeprefix("bytes:").replace("\\x", ""))
+    return token.encode()
+
+
+@given(st.binary(max_size=6) | st.from_regex(rb"bytes:(\\x[0-9a-f]{2}){1,2}", fullmatch=True))
+def test_a_spelling_is_of_one_token(raw: bytes) -> None:
+    assert unspelled(spelled(raw)) == raw
+
+
+@pytest.mark.parametrize("mode", ["exact", "healed", "plain"])
+@pytest.mark.parametrize("prompt", PROMPTS)
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_every_place_lists_texts_that_could_be_there(
+    http: httpx.Client, prompt: str, mode: str, temperature: float
+) -> None:
+    asked = {"prompt": prompt, "mode": mode, "max_tokens": 6, "logprobs": 3, "seed": 4}
+    asked |= {"temperature": temperature, "stop": ["\n)", "o"]}
+    choice = http.post("/v1/completions", json=asked).json()["choices"][0]
+    told = choice["logprobs"]
+    raw = b"".join(map(unspelled, told["tokens"]))
+    assert raw == b"".join(map(bytes, told["bytes"]))
+    assert raw.decode("utf-8", "replace") == choice["text"]
+    for at, token in enumerate(told["tokens"]):
+        top = told["top_logprobs"][at]
+        assert top[token] == told["token_logprobs"][at]
+        healed = mode == "healed" and at == 0  # few tokens write the end of a prompt again
+        assert (1 if healed else 3) <= len(top) <= 4
+        assert all(-1000 < value <= 1e-9 for value in top.values())
+        assert sum(map(math.exp, top.values())) <= 1 + 1e-5
+        likelier = sum(value > top[token] for value in top.values())
+        assert len(top) == (4 if likelier == 3 else min(3, len(top)))
+
+
+def test_the_same_in_the_dialect_of_llama_cpp(http: httpx.Client) -> None:
+    asked = {"prompt": "s = '🍋é東", "n_predict": 8, "n_probs": 3, "temperature": 1.0, "seed": 2}
+    found = http.post("/completion", json=asked).json()
+    places = found["completion_probabilities"]
+    raw = b"".join(bytes(one["bytes"]) for one in places)
+    assert raw.decode("utf-8", "replace") == found["content"]
+    for one in places:
+        assert unspelled(one["token"]) == bytes(one["bytes"])
+        every = {each["token"]: each["logprob"] for each in one["top_logprobs"]}
+        assert every[one["token"]] == one["logprob"]
+        assert list(every.values()) == sorted(every.values(), reverse=True)
+        assert all(unspelled(each["token"]) == bytes(each["bytes"]) for each in one["top_logprobs"])
+
+
+def test_after_characters_all_tokenizations_count(http: httpx.Client) -> None:
+    """`x = ` ends in a token, in the middle of ` 0`, and between them."""
+    asked = {"prompt": "x = ", "max_tokens": 1, "logprobs": 100, "seed": 1}
+    [told] = http.post("/v1/completions", json=asked).json()["choices"]
+    [top] = told["logprobs"]["top_logprobs"]
+    chars = http.post("/v1/next", json={"prompt": "x = ", "top": 200}).json()["bytes"]
+    by_byte = {one["byte"]: one["prob"] for one in chars}
+    for byte in b"0N[":
+        texts = [value for text, value in top.items() if text.startswith(chr(byte))]
+        share = sum(map(math.exp, texts))
+        assert 0.5 * by_byte[byte] < share <= by_byte[byte] * 1.001
+
+
+@pytest.mark.parametrize("prompt", ["raise ValueErr", "for i in rang", "self.assertEq"])
+def test_healed_the_rest_of_a_token_is_what_is_listed(
+    http: httpx.Client, running_server: Running, prompt: str
+) -> None:
+    lm = running_server.lm
+    kept, forced = cut([*lm.vocabulary.bos_ids, *lm.vocabulary.encode(prompt)], lm.index)
+    asked = {"prompt": prompt, "mode": "healed", "max_tokens": 1, "logprobs": 5, "seed": 1}
+    [choice] = http.post("/v1/completions", json=asked).json()["choices"]
+    [top] = choice["logprobs"]["top_logprobs"]
+    row = lm.engine.tree(kept).logprobs([0])[0].double().exp().numpy()
+    allowed = allowed_next(forced, lm.index)
+    rests = {
+        (lm.vocabulary.tokens[id] or b"")[len(forced) :]: row[id] / row[allowed].sum()
+        for id in allowed.tolist()
+        if len(lm.vocabulary.tokens[id] or b"") > len(forced)
+    }
+    best = sorted(rests.items(), key=lambda pair: -pair[1])[:5]
+    assert [unspelled(text) for text in top] == [text for text, _ in best if _ > 0]
+    for text, value in top.items():
+        assert math.exp(value) == pytest.approx(rests[unspelled(text)], rel=1e-4)
+
+
+def test_an_echo_and_its_tokens_are_one_text(http: httpx.Client) -> None:
+    for prompt in ("s = '🍋é\r\n", "<fim_prefix>a<fim_suffix>b<fim_middle>"):
+        for mode in ("exact", "healed"):
+            asked = {"prompt": prompt, "max_tokens": 2, "echo": True, "logprobs": 2, "mode": mode}
+            [choice] = http.post("/v1/completions", json=asked).json()["choices"]
+            raw = b"".join(map(unspelled, choice["logprobs"]["tokens"]))
+            assert raw.decode() == choice["text"]
+            told = choice["logprobs"]
+            for at, token in enumerate(told["tokens"]):
+                assert told["top_logprobs"][at][token] == told["token_logprobs"][at]
+
+
+def first_texts(model: Model, prompt: bytes) -> dict[bytes, float]:
+    """The text that the next token adds to a prompt: by all token strings that spell it."""
+    found: dict[bytes, float] = {}
+    left: list[tuple[tuple[int, ...], bytes, float]] = [((), prompt, 1.0)]
+    while left:
+        tokens, rest, weight = left.pop()
+        for id, p in enumerate(model.p(tokens)):
+            token = model.vocabulary.tokens[id]
+            if id in model.vocabulary.end_ids:
+                if not rest:
+                    found[b""] = found.get(b"", 0.0) + weight * p
+            elif token and p > 0 and rest.startswith(token) and rest:
+                left.append(((*tokens, id), rest[len(token) :], weight * p))
+            elif token and token.startswith(rest):
+                text = token[len(rest) :]
+                found[text] = found.get(text, 0.0) + weight * p
+    total = sum(found.values())
+    return {text: p / total for text, p in found.items()} if total else {}
+
+
+@given(cases())
+@examples(150)
+def test_alternatives_are_summed_as_by_brute_force(case: Case) -> None:
+    model, prompt = case.model, case.text
+    expected = first_texts(model, prompt)
+    if not expected:  # nothing spells the prompt
+        return
+    state = CharLM(model.lm, preset="exact").state(prompt)
+    chosen = max(expected, key=expected.__getitem__)
+    found: Any = alternatives(after_characters(state), chosen, 50, state.shared.index)
+    possible = {text: p for text, p in expected.items() if p > 1e-12}
+    assert {text for text, p in found if p > math.log(1e-12)} == set(possible)
+    for text, value in found:
+        assert np.exp(value) == pytest.approx(expected[text], rel=1e-6, abs=1e-12)

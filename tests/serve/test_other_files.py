@@ -1,0 +1,124 @@
+"""Prompts that write a repository out: its other files are what the model reads first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import charwise
+from charwise import CharLM
+from charwise.cursor.limit import Limit
+from charwise.models import EMBEDDED
+from charwise.serve.completions import Completions
+from charwise.serve.prompts import sides_of
+from charwise.serve.task import Answer, CompletionTask, Mode
+from charwise.tokens.line_ends import write
+from charwise.tokens.sentinels import SPELLINGS
+from sentinels import tokenizer_with
+
+QWEN = ["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|repo_name|>", "<|file_sep|>"]
+OTHER = "limits.py\nLIMIT = 5\n"
+BEFORE, AFTER = "from limits import LIM", "\n\nprint(LIMIT)\n"
+
+
+@pytest.fixture(scope="module")
+def lm(tmp_path_factory: pytest.TempPathFactory) -> CharLM:
+    """The embedded model with Qwen's control tokens, which it was never trained with."""
+    from transformers import AutoModelForCausalLM
+
+    folder: Path = tmp_path_factory.mktemp("model")
+    torch.manual_seed(2)
+    tokenizer = tokenizer_with(QWEN, special=False)
+    model = AutoModelForCausalLM.from_pretrained(EMBEDDED)
+    model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+    tokenizer.save_pretrained(folder)
+    model.save_pretrained(folder)
+    return charwise.load(str(folder))
+
+
+def prompt_of(names: list[str], template: bool) -> str:
+    before, between, last, repository, separator = names
+    files = f"{repository}shop\n{separator}{OTHER}{separator}main.py\n"
+    return f"{files}{before}{BEFORE}{between}{AFTER}{last}" if template else files + BEFORE
+
+
+def opening_of(lm: CharLM, path: str) -> tuple[int, ...]:
+    ids = {name: id for id, name in lm.vocabulary.special.items()}
+    repository, separator = ids["<|repo_name|>"], ids["<|file_sep|>"]
+    parts: list[str | bytes | int] = [*lm.vocabulary.bos_ids, repository, "shop\n", separator]
+    parts += [OTHER, separator, *([path] if path else [])]
+    return tuple(lm.vocabulary.encode_prompt(parts))
+
+
+def answer(lm: CharLM, prompt: str, mode: Mode = "exact", **more: object) -> Answer:
+    task = CompletionTask(prompt, mode=mode, max_tokens=8, top=0, **more)  # type: ignore[arg-type]
+    return Completions(lm).answer(task, Limit())
+
+
+STARCODER = [*SPELLINGS[0].names, "<repo_name>", "<file_sep>"]
+
+
+@pytest.mark.parametrize("names", [QWEN, STARCODER], ids=["own", "of another family"])
+def test_other_files_stand_behind_the_models_own_tokens(lm: CharLM, names: list[str]) -> None:
+    sides = sides_of(CompletionTask(prompt_of(names, True)), lm.vocabulary)
+    assert sides.opening == opening_of(lm, "main.py\n")
+    assert (sides.before, sides.after) == (BEFORE.encode(), AFTER.encode())
+    assert sides.between
+    begun = sides_of(CompletionTask(prompt_of(names, False)), lm.vocabulary)
+    assert begun.opening == opening_of(lm, "")
+    assert (begun.before, begun.after) == (b"main.py\n" + BEFORE.encode(), b"")
+
+
+def test_without_such_tokens_they_are_text() -> None:
+    vocabulary = charwise.load().vocabulary
+    sides = sides_of(CompletionTask(prompt_of(QWEN, True)), vocabulary)
+    assert sides.opening == ()
+    assert sides.before == b"LIMIT = 5\n" + BEFORE.encode()
+    assert sides.after == AFTER.encode()
+
+
+@pytest.mark.parametrize("template", [True, False])
+def test_the_model_reads_them(lm: CharLM, template: bool) -> None:
+    prompt = prompt_of(QWEN, template)
+    [found] = answer(lm, prompt, "plain").candidates
+    if template:
+        asked = lm.infill_request(
+            BEFORE, AFTER, left="off", right="off", opening=opening_of(lm, "main.py\n")
+        )
+        ids = asked.ids
+        assert ids[: len(opening_of(lm, "main.py\n"))] == list(opening_of(lm, "main.py\n"))
+    else:
+        ids = [*opening_of(lm, ""), *lm.vocabulary.encode("main.py\n" + BEFORE)]
+    for piece in found.pieces:
+        row = lm.engine.tree(ids).logprobs([0])[0]
+        assert piece.logprob == pytest.approx(float(row[piece.id]), abs=1e-3)
+        ids.append(piece.id)
+
+
+def test_what_is_exact_is_conditioned_on_them(lm: CharLM) -> None:
+    [found] = answer(lm, prompt_of(QWEN, False)).candidates
+    [expected] = lm.complete([*opening_of(lm, ""), "main.py\n" + BEFORE], max_new_bytes=40)
+    assert expected.text.startswith(found.text)
+    [middle] = answer(lm, prompt_of(QWEN, True)).candidates
+    assert np.isfinite(middle.logprob)
+
+
+@pytest.mark.parametrize("mode", ["exact", "healed", "plain"])
+@pytest.mark.parametrize("template", [True, False])
+def test_crlf_changes_nothing_but_line_ends(lm: CharLM, mode: Mode, template: bool) -> None:
+    prompt = prompt_of(QWEN, template)
+    [one] = answer(lm, prompt, mode).candidates
+    [other] = answer(lm, write(prompt, "\r\n"), mode).candidates
+    assert other.text == write(one.text, "\r\n")
+    assert other.logprob == pytest.approx(one.logprob, abs=1e-4)
+
+
+def test_files_that_do_not_fit_lose_their_beginning(lm: CharLM) -> None:
+    long = prompt_of(QWEN, True).replace(OTHER, OTHER * 2000)
+    for mode in ("exact", "healed", "plain"):
+        found = answer(lm, long, mode)  # type: ignore[arg-type]
+        assert found.truncated
+        assert found.candidates[0].finish != "window"

@@ -1,0 +1,165 @@
+"""Files with CRLF, fields that nothing reads and lists of prompts, over HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from charwise.tokens.line_ends import write
+from serving import Running
+
+BEFORE = "import os\n\n\ndef names(path):\n    return os.listd"
+AFTER = "(path)\n\n\nprint(names('.'))\n"
+MIXED = BEFORE.replace("\n", "\r\n", 3)
+
+
+@pytest.fixture(scope="module")
+def http(running_server: Running) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=running_server.url, timeout=60) as client:
+        yield client
+
+
+def body_of(path: str, before: str, after: str) -> dict[str, Any]:
+    """A request for what is between two texts, or after one, in each dialect."""
+    if path == "/v1/completions":
+        return {"prompt": before, "suffix": after or None, "max_tokens": 24}
+    if path == "/infill":
+        return {"input_prefix": before, "input_suffix": after, "n_predict": 24}
+    if path == "/completion":
+        return {"prompt": before, "n_predict": 24}
+    return {"prompt": before, "suffix": after, "options": {"num_predict": 24}, "stream": False}
+
+
+def text_of(answer: httpx.Response) -> str:
+    found = answer.json()
+    if "choices" in found:
+        return str(found["choices"][0]["text"])
+    return str(found["content"] if "content" in found else found["response"])
+
+
+PATHS = ["/v1/completions", "/infill", "/completion", "/api/generate"]
+
+
+@pytest.mark.parametrize("mode", ["exact", "healed", "plain"])
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("after", ["", AFTER])
+def test_a_file_with_crlf_is_answered_as_one_without(
+    http: httpx.Client, path: str, after: str, mode: str
+) -> None:
+    before = BEFORE + "ir(path)\n"
+    extra = {"mode": mode, "temperature": 0.0} if path != "/api/generate" else {"mode": mode}
+    expected = text_of(http.post(path, json=body_of(path, before, after) | extra))
+    sent = body_of(path, write(before, "\r\n"), write(after, "\r\n")) | extra
+    assert text_of(http.post(path, json=sent)) == write(expected, "\r\n")
+    if not after:
+        assert "\n" in expected
+
+
+def test_a_mixed_file_keeps_its_majority(http: httpx.Client) -> None:
+    sent = {"prompt": MIXED + "ir(path)\n", "max_tokens": 24}
+    text = text_of(http.post("/v1/completions", json=sent))
+    assert "\r\n" in text
+    assert text == write(text, "\r\n")
+
+
+def test_stops_counts_and_offsets_are_those_of_the_file(http: httpx.Client) -> None:
+    before = write("import os\n\n\ndef f(path):\n", "\r\n")
+    asked = {"prompt": before, "max_tokens": 24, "logprobs": 2}
+    choice = http.post("/v1/completions", json=asked).json()["choices"][0]
+    text, told = choice["text"], choice["logprobs"]
+    assert "\r\n" in text
+    assert "".join(told["tokens"]) == text
+    for offset, token in zip(told["text_offset"], told["tokens"], strict=True):
+        assert text[offset:].startswith(token)
+    assert text[: choice["charwise"]["accept_line"]] == text.split("\r\n")[0]
+    for stop in ("\n", "\r\n"):
+        found = http.post("/completion", json={"prompt": before, "stop": [stop]}).json()
+        assert (found["content"], found["stopping_word"]) == (text.split("\r\n")[0], stop)
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_a_stream_has_the_ends_of_the_file(http: httpx.Client, end: str) -> None:
+    sent = {"prompt": write(BEFORE + "ir(path)\n", end), "max_tokens": 24, "seed": 1}
+    whole = text_of(http.post("/v1/completions", json=sent))
+    text = ""
+    with http.stream("POST", "/v1/completions", json=sent | {"stream": True}) as answer:
+        for line in answer.iter_lines():
+            if line.startswith("data: {"):
+                text += httpx.Response(200, text=line[6:]).json()["choices"][0]["text"]
+    assert text == whole
+    assert end in text
+
+
+@pytest.mark.parametrize(
+    ("path", "field", "value"),
+    [
+        ("/v1/completions", "response_format", {"type": "json_object"}),
+        ("/v1/completions", "guided_json", {"type": "object"}),
+        ("/completion", "grammar", 'root ::= "a"'),
+        ("/completion", "json_schema", {"type": "object"}),
+        ("/completion", "input_extra", [{"text": "a"}]),
+        ("/api/generate", "format", "json"),
+    ],
+)
+def test_what_would_change_the_answer_is_refused(
+    http: httpx.Client, path: str, field: str, value: Any
+) -> None:
+    answer = http.post(path, json={"prompt": "a", field: value})
+    assert answer.status_code == 400
+    assert field in answer.text
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("streams", [False, True])
+def test_other_fields_are_listed_in_a_header(http: httpx.Client, path: str, streams: bool) -> None:
+    sent = body_of(path, "import nump", "") | {"stream": streams}
+    answer = http.post(path, json=sent | {"max_tokns": 4, "user": "me"})
+    assert answer.status_code == 200
+    assert answer.headers["warning"].startswith("299 ")
+    assert "max_tokns, user" in answer.headers["warning"]
+    assert "warning" not in http.post(path, json=sent).headers
+
+
+def test_a_list_of_prompts_is_answered_one_by_one(http: httpx.Client) -> None:
+    prompts = ["import nump", "import o"]
+    asked = {"n_predict": 3}
+    found = http.post("/completion", json=asked | {"prompt": prompts}).json()
+    each = [http.post("/completion", json=asked | {"prompt": one}).json() for one in prompts]
+    assert [one["content"] for one in found] == [one["content"] for one in each]
+    assert [one["index"] for one in found] == [0, 1]
+    mixed = http.post("/completion", json=asked | {"prompt": ["import", *_ids(http, " nump")]})
+    assert mixed.json()["content"] == each[0]["content"]
+    streamed = {0: "", 1: ""}
+    with http.stream("POST", "/completion", json=asked | {"prompt": prompts, "stream": True}) as it:
+        for line in it.iter_lines():
+            if line.startswith("data: "):
+                part = httpx.Response(200, text=line[6:]).json()
+                streamed[part["index"]] += part["content"]
+    assert list(streamed.values()) == [one["content"] for one in each]
+    assert http.post("/completion", json={"prompt": [5, [6]]}).status_code == 400
+    assert http.post("/infill", json={"prompt": ["a", "b"]}).status_code == 400
+
+
+def test_other_files_are_read_before_the_prefix(http: httpx.Client) -> None:
+    """The embedded model has no control token for them, so they are text."""
+    extra = [{"filename": "a.py", "text": "LIMIT = 5"}, {"text": "import os\r\n"}]
+    sent = {"prompt": "", "input_suffix": AFTER, "n_predict": 8, "n_probs": 1}
+    found = http.post("/infill", json=sent | {"input_prefix": BEFORE, "input_extra": extra}).json()
+    whole = "LIMIT = 5\nimport os\n" + BEFORE
+    expected = http.post("/infill", json=sent | {"input_prefix": whole}).json()
+    alone = http.post("/infill", json=sent | {"input_prefix": BEFORE}).json()
+    told = [
+        [each["logprob"] for each in one["completion_probabilities"]]
+        for one in (found, expected, alone)
+    ]
+    assert found["content"] == expected["content"]
+    assert told[0] == pytest.approx(told[1], abs=1e-4)
+    assert told[0] != pytest.approx(told[2], abs=1e-3)
+    assert http.post("/infill", json=sent | {"input_extra": "a.py"}).status_code == 400
+
+
+def _ids(http: httpx.Client, text: str) -> list[int]:
+    return list(http.post("/tokenize", json={"content": text}).json()["tokens"])
