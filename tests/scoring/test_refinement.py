@@ -173,7 +173,9 @@ def test_the_size_of_calls_changes_no_number(case: Case, contexts: int):
 
 def test_easy_text_takes_few_contexts_and_calls():
     lm = charwise.load()
-    text = "import os\nimport sys\n\n\nclass Node:\n    def __init__(self, value):\n        pass\n"
+    text = (
+        "import os\nimport sys\n\n\nclass Node:\n    def __init__(self, value):\n        pass\n" * 3
+    )
     score = lm.score(text, preset="fast")
     assert score.contexts < len(text)
     assert score.calls <= 12

@@ -104,7 +104,14 @@ def test_middles_are_ranked_by_their_sums(case: tuple[CharLM, list[bytes], bytes
         if not known.state.whole.startswith(lead):  # deleted into what the prefix gave back
             continue
         sums = [
-            score_middles(lm.engine, lm.index, known.request, [typed_since + one.raw], lm.effort)[0]
+            score_middles(
+                lm.engine,
+                lm.index,
+                known.request,
+                [typed_since + one.raw],
+                lm.effort,
+                lm.limits,
+            )[0]
             for one in found
         ]
         assert sums == sorted(sums, reverse=True)
