@@ -325,6 +325,7 @@ def test_bigram_truth_is_the_oracle(order: int):
 
 
 @pytest.mark.parametrize(("order", "off"), [(1, 1e-9), (2, 0.05)])
+@pytest.mark.slow
 def test_a_long_text_in_one_window(order: int, off: float):
     model = small_bigram(order, None)
     text = long_text(model, 400)
@@ -333,6 +334,7 @@ def test_a_long_text_in_one_window(order: int, off: float):
 
 
 @pytest.mark.parametrize(("order", "off"), [(1, 1e-9), (2, 0.05)])
+@pytest.mark.slow
 def test_a_text_several_windows_long(order: int, off: float):
     """After the warm-up, a model that forgets gives the values of one long window."""
     model = small_bigram(order, 100)
@@ -348,6 +350,7 @@ def test_a_text_several_windows_long(order: int, off: float):
         assert score.bits_per_byte == approx(-truth.mean() / math.log(2), rel=0.05)
 
 
+@pytest.mark.slow
 def test_the_end_of_a_text_several_windows_long():
     model = small_bigram(2, 100)
     text = long_text(model, 600)
@@ -549,6 +552,7 @@ PREFIXES = [
 
 
 @pytest.mark.parametrize("name", ["embedded", "tinystories-3m"])
+@pytest.mark.slow
 def test_intervals_contain_the_beam_where_they_should(
     name: str, embedded: CharLM, request: pytest.FixtureRequest
 ):

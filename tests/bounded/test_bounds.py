@@ -155,6 +155,7 @@ def test_all_told_is_all_known(case: Case):
 
 @given(cases(), st.booleans())
 @examples(120)
+@pytest.mark.slow
 def test_more_told_is_closer(case: Case, prices: bool):
     """With all contexts visited, each token more that is told moves every bound inwards."""
     before = None

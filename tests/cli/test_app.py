@@ -125,6 +125,7 @@ def test_rules(rule: str, forced: str) -> None:
         assert answer["completions"]["healed"] == answer["completions"]["plain"]
 
 
+@pytest.mark.slow
 def test_a_prompt_longer_than_the_window() -> None:
     answer = run_json("complete", "x = 1\n" * 2000 + PROMPT, "--max-new-bytes", "4")
     assert answer["dropped"] > 0
@@ -308,6 +309,7 @@ def test_tab_completes_commands_options_and_presets() -> None:
     assert "--install-completion" in run("--help").stdout
 
 
+@pytest.mark.slow
 def test_a_process_of_its_own_prints_nothing_else() -> None:
     done = other_process("complete", PROMPT, "--max-new-bytes", "3", "--json")
     assert done.returncode == 0, done.stderr
@@ -324,6 +326,7 @@ def test_a_process_of_its_own_prints_nothing_else() -> None:
         (["vocab"], "./no/such/folder"),
     ],
 )
+@pytest.mark.slow
 def test_a_missing_model_says_where_it_was_looked_for(
     command: list[str], name: str, tmp_path: Path
 ) -> None:

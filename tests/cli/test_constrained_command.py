@@ -52,6 +52,7 @@ def test_files(tmp_path: Path) -> None:
     assert all(one["text"][0] == "(" and one["text"][-1] == ")" for one in found)
 
 
+@pytest.mark.slow
 def test_json_is_valid(tmp_path: Path) -> None:
     pytest.importorskip("jsonschema")
     schema = tmp_path / "schema.json"

@@ -61,6 +61,7 @@ def test_a_text_and_its_rows(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="this system has no kill -9")
+@pytest.mark.slow
 def test_killed_and_started_again(many: Path, tmp_path: Path) -> None:
     whole, out = tmp_path / "whole", tmp_path / "teacher"
     assert run(*arguments(many, whole)).exit_code == 0
@@ -80,6 +81,7 @@ def test_killed_and_started_again(many: Path, tmp_path: Path) -> None:
     assert not parts.exists()
 
 
+@pytest.mark.slow
 def test_another_run_of_the_same_name(many: Path, tmp_path: Path) -> None:
     out = tmp_path / "teacher"
     assert run(*arguments(many, out)).exit_code == 0

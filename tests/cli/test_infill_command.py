@@ -132,6 +132,7 @@ def test_what_is_no_template(names: str, status: int) -> None:
         assert "no special token '<PRE>'" in str(result.exception)
 
 
+@pytest.mark.slow
 def test_the_demo_of_a_model_that_fills_in_shows_one_gap(folder: str) -> None:
     shown = run("--model", folder, command="demo")
     assert shown.exit_code == 0, shown.output

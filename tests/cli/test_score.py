@@ -528,6 +528,7 @@ def kill_after(many: Path, out: Path, parts: int) -> None:
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="this system has no kill -9")
 @pytest.mark.parametrize(("ending", "kills"), [("csv", (0, 4)), ("jsonl", (1,)), ("parquet", (3,))])
+@pytest.mark.slow
 def test_killed_and_started_again(
     many: Path, whole: Path, tmp_path: Path, ending: str, kills: tuple[int, ...]
 ) -> None:

@@ -40,6 +40,7 @@ for encoding in (sys.stdout.encoding, "latin-1"):
 """
 
 
+@pytest.mark.slow
 def test_a_stdout_that_is_not_utf8(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("café\t中\n", encoding="utf-8")
     expected = {
@@ -111,6 +112,7 @@ def test_a_reader_that_leaves(lines: int, tmp_path: Path) -> None:
     assert command.errors.read_bytes() == b""
 
 
+@pytest.mark.slow
 def test_closed_streams(tmp_path: Path) -> None:
     done = charwise("next", "--stdin", shell='"$@" <&-')
     assert done.returncode == 1

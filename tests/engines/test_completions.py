@@ -102,6 +102,7 @@ def test_the_same_as_the_engine_cut_down(whole, served):
     assert drawn.missing == pytest.approx(other.missing, abs=1e-3)
 
 
+@pytest.mark.slow
 def test_what_is_asked(served, asked):
     lm = connect(served[0])
     assert isinstance(lm.engine, PartialLM)
@@ -212,6 +213,7 @@ def test_the_window_is_the_servers(whole):
         assert connect(url).engine.window is None
 
 
+@pytest.mark.slow
 def test_on_the_command_line(served):
     def run(*arguments: str):
         prompt = ("bounds", "import nump", "--url", served[0], "--tokenizer", "embedded")

@@ -273,6 +273,7 @@ def value(cell: str) -> Any:
         return cell or None
 
 
+@pytest.mark.slow
 def test_files(file: Path, tmp_path: Path):
     folder = tmp_path / "results" / "embedded"
     options = ("--K", "2", "4", "--preset", "fast", "--reference-K", "8", "--repeat", "1")

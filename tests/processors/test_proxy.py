@@ -745,6 +745,7 @@ def test_a_client_that_leaves_ends_the_request_behind() -> None:
         assert behind.left.wait(20)
 
 
+@pytest.mark.slow
 def test_a_server_that_is_not_there_or_silent() -> None:
     from charwise.processors.proxy.relay import Relay
 

@@ -98,6 +98,7 @@ def test_a_long_text_whose_canonical_tokens_are_impossible(
     assert score.error.sum() < 1e-6
 
 
+@pytest.mark.slow
 def test_long_portions_carry_their_sums_over():
     """A text of many portions costs what its parts cost, and is no worse at the seams."""
     lm = charwise.load()

@@ -112,6 +112,7 @@ def test_long_documents(running_server: Running) -> None:
     assert ask(url, "import nump", max_bytes=1)
 
 
+@pytest.mark.slow
 def test_malformed_requests_do_not_disturb_who_types(running_server: Running) -> None:
     failed, stop = list[str](), threading.Event()
 

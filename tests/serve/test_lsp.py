@@ -342,6 +342,7 @@ def test_a_closed_document_has_nothing_to_offer(editor: Editor) -> None:
     assert editor.items(0) == []
 
 
+@pytest.mark.slow
 def test_over_tcp_each_editor_has_its_own(
     runner: asyncio.Runner, lm: CharLM, tmp_path: Path
 ) -> None:

@@ -170,6 +170,7 @@ def test_the_blog_s_figure(page: TestClient) -> None:
     assert [step["left"] for step in told["steps"]][:3] == [".sw", "sw", "w"]
 
 
+@pytest.mark.slow
 def test_texts_of_all_kinds(page: TestClient) -> None:
     source = Path(healing.__file__).read_text(encoding="utf-8")[:6000]
     for text in ("", "\n", "\x00", "\u2028", source, "é" * 50, "👩‍👩‍👧"):

@@ -45,6 +45,7 @@ def test_states_from_memory_are_those_of_the_model(
         np.testing.assert_allclose(found.next().probs, expected, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_typing_and_deleting_stays_near_a_new_state() -> None:
     lm = charwise.load()
     memory, rng, at = Memory(lm), random.Random(3), 12
