@@ -17,9 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from harness import Arrays, arguments, finish, table, versions
+from charwise import Effort
+from harness import Arrays, arguments, finish, lm_of, table, versions
 from references import difference, reference, scored, selected
-from texts import Passage
+from texts import MODELS, SENTENCES, Passage
 
 #: The package whose constants are set, and the values to try of each. Edit these two only. `CURVE`
 #: is read when presets are made, and `WIDEST` only counts with a tolerance: neither is varied.
@@ -101,7 +102,11 @@ def main() -> None:
     columns = ["constants", "code, JS", "nats", "contexts", "calls", "hard, nats", "stated"]
     columns += ["contexts"]
     title = f"Ablation at `{args.preset}`: {len(passages)} texts"
-    finish(args, [table(title, columns, lines)], rows, started)
+    tables = [table(title, columns, lines)]
+    columns = ["model", "constants", "nats", "worst", "contexts", "calls"]
+    title = f"{len(SENTENCES[args.half])} sentences at `{args.preset}`, nats a sentence"
+    tables.append(table(title, columns, sentences(args.half, args.preset)))
+    finish(args, tables, rows, started)
 
 
 def figures(
@@ -121,6 +126,26 @@ def figures(
         for name, value in values.items():
             found.setdefault(f"{kind} {name}", []).append(value)
     return {"constants": settings, **{name: float(np.mean(v)) for name, v in found.items()}}
+
+
+def sentences(half: str, preset: str) -> list[list[str]]:
+    """How far sentences are from a width of 64 and θ = 1e-5, with `SHORT` and without."""
+    lines = []
+    for model in MODELS[:2]:
+        lm, settings = lm_of(model), [{}, {"SHORT": 1}]
+        true = [lm.prefix_logprob(text, preset=Effort(64, 1e-5)) for text in SENTENCES[half]]
+        for constants in settings:
+            scores = [
+                scored_with(Passage(model, text, "sentence", text.encode()), preset, constants)
+                for text in SENTENCES[half]
+            ]
+            away = [abs(s["logprobs"].sum() - t) for s, t in zip(scores, true, strict=True)]
+            size = sum(len(text) for text in SENTENCES[half])
+            contexts = sum(int(score["contexts"]) for score in scores) / size
+            calls = np.mean([int(score["calls"]) for score in scores])
+            line = [f"{np.mean(away):.3f}", f"{max(away):.2f}", f"{contexts:.2f}", f"{calls:.1f}"]
+            lines.append([model, named(constants), *line])
+    return lines
 
 
 def named(settings: Settings) -> str:

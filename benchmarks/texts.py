@@ -148,6 +148,35 @@ CSV_WIDE = _csv(("id", "zone", "pH", "NO3", "PO4", "turbidity", "chl_a", "O2_sat
 LOGS = _logs("2026-03-14T{time}.{number:05d}Z {level} [{part}] lag={number} peer={address}", 7)
 LOGS_WEB = _logs('{address} - - [14/Mar/2026:{time} +0000] "GET {path} HTTP/1.1" 200 {number}', 8)
 
+#: Short sentences by half, for both models.
+SENTENCES: dict[str, tuple[str, ...]] = {
+    "choosing": (
+        "The horse raced past the barn fell.",
+        "The old man the boat.",
+        "The dog that the cat chased ran away.",
+        "While the man hunted the deer ran into the woods.",
+        "The complex houses married and single soldiers and their families.",
+        "Fat people eat accumulates.",
+        "The florist sent the flowers was pleased.",
+        "The cotton clothing is made of grows in Mississippi.",
+        "When Fred eats food gets thrown.",
+        "I told the girl the cat that scratched Bill would help her.",
+        "The man who whistles tunes pianos.",
+    ),
+    "judging": (
+        "The boy who the girl kissed left early.",
+        "She put the book on the table in the box.",
+        "The defendant examined by the lawyer was unreliable.",
+        "Because the hikers walked the trail was muddy.",
+        "The raft floated down the river sank.",
+        "Anna knew the answer was wrong.",
+        "The key to the cabinets were rusty.",
+        "No head injury is too trivial to be ignored.",
+        "The coach smiled at the player tossed the ball.",
+        "We painted the wall with cracks.",
+    ),
+}
+
 #: Repeats and runs that constants may be chosen on. Every second is for both models.
 CHOOSING_REPEATS: dict[str, bytes] = {
     "foo, 8 times": b"foo " * 8,

@@ -21,8 +21,8 @@ class Effort:
 
     Attributes:
         width: the most contexts at a byte position. `math.inf` sets no bound.
-        threshold: the least share of the probability that earns a context its evaluation. The
-            default is 0.32 / width².
+        threshold: the least share of the probability that earns a context its evaluation; a score
+            of n < 64 tokens takes n / 64 of it. The default is 0.32 / width².
         tolerance: widen the beam until the stated error is at most this: bits a byte for a score,
             total variation for the distribution of a next byte. None keeps to the one width.
 
