@@ -59,7 +59,7 @@ def test_the_error_of_a_score_is_within_its_tolerance_and_what_it_says():
 
 @pytest.mark.slow
 def test_the_error_of_the_next_byte_is_what_it_says():
-    """But for one random model in thirty: of what was never seen, nothing is stated."""
+    """But for one random model in fifty: of what was never seen, nothing is stated."""
     silent = []
 
     @given(cases())
@@ -75,7 +75,7 @@ def test_the_error_of_the_next_byte_is_what_it_says():
 
     check()
     assert len(silent) > 50
-    assert np.mean(silent) <= 1 / 30
+    assert np.mean(silent) <= 1 / 50
 
 
 # ---- what repeats -------------------------------------------------------------------------------
@@ -112,7 +112,7 @@ def test_lines_of_blanks(text: str, true: float, preset: str):
     score = charwise.load().score(text, preset=preset)
     off = abs(true - score.logprobs.sum())
     assert off < max(1.0, 6 * score.error.sum())
-    assert off < 0.05 * len(text)
+    assert off < 5
 
 
 def test_the_next_byte_after_what_repeats():
