@@ -199,7 +199,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--tiny", action="store_true", help="small models, on the CPU")
     parser.add_argument("--models", nargs="+", choices=SHAPES, default=list(SHAPES))
-    parser.add_argument("--bytes", type=int, default=4000, help="length of the text")
+    parser.add_argument("--bytes", type=int, default=800, help="length of the text")
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=500.0, help="for everything together")
     parser.add_argument("--json", type=Path, help="write the table here too")
