@@ -15,6 +15,10 @@
 #                          and in the newest, in .venv-vllm
 # make test-llama-cpp  the tests with llama.cpp, in .venv-llama-cpp (builds llama-cpp-python: minutes);
 #                      LLAMA_SERVER=PATH adds those of the proxy with that llama-server
+# make vscode  the extension for VS Code, in editors/vscode/charwise.vsix (needs Node and npm)
+# make jupyterlab  the extension for JupyterLab, a wheel in editors/jupyterlab/dist (needs Node and npm)
+# make editors  both, and their tests in a real VS Code and a real JupyterLab, headless;
+#               CODE_SERVER="node …/entry.js" adds the test with the language server
 #
 # Both make .venv first, with the python3 of PYTHON.
 
@@ -33,7 +37,7 @@ VLLM_VERSIONS := 0.28.0 0.30.0
 # With the environment that is there: .venv if it was made, else what PYTHON has.
 GPU_PYTHON ?= $(if $(wildcard $(READY)),$(BIN)/python,$(PYTHON))
 
-.PHONY: demo test test-all fuzz mutants metrics docs dist benchmarks gpu clean test-llama-cpp test-vllm test-vllm-versions
+.PHONY: demo test test-all fuzz mutants metrics docs dist benchmarks gpu clean vscode jupyterlab editors test-llama-cpp test-vllm test-vllm-versions
 .DELETE_ON_ERROR:
 
 demo: $(READY)
@@ -116,6 +120,23 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' -c constraints.txt
 	touch $@
 
+vscode:
+	cd editors/vscode && npm ci --no-audit --no-fund && npm run package
+
+# JupyterLab brings the program that builds extensions; the wheel is installed beside it, for tests.
+JUPYTER := .venv-jupyterlab
+jupyterlab:
+	test -x $(JUPYTER)/bin/python || $(PYTHON) -m venv $(JUPYTER)
+	$(JUPYTER)/bin/python -m pip install --quiet --disable-pip-version-check 'jupyterlab>=4.6,<5' ipykernel build hatchling
+	rm -rf editors/jupyterlab/dist
+	cd editors/jupyterlab && npm ci --no-audit --no-fund && PATH=$(CURDIR)/$(JUPYTER)/bin:$$PATH npm run build
+	$(JUPYTER)/bin/python -m build --wheel --no-isolation --outdir editors/jupyterlab/dist editors/jupyterlab
+	$(JUPYTER)/bin/python -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps editors/jupyterlab/dist/*.whl
+
+editors: $(READY)
+	if command -v npm; then $(MAKE) vscode jupyterlab; else echo "no npm: the tests of editors are skipped"; fi
+	JUPYTER=$(JUPYTER)/bin/jupyter OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests_editors $(PYTEST_ARGS)
+
 $(LLAMA_CPP)/.ready: pyproject.toml constraints.txt
 	test -x $(LLAMA_CPP)/bin/python || $(PYTHON) -m venv $(LLAMA_CPP)
 	$(LLAMA_CPP)/bin/python -m pip install --quiet --disable-pip-version-check -r constraints.txt
@@ -139,4 +160,4 @@ $(VLLM)/.ready: pyproject.toml constraints-vllm.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(LLAMA_CPP) $(VLLM) $(VLLM_VERSIONS:%=.venv-vllm-%) build dist
+	rm -rf $(VENV) $(JUPYTER) $(LLAMA_CPP) $(VLLM) $(VLLM_VERSIONS:%=.venv-vllm-%) build dist

@@ -33,7 +33,7 @@ class Running:
 
 
 @contextmanager
-def running(lm: CharLM | None = None, **settings: Any) -> Iterator[Running]:
+def running(lm: CharLM | None = None, *, port: int = 0, **settings: Any) -> Iterator[Running]:
     """A server with these settings, until the end of the block."""
     import uvicorn
 
@@ -42,7 +42,7 @@ def running(lm: CharLM | None = None, **settings: Any) -> Iterator[Running]:
 
     lm = charwise.load() if lm is None else lm
     app = application(lm, Settings(**settings))
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", server_header=False))
+    server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="error", server_header=False))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     while not server.started:

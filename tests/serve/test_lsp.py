@@ -140,6 +140,22 @@ def started(runner: asyncio.Runner) -> Iterator[Editor]:
 DEFAULTS = {"seconds": 600, "maxBytes": 40, "until": "line", "candidates": 1, "infill": True}
 
 
+def test_an_editor_can_ask_how_a_text_was_read(started: Editor, lm: CharLM) -> None:
+    from charwise.serve.playground.steps import steps_view
+
+    started.open("x = '🍋'\nimport nump = 1")
+    ask = started.client.protocol.send_request_async
+    place = {"line": 1, "character": len("import nump")}
+    found = started.wait(ask("charwise/steps", {"textDocument": {"uri": URI}, "position": place}))
+    wanted = steps_view(lm, "x = '🍋'\nimport nump".encode())
+    assert found.forced == wanted["forced"] == " nump"
+    assert list(found.given_back) == wanted["given_back"]
+    assert [step.allowed for step in found.steps] == [one["allowed"] for one in wanted["steps"]]
+    started.close()
+    gone = {"textDocument": {"uri": URI}, "position": place}
+    assert started.wait(ask("charwise/steps", gone)) is None
+
+
 @pytest.fixture
 def editor(started: Editor) -> Iterator[Editor]:
     started.configure({"charwise": DEFAULTS})

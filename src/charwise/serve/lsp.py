@@ -24,6 +24,7 @@ from charwise.errors import CharwiseError
 from charwise.serve.lsp_protocol import InvalidRequest, Protocol
 from charwise.serve.lsp_settings import SECTION, Settings
 from charwise.serve.model_thread import ModelThread, around, read_ahead, suggestions
+from charwise.serve.playground.steps import steps_view
 from charwise.serve.stoppable import Stopped
 from charwise.serve.task import Candidate
 from charwise.serve.workspace import Workspace
@@ -152,6 +153,20 @@ class Editor(LanguageServer):
         items = [types.InlineCompletionItem(one, range=place) for one in inserted]
         return types.InlineCompletionList(items)
 
+    async def steps(self, uri: str, position: types.Position) -> dict[str, Any] | None:
+        """Return how healing reads the text before a position, or None for an unknown document."""
+        if unquote(uri) not in self.workspace.text_documents:
+            return None
+        document, settings = self.workspace.get_text_document(uri), self.settings
+        text, cursor = document.source, document.offset_at_position(position)
+
+        def read_by(cancel: threading.Event) -> dict[str, Any]:
+            completions = self.models.completions(settings)
+            before, _ = around(completions, settings, text, cursor, cursor)
+            return steps_view(completions.lm, before.encode("utf-8", "replace"))
+
+        return await self._while_wanted(uri, read_by)
+
     async def _warm(self, uri: str, text: str, cursor: int) -> None:
         """Read a change, so that a completion after it begins at once."""
         settings = self.settings
@@ -219,6 +234,11 @@ def _listen(editor: Editor) -> None:
     @editor.feature(types.TEXT_DOCUMENT_INLINE_COMPLETION, types.InlineCompletionOptions())
     async def complete(params: types.InlineCompletionParams) -> types.InlineCompletionList | None:
         return await editor.complete(params)
+
+    @editor.feature("charwise/steps")  # an extension of ours to the protocol
+    async def steps(params: Any) -> dict[str, Any] | None:
+        place = types.Position(params.position.line, params.position.character)
+        return await editor.steps(params.textDocument.uri, place)
 
 
 def serve_stdin(models: ModelThread, settings: Settings, source: BinaryIO, out: BinaryIO) -> None:

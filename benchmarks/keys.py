@@ -1,0 +1,93 @@
+"""How long a key takes until ghost text shows in VS Code, beside the same requests to the server.
+
+    make vscode
+    PYTHONPATH=src .venv/bin/python benchmarks/keys.py
+
+Each text is the beginning of a line of code of the standard library. One character warms it up, as
+in typing; the next one is timed. Both sides ask a server of their own with the embedded model. The
+time in VS Code includes the extension's debounce of 60 ms.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import httpx
+import numpy as np
+
+ROOT = Path(__file__).parents[1]
+sys.path[:0] = [str(ROOT / "tests_editors"), str(ROOT / "tests" / "serve")]
+
+from editors import GHOST, Window, vscode_web  # noqa: E402
+from serving import running  # noqa: E402
+
+#: Notes when a key went down, and when ghost text came up.
+WATCH = """
+    addEventListener("keydown", () => { self.pressed = performance.now(); }, true);
+    new MutationObserver(() => {
+      const shown = document.querySelector("GHOST");
+      self.shown = shown && (self.shown || performance.now());
+    }).observe(document.body, { childList: true, subtree: true });
+""".replace("GHOST", GHOST)
+
+
+def beginnings(count: int) -> list[str]:
+    """Return code that ends inside a line, after its second word began."""
+    lines = Path(textwrap.__file__).read_text("utf-8").splitlines()
+    cut = [n for n, line in enumerate(lines) if len(line) > 30 and not line.strip().startswith("#")]
+    chosen = cut[20 :: max(1, (len(cut) - 20) // count)][:count]
+    return ["\n".join(lines[max(0, n - 30) : n]) + "\n" + lines[n][:20] for n in chosen]
+
+
+def in_vscode(window: Window, text: str) -> float | None:
+    """Return the milliseconds from a key to its ghost text; None where the model offers none."""
+    window.open(text[:-2])
+    window.type(text[-2])
+    window.page.wait_for_timeout(1000)
+    window.page.keyboard.press("Escape")
+    window.page.wait_for_timeout(200)
+    window.page.evaluate("self.shown = null")
+    window.type(text[-1])
+    window.page.wait_for_timeout(1000)
+    return window.page.evaluate("self.shown && self.shown - self.pressed")
+
+
+def of_the_server(client: httpx.Client, text: str) -> float:
+    """Return the milliseconds of the same request."""
+    taken = 0.0
+    for end in (len(text) - 1, len(text)):
+        body = {"input_prefix": text[:end], "input_suffix": "", "until": "line", "temperature": 0}
+        began = time.perf_counter()
+        client.post("/infill", json=body | {"t_max_predict_ms": 1000}).raise_for_status()
+        taken = 1000 * (time.perf_counter() - began)
+    return taken
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--texts", type=int, default=40)
+    texts = beginnings(parser.parse_args().texts)
+    with (
+        running(allow_origins=("*",)) as one,
+        running() as other,
+        vscode_web(one.url) as window,
+        httpx.Client(base_url=other.url, timeout=60) as client,
+    ):
+        window.page.evaluate(WATCH)
+        of_the_server(client, texts[0])  # compiles
+        shown = [(in_vscode(window, text), of_the_server(client, text)) for text in texts]
+    both = [(a, b) for a, b in shown if a is not None]
+    print(f"{len(both)} of {len(texts)} texts with ghost text")
+    print("| milliseconds from a key | p50 | p95 |\n|---|---|---|")
+    names = ("ghost text in VS Code", "the server alone")
+    for name, times in zip(names, np.array(both).T, strict=True):
+        print(f"| {name} | {np.quantile(times, 0.5):.0f} | {np.quantile(times, 0.95):.0f} |")
+
+
+if __name__ == "__main__":
+    main()

