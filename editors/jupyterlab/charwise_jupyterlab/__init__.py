@@ -1,1 +1,1 @@
-"""The JupyterLab extension of charwise: it has JavaScript only, which JupyterLab finds by itself."""
+"""The JupyterLab extension of charwise. It has JavaScript only, which JupyterLab finds."""
