@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import random
+from itertools import product
 from pathlib import Path
 
 import pytest
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
 from charwise import SortedVocabulary, Vocabulary
 from charwise.models import EMBEDDED
@@ -70,6 +73,36 @@ def test_the_embedded_tokenizer() -> None:
 def test_real_tokenizers(name: str, data: Data) -> None:
     texts = [data.text(language) for language in ("ar", "de", "en", "hi", "ja", "th", "zh")]
     check(data.vocabulary(name), texts, 200)
+
+
+@pytest.mark.parametrize("ignore_merges", [True, False])
+def test_words_that_are_looked_up_whole(ignore_merges: bool) -> None:
+    """A word of up to three digits that is a token is that token, whatever merges make of it."""
+    names = ["1", "2", "3", "12", "123", "213", "33"]  # no merge makes the last three
+    model = models.BPE(
+        {name: id for id, name in enumerate(names)}, [("1", "2")], ignore_merges=ignore_merges
+    )
+    tokenizer = Tokenizer(model)
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"\p{N}{1,3}"), "isolated")
+    tokenizer.decoder = decoders.ByteLevel()
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<end>")
+    canonical = CanonicalNext.of(Vocabulary.from_transformers(fast))
+    # A row depends on the whole word: that after "21" is not that after "31".
+    strings = [ids for size in range(6) for ids in product(range(len(names)), repeat=size)]
+    texts = ["".join(names[id] for id in ids) for ids in strings]
+    whole = {
+        ids
+        for ids, text in zip(strings, texts, strict=True)
+        if tokenizer.encode(text).ids == list(ids)
+    }
+    begun = {ids[:size] for ids in whole for size in range(len(ids) + 1)}
+    for ids in strings:
+        if ids in begun and len(ids) < 4:
+            standing = canonical.start()
+            for id in ids:
+                standing = canonical.after(standing, id) or canonical.start()
+            may = canonical.row(standing).tolist()
+            assert may == [*((*ids, id) in begun for id in range(len(names))), ids in whole], ids
 
 
 def test_a_prompt_is_conditioned_on_however_it_is_spelled() -> None:

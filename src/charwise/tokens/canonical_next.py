@@ -17,8 +17,8 @@ import re
 import threading
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Hashable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -42,6 +42,8 @@ from charwise.tokens.pretokens import (
 from charwise.tokens.vocabulary import Vocabulary
 
 Flags = NDArray[np.bool_]
+Packed = NDArray[np.uint8]
+Key = TypeVar("Key")
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
@@ -57,7 +59,7 @@ class Standing(NamedTuple):
 
     token: int = -1  # the last; −1 at the start of a text
     tail: Tail = Tail()
-    word: bytes = b""  # the last word, where more than one token spells what is one token
+    word: bytes | None = b""  # the last word, where it begins a token that no merges make
 
 
 class CanonicalNext:
@@ -81,8 +83,8 @@ class CanonicalNext:
         self.merges, bytes_of = _merges_of(model, vocabulary.width)
         self._fallback = bytes_of
         self._lock = threading.RLock()
-        self._rows: OrderedDict[Hashable, NDArray[np.uint8]] = OrderedDict()
-        self._followers: OrderedDict[int, NDArray[np.uint8]] = OrderedDict()
+        self._rows: OrderedDict[Standing, Packed] = OrderedDict()
+        self._followers: OrderedDict[int, Packed] = OrderedDict()
         # 64 MiB of rows are kept.
         self._most = max(64, 2**26 // max(1, vocabulary.width // 8))
         listed = [token for token in model["vocab"] if len(token) == 1]
@@ -140,6 +142,7 @@ class CanonicalNext:
             self._alone &= self.merges.reachable
         odd = np.flatnonzero(self._alone & ~self.merges.reachable)
         self._odd = {self.vocabulary.tokens[id] or b"" for id in odd.tolist()}
+        self._begun = {token[:size] for token in self._odd for size in range(1, len(token) + 1)}
         self._id_of = {token: id for id, token in enumerate(self.vocabulary.tokens) if token}
 
     def _unlisted(self, begun: bytes) -> bool:
@@ -188,22 +191,24 @@ class CanonicalNext:
         tail = self.splitter.settle(Tail(written, borders + new, begun_now))
         if tail is None:
             return None
-        word = raw if split and not pair else standing.word + raw
-        return Standing(token, tail, word[-self.vocabulary.munch - 1 :] if self._odd else b"")
+        before = b"" if split and not pair else standing.word
+        word = None if before is None else before + raw
+        return Standing(token, tail, word if word in self._begun else None)
 
     def row(self, standing: Standing) -> Flags:
         """`[width]` whether each id may come next; an end token, whether the text may end here."""
-        key = (standing.token, standing.tail, self._open(standing))
+        packed = self._kept(self._rows, standing, lambda: np.packbits(self._row(standing)))
+        return np.unpackbits(packed, count=self.vocabulary.width).view(np.bool_)
+
+    def _kept(self, kept: OrderedDict[Key, Packed], key: Key, make: Callable[[], Packed]) -> Packed:
+        """What is kept for a key, or made; the least recently used goes first."""
         with self._lock:
-            packed = self._rows.get(key)
-            if packed is None:
-                packed = self._rows[key] = np.packbits(self._row(standing))
-                if len(self._rows) > self._most:
-                    self._rows.popitem(last=False)
-            else:
-                self._rows.move_to_end(key)
-        count = self.vocabulary.width
-        return np.unpackbits(packed, count=count).view(np.bool_)
+            if key not in kept:
+                kept[key] = make()
+                if len(kept) > self._most:
+                    kept.popitem(last=False)
+            kept.move_to_end(key)
+            return kept[key]
 
     def _row(self, standing: Standing, further: int = 2) -> Flags:
         token, tail, _ = standing
@@ -235,18 +240,10 @@ class CanonicalNext:
     def _pair(self, token: int, other: int) -> bool:
         return token >= 0 and bool(self._packed(token)[other >> 3] >> (7 - (other & 7)) & 1)
 
-    def _packed(self, token: int) -> NDArray[np.uint8]:
-        with self._lock:
-            found = self._followers.get(token)
-            if found is None:
-                found = self._followers[token] = np.packbits(self.merges.after(token))
-                if len(self._followers) > self._most:
-                    self._followers.popitem(last=False)
-            else:
-                self._followers.move_to_end(token)
-            return found
+    def _packed(self, token: int) -> Packed:
+        return self._kept(self._followers, token, lambda: np.packbits(self.merges.after(token)))
 
-    def _opening(self, word: bytes) -> list[int]:
+    def _opening(self, word: bytes | None) -> list[int]:
         """The tokens with which a last word becomes one that must go on."""
         longer = (odd[len(word) :] for odd in self._odd if word and odd.startswith(word))
         return [self._id_of[rest] for rest in longer if rest in self._id_of]
@@ -254,7 +251,9 @@ class CanonicalNext:
     def _open(self, standing: Standing) -> bool:
         """Whether the last word must go on: as it is, all of it would be one token."""
         token, _, word = standing
-        return word in self._odd and len(self.vocabulary.tokens[token] or b"") < len(word)
+        if word is None or word not in self._odd:
+            return False
+        return len(self.vocabulary.tokens[token] or b"") < len(word)
 
     def _kinds(self, tail: Tail) -> NDArray[np.int32]:
         """`[width]` the kind of each token after a tail, −1 where it cannot come."""
