@@ -41,7 +41,7 @@ SCORING = [
 
 #: Module → the tests, in tests/, that should notice whatever is wrong with it.
 TESTS = {
-    "tokens/index": ["tokens/test_index.py", "tokens/test_wrong_input.py"],
+    "tokens/index": ["tokens/test_index.py", "test_bad_input.py"],
     "healing": ["test_healing.py"],
     "coverings/reference": ["coverings/test_reference.py", "coverings/test_beam.py"],
     "coverings/best_first": ["coverings/test_best_first.py", "coverings/test_limits.py"],

@@ -205,17 +205,6 @@ def test_last_word_of_a_very_long_word() -> None:
     assert cut(ids, INDEX, "word") == (ids[:-1], b" ")
 
 
-def test_bad_rules() -> None:
-    for rule, message in [
-        (-1, "cannot give back -1 tokens"),
-        ("all", "unknown healing rule 'all'"),
-        (True, "unknown healing rule True"),
-        (1.5, "unknown healing rule 1.5"),
-    ]:
-        with pytest.raises(SettingError, match=message):
-            cut("s", INDEX, rule)  # type: ignore[arg-type]
-
-
 # --- remaining ---------------------------------------------------------------------------------
 
 

@@ -66,6 +66,8 @@ class CharLM(CharacterModel):
         self.index = SortedVocabulary.of(engine.vocabulary)
         given = preset is not None or tolerance is not None
         self.effort = effort_of(preset if given else "default", tolerance)
+        if not isinstance(limits, Limits | None):
+            raise SettingError(f"limits are {shown(limits)}: give Limits(memory=…), or leave them.")
         self.limits = limits or Limits()
 
     @classmethod

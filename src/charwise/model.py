@@ -101,7 +101,7 @@ def connect(
 
     engine = open_server(
         url,
-        os.fspath(tokenizer),
+        tokenizer,
         model=model,
         k=top_logprobs,
         api_key=api_key,

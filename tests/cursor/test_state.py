@@ -303,6 +303,8 @@ def test_asking_a_distribution():
     assert nxt.top(3)[0] == ("a", approx(0.7))
     assert [name for name, _ in nxt.top(3)] == ["a", "b", "<eos>"]
     assert nxt.entropy == approx(-sum(p * math.log2(p) for p in (0.7, 0.2, 0.1)))
+    certain = NextBytes(np.eye(257)[97], 0.0)
+    assert math.copysign(1.0, certain.entropy) == 1.0
     assert nxt.logprobs[97] == approx(math.log(0.7))
     assert nxt.logprobs[0] == -math.inf
     for wrong in ("ab", "", "é", 257, -1, b"", None, True, 1.5):

@@ -340,12 +340,6 @@ def test_unknown_dtypes(dtype: str) -> None:
         open_engine(dtype=dtype)
 
 
-@pytest.mark.parametrize("model", [5, b"embedded", ["embedded"], torch.nn.Linear(1, 1)])
-def test_what_is_no_name(model: Any) -> None:
-    with pytest.raises(SettingError, match="a model is a name, a folder or a file"):
-        open_engine(model)
-
-
 # ---- folders without a model --------------------------------------------------------------------
 
 
@@ -378,3 +372,18 @@ def test_a_folder_whose_model_does_not_load(
         open_engine(folder)
     assert "\n" not in str(caught.value)
     assert "generation_config" not in str(caught.value)
+
+
+def test_a_folder_with_a_gguf_file_alone(tmp_path: Path) -> None:
+    (tmp_path / "small.gguf").write_bytes(b"GGUF")
+    with pytest.raises(ModelNotFoundError, match=r"Give the file .*small\.gguf"):
+        open_engine(str(tmp_path))
+
+
+def test_a_hub_that_cannot_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreachable(*_: Any, **__: Any) -> None:
+        raise OSError("no network")
+
+    monkeypatch.setattr("huggingface_hub.HfApi.model_info", unreachable)
+    with pytest.raises(ModelNotFoundError, match=r"\(no network\): give a folder that has it"):
+        open_engine("nobody/nothing")

@@ -470,6 +470,31 @@ def test_start_rule_as_given_and_without_any() -> None:
     assert none.bos_rule == "neither a start token nor an end-of-text token exists."
 
 
+def test_start_rule_of_tiktoken() -> None:
+    tiktoken = pytest.importorskip("tiktoken")
+    ranks = {bytes([n]): n for n in range(256)}
+
+    def encoding(special: dict[str, int]) -> Any:
+        return tiktoken.Encoding("raw", pat_str=".", mergeable_ranks=ranks, special_tokens=special)
+
+    without = Vocabulary.from_tiktoken(encoding({"<|other|>": 256}))
+    assert without.bos_ids == ()
+    assert without.bos_rule == "neither a start token nor an end-of-text token exists."
+    ended = Vocabulary.from_tiktoken(encoding({"<|endoftext|>": 256}))
+    assert ended.bos_ids == (256,)
+    assert "end-of-text token instead" in ended.bos_rule
+    named = Vocabulary.from_tiktoken(encoding({"<|other|>": 256}), end_ids=[256])
+    assert named.bos_ids == (256,)
+    assert "end-of-text token instead" in named.bos_rule
+    given = Vocabulary.from_tiktoken(encoding({"<|endoftext|>": 256}), bos_ids=[])
+    assert (given.bos_ids, given.bos_rule) == ((), "as given.")
+    assert Vocabulary.from_bytes([b"a", b"ab", b"b", None], bos_ids=[3]).bos_rule == "as given."
+    assert (
+        Vocabulary.from_bytes([b"a", b"ab", b"b", None]).bos_rule
+        == "no start token: none was given."
+    )
+
+
 @pytest.mark.usefixtures("no_fallback")
 @pytest.mark.parametrize(
     ("make", "lead"),
@@ -576,11 +601,6 @@ def test_lone_surrogate() -> None:
     ) as caught:
         vocabulary.encode("né\ud83d")
     assert caught.value.position == 3
-
-
-def test_only_texts_are_encoded() -> None:
-    with pytest.raises(TokenizationError, match="must be str or bytes, not int"):
-        Vocabulary.from_bytes([b"a"]).encode(3)  # type: ignore[arg-type]
 
 
 def test_encode_prompt() -> None:

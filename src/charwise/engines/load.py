@@ -21,7 +21,7 @@ from charwise.engines.pretrained import (
     read_pretrained,
     read_vocabulary,
 )
-from charwise.errors import EngineError, SettingError, check_known, shown
+from charwise.errors import SettingError, check_known, shown
 from charwise.models import EMBEDDED
 
 if TYPE_CHECKING:
@@ -195,14 +195,11 @@ def engine_around(model: Any, tokenizer: Any) -> TransformersLM:
     >>> engine_around(model, tokenizer).vocabulary.width
     8195
     """
+    from charwise.engines.transformers.forward import check_causal
     from charwise.engines.transformers.lm import TransformersLM
     from charwise.tokens.vocabulary import Vocabulary
 
-    if not hasattr(model, "config") or not hasattr(model, "generate"):
-        raise EngineError(
-            f"{type(model).__name__} is no causal language model of transformers: load one with "
-            "AutoModelForCausalLM.from_pretrained."
-        )
+    check_causal(model)
     vocabulary = Vocabulary.from_transformers(
         tokenizer,
         model.config.get_text_config().vocab_size,
@@ -213,7 +210,7 @@ def engine_around(model: Any, tokenizer: Any) -> TransformersLM:
 
 def open_server(
     url: str,
-    tokenizer: str,
+    tokenizer: str | os.PathLike[str],
     *,
     model: str | None,
     k: int,
@@ -227,9 +224,11 @@ def open_server(
     from charwise.engines.completions.lm import CompletionsLM
 
     check_known(hub, HubKeywords.__optional_keys__)
+    if not isinstance(tokenizer, str | os.PathLike):
+        raise SettingError(f"a tokenizer is a name, a folder or a file, not {shown(tokenizer)}.")
     client = Client(url, api_key=api_key, seconds=seconds)
     client.ask("/models")  # says at once that there is no server
-    vocabulary = read_vocabulary(_place(tokenizer), **hub)
+    vocabulary = read_vocabulary(_place(os.fspath(tokenizer)), **hub)
     return CompletionsLM(client, vocabulary, model=model, k=k, rounding=rounding)
 
 

@@ -364,7 +364,7 @@ def _device(name: torch.device | str) -> torch.device:
     try:
         return torch.device(name)
     except (RuntimeError, TypeError, ValueError, OverflowError):
-        raise SettingError(f"there is no device {shown(name)}.") from None
+        raise SettingError(f"there is no device {shown(name)}: use 'cpu' or 'cuda'.") from None
 
 
 def _successor(prefix: bytes) -> bytes | None:

@@ -337,7 +337,9 @@ def read_tiktoken(
 ) -> dict[str, Any]:
     """Arguments of `Vocabulary` for a tiktoken encoding."""
     if not hasattr(encoding, "mergeable_ranks") and not hasattr(encoding, "special_tokens_set"):
-        raise VocabularyError(f"{type(encoding).__name__} is not a tiktoken Encoding.")
+        raise VocabularyError(
+            f"{type(encoding).__name__} is no tiktoken Encoding: tiktoken.get_encoding makes one."
+        )
     special = {encoding.encode_single_token(text): text for text in encoding.special_tokens_set}
     control = [id for id, text in special.items() if text in ENDS]
     tokens: list[bytes | None] = [None] * encoding.n_vocab

@@ -375,5 +375,5 @@ def _checked(
             )
         checked = checked[:width] + [None] * (width - len(checked))
     if not any(token is not None for token in checked):
-        raise VocabularyError("the vocabulary has no token of text.")
+        raise VocabularyError("the vocabulary has no token of text: give the bytes of one or more.")
     return tuple(checked)

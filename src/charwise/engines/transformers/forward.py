@@ -113,6 +113,19 @@ class Forward:
         return logits
 
 
+def check_causal(model: Any) -> None:
+    """Refuse what is no causal language model.
+
+    Raises:
+        EngineError: how to load one.
+    """
+    if not hasattr(model, "config") or not hasattr(model, "generate"):
+        raise EngineError(
+            f"{type(model).__name__} is no causal language model of transformers: load one with "
+            "AutoModelForCausalLM.from_pretrained."
+        )
+
+
 def not_numbers(forward: Forward) -> EngineError:
     """The error of logits that are NaN or +∞ where a token counts, or −∞ for all that count."""
     dtype = str(forward.dtype).removeprefix("torch.")

@@ -18,7 +18,7 @@ import transformers
 from numpy.typing import NDArray
 
 from charwise.engines.transformers.choice import Choice, Trial, choose, try_together
-from charwise.engines.transformers.forward import Forward, not_numbers
+from charwise.engines.transformers.forward import Forward, check_causal, not_numbers
 from charwise.engines.transformers.together import Together
 from charwise.engines.tree_nodes import TreeNodes
 from charwise.token_lm import Wish
@@ -70,6 +70,7 @@ class TransformersLM:
     ) -> None:
         #: What `__reduce__` returns, if set: by who can open this engine again, by its arguments.
         self.origin: tuple[Any, ...] | None = None
+        check_causal(model)
         self.vocabulary = vocabulary
         self.model = model.eval()
         self.batch_bytes = batch_bytes
