@@ -8,7 +8,7 @@
 # make docs   the site, in build/docs; whatever is wrong with a page or a docstring ends it
 # make dist   wheel and source in dist/, checked; the wheel's `charwise demo` in an empty environment
 # make benchmarks  scoring before (BASE=6354b5a) and after, on this machine; writes docs/benchmarks.md;
-#                  QUICK=1 takes fewer texts, and prints the targets only
+#                  QUICK=1 takes fewer texts, and only prints
 # make gpu    on a GPU, in nine minutes: scoring, the cursor and healing at sizes in use; build/gpu.json
 # make test-vllm  the tests with vLLM (its CPU build), in .venv-vllm
 # make test-vllm-versions  those that hold in older versions of it too, in .venv-vllm-VERSION,
@@ -92,7 +92,7 @@ benchmarks: $(READY)
 		PYTHONPATH=src $(BIN)/python benchmarks/$$name.py --base $(BASE) $(if $(QUICK),--quick) \
 			--json $(RESULTS)/$$name.json || exit 1; \
 	done
-	PYTHONPATH=src $(BIN)/python benchmarks/targets.py $(RESULTS) $(if $(QUICK),,--write)
+	$(if $(QUICK),,PYTHONPATH=src $(BIN)/python benchmarks/pages.py $(RESULTS))
 
 gpu:
 	PYTHONPATH=src $(GPU_PYTHON) benchmarks/gpu.py --json build/gpu.json

@@ -101,10 +101,7 @@ def main() -> None:
     lines = [[row["passage"], row["preset"], *cells(row)] for row in worse(rows)]
     title = "Repeats that are worse than before by over 0.02, and state another error"
     tables.append(table(title, ["text", "preset", *columns], lines))
-    lines = [[row["passage"], row["preset"], row["reference"], *cells(row)] for row in rows]
-    title = "True and stated error of each text, nats a byte"
-    each = [table(title, ["text", "preset", "reference", *columns], lines)]
-    finish(args, tables, {"rows": rows}, started, each)
+    finish(args, tables, {"rows": rows}, started)
 
 
 def by_kind(rows: list[Row], preset: str) -> list[list[str]]:

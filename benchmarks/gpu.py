@@ -15,14 +15,12 @@ import argparse
 import json
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
-from rich.table import Table
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Qwen2Config
 
 import charwise
@@ -30,47 +28,30 @@ import processors
 import texts
 from charwise.evaluation.methods import walk_beam, walk_canonical
 from charwise.models import EMBEDDED
+from harness import table
 
-#: The class of configuration, the shape as the models' own config.json have it, the tokenizer.
-SHAPES: dict[str, tuple[Any, dict[str, Any], str]] = {
-    "Llama-3.2-1B": (
-        LlamaConfig,
-        {
-            "vocab_size": 128_256,
-            "hidden_size": 2048,
-            "intermediate_size": 8192,
-            "num_hidden_layers": 16,
-            "num_attention_heads": 32,
-            "num_key_value_heads": 8,
-            "max_position_embeddings": 131_072,
-            "tie_word_embeddings": True,
-        },
-        "llama3",
-    ),
-    "Qwen2.5-Coder-7B": (
-        Qwen2Config,
-        {
-            "vocab_size": 152_064,
-            "hidden_size": 3584,
-            "intermediate_size": 18_944,
-            "num_hidden_layers": 28,
-            "num_attention_heads": 28,
-            "num_key_value_heads": 4,
-            "max_position_embeddings": 32_768,
-            "tie_word_embeddings": False,
-        },
-        "qwen2",
-    ),
+#: The sizes that a shape has, as config.json names them.
+SIZES = (
+    *("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"),
+    *("num_key_value_heads", "max_position_embeddings", "vocab_size"),
+)
+LLAMA = (2048, 8192, 16, 32, 8, 131_072, 128_256)
+QWEN = (3584, 18_944, 28, 28, 4, 32_768, 152_064)
+TINY = (32, 64, 2, 2, 1, 1024)
+
+#: The class of configuration, its sizes, whether embeddings are tied, and the tokenizer.
+SHAPES: dict[str, tuple[Any, tuple[int, ...], bool, str]] = {
+    "Llama-3.2-1B": (LlamaConfig, LLAMA, True, "llama3"),
+    "Qwen2.5-Coder-7B": (Qwen2Config, QWEN, False, "qwen2"),
 }
 
-#: What `--tiny` makes of every shape.
-TINY = {
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-    "max_position_embeddings": 1024,
+FORMS = {
+    "ms": "{:,.2f}",
+    "bytes_per_second": "{:,.0f}",
+    "contexts": "{:,}",
+    "calls": "{:,}",
+    "us_a_context": "{:,.0f}",
+    "times_plain": "{:.2f}",
 }
 
 Row = dict[str, Any]
@@ -79,24 +60,23 @@ Row = dict[str, Any]
 class Clock:
     """What is left of the seconds, and how long a call takes on a device that is not waited for."""
 
-    def __init__(self, seconds: float, device: str) -> None:
-        self.end = time.monotonic() + seconds
-        self.device = device
+    def __init__(self, seconds: float, device: str, repeat: int) -> None:
+        self.end, self.device, self.repeat = time.monotonic() + seconds, device, repeat
 
     @property
     def over(self) -> bool:
         return time.monotonic() > self.end
 
-    def seconds(self, run: Callable[[], Any], repeat: int) -> float:
+    def ms(self, run: Callable[[], Any]) -> float:
         """Median of a call, after one to warm up, until the seconds are over."""
         times = []
-        for n in range(repeat + 1):
+        for n in range(self.repeat + 1):
             self._wait()
             started = time.perf_counter()
             run()
             self._wait()
             if n or self.over:
-                times.append(time.perf_counter() - started)
+                times.append(1000 * (time.perf_counter() - started))
             if self.over:
                 break
         return statistics.median(times)
@@ -108,19 +88,19 @@ class Clock:
 
 def model_of(name: str, device: str, tiny: bool) -> tuple[Any, Any]:
     """A model with random weights, and its tokenizer; that of the embedded model in small."""
-    kind, shape, folder = SHAPES[name]
+    kind, sizes, tied, folder = SHAPES[name]
     path = Path(EMBEDDED) if tiny else texts.data_folder() / "tokenizers" / folder
     tokenizer = AutoTokenizer.from_pretrained(path)
-    if tiny:
-        shape = {**shape, **TINY, "vocab_size": len(tokenizer)}
+    shape = dict(zip(SIZES, (*TINY, len(tokenizer)) if tiny else sizes, strict=True))
     torch.manual_seed(0)
     dtype = torch.float32 if tiny else torch.bfloat16
     with torch.device(device):
-        model = AutoModelForCausalLM.from_config(kind(**shape), dtype=dtype)
+        config = kind(**shape, tie_word_embeddings=tied)
+        model = AutoModelForCausalLM.from_config(config, dtype=dtype)
     return model.eval(), tokenizer
 
 
-def scoring(lm: charwise.CharLM, text: bytes, clock: Clock, repeat: int) -> list[Row]:
+def scoring(lm: charwise.CharLM, text: bytes, clock: Clock) -> Iterator[Row]:
     """A plain pass, the K=4 beam on a part, the presets."""
     part = text[: max(100, len(text) // 10)]
     ways: dict[str, tuple[bytes, Callable[[], Any]]] = {
@@ -129,70 +109,48 @@ def scoring(lm: charwise.CharLM, text: bytes, clock: Clock, repeat: int) -> list
     }
     for preset in ("fast", "default", "accurate"):
         ways[preset] = (text, partial(lm.score, text, preset=preset))
-    rows: list[Row] = []
     for name, (over, run) in ways.items():
         if clock.over:
-            rows.append({"what": name, "left out": True})
+            yield {"what": name, "left out": True}
             continue
-        found = run()
-        seconds = clock.seconds(run, repeat)
-        row = {"what": name, "ms": 1000 * seconds, "bytes_per_second": len(over) / seconds}
+        found, ms = run(), clock.ms(run)
+        row = {"what": name, "ms": ms, "bytes_per_second": 1000 * len(over) / ms}
         row |= {"contexts": found.contexts, "calls": found.calls}
-        rows.append(row | {"us_a_context": 1e6 * seconds / found.contexts})
-    return rows
+        yield row | {"us_a_context": 1000 * ms / found.contexts}
 
 
 @torch.inference_mode()
-def cursor(lm: charwise.CharLM, model: Any, prompt: bytes, clock: Clock, repeat: int) -> list[Row]:
-    """`next()` on a prompt and a letter after it, beside a plain pass and a decoding step."""
+def cursor(lm: charwise.CharLM, prompt: bytes, clock: Clock) -> list[Row]:
+    """`next()` on a prompt and a letter after it, beside a plain pass."""
     if clock.over:
         return [{"what": "cursor", "left out": True}]
+    model: Any = lm.engine.model  # type: ignore[attr-defined]
     ids = [*lm.vocabulary.bos_ids, *lm.vocabulary.encode(prompt)]
     tensor = torch.tensor([ids or [0]], device=model.device)
-    prefill = partial(model, tensor, use_cache=True, logits_to_keep=1)
     state = lm.state(prompt)
     state.next()
     ways = {
-        "one plain pass": prefill,
+        "one plain pass": partial(model, tensor, use_cache=True, logits_to_keep=1),
         "next() on the prompt": partial(lm.next, prompt),
         "one more letter": lambda: (state + "e").next(),
     }
-    rows = [{"what": name, "ms": 1000 * clock.seconds(run, repeat)} for name, run in ways.items()]
+    rows: list[Row] = [{"what": name, "ms": clock.ms(run)} for name, run in ways.items()]
     rows[1]["times_plain"] = rows[1]["ms"] / rows[0]["ms"]
     return rows
 
 
-def healing(lm: charwise.CharLM, device: str, clock: Clock, repeat: int) -> list[Row]:
+def healing(lm: charwise.CharLM, clock: Clock) -> Iterator[Row]:
     """The processor for transformers: a call for a whole batch, its scores on the device."""
-    rows: list[Row] = []
+    dtype = torch.bfloat16 if clock.device == "cuda" else torch.float32
     for batch in (1, 32, 256):
         if clock.over:
-            return [*rows, {"what": f"healing, batch {batch}", "left out": True}]
-        dtype = torch.bfloat16 if device == "cuda" else torch.float32
-        scores = torch.randn(batch, lm.vocabulary.width, device=device, dtype=dtype)
+            yield {"what": f"healing, batch {batch}", "left out": True}
+            return
+        scores = torch.randn(batch, lm.vocabulary.width, device=clock.device, dtype=dtype)
         forced = processors.mixed(lm.index, batch)
         for state, generated in (("forced", 0), ("afterwards", 300)):
             call = processors.in_transformers(lm.index, scores, forced, generated)
-            ms = 1000 * clock.seconds(call, 5 * repeat)
-            rows.append({"what": f"healing, batch {batch}, {state}", "ms": ms})
-    return rows
-
-
-def show(name: str, rows: list[Row]) -> None:
-    """All of a model in one table."""
-    columns = {
-        "ms": "{:,.2f}",
-        "bytes_per_second": "{:,.0f}",
-        "contexts": "{:,}",
-        "calls": "{:,}",
-        "us_a_context": "{:,.0f}",
-        "times_plain": "{:.2f}",
-    }
-    table = Table("what", *(column.replace("_", " ") for column in columns), title=name)
-    for row in rows:
-        cells = [form.format(row[key]) if key in row else "" for key, form in columns.items()]
-        table.add_row(row["what"], *(["left out"] if "left out" in row else cells))
-    Console(width=110).print(table)
+            yield {"what": f"healing, batch {batch}, {state}", "ms": clock.ms(call)}
 
 
 def main() -> None:
@@ -208,27 +166,32 @@ def main() -> None:
         raise SystemExit("there is no GPU here; --tiny runs the same in small on a CPU.")
     device = "cpu" if args.tiny else "cuda"
     where = torch.cuda.get_device_name() if device == "cuda" else "CPU, models in small"
-    began = time.monotonic()
-    text = texts.hard_text(args.bytes)
+    began, text = time.monotonic(), texts.hard_text(args.bytes)
     results: dict[str, Any] = {"device": where, "torch": torch.__version__, "bytes": len(text)}
     for n, name in enumerate(args.models):
         # What one model leaves, the next may use.
         left = args.seconds - (time.monotonic() - began)
-        clock = Clock(left / (len(args.models) - n), device)
-        model, tokenizer = model_of(name, device, args.tiny)
-        lm = charwise.CharLM.from_transformers(model, tokenizer)
-        rows = scoring(lm, text, clock, args.repeat)
-        rows += cursor(lm, model, text[:1500], clock, args.repeat)
-        rows += healing(lm, device, clock, args.repeat)
-        show(f"{name}, {lm.vocabulary.width:,} ids: {len(text)} bytes on {where}", rows)
+        clock = Clock(left / (len(args.models) - n), device, args.repeat)
+        lm = charwise.CharLM.from_transformers(*model_of(name, device, args.tiny))
+        rows = [*scoring(lm, text, clock), *cursor(lm, text[:1500], clock), *healing(lm, clock)]
+        lines = [
+            [
+                row["what"],
+                *(form.format(row[key]) if key in row else "" for key, form in FORMS.items()),
+            ]
+            for row in rows
+            if "left out" not in row
+        ]
+        columns = ["what", *(column.replace("_", " ") for column in FORMS)]
+        print(table(f"{name}: {len(text)} bytes on {where}", columns, lines))
+        print("left out:", ", ".join(row["what"] for row in rows if "left out" in row) or "nothing")
         results[name] = rows
         if args.json:
             args.json.parent.mkdir(parents=True, exist_ok=True)
             args.json.write_text(json.dumps(results, indent=1))
-        del lm, model
+        del lm
         if device == "cuda":
             torch.cuda.empty_cache()
-    print(f"{time.monotonic() - began:.0f} seconds in all")
 
 
 if __name__ == "__main__":

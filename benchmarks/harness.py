@@ -197,15 +197,9 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> 
     return f"**{title}**\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
 
 
-def finish(
-    args: argparse.Namespace,
-    tables: Sequence[str],
-    figures: Any,
-    started: float,
-    details: Sequence[str] = (),
-) -> None:
-    """Print the tables; write all but the details to `--json`, with the figures and the machine."""
-    print("\n".join([*tables, *details]))
+def finish(args: argparse.Namespace, tables: Sequence[str], figures: Any, started: float) -> None:
+    """Print the tables; write them to `--json` too, with the figures and the machine."""
+    print("\n".join(tables))
     print(f"{time.perf_counter() - started:.0f} seconds", file=sys.stderr)
     if args.json:
         args.json.parent.mkdir(parents=True, exist_ok=True)

@@ -1,201 +1,123 @@
 """Plain generation, transformers' own token healing and charwise, on code cut at random bytes.
 
-Usage: ``python benchmarks/healing.py [--model FOLDER] [--prompts 200] [--json FILE]``
+    python benchmarks/healing.py [--prompts 200] [--json FILE]
 
-Each prompt is 300 to 600 bytes of a standard-library module that the embedded model never saw,
-and ends at a random byte. Greedy, the same number of new tokens for all. Reported:
-
-exact    share of outputs that still start with the prompt's exact bytes
-next k   share of outputs that go on with the next k characters of the module; an output that
-         lost the whitespace before its prompt, but nothing else, counts as well
-s/call   median seconds of a call, and its ratio to the plain one
-failed   calls that raised an error
-
-The last row is exact conditioning, `CharLM.complete`, for about as many bytes. Then the time of one
-call of the processor after the forced text is reproduced.
+Each prompt is 300 to 600 bytes of a module that the embedded model never saw, and ends at a random
+byte. Greedy, with the same number of new tokens. *exact* is the share of outputs that start with
+the prompt's bytes, *next k* the share that go on with the next k characters of the module (an
+output that lost whitespace before its prompt counts as well). The last row is `CharLM.complete`.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import random
 import statistics
 import time
 import timeit
 from collections.abc import Callable
-from importlib.util import find_spec
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from rich.console import Console
-from rich.table import Table
-from transformers import AutoModelForCausalLM, AutoTokenizer
-from transformers.utils import logging
 
-from charwise import CharLM, heal_generate, load
-from charwise.models import EMBEDDED
+import texts
+from charwise import heal_generate
 from charwise.processors.transformers import HealingLogitsProcessor
 from charwise.processors.transformers.generate import index_of
+from harness import arguments, finish, lm_of, table
 
-HELD_OUT = ["textwrap", "heapq", "shelve", "statistics", "fractions", "sched", "mailbox", "cmd"]
-AHEAD = (1, 3)
-NEW_TOKENS = 8
+AHEAD, NEW_TOKENS = (1, 3), 8
 
-#: A method: the prompt → the prompt and what it made of it.
 Method = Callable[[str], str]
 
 
-class Case(NamedTuple):
-    """A prompt and the text that follows it."""
-
-    prompt: str
-    truth: str
-
-
-def cases(count: int, seed: int) -> list[Case]:
-    """Random cuts of the held-out modules, the same for the same seed."""
-    rng = random.Random(seed)
-    sources = {name: Path(str(find_spec(name).origin)).read_bytes() for name in HELD_OUT}  # type: ignore[union-attr]
-    found: list[Case] = []
+def cases(count: int, seed: int = 0) -> list[tuple[str, str]]:
+    """Prompts, and the text that follows each: random cuts of the held-out modules."""
+    rng, sources = random.Random(seed), list(texts.modules())
+    found: list[tuple[str, str]] = []
     while len(found) < count:
-        source = sources[rng.choice(HELD_OUT)]
+        source = rng.choice(sources)
         length = rng.randint(300, 600)
         end = rng.randrange(length, len(source) - 16)
         try:
-            found.append(Case(source[end - length : end].decode(), source[end : end + 16].decode()))
+            found.append((source[end - length : end].decode(), source[end : end + 16].decode()))
         except UnicodeDecodeError:  # inside a character: transformers takes text only
             continue
     return found
 
 
-def methods(model: Any, tokenizer: Any, lm: CharLM) -> dict[str, Method]:
+def methods(model: Any, tokenizer: Any) -> dict[str, Method]:
     """What is compared, by name."""
-    if tokenizer.pad_token_id is None:  # the built-in needs one
-        tokenizer.pad_token = tokenizer.eos_token
     tokenizer.padding_side = "left"
     settings: dict[str, Any] = {"max_new_tokens": NEW_TOKENS, "do_sample": False}
 
-    def by_transformers(prompt: str, **more: Any) -> str:
-        inputs = tokenizer(prompt, return_tensors="pt").to(model.device)
-        ids = model.generate(
-            input_ids=inputs["input_ids"],
-            attention_mask=inputs["attention_mask"],
-            pad_token_id=tokenizer.pad_token_id,
-            **settings,
-            **more,
-        )
-        text = tokenizer.decode(ids[0], skip_special_tokens=True)
-        assert isinstance(text, str)
-        return text
+    def plain(prompt: str, **more: Any) -> str:
+        inputs = tokenizer(prompt, return_tensors="pt", return_token_type_ids=False)
+        more |= {"pad_token_id": tokenizer.pad_token_id, **settings}
+        ids = model.generate(**inputs, **more)
+        return str(tokenizer.decode(ids[0], skip_special_tokens=True))
 
-    def by_charwise(prompt: str, rule: Any) -> str:
+    def healed(prompt: str, rule: Any) -> str:
         return prompt + heal_generate(model, tokenizer, prompt, rule=rule, **settings)[0]
 
+    def exact(prompt: str) -> str:
+        completions = lm_of("embedded").complete(prompt, max_new_bytes=3 * NEW_TOKENS)
+        return prompt + completions[0].text
+
     return {
-        "transformers, plain": by_transformers,
-        "transformers, token_healing=True": lambda prompt: by_transformers(
+        "transformers, plain": plain,
+        "transformers, token_healing=True": lambda prompt: plain(
             prompt, token_healing=True, tokenizer=tokenizer
         ),
-        "charwise, rule=1": lambda prompt: by_charwise(prompt, 1),
-        "charwise": lambda prompt: by_charwise(prompt, "auto"),
-        "charwise, exact": lambda prompt: (
-            prompt + lm.complete(prompt, max_new_bytes=3 * NEW_TOKENS)[0].text
-        ),
+        "charwise, rule=1": lambda prompt: healed(prompt, 1),
+        "charwise": lambda prompt: healed(prompt, "auto"),
+        "charwise, exact": exact,
     }
 
 
-def measure(method: Method, case: Case) -> dict[str, Any]:
-    """One call: what came out and how long it took."""
-    begin = time.perf_counter()
+def measure(method: Method, prompt: str, truth: str) -> dict[str, float]:
+    """One call: what came out, and how long it took."""
+    started, output = time.perf_counter(), ""
     try:
-        output = method(case.prompt)
-    except Exception as error:
-        failure = f"{type(error).__name__}: {error}"
-        seconds = time.perf_counter() - begin
-        return {"seconds": seconds, "exact": False, "right": [False] * len(AHEAD), "error": failure}
-    seconds = time.perf_counter() - begin
-    whole = [case.prompt + case.truth[:k] for k in AHEAD]
-    return {
-        "seconds": seconds,
-        "exact": output.startswith(case.prompt),
-        "right": [output.startswith((text, text.lstrip())) for text in whole],
-        "error": None,
-    }
-
-
-def summary(results: list[dict[str, Any]]) -> dict[str, Any]:
-    """Shares and the median time of one method."""
-    row: dict[str, Any] = {"exact": statistics.mean(r["exact"] for r in results)}
-    for at, k in enumerate(AHEAD):
-        row[f"next_{k}"] = statistics.mean(r["right"][at] for r in results)
-    row["median_seconds"] = statistics.median(r["seconds"] for r in results)
-    row["failed"] = sum(r["error"] is not None for r in results)
-    row["errors"] = sorted({r["error"] for r in results if r["error"]})
+        output = method(prompt)
+    except Exception as error:  # transformers' own healing raises now and then: it is counted
+        print(f"{type(error).__name__}: {error}")
+    row: dict[str, float] = {"s/call": time.perf_counter() - started, "failed": not output}
+    row["exact"] = output.startswith(prompt)
+    for k in AHEAD:
+        whole = prompt + truth[:k]
+        row[f"next {k}"] = output.startswith((whole, whole.lstrip()))
     return row
 
 
-def table(rows: dict[str, dict[str, Any]], title: str) -> Table:
-    """The rows, with times as ratios to the first."""
-    out = Table(title=title, title_justify="left")
-    out.add_column("method")
-    for name in ("exact", *(f"next {k}" for k in AHEAD), "s/call", "ratio", "failed"):
-        out.add_column(name, justify="right")
-    for name, row in rows.items():
-        shares = [f"{row[key]:.1%}" for key in ("exact", *(f"next_{k}" for k in AHEAD))]
-        times = [f"{row['median_seconds']:.4f}", f"{row['ratio']:.2f}"]
-        out.add_row(name, *shares, *times, str(row["failed"]))
-    return out
+def main() -> None:
+    parser = arguments(__doc__ or "")
+    parser.add_argument("--prompts", type=int, help="how many")
+    args, started = parser.parse_args(), time.perf_counter()
+    from transformers import AutoTokenizer
 
-
-def finished_call(model: Any, tokenizer: Any) -> float:
-    """Median seconds of the processor once there is nothing left to force."""
+    model: Any = lm_of("embedded").engine.model  # type: ignore[attr-defined]
+    tokenizer = AutoTokenizer.from_pretrained(texts.folder_of("embedded"))
+    compared, given = methods(model, tokenizer), cases(args.prompts or (20 if args.quick else 200))
+    for method in compared.values():
+        measure(method, *given[0])
+    runs = [{name: measure(m, *case) for name, m in compared.items()} for case in given]
+    lines, found = [], {}
+    for name in compared:
+        row = {key: statistics.mean(run[name][key] for run in runs) for key in runs[0][name]}
+        row["s/call"] = statistics.median(run[name]["s/call"] for run in runs)
+        found[name] = row
+        ratio = row["s/call"] / found["transformers, plain"]["s/call"]
+        shares = [f"{row[key]:.1%}" for key in ("exact", *(f"next {k}" for k in AHEAD))]
+        lines.append(
+            [name, *shares, f"{row['s/call']:.4f}", f"{ratio:.2f}", f"{row['failed']:.1%}"]
+        )
+    columns = ["method", "exact", *(f"next {k}" for k in AHEAD), "s/call", "ratio", "failed"]
+    tables = [table(f"{len(given)} prompts, {NEW_TOKENS} new tokens, greedy", columns, lines)]
     process = HealingLogitsProcessor(index_of(tokenizer, model), [b" x"], prompt_length=1)
     ids, scores = torch.zeros(1, 9, dtype=torch.long), torch.zeros(1, model.config.vocab_size)
     times = timeit.repeat(lambda: process(ids, scores), number=1000, repeat=15)
-    return statistics.median(times) / 1000
-
-
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--model", default=EMBEDDED, help="folder or name on the hub")
-    parser.add_argument("--prompts", type=int, default=200)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--threads", type=int, default=0, help="0: as many as torch likes")
-    parser.add_argument("--json", type=Path, metavar="FILE")
-    args = parser.parse_args()
-    if args.threads:
-        torch.set_num_threads(args.threads)
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    tokenizer = AutoTokenizer.from_pretrained(args.model)
-    model = AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.float32).eval()
-    given = cases(args.prompts, args.seed)
-    compared = methods(model, tokenizer, load(args.model))
-    for method in compared.values():  # warm up: indices, kernels
-        measure(method, given[0])
-    results: dict[str, list[dict[str, Any]]] = {name: [] for name in compared}
-    for case in given:
-        for name, method in compared.items():  # in turn, so that all see the same load
-            results[name].append(measure(method, case))
-    rows = {name: summary(found) for name, found in results.items()}
-    plain = rows["transformers, plain"]["median_seconds"]
-    for row in rows.values():
-        row["ratio"] = row["median_seconds"] / plain
-    model_name = "the embedded model" if args.model == EMBEDDED else args.model
-    title = f"{len(given)} prompts, {model_name}, {NEW_TOKENS} new tokens, greedy"
-    Console(width=100).print(table(rows, title))
-    for name, row in rows.items():
-        for error in row["errors"][:3]:
-            print(f"{name} failed with {error}")
-    finished = finished_call(model, tokenizer)
-    print(f"the processor, when nothing is left to force: {finished * 1e6:.2f} µs a call")
-    if args.json:
-        facts = {"model": model_name, "prompts": len(given), "seed": args.seed, "methods": rows}
-        facts["finished_call_seconds"] = finished
-        args.json.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+    tables.append(f"When nothing is left to force: {1e3 * statistics.median(times):.2f} µs a call.")
+    finish(args, tables, found, started)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,11 @@
 """Known text: error, contexts, calls and speed of each preset, before and after.
 
-    python benchmarks/scoring.py [--half choosing] [--quick] [--peer PYTHON] [--json FILE]
+    python benchmarks/scoring.py [--half choosing] [--quick] [--json FILE]
 
 Errors are against the references of `references.py`: the mean Jensen-Shannon distance of the
 distributions of the next byte (JS), and the mean |Δ log p| in nats a byte. Contexts are a byte,
 calls are 400 bytes' worth. Speeds are bytes for each second of processor time with one thread,
-both versions in turns; a teacher-forced pass over the canonical tokens stands beside them. The peer
-is genlm-bytes at K=4 (`peer_genlm.py`).
+both versions in turns; a teacher-forced pass over the canonical tokens stands beside them.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-import peer_genlm
 import texts
 from harness import (
     PRESETS,
@@ -34,8 +32,8 @@ from harness import (
 from references import difference, reference, scored, selected
 from texts import Passage
 
-#: Bytes of a long text, and of those that the peer walks.
-LONG, PEER = 3000, 150
+#: Bytes of a long text.
+LONG = 3000
 
 Row = dict[str, Any]
 
@@ -77,17 +75,6 @@ def speed_texts(quick: bool) -> list[Passage]:
     return [*texts.passages("judging", ["easy"])[:1], *found]
 
 
-def beside(both: Versions, passage: Passage, python: str) -> list[str]:
-    """JS on the first bytes, and bytes a second, of genlm-bytes at K=4 and of `default`."""
-    part = passage._replace(text=passage.text[:PEER])
-    true = {name: array[:PEER] for name, array in reference(both, passage).items() if array.ndim}
-    theirs = peer_genlm.run(python, texts.folder_of(part.model) or "", part.text, k=4)
-    ours = both["after"].kept(scored, part, "default")
-    found = [difference(one, true).js for one in (theirs, ours)]
-    rates = [PEER / float(theirs["cpu_seconds"]), both["after"].call(speeds, part)["default"]]
-    return [passage.name, *(f"{js:.4f}" for js in found), *(f"{rate:,.0f}" for rate in rates)]
-
-
 def means(rows: list[Row]) -> list[list[str]]:
     """A line for each kind and preset: means over passages, before and after."""
     lines = []
@@ -109,16 +96,6 @@ def mean(rows: list[Row], key: str, kind: str, preset: str, version: str) -> flo
     )
 
 
-def details(rows: list[Row]) -> list[list[str]]:
-    """A line for each row."""
-    forms = {"js": ".4f", "nats": ".4f", "worst": ".2f", "contexts": ".2f", "calls": ".0f"}
-    return [
-        [row["passage"], row["preset"], row["version"], row["reference"]]
-        + [f"{row[key]:{form}}" for key, form in forms.items()]
-        for row in rows
-    ]
-
-
 def ratios(fast: dict[str, Any]) -> list[list[str]]:
     """A line for each text and preset: bytes a second, after by before, and after by plain."""
     lines = []
@@ -137,14 +114,11 @@ def main() -> None:
     parser.add_argument("--kinds", nargs="*", default=["code", "easy", "far", "other"])
     parser.add_argument("--repeat", type=int, help="rounds of timing")
     parser.add_argument("--no-speed", action="store_true", help="errors and costs only")
-    parser.add_argument("--peer", help="python of an environment with genlm-bytes")
     args, started = parser.parse_args(), time.perf_counter()
-    rows, fast, peers = list[Row](), {}, list[list[str]]()
+    rows, fast = list[Row](), {}
     with versions(args) as both:
         for passage in selected(args.half, args.quick, *args.kinds):
             rows += measure(both, passage)
-            if args.peer and passage.kind == "code":
-                peers.append(beside(both, passage, args.peer))
         for passage in [] if args.no_speed else speed_texts(args.quick):
             repeat = args.repeat or (1 if len(passage.text) >= LONG else 2 if args.quick else 4)
             runs = [both.in_turns(speeds, passage) for _ in range(repeat)]
@@ -156,18 +130,7 @@ def main() -> None:
     if fast:
         columns = ["text", "preset", "before, bytes/s", "after, bytes/s", "× before", "× plain"]
         tables.append(table("Speed", columns, ratios(fast)))
-    if peers:
-        columns = [
-            "passage",
-            "genlm K=4, JS",
-            "`default`, JS",
-            "genlm, bytes/s",
-            "`default`, bytes/s",
-        ]
-        tables.append(table(f"The peer, on the first {PEER} bytes", columns, peers))
-    columns = ["passage", "preset", "version", "reference", "JS", "nats", "worst byte", *what[2:]]
-    each = [table("Each passage", columns, details(rows))]
-    finish(args, tables, {"rows": rows, "speeds": fast}, started, each)
+    finish(args, tables, {"rows": rows, "speeds": fast}, started)
 
 
 if __name__ == "__main__":
