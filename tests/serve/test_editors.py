@@ -206,7 +206,7 @@ def test_a_stop_is_named(http: httpx.Client) -> None:
 def test_ollama_lists_models(http: httpx.Client) -> None:
     [model] = http.get("/api/tags").json()["models"]
     assert model["name"] == http.get("/v1/models").json()["data"][0]["id"]
-    refused = http.post("/api/generate", json={"prompt": "a", "format": "json"})
+    refused = http.post("/api/generate", json={"prompt": "a", "template": "x"})
     assert (refused.status_code, list(refused.json())) == (400, ["error"])
 
 
@@ -242,3 +242,12 @@ def test_our_own_endpoints_refuse_what_would_do_nothing(
     assert refused.status_code == 400
     assert list(body)[-1] in refused.json()["error"]["message"]
     assert http.post(path, json={**dict([*body.items()][:1]), "model": "any"}).status_code == 200
+
+
+def test_an_unlimited_completion_ends_with_its_block(running_server: Running) -> None:
+    text = "def area(width, height):\n    return wid"
+    found = httpx.post(
+        f"{running_server.url}/completion", json={"prompt": text, "n_predict": -1}, timeout=60
+    ).json()
+    assert found["finish"] == "block"
+    assert found["content"].startswith("th")

@@ -189,3 +189,18 @@ def test_a_body_that_breaks_off_harms_nobody(running_server: Running) -> None:
     with socket.create_connection(("127.0.0.1", running_server.port)) as one:
         one.sendall(b"POST /v1/next HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 100\r\n\r\n{")
     assert httpx.get(running_server.url + "/health").is_success
+
+
+def test_an_unknown_path_is_told_the_known_ones(running_server: Running) -> None:
+    told = httpx.post(f"{running_server.url}/v1/complete", json={}).json()["error"]["message"]
+    assert "/v1/completions, " in told
+    assert "/infill" in told
+
+
+def test_a_refused_origin_is_logged_with_the_flag(
+    running_server: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    origin = {"Origin": "http://example.com"}
+    answer = httpx.post(f"{running_server.url}/infill", json={}, headers=origin)
+    assert answer.status_code == 403
+    assert "--allow-origin 'http://example.com'" in caplog.text

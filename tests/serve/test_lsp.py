@@ -140,22 +140,6 @@ def started(runner: asyncio.Runner) -> Iterator[Editor]:
 DEFAULTS = {"seconds": 600, "maxBytes": 40, "until": "line", "candidates": 1, "infill": True}
 
 
-def test_an_editor_can_ask_how_a_text_was_read(started: Editor, lm: CharLM) -> None:
-    from charwise.serve.playground.steps import steps_view
-
-    started.open("x = '🍋'\nimport nump = 1")
-    ask = started.client.protocol.send_request_async
-    place = {"line": 1, "character": len("import nump")}
-    found = started.wait(ask("charwise/steps", {"textDocument": {"uri": URI}, "position": place}))
-    wanted = steps_view(lm, "x = '🍋'\nimport nump".encode())
-    assert found.forced == wanted["forced"] == " nump"
-    assert list(found.given_back) == wanted["given_back"]
-    assert [step.allowed for step in found.steps] == [one["allowed"] for one in wanted["steps"]]
-    started.close()
-    gone = {"textDocument": {"uri": URI}, "position": place}
-    assert started.wait(ask("charwise/steps", gone)) is None
-
-
 @pytest.fixture
 def editor(started: Editor) -> Iterator[Editor]:
     started.configure({"charwise": DEFAULTS})
@@ -178,6 +162,37 @@ def best(lm: CharLM, text: str, most: int = 40) -> str:
 def test_an_unknown_setting_is_named_at_the_start(started: Editor) -> None:
     started.settle()
     assert any("unknown setting 'color'" in one for one in started.shown)
+
+
+def test_a_menu_for_editors_without_ghost_text(editor: Editor) -> None:
+    editor.open("# 😀\nimport nump")
+    document = types.TextDocumentIdentifier(URI)
+    at = types.CompletionParams(document, editor.place(len(editor.text)))
+    assert editor.wait(editor.client.text_document_completion_async(at)) is None
+    editor.configure({"charwise": DEFAULTS | {"menu": True}})
+    found = editor.wait(editor.client.text_document_completion_async(at)).items
+    assert found[0].label.startswith("numpy")
+    assert all(one.label.startswith("nump") for one in found)
+    assert [one.text_edit.range.start.character for one in found] == [7] * len(found)
+    scores = [float(one.detail.removesuffix(" bits a byte")) for one in found]
+    assert scores == sorted(scores)
+    assert [one.sort_text for one in found] == [f"{n:03}" for n in range(len(found))]
+
+
+def test_an_editor_can_ask_how_a_text_was_read(started: Editor, lm: CharLM) -> None:
+    from charwise.serve.playground.steps import steps_view
+
+    started.open("x = '🍋'\nimport nump = 1")
+    ask = started.client.protocol.send_request_async
+    place = {"line": 1, "character": len("import nump")}
+    found = started.wait(ask("charwise/steps", {"textDocument": {"uri": URI}, "position": place}))
+    wanted = steps_view(lm, "x = '🍋'\nimport nump".encode())
+    assert found.forced == wanted["forced"] == " nump"
+    assert list(found.given_back) == wanted["given_back"]
+    assert [step.allowed for step in found.steps] == [one["allowed"] for one in wanted["steps"]]
+    started.close()
+    gone = {"textDocument": {"uri": URI}, "position": place}
+    assert started.wait(ask("charwise/steps", gone)) is None
 
 
 def test_what_is_offered_is_what_the_model_says(editor: Editor, lm: CharLM) -> None:

@@ -281,3 +281,11 @@ def test_the_time_a_request_may_take_ends_it(running_server: Running) -> None:
     assert late
     assert {choice.finish_reason for choice in late} == {"length"}
     assert 0 < found.usage.completion_tokens < 900
+
+
+def test_the_count_of_a_prompt_does_not_depend_on_what_is_known(client: Any) -> None:
+    text = PROMPT * 3 + "x"
+    counts = [create(client, prompt=text, max_tokens=2).usage.prompt_tokens for _ in range(3)]
+    create(client, prompt=text[:-4], max_tokens=2)
+    counts.append(create(client, prompt=text, max_tokens=2, seed=1).usage.prompt_tokens)
+    assert len(set(counts)) == 1

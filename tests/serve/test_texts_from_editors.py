@@ -96,12 +96,11 @@ def test_a_stream_has_the_ends_of_the_file(http: httpx.Client, end: str) -> None
 @pytest.mark.parametrize(
     ("path", "field", "value"),
     [
-        ("/v1/completions", "response_format", {"type": "json_object"}),
-        ("/v1/completions", "guided_json", {"type": "object"}),
-        ("/completion", "grammar", 'root ::= "a"'),
-        ("/completion", "json_schema", {"type": "object"}),
+        ("/v1/completions", "tools", [{"type": "function"}]),
+        ("/v1/completions", "logit_bias", {"5": 1}),
+        ("/completion", "ebnf", 'root ::= "a"'),
         ("/completion", "input_extra", [{"text": "a"}]),
-        ("/api/generate", "format", "json"),
+        ("/api/generate", "template", "x"),
     ],
 )
 def test_what_would_change_the_answer_is_refused(

@@ -14,8 +14,7 @@ from charwise.api.errors import Refused
 _CHANGING: dict[str, tuple[Any, ...]] = dict.fromkeys(
     (
         # what is generated has a form
-        *("guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs"),
-        *("grammar", "json_schema", "regex", "ebnf", "structural_tag", "format"),
+        *("regex", "ebnf", "structural_tag", "tools", "functions"),
         # there is more to read
         *("messages", "system", "system_prompt", "template", "images", "image_data"),
         *("multimodal_data", "prompt_embeds", "input_extra", "lora", "control_vector"),
@@ -28,7 +27,6 @@ _CHANGING: dict[str, tuple[Any, ...]] = dict.fromkeys(
     ),
     (),
 ) | {
-    "response_format": ({"type": "text"},),
     "repeat_penalty": (1,),
     "repetition_penalty": (1,),
     "truncate_prompt_tokens": (-1,),
@@ -61,11 +59,11 @@ def unread(body: BaseModel, within: str = "") -> list[str]:
         Refused: one of them would change the answer.
 
     >>> from charwise.api.request import CompletionRequest
-    >>> unread(CompletionRequest(user="me", min_p=0.1, grammar=""))
-    ['user', 'min_p', 'grammar']
-    >>> unread(CompletionRequest(grammar='root ::= "a"'))
+    >>> unread(CompletionRequest(user="me", min_p=0.1, ebnf=""))
+    ['user', 'min_p', 'ebnf']
+    >>> unread(CompletionRequest(ebnf='root ::= "a"'))
     Traceback (most recent call last):
-    charwise.api.errors.Refused: grammar is not read here, and changes the answer: leave it out.
+    charwise.api.errors.Refused: ebnf is not read here, and changes the answer: leave it out.
     """
     known = _CHANGING | (_SAMPLERS if getattr(body, "temperature", None) else {})
     names = []

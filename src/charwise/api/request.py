@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationError
 
 from charwise.api.errors import Refused
 from charwise.api.limits import DEFAULT_TOKENS, SERVER
+from charwise.api.structured import Structured
 from charwise.errors import SettingError
 from charwise.tokens.vocabulary import Vocabulary
 
@@ -74,7 +75,7 @@ class LlamaCppRequest(Request):
     echo: StrictBool | None = None
 
 
-class Extensions(BaseModel):
+class Extensions(Structured):
     """The fields that a request of any dialect may have besides its own.
 
     Attributes:
@@ -96,7 +97,8 @@ class Extensions(BaseModel):
     @property
     def extensions(self) -> Message:
         """These fields, for a request of another dialect."""
-        return {name: getattr(self, name) for name in Extensions.model_fields}
+        given = {name: getattr(self, name) for name in Extensions.model_fields}
+        return {name: value for name, value in given.items() if value is not None}
 
 
 class CompletionRequest(Extensions):

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
 from fastapi import FastAPI
+from fastapi.routing import APIRoute
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
@@ -22,7 +23,7 @@ from starlette.responses import Response
 from charwise.api.errors import Refused, refusal_of
 from charwise.char_lm import CharLM
 from charwise.errors import CharwiseError, ZeroProbabilityError
-from charwise.serve import llama_cpp, ollama, openai, probabilities
+from charwise.serve import chat, llama_cpp, ollama, openai, probabilities
 from charwise.serve.gate import Gate
 from charwise.serve.http import Warnings, refused
 from charwise.serve.metrics import Counting
@@ -52,8 +53,12 @@ def application(lm: CharLM, settings: Settings) -> FastAPI:
 
     app = FastAPI(title="charwise", lifespan=live, openapi_url=None, docs_url=None, redoc_url=None)
     app.state.server = server
-    for dialect in (openai, llama_cpp, ollama, probabilities, routes):
-        app.include_router(dialect.router(server))
+    paths = {"/metrics"}
+    for dialect in (openai, chat, llama_cpp, ollama, probabilities, routes):
+        router = dialect.router(server)
+        paths |= {one.path for one in router.routes if isinstance(one, APIRoute)}
+        app.include_router(router)
+    known = ", ".join(sorted(path for path in paths - PAGES if not path.startswith("/playground")))
 
     @app.get("/metrics")
     async def metrics() -> Response:
@@ -61,7 +66,8 @@ def application(lm: CharLM, settings: Settings) -> FastAPI:
 
     async def failed(request: Request, error: Exception) -> Response:
         if isinstance(error, HTTPException):
-            found = Refused(error.status_code, f"{error.detail}: {request.url.path}")
+            paths = f" There are {known}." if error.status_code == 404 else ""
+            found = Refused(error.status_code, f"{error.detail}: {request.url.path}.{paths}")
         else:
             found = refusal_of(error)
         return refused(request.url.path, found)

@@ -5,6 +5,7 @@ All of it is settled before a body is read.
 
 from __future__ import annotations
 
+import logging
 from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -13,6 +14,8 @@ from charwise.api.errors import Refused
 from charwise.api.keys import admits
 from charwise.serve.http import refused
 from charwise.serve.server import Settings
+
+logger = logging.getLogger("charwise.serve")
 
 #: Answered without a key, so that whoever starts servers can see that this one runs.
 OPEN = frozenset({"/health"})
@@ -62,9 +65,10 @@ class Gate:
                 "loopback interface. Use 127.0.0.1, or start it with --host.",
             )
         if origin and not self._same(origin, headers) and not self._allowed(origin):
+            shown = repr(origin[:80])
+            logger.warning("refused a page of %s: --allow-origin %s allows it.", shown, shown)
             raise Refused(
-                403,
-                f"pages of {origin[:80]!r} may not ask: start the server with --allow-origin.",
+                403, f"pages of {shown} may not ask: start the server with --allow-origin {shown}."
             )
         if scope["path"] in self._open:
             return

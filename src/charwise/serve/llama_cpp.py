@@ -24,7 +24,7 @@ from charwise.tokens.prompt_parts import Prompt
 Message = dict[str, Any]
 
 #: Our ends in their words.
-_TYPES = {"end": "eos", "stop": "word"}
+_TYPES = {"end": "eos", "constraint": "eos", "stop": "word"}
 
 
 class CompletionBody(Extensions):
@@ -79,7 +79,8 @@ class CompletionBody(Extensions):
         """Return the request in OpenAI's form, but for its prompt.
 
         Where a list of samplers has none of temperature, the most probable is taken: so editors
-        mean it. A negative number of tokens is no bound.
+        mean it. A negative number of tokens is no bound: unless the request says where else it
+        ends, such a completion ends with its block.
         """
         most = self.n_predict if self.n_predict is not None else self.max_tokens
         cold = self.samplers is not None and "temperature" not in self.samplers
@@ -95,8 +96,14 @@ class CompletionBody(Extensions):
             line_seconds=None if line is None or line <= 0 else line / 1000,
             logprobs=self.n_probs or None,
             suffix=self.suffix,
-            **self.extensions,
+            **{**({"until": "block"} if self._endless else {}), **self.extensions},
         )
+
+    @property
+    def _endless(self) -> bool:
+        """Whether the request has no number of tokens, no stop string and no form."""
+        most = self.n_predict if self.n_predict is not None else self.max_tokens
+        return (most is None or most < 0) and not any(_list(self.stop)) and self.form is None
 
 
 class Extra(BaseModel):

@@ -8,6 +8,8 @@ there before its next model call.
 from __future__ import annotations
 
 import asyncio
+import math
+import re
 import sys
 import threading
 import time
@@ -29,6 +31,9 @@ from charwise.serve.stoppable import Stopped
 from charwise.serve.task import Candidate
 from charwise.serve.workspace import Workspace
 from charwise.tokens.line_ends import line_end, read, write
+
+#: Entries of a menu.
+_MENU = 5
 
 _T = TypeVar("_T")
 
@@ -130,9 +135,9 @@ class Editor(LanguageServer):
     ) -> types.InlineCompletionList | None:
         """What may be inserted at a position, the best first."""
         uri, settings = params.text_document.uri, self.settings
-        if unquote(uri) not in self.workspace.text_documents or not settings.enabled:
+        document = self._document(uri)
+        if document is None or not settings.enabled:
             return None
-        document = self.workspace.get_text_document(uri)
         text, place, begun = document.source, types.Range(params.position, params.position), ""
         start = end = document.offset_at_position(params.position)
         if chosen := params.context.selected_completion_info:
@@ -153,11 +158,54 @@ class Editor(LanguageServer):
         items = [types.InlineCompletionItem(one, range=place) for one in inserted]
         return types.InlineCompletionList(items)
 
+    async def menu(self, params: types.CompletionParams) -> types.CompletionList | None:
+        """Return the completions at a position as entries of a menu, the best first.
+
+        The best has the fewest bits of surprisal for each byte, and every entry shows its own.
+        """
+        uri, settings = params.text_document.uri, self.settings
+        document = self._document(uri)
+        if document is None or not (settings.enabled and settings.menu):
+            return None
+        settings = settings.model_copy(update={"candidates": max(_MENU, settings.candidates)})
+        text, cursor = document.source, document.offset_at_position(params.position)
+
+        def found_by(cancel: threading.Event) -> list[Candidate]:
+            completions = self.models.completions(settings)
+            before, after = around(completions, settings, text, cursor, cursor)
+            return suggestions(completions, settings, before, after, cancel)
+
+        found = await self._while_wanted(uri, found_by) or []
+        word = re.search(r"\w*$", text[:cursor])
+        begun = word[0] if word else ""
+        units = self.workspace.position_codec.client_num_units(begun)
+        start = types.Position(params.position.line, params.position.character - units)
+        items = []
+        for rank, one in enumerate(sorted(found, key=_bits_per_byte)):
+            whole = begun + write(one.text, line_end(text))
+            items.append(
+                types.CompletionItem(
+                    label=whole,
+                    kind=types.CompletionItemKind.Text,
+                    detail=f"{_bits_per_byte(one):.2f} bits a byte",
+                    sort_text=f"{rank:03}",
+                    filter_text=whole,
+                    text_edit=types.TextEdit(types.Range(start, params.position), whole),
+                )
+            )
+        return types.CompletionList(is_incomplete=True, items=items)
+
+    def _document(self, uri: str) -> Any:
+        """The document that an editor has open; None for another one."""
+        known = unquote(uri) in self.workspace.text_documents
+        return self.workspace.get_text_document(uri) if known else None
+
     async def steps(self, uri: str, position: types.Position) -> dict[str, Any] | None:
         """Return how healing reads the text before a position, or None for an unknown document."""
-        if unquote(uri) not in self.workspace.text_documents:
+        document = self._document(uri)
+        if document is None:
             return None
-        document, settings = self.workspace.get_text_document(uri), self.settings
+        settings = self.settings
         text, cursor = document.source, document.offset_at_position(position)
 
         def read_by(cancel: threading.Event) -> dict[str, Any]:
@@ -202,6 +250,11 @@ class Editor(LanguageServer):
             return None
 
 
+def _bits_per_byte(one: Candidate) -> float:
+    """The surprisal of a candidate for each of its bytes, bits."""
+    return -one.logprob / math.log(2) / max(1, len(one.raw))
+
+
 def _listen(editor: Editor) -> None:
     """Tell pygls which message is whose business: it takes functions, and no methods."""
 
@@ -234,6 +287,10 @@ def _listen(editor: Editor) -> None:
     @editor.feature(types.TEXT_DOCUMENT_INLINE_COMPLETION, types.InlineCompletionOptions())
     async def complete(params: types.InlineCompletionParams) -> types.InlineCompletionList | None:
         return await editor.complete(params)
+
+    @editor.feature(types.TEXT_DOCUMENT_COMPLETION, types.CompletionOptions())
+    async def menu(params: types.CompletionParams) -> types.CompletionList | None:
+        return await editor.menu(params)
 
     @editor.feature("charwise/steps")  # an extension of ours to the protocol
     async def steps(params: Any) -> dict[str, Any] | None:

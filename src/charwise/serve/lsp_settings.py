@@ -27,6 +27,8 @@ class Settings(CheckedSettings):
 
     Attributes:
         enabled: whether anything is offered.
+        menu: whether `textDocument/completion` offers candidates too, for editors without ghost
+            text.
         warm: whether a change is read at once, before a completion is asked for.
         infill: whether the text after the cursor counts, if the model can fill in. It is never
             repeated in any case.
@@ -51,6 +53,7 @@ class Settings(CheckedSettings):
     model_config = ConfigDict(alias_generator=to_camel)
 
     enabled: bool = True
+    menu: bool = False
     warm: bool = True
     infill: bool = True
     candidates: Annotated[int, Field(ge=1, le=SERVER.completions)] = 1

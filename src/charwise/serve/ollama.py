@@ -1,9 +1,10 @@
-"""Ollama's `/api/generate` and `/api/tags`, as far as completing goes."""
+"""Ollama's endpoints: `/api/generate`, `/api/chat`, `/api/tags`, `/api/show`, `/api/version`."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from datetime import UTC, datetime
+from importlib.metadata import version as charwise_version
 from typing import Any
 
 from fastapi import APIRouter
@@ -11,11 +12,13 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
+from charwise.api.chat import ChatMessage
 from charwise.api.limits import SERVER
 from charwise.api.request import CompletionRequest, Extensions
 from charwise.api.responses import json_response
 from charwise.api.writer import line
 from charwise.serve.http import answered, gone, read, stream
+from charwise.serve.messages import prompt_of
 from charwise.serve.prompts import sides_of
 from charwise.serve.server import Server
 from charwise.serve.task import NOTHING, Answer, Candidate, CompletionTask
@@ -36,23 +39,21 @@ class Options(BaseModel):
     stop: str | list[str] | None = None
 
 
-class GenerateBody(Extensions):
-    """`/api/generate`. No template is applied."""
+class Body(Extensions):
+    """What `/api/generate` and `/api/chat` have in common."""
 
     model: str | None = None
-    prompt: str = ""
-    suffix: str | None = None
     stream: bool = True
     options: Options | None = None
 
-    def translated(self) -> CompletionRequest:
+    def translated(self, prompt: str = "", suffix: str | None = None) -> CompletionRequest:
         """Return the request in OpenAI's form. A negative number of tokens is no bound."""
         options = self.options or Options()
         most, top_p, seed = options.num_predict, options.top_p, options.seed
         stop = [options.stop] if isinstance(options.stop, str) else options.stop or []
         return CompletionRequest(
-            prompt=self.prompt,
-            suffix=self.suffix,
+            prompt=prompt,
+            suffix=suffix,
             max_tokens=SERVER.tokens if most is None or most < 0 else most,
             temperature=options.temperature,
             top_p=None if top_p is None or top_p <= 0 else min(top_p, 1.0),
@@ -63,6 +64,25 @@ class GenerateBody(Extensions):
         )
 
 
+class GenerateBody(Body):
+    """`/api/generate`. No template is applied."""
+
+    prompt: str = ""
+    suffix: str | None = None
+
+
+class ShowBody(BaseModel):
+    """`/api/show`; there is one model, whatever its name."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+class ChatBody(Body):
+    """`/api/chat`. A last message of the assistant is continued."""
+
+    messages: list[ChatMessage] = Field(min_length=1)
+
+
 def router(server: Server) -> APIRouter:
     """The routes of a server."""
     routes = APIRouter()
@@ -70,31 +90,79 @@ def router(server: Server) -> APIRouter:
     @routes.post("/api/generate")
     async def generate(request: Request) -> Response:
         body = await read(request, server, GenerateBody)
-        task = CompletionTask.of(body.translated(), body.prompt, server.settings.mode)
+        asked = body.translated(body.prompt, body.suffix)
+        task = CompletionTask.of(asked, body.prompt, server.settings.mode)
         sides_of(task, server.lm.vocabulary)
+        return await answer(request, body, task, _generated)
+
+    @routes.post("/api/chat")
+    async def chat(request: Request) -> Response:
+        body = await read(request, server, ChatBody)
+        prompt = prompt_of(
+            [one.rendered for one in body.messages],
+            server.lm.vocabulary,
+            continued=body.messages[-1].role == "assistant",
+        )
+        task = CompletionTask.of(body.translated(), prompt, server.settings.mode)
+        return await answer(request, body, task, _said)
+
+    async def answer(
+        request: Request, body: Body, task: CompletionTask, written: Callable[[str], Message]
+    ) -> Response:
         if body.stream:
-            chunks = _streamed(server, task)
+            chunks = _streamed(server, task, written)
             return await stream(request, chunks, write=line, kind="application/x-ndjson")
-        answer = await answered(request, server.answer(task))
-        if answer is False:
+        found = await answered(request, server.answer(task))
+        if found is False:
             return gone()
-        one = (answer[0].candidates or (NOTHING,))[0]
-        return json_response(_message(server, one.text) | _last(answer[0], one))
+        one = (found[0].candidates or (NOTHING,))[0]
+        return json_response(_message(server) | written(one.text) | _last(found[0], one))
+
+    @routes.get("/api/version")
+    async def version() -> Response:
+        return json_response({"version": charwise_version("charwise")})
+
+    @routes.post("/api/show")
+    async def show(request: Request) -> Response:
+        await read(request, server, ShowBody)
+        vocabulary = server.lm.vocabulary
+        capabilities = ["completion"] + ["insert"] * (server.completions.template is not None)
+        return json_response(
+            {
+                "modelfile": "",
+                "parameters": "",
+                "template": vocabulary.chat_template or "",
+                "details": details(),
+                "model_info": {"general.context_length": server.lm.engine.window},
+                "capabilities": capabilities,
+            }
+        )
+
+    def details() -> Message:
+        return {"format": "charwise", "family": server.lm.info().get("model", "")}
 
     @routes.get("/api/tags")
     async def tags() -> Response:
         name = server.settings.name
         began = datetime.fromtimestamp(server.started, UTC).isoformat()
-        details = {"format": "charwise", "family": server.lm.info().get("model", "")}
-        model = {"name": name, "model": name, "modified_at": began, "size": 0, "details": details}
+        model = {"name": name, "model": name, "modified_at": began, "size": 0}
+        model = model | {"details": details()}
         return json_response({"models": [model]})
 
     return routes
 
 
-def _message(server: Server, text: str) -> Message:
+def _generated(text: str) -> Message:
+    return {"response": text}
+
+
+def _said(text: str) -> Message:
+    return {"message": {"role": "assistant", "content": text}}
+
+
+def _message(server: Server) -> Message:
     now = datetime.now(UTC).isoformat()
-    return {"model": server.settings.name, "created_at": now, "response": text, "done": False}
+    return {"model": server.settings.name, "created_at": now, "done": False}
 
 
 def _last(answer: Answer, one: Candidate) -> Message:
@@ -111,11 +179,13 @@ def _last(answer: Answer, one: Candidate) -> Message:
     }
 
 
-async def _streamed(server: Server, task: CompletionTask) -> AsyncGenerator[bytes]:
+async def _streamed(
+    server: Server, task: CompletionTask, written: Callable[[str], Message]
+) -> AsyncGenerator[bytes]:
     """A line of JSON for each piece."""
     async for piece in server.stream(task):
         if isinstance(piece, Answer):
             one = (piece.candidates or (NOTHING,))[0]
-            yield line(_message(server, "") | _last(piece, one))
+            yield line(_message(server) | written("") | _last(piece, one))
         else:
-            yield line(_message(server, piece[1]))
+            yield line(_message(server) | written(piece[1]))

@@ -14,7 +14,7 @@ from charwise.api.request import CompletionRequest
 from charwise.api.responses import json_response
 from charwise.api.writer import DONE, characters, choice, event, finite, head, spelled, usage
 from charwise.serve.http import answered, gone, read, stream
-from charwise.serve.prompts import sides_of
+from charwise.serve.prompts import prompt_tokens, sides_of
 from charwise.serve.scored import prompt_pieces
 from charwise.serve.server import Server
 from charwise.serve.task import NOTHING, Answer, Candidate, CompletionTask, Piece
@@ -23,7 +23,7 @@ from charwise.tokens.utf8 import decoder_after
 Message = dict[str, Any]
 
 #: Ends of ours that are stops of theirs; the others are lengths.
-_STOPS = {"end", "stop", "line", "block", "suffix"}
+_STOPS = {"end", "stop", "line", "block", "suffix", "constraint"}
 
 
 def router(server: Server) -> APIRouter:
@@ -46,10 +46,12 @@ def router(server: Server) -> APIRouter:
         choices = [
             one
             for number, prompted in enumerate(found[0])
-            for one in _choices(server, body, *prompted, number)
+            for one in choices_of(server, body, *prompted, number)
         ]
         top = head(server.settings.name)
-        return json_response(top | {"choices": choices, "usage": _usage(found[0])})
+        return json_response(
+            top | {"choices": choices, "usage": usage_of(server, [one[:2] for one in found[0]])}
+        )
 
     @routes.get("/v1/models")
     async def models() -> Response:
@@ -93,15 +95,15 @@ async def _answers(
     return found
 
 
-def _choices(
+def choices_of(
     server: Server,
     body: CompletionRequest,
     task: CompletionTask,
     answer: Answer,
-    echoed: Sequence[Piece],
-    number: int,
+    echoed: Sequence[Piece] = (),
+    number: int = 0,
 ) -> list[Message]:
-    """Return the choices of one prompt."""
+    """Return the choices of one prompt, the `number`th of its request."""
     candidates = answer.candidates or (NOTHING,)
     before = _prompt_text(server, task) if body.echo else ""
     more = {"from_memory": answer.from_memory, "forced": characters(answer.forced)}
@@ -153,12 +155,14 @@ def _alternatives(piece: Piece) -> Message:
     return {spelled(raw): finite(logprob) for raw, logprob in every}
 
 
-def _usage(found: Sequence[Found]) -> Message:
-    return usage(
-        sum(answer.prompt_tokens for _, answer, _ in found),
-        sum(answer.written for _, answer, _ in found),
-        sum(answer.cached for _, answer, _ in found),
-    )
+def usage_of(server: Server, found: Sequence[tuple[CompletionTask, Answer]]) -> Message:
+    """Return the numbers of tokens of a request's prompts and their answers.
+
+    Prompts are counted anew: what is known of one says nothing of its length.
+    """
+    lengths = [prompt_tokens(task, server.lm.vocabulary) for task, _ in found]
+    cached = (min(answer.cached, n) for n, (_, answer) in zip(lengths, found, strict=True))
+    return usage(sum(lengths), sum(answer.written for _, answer in found), sum(cached))
 
 
 async def _streamed(
@@ -175,16 +179,16 @@ async def _streamed(
     for number, task in enumerate(every):
         if body.echo or body.logprobs is not None:
             found += await _answers(server, body, [task])
-            for one in _choices(server, body, *found[-1], number):
+            for one in choices_of(server, body, *found[-1], number):
                 yield event(top | {"choices": [one]} | empty)
             continue
         async for piece in server.stream(task):
             if isinstance(piece, Answer):
                 found.append((task, piece, ()))
-                for one in _choices(server, body, task, piece, (), number):
+                for one in choices_of(server, body, task, piece, (), number):
                     yield event(top | {"choices": [one | {"text": ""}]} | empty)
             else:
                 one = choice(number * task.n + piece[0], piece[1])
                 yield event(top | {"choices": [one]} | empty)
     if tells:
-        yield event(top | {"choices": [], "usage": _usage(found)})
+        yield event(top | {"choices": [], "usage": usage_of(server, [one[:2] for one in found])})

@@ -83,6 +83,19 @@ def sides_of(task: CompletionTask, vocabulary: Vocabulary) -> Sides:
     return Sides(opening, text, after)
 
 
+def prompt_tokens(task: CompletionTask, vocabulary: Vocabulary) -> int:
+    """Return how many tokens a request's prompt has, its suffix included.
+
+    >>> vocabulary = Vocabulary.from_bytes([b"a", b"b", b"ab", None], bos_ids=[3])
+    >>> prompt_tokens(CompletionTask("abb"), vocabulary)
+    3
+    """
+    sides = sides_of(task, vocabulary)
+    opening = sides.opening or vocabulary.bos_ids
+    texts = [text for text in (sides.before, sides.after) if text]
+    return len(opening) + sum(len(vocabulary.encode(read(text))) for text in texts)
+
+
 def _beside(files: Files, sides: Sides, vocabulary: Vocabulary) -> Sides:
     """Both sides after other files: behind the model's control tokens, or as text if it has none.
 

@@ -8,8 +8,10 @@ from typing import Literal, NamedTuple, get_args
 
 from charwise.api.limits import DEFAULT_TOKENS, SERVER
 from charwise.api.request import CompletionRequest
+from charwise.constraints.arguments import constraint_of
+from charwise.constraints.constraint import Constraint
 from charwise.cursor.options import GenerationOptions
-from charwise.errors import SettingError, check_count, check_number
+from charwise.errors import ConstraintError, SettingError, check_count, check_number
 from charwise.template import Files
 from charwise.tokens.line_ends import read, write, write_pieces
 from charwise.tokens.prompt_parts import Prompt
@@ -43,6 +45,7 @@ class CompletionTask:
         line_seconds: another one, which counts once a whole line is there.
         threshold: a candidate less probable than this is not offered.
         top: alternatives to list for each token; None for no log-probabilities at all.
+        constraint: what an answer may be; only in mode "exact", and without a suffix.
         options: how candidates are drawn, of the above; its stop strings have the line ends that a
             model writes.
 
@@ -69,6 +72,7 @@ class CompletionTask:
     line_seconds: float | None = None
     threshold: float = 0.0
     top: int | None = None
+    constraint: Constraint | None = None
     options: GenerationOptions = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -91,7 +95,12 @@ class CompletionTask:
             seed=self.seed,
             stop=[*stops, *(write(one, "\r\n") for one in stops)],
             seconds=self.seconds,
+            constraint=self.constraint,
         )
+        if self.constraint is not None and (self.mode != "exact" or self.suffix):
+            raise SettingError(
+                "an answer with a form needs the mode 'exact' and no suffix: change the request."
+            )
         object.__setattr__(self, "options", options)
         check_count("indent", self.indent, 0)
         if self.line_seconds is not None:
@@ -113,11 +122,12 @@ class CompletionTask:
         >>> CompletionTask.of(CompletionRequest(n=2), "import nu", "healed").mode
         'healed'
         """
+        constraint = _constraint(request)
         return cls(
             prompt,
             request.suffix,
             files,
-            mode=request.mode or mode,
+            mode=request.mode or (mode if constraint is None else "exact"),
             n=1 if request.n is None else request.n,
             max_tokens=DEFAULT_TOKENS if request.max_tokens is None else request.max_tokens,
             max_bytes=request.max_bytes,
@@ -131,12 +141,37 @@ class CompletionTask:
             line_seconds=request.line_seconds,
             threshold=request.threshold or 0.0,
             top=request.logprobs,
+            constraint=constraint,
         )
 
     @property
     def repeatable(self) -> bool:
         """Whether the answer may come from what was offered before."""
-        return self.temperature == 0 and self.seed is None and self.top is None
+        plain = self.top is None and self.constraint is None
+        return self.temperature == 0 and self.seed is None and plain
+
+
+def _constraint(request: CompletionRequest) -> Constraint | None:
+    """The constraint of a request; a grammar may be llama.cpp's GBNF or Lark.
+
+    Raises:
+        Refused: several.
+        ConstraintError: one that is wrong.
+        MissingExtraError: `charwise[constraints]` is not installed.
+    """
+    if request.form is None:
+        return None
+    name, value = request.form
+    if name != "grammar":
+        return constraint_of({name: value})  # type: ignore[misc]
+    try:
+        from llguidance.gbnf_to_lark import GbnfToLarkError, any_to_lark
+    except ImportError:
+        return constraint_of({"grammar": value})  # which says what to install
+    try:
+        return constraint_of({"grammar": any_to_lark(value)})
+    except GbnfToLarkError as error:
+        raise ConstraintError(f"the grammar cannot be read: {error}") from error
 
 
 #: Texts with their log-probabilities, nats.

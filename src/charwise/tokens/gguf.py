@@ -158,6 +158,7 @@ def vocabulary_of(model: GgufModel) -> Vocabulary:
         bos_ids=start,
         bos_rule=rule,
         lead=b" " if spaced else b"",
+        chat_template=model.metadata.get("tokenizer.chat_template"),
     )
 
 

@@ -122,7 +122,14 @@ def read_transformers(
         "bos_rule": rule,
         "lead": b" " if b"".join(tokens[id] or b"" for id in lead) == b" a" else b"",
         "width": width,
+        "chat_template": _chat_template(tokenizer),
     }
+
+
+def _chat_template(tokenizer: Any) -> str | None:
+    """The template for chats: the only one, or of several that of the name "default"."""
+    found = getattr(tokenizer, "chat_template", None)
+    return found.get("default") if isinstance(found, dict) else found
 
 
 def _is_byte_level(backend: Any, name: str) -> bool:

@@ -40,6 +40,7 @@ class Vocabulary:
         bos_ids: ids that the model is conditioned on before any text.
         bos_rule: a sentence that says where `bos_ids` came from.
         lead: bytes that the tokenizer implies before a text (`b" "` in Llama 2's way, else `b""`).
+        chat_template: the Jinja template that writes messages as one prompt; None if there is none.
 
     >>> vocabulary = Vocabulary.from_bytes([b"a", b"b", b"ab", None], end_ids=[3])
     >>> vocabulary.encode("abb"), vocabulary.decode([2, 1])
@@ -59,6 +60,7 @@ class Vocabulary:
         bos_rule: str | None = None,
         lead: bytes = b"",
         width: int | None = None,
+        chat_template: str | None = None,
     ) -> None:
         ends = tuple(sorted(set(_ids("end_ids", end_ids))))
         if special is not None and not isinstance(special, Mapping):
@@ -73,6 +75,7 @@ class Vocabulary:
         if not isinstance(lead, bytes):
             raise VocabularyError(f"lead is {shown(lead)}: it is bytes.")
         self.lead = lead
+        self.chat_template = chat_template
         for id in (*self.end_ids, *self.bos_ids):
             if not 0 <= id < self.width:
                 raise VocabularyError(

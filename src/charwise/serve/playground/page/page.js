@@ -13,6 +13,7 @@ const EXAMPLES = [
 ];
 const PAUSE = 120; // milliseconds without a key
 const box = byId("text");
+byId("address").textContent = location.origin;
 let key = sessionStorage.getItem("charwise-key") ?? "";
 let under_way = new AbortController();
 let pause = 0;

@@ -1,0 +1,102 @@
+"""Answers with a form, in every dialect, against the library's constraints."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import httpx
+import pytest
+
+from charwise.constraints import choices, json_schema, regex
+from serving import Running
+
+pytest.importorskip("llguidance", reason="needs: pip install 'charwise[constraints]'")
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"age": {"type": "integer", "minimum": 0, "maximum": 99}},
+    "required": ["age"],
+    "additionalProperties": False,
+}
+PROMPT = "person = "
+WORD = "[ab]{2,3}"
+
+V1 = "/v1/completions"
+FORMS: list[tuple[str, dict[str, Any], str]] = [
+    (V1, {"response_format": {"type": "json_schema", "json_schema": {"schema": SCHEMA}}}, "json"),
+    (V1, {"response_format": {"type": "json_schema", "schema": SCHEMA}}, "json"),
+    (V1, {"guided_json": SCHEMA}, "json"),
+    (V1, {"guided_regex": WORD}, "word"),
+    (V1, {"guided_choice": ["yes", "no"]}, "choice"),
+    (V1, {"guided_grammar": 'root ::= "yes" | "no"'}, "choice"),
+    (V1, {"structured_outputs": {"json": json.dumps(SCHEMA)}}, "json"),
+    (V1, {"structured_outputs": {"regex": WORD}}, "word"),
+    (V1, {"structured_outputs": {"choice": ["yes", "no"]}}, "choice"),
+    (V1, {"structured_outputs": {"grammar": 'start: "yes" | "no"'}}, "choice"),
+    ("/completion", {"grammar": 'root ::= "yes" | "no"'}, "choice"),
+    ("/completion", {"json_schema": SCHEMA}, "json"),
+    ("/api/generate", {"format": SCHEMA, "stream": False}, "json"),
+]
+
+
+def is_form(text: str, kind: str) -> bool:
+    """Whether a text has a form, or a limit ended it where it could have gone on to have it."""
+    constraint = {
+        "json": json_schema(SCHEMA),
+        "word": regex(WORD),
+        "choice": choices(["yes", "no"]),
+    }
+    after = constraint[kind].after(text.encode())
+    return bool(after.allowed().any())
+
+
+def text_of(answer: dict[str, Any]) -> str:
+    if "choices" in answer:
+        return str(answer["choices"][0]["text"])
+    return str(answer.get("content", answer.get("response")))
+
+
+@pytest.mark.parametrize(("path", "form", "kind"), FORMS)
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_an_answer_has_its_form(
+    running_server: Running, path: str, form: dict[str, Any], kind: str, temperature: int
+) -> None:
+    body = {"prompt": PROMPT, "max_tokens": 64, "temperature": temperature, "seed": 3, **form}
+    if path.startswith("/api"):
+        body["options"] = {"num_predict": 64, "temperature": temperature}
+    answer = httpx.post(running_server.url + path, json=body, timeout=60)
+    assert answer.status_code == 200, answer.text
+    text = text_of(answer.json())
+    assert is_form(text, kind)
+    if temperature == 0:
+        whole = {"json": r'\s*\{\s*"age"\s*:\s*\d\d?\s*\}', "word": WORD, "choice": "yes|no"}
+        assert re.fullmatch(whole[kind], text)
+
+
+def test_it_is_what_the_library_draws(running_server: Running) -> None:
+    [expected] = running_server.lm.complete(PROMPT, choices=["True", "None", "{}"])
+    body = {"prompt": PROMPT, "guided_choice": ["True", "None", "{}"]}
+    found = httpx.post(running_server.url + V1, json=body, timeout=60).json()["choices"][0]
+    assert found["text"] == expected.text
+    assert found["finish_reason"] == "stop"
+
+
+@pytest.mark.parametrize(
+    ("form", "why"),
+    [
+        ({"guided_regex": "("}, "regular expression"),
+        ({"guided_regex": "a", "guided_choice": ["b"]}, "several forms"),
+        ({"guided_grammar": "root ::= ("}, "grammar"),
+        ({"guided_regex": "a", "mode": "healed"}, "mode 'exact'"),
+        ({"guided_regex": "a", "suffix": "b"}, "no suffix"),
+        ({"response_format": {"type": "json_schema"}}, "json_schema.schema"),
+        ({"response_format": {"type": "xml"}}, "response_format"),
+        ({"structured_outputs": {"jsn": {}}}, "structured_outputs"),
+    ],
+)
+def test_a_wrong_form_is_refused(running_server: Running, form: dict[str, Any], why: str) -> None:
+    answer = httpx.post(running_server.url + V1, json={"prompt": PROMPT, **form}, timeout=60)
+    assert answer.status_code == 400
+    assert why in answer.json()["error"]["message"]
