@@ -25,7 +25,7 @@ vim.cmd.edit(vim.env.FILE)
 local id = vim.lsp.start({
   name = "charwise",
   cmd = { vim.env.PYTHON, "-m", "charwise", "lsp" },
-  init_options = { maxBytes = 24, seconds = 120 },
+  init_options = { maxBytes = 24, seconds = 120, infill = false },
 })
 local client = vim.lsp.get_client_by_id(id)
 vim.wait(120000, function() return client.initialized end)
