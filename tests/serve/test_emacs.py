@@ -1,4 +1,4 @@
-"""Emacs with eglot, by the settings of docs/editors.md: it attaches, and its menu has candidates."""
+"""Emacs with eglot, set as docs/editors.md says: it attaches, and its menu has candidates."""
 
 from __future__ import annotations
 
