@@ -51,12 +51,8 @@ class Beam:
         reserve: what `fallback` goes back to: (how much of the text was consumed, what was
             dropped there).
 
-    >>> from charwise.engines.ngram import NgramLM
-    >>> from charwise.tokens.index import SortedVocabulary
-    >>> from charwise.tokens.vocabulary import Vocabulary
-    >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2], bos_ids=[2])
-    >>> lm = NgramLM(vocabulary, 1, {(): [0.5, 0.25, 0.25]})
-    >>> evaluated = EvaluatedRows(lm.tree([2]), SortedVocabulary(vocabulary))
+    >>> from charwise.engines.ngram import example_lm
+    >>> evaluated = EvaluatedRows.of(example_lm(), [2])
     >>> beam = start(evaluated, 0, k=1, fallback=True).step(ord("a"))
     >>> beam.text, round(math.exp(beam.prefix_logprob), 9), beam.nodes()
     ('a', 0.75, [0])
@@ -222,12 +218,8 @@ def start(
     Raises:
         SettingError: for k < 1, or theta outside [0, 1].
 
-    >>> from charwise.engines.ngram import NgramLM
-    >>> from charwise.tokens.index import SortedVocabulary
-    >>> from charwise.tokens.vocabulary import Vocabulary
-    >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2], bos_ids=[2])
-    >>> lm = NgramLM(vocabulary, 1, {(): [0.5, 0.25, 0.25]})
-    >>> beam = start(EvaluatedRows(lm.tree([2]), SortedVocabulary(vocabulary)), 0, k=2)
+    >>> from charwise.engines.ngram import example_lm
+    >>> beam = start(EvaluatedRows.of(example_lm(), [2]), 0, k=2)
     >>> round(math.exp(beam.advance(b"aa").prefix_logprob), 9)
     0.375
     """

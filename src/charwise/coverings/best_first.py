@@ -16,6 +16,7 @@ import heapq
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,7 +24,7 @@ from numpy.typing import NDArray
 
 from charwise.coverings.bundles import Bundle, bundle_before, next_byte_masses
 from charwise.coverings.log_sums import add_logs, log, log_sum
-from charwise.coverings.members import MAX_CONTEXTS, Member, first_members
+from charwise.coverings.members import MAX_CONTEXTS, Member, first_members, members_in_order
 from charwise.coverings.rows import EvaluatedRows
 from charwise.errors import check_count, check_number
 from charwise.token_lm import TokenLM
@@ -62,17 +63,14 @@ class Covering:
         raw: σ.
         bundles: the visited contexts, in the order of the visit; those with an empty range, or
             one without mass, have no members.
-        contexts: how many contexts were visited.
         log_unvisited: log of the most that unvisited contexts inside σ can add to →p(σ), nats.
         log_unvisited_end: the same for unvisited contexts that spell σ, whose own probability
             is known but not how it divides over the next byte.
         limits: how far it was searched.
 
-    >>> from charwise.engines.ngram import NgramLM
-    >>> from charwise.tokens.vocabulary import Vocabulary
-    >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2], bos_ids=[2])
-    >>> lm = NgramLM(vocabulary, 1, {(): [0.5, 0.25, 0.25]})
-    >>> covering = best_first(EvaluatedRows.of(lm, [2]), 0, b"a", tolerance=0, through=True)
+    >>> from charwise.engines.ngram import example_lm
+    >>> rows = EvaluatedRows.of(example_lm(), [2])
+    >>> covering = best_first(rows, 0, b"a", tolerance=0, through=True)
     >>> round(math.exp(covering.prefix_logprob().upper), 9)     # [a] or [ab]
     0.75
     >>> round(math.exp(covering.logprob().lower), 9)            # [a], and the end
@@ -81,25 +79,45 @@ class Covering:
     [(0,), (1,)]
     """
 
-    def __init__(
-        self,
-        evaluated: EvaluatedRows,
-        root: int,
-        raw: bytes,
-        bundles: list[Bundle],
-        contexts: int,
-        log_unvisited: float,
-        log_unvisited_end: float,
-        limits: Limits,
-    ) -> None:
+    def __init__(self, evaluated: EvaluatedRows, root: int, raw: bytes, limits: Limits) -> None:
         self._evaluated = evaluated
         self._root = root
         self.raw = raw
-        self.bundles = bundles
-        self.contexts = contexts
-        self.log_unvisited = log_unvisited
-        self.log_unvisited_end = log_unvisited_end
         self.limits = limits
+        self.bundles: list[Bundle] = []
+        left = self._visit()
+        self.log_unvisited = _log_weight([item for item in left if item.position < len(raw)])
+        self.log_unvisited_end = _log_weight([item for item in left if item.position == len(raw)])
+
+    def _visit(self) -> list[_Frontier]:
+        """Visit contexts in falling order of weight; returns those that are left."""
+        evaluated, text, (tolerance, through, most) = self._evaluated, self.raw, self.limits
+        heap = [_Frontier(0.0, 0, 0, self._root, -1)] if text or through else []
+        log_visited, order = -math.inf, 0
+        while heap and self.contexts < most:
+            enough = log_visited + log(tolerance)
+            # The heaviest alone may be too much: only where it is not are all added up.
+            if -heap[0].negative_log_weight <= enough and _log_weight(heap) <= enough:
+                break
+            size = min(_BATCH, len(heap), most - self.contexts)
+            batch = [heapq.heappop(heap) for _ in range(size)]
+            for item, node in zip(batch, _evaluate(evaluated, batch), strict=True):
+                weight, position = -item.negative_log_weight, item.position
+                rest = text[position:]
+                bundle = bundle_before(evaluated, node, weight, rest)
+                self.bundles.append(bundle)
+                if rest:
+                    log_visited = add_logs(log_visited, bundle.log_p)
+                for token, logp in evaluated.continuations(node, rest, through):
+                    order += 1
+                    end = position + evaluated.index.length(token)
+                    heapq.heappush(heap, _Frontier(-weight - logp, order, end, node, token))
+        return heap
+
+    @property
+    def contexts(self) -> int:
+        """How many contexts were visited."""
+        return len(self.bundles)
 
     @property
     def text(self) -> str:
@@ -131,10 +149,9 @@ class Covering:
         Only for coverings made with `through=True`. Unvisited contexts, of both kinds, add at
         most their weight to all of these together.
 
-        >>> from charwise import CharLM, Vocabulary
-        >>> from charwise.engines.ngram import NgramLM
-        >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2], bos_ids=[2])
-        >>> covering = CharLM(NgramLM(vocabulary, 1, {(): [0.5, 0.25, 0.25]})).covering("aa")
+        >>> from charwise import CharLM
+        >>> from charwise.engines.ngram import example_lm
+        >>> covering = CharLM(example_lm()).covering("aa")
         >>> masses, scale = covering.next_byte_masses()
         >>> (masses[[ord("a"), ord("b"), 256]] * math.exp(scale)).round(9).tolist()
         [0.1875, 0.125, 0.0625]
@@ -147,7 +164,8 @@ class Covering:
         Raises:
             SearchLimitError: if `max_contexts` do not settle which they are.
         """
-        return first_members(self._evaluated, self._root, self.raw, k, max_contexts)
+        members = partial(members_in_order, self._evaluated, self._root, self.raw)
+        return first_members(members, k, max_contexts)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A copy elsewhere evaluates again: the tree itself does not travel.
@@ -167,7 +185,7 @@ class Limits(NamedTuple):
 
 
 def _covering_after(engine: TokenLM, ids: Sequence[int], raw: bytes, limits: Limits) -> Covering:
-    return best_first(EvaluatedRows.of(engine, ids), 0, raw, **limits._asdict())
+    return Covering(EvaluatedRows.of(engine, ids), 0, raw, limits)
 
 
 class _Frontier(NamedTuple):
@@ -202,52 +220,15 @@ def best_first(
     Raises:
         SettingError: for a tolerance outside [0, 1], or no contexts.
 
-    >>> from charwise.engines.ngram import NgramLM
-    >>> from charwise.tokens.index import SortedVocabulary
-    >>> from charwise.tokens.vocabulary import Vocabulary
-    >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2], bos_ids=[2])
-    >>> lm = NgramLM(vocabulary, 1, {(): [0.5, 0.25, 0.25]})
-    >>> evaluated = EvaluatedRows(lm.tree([2]), SortedVocabulary(vocabulary))
+    >>> from charwise.engines.ngram import example_lm
+    >>> evaluated = EvaluatedRows.of(example_lm(), [2])
     >>> covering = best_first(evaluated, 0, b"aa")       # [a a], [a ab]: 1/4 + 1/8
     >>> round(math.exp(covering.prefix_logprob().lower), 9), covering.contexts
     (0.375, 2)
     """
     check_number("tolerance", tolerance, 0.0, 1.0)
     check_count("max_contexts", max_contexts, 1)
-    limit = len(text) + 1 if through else len(text)
-    heap = [_Frontier(0.0, 0, 0, root, -1)] if limit else []
-    bundles: list[Bundle] = []
-    log_visited = -math.inf
-    contexts = order = 0
-    while heap and contexts < max_contexts:
-        enough = log_visited + log(tolerance)
-        # The heaviest alone may be too much: only where it is not are all added up.
-        if -heap[0].negative_log_weight <= enough and _log_weight(heap) <= enough:
-            break
-        size = min(_BATCH, len(heap), max_contexts - contexts)
-        batch = [heapq.heappop(heap) for _ in range(size)]
-        for item, node in zip(batch, _evaluate(evaluated, batch), strict=True):
-            contexts += 1
-            weight, position = -item.negative_log_weight, item.position
-            rest = text[position:]
-            bundle = bundle_before(evaluated, node, weight, rest)
-            bundles.append(bundle)
-            if rest:
-                log_visited = add_logs(log_visited, bundle.log_p)
-            for token, logp in evaluated.continuations(node, rest, through):
-                order += 1
-                end = position + evaluated.index.length(token)
-                heapq.heappush(heap, _Frontier(-weight - logp, order, end, node, token))
-    return Covering(
-        evaluated,
-        root,
-        text,
-        bundles,
-        contexts,
-        _log_weight([item for item in heap if item.position < len(text)]),
-        _log_weight([item for item in heap if item.position == len(text)]),
-        Limits(tolerance, through, max_contexts),
-    )
+    return Covering(evaluated, root, text, Limits(tolerance, through, max_contexts))
 
 
 def _log_weight(frontier: list[_Frontier]) -> float:

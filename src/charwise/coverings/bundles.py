@@ -54,12 +54,8 @@ def bundle_before(rows: EvaluatedRows, node: int, log_weight: float, rest: bytes
     Where nothing is left, the text is spelled: all tokens may follow, and the end of the text, so
     its share is the context's weight.
 
-    >>> from charwise.engines.ngram import NgramLM
-    >>> from charwise.tokens.index import SortedVocabulary
-    >>> from charwise.tokens.vocabulary import Vocabulary
-    >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2], bos_ids=[2])
-    >>> lm = NgramLM(vocabulary, 1, {(): [0.5, 0.25, 0.25]})
-    >>> rows = EvaluatedRows(lm.tree([2]), SortedVocabulary(vocabulary))
+    >>> from charwise.engines.ngram import example_lm
+    >>> rows = EvaluatedRows.of(example_lm(), [2])
     >>> bundle = bundle_before(rows, 0, math.log(0.5), b"a")
     >>> bundle.lo, bundle.hi, round(math.exp(bundle.log_p), 9)  # 1/2 · 3/4
     (0, 2, 0.375)
@@ -74,12 +70,8 @@ def bundle_before(rows: EvaluatedRows, node: int, log_weight: float, rest: bytes
 def narrow(rows: EvaluatedRows, bundle: Bundle, byte: int) -> Bundle | None:
     """The part of a bundle that goes on with a byte (`filter`); None if that has no mass.
 
-    >>> from charwise.engines.ngram import NgramLM
-    >>> from charwise.tokens.index import SortedVocabulary
-    >>> from charwise.tokens.vocabulary import Vocabulary
-    >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2], bos_ids=[2])
-    >>> lm = NgramLM(vocabulary, 1, {(): [0.5, 0.25, 0.25]})
-    >>> rows = EvaluatedRows(lm.tree([2]), SortedVocabulary(vocabulary))
+    >>> from charwise.engines.ngram import example_lm
+    >>> rows = EvaluatedRows.of(example_lm(), [2])
     >>> bundle = narrow(rows, bundle_before(rows, 0, 0.0, b"a"), ord("b"))
     >>> bundle.depth, round(math.exp(bundle.log_p), 9)
     (2, 0.25)
@@ -95,12 +87,8 @@ def narrow(rows: EvaluatedRows, bundle: Bundle, byte: int) -> Bundle | None:
 def extend(rows: EvaluatedRows, bundle: Bundle) -> list[Extension]:
     """The contexts that the tokens ending where the text does make (`extend`), not evaluated.
 
-    >>> from charwise.engines.ngram import NgramLM
-    >>> from charwise.tokens.index import SortedVocabulary
-    >>> from charwise.tokens.vocabulary import Vocabulary
-    >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2], bos_ids=[2])
-    >>> lm = NgramLM(vocabulary, 1, {(): [0.5, 0.25, 0.25]})
-    >>> rows = EvaluatedRows(lm.tree([2]), SortedVocabulary(vocabulary))
+    >>> from charwise.engines.ngram import example_lm
+    >>> rows = EvaluatedRows.of(example_lm(), [2])
     >>> [extension.token for extension in extend(rows, bundle_before(rows, 0, 0.0, b"a"))]
     [0]
     """
@@ -118,12 +106,8 @@ def extend(rows: EvaluatedRows, bundle: Bundle) -> list[Extension]:
 def open_bundles(rows: EvaluatedRows, extensions: Sequence[Extension]) -> list[Bundle]:
     """Evaluate contexts in one batch; each becomes the bundle of all its next tokens.
 
-    >>> from charwise.engines.ngram import NgramLM
-    >>> from charwise.tokens.index import SortedVocabulary
-    >>> from charwise.tokens.vocabulary import Vocabulary
-    >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2], bos_ids=[2])
-    >>> lm = NgramLM(vocabulary, 1, {(): [0.5, 0.25, 0.25]})
-    >>> rows = EvaluatedRows(lm.tree([2]), SortedVocabulary(vocabulary))
+    >>> from charwise.engines.ngram import example_lm
+    >>> rows = EvaluatedRows.of(example_lm(), [2])
     >>> open_bundles(rows, [Extension(-1.0, parent=0, token=0)])
     [Bundle(node=1, log_weight=-1.0, depth=0, lo=0, hi=2, log_p=-1.0)]
     """
@@ -142,12 +126,8 @@ def next_byte_masses(
     The scale is the heaviest share of →p(σ), not the heaviest context: that may spell none of it.
     Tokens that end where the text does add nothing: what follows them is a bundle of its own.
 
-    >>> from charwise.engines.ngram import NgramLM
-    >>> from charwise.tokens.index import SortedVocabulary
-    >>> from charwise.tokens.vocabulary import Vocabulary
-    >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2], bos_ids=[2])
-    >>> lm = NgramLM(vocabulary, 1, {(): [0.5, 0.25, 0.25]})
-    >>> rows = EvaluatedRows(lm.tree([2]), SortedVocabulary(vocabulary))
+    >>> from charwise.engines.ngram import example_lm
+    >>> rows = EvaluatedRows.of(example_lm(), [2])
     >>> bundle = bundle_before(rows, 0, 0.0, b"a")
     >>> spelled = open_bundles(rows, extend(rows, bundle))
     >>> masses, scale = next_byte_masses(rows, [bundle, *spelled])

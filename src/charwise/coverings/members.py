@@ -5,8 +5,8 @@ from __future__ import annotations
 import heapq
 import math
 import sys
-from collections.abc import Iterator, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property, partial
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -60,11 +60,8 @@ def members_in_order(
     Raises:
         SearchLimitError: where it would visit more than `max_contexts` for the next member.
 
-    >>> from charwise.engines.ngram import NgramLM
-    >>> from charwise.tokens.vocabulary import Vocabulary
-    >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2], bos_ids=[2])
-    >>> lm = NgramLM(vocabulary, 1, {(): [0.5, 0.25, 0.25]})
-    >>> evaluated = EvaluatedRows(lm.tree([2]), SortedVocabulary(vocabulary))
+    >>> from charwise.engines.ngram import example_lm
+    >>> evaluated = EvaluatedRows.of(example_lm(), [2])
     >>> [member.token_ids for member in members_in_order(evaluated, 0, b"aa")]
     [(0, 0), (0, 1)]
     """
@@ -171,11 +168,8 @@ class Encodings:
     Attributes:
         raw: the text.
 
-    >>> from charwise.engines.ngram import NgramLM
-    >>> from charwise.tokens.vocabulary import Vocabulary
-    >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2], bos_ids=[2])
-    >>> lm = NgramLM(vocabulary, 1, {(): [0.5, 0.25, 0.25]})
-    >>> encodings = Encodings(EvaluatedRows.of(lm, [2]), 0, b"aab")
+    >>> from charwise.engines.ngram import example_lm
+    >>> encodings = Encodings(EvaluatedRows.of(example_lm(), [2]), 0, b"aab")
     >>> encodings.size, encodings.top(1)[0].token_ids
     (1, (0, 1))
     """
@@ -201,7 +195,8 @@ class Encodings:
         Raises:
             SearchLimitError: if `max_contexts` do not settle which they are.
         """
-        return first_members(self._evaluated, self._root, self.raw, k, max_contexts, exactly=True)
+        members = partial(members_in_order, self._evaluated, self._root, self.raw, exactly=True)
+        return first_members(members, k, max_contexts)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A copy elsewhere evaluates again: the tree itself does not travel.
@@ -214,31 +209,31 @@ def _encodings_after(engine: TokenLM, ids: Sequence[int], raw: bytes) -> Encodin
 
 
 def first_members(
-    evaluated: EvaluatedRows,
-    root: int,
-    text: bytes,
-    k: int,
-    max_contexts: int,
-    *,
-    exactly: bool = False,
+    members: Callable[..., Iterator[Member]], k: int, max_contexts: int
 ) -> list[Member]:
-    """The first k of `members_in_order`.
+    """The first k of members in order.
+
+    Args:
+        members: `members_in_order` of a text, which is told `max_contexts`.
+        k: how many.
+        max_contexts: most contexts to visit.
 
     Raises:
         SearchLimitError: if `max_contexts` do not settle which they are.
 
     >>> import charwise
+    >>> from functools import partial
     >>> lm = charwise.load()
     >>> rows = EvaluatedRows.of(lm.engine, lm.vocabulary.bos_ids)
-    >>> [member.text for member in first_members(rows, 0, b"import nump", 1, 100)]
+    >>> members = partial(members_in_order, rows, 0, b"import nump")
+    >>> [member.text for member in first_members(members, 1, 100)]
     ['import numpy']
     """
     check_count("k", k, 0)
     check_count("max_contexts", max_contexts, 1)
     found = list[Member]()
-    members = members_in_order(evaluated, root, text, exactly=exactly, max_contexts=max_contexts)
     try:
-        for member in islice(members, min(k, sys.maxsize)):
+        for member in islice(members(max_contexts=max_contexts), min(k, sys.maxsize)):
             found.append(member)
     except SearchLimitError as error:
         error.found = tuple(found)

@@ -55,12 +55,8 @@ def log_estimates(
         evaluated: what beams do not refer to is dropped from it.
         deepest: most tokens of a context after the root; →p(σ) is then without longer ones.
 
-    >>> from charwise.engines.ngram import NgramLM
-    >>> from charwise.tokens.index import SortedVocabulary
-    >>> from charwise.tokens.vocabulary import Vocabulary
-    >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2], bos_ids=[2])
-    >>> lm = NgramLM(vocabulary, 1, {(): [0.5, 0.25, 0.25]})
-    >>> evaluated = EvaluatedRows(lm.tree([2]), SortedVocabulary(vocabulary))
+    >>> from charwise.engines.ngram import example_lm
+    >>> evaluated = EvaluatedRows.of(example_lm(), [2])
     >>> logs = log_estimates(evaluated, 0, b"aa", 2, 4, np.random.default_rng(1))
     >>> np.exp(logs).round(9).tolist()  # nothing to prune: →p = 1/2 · 3/4
     [0.375, 0.375]
@@ -87,12 +83,8 @@ def walks(
     all bundles of a beam is an unbiased estimate of each →p(σ·byte). After the text they are not
     opened.
 
-    >>> from charwise.engines.ngram import NgramLM
-    >>> from charwise.tokens.index import SortedVocabulary
-    >>> from charwise.tokens.vocabulary import Vocabulary
-    >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2], bos_ids=[2])
-    >>> lm = NgramLM(vocabulary, 1, {(): [0.5, 0.25, 0.25]})
-    >>> evaluated = EvaluatedRows(lm.tree([2]), SortedVocabulary(vocabulary))
+    >>> from charwise.engines.ngram import example_lm
+    >>> evaluated = EvaluatedRows.of(example_lm(), [2])
     >>> steps = walks(evaluated, 0, b"aa", 1, 4, np.random.default_rng(1))
     >>> [len(bundles) for [bundles] in steps]  # []; [] and [a]; [a]
     [1, 2, 1]

@@ -55,11 +55,9 @@ def plan(
     Raises:
         ContextLengthError: if the opening leaves no room to slide over the text.
 
-    >>> from charwise.engines.ngram import NgramLM
-    >>> from charwise.tokens.vocabulary import Vocabulary
-    >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2], bos_ids=[2])
-    >>> lm = NgramLM(vocabulary, 1, {(): [0.5, 0.25, 0.25]})
-    >>> index, opening = SortedVocabulary(vocabulary), Opening((2,), b"")
+    >>> from charwise.engines.ngram import example_lm
+    >>> lm = example_lm()
+    >>> index, opening = SortedVocabulary(lm.vocabulary), Opening((2,), b"")
     >>> list(plan(lm, index, opening, b"aab"))
     [Window(prompt_ids=[2], canonical=[0, 1], begin=0, scored=0, stop=3)]
     """

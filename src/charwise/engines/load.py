@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 from weakref import WeakValueDictionary
 
 from charwise.engines.canonical import with_estimand
 from charwise.engines.pretrained import (
     DEFAULT_MODEL,
     LOADING,
+    HubKeywords,
+    LoadKeywords,
     read_pretrained,
     read_vocabulary,
 )
@@ -34,54 +35,7 @@ if TYPE_CHECKING:
     Engine = TransformersLM | LlamaCppLM | VllmLM
 
 
-__all__ = ["engine_around", "open_engine", "with_estimand"]
-
-
-class HubKeywords(TypedDict, total=False):
-    """What is taken from the Hugging Face hub.
-
-    Attributes:
-        revision: branch, tag or commit.
-        trust_remote_code: run the Python code that comes with the model; read it first.
-    """
-
-    revision: str | None
-    trust_remote_code: bool
-
-
-class LoadKeywords(HubKeywords, total=False):
-    """How a model is opened.
-
-    Attributes:
-        device: "cpu", "cuda", …; by default a GPU if there is one.
-        dtype: "float32", "bfloat16" or "float16"; by default float32 on a CPU, else the
-            model's own. A GGUF file has its own.
-        engine: "transformers", "vllm", or "llama.cpp" for `.gguf` files, whose default it is.
-        device_map: how transformers spreads the model over devices, instead of `device`:
-            "auto", a device, or a dict.
-        quantization_config: how transformers quantises the weights, such as its
-            `BitsAndBytesConfig`.
-    """
-
-    device: str | None
-    dtype: str | None
-    engine: str | None
-    device_map: Any
-    quantization_config: Any
-
-
-@dataclass(frozen=True)
-class _EngineKey:
-    """What `open_engine` was asked for; its `repr` tells engines apart."""
-
-    model: str
-    engine: str
-    device: str | None = None
-    dtype: str | None = None
-    revision: str | None = None
-    trust_remote_code: bool = False
-    device_map: Any = None
-    quantization_config: Any = None
+__all__ = ["HubKeywords", "LoadKeywords", "engine_around", "open_engine", "with_estimand"]
 
 
 #: The engines that are alive, by the `repr` of what was asked for.
@@ -137,23 +91,24 @@ def open_engine(
     asked: dict[str, Any] = {**settings, "engine": chosen}
     asked["device"] = None if device is None else str(device)
     asked["dtype"] = None if dtype is None else str(dtype).removeprefix("torch.")
-    return _opened(_EngineKey(place, **asked))
+    wanted = {name: asked[name] for name in sorted(asked) if asked[name] not in (None, False)}
+    return _opened(place, wanted)
 
 
 def _no_engine(engine: object) -> SettingError:
     return SettingError(f"unknown engine {shown(engine)}: use {' or '.join(map(repr, _ENGINES))}.")
 
 
-def _opened(asked: _EngineKey) -> Engine:
+def _opened(place: str, asked: dict[str, Any]) -> Engine:
     """The engine that is open already, or a new one; also what pickled engines are made by."""
-    key = repr(asked)
+    key = repr((place, asked))
     found = _open.get(key)
     if found is None:
         with LOADING:
             found = _open.get(key)
             if found is None:
-                found = _ENGINES[asked.engine](asked)
-                found.origin = (_opened, (asked,))
+                found = _ENGINES[asked["engine"]](place, asked)
+                found.origin = (_opened, (place, asked))
                 _open[key] = found
     return found
 
@@ -171,17 +126,8 @@ def _place(name: str) -> str:
     return DEFAULT_MODEL if path.absolute() == Path(EMBEDDED) else str(path.absolute())
 
 
-def _transformers(asked: _EngineKey) -> TransformersLM:
-    model, tokenizer = read_pretrained(
-        asked.model,
-        asked.device,
-        asked.dtype,
-        revision=asked.revision,
-        trust_remote_code=asked.trust_remote_code,
-        device_map=asked.device_map,
-        quantization_config=asked.quantization_config,
-    )
-    return engine_around(model, tokenizer)
+def _transformers(place: str, asked: dict[str, Any]) -> TransformersLM:
+    return engine_around(*read_pretrained(place, **asked))
 
 
 def engine_around(model: Any, tokenizer: Any) -> TransformersLM:
@@ -191,7 +137,7 @@ def engine_around(model: Any, tokenizer: Any) -> TransformersLM:
         EngineError: a model whose contexts cannot be evaluated.
         VocabularyError: a tokenizer that has no bytes.
 
-    >>> model, tokenizer = read_pretrained(EMBEDDED, None, None)
+    >>> model, tokenizer = read_pretrained(EMBEDDED)
     >>> engine_around(model, tokenizer).vocabulary.width
     8195
     """
@@ -232,44 +178,33 @@ def open_server(
     return CompletionsLM(client, vocabulary, model=model, k=k, rounding=rounding)
 
 
-def _llama_cpp(asked: _EngineKey) -> LlamaCppLM:
+def _llama_cpp(place: str, asked: dict[str, Any]) -> LlamaCppLM:
     from charwise.engines.llama_cpp.lm import LlamaCppLM
 
     why = "a GGUF file has its own: leave it out, or take another file"
     _refuse(asked, why, "dtype", "quantization_config")
     _refuse(asked, "a GGUF file has none: leave it out", "revision", "trust_remote_code")
     _refuse(asked, 'llama.cpp takes none: use device="cuda" for a GPU', "device_map")
-    return LlamaCppLM(asked.model, gpu_layers=0 if asked.device in (None, "cpu") else -1)
+    return LlamaCppLM(place, gpu_layers=0 if asked.get("device", "cpu") == "cpu" else -1)
 
 
-def _vllm(asked: _EngineKey) -> VllmLM:
+def _vllm(place: str, asked: dict[str, Any]) -> VllmLM:
     from charwise.engines.vllm import load_vllm
 
-    _refuse(
-        asked,
-        "vLLM has arguments of its own for that: make a vllm.LLM with them, and give it to "
-        "charwise.engines.vllm.VllmLM",
-        *("device_map", "quantization_config"),
-    )
-    return load_vllm(
-        asked.model,
-        asked.device,
-        asked.dtype,
-        revision=asked.revision,
-        trust_remote_code=asked.trust_remote_code,
-    )
+    why = "vLLM has arguments of its own for that: make a vllm.LLM with them, and give it to "
+    _refuse(asked, f"{why}charwise.engines.vllm.VllmLM", "device_map", "quantization_config")
+    return load_vllm(place, **asked)
 
 
-def _refuse(asked: _EngineKey, why: str, *names: str) -> None:
+def _refuse(asked: dict[str, Any], why: str, *names: str) -> None:
     """Raise `SettingError` if any of these was asked for."""
     for name in names:
-        value = getattr(asked, name)
-        if value is not None and value is not False:
-            raise SettingError(f"{name} is {shown(value)}, but {why}.")
+        if name in asked:
+            raise SettingError(f"{name} is {shown(asked[name])}, but {why}.")
 
 
 #: How each engine opens a model.
-_ENGINES: dict[str, Callable[[_EngineKey], Engine]] = {
+_ENGINES: dict[str, Callable[[str, dict[str, Any]], Engine]] = {
     "transformers": _transformers,
     "llama.cpp": _llama_cpp,
     "vllm": _vllm,

@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from charwise.errors import (
     CharwiseError,
@@ -35,19 +35,43 @@ DEFAULT_MODEL = "embedded"
 LOADING = threading.RLock()
 
 
-def read_pretrained(
-    name: str,
-    device: str | None = None,
-    dtype: str | None = None,
-    *,
-    revision: str | None = None,
-    trust_remote_code: bool = False,
-    device_map: Any = None,
-    quantization_config: Any = None,
-) -> Any:
+class HubKeywords(TypedDict, total=False):
+    """What is taken from the Hugging Face hub.
+
+    Attributes:
+        revision: branch, tag or commit.
+        trust_remote_code: run the Python code that comes with the model; read it first.
+    """
+
+    revision: str | None
+    trust_remote_code: bool
+
+
+class LoadKeywords(HubKeywords, total=False):
+    """How a model is opened.
+
+    Attributes:
+        device: "cpu", "cuda", …; by default a GPU if there is one.
+        dtype: "float32", "bfloat16" or "float16"; by default float32 on a CPU, else the
+            model's own. A GGUF file has its own.
+        engine: "transformers", "vllm", or "llama.cpp" for `.gguf` files, whose default it is.
+        device_map: how transformers spreads the model over devices, instead of `device`:
+            "auto", a device, or a dict.
+        quantization_config: how transformers quantises the weights, such as its
+            `BitsAndBytesConfig`.
+    """
+
+    device: str | None
+    dtype: str | None
+    engine: str | None
+    device_map: Any
+    quantization_config: Any
+
+
+def read_pretrained(name: str, **settings: Unpack[LoadKeywords]) -> Any:
     """The transformers model and tokenizer of a name, as (model, tokenizer).
 
-    Arguments are those of `open_engine`. Several threads may call this; one loads at a time.
+    Several threads may call this; one loads at a time.
 
     Raises:
         ModelNotFoundError: what was looked for, and where.
@@ -55,6 +79,9 @@ def read_pretrained(
         SettingError: for an unknown dtype, a device that is not there, a revision of a folder,
             or a model with code of its own that is not trusted.
     """
+    device, dtype = settings.get("device"), settings.get("dtype")
+    device_map, quantization = settings.get("device_map"), settings.get("quantization_config")
+    revision, trust = settings.get("revision"), settings.get("trust_remote_code", False)
     with LOADING:
         import torch
         from transformers import AutoModelForCausalLM
@@ -72,15 +99,15 @@ def read_pretrained(
                     f"unknown dtype {shown(dtype)}: use float32, bfloat16 or float16."
                 )
         options: dict[str, Any] = {"dtype": chosen}
-        if quantization_config is not None:
+        if quantization is not None:
             # Quantised weights may not be moved: they are made where they stay.
-            options["quantization_config"] = quantization_config
+            options["quantization_config"] = quantization
             device_map = {"": where} if device_map is None else device_map
         if device_map is not None:
             options["device_map"] = device_map
         _check_folder(name)
-        tokenizer = _read_tokenizer(name, revision=revision, trust_remote_code=trust_remote_code)
-        options["trust_remote_code"] = trust_remote_code
+        tokenizer = _read_tokenizer(name, revision=revision, trust_remote_code=trust)
+        options["trust_remote_code"] = trust
         model = _read(name, "model", AutoModelForCausalLM.from_pretrained, revision, **options)
         if device_map is not None:
             return model.eval(), tokenizer

@@ -20,8 +20,8 @@ from charwise.tokens.vocabulary import Vocabulary
 class TreeNodes(ABC):
     """A `TokenTree` without a model: who is below whom, what was dropped, what is held.
 
-    An engine's tree evaluates its prompt when it is made, and new nodes in `_evaluate`. Log
-    probabilities go through `_logits`, or the engine says in `_forget` how it frees its own.
+    An engine's tree evaluates its prompt when it is made, and new nodes in `_evaluate`. It hands
+    over logits by `_put`, or has `logprobs` of its own and says in `_forget` how to free them.
 
     Args:
         lm: whose vocabulary and window bound the tree.
@@ -37,9 +37,7 @@ class TreeNodes(ABC):
     >>> class Counting(TreeNodes):
     ...     def _evaluate(self, nodes, wanted):
     ...         return len(nodes)
-    ...     def logprobs(self, nodes):
-    ...         raise NotImplementedError
-    >>> tree = Counting(Some(vocabulary=Some(width=10), window=None), [0])
+    >>> tree = Counting(Some(vocabulary=Some(width=10), window=None, device="cpu"), [0])
     >>> tree.extend([(0, 7), (1, 8), (0, 9)])
     [1, 2, 3]
     >>> tree.tokens(2), tree.depth(2), tree.size
@@ -60,7 +58,8 @@ class TreeNodes(ABC):
         lock: AbstractContextManager[object] | None = None,
     ) -> None:
         _check_prompt(prompt_ids, lm.vocabulary, lm.window)
-        self._width, self._window = lm.vocabulary.width, lm.window
+        self._vocabulary, self._width = lm.vocabulary, lm.vocabulary.width
+        self._window, self._device = lm.window, lm.device
         self._prompt_ids = [int(id) for id in prompt_ids]
         self._parent, self._token, self._depth = [-1], [-1], [0]  # of each node
         self._dropped: set[int] = set()
@@ -79,9 +78,31 @@ class TreeNodes(ABC):
         Returns how many contexts that were. The lock is held; after a failure comes `_take_back`.
         """
 
-    @abstractmethod
+    @torch.no_grad()
     def logprobs(self, nodes: Sequence[int]) -> torch.Tensor:
-        """See `TokenTree.logprobs`."""
+        """See `TokenTree.logprobs`: `[n, width]` float32, of the logits that are held."""
+        with self._lock:
+            self._check(nodes)
+            if not nodes:
+                return torch.empty((0, self._width), device=self._device)
+            logits = self._logits.take(nodes)  # [n, width]
+        logs = logits.log_softmax(-1, dtype=torch.float32)
+        # A logit that is infinite or not a number makes its whole row not a number.
+        if logs[:, 0].isnan().any():
+            raise self._not_numbers()
+        return logs.to(self._device)
+
+    def _put(self, nodes: list[int], logits: torch.Tensor) -> None:
+        """Hold logits `[n, width]`, without what is not counted: before any softmax."""
+        uncounted = torch.from_numpy(self._vocabulary.uncounted).to(logits.device)
+        self._logits.put(nodes, logits.index_fill_(1, uncounted, -torch.inf))
+
+    def _not_numbers(self) -> EngineError:
+        """The error of logits that are not finite."""
+        return EngineError(
+            "the model's logits are not finite: its weights are damaged, or too large for their "
+            "type. Read them again, or load the model in bfloat16 or float32."
+        )
 
     def _forget(self, nodes: Collection[int]) -> None:
         """Free the log-probabilities of these nodes, where there are any."""

@@ -13,13 +13,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from charwise.engines.pretrained import DEFAULT_MODEL, read_vocabulary
+from charwise.engines.pretrained import DEFAULT_MODEL, LoadKeywords, read_vocabulary
 from charwise.engines.tree_nodes import TreeNodes
 from charwise.errors import EngineError, SettingError, shown
 from charwise.models import EMBEDDED
@@ -58,7 +58,6 @@ class VllmLM:
         self.window: int = config.max_model_len - 1  # vLLM wants room for the token it generates
         self.device = torch.device("cpu")
         self._per_call = max(1, batch_values // vocabulary.width)
-        self._uncounted = torch.from_numpy(np.flatnonzero(~vocabulary.counted))
         self._lock = threading.Lock()
 
     def tree(self, prompt_ids: Sequence[int], edges: Sequence[tuple[int, int]] = ()) -> _VllmTree:
@@ -125,7 +124,8 @@ class VllmLM:
 
     def _counted(self, rows: torch.Tensor) -> torch.Tensor:
         """What is not counted is left out before the softmax: it gets nothing, takes nothing."""
-        logs = rows.index_fill_(1, self._uncounted, -torch.inf).log_softmax(-1)
+        uncounted = torch.from_numpy(self.vocabulary.uncounted)
+        logs = rows.index_fill_(1, uncounted, -torch.inf).log_softmax(-1)
         if logs.isnan().any():
             raise EngineError(
                 f"the model's log-probabilities are not finite in {self.info()['dtype']}. Load it "
@@ -242,28 +242,20 @@ def _take_arrays(output_processor: Any) -> None:
             processor._update_prompt_logprobs = partial(take_prompt, processor)
 
 
-def load_vllm(
-    name: str,
-    device: str | None = None,
-    dtype: str | None = None,
-    *,
-    revision: str | None = None,
-    trust_remote_code: bool = False,
-) -> VllmLM:
+def load_vllm(name: str, **settings: Unpack[LoadKeywords]) -> VllmLM:
     """Start vLLM with a model: "embedded", a folder, or a name on the hub.
 
     Args:
         name: the model.
-        device: None; vLLM runs where it was built for.
-        dtype: "float32", "bfloat16" or "float16"; by default float32 on a CPU, else the
-            model's own.
-        revision, trust_remote_code: as in `open_engine`.
+        settings: `dtype`, `revision` and `trust_remote_code`, as in `open_engine`.
 
     Raises:
         ModelNotFoundError: what was looked for, and where.
         SettingError: a device; a revision of a folder.
         EngineError: vLLM is not installed.
     """
+    device, revision = settings.get("device"), settings.get("revision")
+    trust_remote_code = settings.get("trust_remote_code", False)
     # Says at once what is missing.
     vocabulary = read_vocabulary(name, revision=revision, trust_remote_code=trust_remote_code)
     try:
@@ -277,7 +269,7 @@ def load_vllm(
         )
     llm = LLM(
         EMBEDDED if name == DEFAULT_MODEL else name,
-        dtype=dtype or ("float32" if current_platform.is_cpu() else "auto"),
+        dtype=settings.get("dtype") or ("float32" if current_platform.is_cpu() else "auto"),
         revision=revision,
         tokenizer_revision=revision,
         trust_remote_code=trust_remote_code,

@@ -233,12 +233,8 @@ def _heal(rows: EvaluatedRows, prefixes: Sequence[bytes]) -> list[_Healed]:
     Raises:
         TokenizationError: a text that cannot be spelled.
 
-    >>> from charwise.engines.ngram import NgramLM
-    >>> from charwise.tokens.index import SortedVocabulary
-    >>> from charwise.tokens.vocabulary import Vocabulary
-    >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2], bos_ids=[2])
-    >>> lm = NgramLM(vocabulary, 1, {(): [0.5, 0.25, 0.25]})
-    >>> rows = EvaluatedRows(lm.tree([2]), SortedVocabulary(vocabulary))
+    >>> from charwise.engines.ngram import example_lm
+    >>> rows = EvaluatedRows.of(example_lm(), [2])
     >>> [healed] = _heal(rows, [b"aa"])
     >>> len(healed.path), round(math.exp(healed.bundles[0].log_p), 9)  # what starts with a
     (2, 0.75)

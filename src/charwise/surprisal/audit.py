@@ -68,12 +68,10 @@ BEAMS = 8
 class Auditor:
     """What `Score.audit` asks. It does not keep the model alive.
 
-    >>> from charwise.engines.ngram import NgramLM
+    >>> from charwise.engines.ngram import example_lm
     >>> from charwise.tokens.prompts import Opening
-    >>> from charwise.tokens.vocabulary import Vocabulary
-    >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2], bos_ids=[2])
-    >>> lm = NgramLM(vocabulary, 1, {(): [0.5, 0.25, 0.25]})
-    >>> index, opening = SortedVocabulary(vocabulary), Opening((2,), b"")
+    >>> lm = example_lm()
+    >>> index, opening = SortedVocabulary(lm.vocabulary), Opening((2,), b"")
     >>> auditor = Auditor(weakref.ref(lm), index, opening, b"aa")
     >>> audit = auditor(64, 1, -1.0)  # 1/2 · 3/4
     >>> round(float(np.exp(audit.logprob)), 6), round(audit.difference, 6)

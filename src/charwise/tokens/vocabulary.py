@@ -195,6 +195,15 @@ class Vocabulary:
         return mask
 
     @cached_property
+    def uncounted(self) -> NDArray[np.int64]:
+        """The other ids, in rising order: no text has them, whatever the model says.
+
+        >>> Vocabulary.from_bytes([b"a", None, None], end_ids=[1]).uncounted.tolist()
+        [2]
+        """
+        return np.flatnonzero(~self.counted)
+
+    @cached_property
     def closing(self) -> frozenset[int]:
         """The control tokens that end a text whatever the model's configuration says.
 

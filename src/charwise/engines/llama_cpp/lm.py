@@ -13,12 +13,12 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 from itertools import islice
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from charwise.engines.llama_cpp.cells import BatchRow, Cells, Held
 from charwise.engines.llama_cpp.context import (
@@ -77,10 +77,10 @@ class LlamaCppLM:
         gpu_layers: int = 0,
         batch_bytes: int = 256 * 2**20,
     ) -> None:
-        settings = {"window": window, "cells": cells, "sequences": sequences, "threads": threads}
-        settings |= {"gpu_layers": gpu_layers, "batch_bytes": batch_bytes}
+        settings: dict[str, Any] = {"window": window, "cells": cells, "sequences": sequences}
+        settings |= {"threads": threads, "gpu_layers": gpu_layers, "batch_bytes": batch_bytes}
         #: What `__reduce__` returns: how to open this engine again.
-        self.origin: tuple[Any, ...] = (_open_again, (path, vocabulary, settings))
+        self.origin: tuple[Any, ...] = (partial(LlamaCppLM, **settings), (path, vocabulary))
         llama = library()
         self._model = GgufModel(path, n_gpu_layers=gpu_layers)
         check_kind(self._model)
@@ -103,7 +103,6 @@ class LlamaCppLM:
         self.lock = threading.RLock()
         #: Of trees that are gone: what they held. Filled by the garbage collector, at any time.
         self.abandoned: deque[list[Held | None]] = deque()
-        self.uncounted = torch.from_numpy(np.flatnonzero(~self.vocabulary.counted))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return self.origin
@@ -176,7 +175,10 @@ class _LlamaCppTree(TreeNodes):
             held, logits = self._lm.cells.evaluate(rows)
             for node, cell in zip(order, held, strict=True):
                 self._held[node] = cell
-            self._put([n for n, row in zip(order, rows, strict=True) if row.wanted], logits)
+            self._put(
+                [node for node, row in zip(order, rows, strict=True) if row.wanted],
+                torch.from_numpy(logits),
+            )
             self.calls += 1
             for _ in part:
                 waiting.popleft()
@@ -224,26 +226,11 @@ class _LlamaCppTree(TreeNodes):
                 rows.append(BatchRow(parent, [self._token[node]], node in wanted))
         return rows
 
-    def _put(self, nodes: list[int], logits: NDArray[np.float32]) -> None:
-        """Hold logits, without what is not counted: before any softmax."""
-        held = torch.from_numpy(logits)
-        self._logits.put(nodes, held.index_fill_(1, self._lm.uncounted, -torch.inf))
-
-    def logprobs(self, nodes: Sequence[int]) -> torch.Tensor:
-        """See `TokenTree.logprobs`: `[n, width]` float32."""
-        with self._lm.lock:
-            self._check(nodes)
-            if not nodes:
-                return torch.empty((0, self._lm.vocabulary.width))
-            logits = self._logits.take(nodes)  # [n, width]
-        logs = logits.log_softmax(-1)
-        # A logit that is infinite or not a number makes its whole row not a number.
-        if logs[:, 0].isnan().any():
-            raise EngineError(
-                "the model's logits are not finite: the file is damaged, or its weights do not "
-                "survive their quantisation. Try another file of the same model."
-            )
-        return logs
+    def _not_numbers(self) -> EngineError:
+        return EngineError(
+            "the model's logits are not finite: the file is damaged, or its weights do not "
+            "survive their quantisation. Try another file of the same model."
+        )
 
     def _free(self, nodes: set[int]) -> None:
         dropped = sorted(nodes)
@@ -256,9 +243,3 @@ class _LlamaCppTree(TreeNodes):
         for cell in reversed(held):
             if cell is not None:
                 self._lm.cells.drop(cell)
-
-
-def _open_again(
-    path: str | os.PathLike[str], vocabulary: Vocabulary | None, settings: dict[str, Any]
-) -> LlamaCppLM:
-    return LlamaCppLM(path, vocabulary, **settings)

@@ -10,6 +10,7 @@ import threading
 from bisect import bisect_left
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -21,6 +22,7 @@ from charwise.engines.transformers.choice import Choice, Trial, choose, try_toge
 from charwise.engines.transformers.forward import Forward, check_causal, not_numbers
 from charwise.engines.transformers.together import Together
 from charwise.engines.tree_nodes import TreeNodes
+from charwise.errors import EngineError
 from charwise.token_lm import Wish
 from charwise.tokens.vocabulary import Vocabulary
 
@@ -80,14 +82,17 @@ class TransformersLM:
         self._lock = threading.Lock()
         self._chosen: Choice | None = None
         self._together: Together | Literal[False] | None = None
-        self.uncounted = torch.from_numpy(np.flatnonzero(~vocabulary.counted))
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self.origin is not None:
             return self.origin
         # With its weights. Which path works is found out anew where the copy is used.
-        settings = {"window": self.window, "batch_bytes": self.batch_bytes, "path": self._path}
-        return (_made_again, (self.model, self.vocabulary, settings))
+        settings: dict[str, Any] = {
+            "window": self.window,
+            "batch_bytes": self.batch_bytes,
+            "path": self._path,
+        }
+        return (partial(TransformersLM, **settings), (self.model, self.vocabulary))
 
     @property
     def device(self) -> torch.device:
@@ -191,25 +196,8 @@ class TransformersTree(TreeNodes):
         self._put([nodes[i] for i in picked.tolist()], logits)
         self.calls += 1
 
-    def _put(self, nodes: list[int], logits: torch.Tensor) -> None:
-        """Hold logits, without what is not counted: before any softmax."""
-        logits.index_fill_(1, self._lm.uncounted.to(logits.device), -torch.inf)
-        self._logits.put(nodes, logits)
-
-    @torch.no_grad()
-    def logprobs(self, nodes: Sequence[int]) -> torch.Tensor:
-        """See `TokenTree.logprobs`: `[n, width]` float32."""
-        lm = self._lm
-        with self._lock:
-            self._check(nodes)
-            if not nodes:
-                return torch.empty((0, lm.vocabulary.width), device=lm.device)
-            logits = self._logits.take(nodes)  # [n, width]
-        logs = logits.log_softmax(-1, dtype=torch.float32)
-        # A logit that is infinite or not a number makes its whole row not a number.
-        if logs[:, 0].isnan().any():
-            raise not_numbers(lm._forward)
-        return logs.to(lm.device)
+    def _not_numbers(self) -> EngineError:
+        return not_numbers(self._lm._forward)
 
     @property
     def nbytes(self) -> int:
@@ -253,10 +241,6 @@ def _extended(
             tree.contexts += len(nodes)
             tree.calls += 1
     return new
-
-
-def _made_again(model: Any, vocabulary: Vocabulary, settings: dict[str, Any]) -> TransformersLM:
-    return TransformersLM(model, vocabulary, **settings)
 
 
 def _window(config: Any) -> int | None:
