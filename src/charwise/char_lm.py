@@ -19,7 +19,7 @@ from charwise.errors import CharwiseError, EngineError, SettingError, check_coun
 from charwise.healing import Rule
 from charwise.infill import Request, request
 from charwise.scoring.effort import PRESETS, Effort, Limits, effort_of
-from charwise.scoring.score import Text, score_texts
+from charwise.scoring.score import Scorer, Text
 from charwise.surprisal.audit import Auditor
 from charwise.surprisal.score import Entropy, Score
 from charwise.template import Order, Template
@@ -165,16 +165,8 @@ class CharLM(CharacterModel):
     ) -> list[Score]:
         texts = [self._text_of(n, prompts, contexts) for n in range(len(prompts))]
         chosen = self._chosen(preset, tolerance)
-        scores = score_texts(
-            self.engine,
-            self.index,
-            texts,
-            chosen,
-            self.limits,
-            end=end,
-            entropy=entropy,
-            progress=progress,
-        )
+        scorer = Scorer(self.engine, self.index, chosen, self.limits, end, entropy)
+        scores = scorer.scores(texts, progress)
         return [
             replace(score, auditor=Auditor(weakref.ref(self.engine), self.index, *text))
             for text, score in zip(texts, scores, strict=True)

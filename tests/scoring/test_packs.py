@@ -16,8 +16,8 @@ import charwise.scoring.score
 from charwise import CharLM, Effort
 from charwise.coverings.reference import prefix_probability
 from charwise.errors import SettingError, ZeroProbabilityError
-from charwise.scoring.effort import PRESETS, Limits
-from charwise.scoring.score import Text, packs
+from charwise.scoring.effort import PRESETS
+from charwise.scoring.score import Scorer, Text
 from charwise.tokens.prompts import split
 from models import Model, examples, models, table, texts
 from near import approx
@@ -155,7 +155,7 @@ def test_packs_keep_openings_apart_and_long_texts_alone():
     ]
     assert openings[0].ids != openings[1].ids
     made = [Text(openings[n % 2], b"x = 1\n" * (400 if n == 2 else 1)) for n in range(6)]
-    assert [list(pack) for pack in packs(lm.engine, lm.index, made, Limits())] == [
+    assert [list(pack) for pack in Scorer(lm.engine, lm.index, lm.effort).packs(made)] == [
         [2],
         [0, 4],
         [1, 3, 5],

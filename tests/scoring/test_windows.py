@@ -18,7 +18,7 @@ from charwise.coverings.windows import Window, plan
 from charwise.engines.ngram import NgramLM
 from charwise.errors import ContextLengthError
 from charwise.scoring.effort import PRESETS
-from charwise.scoring.score import Text, score_texts
+from charwise.scoring.score import Scorer, Text
 from charwise.tokens.prompts import split
 from models import Case, Model, cases, close_logs, examples, model_of, table
 from near import approx
@@ -148,6 +148,6 @@ def test_a_transformer_with_a_tiny_window(window: int):
     index = SortedVocabulary(vocabulary)
     for preset, unit in product(("fast", "default", "accurate"), ("abb", "abab", "aaa")):
         opening, long = split(vocabulary, unit * window)
-        [found] = score_texts(engine, index, [Text(opening, long)], PRESETS[preset])
+        [found] = Scorer(engine, index, PRESETS[preset]).scores([Text(opening, long)])
         assert len(found.logprobs) == len(unit) * window
         assert np.isfinite(found.logprobs).all()

@@ -23,7 +23,7 @@ from charwise.cursor.shared_tree import EXACT_TOKENS
 from charwise.errors import EmptyBeamError, SearchLimitError, ZeroProbabilityError
 from charwise.infill import Request, middles, rejoining
 from charwise.scoring.effort import PRESETS, Effort, Limits
-from charwise.scoring.score import Text, score_texts
+from charwise.scoring.score import Scorer, Text
 from charwise.token_lm import TokenLM
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.prompts import Opening
@@ -89,7 +89,7 @@ def score_middles(
     opening, before = opening_of(request, index)
     texts = [Text(opening, before + m + request.ending, len(before)) for m in found]
     try:
-        scores = score_texts(engine, index, texts, effort, limits, end=True)
+        scores = Scorer(engine, index, effort, limits, end=True).scores(texts)
     except ZeroProbabilityError:
         if len(texts) == 1:
             return [-float("inf")]

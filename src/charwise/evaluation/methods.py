@@ -26,7 +26,7 @@ from charwise.coverings.rows import EvaluatedRows
 from charwise.coverings.windows import plan
 from charwise.errors import zero_probability
 from charwise.scoring.effort import Effort
-from charwise.scoring.score import Text, windows
+from charwise.scoring.score import Scorer, Text
 from charwise.token_lm import TokenTree
 from charwise.tokens.prompt_parts import Prompt
 from charwise.tokens.prompts import split
@@ -104,8 +104,8 @@ def walk_rounds(lm: CharLM, prompt: Prompt, effort: Effort, *, distributions: bo
     """
     record = _Record(lm, prompt, distributions)
     opening, text, rows = record.opening, record.text, record.rows
-    done = windows(lm.engine, lm.index, Text(opening, text), effort, distributions=distributions)
-    for window, found in done:
+    scorer = Scorer(lm.engine, lm.index, effort, entropy="byte" if distributions else None)
+    for window, found in scorer.windows(Text(opening, text)):
         part = slice(window.scored, window.stop)
         ahead = window.scored - window.begin
         record.logprobs[part] = np.diff(found.lattice.log_prefix[ahead:])
