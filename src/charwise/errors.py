@@ -33,6 +33,15 @@ def one_line(text: str) -> str:
     return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
 
 
+def reason(message: str, most: int = 240) -> str:
+    """What a library says is wrong, in one line and cut short.
+
+    >>> reason("a\\nb", most=4)
+    'a\\\\nb'
+    """
+    return shorter(one_line(message.strip()), most)
+
+
 class CharwiseError(Exception):
     """The base of all errors below; catch it to catch them all."""
 

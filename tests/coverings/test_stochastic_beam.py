@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from charwise.coverings.bundles import Bundle, next_byte_masses
 from charwise.coverings.reference import prefix_probability
-from charwise.coverings.stochastic_beam import inclusion, log_estimates, thinned, walks
+from charwise.coverings.stochastic_beam import Draws, inclusion, log_estimates, thinned, walks
 from charwise.surprisal.audit import mean_of_logs
 from models import CLOSE, Case, Model, cases, examples, random_lm, table, two_ways
 from near import approx
@@ -21,7 +21,7 @@ from near import approx
 def estimates(model: Model, text: bytes, beams: int, k: int, seed: int) -> np.ndarray:
     """`[beams]` estimates of →p(text)."""
     rng = np.random.default_rng(seed)
-    return np.exp(log_estimates(model.evaluated(), 0, text, beams, k, rng))
+    return np.exp(log_estimates(model.evaluated(), text, Draws(beams, k, rng)))
 
 
 @given(cases())
@@ -37,7 +37,7 @@ def test_with_room_for_all_it_is_the_oracle(case: Case):
 def test_on_the_way_it_knows_what_may_come_next(case: Case):
     model, text, p = case.model, case.text, case.model.p
     evaluated = model.evaluated()
-    steps = walks(evaluated, 0, text, 1, 400, np.random.default_rng(1))
+    steps = walks(evaluated, text, Draws(1, 400, np.random.default_rng(1)))
     for t, [bundles] in zip(range(len(text)), steps, strict=False):
         masses, scale = next_byte_masses(evaluated, bundles)
         for byte in {*text, *b"ab"}:
@@ -120,7 +120,7 @@ def test_a_split_that_pays_when_it_comes_again_is_found():
 def test_longer_contexts_than_the_window_are_no_members():
     """One token before the last: `abab` is [ab] and [ab], as nothing that follows [a] is bab."""
     rng = np.random.default_rng(1)
-    found = log_estimates(two_ways().evaluated(), 0, b"abab", 2, 10, rng, deepest=1)
+    found = log_estimates(two_ways().evaluated(), b"abab", Draws(2, 10, rng, deepest=1))
     assert np.exp(found) == approx([0.3 * 0.3] * 2)
 
 

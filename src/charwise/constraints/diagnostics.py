@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import re
 
-from charwise.errors import ConstraintError, one_line, shorter, shown
-
-#: Characters of a message that are passed on.
-_WHY = 240
+from charwise.errors import ConstraintError, reason, shown
 
 #: Where a grammar is wrong: its line and column.
 _AT = re.compile(r"^(?:at )?(\d+)\((\d+)\): ")
@@ -35,7 +32,7 @@ def why(message: str) -> str:
     >>> why("too complex<state>\\nmuch</state>")
     'too complex'
     """
-    return shorter(one_line(message.split("<state>")[0].strip()), _WHY)
+    return reason(message.split("<state>")[0])
 
 
 def diagnosis(
@@ -64,7 +61,7 @@ def diagnosis(
             return what, where
     else:
         rest = message[at.end() :] if at else message
-        what = shorter(one_line(_WRAPPED.sub("", _LINES.sub("", rest)).strip()), _WHY)
+        what = reason(_WRAPPED.sub("", _LINES.sub("", rest)))
     if at is None or grammar is None:
         return what, 0
     line, column = int(at[1]), int(at[2])

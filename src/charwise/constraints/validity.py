@@ -16,10 +16,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from charwise.constraints.constraint import Constraint
-from charwise.errors import ConstraintError, MissingExtraError, one_line, shorter
-
-#: Characters of the reason that are passed on.
-_WHY = 240
+from charwise.errors import ConstraintError, MissingExtraError, reason, shorter
 
 #: Larger powers of ten are not written out.
 _MOST_DIGITS = 4000
@@ -85,7 +82,7 @@ class Validity:
         except SchemaError as error:
             where = "".join(f"[{step!r}]" for step in error.absolute_path)
             raise ConstraintError(
-                f"the JSON schema is wrong{where and ' at '}{where}: {_told(error.message)}."
+                f"the JSON schema is wrong{where and ' at '}{where}: {reason(error.message)}."
             ) from None
 
     @cached_property
@@ -127,11 +124,11 @@ class Validity:
             return Fault(str(error), len(characters[: error.end].encode()))
         except Exception as error:  # a pattern or a reference that Python cannot follow, a number
             # too large for it, a text too deep: nothing has said that the text is valid.
-            return Fault(_told(f"it cannot be checked: {error}"), len(text) + 1)
+            return Fault(reason(f"it cannot be checked: {error}"), len(text) + 1)
         if not errors:
             return None
         end, open_ended, why = min(_blamed(error, ends) for error in errors)
-        return Fault(_told(why), len(characters[:end].encode()) + open_ended)
+        return Fault(reason(why), len(characters[:end].encode()) + open_ended)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Validity, (self.schema,)
@@ -236,11 +233,6 @@ def _no_number(name: str) -> None:
         ValueError: always.
     """
     raise ValueError(f"{name} is no JSON")
-
-
-def _told(message: str) -> str:
-    """A reason in one line, cut short."""
-    return shorter(one_line(message), _WHY)
 
 
 def has_check(constraint: Constraint | None) -> bool:

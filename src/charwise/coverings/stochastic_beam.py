@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,44 +40,43 @@ Floats = NDArray[np.float64]
 _SPARE = 2
 
 
-def log_estimates(
-    evaluated: EvaluatedRows,
-    root: int,
-    text: bytes,
-    beams: int,
-    k: int,
-    rng: np.random.Generator,
-    *,
-    deepest: int | None = None,
-) -> Floats:
-    """`[beams]` logs of independent unbiased estimates of →p(text), each of `k` bundles; nats.
+class Draws(NamedTuple):
+    """How beams are pruned.
 
-    Args:
-        evaluated: what beams do not refer to is dropped from it.
-        deepest: most tokens of a context after the root; →p(σ) is then without longer ones.
+    Attributes:
+        beams: how many, independent of each other.
+        k: bundles that each keeps.
+        rng: what is drawn from.
+        deepest: most tokens of a context after the prompt; →p(σ) is then without longer ones.
+
+    >>> Draws(2, 4, np.random.default_rng(1)).k
+    4
+    """
+
+    beams: int
+    k: int
+    rng: np.random.Generator
+    deepest: int | None = None
+
+
+def log_estimates(evaluated: EvaluatedRows, text: bytes, draws: Draws) -> Floats:
+    """`[beams]` logs of independent unbiased estimates of →p(text) after the root; nats.
+
+    What beams do not refer to is dropped from `evaluated`.
 
     >>> from charwise.engines.ngram import example_lm
     >>> evaluated = EvaluatedRows.of(example_lm(), [2])
-    >>> logs = log_estimates(evaluated, 0, b"aa", 2, 4, np.random.default_rng(1))
+    >>> logs = log_estimates(evaluated, b"aa", Draws(2, 4, np.random.default_rng(1)))
     >>> np.exp(logs).round(9).tolist()  # nothing to prune: →p = 1/2 · 3/4
     [0.375, 0.375]
     """
     after: list[list[Bundle]] = []
-    for bundles in walks(evaluated, root, text, beams, k, rng, deepest=deepest):
+    for bundles in walks(evaluated, text, draws):
         after = bundles
     return np.array([log_sum([bundle.log_p for bundle in beam]) for beam in after])
 
 
-def walks(
-    evaluated: EvaluatedRows,
-    root: int,
-    text: bytes,
-    beams: int,
-    k: int,
-    rng: np.random.Generator,
-    *,
-    deepest: int | None = None,
-) -> Iterator[list[list[Bundle]]]:
+def walks(evaluated: EvaluatedRows, text: bytes, draws: Draws) -> Iterator[list[list[Bundle]]]:
     """The bundles of each beam before each byte, and at last those after the text.
 
     Before a byte, the contexts that end there are bundles too: what `next_byte_masses` says of
@@ -85,12 +85,13 @@ def walks(
 
     >>> from charwise.engines.ngram import example_lm
     >>> evaluated = EvaluatedRows.of(example_lm(), [2])
-    >>> steps = walks(evaluated, 0, b"aa", 1, 4, np.random.default_rng(1))
+    >>> steps = walks(evaluated, b"aa", Draws(1, 4, np.random.default_rng(1)))
     >>> [len(bundles) for [bundles] in steps]  # []; [] and [a]; [a]
     [1, 2, 1]
     """
+    beams, k, rng, deepest = draws
+    root, size = evaluated.tree.root, evaluated.tree.size
     alive = [[bundle_before(evaluated, root, 0.0, b"")] for _ in range(beams)]
-    size = evaluated.tree.size
     for byte in text:
         # The contexts that end here are opened for all beams in one call.
         ended = [_ended(evaluated, bundles, deepest) for bundles in alive]

@@ -12,9 +12,9 @@ from contextlib import AbstractContextManager, contextmanager
 
 import torch
 
-from charwise.errors import ContextLengthError, EngineError, shown
+from charwise.errors import ContextLengthError, EngineError
 from charwise.token_lm import TokenLM
-from charwise.tokens.vocabulary import Vocabulary
+from charwise.tokens.vocabulary import Vocabulary, no_id
 
 
 class TreeNodes(ABC):
@@ -207,9 +207,7 @@ class TreeNodes(ABC):
             if not first <= parent < first + i:
                 self._check((parent,))
             if not 0 <= token < self._width:
-                raise EngineError(
-                    f"{token} is not a token id: the vocabulary's width is {self._width}."
-                )
+                raise EngineError(str(no_id(token, self._width)))
             depths.append(1 + (self._depth[parent] if parent < first else depths[parent - first]))
         _check_length(len(self._prompt_ids) + max(depths, default=0), self._window)
 
@@ -240,7 +238,7 @@ def _check_prompt(prompt_ids: Sequence[int], vocabulary: Vocabulary, window: int
         )
     for id in prompt_ids:
         if not 0 <= id < vocabulary.width:
-            raise EngineError(f"{shown(id)} is not a token id: the width is {vocabulary.width}.")
+            raise EngineError(str(no_id(id, vocabulary.width)))
     _check_length(len(prompt_ids), window)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from charwise.coverings.rows import EvaluatedRows
-from charwise.coverings.stochastic_beam import log_estimates
+from charwise.coverings.stochastic_beam import Draws, log_estimates
 from charwise.errors import ContextLengthError, EmptyBeamError, SettingError, check_count
 from charwise.token_lm import TokenLM
 from charwise.tokens.index import SortedVocabulary
@@ -107,7 +107,7 @@ class Auditor:
             if not part:
                 continue
             evaluated = EvaluatedRows(engine.tree(opening.ids), self.index)
-            logs = log_estimates(evaluated, 0, part, BEAMS, n // BEAMS, rng, deepest=deepest)
+            logs = log_estimates(evaluated, part, Draws(BEAMS, n // BEAMS, rng, deepest))
             log_mean, relative = mean_of_logs(logs)
             if log_mean == -math.inf:
                 raise EmptyBeamError(

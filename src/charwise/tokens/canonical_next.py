@@ -13,7 +13,6 @@ text may end; that its own characters are always made that token is not enforced
 from __future__ import annotations
 
 import json
-import re
 import threading
 from bisect import bisect_left
 from collections import OrderedDict
@@ -39,13 +38,12 @@ from charwise.tokens.pretokens import (
     splitter_of,
     taken_apart,
 )
+from charwise.tokens.tokenizers import BYTE_TOKEN
 from charwise.tokens.vocabulary import Vocabulary
 
 Flags = NDArray[np.bool_]
 Packed = NDArray[np.uint8]
 Key = TypeVar("Key")
-
-_BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 _known: WeakValueDictionary[int, CanonicalNext] = WeakValueDictionary()
 
@@ -341,7 +339,7 @@ def _merges_of(model: dict[str, Any], width: int) -> tuple[Merges, frozenset[int
     ids: dict[str, int] = model["vocab"]
     fallback = dict[int, int]()
     if model.get("byte_fallback"):
-        found = ((_BYTE_TOKEN.fullmatch(token), id) for token, id in ids.items())
+        found = ((BYTE_TOKEN.fullmatch(token), id) for token, id in ids.items())
         fallback = {int(byte[1], 16): id for byte, id in found if byte}
     bytes_of = frozenset(fallback.values())
     pieces: list[list[int]] = [[] for _ in range(width)]

@@ -19,8 +19,8 @@ from weakref import WeakValueDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from charwise.errors import SettingError, TokenizationError, VocabularyError, shown
-from charwise.tokens.vocabulary import Vocabulary
+from charwise.errors import SettingError, VocabularyError, shown
+from charwise.tokens.vocabulary import Vocabulary, no_id
 
 if TYPE_CHECKING:
     import torch
@@ -109,9 +109,7 @@ class SortedVocabulary:
                 return len(self.vocabulary.tokens[id] or b"")
         except (IndexError, TypeError):
             pass
-        raise TokenizationError(
-            f"{shown(id)} is not a token id: the width is {self.vocabulary.width}."
-        )
+        raise no_id(id, self.vocabulary.width)
 
     def range(self, prefix: bytes) -> tuple[int, int]:
         """The range [lo, hi), in sorted order, of the tokens that start with `prefix`.

@@ -20,7 +20,8 @@ from charwise.tokens.sentinels import ENDS, NAMES
 if TYPE_CHECKING:
     import tiktoken
 
-_BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+#: How SentencePiece-style vocabularies write a byte.
+BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _END_INSTEAD = "no start token exists: conditioned on the end-of-text token instead."
 _NOTHING = "neither a start token nor an end-of-text token exists."
 _INSTEAD = (
@@ -60,7 +61,7 @@ def _sentencepiece(token: str) -> bytes:
     >>> _sentencepiece("▁Hello"), _sentencepiece("<0x0A>")
     (b' Hello', b'\\n')
     """
-    byte = _BYTE_TOKEN.fullmatch(token)
+    byte = BYTE_TOKEN.fullmatch(token)
     return bytes([int(byte[1], 16)]) if byte else token.replace("▁", " ").encode()
 
 
@@ -89,7 +90,7 @@ def read_transformers(
     added = {}
     for id, token in backend.get_added_tokens_decoder().items():
         # A byte token may be listed as added ("<0x0A>"); decoders still turn it into its byte.
-        is_byte = not is_byte_level and _BYTE_TOKEN.fullmatch(token.content)
+        is_byte = not is_byte_level and BYTE_TOKEN.fullmatch(token.content)
         if token.special or token.content in NAMES:
             special[id] = token.content
         elif not is_byte:

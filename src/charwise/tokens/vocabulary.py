@@ -300,7 +300,7 @@ class Vocabulary:
             elif 0 <= part < self.width:
                 ids.append(part)
             else:
-                raise _no_id(part, self.width)
+                raise no_id(part, self.width)
         return ids
 
     def decode(self, ids: Iterable[int]) -> bytes:
@@ -318,7 +318,7 @@ class Vocabulary:
                 raise TypeError
             for id in ids:
                 if not 0 <= id < len(self.tokens):
-                    raise _no_id(id, self.width)
+                    raise no_id(id, self.width)
                 out.append(self.tokens[id] or b"")
         except (TypeError, ValueError, RuntimeError) as error:  # the last is torch's
             if isinstance(error, TokenizationError):
@@ -339,7 +339,12 @@ class Vocabulary:
         )
 
 
-def _no_id(id: object, width: int) -> TokenizationError:
+def no_id(id: object, width: int) -> TokenizationError:
+    """The error for what is no id of an output layer.
+
+    >>> str(no_id(9, width=4))
+    '9 is not a token id: the width is 4.'
+    """
     return TokenizationError(f"{shown(id)} is not a token id: the width is {width}.")
 
 
