@@ -14,7 +14,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from charwise import SortedVocabulary, Vocabulary
-from charwise.errors import HealingError, SettingError, TokenizationError
+from charwise.errors import HealingError, TokenizationError
 from charwise.healing import allowed_next, cut, prompt_ids, remaining
 from conftest import Data
 from models import examples
@@ -143,22 +143,6 @@ def test_an_empty_prompt_without_a_start_token() -> None:
     assert cut("", started) == ([1], b"")
     with pytest.raises(HealingError, match="the prompt is empty: there"):
         cut([], started)  # ids are taken as they are
-
-
-def test_other_things_than_they_should_be() -> None:
-    with pytest.raises(SettingError, match="SortedVocabulary"):
-        cut("s", VOCABULARY)  # type: ignore[arg-type]
-    for forced in ("sw", None, 5, bytearray(b"sw")):
-        with pytest.raises(SettingError, match="forced text is bytes"):
-            allowed_next(forced, INDEX)  # type: ignore[arg-type]
-    for forced, generated, complaint in (
-        (b"sw", 5, "are a list of ids, not 5"),
-        (b"sw", ["s"], r"are a list of ids, not \['s'\]"),
-        ("sw", [S], "forced text is bytes.*not 'sw'"),
-        (None, [], "forced text is bytes.*not None"),
-    ):
-        with pytest.raises(SettingError, match=complaint):
-            remaining(forced, generated, VOCABULARY)  # type: ignore[arg-type]
 
 
 def test_without_end_tokens_allowed_ids_are_still_ids() -> None:

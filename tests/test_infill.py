@@ -141,16 +141,6 @@ def test_both_sides_come_back_in_eight_languages(data: Data, name: str) -> None:
             assert _given(asked, template, vocabulary) == (text[:first], text[last:])
 
 
-def test_a_model_without_sentinels_is_told_so() -> None:
-    vocabulary = Vocabulary.from_bytes([b"a", None], end_ids=[1], special={1: "</s>"})
-    with pytest.raises(TemplateError, match=r"StarCoder.*Template\.named"):
-        Template.of(vocabulary)
-    with pytest.raises(TemplateError, match=r"no special token '<PRE>': those.*'</s>'"):
-        Template.named(vocabulary, "<PRE>", "</s>")
-    with pytest.raises(SettingError, match="order"):
-        Template(1, 1, 1).order("mps")  # type: ignore[arg-type]
-
-
 def naive_reach(text: bytes, tokens: list[bytes]) -> int:
     """The rule, word for word."""
     return max(

@@ -7,7 +7,6 @@ from itertools import pairwise
 from unittest.mock import patch
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,7 +21,6 @@ from charwise.coverings.reference import (
 )
 from charwise.coverings.rows import EvaluatedRows
 from charwise.engines.ngram import NgramLM
-from charwise.errors import SettingError
 from conftest import Data
 from models import CLOSE, Case, by_hand, cases, close_logs, examples, log_of, table, two_ways
 from near import approx
@@ -175,13 +173,6 @@ def test_contexts_are_visited_in_falling_order_of_weight():
     weights = [bundle.log_weight for bundle in bundles]
     assert len(weights) > 10
     assert weights == sorted(weights, reverse=True)
-
-
-@pytest.mark.parametrize("settings", [{"tolerance": -0.1}, {"tolerance": 1.1}, {"max_contexts": 0}])
-def test_settings(settings: dict):
-    (name, value), *_ = settings.items()
-    with pytest.raises(SettingError, match=f"{name} is {value}"):
-        best_first(two_ways().evaluated(), 0, b"ab", **settings)
 
 
 # --- members -----------------------------------------------------------------------------------

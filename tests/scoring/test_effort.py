@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import math
 import pickle
-from typing import Any
 
 import pytest
 
@@ -13,7 +12,7 @@ import charwise
 from charwise import CharLM, Effort, Limits
 from charwise.cli import complete, demo, infill, next_and_cover
 from charwise.cli.score import score as score_command
-from charwise.errors import SearchLimitError, SettingError
+from charwise.errors import SearchLimitError
 from charwise.scoring.effort import PRESETS, effort_of
 
 
@@ -31,50 +30,6 @@ def test_presets_are_names():
     assert effort_of("default") == Effort() == charwise.load().effort
     assert PRESETS["exact"].exact
     assert repr(charwise.load(tolerance=0.01)).endswith("tolerance=0.01)")
-
-
-@pytest.mark.parametrize(
-    ("field", "settings"),
-    [
-        ("width", {"width": value})
-        for value in (0, -1, 1.5, math.nan, -math.inf, True, "8", None, [8])
-    ]
-    + [
-        ("threshold", {"threshold": value})
-        for value in (-0.1, 1.1, math.nan, math.inf, True, "0.1", [0.1])
-    ]
-    + [
-        ("tolerance", {"tolerance": value})
-        for value in (0, -0.1, -(10**400), 10**400, math.nan, math.inf, "x", True)
-    ],
-)
-def test_bad_efforts(field: str, settings: dict[str, Any]):
-    with pytest.raises(SettingError, match=f"{field} is "):
-        Effort(**settings)
-
-
-@pytest.mark.parametrize("name", ["memory", "contexts", "calls"])
-@pytest.mark.parametrize("value", [0, -1, 1.5, True, "9", None, math.inf])
-def test_bad_limits(name: str, value: Any):
-    with pytest.raises(SettingError, match=f"{name} is "):
-        Limits(**{name: value})
-
-
-@pytest.mark.parametrize("tolerance", [0, -0.1, -(10**400), math.nan, math.inf, "x", True])
-def test_bad_tolerances(tolerance: float):
-    lm = charwise.load()
-    with pytest.raises(SettingError, match="tolerance"):
-        lm.score("a", tolerance=tolerance)
-    with pytest.raises(SettingError, match="tolerance"):
-        charwise.load(tolerance=tolerance)
-
-
-def test_a_preset_and_a_tolerance():
-    lm = charwise.load()
-    with pytest.raises(SettingError, match="give one of them"):
-        lm.next("a", preset="fast", tolerance=0.1)
-    with pytest.raises(SettingError, match="give one of them"):
-        effort_of("fast", 0.1)
 
 
 def test_what_takes_a_preset_takes_a_tolerance():

@@ -33,6 +33,17 @@ def lattice_of(model: Model, text: bytes, *paths: list[int]) -> Lattice:
     return lattice
 
 
+def refined(case: Case, effort: Effort) -> Lattice | None:
+    """The sums in the state in which a score ends; None for a text that cannot be."""
+    model, text = case.model, case.text
+    if not text or prefix_probability(text, model.p, model.vocabulary) == 0:
+        return None
+    canonical = model.vocabulary.encode_beginning(text)
+    found = Refinement(model.evaluated(), KnownText.of(text, model.index), canonical, effort)
+    run_together([found])
+    return found.lattice
+
+
 def unigrams() -> Model:
     return table([b"a", b"b", b"ab"], {(): [0.4, 0.2, 0.3, 0.1]})
 
@@ -82,13 +93,10 @@ def test_who_stands_in_ends_in_the_most_equal_tokens():
 @examples(200)
 def test_sums_are_those_over_all_edges(case: Case, effort: Effort):
     """Forward and backward against sums one edge at a time, in whatever state a score ends."""
-    model, text = case.model, case.text
-    if not text or prefix_probability(text, model.p, model.vocabulary) == 0:
+    lattice = refined(case, effort)
+    if lattice is None:
         return
-    canonical = model.vocabulary.encode_beginning(text)
-    found = Refinement(model.evaluated(), KnownText.of(text, model.index), canonical, effort)
-    run_together([found])
-    lattice, c = found.lattice, found.lattice.contexts
+    text, c = case.text, lattice.contexts
     lattice.backward()
     n, order = len(text), np.argsort(c.position, kind="stable").tolist()
     weight, worth = np.zeros(len(c)), np.zeros(len(c))
@@ -117,13 +125,10 @@ def test_sums_are_those_over_all_edges(case: Case, effort: Effort):
 @examples(100)
 def test_what_is_on_loan_is_what_no_path_has(case: Case, effort: Effort):
     """Against the paths of the evaluated contexts, one by one."""
-    model, text = case.model, case.text
-    if not text or prefix_probability(text, model.p, model.vocabulary) == 0:
+    lattice = refined(case, effort)
+    if lattice is None:
         return
-    canonical = model.vocabulary.encode_beginning(text)
-    found = Refinement(model.evaluated(), KnownText.of(text, model.index), canonical, effort)
-    run_together([found])
-    lattice, c = found.lattice, found.lattice.contexts
+    text, c = case.text, lattice.contexts
     own = np.zeros(len(text) + 1)
     own[0] = 1.0
     for v in range(len(c)):

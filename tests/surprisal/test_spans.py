@@ -192,16 +192,6 @@ def test_bad_offsets_name_the_span(offsets: Any, number: int, said: str) -> None
     assert isinstance(error.value, CharwiseError)
 
 
-def test_settings_are_checked() -> None:
-    score = score_of(b"to be")
-    with pytest.raises(SettingError, match="unknown convention 'both'"):
-        score.words("both")  # type: ignore[arg-type]
-    with pytest.raises(SettingError, match="unknown unit 'token'"):
-        score.spans([(0, 1)], unit="token")  # type: ignore[arg-type]
-    with pytest.raises(SettingError, match="does not know the canonical tokens"):
-        score.tokens()
-
-
 def test_offsets_of_numpy_and_gaps_between_spans() -> None:
     score = score_of(b"abcdef")
     found = score.spans(np.array([[0, 2], [3, 6]]))

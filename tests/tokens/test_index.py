@@ -15,7 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from charwise import SortedVocabulary, Vocabulary
-from charwise.errors import SettingError
 from charwise.tokens.index import END_OF_TOKEN
 from charwise.tokens.known_text import KnownText
 from conftest import WIDTHS, Data
@@ -343,13 +342,6 @@ def test_in_order_of_a_batch_in_float32() -> None:
     in_order = index.in_order(rows)
     assert in_order.dtype == np.float64
     assert in_order.tolist() == [[3, 1], [6, 4]]
-
-
-def test_a_mask_of_the_wrong_shape_is_refused() -> None:
-    index = SortedVocabulary(Vocabulary.from_bytes([b"a", b"b"]))
-    for shape in ((3,), (1, 2), ()):
-        with pytest.raises(SettingError, match=r"a mask of this vocabulary has \(2,\)"):
-            index.mask(b"a", out=torch.empty(shape))
 
 
 def test_mask_into_one_row_of_a_batch() -> None:
