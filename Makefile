@@ -7,6 +7,9 @@
 # make metrics   how many lines, modules, public definitions and constants there are
 # make docs   the site, in build/docs; whatever is wrong with a page or a docstring ends it
 # make dist   wheel and source in dist/, checked; the wheel's `charwise demo` in an empty environment
+# make test-lowest  the fast tests with the oldest versions that are allowed, in .venv-lowest
+# make compatible  which extras install beside vLLM, transformers and lm-eval; docs/compatible.csv
+# make proxy-size  the proxy alone in .venv-proxy, without torch, and how large that is
 # make benchmarks  scoring before (BASE=6354b5a) and after, on this machine; writes docs/benchmarks.md;
 #                  QUICK=1 takes fewer texts, and only prints
 # make gpu    on a GPU, in nine minutes: scoring, the cursor and healing at sizes in use; build/gpu.json
@@ -37,10 +40,10 @@ VLLM_VERSIONS := 0.28.0 0.30.0
 # With the environment that is there: .venv if it was made, else what PYTHON has.
 GPU_PYTHON ?= $(if $(wildcard $(READY)),$(BIN)/python,$(PYTHON))
 
-.PHONY: demo test test-all fuzz mutants metrics docs dist benchmarks gpu clean vscode jupyterlab editors test-llama-cpp test-vllm test-vllm-versions
+.PHONY: demo test test-all fuzz mutants metrics docs dist benchmarks gpu clean vscode jupyterlab editors test-lowest compatible proxy-size test-llama-cpp test-vllm test-vllm-versions
 .DELETE_ON_ERROR:
 
-demo: $(READY)
+demo: $(VENV)/.demo
 	$(BIN)/charwise demo
 
 # A process for each core, and one while others wait, each with one thread: small models gain
@@ -114,11 +117,37 @@ test-vllm-versions: $(VLLM_VERSIONS:%=.venv-vllm-%/.ready) $(VLLM)/.ready
 	done
 
 # torch comes first and alone: its version, and with it the CPU build, is the constraint's.
-$(READY): pyproject.toml constraints.txt
+$(VENV)/.demo: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r constraints.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[transformers]' -c constraints.txt
+	touch $@
+
+$(READY): $(VENV)/.demo
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' -c constraints.txt
 	touch $@
+
+# What has no wheel of its own for a processor takes a torch for CUDA where it is resolved freely.
+LOWEST := .venv-lowest
+test-lowest:
+	test -x $(LOWEST)/bin/python || $(PYTHON) -m venv $(LOWEST)
+	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check uv
+	$(LOWEST)/bin/uv pip install --python $(LOWEST)/bin/python --resolution lowest-direct -e '.[transformers,completions,constraints,plots,proxy,serve,lsp,tables]' pytest hypothesis -c constraints.txt
+	CHARWISE_EXAMPLES=20 OMP_NUM_THREADS=1 $(LOWEST)/bin/python -m pytest -m 'not slow' $(PYTEST_ARGS)
+
+compatible: $(VENV)/.demo
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check hatchling editables
+	$(BIN)/python tests/compatible.py
+
+PROXY := .venv-proxy
+proxy-size:
+	rm -rf $(PROXY)
+	$(PYTHON) -m venv $(PROXY)
+	$(PROXY)/bin/python -m pip install --quiet --disable-pip-version-check '.[proxy]'
+	$(PROXY)/bin/charwise vocab --prefix ' ret' > /dev/null
+	! $(PROXY)/bin/python -c 'import torch' 2> /dev/null
+	test "$$(du -sm $(PROXY) | cut -f1)" -le 200
+	du -sh $(PROXY)
 
 vscode:
 	cd editors/vscode && npm ci --no-audit --no-fund && npm run package
@@ -160,4 +189,4 @@ $(VLLM)/.ready: pyproject.toml constraints-vllm.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(JUPYTER) $(LLAMA_CPP) $(VLLM) $(VLLM_VERSIONS:%=.venv-vllm-%) build dist
+	rm -rf $(VENV) $(LOWEST) $(PROXY) $(JUPYTER) $(LLAMA_CPP) $(VLLM) $(VLLM_VERSIONS:%=.venv-vllm-%) build dist

@@ -85,7 +85,12 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in _HOME:
-        value = getattr(import_module(_HOME[name]), name)
+        try:
+            value = getattr(import_module(_HOME[name]), name)
+        except ModuleNotFoundError as error:
+            from charwise.errors import missing_extra
+
+            raise missing_extra(error) or error from error
     elif name in _MODULES:
         value = import_module(f"charwise.{name}")
     else:

@@ -99,6 +99,36 @@ class MissingExtraError(CharwiseError, ImportError):
     """An optional dependency that is not installed; the message says which extra brings it."""
 
 
+#: A module that may be missing → the extra that brings it.
+_EXTRAS = {
+    "torch": "transformers",
+    "transformers": "transformers",
+    "safetensors": "transformers",
+    "llama_cpp": "llama-cpp",
+    "llguidance": "constraints",
+    "fastapi": "serve",
+    "uvicorn": "serve",
+    "pygls": "lsp",
+    "pandas": "tables",
+    "pyarrow": "tables",
+    "ray": "ray",
+    "httpx": "completions",
+}
+
+
+def missing_extra(error: ModuleNotFoundError) -> MissingExtraError | None:
+    """Return the error that says what to install for a missing module; None for one of another's.
+
+    >>> print(missing_extra(ModuleNotFoundError("No module named 'torch'", name="torch")))
+    torch is not installed. Run: pip install 'charwise[transformers]'
+    """
+    module = (error.name or "").partition(".")[0]
+    if module not in _EXTRAS:
+        return None
+    extra = _EXTRAS[module]
+    return MissingExtraError(f"{module} is not installed. Run: pip install 'charwise[{extra}]'")
+
+
 class SpanError(CharwiseError, ValueError):
     """Offsets that are no span of the text; `number` says which of them, counted from 0."""
 

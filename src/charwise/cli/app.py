@@ -7,10 +7,14 @@ Exit codes: 0, 1 for a failure (a sentence on stderr says which), 2 for bad usag
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import subprocess
 import sys
-from importlib.metadata import version
+from importlib.metadata import distribution, version
 from typing import Annotated
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 import typer
 
@@ -31,7 +35,7 @@ from charwise.cli import (
     terminal,
     vocab,
 )
-from charwise.errors import CharwiseError
+from charwise.errors import CharwiseError, missing_extra
 
 app = typer.Typer(
     name="charwise",
@@ -110,6 +114,10 @@ def _run() -> int:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except CharwiseError as error:
         return _failed(str(error))
+    except ModuleNotFoundError as error:
+        if (missing := missing_extra(error)) is None:
+            raise
+        return _failed(str(missing))
     except KeyboardInterrupt:
         return 130
     return 0
@@ -122,8 +130,24 @@ def _failed(why: str) -> int:
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        print(f"charwise {version('charwise')}")
+        commit = _commit()
+        print(f"charwise {version('charwise')}" + (f" ({commit})" if commit else ""))
         raise typer.Exit
+
+
+def _commit() -> str | None:
+    """The commit that is installed, of a repository or a folder that is one; None for a wheel."""
+    installed = json.loads(distribution("charwise").read_text("direct_url.json") or "{}")
+    if found := installed.get("vcs_info", {}).get("commit_id"):
+        return str(found)[:12]
+    if not installed.get("dir_info", {}).get("editable"):
+        return None
+    folder = url2pathname(urlsplit(installed["url"]).path)
+    try:
+        asked = ["git", "-C", folder, "rev-parse", "--short=12", "HEAD"]
+        return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None
 
 
 @app.callback()

@@ -12,7 +12,8 @@ import os
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
@@ -25,6 +26,7 @@ from charwise.errors import (
     shown,
 )
 from charwise.models import EMBEDDED
+from charwise.tokens.saved_tokenizer import vocabulary_of_files
 from charwise.tokens.vocabulary import Vocabulary
 
 #: The name of the model in the package.
@@ -144,6 +146,8 @@ def read_vocabulary(
         from charwise.tokens.gguf import read_gguf
 
         return read_gguf(name)
+    if find_spec("transformers") is None:
+        return vocabulary_of_files(_files(name, revision), name)
     with LOADING:
         from transformers import AutoConfig, GenerationConfig
 
@@ -161,6 +165,32 @@ def read_vocabulary(
         except (ModelNotFoundError, EngineError):
             generation = None
         return Vocabulary.from_transformers(tokenizer, width, generation_config=generation)
+
+
+#: The files that say what a tokenizer is.
+_TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "config.json",
+    "generation_config.json",
+    "chat_template.jinja",
+)
+
+
+def _files(name: str, revision: str | None) -> dict[str, Path]:
+    """The files of a tokenizer that a folder has, or a repository of the hub."""
+    folder = Path(_source(name))
+    if folder.is_dir():
+        return {file: folder / file for file in _TOKENIZER_FILES if (folder / file).exists()}
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+
+    found = {}
+    _ask_hub(name, revision)
+    for file in _TOKENIZER_FILES:
+        with suppress(EntryNotFoundError, LocalEntryNotFoundError):
+            found[file] = Path(hf_hub_download(name, file, revision=revision))
+    return found
 
 
 def _read(

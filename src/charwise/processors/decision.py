@@ -17,21 +17,27 @@ bit, any other becomes −inf whatever it was, NaN included.
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from threading import Lock
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-import torch
+import numpy as np
+from numpy.typing import NDArray
 
 from charwise.errors import HealingError, SettingError, check_count, shown
 from charwise.healing import allowed_next, remaining
 from charwise.tokens.index import SortedVocabulary
 
-#: Bytes of a float → the integer of that size, to see its bits.
-_BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+if TYPE_CHECKING:
+    import torch
 
-Tensors = tuple[torch.Tensor, ...]
+    Tensors = tuple[torch.Tensor, ...]
+
+#: Bytes of a float → the integer of that size in torch, to see its bits.
+_BITS = {2: "int16", 4: "int32", 8: "int64"}
 
 
 class Decisions:
@@ -48,6 +54,7 @@ class Decisions:
     >>> decisions = Decisions(SortedVocabulary(vocabulary))
     >>> decisions.left(b"sw", [0])
     b'w'
+    >>> import torch
     >>> row = torch.tensor([0.1, 0.2, 0.3, 0.4])
     >>> decisions.mask_(row, b"sw", [0]), row
     (True, tensor([  -inf, 0.2000,   -inf,   -inf]))
@@ -155,13 +162,14 @@ class Decisions:
     ) -> bool:
         """`mask_` for each row of a batch `[rows, columns]`; True if any was masked.
 
-        A row with nothing left to force costs one comparison.
+            A row with nothing left to force costs one comparison.
 
-        >>> from charwise import Vocabulary
-        >>> decisions = Decisions(SortedVocabulary(Vocabulary.from_bytes([b"a", b"ab", b"c"])))
+            >>> from charwise import Vocabulary
+            >>> decisions = Decisions(SortedVocabulary(Vocabulary.from_bytes([b"a", b"ab", b"c"])))
+            >>> import torch
         >>> logits = torch.zeros(2, 3)
-        >>> decisions.mask_rows_(logits, [b"", b"c"], [[], []]), logits.tolist()
-        (True, [[0.0, 0.0, 0.0], [-inf, -inf, 0.0]])
+            >>> decisions.mask_rows_(logits, [b"", b"c"], [[], []]), logits.tolist()
+            (True, [[0.0, 0.0, 0.0], [-inf, -inf, 0.0]])
         """
         masked = False
         for row, (text, ids) in enumerate(zip(forced, generated, strict=True)):
@@ -171,13 +179,35 @@ class Decisions:
                 masked = True
         return masked
 
+    def mask_scores_(
+        self, scores: NDArray[np.float32], forced: bytes, generated: Sequence[int]
+    ) -> bool:
+        """`mask_` for a row of numpy, `[columns]` float32, for which nothing is kept.
+
+        >>> from charwise import Vocabulary
+        >>> decisions = Decisions(SortedVocabulary(Vocabulary.from_bytes([b"a", b"b", b"c"])))
+        >>> scores = np.zeros(3, np.float32)
+        >>> decisions.mask_scores_(scores, b"ab", []), scores.tolist()
+        (True, [0.0, -inf, -inf])
+        """
+        left = self.left(forced, generated)
+        if left:
+            self.check_columns(len(scores))
+            allowed = allowed_next(left[: self._reach], self.index)
+            kept = scores[allowed]
+            scores.fill(-np.inf)
+            scores[allowed] = kept
+        return bool(left)
+
     def _mask(self, row: torch.Tensor, left: bytes, out: torch.Tensor) -> None:
+        import torch
+
         key = (left, row.device, row.dtype, row.shape[0])
         kept = self.cache.get(key, lambda: self._tensors(left, row))
         if len(kept) == 1:
             [ids] = kept
             values = row.index_select(0, ids)
-            out.fill_(-torch.inf).index_copy_(0, ids, values)
+            out.fill_(-math.inf).index_copy_(0, ids, values)
         else:
             keep, low = kept
             bits = out.view(low.dtype)
@@ -186,13 +216,15 @@ class Decisions:
 
     def _tensors(self, left: bytes, row: torch.Tensor) -> Tensors:
         """What masks rows like this one: the allowed ids, or `keep` and `low` for every column."""
+        import torch
+
         columns = row.shape[0]
         self.check_columns(columns)
         ids = torch.tensor(allowed_next(left, self.index), device=row.device)
         # With more allowed ids than this share of a row, masking it whole is faster.
         if len(ids) <= columns / 128:
             return (ids,)
-        bits = _BITS[row.dtype.itemsize]
+        bits = getattr(torch, _BITS[row.dtype.itemsize])
         keep = torch.zeros(columns, dtype=bits, device=row.device)  # all ones where allowed
         low = torch.full_like(row, -torch.inf).view(bits)  # zero where allowed
         return keep.index_fill_(0, ids, -1), low.index_fill_(0, ids, 0)
@@ -201,6 +233,7 @@ class Decisions:
 class _TensorCache:
     """Tensors by key, the least recently used dropped when they exceed a number of bytes.
 
+    >>> import torch
     >>> cache = _TensorCache(4000)
     >>> for name in "aba":
     ...     made = cache.get(name, lambda: (torch.zeros(100),))
@@ -219,6 +252,7 @@ class _TensorCache:
     def get(self, key: Hashable, make: Callable[[], Tensors]) -> Tensors:
         """The tensors of a key; `make` is called if they are not kept.
 
+        >>> import torch
         >>> _TensorCache(0).get("a", lambda: (torch.ones(1),))
         (tensor([1.]),)
         """

@@ -10,17 +10,25 @@ every call. The end itself is never forced: a model that goes on past the ending
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
-import torch
+import numpy as np
+from numpy.typing import NDArray
 
 from charwise.healing import remaining
 from charwise.infill import owed, owed_tokens
 from charwise.tokens.index import SortedVocabulary
 
+if TYPE_CHECKING:
+    import torch
+
+    Row = torch.Tensor | NDArray[np.floating[Any]]
+
 
 def hold_end_of_(
-    row: torch.Tensor,
+    row: Row,
     forced: bytes,
     ending: bytes,
     generated: Sequence[int],
@@ -33,9 +41,9 @@ def hold_end_of_(
 
     >>> from charwise import Vocabulary
     >>> index = SortedVocabulary(Vocabulary.from_bytes([b"y", b"ex", None], end_ids=[2]))
-    >>> row = torch.zeros(3)
-    >>> hold_end_of_(row, b"y", b"ex", [0, 0], index), row
-    (True, tensor([0.0000, 0.6931,   -inf]))
+    >>> row = np.zeros(3)
+    >>> hold_end_of_(row, b"y", b"ex", [0, 0], index), row.round(4)
+    (True, array([0.    , 0.6931,   -inf]))
     >>> hold_end_of_(row, b"y", b"ex", [0, 1], index)
     False
     """
@@ -62,11 +70,11 @@ def new_bytes(ids: Sequence[int], forced: bytes, index: SortedVocabulary) -> byt
     return index.vocabulary.decode(ids)[len(forced) :]
 
 
-def _hold_end_(row: torch.Tensor, new: bytes, ending: bytes, index: SortedVocabulary) -> bool:
+def _hold_end_(row: Row, new: bytes, ending: bytes, index: SortedVocabulary) -> bool:
     """Take the end tokens out of a row of scores, in place, where the middle may not end.
 
     Args:
-        row: `[columns]` scores, of which softmax makes probabilities.
+        row: `[columns]` scores, of torch or numpy, of which softmax makes probabilities.
         new: the bytes written beyond the forced text.
         ending: what the middle must end with.
         index: of the model's vocabulary.
@@ -76,9 +84,9 @@ def _hold_end_(row: torch.Tensor, new: bytes, ending: bytes, index: SortedVocabu
 
     >>> from charwise import Vocabulary
     >>> index = SortedVocabulary(Vocabulary.from_bytes([b"y", b"ex", b"e", None], end_ids=[3]))
-    >>> row = torch.tensor([0.25, 0.25, 0.25, 0.25]).log()
-    >>> _hold_end_(row, b"ind", b"ex", index), row.exp()
-    (True, tensor([0.2500, 0.5000, 0.2500, 0.0000]))
+    >>> row = np.log([0.25, 0.25, 0.25, 0.25])
+    >>> _hold_end_(row, b"ind", b"ex", index), np.exp(row).round(4)
+    (True, array([0.25, 0.5 , 0.25, 0.  ]))
     >>> _hold_end_(row, b"index", b"ex", index)
     False
     """
@@ -87,7 +95,9 @@ def _hold_end_(row: torch.Tensor, new: bytes, ending: bytes, index: SortedVocabu
     ends = list(index.vocabulary.stop_ids)
     heir = next(iter(owed_tokens(new, ending, index)), None)
     if heir is not None:
-        mass = torch.logsumexp(torch.cat((row[[heir]], row[ends])).float(), dim=0)
-        row[heir] = mass.to(row.dtype)
-    row[ends] = -torch.inf
+        scores: list[float] = row[[heir, *ends]].tolist()
+        most = max(scores)
+        if most > -math.inf:
+            row[heir] = most + math.log(sum(math.exp(score - most) for score in scores))
+    row[ends] = -math.inf
     return True

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from charwise.errors import HealingError, SettingError, check_count
@@ -60,7 +59,7 @@ class HealingLogitsProcessor:
             )
         if generated < len(self.forced):
             ids = input_ids[self.prompt_length :].tolist()
-            self.decisions.mask_(torch.from_numpy(scores), self.forced, ids)
+            self.decisions.mask_scores_(scores, self.forced, ids)
         return scores
 
 
@@ -106,7 +105,7 @@ class EndingLogitsProcessor:
     def __call__(self, input_ids: Ids, scores: Scores) -> Scores:
         """Change the scores `[width]` of the next token after `input_ids` `[n]`, in place."""
         generated = input_ids[self.prompt_length :].tolist()
-        hold_end_of_(torch.from_numpy(scores), self.forced, self.ending, generated, self.index)
+        hold_end_of_(scores, self.forced, self.ending, generated, self.index)
         return scores
 
 
