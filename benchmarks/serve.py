@@ -1,16 +1,21 @@
 """Writers at a completion server: how long after a key its completion is there.
 
     python benchmarks/serve.py [--writers 1,8,64] [--seconds 60] [--modes plain,exact] [--json FILE]
+    python benchmarks/serve.py --closed --writers 1,8,32,64 --modes exact --base 3deeccb
 
 Each writer types a held-out module of its own at five characters a second, with pauses after some
 words and now and then a deletion, and asks for the rest of the line after every key; the key ends
 the request before it. Times are of those that were answered before the next key. Each mode has a
 server of its own, one after the other, on the same keys.
+
+With --closed, each writer asks again as soon as it is answered, and types one character in between.
+The server of --base then runs too, on the same texts, before and after the one of the working tree.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import re
 import socket
@@ -19,14 +24,18 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
 
 import texts
-from harness import arguments, finish, table
+from harness import arguments, finish, source_of, table
+
+#: Asks a server for so many seconds, with a number of its own, and counts.
+Client = Callable[[str, int, float, Counter[str], list[float]], Coroutine[Any, Any, None]]
 
 #: Characters a second; bytes of a text that is there before a writer begins.
 SPEED, BEFORE = 5.0, 1200
@@ -84,14 +93,30 @@ async def write(url: str, number: int, seconds: float, seen: Counter[str], ms: l
             await asyncio.gather(asking, return_exceptions=True)
 
 
+async def repeat(
+    url: str, number: int, seconds: float, seen: Counter[str], ms: list[float]
+) -> None:
+    """One client in a closed loop: a request, its answer, a character, and the next request."""
+    modules = list(texts.modules())
+    text = modules[number % len(modules)].decode()[37 * number :]
+    end = time.perf_counter() + seconds
+    async with httpx.AsyncClient(base_url=url, timeout=60) as client:
+        for at in range(BEFORE, len(text)):
+            if time.perf_counter() > end:
+                return
+            seen["keys"] += 1
+            await ask(client, text[:at], seen, ms)
+
+
 @contextmanager
-def served(mode: str) -> Iterator[str]:
-    """A server of its own."""
+def served(mode: str, source: Path | None = None) -> Iterator[str]:
+    """A server of its own, of the working tree or of another source."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         port = one.getsockname()[1]
     command = [sys.executable, "-m", "charwise", "serve", "--port", str(port), "--mode", mode]
-    process = subprocess.Popen([*command, "--max-queue", "256"])
+    path = {} if source is None else {"PYTHONPATH": str(source)}
+    process = subprocess.Popen([*command, "--max-queue", "256"], env=os.environ | path)
     url = f"http://127.0.0.1:{port}"
     try:
         while True:
@@ -114,12 +139,12 @@ def counters(url: str) -> Counter[str]:
     return Counter({name: float(value) for name, value in lines})  # type: ignore[misc]
 
 
-def run(url: str, writers: int, seconds: float) -> dict[str, Any]:
+def run(url: str, writers: int, seconds: float, client: Client = write) -> dict[str, Any]:
     """A row of the table: all writers, side by side."""
     seen, ms, before = Counter[str](), list[float](), counters(url)
 
     async def write_all() -> None:
-        await asyncio.gather(*(write(url, n, seconds, seen, ms) for n in range(writers)))
+        await asyncio.gather(*(client(url, n, seconds, seen, ms) for n in range(writers)))
 
     asyncio.run(write_all())
     after, times = counters(url), sorted(ms) or [float("nan")]
@@ -130,6 +155,7 @@ def run(url: str, writers: int, seconds: float) -> dict[str, Any]:
     return found | {
         "median ms": round(statistics.median(times)),
         "p95 ms": round(times[min(len(times) - 1, int(0.95 * len(times)))]),
+        "p99 ms": round(times[min(len(times) - 1, int(0.99 * len(times)))]),
         "cpu ms a key": round(1000 * cpu / max(1, seen["keys"])),
         "calls": round(calls),
         "memory, MiB": round(after["process_resident_memory_bytes"] / 2**20),
@@ -141,12 +167,17 @@ def main() -> None:
     parser.add_argument("--modes", default="plain,exact")
     parser.add_argument("--writers", default="1,8,64")
     parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--closed", action="store_true", help="ask again after each answer")
     args, started = parser.parse_args(), time.perf_counter()
+    sources = {"after": None, "before": source_of(args.base)} if args.closed else {"": None}
+    client = repeat if args.closed else write
     rows = []
     for mode in args.modes.split(","):
-        with served(mode) as url:
-            for count in args.writers.split(","):
-                rows.append({"mode": mode} | run(url, int(count), args.seconds))
+        for count in map(int, args.writers.split(",")):
+            for name, source in sources.items():
+                with served(mode, source) as url:
+                    row = {"version": name} if name else {}
+                    rows.append(row | {"mode": mode} | run(url, count, args.seconds, client))
     lines = [list(row.values()) for row in rows]
     tables = [table(f"{args.seconds:g} seconds of typing", list(rows[0]), lines)]
     finish(args, tables, rows, started)

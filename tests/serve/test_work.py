@@ -5,41 +5,79 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any
 
 import pytest
 
 from charwise.cursor.limit import Cancel
-from charwise.serve.work import QueueFullError, Worker
+from charwise.serve.work import CLIENT, QueueFullError, Worker
 
 
 def noting(seen: list[str], name: str) -> Callable[[Cancel], None]:
     return lambda _: seen.append(name)
 
 
-def test_the_newest_keystroke_comes_first_and_the_others_have_turns() -> None:
-    worker, seen, hold = Worker(most=64), list[str](), threading.Event()
+def held(worker: Worker, ask: Callable[[], list[Coroutine[Any, Any, object]]]) -> list[Any]:
+    """What comes of requests that all wait before the first has its turn."""
+    hold = threading.Event()
 
-    async def run() -> None:
+    async def run() -> list[Any]:
         first = asyncio.create_task(worker.run(lambda _: hold.wait()))
         await asyncio.sleep(0.05)
-        tasks = []
-        for number in range(6):
-            tasks.append(worker.run(noting(seen, f"typed {number}"), typed=True))
-            tasks.append(worker.run(noting(seen, f"other {number}")))
-        every = asyncio.gather(*tasks)
+        every = asyncio.gather(*ask(), return_exceptions=True)
         await asyncio.sleep(0.05)
         hold.set()
-        await asyncio.gather(first, every)
+        await first
+        return list(await every)
 
-    asyncio.run(run())
+    found = asyncio.run(run())
     worker.close()
-    typed = [name for name in seen if name.startswith("typed")]
-    others = [name for name in seen if name.startswith("other")]
-    assert typed == [f"typed {number}" for number in reversed(range(6))]
-    assert others == [f"other {number}" for number in range(6)]
-    assert seen[0] == "typed 5"
+    return found
+
+
+async def asked_by(client: str, worker: Worker, work: Callable[[Cancel], object]) -> object:
+    CLIENT.set(client)
+    return await worker.run(work, typed=True)
+
+
+def test_keystrokes_come_first_and_the_others_have_turns() -> None:
+    worker, seen = Worker(most=64), list[str]()
+
+    def ask() -> list[Coroutine[Any, Any, object]]:
+        typed = [worker.run(noting(seen, f"typed {n}"), typed=True) for n in range(6)]
+        return [*typed, *(worker.run(noting(seen, f"other {n}")) for n in range(6))]
+
+    held(worker, ask)
+    assert [name for name in seen if name[0] == "t"] == [f"typed {n}" for n in range(6)]
+    assert [name for name in seen if name[0] == "o"] == [f"other {n}" for n in range(6)]
+    assert seen[0] == "typed 0"
     assert "other 0" in seen[:6]
+
+
+def test_clients_take_turns_whoever_asks_most() -> None:
+    worker, seen = Worker(most=64), list[str]()
+
+    def ask() -> list[Coroutine[Any, Any, object]]:
+        greedy = [asked_by("greedy", worker, noting(seen, f"greedy {n}")) for n in range(8)]
+        return [*greedy, *(asked_by(f"c{n}", worker, noting(seen, f"c{n}")) for n in range(3))]
+
+    held(worker, ask)
+    assert seen[:5] == ["greedy 0", "c0", "c1", "c2", "greedy 1"]
+
+
+def test_a_full_queue_drops_only_what_a_newer_request_of_the_client_replaces() -> None:
+    worker, seen = Worker(most=3), list[str]()
+
+    def ask() -> list[Coroutine[Any, Any, object]]:
+        clients = ["a", "b", "c", "a", "d"]
+        return [asked_by(c, worker, noting(seen, f"{c}{n}")) for n, c in enumerate(clients)]
+
+    found = held(worker, ask)
+    assert [isinstance(one, QueueFullError) for one in found] == [True, False, False, False, True]
+    assert "took its place" in str(found[0])
+    assert "wait already" in str(found[4])
+    assert sorted(seen) == ["a3", "b1", "c2"]
 
 
 def test_a_keystroke_is_not_kept_waiting_by_clients_that_ask_again_and_again() -> None:

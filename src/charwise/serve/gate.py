@@ -14,6 +14,7 @@ from charwise.api.errors import Refused
 from charwise.api.keys import admits
 from charwise.serve.http import refused
 from charwise.serve.server import Settings
+from charwise.serve.work import CLIENT
 
 logger = logging.getLogger("charwise.serve")
 
@@ -51,6 +52,7 @@ class Gate:
             except Refused as found:
                 await refused(scope["path"], found)(scope, receive, send)
                 return
+            CLIENT.set((scope.get("client") or ("",))[0])
         await self._app(scope, receive, send)
 
     def _check(self, scope: Scope) -> None:

@@ -3,31 +3,31 @@
 Some work comes in steps (a token each) that several may make together: as many as are wanted are
 under way at once, and each of the others runs as a whole between two steps.
 
-Whoever types waits for nobody: of the requests that wait, the newest keystroke comes first. Those
-of other sorts (scores, lists of prompts) come in their order, after every few keystrokes at the
-latest. So does the keystroke that waits longest: several clients that ask again as soon as they are
-answered would else keep another waiting for as long as they do.
+Keystrokes come before work of other sorts (scores, lists of prompts), which has a turn after every
+few keystrokes. Within each sort clients take turns, so that nobody waits for one who asks more. A
+keystroke is dropped where a newer one of the same client needs its place in a full queue.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
 from charwise.cursor.limit import Cancel
 from charwise.errors import CharwiseError
+from charwise.serve.fair import FairQueue
 
 Result = TypeVar("Result")
 
+#: Who asks: its address, set where a request arrives.
+CLIENT: ContextVar[str] = ContextVar("charwise_client", default="")
+
 #: Keystrokes after which something else has its turn, if it waits.
 _TURNS = 4
-
-#: Of so many keystrokes, one is that which waits longest.
-_LONGEST = 6
 
 #: Pieces of work in steps that are under way at most.
 _UNDER_WAY = 8
@@ -50,6 +50,7 @@ class Job:
     ) -> None:
         self.run = run
         self.typed = typed
+        self.client = CLIENT.get()
         self.cancel = threading.Event()
         self.result: asyncio.Future[Any] = loop.create_future()
         self.steps: Generator[Any, None, Any] | None = None
@@ -122,12 +123,11 @@ class Worker:
         self._under_way = list[Job]()
         self.most = most
         self.patience = patience
-        self._typed: deque[Job] = deque()
-        self._others: deque[Job] = deque()
+        self._typed = FairQueue[Job]()
+        self._others = FairQueue[Job]()
         self._wake = threading.Condition()
         self._closed = False
         self._turns = 0
-        self._keys = 0
         self._thread = threading.Thread(target=self._work, name="charwise-model", daemon=True)
         self._thread.start()
 
@@ -164,9 +164,13 @@ class Worker:
         with self._wake:
             if self._closed:
                 raise QueueFullError("the server is about to stop.")
+            replaced = self._typed.oldest(job.client) if typed else None
             if self.waiting >= self.most:
-                raise QueueFullError(f"{self.waiting} requests wait already: ask again later.")
-            (self._typed if typed else self._others).append(job)
+                if replaced is None:
+                    raise QueueFullError(f"{self.waiting} requests wait already: ask again later.")
+                self._typed.remove(job.client, replaced)
+                replaced.settle(None, QueueFullError("a newer request of yours took its place."))
+            (self._typed if typed else self._others).add(job.client, job)
             self._wake.notify()
         timer = loop.call_later(self.patience, self._expire, job)
         try:
@@ -181,10 +185,7 @@ class Worker:
         """Take a job out of the queue, if it still waits."""
         waiting = self._typed if job.typed else self._others
         with self._wake:
-            if job not in waiting:
-                return False
-            waiting.remove(job)
-            return True
+            return waiting.remove(job.client, job)
 
     def _expire(self, job: Job) -> None:
         if self._forget(job) and not job.result.done():
@@ -196,9 +197,7 @@ class Worker:
         """Finish what is under way, and end; what waits is answered with an error."""
         with self._wake:
             self._closed = True
-            left = [*self._typed, *self._others]
-            self._typed.clear()
-            self._others.clear()
+            left = [*self._typed.clear(), *self._others.clear()]
             self._wake.notify()
         for job in left:
             job.settle(None, QueueFullError("the server is about to stop."))
@@ -214,11 +213,9 @@ class Worker:
                 return None
             if self._typed and (not self._others or self._turns < _TURNS):
                 self._turns += 1
-                self._keys += 1
-                longest = self._keys % _LONGEST == 0
-                return self._typed.popleft() if longest else self._typed.pop()
+                return self._typed.next()
             self._turns = 0
-            return self._others.popleft()
+            return self._others.next()
 
     def _work(self) -> None:
         under_way = self._under_way
