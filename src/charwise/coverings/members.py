@@ -26,6 +26,9 @@ _AHEAD = 32
 MAX_CONTEXTS = 10_000
 
 
+_Entry = tuple[float, int, int, int, int, int]
+
+
 class Member(NamedTuple):
     """One token string of a covering.
 
@@ -71,7 +74,7 @@ def members_in_order(
         return
     # Entries: (−log bound, order, position, parent, token, rank). Contexts have rank −1; a
     # member is the rank-th heaviest token of its context, which is `parent`.
-    heap: list[tuple[float, int, int, int, int, int]] = [(0.0, 0, 0, root, -1, -1)]
+    heap: list[_Entry] = [(0.0, 0, 0, root, -1, -1)]
     ranked: dict[int, NDArray[np.int64]] = {}
     order = found = 0
 
@@ -96,13 +99,7 @@ def members_in_order(
             continue
         if len(weights) == max_contexts:
             raise _unsettled(text, found, max_contexts)
-        node = parent
-        if token >= 0:
-            edges = [(parent, token)]
-            if not evaluated.knows(parent, token):
-                ahead = heapq.nsmallest(_AHEAD - 1, heap)
-                edges += [(e[3], e[4]) for e in ahead if e[5] < 0 and e[4] >= 0]
-            node = evaluated.extend(edges)[0]
+        node = _node_of(evaluated, heap, parent, token)
         weights[node] = -bound
         rest = text[position:]
         lo, hi = index.twins(rest) if exactly else index.range(rest)
@@ -113,6 +110,17 @@ def members_in_order(
             order += 1
             end = position + index.length(next_token)
             heapq.heappush(heap, (bound - logp, order, end, node, next_token, -1))
+
+
+def _node_of(evaluated: EvaluatedRows, heap: list[_Entry], parent: int, token: int) -> int:
+    """The node of a context; if it is new, the heaviest that wait are evaluated with it."""
+    if token < 0:
+        return parent
+    edges = [(parent, token)]
+    if not evaluated.knows(parent, token):
+        ahead = heapq.nsmallest(_AHEAD - 1, heap)
+        edges += [(e[3], e[4]) for e in ahead if e[5] < 0 and e[4] >= 0]
+    return evaluated.extend(edges)[0]
 
 
 def _unsettled(text: bytes, found: int, most: int) -> SearchLimitError:

@@ -109,6 +109,18 @@ def _race(
             elif gain > 0:
                 won.append((gain, trial))
         occurrences *= 2
+    return (yield from _applied(base, path, won, deepest, spent))
+
+
+def _applied(
+    base: _Base,
+    path: list[int],
+    won: list[tuple[float, _Trial]],
+    deepest: float,
+    spent: Callable[[list[Branch]], bool],
+) -> Generator[list[Branch], None, list[int]]:
+    """The path with all that won, those that gain most first, if that is likelier."""
+    contexts = base.contexts
     swaps = list[_Swap]()
     for _, trial in sorted(won, key=lambda one: -one[0]):
         swaps += [
@@ -129,7 +141,7 @@ class _Base:
     """The base path: its boundaries in the text, and its tokens between them."""
 
     def __init__(self, contexts: Contexts, path: Sequence[int]) -> None:
-        self.known = contexts.known
+        self.contexts, self.known = contexts, contexts.known
         self.bounds: list[int] = contexts.position[list(path)].tolist()
         self.number = {at: n for n, at in enumerate(self.bounds)}
         self.log_p: list[float] = contexts.log_p[list(path)].tolist()

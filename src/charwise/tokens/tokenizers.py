@@ -77,30 +77,9 @@ def read_transformers(
             "Load it with AutoTokenizer.from_pretrained(…, use_fast=True). " + _INSTEAD
         )
     is_byte_level = _is_byte_level(backend, name)
-    alphabet = _byte_alphabet()
-
-    def spell(token: str) -> bytes:
-        return _byte_level(token, alphabet) if is_byte_level else _sentencepiece(token)
-
-    ids = backend.get_vocab(with_added_tokens=True)
-    tokens: list[bytes | None] = [None] * (max(ids.values()) + 1)
-    for token, id in ids.items():
-        tokens[id] = spell(token)
-    special = {}
-    added = {}
-    for id, token in backend.get_added_tokens_decoder().items():
-        # A byte token may be listed as added ("<0x0A>"); decoders still turn it into its byte.
-        is_byte = not is_byte_level and BYTE_TOKEN.fullmatch(token.content)
-        if token.special or token.content in NAMES:
-            special[id] = token.content
-        elif not is_byte:
-            added[id] = token
-            tokens[id] = token.content.encode()
+    tokens, added, special = _spelled(backend, is_byte_level)
     for id in tokenizer.all_special_ids:
         special.setdefault(id, tokenizer.convert_ids_to_tokens(id))
-    unknown = getattr(backend.model, "unk_token", None)
-    if unknown is not None and unknown in ids:
-        special.setdefault(ids[unknown], unknown)
     ends = {tokenizer.eos_token_id, *_as_ids(getattr(generation_config, "eos_token_id", None))}
     ends.discard(None)
     ends.update(id for id, name in special.items() if name in ENDS)
@@ -110,13 +89,12 @@ def read_transformers(
     exact = _exact_tokenizer(backend)
     _check(exact, backend, tokens, name)
     encode_text = _encoder(exact, added)
+    encode_stray = _StrayEncoder(backend) if is_byte_level else None
     start, rule = _start(tokenizer, bos_ids)
     lead = backend.encode("a", add_special_tokens=False).ids
     return {
         "tokens": tokens,
-        "canonical": Canonical(
-            tokens, encode_text, _StrayEncoder(backend, alphabet) if is_byte_level else None
-        ),
+        "canonical": Canonical(tokens, encode_text, encode_stray),
         "special": special,
         "end_ids": ends,
         "bos_ids": start,
@@ -131,6 +109,34 @@ def _chat_template(tokenizer: Any) -> str | None:
     """The template for chats: the only one, or of several that of the name "default"."""
     found = getattr(tokenizer, "chat_template", None)
     return found.get("default") if isinstance(found, dict) else found
+
+
+def _spelled(
+    backend: Any, is_byte_level: bool
+) -> tuple[list[bytes | None], dict[int, Any], dict[int, str]]:
+    """The bytes of each id; the added tokens that are text; and the spelling of special tokens."""
+    alphabet = _byte_alphabet()
+
+    def spell(token: str) -> bytes:
+        return _byte_level(token, alphabet) if is_byte_level else _sentencepiece(token)
+
+    ids = backend.get_vocab(with_added_tokens=True)
+    tokens: list[bytes | None] = [None] * (max(ids.values()) + 1)
+    for token, id in ids.items():
+        tokens[id] = spell(token)
+    added, special = dict[int, Any](), dict[int, str]()
+    for id, token in backend.get_added_tokens_decoder().items():
+        # A byte token may be listed as added ("<0x0A>"); decoders still turn it into its byte.
+        is_byte = not is_byte_level and BYTE_TOKEN.fullmatch(token.content)
+        if token.special or token.content in NAMES:
+            special[id] = token.content
+        elif not is_byte:
+            added[id] = token
+            tokens[id] = token.content.encode()
+    unknown = getattr(backend.model, "unk_token", None)
+    if unknown is not None and unknown in ids:
+        special.setdefault(ids[unknown], unknown)
+    return tokens, added, special
 
 
 def _is_byte_level(backend: Any, name: str) -> bool:
@@ -269,9 +275,9 @@ class _TextEncoder:
 class _StrayEncoder:
     """A picklable `bytes → ids` that runs the byte-level BPE merges over any bytes."""
 
-    def __init__(self, backend: Any, alphabet: dict[str, int]) -> None:
+    def __init__(self, backend: Any) -> None:
         self.model = backend.model
-        self.written = {byte: character for character, byte in alphabet.items()}
+        self.written = {byte: character for character, byte in _byte_alphabet().items()}
 
     def __call__(self, raw: bytes) -> list[int]:
         pieces = self.model.tokenize("".join(self.written[byte] for byte in raw))
