@@ -136,7 +136,6 @@ test-lowest:
 	CHARWISE_EXAMPLES=20 OMP_NUM_THREADS=1 $(LOWEST)/bin/python -m pytest -m 'not slow' $(PYTEST_ARGS)
 
 compatible: $(VENV)/.demo
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check hatchling editables
 	$(BIN)/python tests/compatible.py
 
 PROXY := .venv-proxy

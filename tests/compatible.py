@@ -22,13 +22,13 @@ ENGINES = ("vllm", "transformers", "lm-eval")
 def resolved(*wanted: str) -> dict[str, str]:
     """Return the versions that pip would install; empty where it finds no solution."""
     command = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--quiet",
-               "--disable-pip-version-check", "--no-build-isolation", "--report", "-"]  # fmt: skip
+               "--disable-pip-version-check", "--report", "-"]  # fmt: skip
     found = subprocess.run([*command, *wanted], capture_output=True, text=True, cwd=ROOT)
     if found.returncode:
         print(" ".join(wanted), found.stderr.strip().splitlines()[-1:], file=sys.stderr)
         return {}
     named = (one["metadata"] for one in json.loads(found.stdout)["install"])
-    return {one["name"].lower(): one["version"] for one in named}
+    return {one["name"].lower().replace("_", "-"): one["version"] for one in named}
 
 
 def main() -> None:

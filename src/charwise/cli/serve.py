@@ -62,8 +62,9 @@ def serve(
     try:
         import uvicorn
 
+        from charwise.api.connections import IDLE_SECONDS, PatientProtocol
         from charwise.serve.app import application
-        from charwise.serve.server import Settings
+        from charwise.serve.server import Settings, started
     except ImportError as error:
         raise MissingExtraError(
             f"the server's parts are not installed: pip install 'charwise[serve]'. ({error})"
@@ -80,15 +81,19 @@ def serve(
         hosts=_LOOPBACK if server.host in _LOOPBACK else None,
     )
     logging.basicConfig(format="%(name)s: %(message)s")
+    logging.getLogger("charwise.access").setLevel(logging.INFO if server.verbose else logging.ERROR)
     app = application(lm, settings)
     config = uvicorn.Config(
         app,
-        log_level="info" if server.verbose else "warning",
+        http=PatientProtocol,
+        timeout_keep_alive=IDLE_SECONDS,
+        log_level="warning",
         server_header=False,
         timeout_graceful_shutdown=int(server.seconds) + 5,
     )
     name, bound = listening.getsockname()[:2]
-    print(f"http://{f'[{name}]' if ':' in name else name}:{bound}", file=sys.stderr, flush=True)
+    url = f"http://{f'[{name}]' if ':' in name else name}:{bound}"
+    print(f"{url} serves {started(lm, settings)}", file=sys.stderr, flush=True)
     uvicorn.Server(config).run([listening])
 
 

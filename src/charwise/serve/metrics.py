@@ -1,7 +1,9 @@
-"""What Prometheus is told at `/metrics`."""
+"""What Prometheus is told at `/metrics`, and the log of each request."""
 
 from __future__ import annotations
 
+import logging
+import time
 from typing import Any
 
 from prometheus_client import (
@@ -16,6 +18,9 @@ from prometheus_client import (
 from charwise.serve.completions import Completions
 from charwise.serve.task import Answer
 from charwise.serve.work import Worker
+
+#: A line for each request: who, what, the status, and how long it took.
+access = logging.getLogger("charwise.access")
 
 #: Seconds at which answers are counted.
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -83,7 +88,7 @@ class Metrics:
 
 
 class Counting:
-    """An ASGI middleware that counts answers, by the path of their route and their status.
+    """An ASGI middleware that counts answers by path and status, and logs each request.
 
     Args:
         app: what is behind it.
@@ -95,10 +100,22 @@ class Counting:
         self._metrics = metrics
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        status, began = 0, time.perf_counter()
+
         async def count(message: Any) -> None:
+            nonlocal status
             if message["type"] == "http.response.start":
+                status = message["status"]
                 path = getattr(scope.get("route"), "path", "other")
-                self._metrics.requests.labels(path, message["status"]).inc()
+                self._metrics.requests.labels(path, status).inc()
             await send(message)
 
-        await self._app(scope, receive, count if scope["type"] == "http" else send)
+        try:
+            await self._app(scope, receive, count)
+        finally:
+            client = (scope.get("client") or ("",))[0]
+            took = 1000 * (time.perf_counter() - began)
+            access.info("%s %s %s %s %.0f ms", client, scope["method"], scope["path"], status, took)

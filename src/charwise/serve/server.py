@@ -46,6 +46,19 @@ class Settings(CheckedSettings):
     most_body: Annotated[int, Field(ge=1)] = 2**22
 
 
+def started(lm: CharLM, settings: Settings) -> str:
+    """Return what a server says of itself at its start.
+
+    >>> import charwise
+    >>> started(charwise.load(), Settings(name="embedded"))
+    'embedded: window 2,048 tokens, mode exact, no key.'
+    """
+    window = lm.engine.window
+    length = "no window" if window is None else f"window {window:,} tokens"
+    key = "a key is required" if settings.api_key else "no key"
+    return f"{settings.name}: {length}, mode {settings.mode}, {key}."
+
+
 class Server:
     """A model that is served.
 
