@@ -12,8 +12,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from charwise import heal_infill
 from charwise.errors import SettingError, TemplateError
 from charwise.models import EMBEDDED
+from charwise.processors.healed_prompt import heal_middle
 from charwise.processors.llama_cpp import heal_completion, index_of
-from charwise.processors.new_text import heal_middle
 from charwise.template import Template
 from sentinels import tokenizer_with
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from vllm import SamplingParams
 
-from charwise.processors.new_text import HealedPrompt
+from charwise.processors.healed_prompt import HealedPrompt
 from charwise.processors.vllm import FORCED, served
 from conftest import TIE, Reference
 

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from charwise import SortedVocabulary, Vocabulary, heal_infill
 from charwise.models import EMBEDDED
-from charwise.processors.new_text import heal_middle
+from charwise.processors.healed_prompt import heal_middle
 from sentinels import tokenizer_with
 
 NAMES = ["<fim_prefix>", "<fim_suffix>", "<fim_middle>"]

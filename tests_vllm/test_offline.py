@@ -13,7 +13,7 @@ from vllm.exceptions import VLLMValidationError
 from charwise import heal_generate as transformers_heal_generate
 from charwise.errors import HealingError, SettingError
 from charwise.models import EMBEDDED
-from charwise.processors.new_text import HealedPrompt
+from charwise.processors.healed_prompt import HealedPrompt
 from charwise.processors.transformers import HealingLogitsProcessor
 from charwise.processors.vllm import FORCED, heal_generate, logits_processor, served, why_not
 from charwise.processors.vllm.prompts import most_forced

@@ -25,7 +25,7 @@ from charwise.healing import allowed_next, remaining
 from charwise.models import EMBEDDED
 from charwise.processors.decision import Decisions
 from charwise.processors.vllm import heal_generate, served, why_not
-from charwise.processors.vllm.device_chunks import CHUNK
+from charwise.processors.vllm.device_table import _CHUNK as CHUNK
 from charwise.processors.vllm.device_table import ForcedSlots
 from charwise.processors.vllm.prompts import most_forced
 from conftest import ENGINE, TIE

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from charwise import Vocabulary
-from charwise.processors.new_text import HealedPrompt
+from charwise.processors.healed_prompt import HealedPrompt
 from charwise.processors.openai.answer import Answer
 from charwise.processors.openai.exchange import OpenAIForm, exchange
 

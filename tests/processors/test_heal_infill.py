@@ -17,12 +17,12 @@ from charwise.errors import SettingError, TemplateError
 from charwise.infill import Request, request
 from charwise.models import EMBEDDED
 from charwise.processors.ending import _hold_end_
-from charwise.processors.new_text import heal_middle, heal_prompt
+from charwise.processors.healed_prompt import heal_middle, heal_prompt
 from charwise.processors.transformers.generate import index_of
 from charwise.processors.transformers.infill import EndingLogitsProcessor
-from charwise.processors.vllm.limits import Limits
 from charwise.processors.vllm.openai_request import plan
 from charwise.processors.vllm.prompts import Served
+from charwise.processors.vllm.settings import Limits
 from charwise.template import Template, cut_written, with_sentinels
 from charwise.tokens.sentinels import SPELLINGS, Spelling
 from sentinels import tokenizer_with

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from charwise import SortedVocabulary, Vocabulary
 from charwise.errors import HealingError, SettingError
-from charwise.processors.new_text import Continuation, Reader, heal_prompt
+from charwise.processors.healed_prompt import heal_prompt
+from charwise.processors.new_text import Continuation, Reader
 from models import examples
 
 TOKENS = [b"a", b"b", b"ab", b"\n", b"ba\n", b"\xc3", b"\xa9", b"\xc3\xa9", b"a\xc3", None]
@@ -152,8 +153,21 @@ def test_what_a_middle_must_end_with_is_not_part_of_it():
     assert (stopped.take(), stopped.stopped) == ("dex", "y")
 
 
+def test_a_middle_ends_where_it_writes_the_suffix():
+    vocabulary = Vocabulary.from_bytes([b"in", b"de", b"x", b"e", b"y", None], end_ids=[5])
+    new = Continuation(vocabulary, b"i", ending=b"de", until=b"dexy", include_stop=True)
+    taken = []
+    for id in (0, 1, 3, 1, 2):  # "in", "de", "e", "de", "x"
+        new.add([id])
+        taken.append(new.take())
+    assert taken == ["n", "", "dee", "", ""]
+    new.add([4, 0])
+    assert (new.ended, new.closed, new.stopped) == (True, True, None)
+    assert (new.take(final=True), new.text) == ("", "ndee")
+
+
 def test_a_healed_prompt_knows_how_much_it_gave_back():
     index = SortedVocabulary(VOCABULARY)
-    assert heal_prompt("aba", index, 2) == ([2], b"a", 1, b"")  # the first token stays
+    assert heal_prompt("aba", index, 2) == ([2], b"a", 1, b"", b"")  # the first token stays
     with pytest.raises(SettingError, match="SortedVocabulary"):
         heal_prompt("aba", VOCABULARY)  # type: ignore[arg-type]

@@ -18,10 +18,9 @@ from charwise.models import EMBEDDED
 from charwise.processors.openai.upstream import Outcome
 from charwise.processors.vllm import exact_answers
 from charwise.processors.vllm.exact import sampling
-from charwise.processors.vllm.limits import Limits
 from charwise.processors.vllm.openai_request import FEW, plan
 from charwise.processors.vllm.prompts import Served
-from charwise.processors.vllm.settings import FORCED, Settings, whether
+from charwise.processors.vllm.settings import FORCED, Limits, Settings, whether
 from charwise.processors.vllm.structured import with_literal
 from models import examples
 from sentinels import tokenizer_with
@@ -150,7 +149,7 @@ def test_one_token_more_for_each_byte_where_they_are_counted_as_they_come():
     assert short.body["stream"]
     assert short.body["max_tokens"] == 1 + len(short.healed.forced)
     assert "stream" not in long.body
-    assert long.body["max_tokens"] == 40 + long.healed.given_back
+    assert long.body["max_tokens"] == 40 + len(long.healed.forced)
     [several] = planned(max_tokens=1, n=FEW + 1, limits=LIMITS._replace(completions=99))
     assert "stream" not in several.body
     assert several.body["max_tokens"] == short.body["max_tokens"]

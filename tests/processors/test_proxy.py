@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
+import re
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +20,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import charwise
 from charwise.api.limits import PROXY
 from charwise.api.request import LlamaCppRequest, parsed
 from charwise.engines.pretrained import read_vocabulary
@@ -25,8 +28,12 @@ from charwise.errors import CharwiseError, HealingError, SettingError
 from charwise.processors.openai.upstream import Upstream
 from charwise.processors.proxy.answer import NativeForm, TextAnswer
 from charwise.processors.proxy.app import MOST_ANSWER, HealingProxy
+from charwise.processors.proxy.check import has_tokenizer
 from charwise.processors.proxy.cut import cut_text, forced_first, literal
 from charwise.processors.proxy.plan import SERVERS, plan
+from charwise.processors.proxy.relay import Relay
+from charwise.serve.app import application
+from charwise.serve.server import Settings
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.vocabulary import Vocabulary
 from models import examples
@@ -157,7 +164,7 @@ def test_what_the_server_behind_is_asked() -> None:
     [answer] = planned({"prompt": PROMPT, "n_predict": 3, "max_tokens": 9}).answers
     assert answer.body["n_predict"] == 3 + len(" ValueErr")
     [answer] = planned({"prompt": PROMPT, "n_predict": 33}).answers
-    assert answer.body["n_predict"] == 33 + answer.healed.given_back
+    assert answer.body["n_predict"] == 33 + len(" ValueErr")
     [answer] = planned({"prompt": PROMPT}).answers
     assert "max_tokens" not in answer.body  # all that there is room for
     [answer] = planned({"prompt": PROMPT}, SERVERS["llama-cpp-python"]).answers
@@ -399,8 +406,6 @@ class Behind:
 
 @contextmanager
 def proxied(behind: Any, **options: Any) -> Iterator[httpx.Client]:
-    from charwise.processors.proxy.relay import Relay
-
     with running(behind) as upstream:
         seconds = options.pop("seconds", 60.0)
         app = HealingProxy(index(), Relay(upstream, seconds), **options)
@@ -688,8 +693,6 @@ def test_half_a_surrogate_pair_is_refused_however_it_is_written(body: bytes) -> 
 )
 def test_paths_that_lead_elsewhere_are_refused(path: bytes) -> None:
     """Behind `http://HOST:PORT`, "@elsewhere/" is another host, and HOST:PORT a user's name."""
-    from charwise.processors.proxy.relay import Relay
-
     heard: list[dict[str, Any]] = []
 
     async def hear(message: dict[str, Any]) -> None:
@@ -747,8 +750,6 @@ def test_a_client_that_leaves_ends_the_request_behind() -> None:
 
 @pytest.mark.slow
 def test_a_server_that_is_not_there_or_silent() -> None:
-    from charwise.processors.proxy.relay import Relay
-
     with proxied(Behind(), seconds=0.3) as client:
         for response in (client.get("/silent"), client.post("/silent", content=b"{}")):
             error = response.json()["error"]
@@ -766,3 +767,119 @@ def test_a_server_that_is_not_there_or_silent() -> None:
             assert "cannot be reached" in response.json()["error"]["message"]
     with pytest.raises(SettingError, match="http://HOST"):
         Relay("localhost:80")
+
+
+# The tokenizer of the server behind
+
+
+class Tokenizing:
+    """A llama-cpp-python, or a vLLM, as far as it tokenizes; with a tokenizer of its own."""
+
+    def __init__(self, vocabulary: Vocabulary, path: str, field: str, start: list[int]) -> None:
+        self.vocabulary, self.path, self.field, self.start = vocabulary, path, field, start
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "lifespan":
+            return
+        body = await body_of(receive)
+        if scope["path"] == self.path:
+            ids = list(self.vocabulary.encode(json.loads(body)[self.field]))
+            status, said = 200, {"tokens": [*self.start, *ids]}
+        else:
+            status, said = 404, {}
+        await send({"type": "http.response.start", "status": status, "headers": []})
+        await send({"type": "http.response.body", "body": json.dumps(said).encode()})
+
+
+def compared(behind: Any, vocabulary: Vocabulary | None = None) -> bool:
+    async def ask(url: str) -> bool:
+        relay = Relay(url, 20.0)
+        try:
+            return await has_tokenizer(relay, vocabulary or index().vocabulary)
+        finally:
+            await relay.close()
+
+    with running(behind) as url:
+        return asyncio.run(ask(url))
+
+
+def test_the_tokenizer_of_the_server_is_compared() -> None:
+    ours = index().vocabulary
+    start = list(ours.bos_ids)
+    assert compared(application(charwise.load(), Settings()))
+    assert compared(Tokenizing(ours, "/tokenize", "prompt", []))
+    assert compared(Tokenizing(ours, "/extras/tokenize", "input", start))
+    assert not compared(Tokenizing(ours, "/elsewhere", "prompt", []))
+    assert not compared(Completing(b"<html>"))
+
+
+def test_another_tokenizer_is_refused_with_the_first_difference() -> None:
+    other = Vocabulary.from_bytes([bytes([byte]) for byte in range(256)])
+    for ours, theirs in ((None, other), (other, index().vocabulary)):
+        with pytest.raises(SettingError, match=r"another tokenizer: of 'The quick.*--tokenizer"):
+            compared(Tokenizing(theirs, "/tokenize", "content", []), ours)
+
+
+def test_a_server_that_tells_its_other_tokenizer_later_is_not_healed() -> None:
+    other = Vocabulary.from_bytes([bytes([byte]) for byte in range(256)])
+    behind = Tokenizing(other, "/tokenize", "content", [])
+    with proxied(behind, server=LLAMA_CPP) as client:
+        for heal, status in ((None, 404), ("auto", 400)):
+            request = {"prompt": PROMPT, "charwise_heal": heal}
+            response = client.post("/v1/completions", json=request)
+            assert response.status_code == status
+        assert "another tokenizer" in response.json()["error"]["message"]
+
+
+# What operators see
+
+
+def test_metrics_of_both_servers_and_a_line_for_each_request(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG, "charwise.proxy")
+    with proxied(application(charwise.load(), Settings())) as client:
+        for heal in ("off", None):
+            request = {"prompt": PROMPT, "max_tokens": 2, "charwise_heal": heal}
+            assert client.post("/v1/completions", json=request).status_code == 200
+        text = client.get("/metrics").text
+    assert "charwise_completion_seconds_count 2.0" in text  # of the server behind
+    assert 'charwise:requests_passed_total{reason="asked"} 1.0' in text
+    assert 'charwise:response_seconds_count{status="200"} 2.0' in text
+    lines = [record.getMessage() for record in caplog.records]
+    pattern = r"POST /v1/completions 200; off; reason=asked; first byte [\d.]+ ms, end [\d.]+ ms"
+    assert any(re.fullmatch(pattern, line) for line in lines)
+
+
+def test_fields_that_are_not_read_go_through() -> None:
+    choice = {"index": 0, "text": " ValueError", "finish_reason": "stop", "own": 1}
+    answer = {"choices": [choice], "system_fingerprint": "b1", "timings": {"prompt_n": 3}}
+    with proxied(Completing(json.dumps(answer).encode()), server=LLAMA_CPP) as client:
+        told = client.post("/v1/completions", json={"prompt": PROMPT}).json()
+    assert told["system_fingerprint"] == "b1"
+    assert told["timings"] == {"prompt_n": 3}
+    assert told["choices"] == [
+        {"index": 0, "text": "or", "logprobs": None, "finish_reason": "stop", "own": 1}
+    ]
+
+
+def test_errors_name_the_server_behind_and_its_answer() -> None:
+    with running(Completing(b"<html>busy")) as behind:
+        app = HealingProxy(index(), Relay(behind.replace("//", "//me:secret@"), 20.0),
+                           server=LLAMA_CPP)  # fmt: skip
+        with running(app) as url:
+            response = httpx.post(url + "/v1/completions", json={"prompt": PROMPT})
+    assert response.status_code == 502
+    message = response.json()["error"]["message"]
+    assert behind in message
+    assert "<html>busy" in message
+    assert "secret" not in message
+
+
+def test_either_place_says_where_to_cut() -> None:
+    for more in ({"charwise_heal": 1}, {"vllm_xargs": {"charwise_heal": 1}}):
+        [answer] = planned({"prompt": PROMPT, **more}).answers
+        assert answer.healed.given_back == 1
+        assert "charwise_heal" not in json.dumps(answer.body)
+    with pytest.raises(SettingError, match="once"):
+        planned({"prompt": PROMPT, "charwise_heal": 1, "vllm_xargs": {"charwise_heal": 2}})

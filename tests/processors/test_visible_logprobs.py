@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from charwise import Vocabulary
-from charwise.processors.new_text import HealedPrompt
+from charwise.processors.healed_prompt import HealedPrompt
 from charwise.processors.openai.answer import Answer
 from charwise.processors.openai.logprobs import beyond
 from charwise.processors.vllm.chat import _ChatAnswer as ChatAnswer

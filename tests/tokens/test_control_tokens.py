@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from charwise import SortedVocabulary, Vocabulary
-from charwise.processors.new_text import Continuation, heal_prompt
+from charwise.processors.healed_prompt import heal_prompt
+from charwise.processors.new_text import Continuation
 from charwise.template import with_sentinels, written
 from charwise.tokens.sentinels import NAMES, SPELLINGS, Spelling, spelling_of
 from models import examples
@@ -252,7 +253,7 @@ def test_a_model_without_such_files_reads_none() -> None:
 
 def test_an_answer_that_another_file_ends_has_stopped() -> None:
     """As vLLM writes it, which goes on after a token that it does not know for an end."""
-    from charwise.processors.new_text import HealedPrompt
+    from charwise.processors.healed_prompt import HealedPrompt
     from charwise.processors.openai.answer import Answer
 
     vocabulary = index_of(SPELLINGS[1]).vocabulary

@@ -21,7 +21,7 @@ from charwise.tokens.vocabulary import Vocabulary
 
 Message = dict[str, Any]
 
-#: The request argument that says where to cut, or "off".
+#: The field of a request that says where to cut, or "off".
 HEAL = "charwise_heal"
 
 #: Of so few tokens none may be missing: the server is asked for as many more as the forced text has
@@ -208,6 +208,40 @@ def parsed(body: bytes, form: type[Request] = Request) -> Message:
     except ValidationError:
         return {}
     return {**request, **checked.model_dump(include=set(form.model_fields), exclude_unset=True)}
+
+
+def heal_rule(request: Message) -> Any:
+    """Return where a request says to cut; None if it does not say, or says null.
+
+    It says so at its top level, or in `vllm_xargs`.
+
+    Raises:
+        SettingError: it says two things.
+
+    >>> heal_rule({"charwise_heal": "word"}), heal_rule({"vllm_xargs": {"charwise_heal": 2}})
+    ('word', 2)
+    """
+    outer, inner = request.get(HEAL), _arguments(request).get(HEAL)
+    if outer is not None and inner is not None and outer != inner:
+        raise SettingError(f"{HEAL} is {outer!r}, and {inner!r} in vllm_xargs: give it once.")
+    return inner if outer is None else outer
+
+
+def without_heal(request: Message) -> Message:
+    """Return a request without our own field, which no other server knows.
+
+    >>> without_heal({"charwise_heal": 1, "vllm_xargs": {"charwise_heal": 1, "other": 1}})
+    {'vllm_xargs': {'other': 1}}
+    """
+    rest = {name: value for name, value in request.items() if name != HEAL}
+    if HEAL in (arguments := _arguments(request)):
+        rest["vllm_xargs"] = {name: arguments[name] for name in arguments if name != HEAL}
+    return rest
+
+
+def _arguments(request: Message) -> Message:
+    given = request.get("vllm_xargs")
+    return given if isinstance(given, dict) else {}
 
 
 def texts_or_ids(prompt: Any, *, with_ids: bool) -> list[Any]:

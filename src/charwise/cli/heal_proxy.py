@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from charwise.cli.options import RevisionOption, TrustOption, given, takes_options
 from charwise.cli.terminal import busy
 from charwise.errors import MissingExtraError, SettingError
+
+if TYPE_CHECKING:
+    from charwise.tokens.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True)
@@ -43,7 +47,7 @@ class _Settings:
     revision: RevisionOption = None
     trust_remote_code: TrustOption = False
     verbose: Annotated[
-        bool, typer.Option("--verbose", help="A line for each request: healed, or why not.")
+        bool, typer.Option("--verbose", help="A line for each request, with its times.")
     ] = False
 
 
@@ -80,14 +84,47 @@ def heal_proxy(
         logging.DEBUG if settings.verbose else logging.INFO
     )
     kind = None if settings.server == "auto" else SERVERS[settings.server]
+    with busy("comparing tokenizers"):
+        compared = asyncio.run(_compared(settings.upstream, index.vocabulary))
     app = HealingProxy(
-        index, relay, server=kind, model=settings.model, asked_only=settings.on_request
+        index,
+        relay,
+        server=kind,
+        model=settings.model,
+        asked_only=settings.on_request,
+        compared=compared,
+    )
+    logging.getLogger("charwise.proxy").info(
+        "http://%s:%d heals %s for %s with %s, %s; keys are checked there",
+        settings.host,
+        settings.port,
+        "completions that ask for it" if settings.on_request else "completions",
+        relay.address,
+        settings.tokenizer,
+        "the server's own tokenizer" if compared else "which the server could not be asked about",
     )
     uvicorn.run(
         app,
         host=settings.host,
         port=settings.port,
-        log_level="info" if settings.verbose else "warning",
+        log_level="warning",
+        access_log=False,  # the proxy has a line of its own
         server_header=False,  # the server behind says who it is, and when
         date_header=False,
     )
+
+
+async def _compared(upstream: str, vocabulary: Vocabulary) -> bool:
+    """Whether the server has this tokenizer; False if it could not be asked.
+
+    Raises:
+        SettingError: it has another.
+    """
+    from charwise.processors.proxy.check import has_tokenizer
+    from charwise.processors.proxy.relay import Relay
+
+    relay = Relay(upstream, seconds=10.0)
+    try:
+        return await has_tokenizer(relay, vocabulary)
+    finally:
+        await relay.close()

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from charwise.healing import remaining
 from charwise.infill import owed, owed_tokens
 from charwise.tokens.index import SortedVocabulary
+from charwise.tokens.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     import torch
@@ -70,6 +71,16 @@ def new_bytes(ids: Sequence[int], forced: bytes, index: SortedVocabulary) -> byt
     return index.vocabulary.decode(ids)[len(forced) :]
 
 
+def end_ids(vocabulary: Vocabulary) -> list[int]:
+    """Return the tokens that end a middle: ends of texts, of turns and of files.
+
+    >>> from charwise import Vocabulary
+    >>> end_ids(Vocabulary.from_bytes([b"y", None, None], end_ids=[1], special={2: "<file_sep>"}))
+    [1, 2]
+    """
+    return sorted({*vocabulary.stop_ids, *vocabulary.closing})
+
+
 def _hold_end_(row: Row, new: bytes, ending: bytes, index: SortedVocabulary) -> bool:
     """Take the end tokens out of a row of scores, in place, where the middle may not end.
 
@@ -92,7 +103,7 @@ def _hold_end_(row: Row, new: bytes, ending: bytes, index: SortedVocabulary) -> 
     """
     if not owed(new, ending):
         return False
-    ends = list(index.vocabulary.stop_ids)
+    ends = end_ids(index.vocabulary)
     heir = next(iter(owed_tokens(new, ending, index)), None)
     if heir is not None:
         scores: list[float] = row[[heir, *ends]].tolist()

@@ -12,31 +12,9 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from charwise.errors import HealingError, SettingError, shown
-from charwise.healing import Rule, cut, prompt_ids
-from charwise.infill import owed, request
-from charwise.template import Template, cut_written, with_sentinels
-from charwise.tokens.index import SortedVocabulary
-from charwise.tokens.prompt_parts import Prompt
+from charwise.infill import owed
 from charwise.tokens.stops import Stops, StopStrings
 from charwise.tokens.vocabulary import Vocabulary
-
-
-class HealedPrompt(NamedTuple):
-    """A prompt cut in two, and how many of its tokens were given back.
-
-    An engine that counts tokens for itself is asked for `given_back` more than the caller wants,
-    so that prompt and completion have the room they would have had; `Continuation` cuts off what
-    is too much. `ending` is what a middle must end with (`charwise.infill`): the beginning of the
-    text after it.
-
-    >>> HealedPrompt(kept=[0], forced=b" Nod", given_back=2).forced
-    b' Nod'
-    """
-
-    kept: list[int]
-    forced: bytes
-    given_back: int
-    ending: bytes = b""
 
 
 class Reader(NamedTuple):
@@ -81,62 +59,6 @@ class Reader(NamedTuple):
         return new.take(final=True)
 
 
-def heal_prompt(prompt: Prompt, index: SortedVocabulary, rule: Rule = "auto") -> HealedPrompt:
-    """`healing.cut`, and how many tokens it gave back; raises what that raises.
-
-    A prompt that holds a whole template of fill-in-the-middle, as ids or written out in its text,
-    is cut where the prefix inside it ends: see `charwise.template`.
-
-    >>> index = SortedVocabulary(Vocabulary.from_bytes([b"->", b" ", b"No", b"d", b" Node"]))
-    >>> heal_prompt("-> Nod", index)
-    HealedPrompt(kept=[0], forced=b' Nod', given_back=3, ending=b'')
-    """
-    if not isinstance(index, SortedVocabulary):
-        raise SettingError(
-            f"index is a {type(index).__name__}: make one with SortedVocabulary(vocabulary)."
-        )
-    if isinstance(prompt, str):
-        prompt = with_sentinels(prompt, index.vocabulary)
-    ids = prompt_ids(prompt, index.vocabulary)
-    kept, forced = cut_written(ids, index, rule) or cut(ids, index, rule)
-    return HealedPrompt(kept, forced, len(ids) - len(kept))
-
-
-def heal_middle(
-    prefix: str | bytes,
-    suffix: str | bytes,
-    index: SortedVocabulary,
-    rule: Rule = "auto",
-    *,
-    right: Rule = "auto",
-    most: int | None = None,
-    template: Template | None = None,
-) -> HealedPrompt:
-    """The model's own template around two texts, both of which are cut where healing should start.
-
-    Args:
-        prefix, suffix: texts, or bytes.
-        index: of the model's vocabulary.
-        rule: where to cut the prefix, as for `healing.cut`.
-        right: where to cut the suffix, by the same rule, mirrored; "off" where nothing can see to
-            it that the middle ends with what is cut off.
-        most: tokens that fit; what is too long is cut at the far ends.
-        template: its sentinels, where the special tokens do not show them.
-
-    Raises:
-        TemplateError: a model that is not known to fill in the middle.
-
-    >>> names = {3: "<fim_prefix>", 4: "<fim_suffix>", 5: "<fim_middle>"}
-    >>> tokens = [b"a", b"ab", b"c", None, None, None]
-    >>> heal_middle("ca", "c", SortedVocabulary(Vocabulary.from_bytes(tokens, special=names)))
-    HealedPrompt(kept=[3, 2, 4, 2, 5], forced=b'a', given_back=1, ending=b'')
-    """
-    template = Template.of(index.vocabulary) if template is None else template
-    asked = request(prefix, suffix, template, index, left=rule, right=right, most=most)
-    given_back = len(index.vocabulary.encode(asked.forced))
-    return HealedPrompt(asked.ids, asked.forced, given_back, asked.ending)
-
-
 class Continuation:
     """One completion: forced text first, then new text, which ends before a stop string.
 
@@ -151,6 +73,7 @@ class Continuation:
         specials: whether special tokens appear in the text, by their spelling.
         ending: bytes that are no part of the new text if a token ends it after them: the beginning
             of what comes after a middle.
+        until: bytes before which the new text ends: what comes after a middle, written again.
         may_be_lost: whether the engine may miss the mask for a step, and ends such a completion.
             Its text is then empty; without this, or if it goes on, it is an error.
 
@@ -162,7 +85,8 @@ class Continuation:
         tokens: how many tokens were generated, up to the one that ended the text.
         counted: how many of them go beyond the forced text.
         stopped: the stop string that was found.
-        closed: whether a control token ended the text, such as one that comes before another file.
+        closed: whether a control token ended the text, such as one that comes before another file,
+            or the beginning of the suffix.
         lost: whether a token left the forced text.
 
     >>> vocabulary = Vocabulary.from_bytes([b"rang", b"e", b"range", b"(", b"):\\n"])
@@ -185,6 +109,7 @@ class Continuation:
         max_tokens: int | None = None,
         specials: bool = False,
         ending: bytes = b"",
+        until: bytes = b"",
         may_be_lost: bool = False,
     ) -> None:
         if not isinstance(forced, bytes):
@@ -200,6 +125,7 @@ class Continuation:
         self._may_be_lost = may_be_lost
         self._vocabulary = vocabulary
         self._stops = Stops(stop)
+        self._until = Stops(until or None)
         self._include_stop = include_stop
         self._min_tokens = min_tokens
         self._max_tokens = max_tokens
@@ -248,6 +174,10 @@ class Continuation:
                     begin, end = match
                     self.stopped = self._new[begin:end].decode("utf-8", "replace")
                     del self._new[end if self._include_stop else begin :]
+            rejoined = self._until.first(self._new, before) if self._until else None
+            if rejoined is not None:
+                del self._new[rejoined[0] :]
+                self.closed = True
 
     def add_silent(self) -> None:
         """Count a token that ended the text and has no text of its own."""
@@ -270,7 +200,8 @@ class Continuation:
         end = len(self._new)
         if not (final or self.ended):
             held = 0 if self._include_stop else self._stops.held(self._new)
-            end = max(self._taken, end - max(held, self._begun_ending()))
+            held = max(held, self._until.held(self._new), self._begun_ending())
+            end = max(self._taken, end - held)
         part = self._new[self._taken : end]
         self._taken += len(part)
         return self._decoder.decode(part)

@@ -32,7 +32,8 @@ import torch
 from charwise.errors import CharwiseError, EngineError, SettingError, check_count, shown
 from charwise.healing import Rule
 from charwise.processors.decision import Decisions
-from charwise.processors.new_text import Reader, heal_prompt
+from charwise.processors.healed_prompt import heal_prompt
+from charwise.processors.new_text import Reader
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.prompt_parts import Prompt
 from charwise.tokens.stops import Stops
@@ -72,7 +73,7 @@ def heal_request(
         index: of the model's vocabulary.
         rule: where to cut.
         sampling_params: SGLang's own. `max_new_tokens` counts from where the prompt is
-            reproduced: the server is asked for as many more as the prompt gave back. `stop`
+            reproduced: the server is asked for as many more as the forced text has bytes. `stop`
             strings of which a match could begin in the forced text are left to the reader.
 
     The completion starts with the forced text, which `reader.text(output_ids)` takes off.
@@ -89,7 +90,8 @@ def heal_request(
     >>> reader.text([3])
     'de'
     """
-    kept, forced, given_back, _ = heal_prompt(prompt, index, rule)
+    healed = heal_prompt(prompt, index, rule)
+    kept, forced = healed.kept, healed.forced
     if not isinstance(sampling_params or {}, Mapping):
         raise SettingError(f"sampling_params is {shown(sampling_params)}: give a dict.")
     sampling = dict(sampling_params or {})
@@ -112,7 +114,7 @@ def heal_request(
     if asked is not None:
         check_count("max_new_tokens", asked, 1)
     if asked is not None:
-        sampling["max_new_tokens"] = asked + given_back
+        sampling["max_new_tokens"] = asked + healed.most_again
     stops = Stops(sampling.get("stop"))
     if stops:
         sampling["stop"] = stops.apart_from(forced)

@@ -35,7 +35,8 @@ import torch
 from charwise.errors import CharwiseError, EngineError, SettingError, check_count
 from charwise.healing import Rule, remaining
 from charwise.processors.decision import Decisions
-from charwise.processors.new_text import Reader, heal_prompt
+from charwise.processors.healed_prompt import heal_prompt
+from charwise.processors.new_text import Reader
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.prompt_parts import Prompt
 from charwise.tokens.stops import Stops
@@ -87,7 +88,8 @@ def heal_request(
     if tokenizer is None:
         tokenizer = str(getattr(llm.tokenizer, "tokenizer", llm.tokenizer).name_or_path)
     index = _decisions_of(tokenizer).index
-    kept, forced, given_back, _ = heal_prompt(prompt, index, rule)
+    healed = heal_prompt(prompt, index, rule)
+    kept, forced = healed.kept, healed.forced
     end_id = _end_id(sampling_params, index.vocabulary)
     processor = HealingLogitsProcessor(tokenizer, forced, len(kept), end_id)
     params = copy.copy(sampling_params)
@@ -99,7 +101,7 @@ def heal_request(
     asked = getattr(params, "max_tokens", None)
     if asked is not None:
         check_count("max_tokens", asked, 1)
-        params.max_tokens = asked + given_back
+        params.max_tokens = asked + healed.most_again
     stops = Stops(getattr(params, "stop", None))
     if stops:
         params.stop = stops.apart_from(forced) or None

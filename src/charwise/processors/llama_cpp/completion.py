@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 
 from charwise.errors import ContextLengthError, SettingError, check_count, shown
 from charwise.healing import Rule
+from charwise.processors.healed_prompt import heal_middle, heal_prompt
 from charwise.processors.llama_cpp.logits_processor import (
     EndingLogitsProcessor,
     Guard,
@@ -18,7 +19,7 @@ from charwise.processors.llama_cpp.logits_processor import (
     Processor,
     bias,
 )
-from charwise.processors.new_text import Continuation, heal_middle, heal_prompt
+from charwise.processors.new_text import Continuation
 from charwise.template import Template
 from charwise.tokens.canonical import to_bytes
 from charwise.tokens.gguf import read_gguf
@@ -186,7 +187,7 @@ def _request(
         )
     else:
         raise SettingError("with a suffix the prompt is a text: what comes before the middle.")
-    kept, forced, given_back, ending = healed
+    kept, forced, given_back, ending = healed[:4]
     length = len(kept) + given_back
     if length >= llama.n_ctx():
         raise ContextLengthError(

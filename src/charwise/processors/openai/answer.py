@@ -12,7 +12,8 @@ from functools import partial
 
 from charwise.api.request import Message
 from charwise.api.writer import usage
-from charwise.processors.new_text import Continuation, HealedPrompt
+from charwise.processors.healed_prompt import HealedPrompt
+from charwise.processors.new_text import Continuation
 from charwise.processors.openai.logprobs import beyond
 from charwise.tokens.stops import Stops
 from charwise.tokens.vocabulary import Vocabulary
@@ -84,6 +85,7 @@ class Answer:
             max_tokens=max_tokens,
             specials=request.get("skip_special_tokens") is False,
             ending=healed.ending,
+            until=healed.until,
         )
         # Made as the engine tells of them: it may refuse a request for very many.
         self._choices: dict[int, _Choice] = {}

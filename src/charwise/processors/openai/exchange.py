@@ -108,6 +108,7 @@ async def exchange(
     *,
     most: int | None = None,
     tells_refusals: bool = True,
+    behind: str = "",
 ) -> bool:
     """Ask the server behind for every prompt, and answer the client as one.
 
@@ -121,6 +122,7 @@ async def exchange(
         most: bytes of one of the server's answers, or events, that are read.
         tells_refusals: whether the client is told an answer of the server that is no completion,
             an error as a rule.
+        behind: address of the server, for errors; none where it is in this process.
 
     Returns:
         Whether the client was answered, or has left.
@@ -144,7 +146,7 @@ async def exchange(
         if left.done():
             return True
         make = _stream if form.streams else _respond
-        response = await make(calls, form, left, tells_refusals)
+        response = await make(calls, form, left, tells_refusals, behind)
         if response is not None and not left.done():
             await response(scope, _leaving(left), send)
         return response is not None or left.done()
@@ -173,7 +175,11 @@ def _leaving(left: asyncio.Task[None]) -> Receive:
 
 
 async def _respond(
-    calls: list[Upstream], form: Form, left: asyncio.Task[None], tells_refusals: bool
+    calls: list[Upstream],
+    form: Form,
+    left: asyncio.Task[None],
+    tells_refusals: bool,
+    behind: str,
 ) -> Response | None:
     """Return one JSON object; None for a refusal that is not told, or if the client left."""
     try:
@@ -197,12 +203,16 @@ async def _respond(
         if not form.complete:
             raise UpstreamError(BROKEN_OFF)
     except CharwiseError as error:
-        return refusal(_failure(error))
+        return refusal(_failure(error, behind))
     return json_response(form.whole(), 200, calls[0].headers)
 
 
 async def _stream(
-    calls: list[Upstream], form: Form, left: asyncio.Task[None], tells_refusals: bool
+    calls: list[Upstream],
+    form: Form,
+    left: asyncio.Task[None],
+    tells_refusals: bool,
+    behind: str,
 ) -> Response | None:
     """Return a stream; None for a refusal that is not told.
 
@@ -210,7 +220,7 @@ async def _stream(
     that.
     """
     begun = tells_refusals or "structured_outputs" not in form.bodies[0]
-    events = _events(calls, form, left, hides_refusal=not begun)
+    events = _events(calls, form, left, not begun, behind)
     if begun:
         return stream_response(events, 200, calls[0].headers)
     try:
@@ -233,7 +243,11 @@ async def _all(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]
 
 
 async def _events(
-    calls: list[Upstream], form: Form, left: asyncio.Task[None], hides_refusal: bool
+    calls: list[Upstream],
+    form: Form,
+    left: asyncio.Task[None],
+    hides_refusal: bool,
+    behind: str,
 ) -> AsyncIterator[bytes]:
     """Yield server-sent events; no end mark if that was not all of them."""
     failed = False  # which the server has said itself
@@ -259,12 +273,13 @@ async def _events(
         if not (failed or form.complete):
             raise UpstreamError(BROKEN_OFF)
     except CharwiseError as error:
-        yield event(_failure(error).body)
+        yield event(_failure(error, behind).body)
         return
     for part in form.tail():
         yield part
 
 
-def _failure(error: CharwiseError) -> Refused:
+def _failure(error: CharwiseError, behind: str) -> Refused:
     """Return the refusal for an error of the server behind, which is never the client's fault."""
-    return Refused(getattr(error, "status", 500), str(error))
+    message = f"{behind}: {error}" if behind else str(error)
+    return Refused(getattr(error, "status", 500), message)

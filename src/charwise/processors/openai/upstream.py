@@ -201,7 +201,7 @@ async def merged(calls: Sequence[Upstream]) -> AsyncIterator[tuple[int, Message 
 
 
 #: The header's name.
-_HEADER = b"x-charwise"
+HEADER = b"x-charwise"
 
 
 class Outcome(NamedTuple):
@@ -253,7 +253,7 @@ def telling(send: Send, outcome: Outcome) -> Send:
             became = outcome
             if message["status"] != 200 and outcome.reason is None:
                 became = Outcome("refused")
-            headers = [*message.get("headers", ()), (_HEADER, became.header.encode())]
+            headers = [*message.get("headers", ()), (HEADER, became.header.encode())]
             message = {**message, "headers": headers}
         await send(message)
 

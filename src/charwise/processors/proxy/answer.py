@@ -33,6 +33,7 @@ class TextAnswer(Answer):
         self._lead = "" if self.body.get("prompt") else vocabulary.lead.decode()
         self._begun: set[int] = set()
         self._over: set[int] = set()
+        self._fields: set[str] = set()  # of the server's choices
 
     @property
     def ended(self) -> bool:
@@ -58,6 +59,7 @@ class TextAnswer(Answer):
         if not isinstance(choices, list) or not all(map(self._is_choice, choices)):
             raise UpstreamError(f"the server behind answered with no completion: {str(chunk)[:80]}")
         for choice in chunk["choices"]:
+            self._fields.update(choice)
             choice["token_ids"] = self._ids(choice)
         told = super().add(chunk)
         for choice in chunk["choices"]:
@@ -65,16 +67,16 @@ class TextAnswer(Answer):
             enough = new.ended if self._counts else new.stopped is not None
             if enough or choice.get("finish_reason") is not None:
                 self._over.add(choice["index"])
-        return [
-            {name: value for name, value in choice.items() if name in _FIELDS} for choice in told
-        ]
+        return list(map(self._as_theirs, told))
 
     def choices(self) -> list[Message]:
         """The whole choices, once the server has ended."""
-        return [
-            {name: value for name, value in choice.items() if name in _FIELDS}
-            for choice in super().choices()
-        ]
+        return list(map(self._as_theirs, super().choices()))
+
+    def _as_theirs(self, choice: Message) -> Message:
+        """A choice with the fields that the server's has: those of ours are for reading it."""
+        theirs = {*_FIELDS, *self._fields}
+        return {name: value for name, value in choice.items() if name in theirs}
 
     @property
     def stopped(self) -> str | None:
@@ -99,7 +101,7 @@ class TextAnswer(Answer):
         return ids
 
 
-#: The fields of a choice that these servers have.
+#: The fields that every choice has.
 _FIELDS = ("index", "text", "logprobs", "finish_reason")
 
 

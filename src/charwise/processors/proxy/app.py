@@ -14,24 +14,29 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from charwise.api.client import read_up_to
 from charwise.api.errors import Refused
 from charwise.api.limits import HEALED_BODY
-from charwise.api.request import HEAL, LlamaCppRequest, parsed
+from charwise.api.request import LlamaCppRequest, parsed, without_heal
 from charwise.api.responses import refusal
-from charwise.errors import CharwiseError
+from charwise.errors import CharwiseError, SettingError
 from charwise.healing import cut
 from charwise.processors.openai.exchange import Form, OpenAIForm, exchange
+from charwise.processors.openai.metrics import AccessLog, HealingMetrics
 from charwise.processors.openai.upstream import Outcome, Upstream, telling
 from charwise.processors.proxy.answer import NativeForm
-from charwise.processors.proxy.plan import SERVERS, Plan, Server, plan
-from charwise.processors.proxy.relay import Relay
+from charwise.processors.proxy.check import has_tokenizer
+from charwise.processors.proxy.plan import OTHER_TOKENIZER, SERVERS, Plan, Server, plan
+from charwise.processors.proxy.relay import Headers, Relay
 from charwise.tokens.index import SortedVocabulary
 
 logger = logging.getLogger("charwise.proxy")
@@ -65,6 +70,9 @@ class HealingProxy:
         server: its kind, if that is known; else its list of models says so.
         model: heal only requests that name this model.
         asked_only: heal only requests that ask for it.
+        compared: whether the server's tokenizer was found to be ours; else the first request asks.
+
+    `/metrics` has the server's own metrics, where it has some, and those of healing.
     """
 
     def __init__(
@@ -75,6 +83,7 @@ class HealingProxy:
         server: Server | None = None,
         model: str | None = None,
         asked_only: bool = False,
+        compared: bool = False,
     ) -> None:
         self._index = index
         self._relay = relay
@@ -82,6 +91,11 @@ class HealingProxy:
         self._known: Server | None = None
         self._model = model
         self._asked_only = asked_only
+        self._compared = compared
+        self._registry = CollectorRegistry()
+        ProcessCollector(registry=self._registry)
+        self._metrics = HealingMetrics(self._registry)
+        self._log = AccessLog(logger, self._registry)
         # So many prompts are tokenized at once; more wait for their turn.
         self._turns = asyncio.Semaphore(2)
 
@@ -90,10 +104,20 @@ class HealingProxy:
             await self._live(receive, send)
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1011})
-        elif scope["method"] == "POST" and _form(scope["path"]) is not None:
-            await self._complete(scope, receive, send)
         else:
-            await self._relay(scope, receive, send)
+            send = self._log.watching(scope, send)
+            if scope["method"] == "POST" and _form(scope["path"]) is not None:
+                await self._complete(scope, receive, send)
+            elif scope["method"] == "GET" and scope["path"] == "/metrics":
+                await self._tell_metrics(scope, receive, send)
+            else:
+                await self._relay(scope, receive, send)
+
+    async def _tell_metrics(self, scope: Scope, receive: Receive, send: Send) -> None:
+        status, theirs = await self._relay.read("/metrics", _keys(scope))
+        text = theirs.rstrip() + b"\n" if status == 200 and b"# TYPE" in theirs else b""
+        text += generate_latest(self._registry)
+        await Response(text, media_type="text/plain; version=0.0.4")(scope, receive, send)
 
     async def _live(self, receive: Receive, send: Send) -> None:
         while True:
@@ -112,23 +136,29 @@ class HealingProxy:
         read = await read_up_to(receive, HEALED_BODY)
         if read is None:
             return
+        begun = time.perf_counter()
         body, whole = read
         native = _form(scope["path"]) == "native"
         try:
             found = await self._plan(scope, body, native) if whole else Plan("size", [])
         except CharwiseError as error:
-            send = telling(send, Outcome("refused"))
+            outcome = Outcome("refused")
+            self._metrics.note(outcome, time.perf_counter() - begun)
+            send = telling(send, outcome)
             await refusal(Refused(400, str(error)))(scope, receive, send)
             return
         outcome = Outcome.of(found.answers) if found.reason is None else Outcome(found.reason)
-        logger.debug("%s: %s", scope["path"], outcome.header)
+        self._metrics.note(outcome, time.perf_counter() - begun)
         send = telling(send, outcome)
         if found.answers:
             # What is compressed cannot be read here.
             headers = [pair for pair in scope["headers"] if pair[0] != b"accept-encoding"]
             healed = {**scope, "headers": headers}
             form: Form = NativeForm(found.answers[0]) if native else OpenAIForm(found.answers)
-            await exchange(self._relay, healed, receive, send, form, most=MOST_ANSWER)
+            behind = self._relay.address
+            await exchange(
+                self._relay, healed, receive, send, form, most=MOST_ANSWER, behind=behind
+            )
             return
         if found.body is not None:
             body = json.dumps(found.body).encode()
@@ -142,8 +172,8 @@ class HealingProxy:
             return Plan("malformed", [])
         named = request.get("model")
         if self._model is not None and named != self._model:
-            rest = {name: value for name, value in request.items() if name != HEAL}
-            return Plan("model", [], rest if HEAL in request else None)
+            rest = without_heal(request)
+            return Plan("model", [], rest if rest != request else None)
         server = await self._find_server(scope)  # may wait for a busy server: not in a turn
         async with self._turns:
             return await asyncio.to_thread(
@@ -154,16 +184,32 @@ class HealingProxy:
         """What the server behind takes; asked for until it says so."""
         if self._known is not None:
             return self._known
-        headers = [pair for pair in scope["headers"] if pair[0] in (b"authorization", b"x-api-key")]
+        headers = _keys(scope)
         found = self._server or _server_of((await self._relay.ask("/v1/models", headers))[1])
         status = 200
         if found.why_not is None:
             status, answer = await self._relay.ask("/v1/completions", headers, _PROBE)
             found = replace(found, starts=_starts(answer))
         if found.name != "unknown" and status not in (0, 401, 403, 503):  # else ask again
-            self._known = found
+            self._known = found = await self._with_tokenizer(found, headers)
             logger.info("the server behind is %s", found.name)
         return found
+
+    async def _with_tokenizer(self, server: Server, headers: Headers) -> Server:
+        """The server; one that heals nothing if it has another tokenizer than we."""
+        if self._compared or server.why_not is not None:
+            return server
+        try:
+            self._compared = await has_tokenizer(self._relay, self._index.vocabulary, headers)
+        except SettingError as error:
+            logger.error("nothing is healed: %s", error)
+            return replace(server, why_not=OTHER_TOKENIZER)
+        return server
+
+
+def _keys(scope: Scope) -> Headers:
+    """The client's keys, for questions of our own."""
+    return [pair for pair in scope["headers"] if pair[0] in (b"authorization", b"x-api-key")]
 
 
 def _form(path: str) -> str | None:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from charwise.errors import HealingError, SettingError
 from charwise.healing import Rule
-from charwise.processors.new_text import HealedPrompt, heal_prompt
+from charwise.processors.healed_prompt import HealedPrompt, heal_prompt
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.vocabulary import Vocabulary
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from charwise.api.limits import PROXY
-from charwise.api.request import HEAL, SHORT, Message, texts_or_ids
+from charwise.api.request import HEAL, SHORT, Message, heal_rule, texts_or_ids, without_heal
 from charwise.errors import CharwiseError, SettingError, shown
 from charwise.healing import Rule
 from charwise.processors.proxy.answer import TextAnswer
@@ -43,6 +43,9 @@ class Server:
     starts: bool = False
     why_not: str | None = None
 
+
+#: Why nothing is healed for a server whose tokenizer is not ours.
+OTHER_TOKENIZER = "tokenizer"
 
 #: By the name that the option `--server` takes.
 SERVERS = {
@@ -104,9 +107,8 @@ def plan(
     Raises:
         CharwiseError: healing was asked for, and cannot be had.
     """
-    rule = request.get(HEAL)
-    without = {name: value for name, value in request.items() if name != HEAL}
-    body = without if rule is not None else None
+    rule, without = heal_rule(request), without_heal(request)
+    body = without if without != request else None
     if rule == "exact":
         raise SettingError(
             "exact healing asks for log-probabilities of named tokens after given tokens, which "
@@ -145,6 +147,8 @@ def _cut(text: str, index: SortedVocabulary, rule: Rule | None, server: Server) 
 def _why_not(request: Message, server: Server, native: bool) -> tuple[str, str] | None:
     """A word and a sentence; None if the request can be healed."""
     if server.why_not is not None:
+        if server.why_not == OTHER_TOKENIZER:
+            return server.why_not, "the server behind has another tokenizer than the proxy"
         return server.why_not, f"the server behind ({server.name}) has no way to force a text"
     if native and not server.native:
         return "endpoint", f"{server.name} has no such endpoint"
@@ -207,8 +211,7 @@ def _answer(
         if most is not None:
             # How many tokens the server takes to write the text again is not known beforehand.
             short = most <= SHORT
-            more = len(cut.healed.forced) if short else cut.healed.given_back
-            body[name or "max_tokens"] = most + more
+            body[name or "max_tokens"] = most + cut.healed.most_again
         body |= _without_specials(request, cut.forced, index.vocabulary)
         if server.streams_to_all:  # it shows where tokens begin, and can be ended in time
             body["stream"] = True

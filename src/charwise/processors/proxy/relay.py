@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
+from urllib.parse import urlsplit
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Message, Receive, Scope, Send
@@ -17,6 +18,9 @@ from charwise.api.responses import refusal, stream_response
 from charwise.errors import MissingExtraError, SettingError
 
 logger = logging.getLogger("charwise.proxy")
+
+#: Headers of a request, as ASGI has them.
+Headers = Sequence[tuple[bytes, bytes]]
 
 #: Headers, one of which a request with a body has.
 _OF_A_BODY = {b"content-length", b"transfer-encoding"}
@@ -46,6 +50,9 @@ class Relay:
         upstream: address of the server behind, such as `http://127.0.0.1:8080`.
         seconds: how long it may say nothing.
 
+    Attributes:
+        address: of the server behind, without a password.
+
     Raises:
         MissingExtraError: httpx is not installed.
         SettingError: an address that is none.
@@ -64,6 +71,8 @@ class Relay:
         self._timeout_error = httpx.TimeoutException
         self._url_error = httpx.InvalidURL
         self._upstream = upstream.rstrip("/")
+        parts = urlsplit(self._upstream)
+        self.address = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
         self._client = httpx.AsyncClient(
             timeout=httpx.Timeout(seconds, connect=min(10.0, seconds), pool=None),
             limits=httpx.Limits(max_connections=None),
@@ -76,24 +85,32 @@ class Relay:
         await self._client.aclose()
 
     async def ask(
-        self, path: str, headers: list[tuple[bytes, bytes]], body: dict[str, Any] | None = None
+        self, path: str, headers: Headers, body: dict[str, Any] | None = None
     ) -> tuple[int, Any]:
         """Status and JSON of a path; 0 if the server says nothing, None if it says no JSON."""
+        status, said = await self.read(path, headers, body)
+        try:
+            return status, json.loads(said)
+        except (ValueError, RecursionError):
+            return status, None
+
+    async def read(
+        self, path: str, headers: Headers, body: dict[str, Any] | None = None
+    ) -> tuple[int, bytes]:
+        """Status and body of a short answer; status 0 for none, and no body for a long one."""
         method = "GET" if body is None else "POST"
         url, said = self._upstream + path, bytearray()
         try:
-            async with self._client.stream(method, url, headers=headers, json=body) as response:
+            stream = self._client.stream(method, url, headers=list(headers), json=body)
+            async with stream as response:
                 async for part in response.aiter_bytes():
                     said += part
                     # The answers to our own questions are short.
                     if len(said) > 2**20:
-                        return response.status_code, None
+                        return response.status_code, b""
         except self._errors:
-            return 0, None
-        try:
-            return response.status_code, json.loads(said)
-        except (ValueError, RecursionError):
-            return response.status_code, None
+            return 0, b""
+        return response.status_code, bytes(said)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Hand on one request, until it is answered or its client leaves."""
@@ -154,8 +171,10 @@ class Relay:
         name = str(error) or type(error).__name__
         logger.warning("%s: %s", request.url, name)
         if isinstance(error, self._timeout_error):
-            return UpstreamError(f"the server behind did not answer in time: {name}", 504)
-        return UpstreamError(f"the server behind {what}: {name}")
+            return UpstreamError(
+                f"the server at {self.address} did not answer in time: {name}", 504
+            )
+        return UpstreamError(f"the server at {self.address} {what}: {name}")
 
 
 async def _body(client: Request, heard: asyncio.Event) -> AsyncIterator[bytes]:

@@ -26,7 +26,8 @@ from transformers.generation.continuous_batching.cb_logits_processors import (
 from charwise.errors import EngineError, check_count
 from charwise.healing import Rule
 from charwise.processors.decision import Decisions
-from charwise.processors.new_text import Reader, heal_prompt
+from charwise.processors.healed_prompt import heal_prompt
+from charwise.processors.new_text import Reader
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.prompt_parts import Prompt
 
@@ -114,19 +115,20 @@ class ContinuousHealing(ContinuousBatchingLogitsProcessor):  # type: ignore[misc
             prompt: text, bytes, or a list of texts and token ids, as for `healing.cut`.
             rule: where to cut.
             max_new_tokens: from where the prompt is reproduced; by default the manager's. The
-                engine is asked for as many more as the prompt gave back.
+                engine is asked for as many more as the forced text has bytes.
             **kwargs: passed along.
 
         Raises:
             HealingError, TokenizationError, SettingError: as `healing.cut`.
         """
         index = self.decisions.index
-        kept, forced, given_back, _ = heal_prompt(prompt, index, rule)
+        healed = heal_prompt(prompt, index, rule)
+        kept, forced = healed.kept, healed.forced
         if max_new_tokens is None:
             max_new_tokens = manager.generation_config.max_new_tokens
         if max_new_tokens is not None:
             check_count("max_new_tokens", max_new_tokens, 1)
-        asked = None if max_new_tokens is None else max_new_tokens + given_back
+        asked = None if max_new_tokens is None else max_new_tokens + healed.most_again
         name = manager.add_request(kept, forced=forced, max_new_tokens=asked, **kwargs)
         before = index.vocabulary.decode(kept[-3:])
         return HealedRequest(

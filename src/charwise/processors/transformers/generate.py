@@ -16,7 +16,7 @@ from transformers import LogitsProcessor
 
 from charwise.errors import ContextLengthError, items
 from charwise.healing import Cut, Rule
-from charwise.processors.new_text import heal_prompt
+from charwise.processors.healed_prompt import heal_prompt
 from charwise.processors.transformers.arguments import (
     Arguments,
     as_list,

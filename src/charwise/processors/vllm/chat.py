@@ -13,11 +13,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from charwise.api.request import HEAL, Message
+from charwise.api.request import HEAL, Message, heal_rule, without_heal
 from charwise.errors import SettingError
 from charwise.processors.openai.answer import Answer
 from charwise.processors.vllm import exact_answers
-from charwise.processors.vllm.limits import Limits, is_refused
 from charwise.processors.vllm.openai_request import (
     UNFIT,
     reproducing,
@@ -25,7 +24,7 @@ from charwise.processors.vllm.openai_request import (
     without_grammar,
 )
 from charwise.processors.vllm.prompts import Served
-from charwise.processors.vllm.settings import rule_of, without_heal
+from charwise.processors.vllm.settings import Limits, is_refused
 
 #: Fields of a choice besides its message and log-probabilities.
 _FIELDS = ("index", "finish_reason", "stop_reason", "token_ids")
@@ -124,7 +123,7 @@ def before_rendering(request: Message, parses: bool) -> str | None:
         unfit = "version", "this vLLM takes no token ids for a chat; 0.32 does"
     elif parses or (request.get("tools") and request.get("tool_choice") != "none"):
         unfit = "parser", "reasoning and tool calls are cut out of what is written"
-    if unfit and rule_of(request) is not None:
+    if unfit and heal_rule(request) is not None:
         raise SettingError(f"this request cannot be healed: {unfit[1]}.")
     if exact_answers.is_wanted(request):
         raise SettingError(f'chat is healed by mask alone: leave {HEAL} out, or give "auto".')
@@ -186,7 +185,7 @@ def plan(model: Served, limits: Limits, request: Message, ids: Sequence[int]) ->
     Raises:
         CharwiseError: healing was asked for, and cannot be had.
     """
-    rule = rule_of(request)
+    rule = heal_rule(request)
     healed = model.heal(ids, "auto" if rule is None else rule)
     if not healed.forced:
         return "nothing-to-heal"

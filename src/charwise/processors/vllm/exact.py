@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from charwise.boundary import Members, Question, Search
 from charwise.errors import HealingError, SettingError
-from charwise.processors.new_text import HealedPrompt
+from charwise.processors.healed_prompt import HealedPrompt
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.stops import Stops
 

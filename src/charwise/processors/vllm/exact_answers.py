@@ -1,4 +1,4 @@
-"""Completion requests that ask for exact healing: `"vllm_xargs": {"charwise_heal": "exact"}`.
+"""Completion requests that ask for exact healing: `"charwise_heal": "exact"`.
 
 Each choice goes on from a member of its own, so each is a call of its own: the prompt that vLLM
 gets is the kept ids and the member, and what the client gets begins inside the member. Where one
@@ -14,13 +14,12 @@ from typing import Any
 import numpy as np
 
 from charwise.api.keys import Headers
-from charwise.api.request import HEAL, Message, most_tokens
+from charwise.api.request import Message, heal_rule, most_tokens, without_heal
 from charwise.errors import SettingError
-from charwise.processors.new_text import HealedPrompt
+from charwise.processors.healed_prompt import HealedPrompt
 from charwise.processors.openai.answer import Answer
 from charwise.processors.vllm.exact import Asking, chosen, members_from, needs_search
 from charwise.processors.vllm.prompts import served
-from charwise.processors.vllm.settings import without_heal
 from charwise.processors.vllm.structured import constraint
 from charwise.tokens.stops import Stops
 from charwise.tokens.vocabulary import Vocabulary
@@ -32,10 +31,10 @@ MOST_CHOICES = 1024
 def is_wanted(request: Message) -> bool:
     """Whether a request asks for exact healing.
 
-    >>> is_wanted({"vllm_xargs": {"charwise_heal": "exact"}}), is_wanted({})
+    >>> is_wanted({"charwise_heal": "exact"}), is_wanted({})
     (True, False)
     """
-    return bool((request.get("vllm_xargs") or {}).get(HEAL) == "exact")
+    return bool(heal_rule(request) == "exact")
 
 
 def check(request: Message, prompts: int) -> None:

@@ -8,7 +8,8 @@ them); the client gets what lies beyond its prompt. A list of prompts becomes on
 since each has a text of its own to force. Everything about the answer is read off token ids.
 
 What cannot be healed goes through as it came, unless the request asks for healing with
-`"vllm_xargs": {"charwise_heal": "auto"}` (or "word", or a number of tokens): then it is an error.
+`"charwise_heal": "auto"` (or "word", or a number of tokens), which may also stand in `vllm_xargs`:
+then it is an error.
 "off" turns healing off, "exact" conditions instead of masking (`exact_answers`). The header
 `x-charwise` of an answer says which it was.
 
@@ -29,7 +30,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from prometheus_client import Counter, Histogram
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.types import Message as Event
 
@@ -37,20 +37,22 @@ from charwise.api.client import Result, read_up_to, while_connected
 from charwise.api.errors import Refused
 from charwise.api.keys import admits
 from charwise.api.limits import HEALED_BODY
-from charwise.api.request import HEAL, Message, is_long_and_of_ids, parsed
+from charwise.api.request import HEAL, Message, heal_rule, is_long_and_of_ids, parsed, without_heal
 from charwise.api.responses import refusal
 from charwise.errors import CharwiseError
 from charwise.processors.openai.answer import Answer
 from charwise.processors.openai.exchange import OpenAIForm, end_with_client, exchange
+from charwise.processors.openai.metrics import HealingMetrics
 from charwise.processors.openai.upstream import Outcome, Upstream, telling
 from charwise.processors.vllm import chat, exact_answers, openai_request
-from charwise.processors.vllm.limits import Limits
 from charwise.processors.vllm.logits_processor import why_not
 from charwise.processors.vllm.prompts import served
-from charwise.processors.vllm.settings import Settings, rule_of, whether, without_heal
+from charwise.processors.vllm.settings import Limits, Settings, whether
 from charwise.processors.vllm.structured import constraint
 
 logger = logging.getLogger("vllm.charwise")  # where VLLM_LOGGING_LEVEL counts
+
+_METRICS = HealingMetrics()
 
 _COMPLETIONS = "/v1/completions"
 _CHAT = "/v1/chat/completions"
@@ -128,8 +130,8 @@ class HealingMiddleware:
             await refused(scope, receive, telling(send, outcome))
             return
         self._note(outcome, begun)
-        if HEAL in (request.get("vllm_xargs") or ()):
-            body = json.dumps(without_heal(request)).encode()
+        if (plain := without_heal(request)) != request:
+            body = json.dumps(plain).encode()
         if isinstance(found, str):
             await self._pass(scope, Upstream(body, receive, more=not whole), send, outcome)
         elif not await exchange(
@@ -177,7 +179,7 @@ class HealingMiddleware:
         that, it is an error.
         """
         outcome = Outcome("structured-output" if constraint(request) else "refused")
-        if rule_of(request) is None:
+        if heal_rule(request) is None:
             await self._pass(scope, Upstream(body, receive), send, outcome)
             return
         call = Upstream(body)
@@ -236,7 +238,7 @@ class HealingMiddleware:
 
     def _note(self, outcome: Outcome, begun: float) -> None:
         seconds = time.perf_counter() - begun
-        _count(outcome, seconds)
+        _METRICS.note(outcome, seconds)
         logger.debug("charwise: %s; %.1f ms", outcome.header, 1000 * seconds)
 
 
@@ -262,27 +264,3 @@ def _model(scope: Scope, request: Message) -> str:
         getattr(arguments, "model", "")
     ]
     return str(served_names if isinstance(served_names, str) else served_names[0])
-
-
-_HEALED = Counter("charwise:requests_healed", "Requests with a prompt that was healed.")
-_PASSED = Counter(
-    "charwise:requests_passed", "Requests that went through as they came, and why.", ["reason"]
-)
-_GIVEN_BACK = Counter("charwise:tokens_given_back", "Tokens that healed prompts gave back.")
-_FORCED = Counter("charwise:bytes_forced", "Bytes that healed completions reproduced.")
-_SECONDS = Histogram(
-    "charwise:seconds",
-    "Seconds from a request's body to what vLLM is asked, waiting for other requests included.",
-    buckets=(0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0),
-)
-
-
-def _count(outcome: Outcome, seconds: float) -> None:
-    """Note one request."""
-    _SECONDS.observe(seconds)
-    if outcome.reason is not None:
-        _PASSED.labels(outcome.reason).inc()
-        return
-    _HEALED.inc()
-    _GIVEN_BACK.inc(outcome.given_back)
-    _FORCED.inc(outcome.forced)

@@ -11,14 +11,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from charwise.api.request import HEAL, SHORT, Message, most_tokens, text_of, texts_or_ids
+from charwise.api.request import (
+    HEAL,
+    SHORT,
+    Message,
+    heal_rule,
+    most_tokens,
+    text_of,
+    texts_or_ids,
+    without_heal,
+)
 from charwise.errors import SettingError
 from charwise.healing import Rule
-from charwise.processors.new_text import HealedPrompt
+from charwise.processors.ending import end_ids
+from charwise.processors.healed_prompt import HealedPrompt
 from charwise.processors.openai.answer import Answer
-from charwise.processors.vllm.limits import Limits, is_refused
 from charwise.processors.vllm.prompts import ENDING, Served
-from charwise.processors.vllm.settings import FORCED, rule_of, without_heal
+from charwise.processors.vllm.settings import FORCED, Limits, is_refused
 from charwise.processors.vllm.structured import constraint, with_literal
 from charwise.tokens.stops import Stops
 
@@ -57,7 +66,7 @@ def plan(model: Served, limits: Limits, request: Message) -> list[Answer] | str:
     Raises:
         CharwiseError: healing was asked for, and cannot be had.
     """
-    rule = rule_of(request)
+    rule = heal_rule(request)
     texts = _texts_of(model, request)
     suffix = _suffix_of(model, request, texts)
     unfit = why_unfit(request if suffix is None else {**request, _SUFFIX: None}, UNFIT)
@@ -102,7 +111,7 @@ def _healed(
     model: Served, limits: Limits, request: Message, texts: Sequence[Any], suffix: str | None
 ) -> list[HealedPrompt] | None:
     """Each prompt, cut; None if one leaves no room: vLLM says so, with numbers the client knows."""
-    rule = rule_of(request)
+    rule = heal_rule(request)
     where: Any = "auto" if rule in (None, "exact") else rule
     right = _right_rule(request, limits)
     special = request.get("add_special_tokens", True) is not False
@@ -153,12 +162,11 @@ def reproducing(
 ) -> Message | None:
     """A body of which the completion reproduces the forced text; None if a grammar forbids it.
 
-    Short completions and streams are ended when `most` tokens are counted, so that vLLM is asked
-    for as many more as the forced text can have tokens; else as many as the prompt gave back are
-    added, since the rest of the answer is cut off only when all of it is there. Many short ones are
-    not streamed: an event for each token of each would keep the server busy for longer. Stop
-    strings of which a match could begin in the forced text are searched here alone, on a stream, so
-    that vLLM can be told to end; likewise all, where they do not count for the first tokens.
+    vLLM is asked for as many more tokens as the forced text can have; the surplus is cut off. Short
+    completions are read as a stream, and ended in time. Many short ones are not: an event for each
+    token of each would keep the server busy for longer. Stop strings of which a match could begin
+    in the forced text are searched here alone, on a stream, so that vLLM can be told to end;
+    likewise all, where they do not count for the first tokens.
     """
     body = body | {"return_token_ids": True}
     if not healed.forced:
@@ -180,9 +188,7 @@ def reproducing(
     if most is not None:
         if most <= SHORT and (request.get("n") or 1) <= FEW:
             body["stream"] = True
-        exactly = most <= SHORT or body.get("stream")
-        more = len(healed.forced) if exactly else healed.given_back
-        body["max_tokens"] = min(most + more, limits.window - len(healed.kept))
+        body["max_tokens"] = min(most + healed.most_again, limits.window - len(healed.kept))
     return body
 
 
@@ -194,7 +200,7 @@ def _texts_of(model: Served, request: Message) -> list[Any]:
     given = request.get("prompt")
     if given == "" and isinstance(request.get(_SUFFIX), str) and model.fills_in:
         return [given]
-    return texts_or_ids(given, with_ids=rule_of(request) is not None)
+    return texts_or_ids(given, with_ids=heal_rule(request) is not None)
 
 
 def _suffix_of(model: Served, request: Message, texts: Sequence[Any]) -> str | None:
@@ -216,7 +222,7 @@ def _right_rule(request: Message, limits: Limits) -> Rule:
     """
     if _why_left_only(request, limits):
         return "off"
-    return "word" if rule_of(request) == "word" else "auto"
+    return "word" if heal_rule(request) == "word" else "auto"
 
 
 def _why_left_only(request: Message, limits: Limits) -> str | None:
@@ -231,16 +237,21 @@ def _why_left_only(request: Message, limits: Limits) -> str | None:
         return "logprobs would list tokens that are not part of the middle"
     if constraint(request) is not None:
         return "structured output says itself where it ends"
-    if rule_of(request) == "exact":
+    if heal_rule(request) == "exact":
         return "an exact request goes on from its first tokens without a mask"
     return None
 
 
 def _with_ending(body: Message, healed: HealedPrompt, model: Served) -> Message:
-    """The body of a request for a middle: what it must end with, and the tokens that end it."""
+    """The body of a request for a middle: what it must end with, and what ends it.
+
+    A middle that goes on into the suffix is ended here, so it is read as a stream.
+    """
     ids = body.get("stop_token_ids") or []
     if isinstance(ids, list) and body.get("ignore_eos") is not True:
-        body = body | {"stop_token_ids": [*ids, *model.vocabulary.stop_ids]}
+        body = body | {"stop_token_ids": [*ids, *end_ids(model.vocabulary)]}
+    if healed.until and (body.get("n") or 1) <= FEW:
+        body = body | {"stream": True}
     if not healed.ending:
         return body
     return body | {"vllm_xargs": {**(body.get("vllm_xargs") or {}), ENDING: healed.ending.hex()}}

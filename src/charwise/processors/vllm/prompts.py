@@ -11,7 +11,8 @@ from typing import Any, Literal
 
 from charwise.errors import HealingError, SettingError, shown
 from charwise.healing import Rule
-from charwise.processors.new_text import Continuation, HealedPrompt, heal_middle, heal_prompt
+from charwise.processors.healed_prompt import HealedPrompt, heal_middle, heal_prompt
+from charwise.processors.new_text import Continuation
 from charwise.processors.vllm import exact
 from charwise.processors.vllm.settings import FORCED, Settings
 from charwise.tokens.canonical import to_bytes
@@ -175,9 +176,8 @@ def heal_generate(
         llm: a `vllm.LLM`.
         prompts: texts, or bytes.
         sampling_params: one `SamplingParams` for all. `max_tokens` counts from where the prompt
-            is reproduced: the engine is asked for as many more as a prompt gave back, so that
-            prompt and completion have the room they would have had. Stop strings count in the
-            new text only.
+            is reproduced: the engine is asked for as many more as the forced text has bytes, and
+            the surplus is cut off. Stop strings count in the new text only.
         rule: where to cut, as for `healing.cut`.
         method: "mask", or "exact": token strings that carry on over the prompt's end are weighed
             whole, all but a thousandth of the mass (`charwise.processors.vllm.exact`); one is
@@ -224,7 +224,7 @@ def _with_forced(params: Any, healed: HealedPrompt) -> Any:
     if healed.forced:
         params.extra_args = {**(params.extra_args or {}), FORCED: healed.forced.hex()}
         if params.max_tokens is not None:
-            params.max_tokens += healed.given_back
+            params.max_tokens += healed.most_again
         if params.min_tokens:
             params.min_tokens += healed.given_back
         params.stop = [] if params.min_tokens else Stops(params.stop).apart_from(healed.forced)

@@ -1,25 +1,28 @@
-"""What an operator says of healing, by environment variables, and what a request says.
+"""Which requests are healed: the settings of the operator, the request, and the limits of vLLM.
 
 CHARWISE_HEAL         default: every request that can be healed is, unless it says "off";
                       request: only requests that ask for it; off: none
 CHARWISE_MOST_FORCED  most bytes that one prompt may force
 CHARWISE_MODELS       which models are healed: names with commas between, * and ? as in file names
 
-A request says it in `vllm_xargs`, as far as the operator lets it.
+A request says it by `charwise_heal`, as far as the operator lets it.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BeforeValidator, ConfigDict, Field
 
-from charwise.api.request import HEAL, Message
+from charwise.api import limits as request_limits
+from charwise.api.request import HEAL, Message, heal_rule
 from charwise.api.settings import CheckedSettings
 from charwise.errors import SettingError
+from charwise.processors.healed_prompt import HealedPrompt
+from charwise.processors.vllm.structured import extensible
 
 #: Name of the argument that holds the bytes a completion must start with, in hexadecimal.
 FORCED = "charwise_forced"
@@ -63,15 +66,6 @@ class Settings(CheckedSettings):
         return not self.models or any(fnmatchcase(model, each) for each in self.models)
 
 
-def rule_of(request: Message) -> Any:
-    """Where a request says to cut; None if it does not say: null is as if it were not there.
-
-    >>> rule_of({"vllm_xargs": {"charwise_heal": "word"}}), rule_of({"vllm_xargs": None})
-    ('word', None)
-    """
-    return (request.get("vllm_xargs") or {}).get(HEAL)
-
-
 def whether(request: Message, settings: Settings, model: str) -> str | None:
     """Why a request is not to be healed at all, in one word; None if it may be.
 
@@ -84,7 +78,7 @@ def whether(request: Message, settings: Settings, model: str) -> str | None:
         SettingError: it asks for what this server does not do.
     """
     arguments = request.get("vllm_xargs") or {}
-    rule = rule_of(request)
+    rule = heal_rule(request)
     if rule == "off":
         return "asked"
     if FORCED in arguments:
@@ -99,14 +93,72 @@ def whether(request: Message, settings: Settings, model: str) -> str | None:
     return "not-asked" if rule is None and settings.heal == "request" else None
 
 
-def without_heal(request: Message) -> Message:
-    """The request without our argument, which vLLM does not know.
+class Limits(NamedTuple):
+    """What the server behind accepts; it refuses the rest itself, in its own words.
 
-    >>> without_heal({"vllm_xargs": {"charwise_heal": "off", "other": 1}})
-    {'vllm_xargs': {'other': 1}}
+    Attributes:
+        window: tokens of prompt and completion together.
+        prompts, completions, stops: most in one request; None for no bound.
+        grammars: the kinds of structured output that can take a literal.
+        clamps: whether a prompt may leave less room than is asked for; older versions refuse it.
+        holds_ends: whether a middle can be kept from ending before it may.
     """
-    arguments = request.get("vllm_xargs")
-    if not arguments or HEAL not in arguments:
-        return dict(request)
-    rest = {name: value for name, value in arguments.items() if name != HEAL}
-    return {**request, "vllm_xargs": rest}
+
+    window: int
+    prompts: int | None = None
+    completions: int | None = None
+    stops: int | None = None
+    grammars: frozenset[str] = frozenset()
+    clamps: bool = False
+    holds_ends: bool = False
+
+    @classmethod
+    def of(cls, config: Any) -> Limits:
+        """Of this vLLM; older versions have fewer bounds."""
+        from vllm import envs
+        from vllm.renderers.params import TokenizeParams
+
+        return cls(
+            config.model_config.max_model_len,
+            getattr(envs, "VLLM_MAX_COMPLETION_PROMPTS", None),
+            getattr(envs, "VLLM_MAX_N_SEQUENCES", None),
+            getattr(envs, "VLLM_MAX_STOP_STRINGS", None),
+            extensible(getattr(config, "structured_outputs_config", None)),
+            TokenizeParams(max_total_tokens=2, max_output_tokens=1).max_input_tokens == 2,
+            not getattr(config, "use_v2_model_runner", False),
+        )
+
+    @property
+    def of_request(self) -> request_limits.Limits:
+        """The limits that every server has."""
+        return request_limits.Limits(
+            prompts=self.prompts,
+            completions=self.completions,
+            stops=self.stops,
+            tokens=self.window,
+        )
+
+    def room(self, healed: HealedPrompt, most: int | None) -> int:
+        """How many tokens may follow a prompt, if `most` are asked for; 0 for too few.
+
+        >>> Limits(10, clamps=True).room(HealedPrompt([1] * 5, b"ab", 2), 8), Limits(10).room(
+        ...     HealedPrompt([1] * 5, b"ab", 2), 8)
+        (3, 0)
+        """
+        room = self.window - len(healed.kept) - healed.given_back
+        if most is None or most <= room:
+            return max(room if most is None else most, 0)
+        return max(room, 0) if self.clamps else 0
+
+
+def is_refused(
+    request: Message, texts: Sequence[Any], most: int | None, limits: Limits, munch: int
+) -> bool:
+    """Whether vLLM will refuse a request, as far as that shows without tokenizing it."""
+    return (
+        limits.of_request.exceeded(len(texts), request.get("n") or 1, request.get("stop"), most)
+        is not None
+        or bool(request.get("stream_options") and not request.get("stream"))
+        or (request.get("min_tokens") or 0) > (most or limits.window)
+        or any(len(prompt) > limits.window * munch for prompt in texts)
+    )
