@@ -121,6 +121,18 @@ def test_the_left_side_alone_where_the_right_cannot_be(client):
     assert "suffix" in refused.json()["error"]["message"]
 
 
+def test_a_middle_that_goes_on_into_the_suffix_ends_before_it(client, index):
+    suffix = " pass pass pass"
+    [id] = set(index.vocabulary.encode(suffix))
+    fields = {"suffix": suffix, "max_tokens": 40, "logit_bias": {str(id): 100.0}}
+    answer = post(client, "x = [None]", **fields)
+    [choice] = answer["choices"]
+    assert (choice["finish_reason"], choice["stop_reason"]) == ("stop", None)
+    assert suffix not in choice["text"]
+    assert answer["usage"]["completion_tokens"] < 40
+    assert told(stream(client, "x = [None]", **fields)) == {0: choice["text"]}
+
+
 def test_either_side_may_be_empty(client):
     for prompt, suffix in (("", SUFFIX), (PREFIX, "")):
         response = ask(client, prompt, suffix=suffix, max_tokens=4)

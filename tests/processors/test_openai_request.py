@@ -17,10 +17,9 @@ from charwise.errors import CharwiseError, SettingError
 from charwise.models import EMBEDDED
 from charwise.processors.openai.upstream import Outcome
 from charwise.processors.vllm import exact_answers
-from charwise.processors.vllm.exact import sampling
 from charwise.processors.vllm.openai_request import FEW, plan
 from charwise.processors.vllm.prompts import Served
-from charwise.processors.vllm.settings import FORCED, Limits, Settings, whether
+from charwise.processors.vllm.settings import FORCED, Limits, Settings, sampling, whether
 from charwise.processors.vllm.structured import with_literal
 from models import examples
 from sentinels import tokenizer_with

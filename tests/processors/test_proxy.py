@@ -816,7 +816,7 @@ def test_the_tokenizer_of_the_server_is_compared() -> None:
 def test_another_tokenizer_is_refused_with_the_first_difference() -> None:
     other = Vocabulary.from_bytes([bytes([byte]) for byte in range(256)])
     for ours, theirs in ((None, other), (other, index().vocabulary)):
-        with pytest.raises(SettingError, match=r"another tokenizer: of 'The quick.*--tokenizer"):
+        with pytest.raises(SettingError, match=r'another tokenizer: of "The quick.*--tokenizer'):
             compared(Tokenizing(theirs, "/tokenize", "content", []), ours)
 
 

@@ -230,7 +230,7 @@ def test_tokens_and_stop_strings_count_beyond_the_prompt() -> None:
     given = params(stop="V", max_tokens=3)
     ids, sent, reader = heal_request(llm(), "    raise ValueErr", given, rule=2)
     assert (given.max_tokens, given.stop) == (3, "V")
-    assert (sent.max_tokens, sent.stop) == (5, None)
+    assert (sent.max_tokens, sent.stop) == (3 + len(" ValueErr"), None)
     [generated] = Engine(seed=1).generate(ids, [sent.logits_processor], steps=12)
     new = reader.continuation()
     new.add(generated)

@@ -49,6 +49,7 @@ def heal_prompt(prompt: Prompt, index: SortedVocabulary, rule: Rule = "auto") ->
     A prompt that holds a whole template of fill-in-the-middle, as ids or written out in its text,
     is cut where the prefix inside it ends: see `charwise.template`.
 
+    >>> from charwise.tokens.vocabulary import Vocabulary
     >>> index = SortedVocabulary(Vocabulary.from_bytes([b"->", b" ", b"No", b"d", b" Node"]))
     >>> heal_prompt("-> Nod", index)
     HealedPrompt(kept=[0], forced=b' Nod', given_back=3, ending=b'', until=b'')
@@ -88,6 +89,7 @@ def heal_middle(
     Raises:
         TemplateError: a model that is not known to fill in the middle.
 
+    >>> from charwise.tokens.vocabulary import Vocabulary
     >>> names = {3: "<fim_prefix>", 4: "<fim_suffix>", 5: "<fim_middle>"}
     >>> tokens = [b"a", b"ab", b"c", None, None, None]
     >>> heal_middle("ca", "c", SortedVocabulary(Vocabulary.from_bytes(tokens, special=names)))

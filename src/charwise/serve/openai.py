@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
@@ -14,7 +16,7 @@ from charwise.api.request import CompletionRequest
 from charwise.api.responses import json_response
 from charwise.api.writer import DONE, characters, choice, event, finite, head, spelled, usage
 from charwise.serve.http import answered, gone, read, stream
-from charwise.serve.prompts import prompt_tokens, sides_of
+from charwise.serve.prompts import check_room, prompt_tokens, sides_of
 from charwise.serve.scored import prompt_pieces
 from charwise.serve.server import Server
 from charwise.serve.task import NOTHING, Answer, Candidate, CompletionTask, Piece
@@ -37,7 +39,9 @@ def router(server: Server) -> APIRouter:
         mode = server.settings.mode
         every = [CompletionTask.of(body, prompt, mode) for prompt in body.prompts]
         for task in every:
-            sides_of(task, server.lm.vocabulary)
+            sides = sides_of(task, server.lm.vocabulary)
+            if not sides.between and len(sides.before) >= (server.lm.engine.window or math.inf):
+                await asyncio.to_thread(_check_room, server, task)  # a token has a byte at least
         if body.stream:
             return await stream(request, _streamed(server, body, every), end=DONE)
         found = await answered(request, _answers(server, body, every))
@@ -65,6 +69,11 @@ def router(server: Server) -> APIRouter:
         return json_response(_model(server))
 
     return routes
+
+
+def _check_room(server: Server, task: CompletionTask) -> None:
+    """Refuse a prompt that does not fit, in every mode; editors have it cut at the far end."""
+    check_room(prompt_tokens(task, server.lm.vocabulary), server.lm.engine.window)
 
 
 def _model(server: Server) -> Message:

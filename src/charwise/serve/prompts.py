@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from charwise.errors import TemplateError
+from charwise.errors import ContextLengthError, TemplateError
 from charwise.serve.task import CompletionTask
 from charwise.template import Files, Template, begun, written
 from charwise.tokens.canonical import to_bytes
@@ -94,6 +94,24 @@ def prompt_tokens(task: CompletionTask, vocabulary: Vocabulary) -> int:
     opening = sides.opening or vocabulary.bos_ids
     texts = [text for text in (sides.before, sides.after) if text]
     return len(opening) + sum(len(vocabulary.encode(read(text))) for text in texts)
+
+
+def check_room(tokens: int, window: int | None) -> None:
+    """Refuse a prompt after which the window has no room for a token.
+
+    Raises:
+        ContextLengthError: both lengths.
+
+    >>> check_room(7, 8)
+    Traceback (most recent call last):
+    charwise.errors.ContextLengthError: the prompt has 7 tokens, and the model's window is 8: there
+    is no room for another. Shorten the prompt from its start.
+    """
+    if window is not None and tokens > window - 2:
+        raise ContextLengthError(
+            f"the prompt has {tokens} tokens, and the model's window is {window}: there is no room "
+            "for another. Shorten the prompt from its start."
+        )
 
 
 def _beside(files: Files, sides: Sides, vocabulary: Vocabulary) -> Sides:

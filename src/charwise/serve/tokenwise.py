@@ -15,8 +15,8 @@ from charwise.char_lm import CharLM
 from charwise.coverings.bundles import Bundle
 from charwise.cursor.drafts import Draft, Drafts
 from charwise.cursor.shared_tree import SharedTree
-from charwise.errors import ContextLengthError
 from charwise.healing import allowed_next
+from charwise.serve.prompts import check_room
 from charwise.tokens.prompts import Opening
 
 #: Prompts whose trees are kept; of one that is let go, the nodes, and bytes of log-probabilities.
@@ -86,11 +86,7 @@ class TokenTrees:
         """
         window, engine = self.lm.engine.window, self.lm.engine
         start = list(self.lm.vocabulary.bos_ids)
-        if window is not None and len(ids) > window - 2:
-            raise ContextLengthError(
-                f"the prompt has {len(ids)} tokens, and the model's window is {window}: there is "
-                "no room for another. Shorten the prompt from its start."
-            )
+        check_room(len(ids), window)
         fitting = [root for root in self.kept if tuple(ids[: len(root)]) == root]
         root = max(fitting, key=len, default=None)
         grown = max(2 * _BEHIND, min(_GROWN, _GROWN_BYTES // (4 * self.lm.vocabulary.width)))

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any
 from uuid import uuid4
 
@@ -21,12 +20,17 @@ from numpy.typing import NDArray
 
 from charwise.boundary import Members, Question, Search
 from charwise.errors import HealingError, SettingError
+from charwise.healing import allowed_next
 from charwise.processors.healed_prompt import HealedPrompt
+from charwise.processors.vllm.settings import sampling
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.stops import Stops
 
 #: Named tokens in one request, at most (vLLM's own bound).
 _NAMED = 128
+
+#: Contexts that are asked about at first, at most.
+_FIRST = 16
 
 #: Requests for one context, at most: what starts with a single byte may be much.
 _REQUESTS = 64
@@ -94,10 +98,13 @@ class Asking:
             unseen = min(unseen, absent * float(np.exp(found[told].min())))
         return logs, unseen
 
+    def room(self, healed: HealedPrompt, new_tokens: int) -> int:
+        """Tokens that a context may have, so that there is room for new ones."""
+        return max(0, self.window - 1 - len(healed.kept) - new_tokens)
+
     def search(self, index: SortedVocabulary, healed: HealedPrompt, new_tokens: int) -> Search:
         """A search that leaves room for new tokens."""
-        room = max(0, self.window - 1 - len(healed.kept) - new_tokens)
-        return Search(index, healed.forced, room=room)
+        return Search(index, healed.forced, room=self.room(healed, new_tokens))
 
     def too_little(self, error: HealingError) -> HealingError:
         """The same error, with what the operator can do about it."""
@@ -120,6 +127,28 @@ def needs_search(index: SortedVocabulary, healed: HealedPrompt) -> bool:
     [False, False, True]
     """
     return bool(healed.forced and index.prefixes(healed.forced))
+
+
+def first_questions(index: SortedVocabulary, forced: bytes, room: int) -> list[Question]:
+    """Return questions to ask before anything is known: most searches need no others.
+
+    Their contexts are the beginnings of the forced text's own tokenization, and the tokens that
+    begin it. An engine reads them in one step; asked one after the other, each takes a step.
+
+    >>> from charwise.tokens.vocabulary import Vocabulary
+    >>> index = SortedVocabulary(Vocabulary.from_bytes([b"a", b"ab", b"c", b"b"]))
+    >>> [question.context for question in first_questions(index, b"abc", room=8)]
+    [(), (1,), (0,)]
+    """
+    vocabulary = index.vocabulary
+    ids = tuple(vocabulary.encode(forced))
+    single = [(id,) for id in index.prefixes(forced)]
+    contexts = dict.fromkeys([*(ids[:count] for count in range(len(ids))), *single])
+    fitting = [context for context in contexts if len(context) <= room][:_FIRST]
+    return [
+        Question(context, allowed_next(forced[len(vocabulary.decode(context)) :], index))
+        for context in fitting
+    ]
 
 
 def drawn(
@@ -207,6 +236,7 @@ async def members_from(
     kept: list[int],
     salt: str | None = None,
     priority: int = 0,
+    first: Sequence[Question] = (),
 ) -> Members:
     """Answer the questions of one search by the engine's client, a round at a time.
 
@@ -217,15 +247,23 @@ async def members_from(
         kept: ids of the prompt.
         salt: the request's `cache_salt`: what it asks must not be found in the cache by others.
         priority: the request's, which what it asks has too.
+        first: what is asked in the first round besides (`first_questions`).
 
     Raises:
         HealingError: members that cannot be found.
     """
+    known: dict[tuple[int, ...], tuple[NDArray[np.float64], float]] = {}
+    ahead = {question.context: question for question in first}
     try:
         while questions := search.questions():
-            asked = (_ask(client, asking, kept, each, salt, priority) for each in questions)
+            wanted = ahead | {question.context: question for question in questions}
+            ahead = {}
+            new = [question for context, question in wanted.items() if context not in known]
+            asked = (_ask(client, asking, kept, each, salt, priority) for each in new)
             answers = await asyncio.gather(*asked)
-            for question, (logs, unseen) in zip(questions, answers, strict=True):
+            known |= {each.context: told for each, told in zip(new, answers, strict=True)}
+            for question in questions:
+                logs, unseen = known[question.context]
                 search.answer(question.context, logs, unseen=unseen)
     except HealingError as error:
         raise asking.too_little(error) from None
@@ -254,18 +292,3 @@ async def _ask(
 
     parts = await asyncio.gather(*(one(each) for each in asking.parameters(question)))
     return asking.answer(question, parts)
-
-
-def sampling(parameters: Any) -> dict[str, Any]:
-    """The arguments of `Members.weights`, of `SamplingParams` or of a request's fields.
-
-    >>> sampling({"temperature": 0.5, "top_k": 3, "n": 2})
-    {'temperature': 0.5, 'top_k': 3, 'top_p': None, 'min_p': None}
-    """
-    found: dict[str, Any] = dict.fromkeys(("temperature", "top_k", "top_p", "min_p"))
-    for name in found:
-        value: Any
-        value = parameters.get(name) if isinstance(parameters, dict) else getattr(parameters, name)
-        with suppress(TypeError, ValueError, OverflowError):  # vLLM itself refuses what is none
-            found[name] = int(value) if name == "top_k" else float(value)
-    return {**found, "temperature": 1.0 if found["temperature"] is None else found["temperature"]}

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -162,3 +163,18 @@ def is_refused(
         or (request.get("min_tokens") or 0) > (most or limits.window)
         or any(len(prompt) > limits.window * munch for prompt in texts)
     )
+
+
+def sampling(parameters: Any) -> dict[str, Any]:
+    """The arguments of `Members.weights`, of `SamplingParams` or of a request's fields.
+
+    >>> sampling({"temperature": 0.5, "top_k": 3, "n": 2})
+    {'temperature': 0.5, 'top_k': 3, 'top_p': None, 'min_p': None}
+    """
+    found: dict[str, Any] = dict.fromkeys(("temperature", "top_k", "top_p", "min_p"))
+    for name in found:
+        value: Any
+        value = parameters.get(name) if isinstance(parameters, dict) else getattr(parameters, name)
+        with suppress(TypeError, ValueError, OverflowError):  # vLLM itself refuses what is none
+            found[name] = int(value) if name == "top_k" else float(value)
+    return {**found, "temperature": 1.0 if found["temperature"] is None else found["temperature"]}
