@@ -212,3 +212,23 @@ def test_what_vllm_does_not_tell_is_missing():
     model.logprobs_mode = "processed_logprobs"
     with pytest.raises(SettingError, match="raw_logprobs"):
         Asking(SimpleNamespace(model_config=model), alone=True)
+
+
+def test_either_place_of_the_request_asks_for_it(client):
+    expected = healed(client)["choices"][0]["text"]
+    response = ask(client, PROMPT, charwise_heal="exact")
+    assert response.headers["x-charwise"].endswith("method=exact")
+    assert response.json()["choices"][0]["text"] == expected
+    twice = ask(client, PROMPT, charwise_heal="auto", **EXACT)
+    assert twice.status_code == 400
+    assert "give it once" in twice.json()["error"]["message"]
+
+
+def test_a_prompt_that_does_not_fit_is_refused_with_both_lengths(client, reference):
+    prompt = "value = other\n" * 300 + PROMPT
+    length = len(reference.tokenizer(prompt).input_ids)
+    response = ask(client, prompt, **EXACT)
+    assert response.status_code == 400
+    message = response.json()["error"]["message"]
+    assert str(length) in message
+    assert "512" in message

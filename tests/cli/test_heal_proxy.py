@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import signal
 import socket
+import threading
 import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from charwise.cli.app import app
-from charwise.errors import CharwiseError
+from charwise.errors import CharwiseError, SettingError
 from preloaded import Command
 
 httpx = pytest.importorskip("httpx")
@@ -35,6 +37,31 @@ def test_what_it_refuses(arguments: list[str], sentence: str) -> None:
     assert result.exit_code == 1
     assert isinstance(result.exception, CharwiseError)
     assert sentence in str(result.exception)
+
+
+class OfAnotherModel(BaseHTTPRequestHandler):
+    """Tells one token for every text."""
+
+    def do_POST(self) -> None:
+        said = b'{"tokens": [7]}'
+        self.send_response(200)
+        self.send_header("content-length", str(len(said)))
+        self.end_headers()
+        self.wfile.write(said)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+def test_another_tokenizer_than_the_server_s_is_refused() -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), OfAnotherModel) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        result = run("--upstream", url, "--tokenizer", "embedded")
+        server.shutdown()
+    assert result.exit_code == 1
+    assert isinstance(result.exception, SettingError)
+    assert f"the server at {url} has another tokenizer" in str(result.exception)
 
 
 def test_it_needs_a_server_and_a_tokenizer() -> None:
@@ -66,6 +93,10 @@ def test_it_answers_until_it_is_interrupted(tmp_path: Path) -> None:
                 time.sleep(0.1)
         assert answer.status_code == 502
         assert answer.headers["x-charwise"] == "off; reason=unknown-server"
+        assert f"http://127.0.0.1:{behind}" in answer.json()["error"]["message"]
+        started = process.errors.read_text()
+        assert f"http://127.0.0.1:{ours} heals completions for http://127.0.0.1:{behind}" in started
+        assert "which the server could not be asked about" in started
         process.send_signal(signal.SIGINT)
         assert process.wait() in (0, 130, -signal.SIGINT)
     finally:

@@ -62,6 +62,7 @@ def heal_proxy(
     try:
         import uvicorn
 
+        from charwise.api.connections import IDLE_SECONDS, PatientProtocol
         from charwise.processors.proxy.app import HealingProxy
         from charwise.processors.proxy.plan import SERVERS
         from charwise.processors.proxy.relay import Relay
@@ -108,6 +109,8 @@ def heal_proxy(
         host=settings.host,
         port=settings.port,
         log_level="warning",
+        http=PatientProtocol,
+        timeout_keep_alive=IDLE_SECONDS,
         access_log=False,  # the proxy has a line of its own
         server_header=False,  # the server behind says who it is, and when
         date_header=False,
