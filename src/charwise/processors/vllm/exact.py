@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 
 from charwise.boundary import Members, Question, Search
 from charwise.errors import HealingError, SettingError
-from charwise.healing import allowed_next
 from charwise.processors.healed_prompt import HealedPrompt
 from charwise.processors.vllm.settings import sampling
 from charwise.tokens.index import SortedVocabulary
@@ -28,9 +27,6 @@ from charwise.tokens.stops import Stops
 
 #: Named tokens in one request, at most (vLLM's own bound).
 _NAMED = 128
-
-#: Contexts that are asked about at first, at most.
-_FIRST = 16
 
 #: Requests for one context, at most: what starts with a single byte may be much.
 _REQUESTS = 64
@@ -98,13 +94,10 @@ class Asking:
             unseen = min(unseen, absent * float(np.exp(found[told].min())))
         return logs, unseen
 
-    def room(self, healed: HealedPrompt, new_tokens: int) -> int:
-        """Tokens that a context may have, so that there is room for new ones."""
-        return max(0, self.window - 1 - len(healed.kept) - new_tokens)
-
     def search(self, index: SortedVocabulary, healed: HealedPrompt, new_tokens: int) -> Search:
         """A search that leaves room for new tokens."""
-        return Search(index, healed.forced, room=self.room(healed, new_tokens))
+        room = max(0, self.window - 1 - len(healed.kept) - new_tokens)
+        return Search(index, healed.forced, room=room)
 
     def too_little(self, error: HealingError) -> HealingError:
         """The same error, with what the operator can do about it."""
@@ -127,28 +120,6 @@ def needs_search(index: SortedVocabulary, healed: HealedPrompt) -> bool:
     [False, False, True]
     """
     return bool(healed.forced and index.prefixes(healed.forced))
-
-
-def first_questions(index: SortedVocabulary, forced: bytes, room: int) -> list[Question]:
-    """Return questions to ask before anything is known: most searches need no others.
-
-    Their contexts are the beginnings of the forced text's own tokenization, and the tokens that
-    begin it. An engine reads them in one step; asked one after the other, each takes a step.
-
-    >>> from charwise.tokens.vocabulary import Vocabulary
-    >>> index = SortedVocabulary(Vocabulary.from_bytes([b"a", b"ab", b"c", b"b"]))
-    >>> [question.context for question in first_questions(index, b"abc", room=8)]
-    [(), (1,), (0,)]
-    """
-    vocabulary = index.vocabulary
-    ids = tuple(vocabulary.encode(forced))
-    single = [(id,) for id in index.prefixes(forced)]
-    contexts = dict.fromkeys([*(ids[:count] for count in range(len(ids))), *single])
-    fitting = [context for context in contexts if len(context) <= room][:_FIRST]
-    return [
-        Question(context, allowed_next(forced[len(vocabulary.decode(context)) :], index))
-        for context in fitting
-    ]
 
 
 def drawn(
@@ -236,7 +207,6 @@ async def members_from(
     kept: list[int],
     salt: str | None = None,
     priority: int = 0,
-    first: Sequence[Question] = (),
 ) -> Members:
     """Answer the questions of one search by the engine's client, a round at a time.
 
@@ -247,23 +217,15 @@ async def members_from(
         kept: ids of the prompt.
         salt: the request's `cache_salt`: what it asks must not be found in the cache by others.
         priority: the request's, which what it asks has too.
-        first: what is asked in the first round besides (`first_questions`).
 
     Raises:
         HealingError: members that cannot be found.
     """
-    known: dict[tuple[int, ...], tuple[NDArray[np.float64], float]] = {}
-    ahead = {question.context: question for question in first}
     try:
         while questions := search.questions():
-            wanted = ahead | {question.context: question for question in questions}
-            ahead = {}
-            new = [question for context, question in wanted.items() if context not in known]
-            asked = (_ask(client, asking, kept, each, salt, priority) for each in new)
+            asked = (_ask(client, asking, kept, each, salt, priority) for each in questions)
             answers = await asyncio.gather(*asked)
-            known |= {each.context: told for each, told in zip(new, answers, strict=True)}
-            for question in questions:
-                logs, unseen = known[question.context]
+            for question, (logs, unseen) in zip(questions, answers, strict=True):
                 search.answer(question.context, logs, unseen=unseen)
     except HealingError as error:
         raise asking.too_little(error) from None

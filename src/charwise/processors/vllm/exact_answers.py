@@ -18,13 +18,7 @@ from charwise.api.request import Message, heal_rule, most_tokens, without_heal
 from charwise.errors import SettingError
 from charwise.processors.healed_prompt import HealedPrompt
 from charwise.processors.openai.answer import Answer
-from charwise.processors.vllm.exact import (
-    Asking,
-    chosen,
-    first_questions,
-    members_from,
-    needs_search,
-)
+from charwise.processors.vllm.exact import Asking, chosen, members_from, needs_search
 from charwise.processors.vllm.prompts import served
 from charwise.processors.vllm.structured import constraint
 from charwise.tokens.stops import Stops
@@ -117,9 +111,8 @@ async def draw(
             found.append(answer)
             continue
         search = asking.search(model.index, healed, most or 1)
-        first = first_questions(model.index, healed.forced, asking.room(healed, most or 1))
         members = await members_from(
-            state.engine_client, asking, search, healed.kept, salt, priority, first
+            state.engine_client, asking, search, healed.kept, salt, priority
         )
         seed = request.get("seed")
         rng = np.random.default_rng([abs(seed), number] if isinstance(seed, int) else None)
