@@ -92,9 +92,11 @@ def served(
 
 @pytest.fixture(scope="module", params=["llama-cpp-python", "llama.cpp"])
 def stories(
-    request: pytest.FixtureRequest, stories_file: Path, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest,
+    stories_float_file: Path,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Served]:
-    yield from _served(request.param, stories_file, tmp_path_factory.mktemp("stories"))
+    yield from _served(request.param, stories_float_file, tmp_path_factory.mktemp("stories"))
 
 
 def _served(kind: str, file: Path, folder: Path) -> Iterator[Served]:

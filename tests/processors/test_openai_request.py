@@ -143,6 +143,19 @@ def test_the_reason_becomes_an_error_where_healing_is_asked_for():
     assert plan(served, LIMITS, {"prompt": PROMPT, "suffix": "b"}) == "suffix"
 
 
+@pytest.mark.parametrize("most", [1, 32, 33, 40])
+def test_as_many_new_tokens_as_were_asked_for(most):
+    """However many tokens the engine takes to write the prompt's end again: here one a byte."""
+    [answer] = planned(max_tokens=most)
+    tokens = model().vocabulary.tokens
+    again = [tokens.index(bytes([byte])) for byte in answer.healed.forced]
+    ids = [*again, *[tokens.index(b"x")] * 60][: answer.body["max_tokens"]]
+    answer.add({"choices": [{"index": 0, "token_ids": ids, "finish_reason": "length"}]})
+    [choice] = answer.choices()
+    assert (choice["text"], choice["finish_reason"]) == ("x" * most, "length")
+    assert answer.completion_tokens == most
+
+
 def test_one_token_more_for_each_byte_where_they_are_counted_as_they_come():
     [short], [long] = planned(max_tokens=1), planned(max_tokens=40)
     assert short.body["stream"]

@@ -24,8 +24,8 @@ Message = dict[str, Any]
 #: The field of a request that says where to cut, or "off".
 HEAL = "charwise_heal"
 
-#: Of so few tokens none may be missing: the server is asked for as many more as the forced text has
-#: bytes, and ended when they are there.
+#: Completions of so few tokens are ended as soon as they are there; of longer ones the surplus is
+#: cut off when the server has ended.
 SHORT = 32
 
 _Least0 = Annotated[int, Field(ge=0)]
