@@ -48,7 +48,10 @@ def model() -> CharwiseLM:
 
 def ask(model: CharwiseLM, kind: str, *arguments: tuple[Any, ...]) -> list[Any]:
     """What a model answers to requests of one kind."""
-    requests = [Instance(kind, {}, pair, n) for n, pair in enumerate(arguments)]
+    requests = [
+        Instance(kind, {}, arguments=pair, idx=n, task_name="", doc_id=n)
+        for n, pair in enumerate(arguments)
+    ]
     answers = getattr(model, kind)(requests, disable_tqdm=True)
     assert isinstance(answers, list)
     return answers

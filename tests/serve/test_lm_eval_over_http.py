@@ -28,7 +28,10 @@ def test_the_same_numbers_as_in_process(running_server: Running) -> None:
 
     from charwise.evaluation.lm_eval import CharwiseLM
 
-    instances = [Instance("loglikelihood", {}, pair, n) for n, pair in enumerate(PAIRS)]
+    instances = [
+        Instance("loglikelihood", {}, arguments=pair, idx=n, task_name="", doc_id=n)
+        for n, pair in enumerate(PAIRS)
+    ]
     here = CharwiseLM(running_server.lm).loglikelihood(instances, disable_tqdm=True)
     there = LocalCompletionsAPI(
         model="charwise",
@@ -50,7 +53,16 @@ def test_generation_until_a_stop(running_server: Running) -> None:
     from lm_eval.models.openai_completions import LocalCompletionsAPI
 
     settings = {"until": ["\n"], "max_gen_toks": 8, "do_sample": False}
-    instances = [Instance("generate_until", {}, ("import os\nimport sy", settings), 0)]
+    instances = [
+        Instance(
+            "generate_until",
+            {},
+            arguments=("import os\nimport sy", settings),
+            idx=0,
+            task_name="",
+            doc_id=0,
+        )
+    ]
     found = LocalCompletionsAPI(
         model="charwise",
         base_url=f"{running_server.url}/v1/completions",

@@ -56,7 +56,8 @@ class CharwiseLM(LM):  # type: ignore[misc]
     Text is text: what looks like a special token in it is scored as its characters.
 
     >>> model = CharwiseLM("embedded", preset="fast")
-    >>> request = Instance("loglikelihood", {}, ("import nump", "y"), 0)
+    >>> pair = ("import nump", "y")
+    >>> request = Instance("loglikelihood", {}, arguments=pair, idx=0, task_name="", doc_id=0)
     >>> [(logprob, greedy)] = model.loglikelihood([request], disable_tqdm=True)
     >>> logprob > -1, greedy
     (True, True)
@@ -103,18 +104,21 @@ class CharwiseLM(LM):  # type: ignore[misc]
 
     def loglikelihood_rolling(
         self, requests: list[Instance], disable_tqdm: bool = False
-    ) -> list[float]:
+    ) -> list[Any]:
         """log →p(text) of each request, nats: of all its bytes, without the end of text.
 
         Texts longer than the model's window slide, as in `CharLM.score`.
         """
-        return self._scored(
+        found = self._scored(
             "loglikelihood_rolling",
             requests,
-            lambda text: ("", text),
+            lambda *parts: ("", parts[-1]),
             lambda _, score: float(score.logprobs.sum()),
             disable_tqdm,
         )
+        # lm-eval 0.5 gives ("", text), and takes pairs as of `loglikelihood`.
+        pairs = zip(requests, found, strict=True)
+        return [(one, False) if len(request.args) > 1 else one for request, one in pairs]
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         """A completion of each context (`CharLM.complete`), without the string that stopped it.
