@@ -13,7 +13,7 @@ from transformers import AutoTokenizer
 
 from charwise import SortedVocabulary, Vocabulary
 from charwise.api.request import HEAL, parsed
-from charwise.errors import CharwiseError, SettingError
+from charwise.errors import CharwiseError, ContextLengthError, SettingError
 from charwise.models import EMBEDDED
 from charwise.processors.openai.upstream import Outcome
 from charwise.processors.vllm import exact_answers
@@ -154,6 +154,14 @@ def test_as_many_new_tokens_as_were_asked_for(most):
     [choice] = answer.choices()
     assert (choice["text"], choice["finish_reason"]) == ("x" * most, "length")
     assert answer.completion_tokens == most
+
+
+def test_an_exact_prompt_that_does_not_fit_is_refused_with_both_lengths():
+    prompt = "x = 1\n" * 40
+    length = len(model().tokenizer(prompt).input_ids)
+    assert planned(prompt=prompt) == "too-much"
+    with pytest.raises(ContextLengthError, match=rf"{length} tokens, .* window is 64:"):
+        planned(prompt=prompt, charwise_heal="exact")
 
 
 def test_one_token_more_for_each_byte_where_they_are_counted_as_they_come():

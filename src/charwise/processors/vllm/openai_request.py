@@ -21,7 +21,7 @@ from charwise.api.request import (
     texts_or_ids,
     without_heal,
 )
-from charwise.errors import SettingError
+from charwise.errors import ContextLengthError, SettingError
 from charwise.healing import Rule
 from charwise.processors.ending import end_ids
 from charwise.processors.healed_prompt import HealedPrompt
@@ -110,7 +110,11 @@ def plan(model: Served, limits: Limits, request: Message) -> list[Answer] | str:
 def _healed(
     model: Served, limits: Limits, request: Message, texts: Sequence[Any], suffix: str | None
 ) -> list[HealedPrompt] | None:
-    """Each prompt, cut; None if one leaves no room: vLLM says so, with numbers the client knows."""
+    """Each prompt, cut; None if one leaves no room, which vLLM says itself.
+
+    Raises:
+        ContextLengthError: there is no room, and exact healing was asked for.
+    """
     rule = heal_rule(request)
     where: Any = "auto" if rule in (None, "exact") else rule
     right = _right_rule(request, limits)
@@ -124,6 +128,12 @@ def _healed(
         else:  # which vLLM itself refuses, so that the template is laid out whatever is healed
             healed.append(model.heal_middle(prompt, suffix, where, left, right))
         if not limits.room(healed[-1], most):
+            length = len(healed[-1].kept) + healed[-1].given_back
+            if rule == "exact" and length >= limits.window:
+                raise ContextLengthError(
+                    f"the prompt has {length} tokens, and the model's window is {limits.window}: "
+                    "there is no room for another. Shorten the prompt from its start."
+                )
             return None
     return healed
 
