@@ -10,8 +10,12 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
+from starlette.types import Receive, Scope, Send
 
+from charwise.serve.gate import Gate
 from charwise.serve.memory import Memory
+from charwise.serve.server import Settings
+from charwise.serve.work import CLIENT
 from serving import Running, running
 
 PATHS = ["/v1/completions", "/infill", "/completion", "/api/generate", "/v1/next", "/v1/score"]
@@ -140,6 +144,36 @@ def test_a_full_queue_says_when_to_come_again(locked: Running) -> None:
         assert answer.status_code == 429
         assert int(answer.headers["retry-after"]) > 0
         assert "wait" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("required", "shown", "client"),
+    [
+        (None, "ann", "Bearer ann"),
+        (None, "bob", "Bearer bob"),
+        (None, None, "10.0.0.7"),
+        ("ann", "ann", "10.0.0.7"),  # everyone has this key
+    ],
+)
+def test_a_client_is_its_key_or_its_address(
+    required: str | None, shown: str | None, client: str
+) -> None:
+    seen = list[str]()
+
+    async def behind(scope: Scope, receive: Receive, send: Send) -> None:
+        seen.append(CLIENT.get())
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    async def ask() -> None:
+        gate = Gate(behind, Settings(api_key=required))
+        transport = httpx.ASGITransport(gate, client=("10.0.0.7", 5))  # type: ignore[arg-type]
+        headers = {"authorization": f"Bearer {shown}"} if shown else {}
+        async with httpx.AsyncClient(transport=transport, base_url="http://a") as one:
+            await one.get("/metrics", headers=headers)
+
+    asyncio.run(ask())
+    assert seen == [client]
 
 
 def test_metrics(running_server: Running) -> None:

@@ -52,7 +52,7 @@ class Gate:
             except Refused as found:
                 await refused(scope["path"], found)(scope, receive, send)
                 return
-            CLIENT.set((scope.get("client") or ("",))[0])
+            CLIENT.set(client_of(scope, self._settings))
         await self._app(scope, receive, send)
 
     def _check(self, scope: Scope) -> None:
@@ -88,6 +88,20 @@ class Gate:
     def _allowed(self, origin: str) -> bool:
         allowed = self._settings.allow_origins
         return "*" in allowed or origin in allowed
+
+
+def client_of(scope: Scope, settings: Settings) -> str:
+    """Return the client for whom a request waits: the key that it shows, else its address.
+
+    A server that requires a key has a single one. All show it, so there the address counts.
+
+    >>> asked = {"client": ("10.0.0.7", 5), "headers": [(b"authorization", b"Bearer ann")]}
+    >>> client_of(asked, Settings()), client_of(asked, Settings(api_key="ann"))
+    ('Bearer ann', '10.0.0.7')
+    """
+    shown = dict(scope["headers"]).get(b"authorization", b"").decode("latin-1")
+    address: str = (scope.get("client") or ("",))[0]
+    return shown if shown and not settings.api_key else address
 
 
 def _name(host: str) -> str:

@@ -23,13 +23,12 @@ from pygls.io_ import run_async
 from pygls.lsp.server import LanguageServer
 
 from charwise.errors import CharwiseError
-from charwise.serve.lsp_protocol import InvalidRequest, Protocol
+from charwise.serve.lsp_protocol import InvalidRequest, Protocol, Workspace
 from charwise.serve.lsp_settings import SECTION, Settings
 from charwise.serve.model_thread import ModelThread, around, read_ahead, suggestions
 from charwise.serve.playground.steps import steps_view
 from charwise.serve.stoppable import Stopped
 from charwise.serve.task import Candidate
-from charwise.serve.workspace import Workspace
 from charwise.tokens.line_ends import line_end, read, write
 
 #: Entries of a menu.

@@ -1,13 +1,104 @@
-"""Requests of the language server protocol that cannot be read, answered."""
+"""pygls, where it differs from the language server protocol.
+
+pygls leaves a request open that it cannot read; here its sender is told.
+
+The protocol ends a line with `\\n`, `\\r\\n` or `\\r`. pygls splits lines by `str.splitlines`,
+which knows more ends (a form feed, U+2028, …), and so it counts other lines than the editor. Its
+codec moves a position beyond its line to another character, and one beyond the last line beyond the
+text; the protocol says that such a position is the end of the line, or of the text.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from typing import Any
 
 from cattrs import BaseValidationError, transform_error
+from lsprotocol import types
 from pydantic.alias_generators import to_camel
 from pygls.exceptions import JsonRpcException, JsonRpcInvalidParams
 from pygls.protocol import LanguageServerProtocol
+from pygls.workspace import PositionCodec, TextDocument
+from pygls.workspace import Workspace as PyglsWorkspace
+from pygls.workspace.position_codec import ServerTextPosition
+
+_LINE = re.compile(r"[^\r\n]*(?:\r\n|\n|\r)|[^\r\n]+")
+_LINE_END = re.compile(r"\r\n|\n|\r")
+
+#: A longer text before the cursor loses its beginning in steps of one fourth of the limit.
+_PARTS = 4
+
+
+class Codec(PositionCodec):
+    """Positions in the units of an editor; one beyond its line is the line's end."""
+
+    def position_from_client_units(
+        self, lines: Sequence[str], position: types.Position
+    ) -> ServerTextPosition:
+        """Return the position in code points.
+
+        >>> Codec().position_from_client_units(["a😀b\\r\\n"], types.Position(0, 9))
+        0:3
+        """
+        if lines and position.line >= len(lines):
+            return ServerTextPosition(len(lines) - 1, len(lines[-1]))
+        if lines:
+            line = lines[position.line].rstrip("\r\n")
+            column = min(position.character, self.client_num_units(line))
+            position = types.Position(position.line, column)
+        return super().position_from_client_units(lines, position)
+
+
+class Document(TextDocument):
+    """A document in an editor.
+
+    >>> document = Document("file:///a", "x = '😀'\\u2028\\ny", position_codec=Codec())
+    >>> document.offset_at_position(types.Position(0, 7)), len(document.lines)
+    (6, 2)
+    """
+
+    @property
+    def lines(self) -> Sequence[str]:
+        """The lines with their ends."""
+        return _LINE.findall(self.source)
+
+
+class Workspace(PyglsWorkspace):
+    """The documents that one editor has open.
+
+    >>> workspace = Workspace(None)
+    >>> workspace.put_text_document(types.TextDocumentItem("file:///a", "text", 1, "a\\x0cb"))
+    >>> workspace.get_text_document("file:///a").lines
+    ['a\\x0cb']
+    """
+
+    def _create_text_document(
+        self,
+        doc_uri: str,
+        source: str | None = None,
+        version: int | None = None,
+        language_id: str | None = None,
+    ) -> TextDocument:
+        codec = Codec(self.position_encoding)
+        return Document(doc_uri, source, version, language_id, position_codec=codec)
+
+
+def text_before(text: str, offset: int, most: int) -> str:
+    """Return the text before an offset: its last `most` code points at most.
+
+    A longer text loses a beginning that stays the same while one types, up to the end of a line
+    where there is one near, so that the states of the text before remain of use.
+
+    >>> text_before("one\\ntwo\\nthree", 9, 100), text_before("one\\ntwo\\nthree", 9, 5)
+    ('one\\ntwo\\nt', 'two\\nt')
+    """
+    if offset <= most:
+        return text[:offset]
+    part = max(1, most // _PARTS)
+    least = -(-(offset - most) // part) * part
+    end = _LINE_END.search(text, least, min(offset, least + part))
+    return text[end.end() if end else least : offset]
 
 
 class InvalidRequest(JsonRpcInvalidParams):

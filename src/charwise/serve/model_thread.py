@@ -13,9 +13,9 @@ from charwise.char_lm import CharLM
 from charwise.cursor.limit import Limit
 from charwise.serve.completions import Completions
 from charwise.serve.endings import Rules
+from charwise.serve.lsp_protocol import text_before
 from charwise.serve.lsp_settings import Settings
 from charwise.serve.task import Candidate
-from charwise.serve.workspace import text_before
 from charwise.tokens.line_ends import read
 from charwise.tokens.prompts import split
 

@@ -15,9 +15,9 @@ from charwise.api.errors import Refused
 from charwise.api.request import CompletionRequest
 from charwise.api.responses import json_response
 from charwise.api.writer import DONE, characters, choice, event, finite, head, spelled, usage
+from charwise.serve.alternatives import prompt_pieces
 from charwise.serve.http import answered, gone, read, stream
 from charwise.serve.prompts import check_room, prompt_tokens, sides_of
-from charwise.serve.scored import prompt_pieces
 from charwise.serve.server import Server
 from charwise.serve.task import NOTHING, Answer, Candidate, CompletionTask, Piece
 from charwise.tokens.utf8 import decoder_after

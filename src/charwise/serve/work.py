@@ -12,18 +12,19 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import OrderedDict, deque
 from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from charwise.cursor.limit import Cancel
 from charwise.errors import CharwiseError
-from charwise.serve.fair import FairQueue
 
 Result = TypeVar("Result")
+Item = TypeVar("Item")
 
-#: Who asks: its address, set where a request arrives.
+#: Who asks (`gate.client_of`), set where a request arrives.
 CLIENT: ContextVar[str] = ContextVar("charwise_client", default="")
 
 #: Keystrokes after which something else has its turn, if it waits.
@@ -40,6 +41,56 @@ class QueueFullError(CharwiseError, RuntimeError):
     """As much work waits as may; `status` tells a client of HTTP so."""
 
     status = 429
+
+
+class FairQueue(Generic[Item]):
+    """A queue that is fair to clients: they take turns, each with its oldest item.
+
+    >>> queue = FairQueue[str]()
+    >>> for client, item in [("a", "a1"), ("a", "a2"), ("b", "b1")]:
+    ...     queue.add(client, item)
+    >>> queue.next(), queue.next(), queue.next(), len(queue)
+    ('a1', 'b1', 'a2', 0)
+    """
+
+    def __init__(self) -> None:
+        self._of: OrderedDict[str, deque[Item]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return sum(map(len, self._of.values()))
+
+    def add(self, client: str, item: Item) -> None:
+        """Add an item behind the others of its client."""
+        self._of.setdefault(client, deque()).append(item)
+
+    def next(self) -> Item:
+        """Take the item whose turn it is; its client's next one comes after those of all others."""
+        client, items = self._of.popitem(last=False)
+        item = items.popleft()
+        if items:
+            self._of[client] = items
+        return item
+
+    def oldest(self, client: str) -> Item | None:
+        """Return a client's oldest item; None if it has none."""
+        items = self._of.get(client)
+        return items[0] if items else None
+
+    def remove(self, client: str, item: Item) -> bool:
+        """Take an item out; False if it is not there."""
+        items = self._of.get(client)
+        if items is None or item not in items:
+            return False
+        items.remove(item)
+        if not items:
+            del self._of[client]
+        return True
+
+    def clear(self) -> list[Item]:
+        """Take all items out."""
+        left = [item for items in self._of.values() for item in items]
+        self._of.clear()
+        return left
 
 
 class Job:
