@@ -160,6 +160,24 @@ class CompletionRequest(Extensions):
         return found
 
 
+def llama_limits(
+    most: int | None, top_p: float | None, seed: int | None, stop: str | list[str] | None
+) -> Message:
+    """Return fields of a `CompletionRequest` from those of llama.cpp and of Ollama.
+
+    Both write a negative number, and an empty stop string, for none.
+
+    >>> llama_limits(8, -1.0, -1, ["", "a"])
+    {'max_tokens': 8, 'top_p': None, 'seed': None, 'stop': ['a']}
+    """
+    return {
+        "max_tokens": SERVER.tokens if most is None or most < 0 else most,
+        "top_p": None if top_p is None or top_p <= 0 else min(top_p, 1.0),
+        "seed": None if seed is None or seed < 0 else seed,
+        "stop": [one for one in ([stop] if isinstance(stop, str) else stop or []) if one],
+    }
+
+
 #: Where a list of ids, or of lists of them, begins. No two repeats meet: where two share a run of
 #: spaces, a body of nothing else takes the square of its length.
 _IDS = re.compile(rb'"prompt"\s*:\s*\[\s*(?:\[\s*)?\d')

@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from charwise.api.errors import Refused
 from charwise.api.limits import SERVER
-from charwise.api.request import CompletionRequest, Extensions
+from charwise.api.request import CompletionRequest, Extensions, llama_limits
 from charwise.api.responses import json_response
 from charwise.api.writer import characters, event, finite, spelled
 from charwise.serve.http import answered, gone, read, stream
@@ -87,12 +87,9 @@ class CompletionBody(Extensions):
         line = self.t_max_predict_ms
         return CompletionRequest(
             n=self.n_cmpl or self.n or 1,
-            max_tokens=SERVER.tokens if most is None or most < 0 else most,
             temperature=0.0 if cold else self.temperature,
-            top_p=None if self.top_p is None or self.top_p <= 0 else min(self.top_p, 1.0),
             top_k=self.top_k,
-            seed=None if self.seed is None or self.seed < 0 else self.seed,
-            stop=[one for one in _list(self.stop) if one],
+            **llama_limits(most, self.top_p, self.seed, self.stop),
             line_seconds=None if line is None or line <= 0 else line / 1000,
             logprobs=self.n_probs or None,
             suffix=self.suffix,

@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from charwise.api.chat import ChatMessage
 from charwise.api.limits import SERVER
-from charwise.api.request import CompletionRequest, Extensions
+from charwise.api.request import CompletionRequest, Extensions, llama_limits
 from charwise.api.responses import json_response
 from charwise.api.writer import line
 from charwise.serve.http import answered, gone, read, stream
@@ -49,17 +49,12 @@ class Body(Extensions):
     def translated(self, prompt: str = "", suffix: str | None = None) -> CompletionRequest:
         """Return the request in OpenAI's form. A negative number of tokens is no bound."""
         options = self.options or Options()
-        most, top_p, seed = options.num_predict, options.top_p, options.seed
-        stop = [options.stop] if isinstance(options.stop, str) else options.stop or []
         return CompletionRequest(
             prompt=prompt,
             suffix=suffix,
-            max_tokens=SERVER.tokens if most is None or most < 0 else most,
             temperature=options.temperature,
-            top_p=None if top_p is None or top_p <= 0 else min(top_p, 1.0),
             top_k=options.top_k,
-            seed=None if seed is None or seed < 0 else seed,
-            stop=[one for one in stop if one],
+            **llama_limits(options.num_predict, options.top_p, options.seed, options.stop),
             **self.extensions,
         )
 
