@@ -162,14 +162,14 @@ class Decisions:
     ) -> bool:
         """`mask_` for each row of a batch `[rows, columns]`; True if any was masked.
 
-            A row with nothing left to force costs one comparison.
+        A row with nothing left to force costs one comparison.
 
-            >>> from charwise import Vocabulary
-            >>> decisions = Decisions(SortedVocabulary(Vocabulary.from_bytes([b"a", b"ab", b"c"])))
-            >>> import torch
+        >>> from charwise import Vocabulary
+        >>> decisions = Decisions(SortedVocabulary(Vocabulary.from_bytes([b"a", b"ab", b"c"])))
+        >>> import torch
         >>> logits = torch.zeros(2, 3)
-            >>> decisions.mask_rows_(logits, [b"", b"c"], [[], []]), logits.tolist()
-            (True, [[0.0, 0.0, 0.0], [-inf, -inf, 0.0]])
+        >>> decisions.mask_rows_(logits, [b"", b"c"], [[], []]), logits.tolist()
+        (True, [[0.0, 0.0, 0.0], [-inf, -inf, 0.0]])
         """
         masked = False
         for row, (text, ids) in enumerate(zip(forced, generated, strict=True)):
