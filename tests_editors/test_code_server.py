@@ -7,7 +7,9 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -41,61 +43,93 @@ SETTINGS = {
 
 @pytest.fixture
 def workspace(tmp_path: Path) -> Path:
-    """A folder with a file, and a virtual environment that has charwise."""
+    """A folder with a file."""
     folder = tmp_path / "work"
-    program = folder / ".venv" / "bin" / "charwise"
-    program.parent.mkdir(parents=True)
-    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m charwise "$@"\n')
-    program.chmod(0o755)
+    folder.mkdir()
     (folder / "a.py").write_text(TEXT)
     return folder
 
 
-@pytest.fixture
-def address(tmp_path: Path, workspace: Path) -> Iterator[str]:
-    """code-server with the extension."""
+def install(workspace: Path) -> None:
+    """Give the workspace a virtual environment that has charwise."""
+    program = workspace / ".venv" / "bin" / "charwise"
+    program.parent.mkdir(parents=True)
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m charwise "$@"\n')
+    program.chmod(0o755)
+
+
+@contextmanager
+def window(tmp_path: Path, workspace: Path) -> Iterator[Any]:
+    """Open the file in code-server with the extension, where no charwise is on the path."""
     data, port = tmp_path / "data", free_port()
     user = data / "User"
     user.mkdir(parents=True)
     (user / "settings.json").write_text(json.dumps(SETTINGS))
     common = ["--user-data-dir", str(data), "--extensions-dir", str(tmp_path / "extensions")]
-    install = [*CODE_SERVER, *common, "--install-extension", str(VSCODE / "charwise.vsix")]
-    subprocess.run(install, check=True, capture_output=True)
+    installed = [*CODE_SERVER, *common, "--install-extension", str(VSCODE / "charwise.vsix")]
+    subprocess.run(installed, check=True, capture_output=True)
     serve = [*CODE_SERVER, *common, "--auth=none", f"--bind-addr=127.0.0.1:{port}",
              "--disable-telemetry", "--disable-update-check", str(workspace)]  # fmt: skip
-    with subprocess.Popen(serve, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        wait_for(f"http://127.0.0.1:{port}/healthz")
-        yield f"http://127.0.0.1:{port}/?folder={workspace}"
-        process.terminate()
+    folders = os.environ["PATH"].split(os.pathsep)
+    path = os.pathsep.join(one for one in folders if not (Path(one) / "charwise").exists())
+    with (
+        subprocess.Popen(
+            serve,
+            env=os.environ | {"PATH": path},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        ) as process,
+        api.sync_playwright() as playwright,
+    ):
+        try:
+            wait_for(f"http://127.0.0.1:{port}/healthz")
+            browser = playwright.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
+            page = browser.new_page(viewport={"width": 1000, "height": 560})
+            page.set_default_timeout(2 * TIMEOUT)
+            page.goto(f"http://127.0.0.1:{port}/?folder={workspace}")
+            page.locator(".monaco-list-row", has_text="a.py").dblclick()
+            page.wait_for_selector(".statusbar-item:has-text('Python')")
+            page.locator(".view-line").last.click()
+            page.keyboard.press("Control+End")
+            yield page
+            browser.close()
+        finally:
+            process.terminate()
 
 
-def test_the_language_server_completes_and_explains(address: str, workspace: Path) -> None:
-    with api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
-        page = browser.new_page(viewport={"width": 1000, "height": 560})
-        page.set_default_timeout(2 * TIMEOUT)
-        page.goto(address)
-        page.locator(".monaco-list-row", has_text="a.py").dblclick()
+def until_saved(page: Any, workspace: Path, wanted: str) -> None:
+    for _ in range(100):
+        if (workspace / "a.py").read_text() == wanted:
+            return
+        page.wait_for_timeout(100)
+    assert (workspace / "a.py").read_text() == wanted
+
+
+def test_the_language_server_completes_and_explains(tmp_path: Path, workspace: Path) -> None:
+    install(workspace)
+    with window(tmp_path, workspace) as page:
         page.wait_for_selector(".statusbar-item:has-text('embedded model · exact')")
-        page.locator(".view-line").last.click()
-        page.keyboard.press("Control+End")
         page.keyboard.type("d")
         page.wait_for_selector(GHOST)
         ghost = "".join(page.locator(GHOST).all_text_contents())
-        PICTURES.mkdir(parents=True, exist_ok=True)
-        page.screenshot(path=PICTURES / "code-server.png")
         assert ghost.startswith("e")
         page.keyboard.press("Tab")
-        for _ in range(100):
-            if (workspace / "a.py").read_text() == f"{TEXT}d{ghost}":
-                break
-            page.wait_for_timeout(100)
-        assert (workspace / "a.py").read_text() == f"{TEXT}d{ghost}"
+        until_saved(page, workspace, f"{TEXT}d{ghost}")
         page.keyboard.press("F1")
         page.keyboard.type("charwise: show how")
         page.wait_for_timeout(1000)
         page.keyboard.press("Enter")
         page.wait_for_selector(".tab:has-text('How the text was read')")
-        page.wait_for_timeout(1000)
-        page.screenshot(path=PICTURES / "code-server-explained.png")
-        browser.close()
+        PICTURES.mkdir(parents=True, exist_ok=True)
+        page.screenshot(path=PICTURES / "code-server.png")
+
+
+def test_without_charwise_one_message_says_what_to_install(tmp_path: Path, workspace: Path) -> None:
+    with window(tmp_path, workspace) as page:
+        message = page.locator(".notification-list-item-message", has_text="pip install")
+        message.wait_for()
+        page.keyboard.type("de")
+        page.wait_for_timeout(3000)
+        assert page.locator(".notification-list-item-message").count() == 1
+        assert page.locator(GHOST).count() == 0
+        until_saved(page, workspace, f"{TEXT}de")

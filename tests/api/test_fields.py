@@ -13,11 +13,8 @@ from charwise.serve.llama_cpp import CompletionBody, InfillBody
 from charwise.serve.ollama import GenerateBody
 
 CHANGING = {
-    "response_format": {"type": "json_object"},
-    "guided_json": {"type": "object"},
-    "grammar": 'root ::= "a"',
-    "json_schema": {"type": "object"},
-    "format": "json",
+    "tools": [{"type": "function"}],
+    "ebnf": 'root ::= "a"',
     "messages": [{"role": "user", "content": "a"}],
     "logit_bias": [[5, -100]],
     "presence_penalty": -0.5,
@@ -25,9 +22,8 @@ CHANGING = {
     "ignore_eos": True,
 }
 NEUTRAL = {
-    "response_format": {"type": "text"},
-    "grammar": "",
-    "json_schema": {},
+    "ebnf": "",
+    "tools": [],
     "logit_bias": [],
     "presence_penalty": 0.0,
     "repeat_penalty": 1.0,

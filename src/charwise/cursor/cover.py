@@ -169,11 +169,12 @@ def bundles_of(lattice: Lattice, known: KnownText) -> list[Bundle]:
     """The evaluated contexts of a lattice that cover its text, as bundles.
 
     >>> import charwise
-    >>> from charwise.scoring.score import Text, windows
+    >>> from charwise.scoring.score import Scorer, Text
     >>> from charwise.tokens.prompts import split
     >>> lm, text = charwise.load(), b"import os"
     >>> opening, _ = split(lm.vocabulary, "")
-    >>> [(_, found)] = windows(lm.engine, lm.index, Text(opening, text), lm.effort)
+    >>> scorer = Scorer(lm.engine, lm.index, lm.effort)
+    >>> [(_, found)] = scorer.windows(Text(opening, text))
     >>> known = KnownText.of(text, lm.index)
     >>> min(bundle.depth for bundle in bundles_of(found.lattice, known)) > 0
     True
