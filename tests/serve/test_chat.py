@@ -44,7 +44,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     folder = tmp_path_factory.mktemp("model") / "chat"
     shutil.copytree(EMBEDDED, folder)
     (folder / "chat_template.jinja").write_text(PLAIN)
-    with running(charwise.load(str(folder))) as one:
+    with running(charwise.load(str(folder)), seconds=600) as one:
         yield one
 
 
@@ -116,6 +116,30 @@ def test_log_probabilities(client: Any) -> None:
 def test_fields_that_do_not_go_together(client: Any, arguments: Any, why: str) -> None:
     with pytest.raises(openai.BadRequestError, match=why):
         chat(client, ASKED, **arguments)
+
+
+def test_a_conversation_that_does_not_fit_is_refused_with_both_lengths(client: Any) -> None:
+    with pytest.raises(openai.BadRequestError, match=r"the prompt has \d+ tokens.*window is 2048"):
+        chat(client, [{"role": "user", "content": "a b " * 4000}])
+
+
+def test_parts_of_a_message_are_texts(client: Any) -> None:
+    parts = [{"type": "text", "text": "Load the library "}, {"type": "text", "text": "for arrays."}]
+    found = chat(client, [{"role": "user", "content": parts}], max_tokens=4)
+    whole = chat(client, ASKED, max_tokens=4)
+    assert found.choices[0].message.content == whole.choices[0].message.content
+    image = {"type": "image_url", "image_url": {"url": "x"}}
+    with pytest.raises(openai.BadRequestError, match=r"text only: leave out .* 'image_url'"):
+        chat(client, [{"role": "user", "content": [*parts, image]}])
+
+
+def test_variables_of_a_template_do_not_replace_the_messages(client: Any) -> None:
+    body = {"chat_template_kwargs": {"messages": "x"}}
+    found = chat(client, ASKED, max_tokens=4, extra_body=body)
+    assert (
+        found.choices[0].message.content
+        == chat(client, ASKED, max_tokens=4).choices[0].message.content
+    )
 
 
 def test_without_a_template_a_chat_is_refused(running_server: Running) -> None:

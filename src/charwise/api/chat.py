@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from charwise.api.errors import Refused
 from charwise.api.limits import SERVER
@@ -35,6 +35,16 @@ class ChatMessage(BaseModel):
 
     role: str = Field(min_length=1)
     content: str | list[TextPart] | None = None
+
+    @field_validator("content", mode="before")
+    @classmethod
+    def _texts(cls, content: Any) -> Any:
+        """Name the first part that is no text."""
+        for part in content if isinstance(content, list) else ():
+            if not isinstance(part, dict) or part.get("type", "text") != "text":
+                kind = part.get("type") if isinstance(part, dict) else type(part).__name__
+                raise ValueError(f"a message has text only: leave out the part of type {kind!r}")
+        return content
 
     @property
     def rendered(self) -> Message:

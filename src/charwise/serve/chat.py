@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from typing import Any
 
@@ -14,7 +15,7 @@ from charwise.api.responses import json_response
 from charwise.api.writer import DONE, event
 from charwise.serve.http import answered, gone, read, stream
 from charwise.serve.messages import prompt_of
-from charwise.serve.openai import choices_of, usage_of
+from charwise.serve.openai import check_fits, choices_of, usage_of
 from charwise.serve.server import Server
 from charwise.serve.task import Answer, CompletionTask
 
@@ -37,6 +38,7 @@ def router(server: Server) -> APIRouter:
             variables=body.chat_template_kwargs,
         )
         task = CompletionTask.of(body.translated(), prompt, server.settings.mode)
+        await asyncio.to_thread(check_fits, server, task)
         if body.stream:
             return await stream(request, _streamed(server, body, task), end=DONE)
         found = await answered(request, server.answer(task))

@@ -41,7 +41,7 @@ def prompt_of(
         vocabulary: of the model.
         continued: end inside the last message, which the model continues.
         generation: end where the model begins a message of its own.
-        variables: further ones of the template.
+        variables: further ones of the template, beside its own.
 
     Raises:
         Refused: the model has no template, or the template refuses the messages.
@@ -103,11 +103,11 @@ def _rendered(
     try:
         text: str = _compiled(vocabulary.chat_template).render(
             {
+                **variables,
                 "messages": messages,
                 "add_generation_prompt": generation,
                 "bos_token": name(vocabulary.bos_ids[0], "") if vocabulary.bos_ids else "",
                 "eos_token": name(vocabulary.end_ids[0], "") if vocabulary.end_ids else "",
-                **variables,
             }
         )
     except (TemplateError, TypeError, ValueError, ArithmeticError) as error:

@@ -41,7 +41,7 @@ def router(server: Server) -> APIRouter:
         for task in every:
             sides = sides_of(task, server.lm.vocabulary)
             if not sides.between and len(sides.before) >= (server.lm.engine.window or math.inf):
-                await asyncio.to_thread(_check_room, server, task)  # a token has a byte at least
+                await asyncio.to_thread(check_fits, server, task)  # a token has a byte at least
         if body.stream:
             return await stream(request, _streamed(server, body, every), end=DONE)
         found = await answered(request, _answers(server, body, every))
@@ -71,7 +71,7 @@ def router(server: Server) -> APIRouter:
     return routes
 
 
-def _check_room(server: Server, task: CompletionTask) -> None:
+def check_fits(server: Server, task: CompletionTask) -> None:
     """Refuse a prompt that does not fit, in every mode; editors have it cut at the far end."""
     check_room(prompt_tokens(task, server.lm.vocabulary), server.lm.engine.window)
 
