@@ -80,6 +80,7 @@ dist: $(READY)
 	rm -rf dist build/wheel-venv
 	$(BIN)/python -m build --outdir dist .
 	$(BIN)/python -m twine check --strict dist/*
+	$(BIN)/python -m zipfile --list dist/*.whl | grep -v '\.py '
 	$(PYTHON) -m venv build/wheel-venv
 	build/wheel-venv/bin/python -m pip install --quiet --disable-pip-version-check -r constraints.txt
 	build/wheel-venv/bin/python -m pip install --quiet --disable-pip-version-check dist/*.whl -c constraints.txt
