@@ -10,7 +10,7 @@
 # make test-lowest  the fast tests with the oldest versions that are allowed, in .venv-lowest
 # make compatible  which extras install beside vLLM, transformers and lm-eval; docs/compatible.csv
 # make proxy-size  the proxy alone in .venv-proxy, without torch, and how large that is
-# make benchmarks  scoring before (BASE=6354b5a) and after, on this machine; writes docs/benchmarks.md;
+# make benchmarks  scoring before (BASE=6354b5a) and after, on this machine; writes docs/results/;
 #                  QUICK=1 takes fewer texts, and only prints
 # make gpu    on a GPU, in nine minutes: scoring, the cursor and healing at sizes in use; build/gpu.json
 # make vllm       vLLM's CPU build and charwise, in .venv-vllm (gigabytes, minutes)
