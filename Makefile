@@ -5,7 +5,7 @@
 # make fuzz SECONDS=600  odd arguments for every public function; what comes out and should not
 # make mutants MODULE=healing SAMPLE=100  changes in one module, and which of them no test notices
 # make metrics   how many lines, modules, public definitions and constants there are
-# make docs   the site, in build/docs; whatever is wrong with a page or a docstring ends it
+# make docs   the site, in build/docs; a fault or a misspelling in a page or a docstring ends it
 # make dist   wheel and source in dist/, checked; the wheel's `charwise demo` in an empty environment
 # make test-lowest  the fast tests with the oldest versions that are allowed, in .venv-lowest
 # make compatible  which extras install beside vLLM, transformers and lm-eval; docs/compatible.csv
@@ -74,6 +74,7 @@ metrics: $(READY)
 	$(BIN)/python tests/metrics.py
 
 docs: $(READY)
+	$(BIN)/codespell README.md ARCHITECTURE.md CHANGELOG.md CONTRIBUTING.md SECURITY.md docs src
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/docs
 
 dist: $(READY)

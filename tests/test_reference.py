@@ -1,0 +1,65 @@
+"""The reference is whole and fresh, and every link of the documentation leads somewhere."""
+
+from __future__ import annotations
+
+import pydoc
+import re
+import runpy
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import charwise
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
+API = "\n".join(path.read_text(encoding="utf-8") for path in (DOCS / "api").glob("*.rst"))
+
+
+def documented() -> list[object]:
+    """The objects that the API reference names, and the members of the modules that it names."""
+    found: list[object] = []
+    for kind, name in re.findall(r"^\.\. auto(\w+):: (\S+)", API, re.M):
+        named = pydoc.locate(name)
+        assert named is not None, name
+        found += [named, *(vars(named).values() if kind == "module" else ())]
+    return found
+
+
+def test_the_api_reference_has_every_public_name() -> None:
+    known = documented()
+    assert [
+        name
+        for name in charwise.__all__
+        if not any(one is getattr(charwise, name) for one in known)
+    ] == []
+
+
+def test_the_page_of_commands_is_not_stale() -> None:
+    """If this fails: python docs/commands.py."""
+    written = runpy.run_path(str(DOCS / "commands.py"))
+    assert written["page"]() == written["PAGE"].read_text(encoding="utf-8")
+
+
+def anchors(page: Path) -> set[str]:
+    """The slugs of a page's headings, as GitHub makes them."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+    found: Counter[str] = Counter()
+    for heading in re.findall(r"^#+ (.+)", text, re.M):
+        heading = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading)
+        found[re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-")] += 1
+    return {f"{slug}-{n}" if n else slug for slug, times in found.items() for n in range(times)}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_to_files_and_headings(page: Path) -> None:
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+    text = re.sub(r"`[^`\n]+`", "", text)
+    for target in re.findall(r"\]\((?!\w+:)\s*([^)\s]+)\)", text):
+        name, _, anchor = target.partition("#")
+        file = (page.parent / name).resolve() if name else page
+        assert file.exists(), target
+        if anchor:
+            assert anchor in anchors(file), target
