@@ -108,7 +108,7 @@ class Search:
         allowed_next(forced, index)  # refuses what cannot be spelled
 
     def questions(self) -> list[Question]:
-        """What to ask next, in one batch; nothing once the members are found.
+        """Return the questions to ask next, in one batch; none once the members are found.
 
         Raises:
             HealingError: the members cannot be found to the tolerance: the text has no
@@ -248,7 +248,7 @@ class Members:
         top_p: float | None = None,
         min_p: float | None = None,
     ) -> NDArray[np.float64]:
-        """`[n]`: the chance of each to be drawn.
+        """Return the chance of each to be drawn, `[n]`.
 
         At temperature 1 without truncation: its probability given the forced text. Otherwise the
         members are treated as the tokens of one step are: probabilities to the power of

@@ -110,7 +110,7 @@ class CharLM(CharacterModel):
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """Δ and κ of the model."""
+        """The vocabulary of the model: Δ and κ."""
         return self.engine.vocabulary
 
     def state(
@@ -214,7 +214,7 @@ class CharLM(CharacterModel):
         tolerance: float | None = None,
         **keywords: Unpack[GenerationKeywords],
     ) -> list[InfillCompletion]:
-        """What may stand between two texts, either of which may end or begin inside a token.
+        """Return the likeliest texts between two others, which may break off inside a token.
 
         The end of the prefix is conditioned on as characters; what a token of the middle could
         have reached into is taken from the suffix, and every middle ends with it. Candidates are
@@ -254,7 +254,7 @@ class CharLM(CharacterModel):
         preset: str | Effort | None = None,
         tolerance: float | None = None,
     ) -> float:
-        """log p(middle | prefix, suffix), nats, as `InfillCompletion.logprob` counts it.
+        """Return log p(middle | prefix, suffix), nats, as `InfillCompletion.logprob` counts it.
 
         −inf for a middle that the model never writes there.
 
@@ -278,7 +278,7 @@ class CharLM(CharacterModel):
         right: Rule = "auto",
         opening: Prompt = (),
     ) -> Request:
-        """What `infill` asks: how both sides are cut. It leaves a quarter of the window free.
+        """Return the request of `infill`, with both sides cut. A quarter of the window stays free.
 
         `left` and `right` say where to cut, and `opening` what comes before both texts, as for
         `charwise.infill.request`.
@@ -302,7 +302,7 @@ class CharLM(CharacterModel):
         )
 
     def info(self) -> dict[str, str]:
-        """What runs here: engine, device, how contexts share prefixes, vocabulary, start token.
+        """The engine, device, way of sharing prefixes, vocabulary and start token.
 
         >>> import charwise
         >>> charwise.load().info()["path"]

@@ -77,7 +77,7 @@ class CharacterModel(ABC):
         tolerance: float | None = None,
         exact_from: int | None = None,
     ) -> NextBytes:
-        """p(byte | prompt) for the 256 bytes and the end of text; see `state`.
+        """Return p(byte | prompt) for the 256 bytes and the end of text; see `state`.
 
         >>> import charwise
         >>> nxt = charwise.load().next("import nump")
@@ -96,7 +96,7 @@ class CharacterModel(ABC):
         tolerance: float | None = None,
         exact_from: int | None = None,
     ) -> NextChars:
-        """p(character | prompt), for the characters that hold `coverage` of the probability.
+        """Return p(character | prompt), for the characters that hold `coverage` of the probability.
 
         See `state`.
 
@@ -110,7 +110,7 @@ class CharacterModel(ABC):
     def prefix_logprob(
         self, prompt: Prompt, *, preset: str | Effort | None = None, tolerance: float | None = None
     ) -> float:
-        """log →p(text): the log-probability that a text starts with this, nats.
+        """Return log →p(text): the log-probability that a text starts with this, nats.
 
         Of a prompt with special tokens: of the text after the last, given what is before it.
 
@@ -128,7 +128,7 @@ class CharacterModel(ABC):
     def logprob(
         self, prompt: Prompt, *, preset: str | Effort | None = None, tolerance: float | None = None
     ) -> float:
-        """log p(text): the log-probability that a text is exactly this, nats.
+        """Return log p(text): the log-probability that a text is exactly this, nats.
 
         −inf where a text cannot end: the model gives the end of text probability zero there, or
         the vocabulary has no end token. Otherwise as `prefix_logprob`.
@@ -152,7 +152,7 @@ class CharacterModel(ABC):
         end: bool = False,
         entropy: Entropy | None = None,
     ) -> Score:
-        """Log-probability of every byte of a text, given all bytes before it.
+        """Return the log-probability of every byte of a text, given all bytes before it.
 
         Args:
             prompt: the text; special tokens in it are conditioned on.
@@ -198,7 +198,7 @@ class CharacterModel(ABC):
         entropy: Entropy | None = None,
         progress: Report | None = None,
     ) -> list[Score]:
-        """`score` of many texts, packed into common batches.
+        """Return the `score` of many texts, packed into common batches.
 
         Args:
             prompts: the texts.
@@ -268,7 +268,7 @@ class CharacterModel(ABC):
         tolerance: float | None = None,
         **keywords: Unpack[GenerationKeywords],
     ) -> list[Completion]:
-        """Completions drawn from p(completion | prompt characters).
+        """Return completions drawn from p(completion | prompt characters).
 
         At temperature 0 (the default) a token model continues the n most probable members of the
         prompt's covering greedily. Otherwise members are drawn in proportion to their prefix
@@ -312,7 +312,7 @@ class CharacterModel(ABC):
         tolerance: float | None = None,
         **keywords: Unpack[GenerationKeywords],
     ) -> Iterator[str]:
-        """One completion in pieces, as it is drawn; never ends a piece inside a character.
+        """Yield one completion in pieces of whole characters, as it is drawn.
 
         Arguments and errors are those of `complete`; constraints are local. It takes no `n` and no
         `progress`.
@@ -336,7 +336,7 @@ class CharacterModel(ABC):
         tolerance: float | None = None,
         **keywords: Unpack[GenerationKeywords],
     ) -> Iterator[Drawn]:
-        """One completion a character at a time, with the distributions it was drawn from.
+        """Yield one completion character by character, with the distributions it was drawn from.
 
         Unlike `complete` it samples where no options say otherwise. A constraint is applied at each
         byte, `top_p` and `top_k` too. It has no stop strings and no budget: look at what was drawn,

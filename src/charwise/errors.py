@@ -34,7 +34,7 @@ def one_line(text: str) -> str:
 
 
 def reason(message: str, most: int = 240) -> str:
-    """What a library says is wrong, in one line and cut short.
+    """Return a library's complaint, in one line and cut short.
 
     >>> reason("a\\nb", most=4)
     'a\\\\nb'
@@ -194,7 +194,7 @@ class ModelNotFoundError(CharwiseError, FileNotFoundError):
 
 
 def shown(given: object, most: int = 80) -> str:
-    """What was given, for a message: its `repr`, cut short in the middle.
+    """Return the `repr` of a value for a message, cut short in the middle.
 
     >>> shown("naï"), shown("a" * 90, most=9)
     ("'naï'", "'aaa…aaa'")
@@ -263,7 +263,7 @@ def check_flag(name: str, value: object) -> bool:
 
 
 def check_count(name: str, value: object, least: int, most: int | None = None) -> None:
-    """Refuse what is no whole number, too small, or too large.
+    """Refuse a value that is no whole number, too small, or too large.
 
     Raises:
         SettingError: what was given, and what is wanted.
@@ -280,7 +280,7 @@ def check_count(name: str, value: object, least: int, most: int | None = None) -
 
 
 def check_number(name: str, value: object, low: float, high: float) -> None:
-    """Refuse what is no number, or outside [low, high].
+    """Refuse a value that is no number, or outside [low, high].
 
     Raises:
         SettingError: what was given, and what is wanted.

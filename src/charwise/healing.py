@@ -142,7 +142,7 @@ def remaining(forced: bytes, generated: Iterable[int], vocabulary: Vocabulary) -
 
 
 def allowed_next(left: bytes, index: SortedVocabulary) -> NDArray[np.int64]:
-    """Ids of the tokens that may come next while `left` is forced.
+    """Return the ids of the tokens that may come next while `left` is forced.
 
     They start with `left`, or are a proper prefix of it after which the rest can still be
     spelled. End tokens are allowed only when nothing is left; ids without bytes never are.

@@ -170,7 +170,7 @@ def latest_reach(text: bytes, index: SortedVocabulary) -> int:
 
 
 def owed(new: bytes, ending: bytes) -> bytes:
-    """What of the ending is missing if the middle is to end after these bytes.
+    """Return the part of the ending that is missing if the middle is to end after these bytes.
 
     Empty where the bytes end with it: there, and only there, the end is allowed. `new` is what
     lies beyond the forced text.
@@ -213,7 +213,7 @@ def middle_of(new: bytes, ending: bytes) -> bytes | None:
 
 
 def middles(new: bytes, ending: bytes, ended: bool) -> list[bytes]:
-    """Every middle that new bytes may stand for, the likeliest first by where they stop.
+    """Return every middle that new bytes may stand for, the likeliest first by where they stop.
 
     Args:
         new: what a model wrote beyond the forced text.

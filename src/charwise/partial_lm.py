@@ -36,17 +36,17 @@ class PartialLM(Protocol):
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """Δ and κ, as wide as the model's output layer."""
+        """The vocabulary, Δ and κ, as wide as the model's output layer."""
         ...
 
     @property
     def window(self) -> int | None:
-        """Longest context in tokens; None where it is not known."""
+        """The longest context in tokens; None where it is not known."""
         ...
 
     @property
     def rounding(self) -> float:
-        """By how much any of its log-probabilities may be off, told or not, nats."""
+        """The amount by which any of its log-probabilities may be off, told or not, nats."""
         ...
 
     def best(self, contexts: Sequence[tuple[int, ...]], priced: Sequence[bool]) -> list[Best]:
@@ -65,5 +65,5 @@ class PartialLM(Protocol):
         ...
 
     def info(self) -> dict[str, str]:
-        """Engine, model, how many tokens are told, and where: for reports."""
+        """The engine, the model, the number of tokens told, and the server: for reports."""
         ...

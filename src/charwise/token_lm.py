@@ -49,23 +49,23 @@ class TokenTree(Protocol):
 
     @property
     def size(self) -> int:
-        """Nodes handed out so far, which is the id of the next new one."""
+        """The number of nodes handed out so far, which is the id of the next one."""
         ...
 
     @property
     def contexts(self) -> int:
-        """Contexts evaluated so far; the prompt counts as one."""
+        """The number of contexts evaluated so far; the prompt counts as one."""
         ...
 
     @property
     def calls(self) -> int:
-        """Model calls so far."""
+        """The number of model calls so far."""
         ...
 
     def extend(
         self, edges: Sequence[tuple[int, int]], logprobs: Sequence[bool] | None = None
     ) -> list[int]:
-        """Evaluate the contexts `parent · token` in one batch; returns their nodes, in order.
+        """Evaluate the contexts `parent · token` in one batch, and return their nodes, in order.
 
         A parent may be a node that an earlier edge of the same call makes (the first edge makes
         `size`, the next `size + 1`, …), so that a whole path is teacher-forced at once.
@@ -83,7 +83,7 @@ class TokenTree(Protocol):
         ...
 
     def logprobs(self, nodes: Sequence[int]) -> torch.Tensor:
-        """log p_Δ(· | context) of every node: `[n, width]`, nats, on the engine's device.
+        """Return log p_Δ(· | context) of every node: `[n, width]`, nats, on the engine's device.
 
         A probability mass function over the vocabulary's *counted* ids; the others are -inf, and
         were left out before the softmax. float32, or float64 where the engine is exact. An engine
@@ -99,7 +99,7 @@ class TokenTree(Protocol):
         ...
 
     def depth(self, node: int) -> int:
-        """Tokens after the prompt."""
+        """The number of tokens after the prompt."""
         ...
 
     def tokens(self, node: int) -> tuple[int, ...]:
@@ -121,17 +121,17 @@ class TokenLM(Protocol):
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """Δ and κ; its width is the width of `TokenTree.logprobs`."""
+        """The vocabulary Δ, with κ; its width is that of `TokenTree.logprobs`."""
         ...
 
     @property
     def window(self) -> int | None:
-        """Longest context in tokens, prompt included; None where there is no bound."""
+        """The longest context in tokens, prompt included; None where there is no bound."""
         ...
 
     @property
     def device(self) -> torch.device:
-        """Where log-probabilities live."""
+        """The device of the log-probabilities."""
         ...
 
     def tree(self, prompt_ids: Sequence[int], edges: Sequence[tuple[int, int]] = ()) -> TokenTree:
@@ -149,12 +149,12 @@ class TokenLM(Protocol):
         ...
 
     def info(self) -> dict[str, str]:
-        """Engine, device, dtype, how contexts share prefixes, and why: for reports."""
+        """The engine, device and dtype, and how and why contexts share prefixes: for reports."""
         ...
 
 
 def held_bytes(tree: TokenTree, width: int) -> int:
-    """Bytes that a tree holds: its `nbytes`, or those of all its log-probabilities if it has none.
+    """Return the bytes that a tree holds: its `nbytes`, or else those of its log-probabilities.
 
     >>> import charwise
     >>> lm = charwise.load()
@@ -175,7 +175,7 @@ class TogetherLM(Protocol):
     """A `TokenLM` that can evaluate contexts of several of its trees in one model call."""
 
     def extend_together(self, wishes: Sequence[Wish]) -> list[list[int]] | None:
-        """Extend each tree by its edges, all in one call; returns the nodes of each.
+        """Extend each tree by its edges, all in one call, and return the nodes of each.
 
         Log-probabilities of all may be asked for. None, and nothing is evaluated, where this
         model or this many contexts cannot be called so: each tree's own `extend` can.

@@ -138,11 +138,11 @@ class BoundedCovering:
 
     @property
     def text(self) -> str:
-        """`raw` as text; bytes that are no character, or not yet one, as U+FFFD."""
+        """The text of `raw`, with U+FFFD for bytes that are no character, or not yet one."""
         return self.raw.decode("utf-8", "replace")
 
     def prefix_logprob(self, size: int | None = None) -> Interval:
-        """Bounds of log →p(σ | what is before it), or of its first `size` bytes, nats."""
+        """Return bounds of log →p(σ | the text before it), or of its first `size` bytes, nats."""
         size = len(self.raw) if size is None else size
         if not size:
             return Interval(0.0, 0.0)
@@ -157,7 +157,7 @@ class BoundedCovering:
         return _interval(least, most)
 
     def logprob(self) -> Interval:
-        """Bounds of log p(σ | what is before it), the end of text included, nats."""
+        """Return bounds of log p(σ | the text before it), the end of text included, nats."""
         least, most = [], []
         for context in self.contexts:
             rest = self.raw[context.position :]
@@ -168,7 +168,7 @@ class BoundedCovering:
         return _interval(least, most)
 
     def masses(self, size: int | None = None) -> _Masses:
-        """What may follow σ, or its first `size` bytes."""
+        """Return the masses of the bytes that may follow σ, or its first `size` bytes."""
         size = len(self.raw) if size is None else size
         total = self.prefix_logprob(size)
         scale = total.upper
@@ -189,7 +189,7 @@ class BoundedCovering:
     def next_bytes(
         self, size: int | None = None
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """`[257]` bounds of p(byte | σ), and of the end of text at 256: the least, and the most."""
+        """Return the least and the most p(byte | σ), `[257]`, with the end of text at 256."""
         return self.masses(size).shares()
 
     # --- the search ----------------------------------------------------------------------------

@@ -42,7 +42,7 @@ class BoundedCompletion:
 
     @property
     def text(self) -> str:
-        """`raw` as text; bytes that are no character as U+FFFD."""
+        """The text of `raw`, with U+FFFD for bytes that are no character."""
         return self.raw.decode("utf-8", "replace")
 
 

@@ -71,17 +71,17 @@ class BoundedLM:
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """Δ and κ of the model."""
+        """The vocabulary of the model: Δ and κ."""
         return self.engine.vocabulary
 
     def info(self) -> dict[str, str]:
-        """Engine, model, and how many tokens are told."""
+        """The engine, the model, and the number of tokens that the server tells."""
         return self.engine.info()
 
     def next(
         self, prompt: Prompt = "", *, tolerance: float = 1e-3, max_contexts: int = 128
     ) -> NextBounds:
-        """Bounds of p(byte | prompt) for the 256 bytes and the end of text.
+        """Return bounds of p(byte | prompt) for the 256 bytes and the end of text.
 
         All tokenizations of the last 4 canonical tokens are summed; what comes before is
         conditioned on in its canonical tokenization (`NextBounds.exact_from`).
@@ -131,14 +131,14 @@ class BoundedLM:
     def prefix_logprob(
         self, prompt: Prompt, *, tolerance: float = 1e-3, max_contexts: int = 256
     ) -> Interval:
-        """Bounds of log →p(text), the log-probability that a text starts with this, nats."""
+        """Return bounds of log →p(text), the log-probability that a text starts with this, nats."""
         covering = self.covering(prompt, tolerance=tolerance, max_contexts=max_contexts)
         return covering.prefix_logprob()
 
     def logprob(
         self, prompt: Prompt, *, tolerance: float = 1e-3, max_contexts: int = 256
     ) -> Interval:
-        """Bounds of log p(text), the log-probability that a text is exactly this, nats."""
+        """Return bounds of log p(text), the log-probability that a text is exactly this, nats."""
         return self.covering(prompt, tolerance=tolerance, max_contexts=max_contexts).logprob()
 
     def score(
@@ -149,7 +149,7 @@ class BoundedLM:
         tolerance: float = 1e-3,
         max_contexts: int = 64,
     ) -> BoundedScore:
-        """Bounds of the log-probability of every byte of a text, given the bytes before it.
+        """Return bounds of the log-probability of every byte of a text, given those before it.
 
         As for `next`, all tokenizations are summed of the canonical token that a byte lies in and
         of the 4 before it; what comes before is conditioned on as it is (`exact_from`). The sum

@@ -42,7 +42,7 @@ class NextBounds(NextBytes):
     contexts: int = field(default=0, kw_only=True)
 
     def under(self, constraint: Any) -> NextBytes:
-        """Raises `BoundsError`: renormalised over fewer bytes, the bounds would be others."""
+        """Raise `BoundsError`: renormalised over fewer bytes, the bounds would be others."""
         raise BoundsError(
             "a distribution with bounds is not renormalised under a constraint: compare `lower` "
             "and `upper` of the bytes that are allowed."
@@ -51,7 +51,7 @@ class NextBounds(NextBytes):
 
 @dataclass(frozen=True, eq=False)
 class BoundedScore:
-    """Bounds of the log-probability of every byte of a text, given the bytes before it.
+    """Return bounds of the log-probability of every byte of a text, given those before it.
 
     Attributes:
         raw: the bytes of the text.
@@ -84,7 +84,7 @@ class BoundedScore:
 
     @property
     def logprob(self) -> Interval:
-        """Bounds of the log-probability of the whole text, by the chain of its bytes, nats."""
+        """The bounds of the log-probability of the whole text, by the chain of its bytes, nats."""
         return Interval(math.fsum(self.token_lower), math.fsum(self.token_upper))
 
     @property

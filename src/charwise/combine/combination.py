@@ -132,7 +132,7 @@ class Combination(CharacterModel):
 
 
 def mixture(members: Sequence[Any], weights: Sequence[float] | None = None) -> Combination:
-    """Σ_i λ_i p_i, of distributions over texts: one of the members writes the text, λ says which.
+    """Return the mixture Σ_i λ_i p_i of distributions over texts: one member writes the whole text.
 
     At each byte the members count by λ_i(σ) ∝ λ_i →p_i(σ), Bayes' rule, so that who foresees the
     text better soon counts for all: over n bytes it costs at most log(1/λ_i) / n nats a byte more
@@ -160,7 +160,7 @@ def mixture(members: Sequence[Any], weights: Sequence[float] | None = None) -> C
 
 
 def product(members: Sequence[Any], weights: Sequence[float] | None = None) -> Combination:
-    """∝ Π_i p_i^{w_i}: what all members find likely.
+    """Return the product ∝ Π_i p_i^{w_i}: texts that all members find likely.
 
     What a member gives probability zero is impossible, whatever its weight's sign.
 
@@ -184,7 +184,7 @@ def product(members: Sequence[Any], weights: Sequence[float] | None = None) -> C
 
 
 def minimum(members: Sequence[Any]) -> Combination:
-    """∝ min_i p_i: no more likely than to the member that finds it least so.
+    """Return the minimum ∝ min_i p_i: texts are as likely as to the most doubtful member.
 
     >>> import charwise
     >>> minimum([charwise.load()]).next("import nump").top(1)[0][0]
@@ -194,7 +194,7 @@ def minimum(members: Sequence[Any]) -> Combination:
 
 
 def maximum(members: Sequence[Any]) -> Combination:
-    """∝ max_i p_i: as likely as to the member that finds it most so.
+    """Return the maximum ∝ max_i p_i: texts are as likely as to the most confident member.
 
     >>> import charwise
     >>> maximum([charwise.load()]).next("import nump").top(1)[0][0]
@@ -204,7 +204,7 @@ def maximum(members: Sequence[Any]) -> Combination:
 
 
 def proxy(base: Any, tuned: Any, untuned: Any, alpha: float = 1.0) -> Combination:
-    """∝ base · (tuned / untuned)^α: what tuning did to a small model, done to another.
+    """Return ∝ base · (tuned / untuned)^α: the change that tuning made to another model.
 
     Proxy tuning (Liu et al., COLM 2024), there for models of one tokenizer; over bytes the three
     may have three.
@@ -228,7 +228,7 @@ def proxy(base: Any, tuned: Any, untuned: Any, alpha: float = 1.0) -> Combinatio
 
 
 def contrast(strong: Any, weak: Any, plausibility: float = 0.1) -> Combination:
-    """∝ strong / weak, among the bytes that the strong model finds plausible.
+    """Return ∝ strong / weak, among the bytes that the strong model finds plausible.
 
     Contrastive decoding (Li et al., ACL 2023), over bytes in place of tokens: what the strong model
     gives at least `plausibility` of what it gives its likeliest byte.

@@ -195,7 +195,7 @@ def _log_sum(logs: Floats) -> Floats:
 def error_of_next(
     rule: Rule, logs: Floats, before: Floats, whole: bool, errors: Floats, prefix_errors: Floats
 ) -> float:
-    """By how much the distribution of the next byte may be off, as a total variation.
+    """Return the amount by which the next byte may be off, as a total variation.
 
     Args:
         rule: what combines them.

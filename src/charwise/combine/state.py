@@ -78,12 +78,12 @@ class CombinedState(CharacterState):
 
     @property
     def before(self) -> Floats:
-        """`[n]` log →p_i(text), nats, where the rule asks for it; else zeros."""
+        """The log →p_i(text) of each member, `[n]` nats, where the rule asks for it; else zeros."""
         return np.asarray(self._curves[:, -1])
 
     @property
     def shares(self) -> Floats:
-        """`[n]` λ_i(text), by how much each member of a mixture counts here: Bayes' rule.
+        """The weight λ_i(text) of each member of a mixture, `[n]`, by Bayes' rule.
 
         Of a product the sizes of its weights, and ones of the least and the greatest.
 
@@ -103,7 +103,7 @@ class CombinedState(CharacterState):
 
     @property
     def error(self) -> float:
-        """By how much the distribution of the next byte may be off, as a total variation."""
+        """The amount by which the next byte's distribution may be off, as a total variation."""
         return self.next().error
 
     @property
@@ -113,7 +113,7 @@ class CombinedState(CharacterState):
 
     @property
     def exact_from(self) -> int:
-        """Offset in `text`, in bytes, from which on every member sums over all tokenizations."""
+        """The offset in `text`, in bytes, from which every member sums over all tokenizations."""
         return max(
             max(0, int(state.exact_from) - (len(state.raw) - len(self.raw)))
             for state in self.states

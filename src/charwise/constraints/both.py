@@ -78,7 +78,7 @@ class BothTokens:
 
 
 def both(one: Constraint, other: Constraint) -> Constraint:
-    """What two constraints allow: the members that their sets share.
+    """Return a constraint to the members that the sets of two constraints share.
 
     Of two regular expressions one is made, and of choices those are left that the other allows:
     these know from the start where a shared member can be reached. Otherwise a byte is allowed that

@@ -31,7 +31,7 @@ class Choices:
         self.characters = characters
 
     def allowed(self) -> Flags:
-        """`[257]`: the bytes that may follow; at 256 whether the text may end here."""
+        """Return the bytes that may follow, `[257]` bool; at 256 whether the text may end here."""
         out: Flags = np.zeros(END + 1, dtype=np.bool_)
         at = self.lo
         while at < self.hi:
@@ -108,7 +108,7 @@ class ChoiceTokens:
 
 
 def choices(strings: Iterable[str | bytes]) -> Choices:
-    """One of these strings, any bytes.
+    """Return a constraint to one of these strings, any bytes.
 
     Raises:
         ConstraintError: none, or what is no string.

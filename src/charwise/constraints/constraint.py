@@ -44,7 +44,7 @@ class Constraint(Protocol):
     def characters(self) -> bool: ...
 
     def allowed(self) -> Flags:
-        """`[257]`: the bytes that may follow; at 256 whether the text may end here."""
+        """Return the bytes that may follow, `[257]` bool; at 256 whether the text may end here."""
         ...
 
     def after(self, data: bytes) -> Self:

@@ -122,7 +122,7 @@ class Grammar:
         self._begun: WeakKeyDictionary[SortedVocabulary, LLMatcher] = WeakKeyDictionary()
 
     def allowed(self) -> Flags:
-        """`[257]`: the bytes that may follow; at 256 whether the text may end here.
+        """Return the bytes that may follow, `[257]` bool; at 256 whether the text may end here.
 
         Raises:
             ConstraintError: where the grammar is too complex for llguidance.

@@ -70,7 +70,7 @@ class Beam:
 
     @property
     def text(self) -> str:
-        """`raw` as text; bytes that are no character, or not yet one, as U+FFFD."""
+        """The text of `raw`, with U+FFFD for bytes that are no character, or not yet one."""
         return self.raw.decode("utf-8", "replace")
 
     @property

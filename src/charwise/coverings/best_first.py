@@ -116,23 +116,23 @@ class Covering:
 
     @property
     def contexts(self) -> int:
-        """How many contexts were visited."""
+        """The number of contexts that were visited."""
         return len(self.bundles)
 
     @property
     def text(self) -> str:
-        """`raw` as text; bytes that are no character, or not yet one, as U+FFFD."""
+        """The text of `raw`, with U+FFFD for bytes that are no character, or not yet one."""
         return self.raw.decode("utf-8", "replace")
 
     def prefix_logprob(self) -> Interval:
-        """Bounds of log →p(σ | root), nats."""
+        """Return bounds of log →p(σ | root), nats."""
         if not self.raw:
             return Interval(0.0, 0.0)
         lower = log_sum([bundle.log_p for bundle in self.bundles if bundle.depth > 0])
         return _interval(lower, self.log_unvisited)
 
     def logprob(self) -> Interval:
-        """Bounds of log p(σ | root), end of text included, nats.
+        """Return bounds of log p(σ | root), end of text included, nats.
 
         Only for coverings made with `through=True`, which visit the contexts that spell σ.
         """

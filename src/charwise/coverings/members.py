@@ -43,7 +43,7 @@ class Member(NamedTuple):
 
     @property
     def text(self) -> str:
-        """`raw` as text; bytes that are no character, or not yet one, as U+FFFD."""
+        """The text of `raw`, with U+FFFD for bytes that are no character, or not yet one."""
         return self.raw.decode("utf-8", "replace")
 
 
@@ -189,7 +189,7 @@ class Encodings:
 
     @property
     def text(self) -> str:
-        """`raw` as text; bytes that are no character as U+FFFD."""
+        """The text of `raw`, with U+FFFD for bytes that are no character."""
         return self.raw.decode("utf-8", "replace")
 
     @cached_property

@@ -45,17 +45,17 @@ class CharacterState(ABC):
     @property
     @abstractmethod
     def raw(self) -> bytes:
-        """All of the prompt's text and what was added since, as bytes."""
+        """The bytes of the prompt and of all that was added since."""
 
     @property
     @abstractmethod
     def missing(self) -> float:
-        """Share of the probability that was left out over the last tokens."""
+        """The share of the probability that was left out over the last tokens."""
 
     @property
     @abstractmethod
     def error(self) -> float:
-        """By how much the distribution of the next byte may be off, as a total variation."""
+        """The amount by which the next byte's distribution may be off, as a total variation."""
 
     @property
     @abstractmethod
@@ -65,7 +65,7 @@ class CharacterState(ABC):
     @property
     @abstractmethod
     def exact_from(self) -> int:
-        """Offset in `text`, in bytes, from which on all tokenizations are summed."""
+        """The offset in `text`, in bytes, from which on all tokenizations are summed."""
 
     @abstractmethod
     def _distribution(self) -> NextBytes:
@@ -92,11 +92,11 @@ class CharacterState(ABC):
 
     @property
     def text(self) -> str:
-        """`raw` as text; bytes that are no character, or not yet one, as U+FFFD."""
+        """The text of `raw`, with U+FFFD for bytes that are no character, or not yet one."""
         return self.raw.decode("utf-8", "replace")
 
     def next(self, constraint: Constraint | None = None) -> NextBytes:
-        """p(byte | text) for the 256 bytes and the end of text.
+        """Return p(byte | text) for the 256 bytes and the end of text.
 
         Args:
             constraint: renormalise over what it allows, see `NextBytes.under`.
@@ -113,7 +113,7 @@ class CharacterState(ABC):
         return nxt if constraint is None else nxt.under(constraint)
 
     def next_chars(self, coverage: float = 0.99) -> NextChars:
-        """p(character | text), listing characters until they hold `coverage` of the probability.
+        """Return p(character | text), for the characters that hold `coverage` of the probability.
 
         The bytes of one character are summed out along the UTF-8 tree, the heaviest branch
         first. If the text ends inside a character, the characters that complete it are listed.
@@ -197,7 +197,7 @@ class CharacterState(ABC):
     def complete(
         self, options: GenerationOptions | None = None, **keywords: Unpack[GenerationKeywords]
     ) -> list[Completion]:
-        """Completions of the text, from what is known of it: no second prefill.
+        """Return completions of the text, without a second prefill.
 
         Arguments, order and errors are those of `CharLM.complete`.
 
@@ -222,7 +222,7 @@ class CharacterState(ABC):
     def stream(
         self, options: GenerationOptions | None = None, **keywords: Unpack[GenerationKeywords]
     ) -> Iterator[str]:
-        """One completion in pieces, as it is drawn; never ends a piece inside a character.
+        """Yield one completion in pieces of whole characters, as it is drawn.
 
         Under a JSON schema it comes in one piece, once it is known to be valid.
         Arguments and errors are those of `CharLM.stream`.

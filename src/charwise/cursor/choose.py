@@ -74,13 +74,13 @@ class ChoicePosterior:
 
     @property
     def probs(self) -> NDArray[np.float64]:
-        """`[n]` p(choice | prompt, one of the choices); sums to 1."""
+        """The p(choice | prompt, one of the choices), `[n]`; they sum to 1."""
         shares = np.exp(self.logprobs - log_sum(self.logprobs.tolist()))
         return np.asarray(shares / shares.sum())
 
     @property
     def other(self) -> float:
-        """p(none of the choices | prompt)."""
+        """The probability p(none of the choices | prompt)."""
         return max(0.0, 1.0 - math.exp(log_sum(self.logprobs.tolist())))
 
     def top(self, k: int) -> list[tuple[str, float]]:

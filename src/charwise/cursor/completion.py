@@ -58,7 +58,7 @@ class Completion:
 
     @property
     def bits_per_byte(self) -> float:
-        """Surprisal of what was drawn, for each byte of it: comparable across lengths.
+        """The surprisal of the completion for each of its bytes: comparable across lengths.
 
         0 if nothing was drawn.
         """

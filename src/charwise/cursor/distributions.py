@@ -45,20 +45,20 @@ class NextBytes:
 
     @property
     def logprobs(self) -> NDArray[np.float64]:
-        """`[257]` natural logarithms; −inf where the probability is 0."""
+        """The natural logarithms, `[257]`; −inf where the probability is 0."""
         with np.errstate(divide="ignore"):
             return np.asarray(np.log(self.probs))
 
     @property
     def entropy(self) -> float:
-        """In bits."""
+        """The entropy in bits."""
         seen = self.probs[self.probs > 0]
         # 0 less the sum, as the negative of a sum of 0 would be shown as -0.0.
         return float(0.0 - (seen * np.log2(seen)).sum())
 
     @property
     def eos(self) -> float:
-        """Probability that the text ends here."""
+        """The probability that the text ends here."""
         return float(self.probs[EOS])
 
     def __getitem__(self, byte: str | bytes | bytearray | memoryview | int | np.integer) -> float:

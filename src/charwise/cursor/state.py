@@ -69,7 +69,7 @@ class State(CharacterState):
 
     @property
     def raw(self) -> bytes:
-        """All of the prompt's text and what was added since, as bytes."""
+        """The bytes of the prompt and of all that was added since."""
         return self.whole[len(self.shared.opening.lead) :]
 
     @property
@@ -79,12 +79,12 @@ class State(CharacterState):
 
     @property
     def logprob(self) -> float:
-        """log →p(text | what is before `exact_from`), nats."""
+        """The log-probability log →p(text | the text before `exact_from`), nats."""
         return self.cover.logprob
 
     @property
     def missing(self) -> float:
-        """Share of the probability that was left out over the last tokens.
+        """The share of the probability that was left out over the last tokens.
 
         Added up over the bytes where it was, as far back as a new state would sum over all
         tokenizations; what was lent to similar contexts is not in it.
@@ -93,7 +93,7 @@ class State(CharacterState):
 
     @property
     def error(self) -> float:
-        """By how much the distribution of the next byte may be off, as a total variation.
+        """The amount by which the next byte's distribution may be off, as a total variation.
 
         An estimate of what was lent or left out after `exact_from`: see docs/scoring.md.
         """
@@ -106,7 +106,7 @@ class State(CharacterState):
 
     @property
     def exact_from(self) -> int:
-        """Offset in `text`, in bytes, from which on all tokenizations are summed.
+        """The offset in `text`, in bytes, from which on all tokenizations are summed.
 
         What is before it is conditioned on in its canonical tokenization.
         """

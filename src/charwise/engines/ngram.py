@@ -55,11 +55,11 @@ class NgramLM:
         self._logs: dict[tuple[int, ...], NDArray[np.float64]] = {}
 
     def row(self, context: Sequence[int]) -> NDArray[np.float64]:
-        """p(· | context) as `[width]` float64; only the last n-1 tokens of the context matter."""
+        """Return p(· | context) as `[width]` float64, by the last n-1 tokens of the context."""
         return np.exp(self._log_row(tuple(context)))
 
     def logprob(self, tokens: Sequence[int], prompt_ids: Sequence[int]) -> float:
-        """log →p_Δ(tokens | prompt), in nats: the product of its table entries."""
+        """Return log →p_Δ(tokens | prompt), in nats: the product of its table entries."""
         ids = (*prompt_ids, *tokens)
         return float(sum(self._log_row(ids[:i])[ids[i]] for i in range(len(prompt_ids), len(ids))))
 
@@ -70,7 +70,7 @@ class NgramLM:
         return tree
 
     def info(self) -> dict[str, str]:
-        """What kind of model this is, for reports."""
+        """The kind of the model, for reports."""
         return {
             "engine": "ngram",
             "model": f"{self.order}-gram over {self.vocabulary.width} ids",

@@ -159,7 +159,7 @@ class TreeNodes(ABC):
             self._forget(nodes)
 
     def depth(self, node: int) -> int:
-        """Tokens after the prompt."""
+        """The number of tokens after the prompt."""
         self._check((node,))
         return self._depth[node]
 

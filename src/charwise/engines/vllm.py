@@ -67,7 +67,7 @@ class VllmLM:
         return tree
 
     def info(self) -> dict[str, str]:
-        """Engine, device, dtype, how contexts share prefixes, and why."""
+        """The engine, device and dtype, and how and why contexts share prefixes."""
         import vllm
 
         config = self.llm.llm_engine.vllm_config
@@ -86,7 +86,7 @@ class VllmLM:
         }
 
     def next_logprobs(self, contexts: Sequence[list[int]]) -> torch.Tensor:
-        """log p(· | context) of each context: `[n, width]` float32, nats, on the host.
+        """Return log p(· | context) of each context: `[n, width]` float32, nats, on the host.
 
         Raises:
             EngineError: numbers that are not finite.
@@ -107,7 +107,7 @@ class VllmLM:
         return hasattr(self.llm, "enqueue") and len(path) <= self._per_call
 
     def path_logprobs(self, path: list[int], lengths: Sequence[int]) -> torch.Tensor:
-        """log p(· | the first so many tokens) for each length: `[n, width]`, as `next_logprobs`.
+        """Return log p(· | the first so many tokens) for each length, as `next_logprobs`.
 
         One request evaluates the path once, where one for each context reads every time what is
         not in whole blocks of the cache.

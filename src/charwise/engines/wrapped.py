@@ -41,7 +41,7 @@ class WrappedLM:
 
     @property
     def device(self) -> torch.device:
-        """Where log-probabilities live."""
+        """The device of the log-probabilities."""
         return self.engine.device
 
     def info(self) -> dict[str, str]:
@@ -79,7 +79,7 @@ class WrappedTree:
 
     @property
     def calls(self) -> int:
-        """Model calls so far."""
+        """The number of model calls so far."""
         return self.inner.calls
 
     @property

@@ -60,7 +60,7 @@ def compare(
     progress: Callable[[str, int, int], object] = lambda name, done, total: None,
     **settings: Unpack[LoadKeywords],
 ) -> Comparison:
-    """Bits a byte of several models, and of their differences, with 95 % intervals.
+    """Return bits a byte of several models, and of their differences, with 95 % intervals.
 
     Models that are given by name are loaded one after another, and let go: only one of them need
     fit at a time. A long text is scored in pieces (`tokens.pieces`).

@@ -75,7 +75,7 @@ class Difference:
 
     @property
     def name(self) -> str:
-        """For tables.
+        """The name, for tables.
 
         >>> Difference("a", "b", Mean(0.2, 0.1, 0.3), error=0.05).name
         'a − b'
@@ -146,7 +146,7 @@ class Comparison:
 
     @property
     def bytes(self) -> int:
-        """Of all texts together."""
+        """The number of bytes of all texts together."""
         return sum(map(len, self.texts.values()))
 
     def rows(self) -> list[dict[str, Any]]:
@@ -168,7 +168,7 @@ class Comparison:
         return models + pairs
 
     def to_pandas(self) -> pandas.DataFrame:
-        """`rows` as a table.
+        """Return `rows` as a table.
 
         Raises:
             MissingExtraError: pandas is not installed.
@@ -182,7 +182,7 @@ class Comparison:
         return pandas.DataFrame(self.rows())
 
     def to_csv(self) -> str:
-        """`rows` in full precision; empty where there is nothing."""
+        """Return `rows` in full precision, as CSV; cells without a value are empty."""
         file = io.StringIO()
         rows = self.rows()
         writer = csv.DictWriter(file, rows[0], lineterminator="\n")
@@ -193,7 +193,7 @@ class Comparison:
         return file.getvalue()
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return all of it, for JSON."""
         return {
             "bytes": self.bytes,
             "texts": {name: len(text) for name, text in self.texts.items()},
@@ -208,7 +208,7 @@ class Comparison:
 
     @property
     def notes(self) -> list[str]:
-        """What a reader of the table must know, a sentence each."""
+        """The remarks that a reader of the table must know, a sentence each."""
         some = "blocks of bytes" if self.over == "blocks" else "texts"
         sizes = sorted(set(self.lengths))
         to = f" to {sizes[-1]:,}" if sizes[1:] else ""
@@ -281,7 +281,7 @@ class Comparison:
     def pair(
         self, first: str | None = None, second: str | None = None
     ) -> tuple[Measured, Measured]:
-        """Two of the models by their names; by default the first two.
+        """Return two of the models by their names; by default the first two.
 
         Raises:
             SettingError: there are not two, or not these.
@@ -299,7 +299,7 @@ class Comparison:
         return by_name[chosen[0]], by_name[chosen[1]]
 
     def plot(self) -> Figure:
-        """Where along the texts the models differ: see `comparison_figure.figure`.
+        """Plot the places in the texts where the models differ: see `comparison_figure.figure`.
 
         Raises:
             MissingExtraError: matplotlib is not installed.

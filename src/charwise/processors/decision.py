@@ -108,7 +108,7 @@ class Decisions:
             )
 
     def left(self, forced: bytes, generated: Sequence[int]) -> bytes | None:
-        """What is still forced after `generated`: `healing.remaining`, and one comparison later.
+        """Return the bytes still forced after `generated`; `healing.remaining`, or one comparison.
 
         A token adds at least one byte, so after as many tokens as `forced` has bytes nothing is
         left, whatever they are. None: the tokens left the forced text, as a draft may, or lead
@@ -160,7 +160,7 @@ class Decisions:
         forced: Iterable[bytes],
         generated: Iterable[Sequence[int]],
     ) -> bool:
-        """`mask_` for each row of a batch `[rows, columns]`; True if any was masked.
+        """Apply `mask_` to each row of a batch `[rows, columns]`, and return if any was masked.
 
         A row with nothing left to force costs one comparison.
 
@@ -182,7 +182,7 @@ class Decisions:
     def mask_scores_(
         self, scores: NDArray[np.float32], forced: bytes, generated: Sequence[int]
     ) -> bool:
-        """`mask_` for a row of numpy, `[columns]` float32, for which nothing is kept.
+        """Apply `mask_` to a row of numpy, `[columns]` float32, without keeping the mask.
 
         >>> from charwise import Vocabulary
         >>> decisions = Decisions(SortedVocabulary(Vocabulary.from_bytes([b"a", b"b", b"c"])))

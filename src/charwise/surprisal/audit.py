@@ -42,7 +42,7 @@ class Audit(NamedTuple):
 
     @property
     def difference(self) -> float:
-        """By how much the score is above the estimate, nats."""
+        """The amount by which the score is above the estimate, nats."""
         return self.scored - self.logprob
 
 

@@ -103,7 +103,7 @@ class Score:
 
     @cached_property
     def surprisals(self) -> NDArray[np.float64]:
-        """`[n_bytes]` −log₂ p(byte | all before), bits, all sums of which are exact.
+        """The surprisals −log₂ p(byte | all before), `[n_bytes]` bits; all their sums are exact.
 
         They are rounded, for that, at the last digit of their sum: see `spans.exact_bits`.
 
@@ -123,7 +123,7 @@ class Score:
 
     @property
     def bits(self) -> float:
-        """Surprisal of the whole text, without its end.
+        """The surprisal of the whole text, without its end.
 
         >>> zeros = np.zeros(2)
         >>> Score(b"ab", np.log([0.5, 0.125]), zeros, zeros, contexts=1, calls=1).bits
@@ -133,7 +133,7 @@ class Score:
 
     @property
     def bits_per_byte(self) -> float:
-        """Mean surprisal of a byte; NaN-free: 0 for the empty text.
+        """The mean surprisal of a byte; 0 for the empty text.
 
         >>> zeros = np.zeros(2)
         >>> Score(b"ab", np.log([0.5, 0.125]), zeros, zeros, contexts=1, calls=1).bits_per_byte
@@ -143,7 +143,7 @@ class Score:
 
     @property
     def bits_per_char(self) -> float:
-        """Mean surprisal of a character; 0 for the empty text.
+        """The mean surprisal of a character; 0 for the empty text.
 
         >>> zeros = np.zeros(2)
         >>> score = Score("é".encode(), np.log([0.5, 0.125]), zeros, zeros, contexts=1, calls=1)

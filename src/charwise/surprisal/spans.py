@@ -207,7 +207,7 @@ def characters_of(text: bytes) -> tuple[str, NDArray[np.int64]]:
 
 
 def exact_bits(logprobs: NDArray[np.float64]) -> NDArray[np.float64]:
-    """`[n]` surprisals in bits of `[n]` log-probabilities in nats, such that all sums are exact.
+    """Return surprisals in bits of log-probabilities in nats, `[n]`, such that all sums are exact.
 
     Each is rounded to a multiple of twice the last binary digit of their sum. Then every sum of
     some of them, in any order, is a float64, so that adding loses nothing: the surprisals of
@@ -296,7 +296,7 @@ def matches(string: str, pattern: str | re.Pattern[str]) -> list[tuple[int, int]
 
 
 def in_order(pairs: Iterable[Sequence[int]], size: int, unit: Unit) -> list[tuple[int, int]]:
-    """Spans as given, if they are spans: in order, not empty, apart, within a text of `size`.
+    """Return the spans as given, if they are in order, not empty, apart, and within `size`.
 
     Raises:
         SettingError: an unknown unit.

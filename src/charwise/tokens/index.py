@@ -99,7 +99,7 @@ class SortedVocabulary:
         return index
 
     def length(self, id: int) -> int:
-        """How many bytes a token has; 0 for ids without bytes.
+        """Return the number of bytes of a token; 0 for ids without bytes.
 
         Raises:
             TokenizationError: for what is no id of the output layer.
@@ -165,7 +165,7 @@ class SortedVocabulary:
         return lo, hi
 
     def prefixes(self, forced: bytes) -> list[int]:
-        """Ids of the tokens that are proper prefixes of `forced`, longest first.
+        """Return the ids of the tokens that are proper prefixes of `forced`, longest first.
 
         >>> index = SortedVocabulary(Vocabulary.from_bytes([b"a", b"ab", b"b"]))
         >>> index.prefixes(b"abc")
@@ -186,7 +186,7 @@ class SortedVocabulary:
         return found
 
     def allowed(self, forced: bytes) -> NDArray[np.int64]:
-        """Ids of the tokens that start with `forced` or are a proper prefix of it.
+        """Return the ids of the tokens that start with `forced` or are a proper prefix of it.
 
         For the empty string: all tokens with bytes. No cache: the range is a slice of `ids` and
         the prefixes are read off the nesting. The result may be a read-only view.
@@ -232,7 +232,7 @@ class SortedVocabulary:
         *,
         device: torch.device | str | None = None,
     ) -> torch.Tensor:
-        """`[width]` float: 0 for the ids that `allowed(forced)` names, −inf for all others.
+        """Return `[width]` floats: 0 for the ids that `allowed(forced)` names, −inf for all others.
 
         Args:
             forced: the bytes that generation must reproduce next.
@@ -290,7 +290,7 @@ class SortedVocabulary:
         return np.packbits(bits, bitorder="little").view(np.int32)
 
     def ids_on(self, device: torch.device | str) -> torch.Tensor:
-        """`ids` as a tensor `[n]` int64 on a device; made once for each device."""
+        """Return `ids` as a tensor `[n]` int64 on a device; made once for each device."""
         import torch
 
         device = _device(device)
@@ -299,7 +299,7 @@ class SortedVocabulary:
         return self._torch_ids[device]
 
     def in_order(self, probabilities: NDArray[np.floating]) -> NDArray[np.float64]:
-        """Probabilities `[…, width]` by id → `[…, n]` float64 in sorted order.
+        """Return probabilities `[…, width]` by id as `[…, n]` float64 in sorted order.
 
         >>> index = SortedVocabulary(Vocabulary.from_bytes([b"b", b"a"]))
         >>> index.in_order(np.array([0.25, 0.75]))
@@ -316,7 +316,7 @@ class SortedVocabulary:
     def next_byte_masses(
         self, in_order: NDArray[np.float64], lo: int, hi: int, depth: int
     ) -> NDArray[np.float64]:
-        """`[257]`: how the mass of a range divides over the byte at `depth`.
+        """Return the mass of a range divided over the byte at `depth`, `[257]`.
 
         Args:
             in_order: `[n]` probabilities of one context, in sorted order.

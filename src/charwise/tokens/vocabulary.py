@@ -175,7 +175,7 @@ class Vocabulary:
 
     @property
     def width(self) -> int:
-        """Width of the model's output layer: logits are `[…, width]`.
+        """The width of the model's output layer: logits are `[…, width]`.
 
         >>> Vocabulary.from_bytes([b"a", b"b"], width=4).width
         4
@@ -184,7 +184,7 @@ class Vocabulary:
 
     @cached_property
     def counted(self) -> NDArray[np.bool_]:
-        """`[width]`: True for the ids that share the probability: tokens of text, end tokens.
+        """The ids that share the probability, tokens of text and end tokens: `[width]` bool.
 
         >>> Vocabulary.from_bytes([b"a", None, None], end_ids=[1]).counted
         array([ True,  True, False])
@@ -217,7 +217,7 @@ class Vocabulary:
 
     @cached_property
     def stop_ids(self) -> tuple[int, ...]:
-        """Where generation stops: `end_ids`, and the ends of turns, in rising order.
+        """The ids where generation stops: `end_ids`, and the ends of turns, in rising order.
 
         >>> names = {1: "</s>", 2: "<|im_end|>"}
         >>> Vocabulary.from_bytes([b"a", None, None], end_ids=[1], special=names).stop_ids
@@ -228,12 +228,12 @@ class Vocabulary:
 
     @cached_property
     def munch(self) -> int:
-        """Most bytes that one token adds (Vieira et al. 2025, eq. 27)."""
+        """The most bytes that one token adds (Vieira et al. 2025, eq. 27)."""
         return max((len(token) for token in self.tokens if token is not None), default=0)
 
     @cached_property
     def fertility(self) -> int:
-        """Most tokens that share the same bytes (Vieira et al. 2025, eq. 22)."""
+        """The most tokens that share the same bytes (Vieira et al. 2025, eq. 22)."""
         counts = Counter(token for token in self.tokens if token is not None)
         return max(counts.values(), default=0)
 
@@ -263,7 +263,7 @@ class Vocabulary:
         return self._canonical(to_bytes(text))
 
     def encode_beginning(self, data: bytes) -> list[int]:
-        """Canonical ids of a beginning of `data` that falls short of its end by less than a token.
+        """Return the canonical ids of a beginning of `data`, less than a token short of its end.
 
         A text that stops inside a token may have no token string of its own, and yet begin many:
         where no encoding exists, the longest beginning that has one is encoded.
@@ -285,7 +285,7 @@ class Vocabulary:
                 end = error.position
 
     def encode_prompt(self, prompt: Prompt) -> list[int]:
-        """Ids of a prompt: text, bytes, or a list of texts and token ids; no start token is added.
+        """Return the ids of a prompt (text, bytes, or a list of texts and ids), no start token.
 
         Raises:
             TokenizationError: for what is no prompt (`parts_of`), or what no token spells.
@@ -304,7 +304,7 @@ class Vocabulary:
         return ids
 
     def decode(self, ids: Iterable[int]) -> bytes:
-        """κ: the bytes of a token string; special tokens and unused ids add none.
+        """Return the bytes of a token string (κ); special tokens and unused ids add none.
 
         Raises:
             TokenizationError: for what is no id of the output layer.

@@ -62,7 +62,7 @@ def words(text: str, boundaries: Boundaries | None = None) -> list[int]:
 
 
 def first_word(text: str, boundaries: Boundaries | None = None) -> int:
-    """Characters up to the end of the first word, with the space before it, or of the first signs.
+    """Return the number of characters to the end of the first word, with the space before it, or of signs.
 
     A text that begins with a mark goes on with a word.
 

@@ -122,7 +122,7 @@ class CompletionsLM:
         return [found[context] for context in contexts]
 
     def info(self) -> dict[str, str]:
-        """Where the server is, which model, and how much it tells."""
+        """The address of the server, its model, and the number of tokens that it tells."""
         return {
             "engine": f"completions of {self._client.url}",
             "model": self.model,

@@ -114,7 +114,7 @@ class LlamaCppLM:
         return _LlamaCppTree(self, prompt_ids, edges)
 
     def info(self) -> dict[str, str]:
-        """Engine, device, dtype, how contexts share prefixes, and why."""
+        """The engine, device and dtype, and how and why contexts share prefixes."""
         metadata = self._model.metadata
         return {
             "engine": f"llama.cpp by llama-cpp-python {library().__version__}",

@@ -96,7 +96,7 @@ class TransformersLM:
 
     @property
     def device(self) -> torch.device:
-        """Where log-probabilities live: the model's device."""
+        """The device of the log-probabilities: the model's."""
         return self._forward.device
 
     def tree(
@@ -106,7 +106,7 @@ class TransformersLM:
         return TransformersTree(self, prompt_ids, edges)
 
     def info(self) -> dict[str, str]:
-        """Engine, device, dtype, how contexts share prefixes, and why."""
+        """The engine, device and dtype, and how and why contexts share prefixes."""
         chosen = self.choice()
         return {
             "engine": f"transformers {transformers.__version__}",
@@ -119,7 +119,7 @@ class TransformersLM:
         }
 
     def choice(self) -> Choice:
-        """How contexts share prefixes: settled once, before the first tree."""
+        """The way in which contexts share prefixes, settled once, before the first tree."""
         with self._lock:
             if self._chosen is None:
                 self._chosen = choose(self._trial(), self._path)

@@ -43,7 +43,7 @@ def heal_generate(
     max_new_bytes: int | None = None,
     **generate_kwargs: Any,
 ) -> list[str]:
-    """What the model writes after each prompt, with the prompts' ends healed.
+    """Return the model's text after each prompt, with the prompts' ends healed.
 
     Args:
         model: any causal language model of transformers.

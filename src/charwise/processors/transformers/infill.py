@@ -39,7 +39,7 @@ def heal_infill(
     max_new_tokens: int = 64,
     **generate_kwargs: Any,
 ) -> list[str]:
-    """What the model writes between two texts, either of which may break off inside a token.
+    """Return the model's text between two texts, either of which may break off inside a token.
 
     Args:
         model: a causal language model of transformers that was trained to fill in.

@@ -170,7 +170,7 @@ def heal_generate(
     rule: Rule = "auto",
     method: Literal["mask", "exact"] = "mask",
 ) -> list[list[str]]:
-    """What the model writes after each prompt, with the prompts' ends healed.
+    """Return the model's text after each prompt, with the prompts' ends healed.
 
     Args:
         llm: a `vllm.LLM`.
