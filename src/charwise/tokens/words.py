@@ -62,7 +62,7 @@ def words(text: str, boundaries: Boundaries | None = None) -> list[int]:
 
 
 def first_word(text: str, boundaries: Boundaries | None = None) -> int:
-    """Return the number of characters to the end of the first word, with the space before it, or of signs.
+    """Return the number of characters to the end of the first word, space included, or of signs.
 
     A text that begins with a mark goes on with a word.
 
