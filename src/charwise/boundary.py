@@ -40,7 +40,7 @@ _AT_ONCE = 16
 
 
 class Question(NamedTuple):
-    """What is asked of a model: log p(id | the kept ids, then `context`) for each of `ids`.
+    """A question to a model: log p(id | the kept ids, then `context`) for each of `ids`.
 
     >>> Question((0,), np.array([3])).context
     (0,)

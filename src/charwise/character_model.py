@@ -1,4 +1,4 @@
-"""What every language model over characters offers, written once.
+"""The methods that every language model over characters has, written once.
 
 A model opens the state after a prompt, and scores known texts. All else follows from these two:
 `CharLM` is one model, `combine.Combination` several.
@@ -248,7 +248,7 @@ class CharacterModel(ABC):
         preset: str | Effort | None = None,
         tolerance: float | None = None,
     ) -> list[Score]:
-        """Scores with the distributions of every next byte: what combinations and tables ask.
+        """Return scores with the distributions of every next byte, for combinations and tables.
 
         Without the entropies of characters that `scores` works out from them.
 
@@ -361,7 +361,7 @@ class CharacterModel(ABC):
         preset: str | Effort | None = None,
         tolerance: float | None = None,
     ) -> ChoicePosterior:
-        """The exact posterior over a list of continuations, whatever their lengths.
+        """Return the exact posterior over a list of continuations of any lengths.
 
         All tokenizations of each are summed, across the end of the prompt too. They are evaluated
         together, what several begin with once. A combination has them by its local rule.

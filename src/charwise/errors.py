@@ -1,4 +1,4 @@
-"""Every error charwise raises on purpose: what was wrong, where, and what to do."""
+"""Every error that charwise raises on purpose: the fault, its place, and a way out."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ _EXTRAS = {
 
 
 def missing_extra(error: ModuleNotFoundError) -> MissingExtraError | None:
-    """Return the error that says what to install for a missing module; None for one of another's.
+    """Return the error that names the extra of a missing module; None for another's module.
 
     >>> print(missing_extra(ModuleNotFoundError("No module named 'torch'", name="torch")))
     torch is not installed. Run: pip install 'charwise[transformers]'
@@ -235,7 +235,7 @@ def zero_probability(text: bytes) -> ZeroProbabilityError:
 
 
 def items(given: object) -> list[Any] | None:
-    """What a list, or anything like it, holds; None of a text, a mapping, and what holds nothing.
+    """Return the items of a list or the like; None of a text, a mapping, and a thing without items.
 
     >>> items(("a", "b")), items("ab"), items(3)
     (['a', 'b'], None, None)

@@ -194,7 +194,7 @@ def _tail(ids: Sequence[int], vocabulary: Vocabulary) -> list[bytes]:
 
 
 def unknown_rule(rule: object) -> SettingError:
-    """The error for what is no healing rule.
+    """Return the error for a value that is no healing rule.
 
     >>> str(unknown_rule("sentence"))
     "unknown healing rule 'sentence': use 'auto', 'word', 'off' or a number."

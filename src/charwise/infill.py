@@ -34,7 +34,7 @@ from charwise.tokens.vocabulary import Vocabulary
 
 
 class Request(NamedTuple):
-    """What a model is asked, and what its answer begins and ends with.
+    """The request to a model, and the beginning and end of its answer.
 
     Attributes:
         ids: of the prompt.
@@ -185,7 +185,7 @@ def owed(new: bytes, ending: bytes) -> bytes:
 
 
 def owed_tokens(new: bytes, ending: bytes, index: SortedVocabulary) -> list[int]:
-    """The tokens that go on with what is owed, and not beyond it; longest first.
+    """Return the tokens that go on with the owed bytes, and not beyond them; longest first.
 
     A model that would end where it may not has said that the middle is over: what the suffix
     begins with is then all that is missing.

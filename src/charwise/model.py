@@ -1,4 +1,4 @@
-"""`load`, which opens a model, and `connect`, which asks a server; and what they return."""
+"""`load`, which opens a model, and `connect`, which asks a server."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Best(NamedTuple):
-    """What is told of p_Δ(· | context): the best next tokens, and a bound for all others.
+    """The known part of p_Δ(· | context): the best next tokens, and a bound for all others.
 
     >>> best = Best(np.array([7, 3]), np.log([0.5, 0.25]), most=np.log(0.25), last=None)
     >>> round(float(1 - np.exp(best.logprobs).sum()), 9)  # shared by all the others

@@ -1,1 +1,1 @@
-"""What can be said of texts where only the k best next tokens are known: bounds."""
+"""Bounds of the probabilities of texts, where only the k best next tokens are known."""

@@ -1,4 +1,4 @@
-"""Completions from what is told: the heaviest tokens, or draws."""
+"""Completions from the returned tokens: the heaviest, or draws."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from charwise.tokens.stops import Stops
 
 @dataclass(frozen=True)
 class BoundedCompletion:
-    """A completion drawn from what is told.
+    """A completion drawn from the tokens that the server returned.
 
     Attributes:
         raw: its bytes, without the prompt's.

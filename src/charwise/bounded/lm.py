@@ -1,4 +1,4 @@
-"""`BoundedLM`, what users hold of an engine that tells only its best next tokens."""
+"""`BoundedLM`, the interface to an engine that tells only its best next tokens."""
 
 from __future__ import annotations
 
@@ -227,7 +227,7 @@ class BoundedLM:
         options: GenerationOptions | None = None,
         **keywords: Unpack[GenerationKeywords],
     ) -> BoundedCompletion:
-        """A completion of the prompt's characters, drawn from what is told.
+        """Return a completion of the prompt's characters, drawn from the returned tokens.
 
         At temperature 0 the heaviest token string that is told to cover the prompt is continued
         greedily, else all are drawn from, each in proportion to what is told of it. What could

@@ -1,4 +1,4 @@
-"""What is known of the next byte and of a text's bytes: numbers with a lower and an upper bound."""
+"""The results of bounded models: numbers with a lower and an upper bound."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command `charwise bounds`: what follows from the best next tokens that a server tells."""
+"""The command `charwise bounds`: bounds by the best next tokens that a server tells."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `charwise complete` and `demo` run: a model, a request, and the methods that answer it.
+"""The parts of `charwise complete` and `demo`: a model, a request, and the methods that answer it.
 
 A method turns a request into texts. To add one, write the function and name it in `METHODS`: the
 command line, its table and its JSON show whatever is there, in that order.

@@ -1,4 +1,4 @@
-"""What `charwise complete` prints under a constraint: drawn step by step, and conditioned on it."""
+"""The output of `charwise complete` under a constraint: drawn step by step, and conditioned."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command `charwise infill`: what may stand between two texts, by every method."""
+"""The command `charwise infill`: the text between two texts, by every method."""
 
 from __future__ import annotations
 

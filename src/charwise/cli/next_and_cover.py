@@ -1,4 +1,4 @@
-"""The commands `charwise next` and `charwise cover`: distributions, and what they are sums of."""
+"""The commands `charwise next` and `charwise cover`: distributions, and the terms of their sums."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the commands share on their command lines: the options of a model, and the prompt."""
+"""The options that commands share: those of a model, and the prompt."""
 
 from __future__ import annotations
 

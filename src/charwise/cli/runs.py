@@ -1,4 +1,4 @@
-"""What `score` and `export` share: an output that is written chunk by chunk, here or by Ray."""
+"""The common part of `score` and `export`: an output written chunk by chunk, here or by Ray."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every command prints with: any text on any stream, JSON, and what takes a while."""
+"""The output of every command: any text on any stream, JSON, and progress."""
 
 from __future__ import annotations
 

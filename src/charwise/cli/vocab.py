@@ -1,4 +1,4 @@
-"""The command `charwise vocab`: what is in a vocabulary, and what a prefix allows next."""
+"""The command `charwise vocab`: a vocabulary, and the tokens that a prefix allows."""
 
 from __future__ import annotations
 

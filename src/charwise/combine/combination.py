@@ -58,7 +58,7 @@ class Combination(CharacterModel):
 
     @property
     def members(self) -> tuple[Member, ...]:
-        """The models, each with what comes before the text for it alone."""
+        """The models, each with the text before that it alone gets."""
         return self.team.members
 
     def state(
@@ -114,7 +114,7 @@ class Combination(CharacterModel):
         return [replace(one, distributions=None) for one in found] if entropy == "byte" else found
 
     def info(self) -> dict[str, str]:
-        """The rule, and what each member says of itself.
+        """The rule, and the `info` of each member.
 
         >>> import charwise
         >>> from charwise import combine

@@ -1,4 +1,4 @@
-"""What a member says along known texts: log-probabilities, and distributions of the next byte.
+"""The numbers of a member along known texts: log-probabilities, and next-byte distributions.
 
 A `CharLM`, or another combination, takes a text in one pass (`scores_with_rows`). What only has
 states is asked byte by byte. A text that the member gives probability zero is scored as far as it

@@ -1,4 +1,4 @@
-"""What a combination knows after some text: its members' states, side by side.
+"""The state of a combination after some text: its members' states, side by side.
 
 A byte is one step of each member's state, on its own token tree; `next()` combines what the members
 give to the 257 outcomes. A mixture also keeps log →p_i(text) of each member, its evidence, which a
@@ -69,7 +69,7 @@ class CombinedState(CharacterState):
 
     @property
     def raw(self) -> bytes:
-        """The text, without what comes before it for single members."""
+        """The text, without the parts before it of single members."""
         return self._raw
 
     def _possible(self) -> bool:

@@ -1,4 +1,4 @@
-"""What may follow, over bytes: regular expressions, JSON schemas, grammars, lists of choices.
+"""Constraints over bytes: regular expressions, JSON schemas, grammars, lists of choices.
 
 A constraint is an immutable value that says which bytes may come next, whether the text may end,
 and what it becomes after a byte. It knows no model; `CharLM.complete(…, regex=…)` and

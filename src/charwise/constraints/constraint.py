@@ -34,7 +34,7 @@ class TokenConstraint(Protocol):
 
 
 class Constraint(Protocol):
-    """What may follow, byte by byte: an immutable value.
+    """The bytes that may follow, step by step: an immutable value.
 
     Attributes:
         characters: whether it is over whole characters, and allows nothing but valid UTF-8.

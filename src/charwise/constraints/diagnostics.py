@@ -1,4 +1,4 @@
-"""What is wrong with an expression, a schema or a grammar: llguidance's messages as a sentence.
+"""The faults of an expression, a schema or a grammar: llguidance's messages as a sentence.
 
 llguidance draws the place below the text, over several lines, and shows the grammar that was made
 of an expression. Here a place is a number, and the text that begins there.

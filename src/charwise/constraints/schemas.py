@@ -1,4 +1,4 @@
-"""JSON schemas: llguidance says what may follow, `validity.py` what may be the whole text."""
+"""JSON schemas: llguidance says which bytes may follow, `validity.py` which texts are valid."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class Interval:
 
 
 class Covering:
-    """The visited part of a covering C(σ), and what is known about the rest.
+    """The visited part of a covering C(σ), and bounds of the rest.
 
     Attributes:
         raw: σ.

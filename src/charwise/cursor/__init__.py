@@ -1,1 +1,1 @@
-"""What the model says next: states that grow and shrink by bytes, and draws from them."""
+"""The next bytes of a text: states that grow and shrink by bytes, and draws from them."""

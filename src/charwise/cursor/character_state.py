@@ -1,4 +1,4 @@
-"""What every state offers, written once: how texts grow and shrink, and how completions are drawn.
+"""The methods that every state has: texts grow and shrink, and completions are drawn.
 
 A state says what its next byte is, how it grows by bytes, and how probable strings after it are.
 All else follows from these. Completions are drawn byte by byte; a token model overrides that.

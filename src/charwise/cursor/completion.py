@@ -1,4 +1,4 @@
-"""Completions: what comes after a prompt, drawn or weighed."""
+"""Completions: texts after a prompt, drawn or weighed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Placed(Protocol):
 
 @dataclass(frozen=True)
 class Completion:
-    """What comes after a prompt.
+    """A text after a prompt.
 
     Attributes:
         text: the completion, without the prompt and without the stop string. A character that

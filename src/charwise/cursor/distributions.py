@@ -1,4 +1,4 @@
-"""Distributions over what comes next: bytes, and Unicode characters."""
+"""Distributions over the next byte, and over the next Unicode character."""
 
 from __future__ import annotations
 

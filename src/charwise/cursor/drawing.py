@@ -1,4 +1,4 @@
-"""Texts that are drawn piece by piece: where they stop, what is kept of them, what can be sent.
+"""Texts drawn piece by piece: where they stop, and which part is kept and can be sent.
 
 `drafts.py` draws them token by token, `byte_drafts.py` byte by byte.
 """

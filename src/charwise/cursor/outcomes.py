@@ -1,4 +1,4 @@
-"""What becomes of texts with one token more under a constraint, and how probable each is.
+"""The outcomes of texts with one token more under a constraint, with their probabilities.
 
 Tokens all of whose bytes may follow go on. Others run past a member of C after which nothing may
 follow, or past the longest text asked for: these texts are complete, whatever comes after. They are

@@ -1,4 +1,4 @@
-"""Texts from p(· | what satisfies a constraint), by sequential Monte Carlo.
+"""Texts from p(· | the constraint is satisfied), by sequential Monte Carlo.
 
 Renormalising what is allowed at each step (`conditioning="local"`) draws a beginning as often
 as the model says, though nearly all that could come of it may be ruled out later. Here every

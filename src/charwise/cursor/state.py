@@ -1,4 +1,4 @@
-"""What the model knows after some text, and how that changes with every byte.
+"""The state of a model after some text, and its change with every byte.
 
 A `State` is the set of bundles that cover its text (docs/coverings.md). The prompt is known text:
 one prefill, then rounds over its last tokens only, because alternatives further back cancel in

@@ -1,4 +1,4 @@
-"""An engine around an engine, and a tree around a tree: each does what the inner one does.
+"""An engine around an engine, and a tree around a tree: each passes calls to the inner one.
 
 A subclass changes what it is there for.
 """

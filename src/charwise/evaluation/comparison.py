@@ -1,4 +1,4 @@
-"""What `compare` returns: a table of models and of their differences, words, a figure."""
+"""The result of `compare`: a table of models and of their differences, words, a figure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Measured:
-    """What one model says of the texts.
+    """The measurements of one model on the texts.
 
     Attributes:
         name: as it was given.

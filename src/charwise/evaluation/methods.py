@@ -1,4 +1,4 @@
-"""Ways to walk a known text, with what each says and what it costs.
+"""Ways to walk a known text, with the numbers and the cost of each.
 
 Every method returns a `Walk`: the log-probability of each byte, and, if asked, the distribution
 of each next byte. All slide over long texts with the same windows, so they differ only in the

@@ -1,4 +1,4 @@
-"""The decision that every engine's adapter shares: (forced bytes, generated ids) → what may follow.
+"""The decision that every engine's adapter shares: (forced bytes, generated ids) → allowed tokens.
 
     forced, generated  →  what is left of the forced text      healing.remaining
     left               →  the ids that may come next           healing.allowed_next
@@ -41,7 +41,7 @@ _BITS = {2: "int16", 4: "int32", 8: "int64"}
 
 
 class Decisions:
-    """What may come next in any request to models of one vocabulary; safe to share by threads.
+    """The allowed next tokens of any request to models of one vocabulary; threads may share it.
 
     Args:
         index: of the model's vocabulary.
@@ -73,7 +73,7 @@ class Decisions:
         self._reach = vocabulary.munch + 1 if vocabulary.byte_complete else None
 
     def check(self, forced: bytes) -> None:
-        """Refuse what cannot be forced, before a request with it starts.
+        """Refuse bytes that cannot be forced, before a request with them starts.
 
         Raises:
             SettingError: `forced` is not bytes.

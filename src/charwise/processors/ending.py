@@ -1,4 +1,4 @@
-"""The decision at the other end: a middle may end only where it ends with what the suffix gave up.
+"""The decision at the other end: a middle may end only with the bytes that the suffix gave up.
 
     new bytes, ending  →  what is still owed              infill.owed
     owed               →  the end is not allowed, and its probability goes to what is owed

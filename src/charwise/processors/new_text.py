@@ -1,4 +1,4 @@
-"""What a healed completion adds to its prompt, read off its token ids as they arrive.
+"""The new text of a healed completion, read off its token ids as they arrive.
 
 A healed completion writes the end of the prompt again before it goes on. The client has that
 text already: only the bytes beyond it are new, and only tokens with bytes beyond it count. An

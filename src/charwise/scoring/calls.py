@@ -1,4 +1,4 @@
-"""Model calls: what one or several texts over one tree want evaluated, side by side.
+"""Model calls: the contexts that one or several texts over one tree want evaluated, in one batch.
 
 A batch is one call, or several where memory bounds the log-probabilities of a call.
 """

@@ -115,7 +115,7 @@ def effort_of(preset: str | Effort | None, tolerance: float | None = None) -> Ef
 
 @dataclass(frozen=True)
 class Limits:
-    """Bounds on what is evaluated beside the canonical tokens. `Score.limited` says if one was met.
+    """Bounds on the work beside the canonical tokens. `Score.limited` says if one was met.
 
     Attributes:
         memory: bytes that the evaluated contexts of one text may hold. A thirty-second part of it

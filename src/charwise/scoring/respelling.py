@@ -1,4 +1,4 @@
-"""Respelling: other tokens for what occurs again, tried at all its occurrences at once.
+"""Respelling: other tokens for a recurring stretch, tried at all its occurrences at once.
 
 An unusual split of a word may cost nats where it occurs first and save more at each later
 occurrence, since the model copies it. No share shows that at the first occurrence. So each stretch

@@ -1,4 +1,4 @@
-"""What may come at a place of a completion, as its reader sees it: texts, with log-probabilities.
+"""The alternatives at a place of a completion, as its reader sees them, with log-probabilities.
 
 A token of a completion shows the bytes that it has beyond the prompt. Several tokens may show the
 same: those with equal bytes, and, at the end of a prompt that is conditioned on as characters,

@@ -1,4 +1,4 @@
-r"""Where a completion ends: at a line, at a block, or before it repeats what follows the cursor.
+r"""The end of a completion: at a line, at a block, or before it repeats the text after the cursor.
 
 All of these look at bytes, and are asked after every token.
 """

@@ -1,4 +1,4 @@
-"""What is known of texts that were asked about: states, by what their text is.
+"""The server's memory: states of earlier texts, found by their text.
 
 Requests carry whole texts, which differ by a key from the last. Whose they are plays no part: the
 longest known text that a new one begins like is where it goes on from.

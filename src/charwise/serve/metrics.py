@@ -1,4 +1,4 @@
-"""What Prometheus is told at `/metrics`, and the log of each request."""
+"""The metrics at `/metrics`, for Prometheus, and the log of each request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The thread that works with the model for the language server, and what it does there."""
+"""The thread that works with the model for the language server, and its tasks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What only this server has: the next bytes and characters, scores, and coverings."""
+"""The endpoints that only this server has: next bytes and characters, scores, coverings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is before and after the cursor, in whatever form a request has it."""
+"""The text before and after the cursor, in every form of a request."""
 
 from __future__ import annotations
 

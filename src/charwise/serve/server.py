@@ -1,4 +1,4 @@
-"""What every dialect shares: settings, the model's thread, and how a request is answered on it."""
+"""The part that every dialect shares: settings, the model's thread, and answers on it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An engine that can be stopped between two model calls, and that counts what it does.
+"""An engine that can be stopped between two model calls, and that counts its work.
 
 All that the server asks of a model goes through trees of contexts. Before each call, whoever
 waits for it may have left, or its time may be over: then the call is not made, and `Stopped` ends

@@ -1,4 +1,4 @@
-"""Completions that were offered: what a user types along one is answered from it."""
+"""Completions that were offered: a user who types along one is answered from it."""
 
 from __future__ import annotations
 

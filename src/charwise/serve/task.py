@@ -1,4 +1,4 @@
-"""What a request asks for, whatever dialect it was written in, and what answers it."""
+"""The task of a request of any dialect, and its answer."""
 
 from __future__ import annotations
 

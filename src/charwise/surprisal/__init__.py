@@ -1,1 +1,1 @@
-"""What a reader takes off a scored text: bytes, characters, words and spans, and pictures."""
+"""The results of a scored text: bytes, characters, words and spans, and pictures."""

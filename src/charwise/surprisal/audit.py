@@ -66,7 +66,7 @@ BEAMS = 8
 
 @dataclass(frozen=True)
 class Auditor:
-    """What `Score.audit` asks. It does not keep the model alive.
+    """The request of `Score.audit`. It does not keep the model alive.
 
     >>> from charwise.engines.ngram import example_lm
     >>> from charwise.tokens.prompts import Opening

@@ -1,4 +1,4 @@
-"""The surprisal of a text: what every byte costs, given all bytes before it."""
+"""The surprisal of a text: that of every byte, given all bytes before it."""
 
 from __future__ import annotations
 
@@ -245,7 +245,7 @@ class Score:
         return self._char_spans(good) if unit == "character" else self._byte_spans(good)
 
     def tokens(self) -> Spans:
-        """A row for each canonical token: what its bytes cost; offsets are in bytes.
+        """The canonical tokens, a row each, with the surprisal of their bytes; offsets are in bytes.
 
         For comparison: −log₂ of the probability that the model gives to the token itself is
         another number, since other tokens may begin with, or end in, the same bytes.

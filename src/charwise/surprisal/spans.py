@@ -1,4 +1,4 @@
-r"""A text cut into spans, and what each of them costs.
+r"""A text cut into spans, and the surprisal of each.
 
 Every byte has its surprisal, −log₂ p(byte | all before), and a span is a run of bytes. What a
 span costs, −log₂ p(span | all before), is the sum over its bytes, wherever it begins or ends. So
@@ -134,7 +134,7 @@ class Spans(Sequence[Span]):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The names of what the spans have: those of `Span`, the last four if there are any.
+        """The names of the columns: those of `Span`, the last four if there are any.
 
         Where there are no spans `error` is among them, as it is in all that a model has scored.
 

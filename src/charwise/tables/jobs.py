@@ -1,4 +1,4 @@
-"""A whole job: files of rows in, what comes out for each, and what the output depends on.
+"""A whole job: its files of rows, their output, and everything that the output depends on.
 
 The numbers of a text may differ, in their last digits, with the texts that share its batches. So
 rows are scored in chunks that depend on nothing but the input. A chunk is the unit of everything

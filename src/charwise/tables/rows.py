@@ -1,4 +1,4 @@
-"""The rows of a table: where each is, what its cells mean, or what is wrong with it.
+"""The rows of a table: the place of each, its cells, or its fault.
 
 A row becomes a `Stimulus`: a text, a context, an item, regions. Regions are written in one of two
 ways:

@@ -1,4 +1,4 @@
-"""Teacher tables: what a model says may come at every byte of texts, for students to learn from.
+"""Teacher tables: a model's next-byte distributions along texts, for students to learn from.
 
 A row for each byte: where it is, what came, and the log-probabilities of what might have come,
 given all before it. They are those of the rounds over the known text, one pass for all bytes, as

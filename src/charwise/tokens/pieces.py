@@ -1,4 +1,4 @@
-"""A long text in pieces, each after some of what is before it: memory that does not grow with it.
+"""A long text in pieces, each after a part of the text before: memory does not grow with it.
 
 A piece is scored as a text with a context. So what is said of a byte is conditioned on the text's
 beginning, or on at least 8,192 bytes before its piece: more than the windows of

@@ -1,4 +1,4 @@
-"""What may stand for a prompt, and its parts.
+"""The forms of a prompt, and its parts.
 
 One meaning everywhere: text or bytes are a prompt, and so is a list with a token id in it.
 """

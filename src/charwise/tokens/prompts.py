@@ -1,4 +1,4 @@
-"""How a prompt is read: what it conditions on, and its text."""
+"""The reading of a prompt: its text, and the part that is conditioned on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stop strings: which one a text completes first, and what may still turn out to begin one.
+"""Stop strings: which one a text completes first, and which end of it may still begin one.
 
 Every way to generate asks here, so that a stop string means the same everywhere: it is searched
 byte by byte, in the new text only, across tokens; the one that is complete first ends the text,

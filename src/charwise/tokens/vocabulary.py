@@ -1,4 +1,4 @@
-"""The vocabulary Δ and its decoder κ: what each token id adds to the text, in bytes.
+"""The vocabulary Δ and its decoder κ: the bytes that each token id adds to the text.
 
     token id → bytes             for tokens of text
     token id → None              for special tokens and for ids that spell nothing
@@ -196,7 +196,7 @@ class Vocabulary:
 
     @cached_property
     def uncounted(self) -> NDArray[np.int64]:
-        """The other ids, in rising order: no text has them, whatever the model says.
+        """The other ids, in rising order: no text has them.
 
         >>> Vocabulary.from_bytes([b"a", None, None], end_ids=[1]).uncounted.tolist()
         [2]
@@ -205,7 +205,7 @@ class Vocabulary:
 
     @cached_property
     def closing(self) -> frozenset[int]:
-        """The control tokens that end a text whatever the model's configuration says.
+        """The control tokens that end a text, also against the model's configuration.
 
         Such are those that come before another file, and padding (`tokens.sentinels`).
 

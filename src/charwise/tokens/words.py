@@ -39,7 +39,7 @@ def graphemes(text: str) -> list[int]:
 
 
 def words(text: str, boundaries: Boundaries | None = None) -> list[int]:
-    """The offsets between the words of a text, and what is between words, in characters.
+    """Return the offsets in characters between the words of a text and the stretches between them.
 
     Args:
         text: any text. The first offset is 0, the last one its length.

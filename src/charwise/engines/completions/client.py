@@ -1,4 +1,4 @@
-"""Requests to an inference server, and what its refusals mean.
+"""Requests to an inference server, and the meaning of its refusals.
 
 A server that is busy or was not there for a moment is asked again, a few times; whatever else goes
 wrong is a `ServerError` that says what to do. An interrupt closes the connection, and a server

@@ -1,4 +1,4 @@
-"""What Prometheus is told of healing, and what a log says of a request."""
+"""The metrics of healing for Prometheus, and the line of a request in the log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prompts cut as text: the server behind tokenizes what is kept, as it would the whole prompt.
+"""Prompts cut as text: the server behind tokenizes the kept part, as it would the whole prompt.
 
 Not every cut between two tokens will do. What is kept must become the same tokens without its end;
 what is forced must be whole characters, since grammars and answers are text. Where a cut is not

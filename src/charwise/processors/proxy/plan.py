@@ -1,4 +1,4 @@
-"""Which requests can be healed, and what the server behind is asked instead.
+"""The plan of a request: whether it can be healed, and the request to the server behind.
 
 That depends on what the kind of server takes.
 """

@@ -1,4 +1,4 @@
-"""`heal_generate`: transformers' `generate`, from texts to what comes after them.
+"""`heal_generate`: transformers' `generate`, from texts to their completions.
 
 Cuts every prompt by the healing rule, pads to the left, lets `HealingLogitsProcessor` reproduce
 what was cut off (or chooses, exactly, the tokens that do), and returns only the bytes beyond the

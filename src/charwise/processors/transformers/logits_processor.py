@@ -22,7 +22,7 @@ from charwise.tokens.index import SortedVocabulary
 
 
 class HealingLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
-    """Lets `generate` write only what reproduces the forced text of each row first.
+    """A processor with which `generate` first reproduces the forced text of each row.
 
     Args:
         index: of the model's vocabulary.

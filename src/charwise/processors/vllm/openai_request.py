@@ -1,4 +1,4 @@
-"""Completion requests: which can be healed, and what vLLM is asked.
+"""Completion requests: which can be healed, and the request that vLLM gets.
 
 One with a `suffix` becomes the model's template around two texts, healed on both sides. The
 beginning of the suffix that a longer token could have joined to the middle leaves the prompt,

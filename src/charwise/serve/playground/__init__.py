@@ -1,1 +1,1 @@
-"""A page to look at what happens where a prompt stops: its routes, and the JSON that it shows."""
+"""A page that shows how the end of a prompt is read: its routes, and their JSON."""

@@ -1,4 +1,4 @@
-"""The routes of the page: its files, and what it asks for, as JSON."""
+"""The routes of the page: its files, and its data as JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One healing, step by step: what is forced, which tokens may come, which one does."""
+"""One healing, step by step: the forced bytes, the allowed tokens, the chosen one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the page shows of a text, as JSON: tokens, next characters, the covering, surprisal.
+"""The page's view of a text, as JSON: tokens, next characters, the covering, surprisal.
 
 Bytes that are no character, or a part of one, are shown as `\\xNN`.
 """
