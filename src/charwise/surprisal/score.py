@@ -245,7 +245,7 @@ class Score:
         return self._char_spans(good) if unit == "character" else self._byte_spans(good)
 
     def tokens(self) -> Spans:
-        """The canonical tokens, a row each, with the surprisal of their bytes; offsets are in bytes.
+        """Return a row for each canonical token: the surprisal of its bytes; offsets are in bytes.
 
         For comparison: −log₂ of the probability that the model gives to the token itself is
         another number, since other tokens may begin with, or end in, the same bytes.
