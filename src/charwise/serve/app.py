@@ -23,7 +23,7 @@ from starlette.responses import Response
 from charwise.api.errors import Refused, refusal_of
 from charwise.char_lm import CharLM
 from charwise.errors import CharwiseError, ZeroProbabilityError
-from charwise.serve import chat, llama_cpp, ollama, openai, probabilities
+from charwise.serve import llama_cpp, ollama, openai, probabilities
 from charwise.serve.gate import Gate
 from charwise.serve.http import Warnings, refused
 from charwise.serve.metrics import Counting
@@ -54,7 +54,7 @@ def application(lm: CharLM, settings: Settings) -> FastAPI:
     app = FastAPI(title="charwise", lifespan=live, openapi_url=None, docs_url=None, redoc_url=None)
     app.state.server = server
     paths = {"/metrics"}
-    for dialect in (openai, chat, llama_cpp, ollama, probabilities, routes):
+    for dialect in (openai, llama_cpp, ollama, probabilities, routes):
         router = dialect.router(server)
         paths |= {one.path for one in router.routes if isinstance(one, APIRoute)}
         app.include_router(router)

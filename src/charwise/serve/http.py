@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from pydantic import BaseModel
 from starlette.requests import Request
@@ -21,9 +21,6 @@ from charwise.serve.server import Server
 Message = dict[str, Any]
 Result = TypeVar("Result")
 Kind = TypeVar("Kind", bound=BaseModel)
-
-#: The status for a client that left before its answer.
-GONE = 499
 
 #: Where in the scope of a request the names of such fields are.
 _UNREAD = "charwise.unread"
@@ -70,20 +67,16 @@ class Warnings:
         await self._app(scope, receive, tell)
 
 
-async def answered(
-    request: Request, work: Coroutine[Any, Any, Result]
-) -> tuple[Result] | Literal[False]:
-    """Return the result of some work in a tuple; False, and it is ended, if the client leaves."""
+async def answered(request: Request, work: Coroutine[Any, Any, Result]) -> Result:
+    """Return the result of some work, which is not None.
 
-    async def wrapped() -> tuple[Result]:
-        return (await work,)
-
-    return await while_connected(request.receive, wrapped()) or False
-
-
-def gone() -> Response:
-    """Return the response for a client that left."""
-    return Response(status_code=GONE)
+    Raises:
+        Refused: the client left, and the work was ended.
+    """
+    found = await while_connected(request.receive, work)
+    if found is None:
+        raise Refused(499, "the client left before its answer.")
+    return found
 
 
 def refused(path: str, refusal: Refused) -> Response:
@@ -127,14 +120,15 @@ async def stream(
         kind: media type.
         end: last part, after an error too.
     """
-    first = await answered(request, anext(chunks, b""))
-    if first is False:
+    try:
+        first = await answered(request, anext(chunks, b""))
+    except BaseException:
         await chunks.aclose()
-        return gone()
+        raise
 
     async def every() -> AsyncIterator[bytes]:
         try:
-            yield first[0]
+            yield first
             async for chunk in chunks:
                 yield chunk
         except Exception as error:

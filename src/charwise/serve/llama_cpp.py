@@ -15,7 +15,7 @@ from charwise.api.limits import SERVER
 from charwise.api.request import CompletionRequest, Extensions, llama_limits
 from charwise.api.responses import json_response
 from charwise.api.writer import characters, event, finite, spelled
-from charwise.serve.http import answered, gone, read, stream
+from charwise.serve.http import answered, read, stream
 from charwise.serve.prompts import sides_of
 from charwise.serve.server import Server
 from charwise.serve.task import NOTHING, Answer, Candidate, CompletionTask, Piece
@@ -177,11 +177,9 @@ def router(server: Server) -> APIRouter:
             return [await server.answer(task) for task in tasks]
 
         found = await answered(request, answers())
-        if found is False:
-            return gone()
         every = [
             _message(server, body, answer, one, number * task.n + at)
-            for number, (task, answer) in enumerate(zip(tasks, found[0], strict=True))
+            for number, (task, answer) in enumerate(zip(tasks, found, strict=True))
             for at, one in enumerate(answer.candidates or (NOTHING,))
         ]
         return json_response(every[0] if len(tasks) == task.n == 1 else every)

@@ -17,7 +17,7 @@ from charwise.api.limits import SERVER
 from charwise.api.request import CompletionRequest, Extensions, llama_limits
 from charwise.api.responses import json_response
 from charwise.api.writer import line
-from charwise.serve.http import answered, gone, read, stream
+from charwise.serve.http import answered, read, stream
 from charwise.serve.messages import prompt_of
 from charwise.serve.prompts import sides_of
 from charwise.serve.server import Server
@@ -108,10 +108,8 @@ def router(server: Server) -> APIRouter:
             chunks = _streamed(server, task, written)
             return await stream(request, chunks, write=line, kind="application/x-ndjson")
         found = await answered(request, server.answer(task))
-        if found is False:
-            return gone()
-        one = (found[0].candidates or (NOTHING,))[0]
-        return json_response(_message(server) | written(one.text) | _last(found[0], one))
+        one = (found.candidates or (NOTHING,))[0]
+        return json_response(_message(server) | written(one.text) | _last(found, one))
 
     @routes.get("/api/version")
     async def version() -> Response:

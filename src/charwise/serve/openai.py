@@ -1,4 +1,4 @@
-"""OpenAI's completions: `/v1/completions` and `/v1/models`."""
+"""OpenAI's API: `/v1/completions`, `/v1/chat/completions` and `/v1/models`."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
+from charwise.api.chat import ChatRequest, chat_head, chat_logprobs
 from charwise.api.errors import Refused
 from charwise.api.request import CompletionRequest
 from charwise.api.responses import json_response
 from charwise.api.writer import DONE, characters, choice, event, finite, head, spelled, usage
 from charwise.serve.alternatives import prompt_pieces
-from charwise.serve.http import answered, gone, read, stream
+from charwise.serve.http import answered, read, stream
+from charwise.serve.messages import prompt_of
 from charwise.serve.prompts import check_room, prompt_tokens, sides_of
 from charwise.serve.server import Server
 from charwise.serve.task import NOTHING, Answer, Candidate, CompletionTask, Piece
@@ -41,21 +43,44 @@ def router(server: Server) -> APIRouter:
         for task in every:
             sides = sides_of(task, server.lm.vocabulary)
             if not sides.between and len(sides.before) >= (server.lm.engine.window or math.inf):
-                await asyncio.to_thread(check_fits, server, task)  # a token has a byte at least
+                await asyncio.to_thread(_check_fits, server, task)  # a token has a byte at least
+        return await reply(request, body, every)
+
+    @routes.post("/v1/chat/completions")
+    async def chat(request: Request) -> Response:
+        body = await read(request, server, ChatRequest)
+        body.check()
+        prompt = prompt_of(
+            [one.rendered for one in body.messages],
+            server.lm.vocabulary,
+            continued=body.continue_final_message,
+            generation=body.add_generation_prompt is not False,
+            variables=body.chat_template_kwargs,
+        )
+        task = CompletionTask.of(body.translated(), prompt, server.settings.mode)
+        await asyncio.to_thread(_check_fits, server, task)
+        return await reply(request, body, [task])
+
+    async def reply(
+        request: Request, body: CompletionRequest, every: list[CompletionTask]
+    ) -> Response:
         if body.stream:
-            return await stream(request, _streamed(server, body, every), end=DONE)
+            streamed = _streamed_chat if isinstance(body, ChatRequest) else _streamed
+            return await stream(request, streamed(server, body, every), end=DONE)
         found = await answered(request, _answers(server, body, every))
-        if found is False:
-            return gone()
         choices = [
             one
-            for number, prompted in enumerate(found[0])
-            for one in choices_of(server, body, *prompted, number)
+            for number, prompted in enumerate(found)
+            for one in _choices(server, body, *prompted, number)
         ]
-        top = head(server.settings.name)
-        return json_response(
-            top | {"choices": choices, "usage": usage_of(server, [one[:2] for one in found[0]])}
-        )
+        if isinstance(body, ChatRequest):
+            top, choices = (
+                chat_head(server.settings.name, streamed=False),
+                list(map(_said, choices)),
+            )
+        else:
+            top = head(server.settings.name)
+        return json_response(top | {"choices": choices, "usage": _usage(server, found)})
 
     @routes.get("/v1/models")
     async def models() -> Response:
@@ -71,7 +96,7 @@ def router(server: Server) -> APIRouter:
     return routes
 
 
-def check_fits(server: Server, task: CompletionTask) -> None:
+def _check_fits(server: Server, task: CompletionTask) -> None:
     """Refuse a prompt that does not fit, in every mode; editors have it cut at the far end."""
     check_room(prompt_tokens(task, server.lm.vocabulary), server.lm.engine.window)
 
@@ -104,7 +129,7 @@ async def _answers(
     return found
 
 
-def choices_of(
+def _choices(
     server: Server,
     body: CompletionRequest,
     task: CompletionTask,
@@ -164,14 +189,32 @@ def _alternatives(piece: Piece) -> Message:
     return {spelled(raw): finite(logprob) for raw, logprob in every}
 
 
-def usage_of(server: Server, found: Sequence[tuple[CompletionTask, Answer]]) -> Message:
+def _usage(server: Server, found: Sequence[Found]) -> Message:
     """Return the numbers of tokens of a request's prompts and their answers.
 
     Prompts are counted anew: what is known of one says nothing of its length.
     """
-    lengths = [prompt_tokens(task, server.lm.vocabulary) for task, _ in found]
-    cached = (min(answer.cached, n) for n, (_, answer) in zip(lengths, found, strict=True))
-    return usage(sum(lengths), sum(answer.written for _, answer in found), sum(cached))
+    lengths = [prompt_tokens(task, server.lm.vocabulary) for task, _, _ in found]
+    cached = (min(one.cached, n) for n, (_, one, _) in zip(lengths, found, strict=True))
+    return usage(sum(lengths), sum(one.written for _, one, _ in found), sum(cached))
+
+
+class _Chunks:
+    """The chunks of a stream, of which the last tells the usage where that is wanted."""
+
+    def __init__(self, body: CompletionRequest, top: Message) -> None:
+        self._top = top
+        options = body.stream_options
+        self.tells_usage = options is not None and bool(options.include_usage)
+
+    def of(self, choice: Message) -> bytes:
+        """Return a chunk with one choice."""
+        empty: Message = {"usage": None} if self.tells_usage else {}
+        return event(self._top | {"choices": [choice]} | empty)
+
+    def last(self, numbers: Message) -> bytes:
+        """Return the chunk with the usage."""
+        return event(self._top | {"choices": [], "usage": numbers})
 
 
 async def _streamed(
@@ -181,23 +224,55 @@ async def _streamed(
 
     An echo, and log-probabilities, come in one chunk when the choice is whole.
     """
-    top = head(server.settings.name)
-    tells = body.stream_options is not None and bool(body.stream_options.include_usage)
-    empty: Message = {"usage": None} if tells else {}
+    chunks = _Chunks(body, head(server.settings.name))
     found: list[Found] = []
     for number, task in enumerate(every):
         if body.echo or body.logprobs is not None:
             found += await _answers(server, body, [task])
-            for one in choices_of(server, body, *found[-1], number):
-                yield event(top | {"choices": [one]} | empty)
+            for one in _choices(server, body, *found[-1], number):
+                yield chunks.of(one)
             continue
         async for piece in server.stream(task):
             if isinstance(piece, Answer):
                 found.append((task, piece, ()))
-                for one in choices_of(server, body, task, piece, (), number):
-                    yield event(top | {"choices": [one | {"text": ""}]} | empty)
+                for one in _choices(server, body, task, piece, (), number):
+                    yield chunks.of(one | {"text": ""})
             else:
-                one = choice(number * task.n + piece[0], piece[1])
-                yield event(top | {"choices": [one]} | empty)
-    if tells:
-        yield event(top | {"choices": [], "usage": usage_of(server, [one[:2] for one in found])})
+                yield chunks.of(choice(number * task.n + piece[0], piece[1]))
+    if chunks.tells_usage:
+        yield chunks.last(_usage(server, found))
+
+
+def _said(one: Message) -> Message:
+    """Return a choice of a completion as one of a chat."""
+    logprobs = one["logprobs"]
+    return {
+        "index": one["index"],
+        "message": {"role": "assistant", "content": one["text"]},
+        "logprobs": None if logprobs is None else chat_logprobs(logprobs),
+        "finish_reason": one["finish_reason"],
+        "charwise": one["charwise"],
+    }
+
+
+def _delta(index: int, delta: Message, reason: str | None = None) -> Message:
+    return {"index": index, "delta": delta, "logprobs": None, "finish_reason": reason}
+
+
+async def _streamed_chat(
+    server: Server, body: CompletionRequest, every: list[CompletionTask]
+) -> AsyncGenerator[bytes]:
+    """Yield chunks, as the answers are drawn. Log-probabilities come when a choice is whole."""
+    chunks = _Chunks(body, chat_head(server.settings.name, streamed=True))
+    [task] = every
+    for index in range(task.n):
+        yield chunks.of(_delta(index, {"role": "assistant", "content": ""}))
+    async for piece in server.stream(task):
+        if not isinstance(piece, Answer):
+            yield chunks.of(_delta(piece[0], {"content": piece[1]}))
+            continue
+        for one in map(_said, _choices(server, body, task, piece)):
+            last = _delta(one["index"], {}, one["finish_reason"])
+            yield chunks.of(last | {"logprobs": one["logprobs"]})
+        if chunks.tells_usage:
+            yield chunks.last(_usage(server, [(task, piece, ())]))

@@ -19,7 +19,8 @@ from charwise.cursor.distributions import show_byte
 from charwise.cursor.drafts import draw_members
 from charwise.cursor.next_chars import next_chars
 from charwise.cursor.options import GenerationOptions
-from charwise.serve.http import answered, gone, read
+from charwise.cursor.state import State
+from charwise.serve.http import answered, read
 from charwise.serve.prompts import sides_of
 from charwise.serve.server import Server
 from charwise.serve.task import CompletionTask
@@ -70,28 +71,32 @@ def router(server: Server) -> APIRouter:
     @routes.post("/v1/next")
     async def next_(request: Request) -> Response:
         body = await read(request, server, NextBody)
-        found = await answered(request, server.run(lambda _: _next(server, body), typed=True))
-        return gone() if found is False else json_response(found[0])
+        found = server.run(lambda _: _next(server, body), typed=True)
+        return json_response(await answered(request, found))
 
     @routes.post("/v1/score")
     async def score(request: Request) -> Response:
         body = await read(request, server, ScoreBody)
-        found = await answered(request, server.run(lambda lm: _score(lm, body)))
-        return gone() if found is False else json_response(found[0])
+        return json_response(await answered(request, server.run(lambda lm: _score(lm, body))))
 
     @routes.post("/v1/covering")
     async def covering(request: Request) -> Response:
         body = await read(request, server, CoveringBody)
-        found = await answered(request, server.run(lambda _: _covering(server, body), typed=True))
-        return gone() if found is False else json_response(found[0])
+        found = server.run(lambda _: _covering(server, body), typed=True)
+        return json_response(await answered(request, found))
 
     return routes
 
 
+def _state(server: Server, body: Prompted) -> State:
+    """The state after a prompt."""
+    vocabulary = server.lm.vocabulary
+    sides = sides_of(CompletionTask(body.prompt), vocabulary)
+    return server.completions.memory.after(*split(vocabulary, sides.prompt)).state
+
+
 def _next(server: Server, body: NextBody) -> Message:
-    lm, memory = server.lm, server.completions.memory
-    sides = sides_of(CompletionTask(body.prompt), lm.vocabulary)
-    state = memory.after(*split(lm.vocabulary, sides.prompt)).state
+    state = _state(server, body)
     nxt = state.next()
     order = np.argsort(-nxt.probs, kind="stable")[: body.top].tolist()
     found: Message = {
@@ -137,12 +142,10 @@ def _score(lm: CharLM, body: ScoreBody) -> Message:
 
 
 def _covering(server: Server, body: CoveringBody) -> Message:
-    lm, memory = server.lm, server.completions.memory
-    sides = sides_of(CompletionTask(body.prompt), lm.vocabulary)
-    state = memory.after(*split(lm.vocabulary, sides.prompt)).state
+    state = _state(server, body)
     drawn = draw_members(state, GenerationOptions(n=body.top), np.random.default_rng(0))
     members = {tuple(one.token_ids): one for one in drawn if one.token_ids}
-    tokens = lm.vocabulary.tokens
+    tokens = server.lm.vocabulary.tokens
     return {
         "exact_from": state.exact_from,
         "logprob": finite(state.logprob),

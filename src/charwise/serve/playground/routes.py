@@ -15,7 +15,7 @@ from charwise.api.errors import Refused
 from charwise.api.responses import json_response
 from charwise.char_lm import CharLM
 from charwise.cursor.state import State
-from charwise.serve.http import answered, gone, read
+from charwise.serve.http import answered, read
 from charwise.serve.playground.steps import completions_view, steps_view
 from charwise.serve.playground.views import (
     covering_view,
@@ -71,8 +71,8 @@ def router(server: Server) -> APIRouter:
     async def view(request: Request, made: View) -> Response:
         body = await read(request, server, Text)
         raw = body.text.encode("utf-8", "replace")  # half an emoji is what a browser may send
-        found = await answered(request, server.run(lambda lm: made(lm, raw), typed=True))
-        return gone() if found is False else json_response(found[0])
+        found = server.run(lambda lm: made(lm, raw), typed=True)
+        return json_response(await answered(request, found))
 
     @routes.get("/")
     async def page() -> Response:
