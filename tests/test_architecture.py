@@ -17,7 +17,7 @@ ANSWERS = {
     "a mask made for other people's engines": "processors/decision.py",
     "the end of a completion decided": "cursor/drawing.py",
     "a new engine added": "engines/load.py",
-    "the key of a server checked": "api/keys.py",
+    "the key of a server checked": "api/http.py",
     "the beam chosen, when a text is scored": "scoring/selection.py",
     "a JSON schema read": "constraints/schemas.py",
     "an error given its HTTP status": "api/errors.py",

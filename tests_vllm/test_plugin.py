@@ -95,7 +95,7 @@ def test_without_the_interface_of_the_v2_runner_v1_heals():
 )
 def test_where_it_cannot_load_it_does_nothing_and_says_so_once(missing):
     found, log = run(WITHOUT.format(missing=missing))
-    assert found["loaded"] == "charwise.processors.vllm.unavailable"
+    assert found["loaded"] == "charwise.processors.vllm"
     assert "charwise cannot heal in this vLLM" in str(found["error"])
     assert found["plain"] == 4
     assert found["same"]

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from charwise.api.client import read_up_to, while_connected
-from charwise.api.responses import json_response, stream_response
+from charwise.api.http import json_response, read_up_to, stream_response, while_connected
 from models import examples
 
 

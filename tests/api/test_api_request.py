@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from charwise.api.errors import Refused, UpstreamError, refusal_of
-from charwise.api.keys import admits
+from charwise.api.http import admits
 from charwise.api.limits import SERVER, Limits
 from charwise.api.request import (
     CompletionRequest,

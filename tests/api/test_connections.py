@@ -24,7 +24,7 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
 
 @pytest.fixture
 def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.5)
+    monkeypatch.setattr(connections.PatientProtocol, "head_seconds", 0.5)
     server = uvicorn.Server(
         uvicorn.Config(app, port=0, http=connections.PatientProtocol, lifespan="off")
     )

@@ -28,10 +28,9 @@ from charwise.errors import CharwiseError, HealingError, SettingError
 from charwise.processors.openai.upstream import Upstream
 from charwise.processors.proxy.answer import NativeForm, TextAnswer
 from charwise.processors.proxy.app import MOST_ANSWER, HealingProxy
-from charwise.processors.proxy.check import has_tokenizer
 from charwise.processors.proxy.cut import cut_text, forced_first, literal
 from charwise.processors.proxy.plan import SERVERS, plan
-from charwise.processors.proxy.relay import Relay
+from charwise.processors.proxy.relay import Relay, has_tokenizer
 from charwise.serve.app import application
 from charwise.serve.server import Settings
 from charwise.tokens.index import SortedVocabulary

@@ -7,17 +7,18 @@ from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-#: Seconds in which the head of a request is there, from its first byte or the connection's begin;
-#: and seconds that a connection may be idle between two requests.
-HEAD_SECONDS, IDLE_SECONDS = 10.0, 75
-
 
 class PatientProtocol(H11Protocol):
     """uvicorn's own protocol, which waits for the head of a request only so long.
 
     uvicorn ends connections that are idle after an answer (`timeout_keep_alive`), and no others.
+
+    Attributes:
+        head_seconds: in which the head of a request is there, from its first byte or the
+            connection's begin.
     """
 
+    head_seconds = 10.0
     _late: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
@@ -39,7 +40,7 @@ class PatientProtocol(H11Protocol):
         if self.cycle is not None and not self.cycle.response_complete:
             self._stop()  # the head was whole
         elif self._late is None:
-            self._late = self.loop.call_later(HEAD_SECONDS, self._end)
+            self._late = self.loop.call_later(self.head_seconds, self._end)
 
     def _stop(self) -> None:
         if self._late is not None:
@@ -49,3 +50,12 @@ class PatientProtocol(H11Protocol):
     def _end(self) -> None:
         self._late = None
         self.transport.close()
+
+
+#: What our servers tell uvicorn alike.
+UVICORN: dict[str, Any] = {
+    "http": PatientProtocol,
+    "timeout_keep_alive": 75,
+    "log_level": "warning",
+    "server_header": False,
+}

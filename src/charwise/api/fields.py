@@ -44,9 +44,6 @@ _SAMPLERS: dict[str, tuple[Any, ...]] = {
 
 _EMPTY: tuple[Any, ...] = (None, False, 0, "", [], {})
 
-#: Names in a header, and characters of each.
-_NAMED, _LONG = 20, 64
-
 
 def unread(body: BaseModel, within: str = "") -> list[str]:
     """Return the names of the fields that a request has and its model does not know.
@@ -87,7 +84,7 @@ def warning(names: list[str]) -> tuple[bytes, bytes]:
     >>> warning(["usre", "ä"])
     (b'warning', b'299 charwise "fields that are not read: usre, %C3%A4"')
     """
-    shown = [quote(name[:_LONG], errors="replace") for name in names[:_NAMED]]
-    more = ["..."] if len(names) > _NAMED else []
+    shown = [quote(name[:64], errors="replace") for name in names[:20]]
+    more = ["..."] if len(names) > 20 else []
     listed = ", ".join([*shown, *more])
     return b"warning", f'299 charwise "fields that are not read: {listed}"'.encode()

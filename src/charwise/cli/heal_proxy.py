@@ -62,7 +62,7 @@ def heal_proxy(
     try:
         import uvicorn
 
-        from charwise.api.connections import IDLE_SECONDS, PatientProtocol
+        from charwise.api.connections import UVICORN
         from charwise.processors.proxy.app import HealingProxy
         from charwise.processors.proxy.plan import SERVERS
         from charwise.processors.proxy.relay import Relay
@@ -108,12 +108,9 @@ def heal_proxy(
         app,
         host=settings.host,
         port=settings.port,
-        log_level="warning",
-        http=PatientProtocol,
-        timeout_keep_alive=IDLE_SECONDS,
         access_log=False,  # the proxy has a line of its own
-        server_header=False,  # the server behind says who it is, and when
-        date_header=False,
+        date_header=False,  # the server behind says who it is, and when
+        **UVICORN,
     )
 
 
@@ -123,8 +120,7 @@ async def _compared(upstream: str, vocabulary: Vocabulary) -> bool:
     Raises:
         SettingError: it has another.
     """
-    from charwise.processors.proxy.check import has_tokenizer
-    from charwise.processors.proxy.relay import Relay
+    from charwise.processors.proxy.relay import Relay, has_tokenizer
 
     relay = Relay(upstream, seconds=10.0)
     try:

@@ -62,7 +62,7 @@ def serve(
     try:
         import uvicorn
 
-        from charwise.api.connections import IDLE_SECONDS, PatientProtocol
+        from charwise.api.connections import UVICORN
         from charwise.serve.app import application
         from charwise.serve.server import Settings, started
     except ImportError as error:
@@ -83,14 +83,8 @@ def serve(
     logging.basicConfig(format="%(name)s: %(message)s")
     logging.getLogger("charwise.access").setLevel(logging.INFO if server.verbose else logging.ERROR)
     app = application(lm, settings)
-    config = uvicorn.Config(
-        app,
-        http=PatientProtocol,
-        timeout_keep_alive=IDLE_SECONDS,
-        log_level="warning",
-        server_header=False,
-        timeout_graceful_shutdown=int(server.seconds) + 5,
-    )
+    patience = int(server.seconds) + 5
+    config = uvicorn.Config(app, timeout_graceful_shutdown=patience, **UVICORN)
     name, bound = listening.getsockname()[:2]
     url = f"http://{f'[{name}]' if ':' in name else name}:{bound}"
     print(f"{url} serves {started(lm, settings)}", file=sys.stderr, flush=True)

@@ -105,8 +105,8 @@ def heal_middle(
 def beginning(suffix: bytes) -> bytes:
     """Return the lines of a suffix that show that a middle goes on into it.
 
-    They end with the first line by which there are `_TELLING` bytes besides spaces; where the
-    suffix has fewer, they are all of it, and none where it has only spaces.
+    They end with the first line by which there are eight bytes besides spaces; where the suffix
+    has fewer, they are all of it, and none where it has only spaces.
 
     >>> beginning(b")\\n    return total\\n\\nprint()"), beginning(b"\\n")
     (b')\\n    return total\\n', b'')
@@ -114,10 +114,6 @@ def beginning(suffix: bytes) -> bytes:
     end = 0
     for line in suffix.splitlines(keepends=True):
         end += len(line)
-        if len(b"".join(suffix[:end].split())) >= _TELLING:
+        if len(b"".join(suffix[:end].split())) >= 8:
             break
     return suffix[:end] if suffix[:end].strip() else b""
-
-
-#: Bytes besides spaces by which a text is taken for the beginning of a suffix.
-_TELLING = 8

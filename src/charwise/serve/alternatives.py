@@ -28,9 +28,6 @@ from charwise.tokens.prompts import split
 #: Stands for all other texts in `top_logprobs`, where they hold a likelier one.
 OTHER = b"<other>"
 
-#: Texts of each context that are looked at, for each that is listed: their sums may rank otherwise.
-_LOOKED = 4
-
 
 class Context(NamedTuple):
     """A context from which the next token is drawn.
@@ -108,7 +105,8 @@ def alternatives(
     texts = {chosen}
     for _, row, begun in contexts if most else ():
         lo, hi = index.range(begun)
-        some, least = row.in_order[lo:hi], max(0, hi - lo - _LOOKED * most)
+        # More are looked at than are listed: their sums may rank otherwise.
+        some, least = row.in_order[lo:hi], max(0, hi - lo - 4 * most)
         best = lo + (np.argpartition(some, least)[least:] if least else np.arange(hi - lo))
         texts |= {index.sorted[at][len(begun) :] for at in best.tolist()} - {b""}
         texts |= set() if begun else {b""}

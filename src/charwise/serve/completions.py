@@ -6,20 +6,20 @@ All of this runs on the thread that has the model.
 from __future__ import annotations
 
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from charwise.char_lm import CharLM
 from charwise.cursor.drafts import Cursor
 from charwise.cursor.limit import Limit
+from charwise.cursor.middle import opening_of, score_middles
 from charwise.cursor.shared_tree import SharedTree
-from charwise.errors import TemplateError
+from charwise.errors import CharwiseError, TemplateError
 from charwise.healing import Rule, cut
 from charwise.infill import Request
 from charwise.serve.drawing import Begun, Drawing, Tell, advance
 from charwise.serve.memory import Memory
-from charwise.serve.middles import ranked
 from charwise.serve.prompts import Sides, sides_of
 from charwise.serve.stoppable import StoppableLM, Stopped
 from charwise.serve.suggestion_cache import SuggestionCache
@@ -28,9 +28,6 @@ from charwise.serve.tokenwise import TokenTrees
 from charwise.template import Template
 from charwise.tokens.line_ends import line_end, read, write
 from charwise.tokens.prompts import split
-
-#: Bytes kept of texts that were asked about: keys and values, log-probabilities, rows.
-MOST_BYTES = 2**28
 
 
 class Kept(NamedTuple):
@@ -46,7 +43,7 @@ class Completions:
 
     Args:
         lm: the model; it is asked through a `StoppableLM`.
-        most_bytes: of what is kept.
+        most_bytes: of what is kept: keys and values, log-probabilities, rows.
 
     Attributes:
         lm: the model as a character model that can be stopped.
@@ -65,7 +62,7 @@ class Completions:
     ' as'
     """
 
-    def __init__(self, lm: CharLM, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(self, lm: CharLM, most_bytes: int = 2**28) -> None:
         self.engine = StoppableLM(lm.engine)
         self.lm = CharLM(self.engine, preset=lm.effort)
         self.memory = Memory(self.lm)
@@ -162,7 +159,7 @@ class Completions:
                 drawing.close()
         if begun.request is not None and tell is None and not task.temperature:
             with self.engine.until(limit):
-                candidates = ranked(self.lm, begun.whole, begun.request, candidates)
+                candidates = _ranked(self.lm, begun.whole, begun.request, candidates)
         if task.repeatable:
             self.suggestions.add(key, sides.before, candidates)
         return Answer(
@@ -258,3 +255,36 @@ def _at(state: Cursor, ending: bytes, known: bool) -> Begun:
 
 def _cut(request: Request) -> bool:
     return bool(request.prefix_cut or request.suffix_cut)
+
+
+def _ranked(
+    lm: CharLM, whole: bytes, request: Request, candidates: Sequence[Candidate]
+) -> tuple[Candidate, ...]:
+    """Middles ranked by their probability as strings, with their ends, as `CharLM.infill` does.
+
+    That is the sum over all tokens that spell one, what it takes over from the suffix, and its end.
+    It costs about one more reading of the prompt, for all together. They stay as they came if there
+    is one, if a rule or a limit cut one short, or if time is over.
+
+    Args:
+        lm: the model.
+        whole: the state's text: what the prefix gave back, and what was typed since.
+        request: the sides.
+        candidates: what was drawn.
+    """
+    _, before = opening_of(request, lm.index)
+    whole_middles = all(one.finish == "end" for one in candidates)
+    if len(candidates) < 2 or not whole_middles or not whole.startswith(before):
+        return tuple(candidates)
+    typed = whole[len(before) :]
+    found = [typed + one.raw for one in candidates]
+    try:
+        logprobs = score_middles(lm.engine, lm.index, request, found, lm.effort, lm.limits)
+    except Stopped as stopped:
+        if stopped.why != "time":
+            raise
+        return tuple(candidates)
+    except CharwiseError:  # an effort too coarse for one of them
+        return tuple(candidates)
+    order = sorted(range(len(found)), key=lambda n: -logprobs[n])
+    return tuple(candidates[n] for n in order)

@@ -22,9 +22,6 @@ from charwise.tokens.utf8 import decoder_after, pending
 #: Told after each model call what can be sent of each draft: its number, and text.
 Tell = Callable[[int, str], object]
 
-#: Bytes of a completion, where only its tokens are bounded.
-_MOST_BYTES = 2**20
-
 
 class Begun(NamedTuple):
     """Where drawing begins.
@@ -116,7 +113,7 @@ class Drawing:
         most = asked.max_bytes
         if most is None:
             munch = begun.cursor.shared.index.vocabulary.munch
-            most = min(_MOST_BYTES, (asked.max_tokens or _MOST_BYTES) * munch)
+            most = min(2**20, (asked.max_tokens or 2**20) * munch)
         # The most probable beginnings often go on alike: of more, enough differ.
         several = asked.n > 1 and not asked.temperature and tell is None
         options = replace(

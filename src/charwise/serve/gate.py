@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from charwise.api.errors import Refused
-from charwise.api.keys import admits
+from charwise.api.http import admits
 from charwise.serve.http import refused
 from charwise.serve.server import Settings
 from charwise.serve.work import CLIENT

@@ -11,10 +11,9 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.types import Message as Event
 
-from charwise.api.client import read_up_to, while_connected
 from charwise.api.errors import Refused, refusal_of
 from charwise.api.fields import unread, warning
-from charwise.api.responses import json_response
+from charwise.api.http import json_response, read_up_to, while_connected
 from charwise.api.writer import event
 from charwise.serve.server import Server
 

@@ -11,9 +11,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from charwise.api.errors import Refused
+from charwise.api.http import json_response
 from charwise.api.limits import SERVER
 from charwise.api.request import CompletionRequest, Extensions, llama_limits
-from charwise.api.responses import json_response
 from charwise.api.writer import characters, event, finite, spelled
 from charwise.serve.http import answered, read, stream
 from charwise.serve.prompts import sides_of

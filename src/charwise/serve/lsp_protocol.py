@@ -26,9 +26,6 @@ from pygls.workspace.position_codec import ServerTextPosition
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\n|\r)|[^\r\n]+")
 _LINE_END = re.compile(r"\r\n|\n|\r")
 
-#: A longer text before the cursor loses its beginning in steps of one fourth of the limit.
-_PARTS = 4
-
 
 class Codec(PositionCodec):
     """Positions in the units of an editor; one beyond its line is the line's end."""
@@ -87,7 +84,8 @@ class Workspace(PyglsWorkspace):
 def text_before(text: str, offset: int, most: int) -> str:
     """Return the text before an offset: its last `most` code points at most.
 
-    A longer text loses a beginning that stays the same while one types, up to the end of a line
+    A longer text loses a beginning, in steps of a fourth of the limit, that stays the same while
+    one types, up to the end of a line
     where there is one near, so that the states of the text before remain of use.
 
     >>> text_before("one\\ntwo\\nthree", 9, 100), text_before("one\\ntwo\\nthree", 9, 5)
@@ -95,7 +93,7 @@ def text_before(text: str, offset: int, most: int) -> str:
     """
     if offset <= most:
         return text[:offset]
-    part = max(1, most // _PARTS)
+    part = max(1, most // 4)
     least = -(-(offset - most) // part) * part
     end = _LINE_END.search(text, least, min(offset, least + part))
     return text[end.end() if end else least : offset]

@@ -18,22 +18,6 @@ from charwise.cursor.state import State
 from charwise.infill import Request
 from charwise.tokens.prompts import Opening
 
-#: States that are kept at most.
-MOST_STATES = 256
-
-#: Bytes typed since a prompt was divided into prefix and suffix, until it is divided anew.
-_TYPED = 512
-
-#: Prompts that were read, and given up before there was a state.
-_READ = 16
-
-#: Rows of one tree, which are most of what typing adds, until all are let go: those that are of
-#: use still are made again from log-probabilities.
-_ROWS = 128
-
-#: States before one that deletions go back to, and bytes of their texts.
-_BACK, _BACK_BYTES = 4096, 2**23
-
 
 class Known(NamedTuple):
     """A state, and the text that it stands for.
@@ -88,7 +72,8 @@ class Memory:
     def __init__(self, lm: CharLM) -> None:
         self.lm = lm
         self._kept: OrderedDict[tuple[Hashable, bytes], Known] = OrderedDict()
-        self._reads: deque[Read] = deque(maxlen=_READ)
+        # Prompts that were read, and given up before there was a state.
+        self._reads: deque[Read] = deque(maxlen=16)
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -170,7 +155,8 @@ class Memory:
         key = (opening, suffix)
         known, both = self._nearest(key, prefix)
         back = 0 if known is None else len(known.text) - both
-        if known is None or back > len(known.state.raw) or known.typed > _TYPED:
+        # After so many typed bytes the prompt is divided anew into prefix and suffix.
+        if known is None or back > len(known.state.raw) or known.typed > 512:
             read = self._read_before(key, prefix)
             if read is None:
                 request = self.lm.infill_request(prefix, suffix, opening=opening)
@@ -246,9 +232,10 @@ class Memory:
         self._kept[key, known.text] = known
         self._kept.move_to_end((key, known.text))
         _forget_parents(known.state)
-        if known.state.shared.evaluated.row_count > _ROWS:
+        # Rows are most of what typing adds: those still of use are made again.
+        if known.state.shared.evaluated.row_count > 128:
             known.state.shared.evaluated.shed()
-        if len(self._kept) > MOST_STATES:
+        if len(self._kept) > 256:
             self._kept.popitem(last=False)
         return known
 
@@ -260,7 +247,8 @@ class Memory:
 
 def _forget_parents(state: State) -> None:
     """Let go of states too far back for a deletion to reach."""
-    most = min(_BACK, max(16, _BACK_BYTES // (len(state.whole) + 1)))
+    # So many states, and so many bytes of their texts.
+    most = min(4096, max(16, 2**23 // (len(state.whole) + 1)))
     for _ in range(most):
         if state._parent is None:
             return

@@ -22,9 +22,6 @@ from charwise.tokens.vocabulary import Vocabulary
 
 Message = dict[str, Any]
 
-#: Where characters for private use begin, two of which mark places in a rendered text.
-_PRIVATE = 0xF0000
-
 
 def prompt_of(
     messages: Sequence[Message],
@@ -63,7 +60,8 @@ def prompt_of(
             "messages",
         )
     whole = json.dumps(messages, ensure_ascii=False)
-    unused = (chr(code) for code in count(_PRIVATE) if chr(code) not in whole)
+    # Two characters for private use mark places in the rendered text.
+    unused = (chr(code) for code in count(0xF0000) if chr(code) not in whole)
     end, seam = next(unused), next(unused)
     names = sorted(filter(None, vocabulary.special.values()), key=len, reverse=True)
     special = re.compile("|".join(map(re.escape, names)) or r"(?!)")

@@ -22,10 +22,6 @@ from charwise.tokens.prompts import split
 #: Loads a model: `charwise.load`, with what the command line said.
 Load = Callable[..., CharLM]
 
-#: Characters that a token has at most, on average; and those before the cursor that are read where
-#: no window bounds what is of use.
-_LETTERS, _FAR = 6, 65_536
-
 _T = TypeVar("_T")
 
 
@@ -137,7 +133,8 @@ def around(
     ('one', 'tw')
     """
     window = completions.lm.engine.window
-    far = _FAR if window is None else min(_FAR, _LETTERS * window)
+    # A token has six characters at most, on average.
+    far = 65_536 if window is None else min(65_536, 6 * window)
     after = far if settings.after is None else settings.after
     before = text_before(text, start, far if settings.before is None else settings.before)
     return read(before), read(text[end : end + after])

@@ -13,9 +13,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from charwise.api.chat import ChatMessage
+from charwise.api.http import json_response
 from charwise.api.limits import SERVER
 from charwise.api.request import CompletionRequest, Extensions, llama_limits
-from charwise.api.responses import json_response
 from charwise.api.writer import line
 from charwise.serve.http import answered, read, stream
 from charwise.serve.messages import prompt_of

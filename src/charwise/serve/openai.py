@@ -13,8 +13,8 @@ from starlette.responses import Response
 
 from charwise.api.chat import ChatRequest, chat_head, chat_logprobs
 from charwise.api.errors import Refused
+from charwise.api.http import json_response
 from charwise.api.request import CompletionRequest
-from charwise.api.responses import json_response
 from charwise.api.writer import DONE, characters, choice, event, finite, head, spelled, usage
 from charwise.serve.alternatives import prompt_pieces
 from charwise.serve.http import answered, read, stream

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from charwise.api.responses import json_response
+from charwise.api.http import json_response
 from charwise.api.writer import finite
 from charwise.char_lm import CharLM
 from charwise.cursor.distributions import show_byte

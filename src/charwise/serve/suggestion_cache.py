@@ -9,12 +9,6 @@ from dataclasses import replace
 from charwise.serve.task import Candidate, Piece
 from charwise.tokens.utf8 import decoder_after
 
-#: Requests whose offers are kept, and the bytes of their texts.
-MOST_OFFERS, MOST_BYTES = 512, 2**24
-
-#: Ends that more of the same could still follow.
-_UNFINISHED = {"length", "window", "time"}
-
 
 class SuggestionCache:
     """The offers of the latest requests.
@@ -43,7 +37,8 @@ class SuggestionCache:
             self._forget((key, text))
         self._kept[key, text] = candidates
         self._bytes += _size((key, text), candidates)
-        while len(self._kept) > MOST_OFFERS or self._bytes > MOST_BYTES:
+        # So many offers are kept, and so many bytes of their texts.
+        while len(self._kept) > 512 or self._bytes > 2**24:
             self._forget(next(iter(self._kept)))
 
     def _forget(self, one: tuple[Hashable, bytes]) -> None:
@@ -84,7 +79,7 @@ def rest_of(candidate: Candidate, typed: bytes, text: bytes) -> Candidate | None
     rest = candidate.raw[len(typed) :]
     if not rest or not candidate.raw.startswith(typed):
         return None
-    if candidate.finish in _UNFINISHED:
+    if candidate.finish in ("length", "window", "time"):  # more could follow
         lines = b"\n" in candidate.raw or candidate.finish == "time"
         if lines and b"\n" not in rest.lstrip():  # the end of the line before is none
             return None

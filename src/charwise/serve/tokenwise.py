@@ -19,12 +19,6 @@ from charwise.healing import allowed_next
 from charwise.serve.prompts import check_room
 from charwise.tokens.prompts import Opening
 
-#: Prompts whose trees are kept; of one that is let go, the nodes, and bytes of log-probabilities.
-_TREES, _GROWN, _GROWN_BYTES = 256, 4096, 2**25
-
-#: Last tokens of a prompt that are nodes of its tree, so that a deletion goes back to one.
-_BEHIND = 32
-
 
 class TokenCursor:
     """The end of a prompt's tokens: a `Cursor` after which tokens are drawn.
@@ -89,12 +83,14 @@ class TokenTrees:
         check_room(len(ids), window)
         fitting = [root for root in self.kept if tuple(ids[: len(root)]) == root]
         root = max(fitting, key=len, default=None)
-        grown = max(2 * _BEHIND, min(_GROWN, _GROWN_BYTES // (4 * self.lm.vocabulary.width)))
+        # A tree of more nodes, or bytes of log-probabilities, is let go.
+        grown = max(64, min(4096, 2**25 // (4 * self.lm.vocabulary.width)))
         if root is not None and self.kept[root].evaluated.tree.size > grown:
             del self.kept[root]
             root = None
         if root is None:
-            root = tuple(ids[: max(1, len(start), len(ids) - _BEHIND)])
+            # The last tokens are nodes, so that a deletion goes back to one.
+            root = tuple(ids[: max(1, len(start), len(ids) - 32)])
             opening = Opening(root, b"")
             self.kept[root] = SharedTree(engine, self.lm.index, opening, [], 0)
             cached = 0
@@ -102,7 +98,7 @@ class TokenTrees:
             cached = len(root)
         shared = self.kept[root]
         self.kept.move_to_end(root)
-        if len(self.kept) > _TREES:
+        if len(self.kept) > 256:
             self.kept.popitem(last=False)
         with shared.lock:
             size = shared.evaluated.tree.size

@@ -27,15 +27,6 @@ Item = TypeVar("Item")
 #: Who asks (`gate.client_of`), set where a request arrives.
 CLIENT: ContextVar[str] = ContextVar("charwise_client", default="")
 
-#: Keystrokes after which something else has its turn, if it waits.
-_TURNS = 4
-
-#: Pieces of work in steps that are under way at most.
-_UNDER_WAY = 8
-
-#: Makes a step of all work that is under way, and says what ends it, where something does.
-Advance = Callable[[list[Any]], Sequence[BaseException | None]]
-
 
 class QueueFullError(CharwiseError, RuntimeError):
     """As much work waits as may; `status` tells a client of HTTP so."""
@@ -157,7 +148,8 @@ class Worker:
     Args:
         most: how many jobs may wait.
         patience: seconds that one may wait for its turn.
-        advance: what makes a step of all work that is under way.
+        advance: what makes a step of all work that is under way, and says what ends it, where
+            something does.
 
     >>> worker = Worker(most=8)
     >>> async def twice() -> int:
@@ -168,7 +160,10 @@ class Worker:
     """
 
     def __init__(
-        self, most: int = 64, patience: float = 60.0, advance: Advance | None = None
+        self,
+        most: int = 64,
+        patience: float = 60.0,
+        advance: Callable[[list[Any]], Sequence[BaseException | None]] | None = None,
     ) -> None:
         self._advance = advance
         self._under_way = list[Job]()
@@ -262,7 +257,7 @@ class Worker:
                 self._wake.wait()
             if self._closed or not self.waiting:
                 return None
-            if self._typed and (not self._others or self._turns < _TURNS):
+            if self._typed and (not self._others or self._turns < 4):
                 self._turns += 1
                 return self._typed.next()
             self._turns = 0
@@ -271,7 +266,7 @@ class Worker:
     def _work(self) -> None:
         under_way = self._under_way
         while True:
-            room = len(under_way) < _UNDER_WAY
+            room = len(under_way) < 8
             job = self._next(wait=not under_way) if room else None
             if job is None and not under_way:
                 return

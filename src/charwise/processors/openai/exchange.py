@@ -10,10 +10,9 @@ from typing import Protocol
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from charwise.api.client import until_left
 from charwise.api.errors import Refused, UpstreamError, status_of
+from charwise.api.http import json_response, refusal, stream_response, until_left
 from charwise.api.request import Message
-from charwise.api.responses import json_response, refusal, stream_response
 from charwise.api.writer import DONE, event
 from charwise.errors import CharwiseError
 from charwise.processors.openai.answer import Answer, usage_of

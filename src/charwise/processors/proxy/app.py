@@ -23,20 +23,18 @@ from prometheus_client import CollectorRegistry, ProcessCollector, generate_late
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from charwise.api.client import read_up_to
 from charwise.api.errors import Refused
+from charwise.api.http import read_up_to, refusal
 from charwise.api.limits import HEALED_BODY
 from charwise.api.request import LlamaCppRequest, parsed, without_heal
-from charwise.api.responses import refusal
 from charwise.errors import CharwiseError, SettingError
 from charwise.healing import cut
 from charwise.processors.openai.exchange import Form, OpenAIForm, exchange
 from charwise.processors.openai.metrics import AccessLog, HealingMetrics
 from charwise.processors.openai.upstream import Outcome, Upstream, telling
 from charwise.processors.proxy.answer import NativeForm
-from charwise.processors.proxy.check import has_tokenizer
 from charwise.processors.proxy.plan import OTHER_TOKENIZER, SERVERS, Plan, Server, plan
-from charwise.processors.proxy.relay import Headers, Relay
+from charwise.processors.proxy.relay import Headers, Relay, has_tokenizer
 from charwise.tokens.index import SortedVocabulary
 
 logger = logging.getLogger("charwise.proxy")

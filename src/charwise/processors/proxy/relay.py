@@ -1,4 +1,8 @@
-"""An ASGI app that hands requests on to an HTTP server, and its answers back, as they come."""
+"""An ASGI app that hands requests on to an HTTP server, and its answers back, as they come.
+
+It also asks that server questions of our own: whether its tokenizer is ours, for one. With another
+tokenizer a prompt is cut where the model has no boundary, and heals wrongly.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +16,15 @@ from urllib.parse import urlsplit
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Message, Receive, Scope, Send
 
-from charwise.api.client import while_connected
 from charwise.api.errors import Refused, UpstreamError
-from charwise.api.responses import refusal, stream_response
-from charwise.errors import MissingExtraError, SettingError
+from charwise.api.http import refusal, stream_response, while_connected
+from charwise.errors import MissingExtraError, SettingError, TokenizationError, shown
+from charwise.tokens.vocabulary import Vocabulary
 
 logger = logging.getLogger("charwise.proxy")
 
 #: Headers of a request, as ASGI has them.
 Headers = Sequence[tuple[bytes, bytes]]
-
-#: Headers, one of which a request with a body has.
-_OF_A_BODY = {b"content-length", b"transfer-encoding"}
 
 #: Headers that belong to one connection, not to the request.
 _OF_A_HOP = {
@@ -182,3 +183,66 @@ async def _body(client: Request, heard: asyncio.Event) -> AsyncIterator[bytes]:
     async for part in client.stream():
         yield part
     heard.set()
+
+
+#: What both tokenizers are given, each text for itself: it has what tokenizers differ in, which are
+#: spaces, indentation, digits, accents, scripts and emoji.
+SAMPLE = (
+    "The quick brown fox isn't here.",
+    "def f(x):\n    return x[1:] == 'a'\n\n\tclass_name = CamelCase()",
+    "x  =   1234567.89 + 0xFF",
+    "naïve café, “Übermaß” — Привет, 日本語",
+    "😀 → ∑ https://a.b/c?d=e&f=%20",
+)
+
+
+async def has_tokenizer(relay: Relay, vocabulary: Vocabulary, headers: Headers = ()) -> bool:
+    """Return whether the server tokenizes a sample as we do; False if it does not say.
+
+    `llama-server` and vLLM have `/tokenize`, llama-cpp-python has `/extras/tokenize`.
+
+    Args:
+        relay: to the server behind.
+        vocabulary: of our tokenizer.
+        headers: that the server may want to see, such as a key.
+
+    Raises:
+        SettingError: the first text that it tokenizes otherwise.
+    """
+    compared = 0
+    for text in SAMPLE:
+        try:
+            ours = list(vocabulary.encode(vocabulary.lead + text.encode()))
+        except TokenizationError:  # no token string spells it
+            continue
+        theirs = await _tokens_of(relay, text, headers)
+        if theirs is None:
+            return False
+        start = list(vocabulary.bos_ids)
+        if start and theirs[: len(start)] == start:
+            theirs = theirs[len(start) :]
+        if ours != theirs:
+            at = next(
+                (at for at, pair in enumerate(zip(ours, theirs, strict=False)) if len({*pair}) > 1),
+                min(len(ours), len(theirs)),
+            )
+            raise SettingError(
+                f"the server at {relay.address} has another tokenizer: of {shown(text)} its token "
+                f"{at} is {theirs[at : at + 1]}, and ours {ours[at : at + 1]}. Give the tokenizer "
+                "of its model: --tokenizer FILE.gguf, a folder, or a name on the hub."
+            )
+        compared += 1
+    return compared > 0
+
+
+async def _tokens_of(relay: Relay, text: str, headers: Headers) -> list[int] | None:
+    """The ids that the server makes of a text, without a start token; None if it does not say."""
+    asked = {"content": text, "add_special": False, "prompt": text, "add_special_tokens": False}
+    for path, body in (("/tokenize", asked), ("/extras/tokenize", {"input": text})):
+        status, answer = await relay.ask(path, headers, body)
+        tokens = answer.get("tokens") if isinstance(answer, dict) else None
+        if status == 200 and isinstance(tokens, list) and all(type(id) is int for id in tokens):
+            return tokens
+        if status not in (404, 405):
+            return None
+    return None

@@ -23,9 +23,6 @@ from charwise.processors.transformers.arguments import cache_name_of, filler_of
 from charwise.processors.transformers.limits import left_padded
 from charwise.tokens.index import SortedVocabulary
 
-#: Contexts in one call of the model, whose copies of the cache are held at once.
-_ROWS = 16
-
 
 class _Sampling(NamedTuple):
     """What `generate` would do to the probabilities of a step, and how many texts it would draw.
@@ -144,8 +141,8 @@ class _Kept:
     ) -> list[tuple[int, Question, np.ndarray[Any, np.dtype[np.float64]]]]:
         """Log-probabilities of what is asked after each prompt; the prompt's number comes first."""
         found = []
-        for first in range(0, len(asked), _ROWS):
-            some = asked[first : first + _ROWS]
+        for first in range(0, len(asked), 16):  # each with a copy of the cache
+            some = asked[first : first + 16]
             rows = self._logits([(at, question.context) for at, question in some])
             for (at, question), logits in zip(some, rows, strict=True):
                 logs = logits.double() if logits.device.type != "mps" else logits.float()

@@ -25,12 +25,6 @@ from charwise.processors.vllm.settings import sampling
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.stops import Stops
 
-#: Named tokens in one request, at most (vLLM's own bound).
-_NAMED = 128
-
-#: Requests for one context, at most: what starts with a single byte may be much.
-_REQUESTS = 64
-
 
 class Asking:
     """How a vLLM is asked for log-probabilities.
@@ -68,10 +62,10 @@ class Asking:
         if not self.by_name:
             likeliest = -1 if self.likeliest == self.width else self.likeliest
             return [SamplingParams(logprobs=likeliest, **common)]
-        ids = question.ids.tolist()
-        if len(ids) > _NAMED * _REQUESTS:
-            ids = ids[: _NAMED * _REQUESTS]  # shorter tokens come first; the rest is not seen
-        parts = [ids[at : at + _NAMED] for at in range(0, len(ids), _NAMED)]
+        # vLLM takes 128 names in a request, and what starts with a single byte may be much: there
+        # are 64 requests at most. Shorter tokens come first; the rest is not seen.
+        ids = question.ids.tolist()[: 64 * 128]
+        parts = [ids[at : at + 128] for at in range(0, len(ids), 128)]
         return [SamplingParams(logprob_token_ids=part, **common) for part in parts]
 
     def answer(

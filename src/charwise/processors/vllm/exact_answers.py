@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from charwise.api.keys import Headers
+from charwise.api.http import Headers
 from charwise.api.request import Message, heal_rule, most_tokens, without_heal
 from charwise.errors import SettingError
 from charwise.processors.healed_prompt import HealedPrompt

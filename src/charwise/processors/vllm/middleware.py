@@ -33,12 +33,10 @@ from typing import Any
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.types import Message as Event
 
-from charwise.api.client import Result, read_up_to, while_connected
 from charwise.api.errors import Refused
-from charwise.api.keys import admits
+from charwise.api.http import Result, admits, read_up_to, refusal, while_connected
 from charwise.api.limits import HEALED_BODY
 from charwise.api.request import HEAL, Message, heal_rule, is_long_and_of_ids, parsed, without_heal
-from charwise.api.responses import refusal
 from charwise.errors import CharwiseError
 from charwise.processors.openai.answer import Answer
 from charwise.processors.openai.exchange import OpenAIForm, end_with_client, exchange

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from charwise.api.errors import Refused
-from charwise.api.responses import json_response
+from charwise.api.http import json_response
 from charwise.char_lm import CharLM
 from charwise.cursor.state import State
 from charwise.serve.http import answered, read
@@ -25,9 +25,6 @@ from charwise.serve.playground.views import (
 )
 from charwise.serve.server import Server
 from charwise.tokens.prompts import split
-
-#: Characters of a text that the page may ask about.
-MOST = 8_000
 
 _FILES = {
     "index.html": "text/html; charset=utf-8",
@@ -51,14 +48,11 @@ _SAFE = {
     "Cache-Control": "no-cache",
 }
 
-#: What a view shows of a text.
-View = Callable[[CharLM, bytes], dict[str, Any]]
-
 
 class Text(BaseModel):
     """What the page sends."""
 
-    text: str = Field(max_length=MOST)
+    text: str = Field(max_length=8_000)
 
 
 def router(server: Server) -> APIRouter:
@@ -68,7 +62,7 @@ def router(server: Server) -> APIRouter:
     def state_of(lm: CharLM, raw: bytes) -> State:
         return server.completions.memory.after(*split(lm.vocabulary, raw)).state
 
-    async def view(request: Request, made: View) -> Response:
+    async def view(request: Request, made: Callable[[CharLM, bytes], dict[str, Any]]) -> Response:
         body = await read(request, server, Text)
         raw = body.text.encode("utf-8", "replace")  # half an emoji is what a browser may send
         found = server.run(lambda lm: made(lm, raw), typed=True)

@@ -13,11 +13,8 @@ from charwise.healing import allowed_next, cut, prompt_ids, remaining
 from charwise.serve.playground.views import shown
 from charwise.tokens.utf8 import decoder_after
 
-#: Steps that are shown, and candidates at each.
-_STEPS, _CANDIDATES = 8, 6
-
-#: Bytes of a completion that is shown, which ends with a paragraph.
-_BYTES, _END = 32, b"\n\n"
+#: A completion that is shown ends with a paragraph.
+_END = b"\n\n"
 
 
 class Step(NamedTuple):
@@ -71,7 +68,7 @@ def steps(lm: CharLM, kept: Sequence[int], forced: bytes) -> Iterator[Step]:
         node = tree.extend([(node, allowed[0])])[0]
 
 
-def generated(lm: CharLM, kept: Sequence[int], forced: bytes, most: int = _BYTES) -> bytes:
+def generated(lm: CharLM, kept: Sequence[int], forced: bytes, most: int = 32) -> bytes:
     """What comes after a prompt that was cut, the forced text not among it; `most` bytes or so.
 
     >>> import charwise
@@ -98,7 +95,7 @@ def completions_view(lm: CharLM, text: bytes, state: State) -> dict[str, Any]:
     >>> view["healed"][:1], view["exact"][:1]
     ('y', 'y')
     """
-    exact = state.complete(max_new_bytes=_BYTES, stop=_END)
+    exact = state.complete(max_new_bytes=32, stop=_END)
     return {
         "plain": _text(text, generated(lm, prompt_ids(text, lm.vocabulary), b"")),
         "healed": _text(text, generated(lm, *cut(text, lm.index))),
@@ -137,14 +134,12 @@ def steps_view(lm: CharLM, text: bytes) -> dict[str, Any]:
                 "mass": step.mass,
                 "candidates": [
                     _candidate(lm, step, id, p)
-                    for id, p in zip(
-                        step.allowed[:_CANDIDATES], step.probabilities[:_CANDIDATES], strict=True
-                    )
+                    for id, p in zip(step.allowed[:6], step.probabilities[:6], strict=True)
                 ],
             }
         )
         written += vocabulary.tokens[step.allowed[0]] or b""
-        if free == 2 or len(taken) == _STEPS:
+        if free == 2 or len(taken) == 8:
             break
     return {
         "kept": [shown(vocabulary.tokens[id] or b"") for id in ids[: len(kept)]][-8:],

@@ -17,22 +17,6 @@ from charwise.cursor.state import State
 from charwise.healing import allowed_next, cut, prompt_ids
 from charwise.tokens.utf8 import pending
 
-#: Tokens at the end of a text that are shown.
-_TOKENS = 48
-
-#: Of the covering: contexts, and members of each, that are shown, and the share of a context that
-#: is worth showing; the rest is summed.
-_CONTEXTS, _MEMBERS, _SHARE = 24, 4, 1e-5
-
-#: Next characters that are listed, and the probability until which they are looked for.
-_CHARACTERS, _COVERAGE = 8, 0.9
-
-#: Characters whose surprisal is shown, after as many; at a price that a page can wait for.
-_SCORED, _PRESET = 240, "fast"
-
-#: What is less probable is not listed.
-_LEAST = 1e-6
-
 
 def shown(raw: bytes) -> str:
     """Bytes as a page can show them.
@@ -58,7 +42,7 @@ def tokens_view(lm: CharLM, text: bytes) -> dict[str, Any]:
     vocabulary = lm.vocabulary
     ids = prompt_ids(text, vocabulary)
     kept, forced = cut(text, lm.index)
-    first = max(0, len(ids) - _TOKENS)
+    first = max(0, len(ids) - 48)  # so many tokens are shown
     return {
         "tokens": [
             {
@@ -85,12 +69,12 @@ def next_view(state: State) -> dict[str, Any]:
     >>> view["characters"][0]["text"], view["rest"] < 0.01
     ('y', True)
     """
-    nxt, following = state.next_chars(_COVERAGE), state.next()
+    nxt, following = state.next_chars(0.9), state.next()
     found = dict(nxt.probs)
     if not pending(state.raw):  # characters of one byte are known without looking further
         found |= {chr(byte): float(following.probs[byte]) for byte in range(128)}
-    top = sorted(found.items(), key=lambda pair: -pair[1])[:_CHARACTERS]
-    top = [(text, p) for text, p in top if p > _LEAST]
+    top = sorted(found.items(), key=lambda pair: -pair[1])[:8]
+    top = [(text, p) for text, p in top if p > 1e-6]
     return {
         "characters": [{"text": text, "p": p} for text, p in top],
         "end": nxt.eos,
@@ -120,8 +104,8 @@ def covering_view(state: State) -> dict[str, Any]:
     shared = state.shared
     index = shared.index
     bundles = sorted((b for b in state.bundles if b.depth > 0), key=lambda b: -b.log_p)
-    worth = sum(math.exp(b.log_p - state.logprob) >= _SHARE for b in bundles)
-    picked = bundles[: min(max(1, worth), _CONTEXTS)]
+    worth = sum(math.exp(b.log_p - state.logprob) >= 1e-5 for b in bundles)
+    picked = bundles[: min(max(1, worth), 24)]  # the rest is summed
     with shared.lock:
         paths = [shared.evaluated.tree.tokens(b.node) for b in picked]
         rows = [shared.evaluated.row(b.node).in_order[b.lo : b.hi] for b in picked]
@@ -156,7 +140,7 @@ def covering_view(state: State) -> dict[str, Any]:
 def _members(state: State, bundle: Bundle, row: Any, key: str) -> list[dict[str, Any]]:
     """The leaves after one context: its heaviest last tokens, and all others together."""
     index = state.shared.index
-    order = np.argsort(-row, kind="stable")[:_MEMBERS]
+    order = np.argsort(-row, kind="stable")[:4]
     scale = bundle.log_weight - state.logprob
     found, listed = list[dict[str, Any]](), 0.0
     for rank in order[row[order] > 0].tolist():
@@ -220,7 +204,7 @@ def leaves(children: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def surprisal_view(lm: CharLM, text: bytes) -> dict[str, Any]:
-    """The surprisal of each character, in bits: of the last `_SCORED` of a longer text.
+    """The surprisal of each character, in bits: of a longer text of the last 240 alone.
 
     >>> import charwise
     >>> view = surprisal_view(charwise.load(), b"import numpy")
@@ -228,12 +212,12 @@ def surprisal_view(lm: CharLM, text: bytes) -> dict[str, Any]:
     (12, True, 0)
     """
     letters = text.decode("utf-8", "surrogateescape")
-    before, scored = letters[:-_SCORED], letters[-_SCORED:]
+    before, scored = letters[:-240], letters[-240:]
     if not scored:
         return {"characters": [], "bits": 0.0, "bits_per_byte": 0.0, "left_out": 0}
-    context = before[-_SCORED:].encode("utf-8", "surrogateescape")
+    context = before[-240:].encode("utf-8", "surrogateescape")
     raw = scored.encode("utf-8", "surrogateescape")
-    score = lm.score(raw, context=context, preset=_PRESET)
+    score = lm.score(raw, context=context, preset="fast")
     spans = score.chars()
     return {
         "characters": [{"text": span.text, "bits": _finite(span.surprisal)} for span in spans],

@@ -1,0 +1,115 @@
+"""The HTTP around a request: its key, its body, whether its client still listens, the response.
+
+Starlette reads a body without a limit, and tells nothing of a client that leaves before the
+answer begins. So both stand here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
+from typing import Any, TypeVar
+
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from charwise.api.errors import Refused
+from charwise.api.writer import compact
+
+Result = TypeVar("Result")
+
+#: Headers, as ASGI has them; a name may come twice.
+Headers = Iterable[tuple[bytes, bytes]]
+
+
+def admits(headers: Headers, accepted: Sequence[bytes]) -> bool:
+    """Return whether a request shows one of the accepted keys, or none is wanted.
+
+    The first `authorization` header counts.
+
+    >>> admits([(b"authorization", b"Bearer k")], [b"k"]), admits([], [b"k"]), admits([], [])
+    (True, False, True)
+    """
+    if not accepted:
+        return True
+    shown = next((value for name, value in headers if name == b"authorization"), b"")
+    scheme, _, key = shown.partition(b" ")
+    matches = [secrets.compare_digest(key, each) for each in accepted]
+    return scheme.lower() == b"bearer" and any(matches)
+
+
+async def read_up_to(receive: Receive, most: int) -> tuple[bytes, bool] | None:
+    """Return the body of a request, or a beginning of about `most` bytes; and whether that is all.
+
+    None if the client leaves before: then there is no request.
+    """
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return None
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        if not message.get("more_body"):
+            return b"".join(parts), True
+        if size > most:
+            return b"".join(parts), False
+
+
+async def until_left(receive: Receive) -> None:
+    """Wait until the client leaves."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def while_connected(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result | None:
+    """Return the result of some work; None, and the work is cancelled, if the client leaves."""
+    task, watch = asyncio.create_task(work), asyncio.create_task(until_left(receive))
+    try:
+        await asyncio.wait({task, watch}, return_when=asyncio.FIRST_COMPLETED)
+        return task.result() if task.done() else None
+    finally:
+        task.cancel()
+        watch.cancel()
+        await asyncio.gather(task, watch, return_exceptions=True)
+
+
+class _Stream(StreamingResponse):
+    """A stream that ends when its client leaves, whatever the server's version of ASGI is.
+
+    From version 2.4 on, Starlette waits for an error of `send` in place of listening. A request of
+    our own to an application (`Upstream`) never has one.
+    """
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the parts."""
+        await super().__call__({**scope, "asgi": {}}, receive, send)
+
+
+def json_response(content: Any, status: int = 200, headers: Headers = ()) -> Response:
+    """Return a JSON response with these headers, but for those of the body.
+
+    >>> json_response({"a": 1}, headers=[(b"x-a", b"1"), (b"content-length", b"9")]).raw_headers
+    [(b'content-length', b'7'), (b'content-type', b'application/json'), (b'x-a', b'1')]
+    """
+    response = Response(compact(content), status, media_type="application/json")
+    of_the_body = (b"content-length", b"content-type")
+    response.raw_headers += [pair for pair in headers if pair[0] not in of_the_body]
+    return response
+
+
+def refusal(refused: Refused) -> Response:
+    """Return the response that tells a refusal, in the form of OpenAI's API."""
+    headers = [(name.encode(), value.encode()) for name, value in refused.headers.items()]
+    return json_response(refused.body, refused.status, headers)
+
+
+def stream_response(
+    parts: AsyncIterator[bytes], status: int = 200, headers: Headers = ()
+) -> Response:
+    """Return a stream with the headers of the server behind; it has another length than its."""
+    response = _Stream(parts, status)
+    response.raw_headers = [pair for pair in headers if pair[0] != b"content-length"]
+    return response
