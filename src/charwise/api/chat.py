@@ -15,7 +15,7 @@ from charwise.api.writer import head
 Message = dict[str, Any]
 
 
-class TextPart(BaseModel):
+class _TextPart(BaseModel):
     """A part of a message that has several."""
 
     model_config = ConfigDict(extra="ignore")
@@ -34,7 +34,7 @@ class ChatMessage(BaseModel):
     model_config = ConfigDict(extra="allow")
 
     role: str = Field(min_length=1)
-    content: str | list[TextPart] | None = None
+    content: str | list[_TextPart] | None = None
 
     @field_validator("content", mode="before")
     @classmethod

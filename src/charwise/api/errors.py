@@ -14,7 +14,7 @@ logger = logging.getLogger("charwise.api")
 Message = dict[str, Any]
 
 #: Status → what OpenAI's API calls it; any other of 4xx is an invalid request, of 5xx the server's.
-TYPES = {
+_TYPES = {
     401: "authentication_error",
     403: "permission_error",
     404: "not_found_error",
@@ -60,7 +60,7 @@ class Refused(CharwiseError, ValueError):
     def type(self) -> str:
         """OpenAI's name for the kind of error."""
         other = "invalid_request_error" if self.status < 500 else "server_error"
-        return TYPES.get(self.status, other)
+        return _TYPES.get(self.status, other)
 
 
 class UpstreamError(EngineError):

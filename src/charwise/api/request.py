@@ -32,7 +32,7 @@ _Least0 = Annotated[int, Field(ge=0)]
 _Stop = str | list[Annotated[str, Field(min_length=1)]]
 
 
-class StreamOptions(BaseModel):
+class _StreamOptions(BaseModel):
     """What a stream tells besides its choices."""
 
     model_config = ConfigDict(extra="allow")
@@ -55,7 +55,7 @@ class Request(BaseModel):
     n: Annotated[int, Field(ge=1)] | None = None
     stop: _Stop | None = None
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
+    stream_options: _StreamOptions | None = None
     echo: bool | None = None
     vllm_xargs: dict[str, Any] | None = None
     return_token_ids: bool | None = None
@@ -120,7 +120,7 @@ class CompletionRequest(Extensions):
     stop: str | list[str] | None = None
     seed: int | None = None
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
+    stream_options: _StreamOptions | None = None
     echo: bool | None = None
     logprobs: int | None = Field(None, ge=0, le=100)
     best_of: int | None = None

@@ -12,28 +12,28 @@ from charwise.api.errors import Refused
 #: Any JSON text that is an object.
 _OBJECT: dict[str, Any] = {"type": "object"}
 
-Schema = dict[str, Any] | str | bool
+_Schema = dict[str, Any] | str | bool
 
 
-class NamedSchema(BaseModel):
+class _NamedSchema(BaseModel):
     """`json_schema` of OpenAI's `response_format`."""
 
     model_config = ConfigDict(extra="ignore")
 
-    schema_: Schema | None = Field(None, alias="schema")
+    schema_: _Schema | None = Field(None, alias="schema")
 
 
-class ResponseFormat(BaseModel):
+class _ResponseFormat(BaseModel):
     """OpenAI's `response_format`. llama.cpp's has the schema beside the type."""
 
     model_config = ConfigDict(extra="ignore")
 
     type: Literal["text", "json_object", "json_schema"]
-    json_schema: NamedSchema | None = None
-    schema_: Schema | None = Field(None, alias="schema")
+    json_schema: _NamedSchema | None = None
+    schema_: _Schema | None = Field(None, alias="schema")
 
     @property
-    def json_form(self) -> Schema | None:
+    def json_form(self) -> _Schema | None:
         """The schema; None for any text.
 
         Raises:
@@ -48,12 +48,12 @@ class ResponseFormat(BaseModel):
         return None if self.type == "text" else _OBJECT if schema is None else schema
 
 
-class StructuredOutputs(BaseModel):
+class _StructuredOutputs(BaseModel):
     """vLLM's `structured_outputs`."""
 
     model_config = ConfigDict(extra="forbid")
 
-    json_: Schema | None = Field(None, alias="json")
+    json_: _Schema | None = Field(None, alias="json")
     regex: str | None = None
     choice: list[str] | None = None
     grammar: str | None = None
@@ -76,15 +76,15 @@ class Structured(BaseModel):
     >>> Structured(grammar="").form
     """
 
-    response_format: ResponseFormat | None = None
-    structured_outputs: StructuredOutputs | None = None
-    guided_json: Schema | None = None
+    response_format: _ResponseFormat | None = None
+    structured_outputs: _StructuredOutputs | None = None
+    guided_json: _Schema | None = None
     guided_regex: str | None = None
     guided_choice: list[str] | None = None
     guided_grammar: str | None = None
     grammar: str | None = None
-    json_schema: Schema | None = None
-    format: Schema | None = None
+    json_schema: _Schema | None = None
+    format: _Schema | None = None
 
     @property
     def form(self) -> tuple[str, Any] | None:
@@ -99,7 +99,7 @@ class Structured(BaseModel):
         return found[0] if found else None
 
     def _forms(self) -> Iterator[tuple[str, Any]]:
-        outputs = self.structured_outputs or StructuredOutputs.model_construct()
+        outputs = self.structured_outputs or _StructuredOutputs.model_construct()
         yield "json_schema", self.response_format and self.response_format.json_form
         yield "json_schema", outputs.json_
         yield "json_schema", _OBJECT if outputs.json_object else None

@@ -64,7 +64,7 @@ def complete(
     as_json: JsonOption = False,
 ) -> None:
     """Complete a prompt: plain, healed and exact, side by side; or under a constraint."""
-    rule = parse_rule(heal)
+    rule = _parse_rule(heal)
     given = read_prompt(prompt, stdin)
     text, end = read(given), line_end(given)
     if temperature is None:
@@ -133,10 +133,10 @@ def complete(
     screen.print(display.completion_table(text.decode("utf-8", "replace"), texts))
 
 
-def parse_rule(value: str) -> Rule:
+def _parse_rule(value: str) -> Rule:
     """`--heal`'s value: a name, or a number of tokens.
 
-    >>> parse_rule("auto"), parse_rule("2")
+    >>> _parse_rule("auto"), _parse_rule("2")
     ('auto', 2)
     """
     if value in ("auto", "word", "off"):

@@ -51,7 +51,7 @@ class _Gap(NamedTuple):
     meant: str
 
 
-NODE = '''\
+_NODE = '''\
 class Node:
     """A node of a binary search tree."""
 
@@ -73,12 +73,12 @@ class Tree:
 
     def get_node(self, value) -> Nod'''
 
-CHECK = """\
+_CHECK = """\
 def check(value):
     if value < 0:
         raise ValueErr"""
 
-TEST = """\
+_TEST = """\
 import unittest
 
 
@@ -92,29 +92,29 @@ class TestQueue(unittest.TestCase):
         queue.put(1)
         self.assertEq"""
 
-IMPORT = """\
+_IMPORT = """\
 import os
 import re
 import sy"""
 
-LOOP = """\
+_LOOP = """\
 def total(values):
     result = 0
     for i in rang"""
 
-MAIN = """\
+_MAIN = """\
 def main():
     print("done")
 
 
 if __name__ == "__mai"""
 
-INSTANCE = """\
+_INSTANCE = """\
 def flatten(items):
     for item in items:
         if isinstan"""
 
-JOIN = """\
+_JOIN = """\
 import os
 
 
@@ -122,14 +122,14 @@ def read(folder, name):
     with open(os.path.joi"""
 
 EXAMPLES = [
-    _Example(NODE, "e"),
-    _Example(CHECK, "or"),
-    _Example(TEST, "ual"),
-    _Example(IMPORT, "s"),
-    _Example(LOOP, "e"),
-    _Example(MAIN, "n__"),
-    _Example(INSTANCE, "ce"),
-    _Example(JOIN, "n"),
+    _Example(_NODE, "e"),
+    _Example(_CHECK, "or"),
+    _Example(_TEST, "ual"),
+    _Example(_IMPORT, "s"),
+    _Example(_LOOP, "e"),
+    _Example(_MAIN, "n__"),
+    _Example(_INSTANCE, "ce"),
+    _Example(_JOIN, "n"),
 ]
 
 GAP = _Gap(

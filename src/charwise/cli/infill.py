@@ -113,8 +113,8 @@ def infill(
         )
         return
     screen = console()
-    screen.print(request_line(before, after, request))
-    screen.print(Text(request_sentence(request), style="dim"))
+    screen.print(_request_line(before, after, request))
+    screen.print(Text(_request_sentence(request), style="dim"))
     from charwise.cli.display import completion_table
 
     screen.print(completion_table(_text(before), texts))
@@ -171,11 +171,11 @@ def sides(place: str) -> tuple[bytes, bytes]:
     return data[:at], data[at:]
 
 
-def request_line(before: bytes, after: bytes, request: Request) -> Text:
+def _request_line(before: bytes, after: bytes, request: Request) -> Text:
     r"""Both sides of a request, with scissors where they are cut and a bar between them.
 
     >>> from charwise.infill import Request
-    >>> request_line(b"y = x.ind", b"ex()\n", Request([0], b".ind", b"ex", 1)).plain
+    >>> _request_line(b"y = x.ind", b"ex()\n", Request([0], b".ind", b"ex", 1)).plain
     'y␣=␣x ✂ .ind│ex ✂ ()⏎'
     """
     from charwise.cli.display import SCISSORS, visible
@@ -189,11 +189,11 @@ def request_line(before: bytes, after: bytes, request: Request) -> Text:
     return line.append("…" if len(rest) > 24 else "", "dim")
 
 
-def request_sentence(request: Request) -> str:
+def _request_sentence(request: Request) -> str:
     """What was cut, in words.
 
     >>> from charwise.infill import Request
-    >>> request_sentence(Request([0], b".ind", b"ex", 1, suffix_cut=7))
+    >>> _request_sentence(Request([0], b".ind", b"ex", 1, suffix_cut=7))
     "The middle begins with '.ind' and ends with 'ex'. 7 bytes of the suffix do not fit."
     """
     begins = f"begins with {_text(request.forced)!r}" if request.forced else "begins anywhere"

@@ -63,9 +63,9 @@ class NgramLM:
         ids = (*prompt_ids, *tokens)
         return float(sum(self._log_row(ids[:i])[ids[i]] for i in range(len(prompt_ids), len(ids))))
 
-    def tree(self, prompt_ids: Sequence[int], edges: Sequence[tuple[int, int]] = ()) -> NgramTree:
+    def tree(self, prompt_ids: Sequence[int], edges: Sequence[tuple[int, int]] = ()) -> _NgramTree:
         """A tree whose root is this prompt, and its first nodes; see `TokenLM.tree`."""
-        tree = NgramTree(self, prompt_ids)
+        tree = _NgramTree(self, prompt_ids)
         tree.extend(edges)
         return tree
 
@@ -110,7 +110,7 @@ def example_lm() -> NgramLM:
     return NgramLM(vocabulary, 1, {(): [0.5, 0.25, 0.25]})
 
 
-class NgramTree(TreeNodes):
+class _NgramTree(TreeNodes):
     """The `TokenTree` of an `NgramLM`; it keeps no log-probabilities, since the table has them."""
 
     def __init__(self, lm: NgramLM, prompt_ids: Sequence[int]) -> None:

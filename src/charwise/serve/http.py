@@ -19,7 +19,7 @@ from charwise.serve.server import Server
 
 Message = dict[str, Any]
 Result = TypeVar("Result")
-Kind = TypeVar("Kind", bound=BaseModel)
+_Kind = TypeVar("_Kind", bound=BaseModel)
 
 #: Where in the scope of a request the names of such fields are.
 _UNREAD = "charwise.unread"
@@ -30,7 +30,7 @@ _LLAMA_CPP = frozenset(
 )
 
 
-async def read(request: Request, server: Server, kind: type[Kind]) -> Kind:
+async def read(request: Request, server: Server, kind: type[_Kind]) -> _Kind:
     """Return the body of a request, and note the fields of it that are not read for `Warnings`.
 
     Raises:
@@ -81,15 +81,15 @@ async def answered(request: Request, work: Coroutine[Any, Any, Result]) -> Resul
 def refused(path: str, refusal: Refused) -> Response:
     """Return a refusal in the form of the dialect that a path belongs to."""
     headers = [(name.encode(), value.encode()) for name, value in refusal.headers.items()]
-    return json_response(error_body(path, refusal), refusal.status, headers)
+    return json_response(_error_body(path, refusal), refusal.status, headers)
 
 
-def error_body(path: str, refusal: Refused) -> Message:
+def _error_body(path: str, refusal: Refused) -> Message:
     """Return the JSON of a refusal: Ollama's, llama.cpp's, or OpenAI's.
 
-    >>> error_body("/api/generate", Refused(400, "no."))
+    >>> _error_body("/api/generate", Refused(400, "no."))
     {'error': 'no.'}
-    >>> error_body("/infill", Refused(400, "no."))
+    >>> _error_body("/infill", Refused(400, "no."))
     {'error': {'message': 'no.', 'type': 'invalid_request_error', 'code': 400}}
     """
     if path.startswith("/api/"):
@@ -131,7 +131,7 @@ async def stream(
             async for chunk in chunks:
                 yield chunk
         except Exception as error:
-            yield write(error_body(request.url.path, refusal_of(error)))
+            yield write(_error_body(request.url.path, refusal_of(error)))
         finally:
             await chunks.aclose()
         yield end

@@ -103,7 +103,7 @@ class CompletionBody(Extensions):
         return (most is None or most < 0) and not any(_list(self.stop)) and self.form is None
 
 
-class Extra(BaseModel):
+class _Extra(BaseModel):
     """A part of another file, beside `/infill`."""
 
     model_config = ConfigDict(extra="ignore")
@@ -122,7 +122,7 @@ class InfillBody(CompletionBody):
 
     input_prefix: str = ""
     input_suffix: str = ""
-    input_extra: list[Extra] | None = None
+    input_extra: list[_Extra] | None = None
 
     @property
     def prompts(self) -> list[Prompt]:
@@ -143,7 +143,7 @@ class InfillBody(CompletionBody):
         return self.input_suffix
 
 
-class TokenizeBody(BaseModel):
+class _TokenizeBody(BaseModel):
     """`/tokenize`."""
 
     model_config = ConfigDict(extra="ignore")
@@ -153,7 +153,7 @@ class TokenizeBody(BaseModel):
     with_pieces: bool = False
 
 
-class DetokenizeBody(BaseModel):
+class _DetokenizeBody(BaseModel):
     """`/detokenize`."""
 
     model_config = ConfigDict(extra="ignore")
@@ -215,7 +215,7 @@ def router(server: Server) -> APIRouter:
 
     @routes.post("/tokenize")
     async def tokenize(request: Request) -> Response:
-        body = await read(request, server, TokenizeBody)
+        body = await read(request, server, _TokenizeBody)
         vocabulary = server.lm.vocabulary
         ids = vocabulary.encode(body.content or "")
         if body.add_special:
@@ -227,7 +227,7 @@ def router(server: Server) -> APIRouter:
 
     @routes.post("/detokenize")
     async def detokenize(request: Request) -> Response:
-        body = await read(request, server, DetokenizeBody)
+        body = await read(request, server, _DetokenizeBody)
         raw = server.lm.vocabulary.decode(body.tokens)
         return json_response({"content": characters(raw)})
 

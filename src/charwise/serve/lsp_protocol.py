@@ -27,7 +27,7 @@ _LINE = re.compile(r"[^\r\n]*(?:\r\n|\n|\r)|[^\r\n]+")
 _LINE_END = re.compile(r"\r\n|\n|\r")
 
 
-class Codec(PositionCodec):
+class _Codec(PositionCodec):
     """Positions in the units of an editor; one beyond its line is the line's end."""
 
     def position_from_client_units(
@@ -35,7 +35,7 @@ class Codec(PositionCodec):
     ) -> ServerTextPosition:
         """Return the position in code points.
 
-        >>> Codec().position_from_client_units(["a😀b\\r\\n"], types.Position(0, 9))
+        >>> _Codec().position_from_client_units(["a😀b\\r\\n"], types.Position(0, 9))
         0:3
         """
         if lines and position.line >= len(lines):
@@ -47,10 +47,10 @@ class Codec(PositionCodec):
         return super().position_from_client_units(lines, position)
 
 
-class Document(TextDocument):
+class _Document(TextDocument):
     """A document in an editor.
 
-    >>> document = Document("file:///a", "x = '😀'\\u2028\\ny", position_codec=Codec())
+    >>> document = _Document("file:///a", "x = '😀'\\u2028\\ny", position_codec=_Codec())
     >>> document.offset_at_position(types.Position(0, 7)), len(document.lines)
     (6, 2)
     """
@@ -77,8 +77,8 @@ class Workspace(PyglsWorkspace):
         version: int | None = None,
         language_id: str | None = None,
     ) -> TextDocument:
-        codec = Codec(self.position_encoding)
-        return Document(doc_uri, source, version, language_id, position_codec=codec)
+        codec = _Codec(self.position_encoding)
+        return _Document(doc_uri, source, version, language_id, position_codec=codec)
 
 
 def text_before(text: str, offset: int, most: int) -> str:

@@ -66,13 +66,13 @@ class GenerateBody(Body):
     suffix: str | None = None
 
 
-class ShowBody(BaseModel):
+class _ShowBody(BaseModel):
     """`/api/show`; there is one model, whatever its name."""
 
     model_config = ConfigDict(extra="ignore")
 
 
-class ChatBody(Body):
+class _ChatBody(Body):
     """`/api/chat`. A last message of the assistant is continued."""
 
     messages: list[ChatMessage] = Field(min_length=1)
@@ -92,7 +92,7 @@ def router(server: Server) -> APIRouter:
 
     @routes.post("/api/chat")
     async def chat(request: Request) -> Response:
-        body = await read(request, server, ChatBody)
+        body = await read(request, server, _ChatBody)
         prompt = prompt_of(
             [one.rendered for one in body.messages],
             server.lm.vocabulary,
@@ -117,7 +117,7 @@ def router(server: Server) -> APIRouter:
 
     @routes.post("/api/show")
     async def show(request: Request) -> Response:
-        await read(request, server, ShowBody)
+        await read(request, server, _ShowBody)
         vocabulary = server.lm.vocabulary
         capabilities = ["completion"] + ["insert"] * (server.completions.template is not None)
         return json_response(

@@ -29,7 +29,7 @@ from charwise.tokens.prompts import split
 Message = dict[str, Any]
 
 
-class Prompted(BaseModel):
+class _Prompted(BaseModel):
     """A prompt: text, or token ids. A field that does nothing is refused: no dialect asks it."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -38,7 +38,7 @@ class Prompted(BaseModel):
     model: str | None = None
 
 
-class NextBody(Prompted):
+class _NextBody(_Prompted):
     """`/v1/next`."""
 
     top: int = Field(10, ge=0, le=257)
@@ -46,7 +46,7 @@ class NextBody(Prompted):
     chars: bool = True
 
 
-class ScoreBody(BaseModel):
+class _ScoreBody(BaseModel):
     """`/v1/score`."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -58,7 +58,7 @@ class ScoreBody(BaseModel):
     model: str | None = None
 
 
-class CoveringBody(Prompted):
+class _CoveringBody(_Prompted):
     """`/v1/covering`."""
 
     top: int = Field(10, ge=1, le=1000)
@@ -70,32 +70,32 @@ def router(server: Server) -> APIRouter:
 
     @routes.post("/v1/next")
     async def next_(request: Request) -> Response:
-        body = await read(request, server, NextBody)
+        body = await read(request, server, _NextBody)
         found = server.run(lambda _: _next(server, body), typed=True)
         return json_response(await answered(request, found))
 
     @routes.post("/v1/score")
     async def score(request: Request) -> Response:
-        body = await read(request, server, ScoreBody)
+        body = await read(request, server, _ScoreBody)
         return json_response(await answered(request, server.run(lambda lm: _score(lm, body))))
 
     @routes.post("/v1/covering")
     async def covering(request: Request) -> Response:
-        body = await read(request, server, CoveringBody)
+        body = await read(request, server, _CoveringBody)
         found = server.run(lambda _: _covering(server, body), typed=True)
         return json_response(await answered(request, found))
 
     return routes
 
 
-def _state(server: Server, body: Prompted) -> State:
+def _state(server: Server, body: _Prompted) -> State:
     """The state after a prompt."""
     vocabulary = server.lm.vocabulary
     sides = sides_of(CompletionTask(body.prompt), vocabulary)
     return server.completions.memory.after(*split(vocabulary, sides.prompt)).state
 
 
-def _next(server: Server, body: NextBody) -> Message:
+def _next(server: Server, body: _NextBody) -> Message:
     state = _state(server, body)
     nxt = state.next()
     order = np.argsort(-nxt.probs, kind="stable")[: body.top].tolist()
@@ -116,7 +116,7 @@ def _next(server: Server, body: NextBody) -> Message:
     return found
 
 
-def _score(lm: CharLM, body: ScoreBody) -> Message:
+def _score(lm: CharLM, body: _ScoreBody) -> Message:
     score = lm.score(body.text, context=body.context, end=body.end)
     found: Message = {
         "logprob": finite(float(score.logprobs.sum())),
@@ -141,7 +141,7 @@ def _score(lm: CharLM, body: ScoreBody) -> Message:
     return found
 
 
-def _covering(server: Server, body: CoveringBody) -> Message:
+def _covering(server: Server, body: _CoveringBody) -> Message:
     state = _state(server, body)
     drawn = draw_members(state, GenerationOptions(n=body.top), np.random.default_rng(0))
     members = {tuple(one.token_ids): one for one in drawn if one.token_ids}

@@ -69,13 +69,13 @@ class StoppableLM(WrappedLM):
             Stopped: the limit is reached.
         """
         with self.call():
-            return StoppableTree(self, self.engine.tree(prompt_ids, edges))
+            return _StoppableTree(self, self.engine.tree(prompt_ids, edges))
 
     def extend_together(self, wishes: Sequence[Wish]) -> list[list[int]] | None:
         """See `TogetherLM.extend_together`; None too for an engine that is none."""
         if not isinstance(self.engine, TogetherLM):
             return None
-        inner = [(tree.inner, edges) for tree, edges in wishes if isinstance(tree, StoppableTree)]
+        inner = [(tree.inner, edges) for tree, edges in wishes if isinstance(tree, _StoppableTree)]
         started = time.perf_counter()
         try:
             found = self.engine.extend_together(inner)
@@ -114,7 +114,7 @@ class StoppableLM(WrappedLM):
             self.seconds += time.perf_counter() - started
 
 
-class StoppableTree(WrappedTree):
+class _StoppableTree(WrappedTree):
     """A tree of such an engine; see `TokenTree`."""
 
     def __init__(self, lm: StoppableLM, tree: TokenTree) -> None:

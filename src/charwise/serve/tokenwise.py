@@ -20,7 +20,7 @@ from charwise.serve.prompts import check_room
 from charwise.tokens.prompts import Opening
 
 
-class TokenCursor:
+class _TokenCursor:
     """The end of a prompt's tokens: a `Cursor` after which tokens are drawn.
 
     Attributes:
@@ -72,7 +72,7 @@ class TokenTrees:
             return True
         return False
 
-    def after(self, ids: Sequence[int]) -> TokenCursor:
+    def after(self, ids: Sequence[int]) -> _TokenCursor:
         """The cursor after these tokens.
 
         Raises:
@@ -105,7 +105,7 @@ class TokenTrees:
             [nodes] = shared.evaluated.follow([(0, list(ids[len(root) :]))])
         cached += sum(node < size for node in nodes) if cached else 0
         raw = self.lm.vocabulary.decode(ids)
-        return TokenCursor(shared, nodes[-1] if nodes else 0, raw, cached)
+        return _TokenCursor(shared, nodes[-1] if nodes else 0, raw, cached)
 
 
 class HealedDrafts(Drafts):

@@ -34,10 +34,10 @@ class QueueFullError(CharwiseError, RuntimeError):
     status = 429
 
 
-class FairQueue(Generic[Item]):
+class _FairQueue(Generic[Item]):
     """A queue that is fair to clients: they take turns, each with its oldest item.
 
-    >>> queue = FairQueue[str]()
+    >>> queue = _FairQueue[str]()
     >>> for client, item in [("a", "a1"), ("a", "a2"), ("b", "b1")]:
     ...     queue.add(client, item)
     >>> queue.next(), queue.next(), queue.next(), len(queue)
@@ -169,8 +169,8 @@ class Worker:
         self._under_way = list[Job]()
         self.most = most
         self.patience = patience
-        self._typed = FairQueue[Job]()
-        self._others = FairQueue[Job]()
+        self._typed = _FairQueue[Job]()
+        self._others = _FairQueue[Job]()
         self._wake = threading.Condition()
         self._closed = False
         self._turns = 0

@@ -24,9 +24,6 @@ from charwise.processors.vllm.structured import constraint
 from charwise.tokens.stops import Stops
 from charwise.tokens.vocabulary import Vocabulary
 
-#: Completions of one request, each a call of its own: as many as vLLM takes prompts.
-MOST_CHOICES = 1024
-
 
 def is_wanted(request: Message) -> bool:
     """Whether a request asks for exact healing.
@@ -43,13 +40,13 @@ def check(request: Message, prompts: int) -> None:
     Raises:
         SettingError: what it is, and why.
 
-    >>> check({"n": MOST_CHOICES}, prompts=1)
+    >>> check({"n": 1024}, prompts=1)
     """
     choices = prompts * (request.get("n") or 1)
-    if choices > MOST_CHOICES:
+    if choices > 1024:  # as many as vLLM takes prompts
         raise SettingError(
             f"this request cannot be healed exactly: it asks for {choices} completions, each of "
-            f"which is a request of its own; at most {MOST_CHOICES} may be. Send several requests, "
+            f"which is a request of its own; at most 1024 may be. Send several requests, "
             'or heal with "auto".'
         )
     if request.get("logprobs") is not None:
