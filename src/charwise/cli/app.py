@@ -11,8 +11,9 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib.metadata import distribution, version
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
@@ -47,48 +48,43 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-#: An example of each command, which its help ends with.
-EXAMPLES = {
-    "complete": "charwise complete 'for i in rang' --n 3 --seed 7",
-    "compare": "charwise compare embedded gpt2 README.md",
-    "demo": "charwise demo",
-    "export": "charwise export embedded README.md --out teacher",
-    "infill": "charwise infill --prefix 'for i in ra' --suffix 'e(3):'",
-    "next": "charwise next 'raise ValueErr' --top 3",
-    "cover": "charwise cover 'raise ValueErr' --top 5",
-    "vocab": "charwise vocab --prefix ' ret'",
-    "score": "charwise score stimuli.csv --item-column item --out words.csv",
-    "bounds": "charwise bounds 'raise ValueErr' --url http://127.0.0.1:8000/v1 --tokenizer FOLDER",
-    "bench": "charwise bench --text README.md --bytes 200 --K 2,4 --reference-K 16",
-    "heal-proxy": "charwise heal-proxy --upstream http://127.0.0.1:8080 --tokenizer model.gguf",
-    "serve": "charwise serve --port 8000",
-    "lsp": "charwise lsp --model Qwen/Qwen2.5-Coder-0.5B",
-    "lm-eval": "charwise lm-eval --model charwise --model_args pretrained=gpt2 --tasks piqa",
+#: The commands, in the order of the help, each with the arguments of its example.
+COMMANDS: dict[str, tuple[Callable[..., None], str]] = {
+    "complete": (complete.complete, "'for i in rang' --n 3 --seed 7"),
+    "compare": (compare.compare, "embedded gpt2 README.md"),
+    "export": (export.export, "embedded README.md --out teacher"),
+    "demo": (demo.demo, ""),
+    "infill": (infill.infill, "--prefix 'for i in ra' --suffix 'e(3):'"),
+    "next": (next_and_cover.next_bytes, "'raise ValueErr' --top 3"),
+    "cover": (next_and_cover.cover, "'raise ValueErr' --top 5"),
+    "vocab": (vocab.vocab, "--prefix ' ret'"),
+    "score": (score.score, "stimuli.csv --item-column item --out words.csv"),
+    "bench": (bench.bench, "--text README.md --bytes 200 --K 2,4 --reference-K 16"),
+    "bounds": (
+        bounds.bounds,
+        "'raise ValueErr' --url http://127.0.0.1:8000/v1 --tokenizer FOLDER",
+    ),
+    "lm-eval": (lm_eval.lm_eval, "--model charwise --model_args pretrained=gpt2 --tasks piqa"),
+    "serve": (serve.serve, "--port 8000"),
+    "lsp": (lsp.lsp, "--model Qwen/Qwen2.5-Coder-0.5B"),
+    "heal-proxy": (
+        heal_proxy.heal_proxy,
+        "--upstream http://127.0.0.1:8080 --tokenizer model.gguf",
+    ),
 }
 
+#: How some of them are registered.
+_REGISTERED: dict[str, dict[str, Any]] = {
+    "bench": {"cls": bench.ListsCommand},
+    "lm-eval": {"context_settings": lm_eval.SETTINGS},
+}
 
-def _example(command: str) -> str:
+EXAMPLES = {name: f"charwise {name} {rest}".rstrip() for name, (_, rest) in COMMANDS.items()}
+
+for _name, (_command, _) in COMMANDS.items():
     # \b keeps the lines as they are.
-    return f"\b\nExample:\n  {EXAMPLES[command]}"
-
-
-app.command("complete", epilog=_example("complete"))(complete.complete)
-app.command("compare", epilog=_example("compare"))(compare.compare)
-app.command("export", epilog=_example("export"))(export.export)
-app.command("demo", epilog=_example("demo"))(demo.demo)
-app.command("infill", epilog=_example("infill"))(infill.infill)
-app.command("next", epilog=_example("next"))(next_and_cover.next_bytes)
-app.command("cover", epilog=_example("cover"))(next_and_cover.cover)
-app.command("vocab", epilog=_example("vocab"))(vocab.vocab)
-app.command("score", epilog=_example("score"))(score.score)
-app.command("bench", epilog=_example("bench"), cls=bench.ListsCommand)(bench.bench)
-app.command("bounds", epilog=_example("bounds"))(bounds.bounds)
-app.command("lm-eval", epilog=_example("lm-eval"), context_settings=lm_eval.SETTINGS)(
-    lm_eval.lm_eval
-)
-app.command("serve", epilog=_example("serve"))(serve.serve)
-app.command("lsp", epilog=_example("lsp"))(lsp.lsp)
-app.command("heal-proxy", epilog=_example("heal-proxy"))(heal_proxy.heal_proxy)
+    _epilog = f"\b\nExample:\n  {EXAMPLES[_name]}"
+    app.command(_name, epilog=_epilog, **_REGISTERED.get(_name, {}))(_command)
 
 
 def main() -> int:

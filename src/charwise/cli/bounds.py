@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
 
 from charwise.cli.display import VISIBLE, spelling
 from charwise.cli.options import (
+    HubOptions,
     JsonOption,
-    RevisionOption,
+    PromptArgument,
     StdinOption,
     TopOption,
-    TrustOption,
     given,
     read_prompt,
     takes_options,
 )
 from charwise.cli.terminal import busy, console, print_json, table
+
+if TYPE_CHECKING:
+    from charwise.model import BoundedLM
 
 
 @dataclass(frozen=True)
@@ -30,7 +33,7 @@ class _Settings:
     tokenizer: Annotated[
         str, typer.Option("--tokenizer", help="Of its model: a folder, or a name on the hub.")
     ]
-    prompt: Annotated[str | None, typer.Argument(help="The text so far.")] = None
+    prompt: PromptArgument = None
     stdin: StdinOption = False
     score: Annotated[
         bool, typer.Option("--score", help="Bits a byte of the text, instead of what is next.")
@@ -49,15 +52,11 @@ class _Settings:
         float, typer.Option("--timeout", min=0.1, help="Seconds that it may say nothing.")
     ] = 60.0
     top: TopOption = 10
-    revision: RevisionOption = None
-    trust_remote_code: TrustOption = False
     as_json: JsonOption = False
 
 
 @takes_options
-def bounds(
-    settings: _Settings,
-) -> None:
+def bounds(settings: _Settings, hub: HubOptions) -> None:
     """Print bounds of the next byte, from a server's best next tokens.
 
     It needs `charwise[completions]`.
@@ -73,25 +72,28 @@ def bounds(
             top_logprobs=settings.top_logprobs,
             api_key=settings.api_key,
             seconds=settings.seconds,
-            **given(revision=settings.revision, trust_remote_code=settings.trust_remote_code),
+            **given(**asdict(hub)),
         )
-    if settings.score:
-        with busy("summing over tokenizations"):
-            scored = lm.score(text)
-        least, most = scored.bits_per_byte
-        if settings.as_json:
-            print_json(
-                url=settings.url,
-                bytes=len(text),
-                bits_per_byte={"least": least, "most": most},
-                contexts=scored.contexts,
-            )
-        else:
-            console().print(
-                f"{least:.4f} to {most:.4f} bits a byte; {scored.contexts:,} contexts asked about",
-                soft_wrap=True,
-            )
+    (_print_score if settings.score else _print_next)(lm, text, settings)
+
+
+def _print_score(lm: BoundedLM, text: bytes, settings: _Settings) -> None:
+    with busy("summing over tokenizations"):
+        scored = lm.score(text)
+    least, most = scored.bits_per_byte
+    if settings.as_json:
+        print_json(
+            url=settings.url,
+            bytes=len(text),
+            bits_per_byte={"least": least, "most": most},
+            contexts=scored.contexts,
+        )
         return
+    line = f"{least:.4f} to {most:.4f} bits a byte; {scored.contexts:,} contexts asked about"
+    console().print(line, soft_wrap=True)
+
+
+def _print_next(lm: BoundedLM, text: bytes, settings: _Settings) -> None:
     with busy("summing over tokenizations"):
         nxt = lm.next(text)
     rows = [

@@ -14,9 +14,7 @@ from rich.text import Text
 from charwise.cli.options import (
     JsonOption,
     ModelOptions,
-    PresetOption,
-    ToleranceOption,
-    check_preset,
+    ScoringOptions,
     takes_options,
 )
 from charwise.cli.runs import check_place, sources_of
@@ -41,8 +39,6 @@ class _Settings:
     resamples: Annotated[int, typer.Option(min=1, help="Draws of the bootstrap.")] = 10_000
     seed: Annotated[int, typer.Option(min=0, help="Of the bootstrap.")] = 0
     words: Annotated[int, typer.Option(min=0, help="Words that differ most, to list.")] = 10
-    preset: PresetOption = None
-    tolerance: ToleranceOption = None
     out: Annotated[Path | None, typer.Option("--out", "-o", help="A .csv file, for the table.")] = (
         None
     )
@@ -63,12 +59,13 @@ def compare(
         ),
     ],
     options: ModelOptions,
+    effort: ScoringOptions,
     settings: _Settings,
 ) -> None:
     """Bits a byte of several models on the same texts, with intervals for their differences."""
     names, files = _divided(model)
     _check_files(files, settings.out, settings.figure)
-    check_preset(settings.preset, settings.tolerance)
+    effort.check()
     texts = _read(files, settings.text_column)
 
     from charwise.evaluation.compare import compare as compare_models
@@ -84,8 +81,8 @@ def compare(
         found = compare_models(
             names,
             texts,
-            preset=settings.preset,
-            tolerance=settings.tolerance,
+            preset=effort.preset,
+            tolerance=effort.tolerance,
             over=settings.over,
             resamples=settings.resamples,
             seed=settings.seed,

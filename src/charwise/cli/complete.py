@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,11 +10,10 @@ import typer
 from rich.text import Text
 
 from charwise.cli.options import (
+    EffortOptions,
     JsonOption,
     ModelOptions,
-    PresetOption,
     StdinOption,
-    VariationOption,
     read_prompt,
     takes_options,
 )
@@ -22,102 +22,99 @@ from charwise.errors import SettingError, shown
 from charwise.tokens.line_ends import line_end, read, write
 
 if TYPE_CHECKING:
+    from charwise.cursor.options import GenerationOptions
     from charwise.healing import Rule
 
 
-@takes_options
-def complete(
-    options: ModelOptions,
-    prompt: Annotated[str | None, typer.Argument(help="The text to complete.")] = None,
-    stdin: StdinOption = False,
-    preset: PresetOption = None,
-    tolerance: VariationOption = None,
+@dataclass(frozen=True)
+class _Settings:
+    """The options of `charwise complete` itself."""
+
+    prompt: Annotated[str | None, typer.Argument(help="The text to complete.")] = None
+    stdin: StdinOption = False
     max_new_bytes: Annotated[
         int, typer.Option(min=1, max=1_000_000, help="Length of a completion.")
-    ] = 64,
+    ] = 64
     n: Annotated[
         int, typer.Option("--n", "-n", min=1, max=1000, help="Draw so many; equal ones once.")
-    ] = 1,
+    ] = 1
     temperature: Annotated[
         float | None,
         typer.Option(min=0.0, help="0 takes the likeliest token; default 0, or 1 if n > 1."),
-    ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of the samples.")] = 0,
+    ] = None
+    seed: Annotated[int, typer.Option(min=0, help="Of the samples.")] = 0
     heal: Annotated[
         str, typer.Option(help="Where to cut: auto, word, off, or a number of tokens.")
-    ] = "auto",
+    ] = "auto"
     regex: Annotated[
         str | None, typer.Option(help="What follows matches this regular expression.")
-    ] = None,
+    ] = None
     json_schema: Annotated[
         Path | None, typer.Option(help="What follows is JSON of the schema in this file.")
-    ] = None,
+    ] = None
     grammar: Annotated[
         Path | None, typer.Option(help="What follows is of the Lark grammar in this file.")
-    ] = None,
+    ] = None
     choices: Annotated[
         list[str] | None, typer.Option("--choices", help="What follows is this: once for each.")
-    ] = None,
+    ] = None
     particles: Annotated[
         int, typer.Option(min=1, max=1_000_000, help="To condition on a constraint with.")
-    ] = 64,
-    as_json: JsonOption = False,
-) -> None:
-    """Complete a prompt: plain, healed and exact, side by side; or under a constraint."""
-    rule = _parse_rule(heal)
-    given = read_prompt(prompt, stdin)
-    text, end = read(given), line_end(given)
-    if temperature is None:
-        temperature = 0.0 if n == 1 else 1.0
+    ] = 64
+    as_json: JsonOption = False
 
-    from charwise.cli import constrained
-    from charwise.cursor.options import GenerationOptions
+    def wanted(self) -> GenerationOptions:
+        """How completions are drawn."""
+        from charwise.cli.constrained import constraint_from
+        from charwise.cursor.options import GenerationOptions
 
-    constraint = constrained.constraint_from(regex, json_schema, grammar, choices or ())
-    try:
-        wanted = GenerationOptions(
-            n=n,
-            max_new_bytes=max_new_bytes,
-            temperature=temperature,
-            seed=seed,
-            constraint=constraint,
-            particles=particles,
-        )
-    except SettingError as error:
-        raise typer.BadParameter(str(error)) from error
-    if constraint is not None:
-        found = constrained.answer(options.load(preset, tolerance), text, wanted)
-        if as_json:
-            print_json(
-                model=options.model,
-                prompt=given.decode("utf-8", "backslashreplace"),
-                **constrained.fields(found),
+        cold = self.temperature is None and self.n == 1
+        try:
+            return GenerationOptions(
+                n=self.n,
+                max_new_bytes=self.max_new_bytes,
+                temperature=0.0 if cold else 1.0 if self.temperature is None else self.temperature,
+                seed=self.seed,
+                constraint=constraint_from(
+                    self.regex, self.json_schema, self.grammar, self.choices or ()
+                ),
+                particles=self.particles,
             )
-            return
-        console().print(constrained.table(found), constrained.sentence(found))
+        except SettingError as error:
+            raise typer.BadParameter(str(error)) from error
+
+
+@takes_options
+def complete(options: ModelOptions, effort: EffortOptions, settings: _Settings) -> None:
+    """Complete a prompt: plain, healed and exact, side by side; or under a constraint."""
+    rule = _parse_rule(settings.heal)
+    prompt = read_prompt(settings.prompt, settings.stdin)
+    wanted = settings.wanted()
+    if wanted.constraint is not None:
+        _constrained(options, effort, prompt, wanted, settings.as_json)
         return
 
     from charwise.cli import completion, display
 
     try:
-        request = completion.Request(text, wanted, rule)
+        request = completion.Request(read(prompt), wanted, rule)
     except SettingError as error:
         raise typer.BadParameter(str(error)) from error
-    loaded = completion.Loaded(options.model, options.load(preset, tolerance))
-    methods = completion.methods(loaded)
+    loaded = completion.Loaded(options.model, options.load(effort))
     cut = completion.prompt_cut(loaded, request)
     texts: dict[str, list[str]] = {}
     with bars() as bar:
-        for name, method in methods.items():
+        for name, method in completion.methods(loaded).items():
             told = bar(name)
-            drawn = [read(one) for one in method(loaded, request.told(told))]
-            texts[name] = completion.distinct(drawn)
+            texts[name] = completion.distinct(
+                [read(one) for one in method(loaded, request.told(told))]
+            )
             told(1, 1)
-    vocabulary = loaded.index.vocabulary
-    if as_json:
+    vocabulary, end = loaded.index.vocabulary, line_end(prompt)
+    if settings.as_json:
         print_json(
             model=loaded.name,
-            prompt=display.spelling(given),
+            prompt=display.spelling(prompt),
             ids=cut.ids,
             tokens=[display.spelling(vocabulary.tokens[id] or b"") for id in cut.ids],
             kept=cut.kept,
@@ -130,7 +127,25 @@ def complete(
     screen = console()
     screen.print(display.cut_line(vocabulary, cut))
     screen.print(Text(display.cut_sentence(cut, rule), style="dim"))
-    screen.print(display.completion_table(text.decode("utf-8", "replace"), texts))
+    screen.print(display.completion_table(request.prompt.decode("utf-8", "replace"), texts))
+
+
+def _constrained(
+    options: ModelOptions,
+    effort: EffortOptions,
+    prompt: bytes,
+    wanted: GenerationOptions,
+    as_json: bool,
+) -> None:
+    """Print completions under a constraint, drawn in both ways."""
+    from charwise.cli import constrained
+
+    found = constrained.answer(options.load(effort), read(prompt), wanted)
+    if as_json:
+        text = prompt.decode("utf-8", "backslashreplace")
+        print_json(model=options.model, prompt=text, **constrained.fields(found))
+    else:
+        console().print(constrained.table(found), constrained.sentence(found))
 
 
 def _parse_rule(value: str) -> Rule:

@@ -13,10 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from charwise.cli.options import (
+    EffortOptions,
     JsonOption,
     ModelOptions,
-    PresetOption,
-    VariationOption,
     takes_options,
 )
 from charwise.cli.terminal import console, print_json, steps, table
@@ -142,8 +141,7 @@ GAP = _Gap(
 @takes_options
 def demo(
     options: ModelOptions,
-    preset: PresetOption = None,
-    tolerance: VariationOption = None,
+    effort: EffortOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Complete eight partial words: plain, healed and exact.
@@ -153,7 +151,7 @@ def demo(
     from charwise.cli import completion
     from charwise.cursor.options import GenerationOptions
 
-    loaded = completion.Loaded(options.model, options.load(preset, tolerance))
+    loaded = completion.Loaded(options.model, options.load(effort))
     methods = completion.methods(loaded)
     wanted = GenerationOptions(max_new_bytes=12)
     results: list[dict[str, Any]] = []

@@ -10,9 +10,7 @@ import typer
 
 from charwise.cli.options import (
     ModelOptions,
-    PresetOption,
-    ToleranceOption,
-    check_preset,
+    ScoringOptions,
     takes_options,
 )
 from charwise.cli.runs import ColumnOptions, RunOptions, check_place, sources_of, write
@@ -39,8 +37,6 @@ class _Settings:
     floats: Annotated[
         Literal["float16", "float32"], typer.Option(help="Of the log-probabilities.")
     ] = "float16"
-    preset: PresetOption = None
-    tolerance: ToleranceOption = None
 
 
 @takes_options
@@ -52,12 +48,13 @@ def export(
     options: ModelOptions,
     named: ColumnOptions,
     run: RunOptions,
+    effort: ScoringOptions,
     settings: _Settings,
 ) -> None:
     """Distributions over the next byte along texts, as Parquet: a teacher for a student."""
     run.check()
     check_place(settings.out, settings.files)
-    check_preset(settings.preset, settings.tolerance)
+    effort.check()
 
     from charwise.tables.jobs import Job
     from charwise.tables.output import Output, refuse_finished
@@ -66,7 +63,7 @@ def export(
 
     check_folder(settings.out)
     try:
-        teacher = Teacher(settings.top, settings.floats, settings.preset, settings.tolerance)
+        teacher = Teacher(settings.top, settings.floats, effort.preset, effort.tolerance)
     except SettingError as error:
         raise typer.BadParameter(str(error)) from error
     shards({})  # pyarrow is there

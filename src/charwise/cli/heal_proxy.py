@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from charwise.cli.options import RevisionOption, TrustOption, given, takes_options
+from charwise.cli.options import HubOptions, takes_options
 from charwise.cli.terminal import busy
 from charwise.errors import MissingExtraError, SettingError
 
@@ -44,17 +44,13 @@ class _Settings:
     seconds: Annotated[
         float, typer.Option("--timeout", min=0.1, help="Seconds that the server may say nothing.")
     ] = 600.0
-    revision: RevisionOption = None
-    trust_remote_code: TrustOption = False
     verbose: Annotated[
         bool, typer.Option("--verbose", help="A line for each request, with its times.")
     ] = False
 
 
 @takes_options
-def heal_proxy(
-    settings: _Settings,
-) -> None:
+def heal_proxy(settings: _Settings, hub: HubOptions) -> None:
     """Heal the prompts of completion requests on their way to a server.
 
     Clients call the proxy as they called the server. It needs `charwise[proxy]`.
@@ -74,12 +70,7 @@ def heal_proxy(
         known = ", ".join(["auto", *SERVERS])
         raise SettingError(f"unknown server {settings.server!r}: use one of {known}.")
     relay = Relay(settings.upstream, settings.seconds)
-    with busy("reading the vocabulary"):
-        from charwise.engines.pretrained import read_vocabulary
-        from charwise.tokens.index import SortedVocabulary
-
-        options = given(revision=settings.revision, trust_remote_code=settings.trust_remote_code)
-        index = SortedVocabulary(read_vocabulary(settings.tokenizer, **options))
+    index = hub.index(settings.tokenizer)
     logging.basicConfig(format="%(name)s: %(message)s")
     logging.getLogger("charwise.proxy").setLevel(
         logging.DEBUG if settings.verbose else logging.INFO

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypedDict
 
@@ -10,10 +11,9 @@ import typer
 from rich.text import Text
 
 from charwise.cli.options import (
+    EffortOptions,
     JsonOption,
     ModelOptions,
-    PresetOption,
-    VariationOption,
     takes_options,
 )
 from charwise.cli.terminal import console, print_json, steps
@@ -35,75 +35,87 @@ if TYPE_CHECKING:
         template: Template
 
 
-#: How one names the sentinels of a model whose special tokens do not show them.
-IN_A_SHELL = "--template '<PRE> <SUF> <MID>', for prefix, suffix and middle"
-
 #: FILE:LINE:COLUMN, both counted from 1; or FILE:OFFSET, in bytes.
 _PLACE = re.compile(r"(?P<file>.+?):(?P<line>\d{1,9})(:(?P<column>\d{1,9}))?")
 
 
-@takes_options
-def infill(
-    options: ModelOptions,
+@dataclass(frozen=True)
+class _Settings:
+    """The options of `charwise infill` itself."""
+
     place: Annotated[
         str | None,
         typer.Argument(help="FILE:LINE:COLUMN, counted from 1, or FILE:OFFSET, in bytes."),
-    ] = None,
-    prefix: Annotated[str, typer.Option(help="What comes before.")] = "",
-    suffix: Annotated[str, typer.Option(help="What comes after.")] = "",
+    ] = None
+    prefix: Annotated[str, typer.Option(help="What comes before.")] = ""
+    suffix: Annotated[str, typer.Option(help="What comes after.")] = ""
     order: Annotated[
         Literal["psm", "spm"] | None,
         typer.Option(help="Prefix first or suffix first; by default what the model knows."),
-    ] = None,
+    ] = None
     template: Annotated[
         str | None,
         typer.Option(
             metavar="NAMES",
             help="Its special tokens for prefix, suffix and middle, where they are unusual.",
         ),
-    ] = None,
-    n: Annotated[int, typer.Option("--n", "-n", min=1, max=1000, help="Exact candidates.")] = 1,
+    ] = None
+    n: Annotated[int, typer.Option("--n", "-n", min=1, max=1000, help="Exact candidates.")] = 1
     max_new_bytes: Annotated[
         int, typer.Option(min=1, max=1_000_000, help="Length of a middle.")
-    ] = 64,
-    preset: PresetOption = None,
-    tolerance: VariationOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Fill in between two texts: plain, healed on both sides, and exact."""
-    if place is not None and (prefix or suffix):
-        raise typer.BadParameter("give a place in a file, or --prefix and --suffix, and not both.")
-    left, right = (
-        (prefix.encode("utf-8", "surrogateescape"), suffix.encode("utf-8", "surrogateescape"))
-        if place is None
-        else sides(place)
-    )
-    before, after, end = read(left), read(right), line_end(left, right)
+    ] = 64
+    as_json: JsonOption = False
 
-    names = None if template is None else template.split()
-    if names is not None and len(names) not in (2, 3):
-        raise typer.BadParameter(
-            f"--template {shown(template)}: give two or three names, as in '<PRE> <SUF> <MID>'."
-        )
+    def sides(self) -> tuple[bytes, bytes]:
+        """What comes before and after the middle."""
+        if self.place is None:
+            left, right = (
+                one.encode("utf-8", "surrogateescape") for one in (self.prefix, self.suffix)
+            )
+            return left, right
+        if self.prefix or self.suffix:
+            raise typer.BadParameter(
+                "give a place in a file, or --prefix and --suffix, and not both."
+            )
+        return sides(self.place)
+
+    def names(self) -> list[str] | None:
+        """The sentinels that are named."""
+        names = None if self.template is None else self.template.split()
+        if names is not None and len(names) not in (2, 3):
+            raise typer.BadParameter(
+                f"--template {shown(self.template)}: give two or three names, as in "
+                "'<PRE> <SUF> <MID>'."
+            )
+        return names
+
+
+@takes_options
+def infill(options: ModelOptions, effort: EffortOptions, settings: _Settings) -> None:
+    """Fill in between two texts: plain, healed on both sides, and exact."""
+    left, right = settings.sides()
+    before, after, end = read(left), read(right), line_end(left, right)
+    names = settings.names()
 
     from charwise.cli import completion
+    from charwise.cli.display import completion_table
     from charwise.cursor.options import GenerationOptions
 
-    loaded = completion.Loaded(options.model, options.load(preset, tolerance))
+    loaded = completion.Loaded(options.model, options.load(effort))
     sentinels = _sentinels(loaded.index.vocabulary, names)
-    given: Given = {"order": order, "template": sentinels}
+    given: Given = {"order": settings.order, "template": sentinels}
     request = loaded.lm.infill_request(before, after, **given)
     request = request._replace(  # bytes of the file
         prefix_cut=offset(left, request.prefix_cut),
         suffix_cut=len(right) - offset(right, len(after) - request.suffix_cut),
     )
-    wanted = GenerationOptions(n=n, max_new_bytes=max_new_bytes)
+    wanted = GenerationOptions(n=settings.n, max_new_bytes=settings.max_new_bytes)
     texts, exact = middles(loaded, before, after, given, wanted)
-    if as_json:
+    if settings.as_json:
         print_json(
             model=loaded.name,
             template=sentinels.family,
-            order=sentinels.order(order),
+            order=sentinels.order(settings.order),
             forced=_text(write(request.forced, end)),
             ending=_text(write(request.ending, end)),
             prefix_cut=request.prefix_cut,
@@ -115,8 +127,6 @@ def infill(
     screen = console()
     screen.print(_request_line(before, after, request))
     screen.print(Text(_request_sentence(request), style="dim"))
-    from charwise.cli.display import completion_table
-
     screen.print(completion_table(_text(before), texts))
 
 
@@ -133,7 +143,8 @@ def _sentinels(vocabulary: Vocabulary, names: list[str] | None) -> Template:
     try:
         return Template.of(vocabulary)
     except TemplateError as error:
-        raise TemplateError(str(error).replace(IN_PYTHON, IN_A_SHELL)) from None
+        in_a_shell = "--template '<PRE> <SUF> <MID>', for prefix, suffix and middle"
+        raise TemplateError(str(error).replace(IN_PYTHON, in_a_shell)) from None
 
 
 def sides(place: str) -> tuple[bytes, bytes]:

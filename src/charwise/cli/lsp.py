@@ -11,10 +11,8 @@ from typing import Annotated, Any
 import typer
 
 from charwise.cli.options import (
+    EffortOptions,
     ModelOptions,
-    PresetOption,
-    VariationOption,
-    check_preset,
     given,
     takes_options,
 )
@@ -33,20 +31,15 @@ class _Settings:
         bool, typer.Option("--stdio", help="Speak over stdin and stdout, as it does anyway.")
     ] = False
     host: Annotated[str, typer.Option("--host", help="Where to listen, with --tcp.")] = "127.0.0.1"
-    preset: PresetOption = None
-    tolerance: VariationOption = None
 
 
 @takes_options
-def lsp(
-    options: ModelOptions,
-    speech: _Settings,
-) -> None:
+def lsp(options: ModelOptions, effort: EffortOptions, speech: _Settings) -> None:
     """Inline completions for an editor, over stdin and stdout. It needs `charwise[lsp]`.
 
     Editors set the rest in their initializationOptions: see docs/editors.md.
     """
-    check_preset(speech.preset, speech.tolerance)
+    effort.check()
     if speech.stdio and speech.tcp is not None:
         raise SettingError("--stdio and --tcp are two ways to speak: give one of them.")
     try:
@@ -61,8 +54,7 @@ def lsp(
     def load(**chosen: Any) -> Any:
         from charwise.model import load
 
-        effort = given(preset=speech.preset, tolerance=speech.tolerance)
-        arguments = {**given(**asdict(options)), **effort, **chosen}
+        arguments = given(**asdict(options), **asdict(effort)) | chosen
         return load(arguments.pop("model"), **arguments)
 
     if speech.tcp is not None:

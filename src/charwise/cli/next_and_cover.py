@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 from rich.text import Text
 
 from charwise.cli.display import VISIBLE, spelling, token_spelling
 from charwise.cli.options import (
+    EffortOptions,
     JsonOption,
     ModelOptions,
-    PresetOption,
+    PromptArgument,
     StdinOption,
     TopOption,
-    VariationOption,
     read_prompt,
     takes_options,
 )
@@ -24,6 +25,9 @@ from charwise.cli.terminal import busy, console, print_json, table
 from charwise.errors import SearchLimitError
 
 if TYPE_CHECKING:
+    from charwise.char_lm import CharLM
+    from charwise.coverings.best_first import Interval
+    from charwise.coverings.members import Member
     from charwise.tokens.vocabulary import Vocabulary
 
 #: Contexts that `cover` visits at most: a second or two.
@@ -31,17 +35,6 @@ _MOST_VISITED = 2_000
 
 #: Numbers of token strings from here on are shown as powers of ten.
 _LARGEST = 10**18
-
-PromptArgument = Annotated[str | None, typer.Argument(help="The text so far.")]
-
-ExactFromOption = Annotated[
-    int | None,
-    typer.Option(
-        min=0,
-        help="Sum over all tokenizations from this byte of the text on; by default from about the "
-        "last 12 tokens on. 0 costs what a score costs.",
-    ),
-]
 
 
 @dataclass(frozen=True)
@@ -52,22 +45,24 @@ class _NextSettings:
     stdin: StdinOption = False
     chars: Annotated[bool, typer.Option("--chars", help="Characters instead of bytes.")] = False
     top: TopOption = 10
-    preset: PresetOption = None
-    tolerance: VariationOption = None
-    exact_from: ExactFromOption = None
+    exact_from: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="Sum over all tokenizations from this byte of the text on; by default from about "
+            "the last 12 tokens on. 0 costs what a score costs.",
+        ),
+    ] = None
     as_json: JsonOption = False
 
 
 @takes_options
-def next_bytes(
-    options: ModelOptions,
-    settings: _NextSettings,
-) -> None:
+def next_bytes(options: ModelOptions, effort: EffortOptions, settings: _NextSettings) -> None:
     """Print the probabilities of the next byte or character."""
     from charwise.cursor.next_chars import next_chars
 
     text = read_prompt(settings.prompt, settings.stdin)
-    lm = options.load(settings.preset, settings.tolerance)
+    lm = options.load(effort)
     with busy("summing over tokenizations"):
         state = lm.state(text, exact_from=settings.exact_from)
         nxt = next_chars(state, least=settings.top) if settings.chars else state.next()
@@ -117,79 +112,104 @@ class _CoverSettings:
 
 
 @takes_options
-def cover(
-    options: ModelOptions,
-    settings: _CoverSettings,
-) -> None:
+def cover(options: ModelOptions, settings: _CoverSettings) -> None:
     """Print the likeliest token strings that cover a text."""
     text = read_prompt(settings.prompt, settings.stdin)
     if math.isnan(settings.tolerance):
         raise typer.BadParameter("--tolerance nan: it must be a share, in [0, 1].")
     lm = options.load()
-    from charwise.coverings.members import covering_size
-
-    with busy("visiting token strings"):
-        covering = lm.covering(text, tolerance=settings.tolerance, max_contexts=_MOST_VISITED)
-        bounds, tokens = covering.prefix_logprob(), lm.vocabulary.tokens
-        every = lm.encodings(text) if settings.encodings else None
-        size = covering_size(lm.index, covering.raw) if every is None else every.size
-        found = covering if every is None else every
-        settled = True
-        try:
-            members = found.top(settings.top)
-        except SearchLimitError as error:
-            members, settled = list(error.found), False
-    rows = [
-        {
-            "tokens": [spelling(tokens[id] or b"") for id in member.token_ids],
-            "ids": list(member.token_ids),
-            "logprob": member.logprob,
-            "share": math.exp(min(0.0, member.logprob - bounds.lower)),
-        }
-        for member in members
-    ]
+    found = _covering(lm, text, settings)
+    lower, tokens = found.bounds.lower, lm.vocabulary.tokens
     if settings.as_json:
         print_json(
             model=options.model,
             prompt=spelling(text),
-            size=size if size < _LARGEST else None,
-            log10_size=math.log10(size) if size else None,
-            settled=settled,
-            contexts=covering.contexts,
-            lower=bounds.lower,
-            upper=bounds.upper,
-            missing=bounds.missing,
-            members=rows,
+            size=found.size if found.size < _LARGEST else None,
+            log10_size=math.log10(found.size) if found.size else None,
+            settled=found.settled,
+            contexts=found.contexts,
+            lower=lower,
+            upper=found.bounds.upper,
+            missing=found.bounds.missing,
+            members=[
+                {
+                    "tokens": [spelling(tokens[id] or b"") for id in member.token_ids],
+                    "ids": list(member.token_ids),
+                    "logprob": member.logprob,
+                    "share": _share(member, lower),
+                }
+                for member in found.members
+            ],
         )
         return
     shown = table("tokens", "share", "log p", "ids", right=("share", "log p"))
-    for row, member in zip(rows, members, strict=True):
+    for member in found.members:
         line = "|".join(token_spelling(lm.vocabulary, id) for id in member.token_ids)
         ids = " ".join(map(str, member.token_ids))
-        shown.add_row(Text(line), f"{row['share']:.4f}", f"{member.logprob:.3f}", ids)
+        shown.add_row(Text(line), f"{_share(member, lower):.4f}", f"{member.logprob:.3f}", ids)
     out = console()
     out.print(shown)
-    what = "encodings" if settings.encodings else "members"
-    many = f"{size:,}" if size < _LARGEST else f"some 10^{math.floor(math.log10(size))}"
-    line = f"{len(rows):,} of {many} {what}; {covering.contexts:,} contexts visited"
-    out.print(line + _lead_note(lm.vocabulary), soft_wrap=True)
-    if covering.contexts == _MOST_VISITED:
-        out.print(
-            f"The search ends at {_MOST_VISITED:,} contexts; in Python, "
-            "lm.covering(…, max_contexts=…) goes further.",
-            soft_wrap=True,
+    noun = "encodings" if settings.encodings else "members"
+    for line in found.sentences(noun, _lead_note(lm.vocabulary)):
+        out.print(line, soft_wrap=True)
+
+
+class _Found(NamedTuple):
+    """The members of a covering, or the encodings of a text, that are shown.
+
+    Attributes:
+        members: the likeliest.
+        size: how many there are in all.
+        settled: whether no others may be likelier.
+        contexts: that were visited.
+        bounds: of the log-probability of the prefix.
+    """
+
+    members: list[Member]
+    size: int
+    settled: bool
+    contexts: int
+    bounds: Interval
+
+    def sentences(self, noun: str, lead: str) -> Iterator[str]:
+        """What is said below the table, a sentence a line."""
+        size = self.size
+        many = f"{size:,}" if size < _LARGEST else f"some 10^{math.floor(math.log10(size))}"
+        yield f"{len(self.members):,} of {many} {noun}; {self.contexts:,} contexts visited{lead}"
+        if self.contexts == _MOST_VISITED:
+            yield (
+                f"The search ends at {_MOST_VISITED:,} contexts; in Python, "
+                "lm.covering(…, max_contexts=…) goes further."
+            )
+        if not self.settled:
+            yield (
+                "Which come next is not settled: the text has too many tokenizations of like "
+                "weight. A shorter one has fewer."
+            )
+        lower, upper, missing = self.bounds.lower, self.bounds.upper, self.bounds.missing + 0.0
+        yield (
+            f"log p of the prefix in [{lower:.6f}, {upper:.6f}] nats: at most {missing:.2g} of it "
+            "left out"
         )
-    if not settled:
-        out.print(
-            "Which come next is not settled: the text has too many tokenizations of like weight. "
-            "A shorter one has fewer.",
-            soft_wrap=True,
-        )
-    out.print(
-        f"log p of the prefix in [{bounds.lower:.6f}, {bounds.upper:.6f}] nats: "
-        f"at most {bounds.missing + 0.0:.2g} of it left out",
-        soft_wrap=True,
-    )
+
+
+def _covering(lm: CharLM, text: bytes, settings: _CoverSettings) -> _Found:
+    from charwise.coverings.members import covering_size
+
+    with busy("visiting token strings"):
+        covering = lm.covering(text, tolerance=settings.tolerance, max_contexts=_MOST_VISITED)
+        every = lm.encodings(text) if settings.encodings else None
+        size = covering_size(lm.index, covering.raw) if every is None else every.size
+        try:
+            members, settled = (covering if every is None else every).top(settings.top), True
+        except SearchLimitError as error:
+            members, settled = list(error.found), False
+    return _Found(members, size, settled, covering.contexts, covering.prefix_logprob())
+
+
+def _share(member: Member, lower: float) -> float:
+    """The share of a member, of a prefix of at least this log-probability."""
+    return math.exp(min(0.0, member.logprob - lower))
 
 
 def _lead_note(vocabulary: Vocabulary) -> str:

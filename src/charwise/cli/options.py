@@ -17,6 +17,7 @@ from charwise.token_lm import Estimand
 
 if TYPE_CHECKING:
     from charwise.char_lm import CharLM
+    from charwise.tokens.index import SortedVocabulary
 
 
 def _presets() -> list[str]:
@@ -28,27 +29,13 @@ def _presets() -> list[str]:
 ModelOption = Annotated[
     str, typer.Option("--model", "-m", help="A folder, a name on the hub, or 'embedded'.")
 ]
-DeviceOption = Annotated[
-    str | None, typer.Option("--device", help="cpu, cuda, …; if not given, a GPU if there is one.")
-]
-DtypeOption = Annotated[
-    Literal["float32", "bfloat16", "float16"] | None,
-    typer.Option("--dtype", help="Of the weights; if not given, float32 on a CPU, else theirs."),
-]
 RevisionOption = Annotated[
-    str | None, typer.Option("--revision", help="A branch, tag or commit of a model on the hub.")
+    str | None, typer.Option(help="A branch, tag or commit of a model on the hub.")
 ]
 TrustOption = Annotated[
     bool, typer.Option("--trust-remote-code", help="Run the code that comes with the model.")
 ]
-EstimandOption = Annotated[
-    Estimand,
-    typer.Option(
-        "--estimand",
-        help="Which token strings count: all; those that the tokenizer itself may produce, "
-        "renormalised at each token; or the share of those without.",
-    ),
-]
+PromptArgument = Annotated[str | None, typer.Argument(help="The text so far.")]
 PresetOption = Annotated[
     str | None,
     typer.Option(
@@ -58,24 +45,59 @@ PresetOption = Annotated[
         show_default="default",
     ),
 ]
-ToleranceOption = Annotated[
-    float | None,
-    typer.Option(
-        "--tolerance",
-        help="In place of a preset: the mean error to accept, in bits a byte.",
-    ),
-]
-VariationOption = Annotated[
-    float | None,
-    typer.Option(
-        "--tolerance",
-        help="In place of a preset: the error to accept in the distribution of the next byte, as "
-        "a total variation.",
-    ),
-]
 TopOption = Annotated[int, typer.Option("--top", "-k", min=1, max=1_000_000, help="Rows to print.")]
 StdinOption = Annotated[bool, typer.Option("--stdin", help="Read the prompt from stdin.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")]
+
+
+@dataclass(frozen=True)
+class HubOptions:
+    """Which files of a name on the hub: a command that `takes_options` may have these."""
+
+    revision: RevisionOption = None
+    trust_remote_code: TrustOption = False
+
+    def index(self, tokenizer: str) -> SortedVocabulary:
+        """The index of a tokenizer's vocabulary; a terminal says meanwhile what takes so long."""
+        with busy("reading the vocabulary"):
+            from charwise.engines.pretrained import read_vocabulary
+            from charwise.tokens.index import SortedVocabulary
+
+            return SortedVocabulary(read_vocabulary(tokenizer, **given(**asdict(self))))
+
+
+@dataclass(frozen=True)
+class EffortOptions:
+    """How much to spend on what comes next: a command that `takes_options` may have these."""
+
+    preset: PresetOption = None
+    tolerance: Annotated[
+        float | None,
+        typer.Option(
+            help="In place of a preset: the error to accept in the distribution of the next byte, "
+            "as a total variation."
+        ),
+    ] = None
+
+    def check(self) -> None:
+        """Refuse an unknown preset, or a bad tolerance, before anything is loaded."""
+        from charwise.scoring.effort import effort_of
+
+        try:
+            if self.preset is not None or self.tolerance is not None:
+                effort_of(self.preset, self.tolerance)
+        except SettingError as error:
+            raise typer.BadParameter(str(error)) from error
+
+
+@dataclass(frozen=True)
+class ScoringOptions(EffortOptions):
+    """How much to spend on the score of a text."""
+
+    tolerance: Annotated[
+        float | None,
+        typer.Option(help="In place of a preset: the mean error to accept, in bits a byte."),
+    ] = None
 
 
 @dataclass(frozen=True)
@@ -83,28 +105,38 @@ class ModelOptions:
     """Which model, and how it is loaded: a command that `takes_options` may have these."""
 
     model: ModelOption = "embedded"
-    device: DeviceOption = None
-    dtype: DtypeOption = None
+    device: Annotated[
+        str | None, typer.Option(help="cpu, cuda, …; if not given, a GPU if there is one.")
+    ] = None
+    dtype: Annotated[
+        Literal["float32", "bfloat16", "float16"] | None,
+        typer.Option(help="Of the weights; if not given, float32 on a CPU, else theirs."),
+    ] = None
     revision: RevisionOption = None
     trust_remote_code: TrustOption = False
-    estimand: EstimandOption = "all"
+    estimand: Annotated[
+        Estimand,
+        typer.Option(
+            help="Which token strings count: all; those that the tokenizer itself may produce, "
+            "renormalised at each token; or the share of those without.",
+        ),
+    ] = "all"
 
-    def load(self, preset: str | None = None, tolerance: float | None = None) -> CharLM:
+    def load(self, effort: EffortOptions | None = None) -> CharLM:
         """The model; a terminal says meanwhile what takes so long.
 
         Raises:
             ModelNotFoundError: what was looked for, and where.
         """
-        check_preset(preset, tolerance)
-        if tolerance is None:
-            preset = preset or "default"
+        effort = effort or EffortOptions()
+        effort.check()
+        preset = effort.preset or ("default" if effort.tolerance is None else None)
         with busy("loading the model"):
             from charwise.model import load
 
             options = given(**asdict(self))
-            return load(
-                options.pop("model", ""), **given(preset=preset, tolerance=tolerance), **options
-            )
+            chosen = given(preset=preset, tolerance=effort.tolerance)
+            return load(options.pop("model", ""), **chosen, **options)
 
 
 def given(**options: Any) -> dict[str, Any]:
@@ -157,17 +189,6 @@ def takes_options(command: Callable[..., None]) -> Callable[..., None]:
     run.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
-
-
-def check_preset(name: str | None, tolerance: float | None = None) -> None:
-    """Refuse an unknown preset, or a bad tolerance, before anything is loaded."""
-    from charwise.scoring.effort import effort_of
-
-    try:
-        if name is not None or tolerance is not None:
-            effort_of(name, tolerance)
-    except SettingError as error:
-        raise typer.BadParameter(str(error)) from error
 
 
 def read_prompt(prompt: str | None, stdin: bool) -> bytes:

@@ -16,9 +16,7 @@ from rich.text import Text
 
 from charwise.cli.options import (
     ModelOptions,
-    PresetOption,
-    ToleranceOption,
-    check_preset,
+    ScoringOptions,
     takes_options,
 )
 from charwise.cli.runs import (
@@ -62,8 +60,6 @@ class _Settings:
     keep_column: Annotated[
         list[str] | None, typer.Option(help="Is copied to the output; may be given several times.")
     ] = None
-    preset: PresetOption = None
-    tolerance: ToleranceOption = None
     entropy: Annotated[
         Literal["byte", "char"] | None,
         typer.Option(help="Add the entropy of what may come, and the rank of what came."),
@@ -85,6 +81,7 @@ def score(
     ],
     named: ColumnOptions,
     run: RunOptions,
+    effort: ScoringOptions,
     settings: _Settings,
 ) -> None:
     """Surprisal of the words or regions of texts, as a table."""
@@ -93,16 +90,16 @@ def score(
     measure = Measure(
         settings.per,
         settings.convention or "leading",
-        settings.preset,
+        effort.preset,
         settings.entropy,
-        settings.tolerance,
+        effort.tolerance,
     )
     run.check()
     _check_output(files, settings.out, run)
     columns = named.columns(settings.regions_column, settings.keep_column or ())
     if settings.regions_column is not None and settings.per != "region":
         raise typer.BadParameter("--regions-column needs --per region.")
-    check_preset(settings.preset, settings.tolerance)
+    effort.check()
     try:
         kinds = measure.fields(columns.kept)
     except SettingError as error:

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from charwise.cli.options import ModelOptions, PresetOption, VariationOption, takes_options
+from charwise.cli.options import EffortOptions, ModelOptions, takes_options
 from charwise.errors import MissingExtraError, SettingError
 
 #: Names of the loopback interface: who listens there is asked under these.
@@ -45,16 +45,11 @@ class _Settings:
         list[str] | None,
         typer.Option("--allow-origin", help="A web page's origin that may ask; * for all."),
     ] = None
-    preset: PresetOption = None
-    tolerance: VariationOption = None
     verbose: Annotated[bool, typer.Option("--verbose", help="A line for each request.")] = False
 
 
 @takes_options
-def serve(
-    options: ModelOptions,
-    server: _Settings,
-) -> None:
+def serve(options: ModelOptions, effort: EffortOptions, server: _Settings) -> None:
     """Serve completions: OpenAI's API, llama.cpp's and Ollama's.
 
     It listens on this machine alone unless told otherwise, and needs `charwise[serve]`.
@@ -70,7 +65,7 @@ def serve(
             f"the server's parts are not installed: pip install 'charwise[serve]'. ({error})"
         ) from error
     listening = _listen(server.host, server.port)  # before a model is loaded in vain
-    lm = options.load(server.preset, server.tolerance)
+    lm = options.load(effort)
     settings = Settings(
         name=options.model,
         mode=server.mode,

@@ -11,15 +11,13 @@ from rich.console import Console
 from rich.text import Text
 
 from charwise.cli.options import (
+    HubOptions,
     JsonOption,
     ModelOption,
-    RevisionOption,
     TopOption,
-    TrustOption,
-    given,
     takes_options,
 )
-from charwise.cli.terminal import busy, console, print_json, table
+from charwise.cli.terminal import console, print_json, table
 
 if TYPE_CHECKING:
     from charwise.tokens.index import SortedVocabulary
@@ -30,8 +28,6 @@ class _Settings:
     """The options of `charwise vocab`."""
 
     model: ModelOption = "embedded"
-    revision: RevisionOption = None
-    trust_remote_code: TrustOption = False
     prefix: Annotated[
         str | None, typer.Option("--prefix", "-p", help="Show what this text allows next.")
     ] = None
@@ -40,21 +36,15 @@ class _Settings:
 
 
 @takes_options
-def vocab(
-    settings: _Settings,
-) -> None:
+def vocab(settings: _Settings, hub: HubOptions) -> None:
     """Describe a vocabulary, and what a prefix allows.
 
     It takes a tokenizer, and no model.
     """
-    with busy("reading the vocabulary"):
-        from charwise.cli import display
-        from charwise.engines.pretrained import read_vocabulary
-        from charwise.tokens.index import SortedVocabulary
+    from charwise.cli import display
 
-        options = given(revision=settings.revision, trust_remote_code=settings.trust_remote_code)
-        vocabulary = read_vocabulary(settings.model, **options)
-        index = SortedVocabulary(vocabulary)
+    index = hub.index(settings.model)
+    vocabulary = index.vocabulary
     firsts = _first_characters(index)
     facts: dict[str, Any] = {
         "model": settings.model,
