@@ -14,7 +14,7 @@ import pytest
 from charwise import Vocabulary
 from charwise.processors.healed_prompt import HealedPrompt
 from charwise.processors.openai.answer import Answer
-from charwise.processors.openai.exchange import OpenAIForm, exchange
+from charwise.processors.openai.exchange import Exchange, OpenAIForm
 
 VOCABULARY = Vocabulary.from_bytes([b"rang", b"e", b"range", b"(", b")"])
 JSON, EVENTS = b"application/json", b"text/event-stream"
@@ -61,7 +61,8 @@ def exchanged(
 
     async def run() -> None:
         answers = form or OpenAIForm([answer_to(**fields)])
-        await exchange(behind, {"type": "http", "headers": []}, staying, hear, answers)
+        scope = {"type": "http", "headers": []}
+        await Exchange(behind, answers).answer(scope, staying, hear)
 
     try:
         asyncio.run(run())

@@ -98,62 +98,153 @@ class OpenAIForm:
         return [event(last), DONE]
 
 
-async def exchange(
-    app: ASGIApp,
-    scope: Scope,
-    receive: Receive,
-    send: Send,
-    form: Form,
-    *,
-    most: int | None = None,
-    tells_refusals: bool = True,
-    behind: str = "",
-) -> bool:
-    """Ask the server behind for every prompt, and answer the client as one.
-
-    A client that leaves ends the calls, and gets no answer. Between two calls others have their
-    turn: to make one takes the server a few milliseconds.
+class Exchange:
+    """Calls of the server behind for every prompt, and one answer to the client.
 
     Args:
         app: the server behind.
-        scope, receive, send: of the client's request.
         form: of the answer.
         most: bytes of one of the server's answers, or events, that are read.
         tells_refusals: whether the client is told an answer of the server that is no completion,
             an error as a rule.
         behind: address of the server, for errors; none where it is in this process.
-
-    Returns:
-        Whether the client was answered, or has left.
     """
-    calls = [Upstream(json.dumps(body).encode(), most=most) for body in form.bodies]
-    left = asyncio.create_task(end_with_client(receive, calls))
-    tasks = []
-    try:
-        for call in calls:
-            tasks.append(asyncio.create_task(call.run(app, scope, len(calls) > 1)))
-            await asyncio.sleep(0)
-        for call in calls:
-            await call.started.wait()
-        for call, task in zip(calls, tasks, strict=True):
-            if call.status is None and not left.done():
-                await task  # raises what the server raised
-            if call.status is not None and call.status != 200 and not left.done():
-                if tells_refusals:
-                    await call.relay(send)
-                return tells_refusals
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        form: Form,
+        *,
+        most: int | None = None,
+        tells_refusals: bool = True,
+        behind: str = "",
+    ) -> None:
+        self._app = app
+        self._form = form
+        self._tells_refusals = tells_refusals
+        self._behind = behind
+        self._calls = [Upstream(json.dumps(body).encode(), most=most) for body in form.bodies]
+
+    async def answer(self, scope: Scope, receive: Receive, send: Send) -> bool:
+        """Answer a client; return whether it was answered, or has left.
+
+        A client that leaves ends the calls, and gets no answer. Between two calls others have
+        their turn: to make one takes the server a few milliseconds.
+        """
+        calls, tells = self._calls, self._tells_refusals
+        left = asyncio.create_task(end_with_client(receive, calls))
+        tasks = []
+        try:
+            for call in calls:
+                tasks.append(asyncio.create_task(call.run(self._app, scope, len(calls) > 1)))
+                await asyncio.sleep(0)
+            for call in calls:
+                await call.started.wait()
+            for call, task in zip(calls, tasks, strict=True):
+                if call.status is None and not left.done():
+                    await task  # raises what the server raised
+                if call.status is not None and call.status != 200 and not left.done():
+                    if tells:
+                        await call.relay(send)
+                    return tells
+            if left.done():
+                return True
+            response = await (self._stream if self._form.streams else self._respond)(left)
+            if response is not None and not left.done():
+                await response(scope, _leaving(left), send)
+            return response is not None or left.done()
+        finally:
+            left.cancel()
+            for call in calls:
+                call.gone.set()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _told(self, left: asyncio.Task[None]) -> AsyncIterator[Message | bytes]:
+        """Yield what is told of the calls: chunks, errors of the server, and comments as bytes.
+
+        Raises:
+            UpstreamError: that was not all of it.
+        """
+        failed = False  # which the server has said itself
+        async for number, chunk in merged(self._calls):
+            if isinstance(chunk, bytes) or "error" in chunk:
+                failed = failed or not isinstance(chunk, bytes)
+                yield chunk
+                continue
+            choices = chunk.get("choices")
+            # Many choices take a while to read: others have their turn meanwhile.
+            if isinstance(choices, list) and len(choices) > 16:
+                told = await asyncio.to_thread(self._form.add, number, chunk)
+            else:
+                told = self._form.add(number, chunk)
+            if self._form.needs_no_more(number):
+                self._calls[number].gone.set()
+            if told is not None:
+                yield told
+        if not (failed or self._form.complete or left.done()):
+            raise UpstreamError(BROKEN_OFF)
+
+    async def _respond(self, left: asyncio.Task[None]) -> Response | None:
+        """Return one JSON object; None for a refusal that is not told, or if the client left."""
+        try:
+            async for told in self._told(left):
+                if isinstance(told, dict) and "error" in told:
+                    hidden = not self._tells_refusals and status_of(told) < 500
+                    return None if hidden else json_response(told, status_of(told))
+        except CharwiseError as error:
+            return refusal(self._failure(error))
         if left.done():
-            return True
-        make = _stream if form.streams else _respond
-        response = await make(calls, form, left, tells_refusals, behind)
-        if response is not None and not left.done():
-            await response(scope, _leaving(left), send)
-        return response is not None or left.done()
-    finally:
-        left.cancel()
-        for call in calls:
-            call.gone.set()
-        await asyncio.gather(*tasks, return_exceptions=True)
+            return None
+        return json_response(self._form.whole(), 200, self._calls[0].headers)
+
+    async def _stream(self, left: asyncio.Task[None]) -> Response | None:
+        """Return a stream; None for a refusal that is not told, or if the client left.
+
+        A grammar is read when the first token is due, so that an answer with one does not begin
+        before that.
+        """
+        headers = self._calls[0].headers
+        if self._tells_refusals or "structured_outputs" not in self._form.bodies[0]:
+            return stream_response(self._events(left), 200, headers)
+        events = self._events(left, hides_refusal=True)
+        try:
+            first = await anext(events)
+        except (_Hidden, StopAsyncIteration):
+            return None
+
+        async def every() -> AsyncIterator[bytes]:
+            yield first
+            async for part in events:
+                yield part
+
+        return stream_response(every(), 200, headers)
+
+    async def _events(
+        self, left: asyncio.Task[None], hides_refusal: bool = False
+    ) -> AsyncIterator[bytes]:
+        """Yield server-sent events; no end mark if that was not all of them."""
+        try:
+            async for told in self._told(left):
+                refused = isinstance(told, dict) and "error" in told and status_of(told) < 500
+                if hides_refusal and refused:
+                    raise _Hidden
+                hides_refusal = False  # the answer has begun
+                yield told if isinstance(told, bytes) else event(told)  # bytes keep the connection
+        except CharwiseError as error:
+            yield event(self._failure(error).body)
+            return
+        if not left.done():
+            for part in self._form.tail():
+                yield part
+
+    def _failure(self, error: CharwiseError) -> Refused:
+        """Return the refusal for an error of the server behind, never the client's fault."""
+        message = f"{self._behind}: {error}" if self._behind else str(error)
+        return Refused(getattr(error, "status", 500), message)
+
+
+class _Hidden(Exception):
+    """A refusal that is not told."""
 
 
 async def end_with_client(receive: Receive, calls: Sequence[Upstream]) -> None:
@@ -171,114 +262,3 @@ def _leaving(left: asyncio.Task[None]) -> Receive:
         return {"type": "http.disconnect"}
 
     return receive
-
-
-async def _respond(
-    calls: list[Upstream],
-    form: Form,
-    left: asyncio.Task[None],
-    tells_refusals: bool,
-    behind: str,
-) -> Response | None:
-    """Return one JSON object; None for a refusal that is not told, or if the client left."""
-    try:
-        async for number, chunk in merged(calls):
-            if isinstance(chunk, bytes):
-                continue
-            if "error" in chunk:
-                if not tells_refusals and status_of(chunk) < 500:
-                    return None
-                return json_response(chunk, status_of(chunk))
-            choices = chunk.get("choices")
-            # Many choices take a while to read: others have their turn meanwhile.
-            if isinstance(choices, list) and len(choices) > 16:
-                await asyncio.to_thread(form.add, number, chunk)
-            else:
-                form.add(number, chunk)
-            if form.needs_no_more(number):
-                calls[number].gone.set()
-        if left.done():
-            return None
-        if not form.complete:
-            raise UpstreamError(BROKEN_OFF)
-    except CharwiseError as error:
-        return refusal(_failure(error, behind))
-    return json_response(form.whole(), 200, calls[0].headers)
-
-
-async def _stream(
-    calls: list[Upstream],
-    form: Form,
-    left: asyncio.Task[None],
-    tells_refusals: bool,
-    behind: str,
-) -> Response | None:
-    """Return a stream; None for a refusal that is not told.
-
-    A grammar is read when the first token is due, so that an answer with one does not begin before
-    that.
-    """
-    begun = tells_refusals or "structured_outputs" not in form.bodies[0]
-    events = _events(calls, form, left, not begun, behind)
-    if begun:
-        return stream_response(events, 200, calls[0].headers)
-    try:
-        first = await anext(events)
-    except _Hidden:
-        return None
-    except StopAsyncIteration:  # the client left
-        return None
-    return stream_response(_all(first, events), 200, calls[0].headers)
-
-
-class _Hidden(Exception):
-    """A refusal that is not told."""
-
-
-async def _all(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    yield first
-    async for part in rest:
-        yield part
-
-
-async def _events(
-    calls: list[Upstream],
-    form: Form,
-    left: asyncio.Task[None],
-    hides_refusal: bool,
-    behind: str,
-) -> AsyncIterator[bytes]:
-    """Yield server-sent events; no end mark if that was not all of them."""
-    failed = False  # which the server has said itself
-    try:
-        async for number, chunk in merged(calls):
-            if isinstance(chunk, bytes):  # a comment, to keep the connection alive
-                yield chunk
-            elif "error" in chunk:
-                if hides_refusal and status_of(chunk) < 500:
-                    raise _Hidden
-                failed = True
-                yield event(chunk)
-            else:
-                told = form.add(number, chunk)
-                if form.needs_no_more(number):
-                    calls[number].gone.set()
-                if told is None:
-                    continue
-                yield event(told)
-            hides_refusal = False  # the answer has begun
-        if left.done():
-            return
-        if not (failed or form.complete):
-            raise UpstreamError(BROKEN_OFF)
-    except CharwiseError as error:
-        yield event(_failure(error, behind).body)
-        return
-    for part in form.tail():
-        yield part
-
-
-def _failure(error: CharwiseError, behind: str) -> Refused:
-    """Return the refusal for an error of the server behind, which is never the client's fault."""
-    message = f"{behind}: {error}" if behind else str(error)
-    return Refused(getattr(error, "status", 500), message)

@@ -29,7 +29,7 @@ from charwise.api.limits import HEALED_BODY
 from charwise.api.request import LlamaCppRequest, parsed, without_heal
 from charwise.errors import CharwiseError, SettingError
 from charwise.healing import cut
-from charwise.processors.openai.exchange import Form, OpenAIForm, exchange
+from charwise.processors.openai.exchange import Exchange, Form, OpenAIForm
 from charwise.processors.openai.metrics import AccessLog, HealingMetrics
 from charwise.processors.openai.upstream import Outcome, Upstream, telling
 from charwise.processors.proxy.answer import NativeForm
@@ -154,9 +154,8 @@ class HealingProxy:
             healed = {**scope, "headers": headers}
             form: Form = NativeForm(found.answers[0]) if native else OpenAIForm(found.answers)
             behind = self._relay.address
-            await exchange(
-                self._relay, healed, receive, send, form, most=MOST_ANSWER, behind=behind
-            )
+            exchange = Exchange(self._relay, form, most=MOST_ANSWER, behind=behind)
+            await exchange.answer(healed, receive, send)
             return
         if found.body is not None:
             body = json.dumps(found.body).encode()

@@ -39,7 +39,7 @@ from charwise.api.limits import HEALED_BODY
 from charwise.api.request import HEAL, Message, heal_rule, is_long_and_of_ids, parsed, without_heal
 from charwise.errors import CharwiseError
 from charwise.processors.openai.answer import Answer
-from charwise.processors.openai.exchange import OpenAIForm, end_with_client, exchange
+from charwise.processors.openai.exchange import Exchange, OpenAIForm, end_with_client
 from charwise.processors.openai.metrics import HealingMetrics
 from charwise.processors.openai.upstream import Outcome, Upstream, telling
 from charwise.processors.vllm import chat, exact_answers, openai_request
@@ -132,14 +132,9 @@ class HealingMiddleware:
             body = json.dumps(plain).encode()
         if isinstance(found, str):
             await self._pass(scope, Upstream(body, receive, more=not whole), send, outcome)
-        elif not await exchange(
-            self._app,
-            scope,
-            receive,
-            telling(send, outcome),
-            OpenAIForm(found),
-            tells_refusals=False,
-        ):
+            return
+        exchange = Exchange(self._app, OpenAIForm(found), tells_refusals=False)
+        if not await exchange.answer(scope, receive, telling(send, outcome)):
             await self._refused(scope, receive, send, request, body)
 
     async def _pass(self, scope: Scope, as_it_came: Upstream, send: Send, outcome: Outcome) -> None:
