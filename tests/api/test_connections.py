@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import socket
-import threading
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pytest
+
+from listening import listening
 
 uvicorn = pytest.importorskip("uvicorn")
 connections = pytest.importorskip("charwise.api.connections")
@@ -25,16 +26,8 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
 @pytest.fixture
 def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     monkeypatch.setattr(connections.PatientProtocol, "head_seconds", 0.5)
-    server = uvicorn.Server(
-        uvicorn.Config(app, port=0, http=connections.PatientProtocol, lifespan="off")
-    )
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    while not server.started:
-        time.sleep(0.01)
-    yield server.servers[0].sockets[0].getsockname()[1]
-    server.should_exit = True
-    thread.join()
+    with listening(app, http=connections.PatientProtocol, lifespan="off") as url:
+        yield int(url.rpartition(":")[2])
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nHost: a"])

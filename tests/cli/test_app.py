@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import CliRunner
 
 import charwise
 from charwise.cli import completion
@@ -21,22 +21,11 @@ from charwise.cli.demo import EXAMPLES as PROMPTS
 from charwise.engines.pretrained import _read_tokenizer, read_vocabulary
 from charwise.errors import ModelNotFoundError
 from charwise.models import EMBEDDED
+from commands import run, run_json
 from conftest import Data
 from preloaded import finished
 
 PROMPT = "def check(value):\n    if value < 0:\n        raise ValueErr"
-
-
-def run(*arguments: str, stdin: bytes | None = None) -> Result:
-    return CliRunner().invoke(app, list(arguments), input=stdin)
-
-
-def run_json(*arguments: str, stdin: bytes | None = None) -> dict[str, Any]:
-    result = run(*arguments, "--json", stdin=stdin)
-    assert result.exit_code == 0, result.output
-    answer = json.loads(result.stdout)
-    assert isinstance(answer, dict)
-    return answer
 
 
 def other_process(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

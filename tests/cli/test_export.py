@@ -6,15 +6,15 @@ import json
 import os
 import signal
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner, Result
 
 import charwise
-from charwise.cli.app import app
+import commands
 from preloaded import Command
 
 pytest.importorskip("pyarrow", reason="Parquet needs: pip install 'charwise[tables]'")
@@ -23,8 +23,7 @@ pandas = pytest.importorskip("pandas")
 TEXTS = 130
 
 
-def run(*arguments: str | Path, stdin: bytes | None = None) -> Result:
-    return CliRunner().invoke(app, ["export", *map(str, arguments)], input=stdin)
+run = partial(commands.run, "export")
 
 
 @pytest.fixture(scope="module")

@@ -6,14 +6,14 @@ import signal
 import socket
 import threading
 import time
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from charwise.cli.app import app
+import commands
 from charwise.errors import CharwiseError, SettingError
 from preloaded import Command
 
@@ -21,8 +21,7 @@ httpx = pytest.importorskip("httpx")
 pytest.importorskip("uvicorn")
 
 
-def run(*arguments: str) -> Any:
-    return CliRunner().invoke(app, ["heal-proxy", *arguments])
+run = partial(commands.run, "heal-proxy")
 
 
 @pytest.mark.parametrize(

@@ -2,34 +2,24 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
-from charwise.cli.app import app
 from charwise.cli.infill import sides
 from charwise.tokens.line_ends import read, write
+from commands import run_json
 
 PROMPT = "import os\n\n\ndef names(path):\n    return os.listdir(path)\n"
 AFTER = "\n\nprint(names('.'))\n" * 20
 
 
-def run(*arguments: str, given: bytes | None = None) -> dict[str, Any]:
-    result = CliRunner().invoke(app, [*arguments, "--json"], input=given)
-    assert result.exit_code == 0, result.output
-    found: dict[str, Any] = json.loads(result.stdout)
-    return found
-
-
 def test_a_completion_has_the_ends_of_the_prompt() -> None:
-    expected = run("complete", "--stdin", "--max-new-bytes", "24", given=PROMPT.encode())
+    expected = run_json("complete", "--stdin", "--max-new-bytes", "24", stdin=PROMPT.encode())
     prompt = write(PROMPT, "\r\n")
-    found = run("complete", "--stdin", "--max-new-bytes", "24", given=prompt.encode())
+    found = run_json("complete", "--stdin", "--max-new-bytes", "24", given=prompt.encode())
     assert found["prompt"] == prompt
     assert found["ids"] == expected["ids"]
     assert any("\n" in text for text in expected["completions"]["exact"])
@@ -43,7 +33,7 @@ def test_a_middle_has_the_ends_of_the_file(tmp_path: Path, place: str) -> None:
     for end in ("\n", "\r\n"):
         path = tmp_path / f"{len(end)}.py"
         path.write_bytes(write(PROMPT + AFTER, end).encode())
-        found[end] = run("infill", f"{path}:{place}", "--max-new-bytes", "24", "--n", "2")
+        found[end] = run_json("infill", f"{path}:{place}", "--max-new-bytes", "24", "--n", "2")
     assert found["\n"]["logprobs"] == pytest.approx(found["\r\n"]["logprobs"])
     for name, texts in found["\n"]["middles"].items():
         assert found["\r\n"]["middles"][name] == [write(text, "\r\n") for text in texts]
@@ -53,8 +43,8 @@ def test_a_middle_has_the_ends_of_the_file(tmp_path: Path, place: str) -> None:
 
 def test_what_does_not_fit_is_counted_in_the_file() -> None:
     prefix = write("x = 1\n" * 1200, "\r\n")
-    found = run("infill", "--prefix", prefix, "--suffix", "\r\ny", "--max-new-bytes", "2")
-    other = run("infill", "--prefix", read(prefix), "--suffix", "\ny", "--max-new-bytes", "2")
+    found = run_json("infill", "--prefix", prefix, "--suffix", "\r\ny", "--max-new-bytes", "2")
+    other = run_json("infill", "--prefix", read(prefix), "--suffix", "\ny", "--max-new-bytes", "2")
     lines, rest = divmod(other["prefix_cut"], len("x = 1\n"))
     assert found["prefix_cut"] == lines * len("x = 1\r\n") + rest
 

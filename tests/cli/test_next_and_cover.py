@@ -2,34 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from functools import partialmethod
-from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
 
 import charwise
 from charwise import CharLM, Vocabulary
 from charwise.cli import next_and_cover
-from charwise.cli.app import app
 from charwise.coverings.best_first import Covering
 from charwise.coverings.members import Encodings
+from commands import run, run_json
 from models import random_lm
-
-
-def run(*arguments: str, stdin: bytes | None = None) -> Result:
-    return CliRunner().invoke(app, list(arguments), input=stdin)
-
-
-def run_json(*arguments: str, stdin: bytes | None = None) -> dict[str, Any]:
-    result = run(*arguments, "--json", stdin=stdin)
-    assert result.exit_code == 0, result.output
-    answer = json.loads(result.stdout)
-    assert isinstance(answer, dict)
-    return answer
 
 
 def test_next() -> None:

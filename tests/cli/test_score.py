@@ -11,16 +11,16 @@ import re
 import signal
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from typer.testing import CliRunner, Result
 
 import charwise
 import charwise.cli.options
+import commands
 from charwise import CharLM, Vocabulary
-from charwise.cli.app import app
 from charwise.engines.ngram import NgramLM
 from preloaded import Command, finished
 
@@ -28,18 +28,8 @@ TEXTS = ["import numpy as np", "To be,\n or not", "naïve"]
 ROWS = 180
 
 
-def run(
-    *arguments: str | Path, stdin: bytes | None = None, env: dict[str, str] | None = None
-) -> Result:
-    return CliRunner().invoke(app, ["score", *map(str, arguments)], input=stdin, env=env)
-
-
-def run_json(*arguments: str | Path, stdin: bytes | None = None) -> dict[str, Any]:
-    result = run(*arguments, "--json", stdin=stdin)
-    assert result.exit_code == 0, result.output
-    answer = json.loads(result.stdout)
-    assert isinstance(answer, dict)
-    return answer
+run = partial(commands.run, "score")
+run_json = partial(commands.run_json, "score")
 
 
 def table(path: Path, rows: list[dict[str, Any]]) -> Path:

@@ -7,6 +7,7 @@ import json
 import math
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -15,12 +16,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from numpy.typing import NDArray
-from typer.testing import CliRunner, Result
 
 import charwise
+import commands
 from charwise import CharLM, Vocabulary
 from charwise.cli import bench as cli_bench
-from charwise.cli.app import app
 from charwise.coverings.reference import next_character_probability, prefix_probability
 from charwise.errors import MissingExtraError, SettingError, TokenizationError, ZeroProbabilityError
 from charwise.evaluation import bench as benches
@@ -254,8 +254,7 @@ def test_nothing_to_measure():
 # --- the command --------------------------------------------------------------------------------
 
 
-def run(*arguments: str) -> Result:
-    return CliRunner().invoke(app, ["bench", *arguments])
+run = partial(commands.run, "bench")
 
 
 @pytest.fixture

@@ -6,16 +6,16 @@ import gc
 import json
 import math
 import weakref
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner, Result
 
 import charwise
+import commands
 from charwise import CharLM, Vocabulary
-from charwise.cli.app import app
 from charwise.cli.compare import _divided
 from charwise.errors import (
     CharwiseError,
@@ -226,8 +226,7 @@ def test_tables(pair: dict[str, CharLM]) -> None:
 # --- The command --------------------------------------------------------------------------------
 
 
-def run(*arguments: str | Path, stdin: bytes | None = None) -> Result:
-    return CliRunner().invoke(app, ["compare", *map(str, arguments)], input=stdin)
+run = partial(commands.run, "compare")
 
 
 def test_the_command(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import json
 import logging
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
@@ -35,6 +35,7 @@ from charwise.serve.app import application
 from charwise.serve.server import Settings
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.vocabulary import Vocabulary
+from listening import listening
 from models import examples
 from test_exchange import exchanged, text_of
 
@@ -342,24 +343,6 @@ def test_an_answer_in_the_servers_own_form_may_break_off(stream: bool) -> None:
 # Through real sockets
 
 
-@contextmanager
-def running(app: Callable[..., Any]) -> Iterator[str]:
-    """An ASGI app on a free port."""
-    config = uvicorn.Config(app, port=0, log_level="error", ws="none")
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    while not server.started:
-        assert thread.is_alive()
-        threading.Event().wait(0.01)
-    port = server.servers[0].sockets[0].getsockname()[1]
-    try:
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        server.should_exit = True
-        thread.join(10)
-
-
 async def body_of(receive: Any) -> bytes:
     """The whole body of a request."""
     body = b""
@@ -405,10 +388,10 @@ class Behind:
 
 @contextmanager
 def proxied(behind: Any, **options: Any) -> Iterator[httpx.Client]:
-    with running(behind) as upstream:
+    with listening(behind) as upstream:
         seconds = options.pop("seconds", 60.0)
         app = HealingProxy(index(), Relay(upstream, seconds), **options)
-        with running(app) as url, httpx.Client(base_url=url, timeout=60) as client:
+        with listening(app) as url, httpx.Client(base_url=url, timeout=60) as client:
             yield client
 
 
@@ -755,9 +738,9 @@ def test_a_server_that_is_not_there_or_silent() -> None:
             assert response.status_code == error["code"] == 504
             assert error["type"] == "timeout_error"
             assert "did not answer in time" in error["message"]
-    with running(Behind()) as url:
+    with listening(Behind()) as url:
         pass  # it has gone
-    with running(HealingProxy(index(), Relay(url, 2.0))) as proxy:
+    with listening(HealingProxy(index(), Relay(url, 2.0))) as proxy:
         for response in (
             httpx.get(proxy + "/health"),
             httpx.post(proxy + "/v1/completions", json={"prompt": "raise ValueErr"}),
@@ -798,7 +781,7 @@ def compared(behind: Any, vocabulary: Vocabulary | None = None) -> bool:
         finally:
             await relay.close()
 
-    with running(behind) as url:
+    with listening(behind) as url:
         return asyncio.run(ask(url))
 
 
@@ -863,10 +846,10 @@ def test_fields_that_are_not_read_go_through() -> None:
 
 
 def test_errors_name_the_server_behind_and_its_answer() -> None:
-    with running(Completing(b"<html>busy")) as behind:
+    with listening(Completing(b"<html>busy")) as behind:
         app = HealingProxy(index(), Relay(behind.replace("//", "//me:secret@"), 20.0),
                            server=LLAMA_CPP)  # fmt: skip
-        with running(app) as url:
+        with listening(app) as url:
             response = httpx.post(url + "/v1/completions", json={"prompt": PROMPT})
     assert response.status_code == 502
     message = response.json()["error"]["message"]
