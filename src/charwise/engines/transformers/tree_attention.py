@@ -23,6 +23,9 @@ from transformers.cache_utils import Cache
 from charwise.engines.transformers.branch_cache import SlotLayer
 from charwise.engines.transformers.forward import Forward
 
+#: Entries of a mask over a whole prompt, at most: a longer one has its branches in a second call.
+_SMALL_MASK = 2**22
+
 #: Layer types that a mask can describe; see `transformers.masking_utils`.
 _MASKED = {"full_attention", "sliding_attention"}
 
@@ -190,8 +193,7 @@ class FlatCache:
         """Evaluate the prompt and the first rows: logits `[1 + n, width]`, and how many calls."""
         self._prompt = len(prompt_ids) - 1
         chain = next((n for n, parent in enumerate(parents) if parent != n), len(parents))
-        # A longer prompt has its branches in a second call: the mask would be large.
-        if chain < len(parents) and len(prompt_ids) + len(parents) <= 2048:
+        if chain < len(parents) and (len(prompt_ids) + len(parents)) ** 2 <= _SMALL_MASK:
             return self._start_masked(prompt_ids, np.array(parents), tokens), 1
         # One path needs no mask but the model's own.
         ids = [*prompt_ids, *tokens[:chain]]
