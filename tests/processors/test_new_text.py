@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from charwise import SortedVocabulary, Vocabulary
 from charwise.errors import HealingError, SettingError
-from charwise.processors.healed_prompt import heal_prompt
+from charwise.processors.healed_prompt import HealedPrompt, heal_prompt
 from charwise.processors.new_text import Continuation, Reader
 from models import examples
 
@@ -16,6 +16,10 @@ TOKENS = [b"a", b"b", b"ab", b"\n", b"ba\n", b"\xc3", b"\xa9", b"\xc3\xa9", b"a\
 VOCABULARY = Vocabulary.from_bytes(TOKENS, end_ids=[9], special={9: "<end>"})
 TEXT_IDS = st.lists(st.integers(0, 8), max_size=12)
 STOPS = st.lists(st.sampled_from(["\n", "ab", "ba", "b\n", "é", "aé", "bab"]), max_size=3)
+
+
+def after(forced: bytes, ending: bytes = b"", until: bytes = b"") -> HealedPrompt:
+    return HealedPrompt([], forced, 0, ending, until)
 
 
 @examples(500)
@@ -35,7 +39,7 @@ def test_however_the_tokens_arrive(ids, cut, stops, include, minimum, most, data
     expected, stopped, tokens = plainly(ids, forced, stops, include, minimum, most)
     new = Continuation(
         VOCABULARY,
-        forced,
+        after(forced),
         stop=stops,
         include_stop=include,
         min_tokens=minimum,
@@ -92,18 +96,18 @@ def decoded(forced: bytes, new: bytes) -> str:
 def test_a_token_that_leaves_the_forced_text():
     for ids in ([1], [9], [0, 0]):
         with pytest.raises(HealingError, match="must go on with"):
-            Continuation(VOCABULARY, b"ab").add(ids)
+            Continuation(VOCABULARY, after(b"ab")).add(ids)
 
 
 def test_special_tokens():
-    hidden, shown = (Continuation(VOCABULARY, b"a", specials=flag) for flag in (False, True))
+    hidden, shown = (Continuation(VOCABULARY, after(b"a"), specials=flag) for flag in (False, True))
     for new in (hidden, shown):
         new.add([2, 9])
     assert (hidden.take(), shown.take()) == ("b", "b<end>")
 
 
 def test_a_token_without_text_that_ends_the_completion_counts():
-    new = Continuation(VOCABULARY, b"a", max_tokens=2)
+    new = Continuation(VOCABULARY, after(b"a"), max_tokens=2)
     new.add([0])
     assert (new.tokens, new.counted) == (1, 0)  # all of it is the prompt's
     new.add([1])
@@ -114,28 +118,22 @@ def test_a_token_without_text_that_ends_the_completion_counts():
 
 
 def test_a_character_that_begins_before_the_forced_text():
-    vocabulary = Vocabulary.from_bytes([bytes([byte]) for byte in "日".encode()])
-    new = Continuation(vocabulary, b"\x97", before=b"x\xe6")
+    vocabulary = Vocabulary.from_bytes([b"x\xe6", b"\x97", b"\xa5"])
+    new = Continuation(vocabulary, HealedPrompt([0], b"\x97", 1))
     new.add([1, 2])
     assert new.take(final=True) == "日"
 
 
 def test_every_completion_of_a_prompt_is_read_for_itself():
-    reader = Reader(VOCABULARY, b"ab", stop=("\n",), max_tokens=2)
+    reader = Reader(VOCABULARY, after(b"ab"), stop=("\n",), max_tokens=2)
     assert [reader.text(ids) for ids in ([2, 0, 1], [0, 4], [0, 1, 1, 1, 1])] == ["ab", "a", "bb"]
     assert reader.continuation() is not reader.continuation()
-
-
-def test_what_is_no_forced_text():
-    for wrong in ("ab", None, 5, bytearray(b"ab")):
-        with pytest.raises(SettingError, match="forced text is bytes"):
-            Continuation(VOCABULARY, wrong)
 
 
 def test_what_a_middle_must_end_with_is_not_part_of_it():
     """Held back until it shows whether the text ends there, and taken off if it does."""
     vocabulary = Vocabulary.from_bytes([b"in", b"de", b"x", b"e", b"y", None], end_ids=[5])
-    new = Continuation(vocabulary, b"i", ending=b"dex")
+    new = Continuation(vocabulary, after(b"i", b"dex"))
     taken = []
     for id in (0, 1, 2, 4, 1):  # "in", "de", "x", "y", "de"
         new.add([id])
@@ -145,17 +143,17 @@ def test_what_a_middle_must_end_with_is_not_part_of_it():
     assert new.take() == ""
     new.add_silent()
     assert (new.take(final=True), new.text) == ("", "ndexy")
-    short = Continuation(vocabulary, b"", ending=b"dex", max_tokens=2)
+    short = Continuation(vocabulary, after(b"", b"dex"), max_tokens=2)
     short.add([0, 1])
     assert short.take() == "inde"  # it did not end: what it would have come to is not known
-    stopped = Continuation(vocabulary, b"", ending=b"dex", stop="y")
+    stopped = Continuation(vocabulary, after(b"", b"dex"), stop="y")
     stopped.add([1, 2, 4])
     assert (stopped.take(), stopped.stopped) == ("dex", "y")
 
 
 def test_a_middle_ends_where_it_writes_the_suffix():
     vocabulary = Vocabulary.from_bytes([b"in", b"de", b"x", b"e", b"y", None], end_ids=[5])
-    new = Continuation(vocabulary, b"i", ending=b"de", until=b"dexy", include_stop=True)
+    new = Continuation(vocabulary, after(b"i", b"de", b"dexy"), include_stop=True)
     taken = []
     for id in (0, 1, 3, 1, 2):  # "in", "de", "e", "de", "x"
         new.add([id])

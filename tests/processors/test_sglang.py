@@ -142,7 +142,7 @@ def test_completions_start_with_the_exact_prompt(rule: Any, chunks: int) -> None
         assert whole.startswith(prompt.encode())
         assert len(request.output_ids) == 30
         reader = heal_request(prompt, embedded().index, rule=rule).reader
-        assert reader.forced == bytes.fromhex(request.params[FORCED])  # type: ignore[index]
+        assert reader.healed.forced == bytes.fromhex(request.params[FORCED])  # type: ignore[index]
         assert reader.text(request.output_ids)
 
 

@@ -138,10 +138,10 @@ def test_completions_start_with_the_exact_prompt(beams: int, chunks: int, rule: 
     vocabulary = embedded().vocabulary
     for seed, prompt in enumerate(PROMPTS):
         ids, given, reader = heal_request(llm(), prompt, params(), rule=rule)
-        assert len(reader.forced) or rule != 3
+        assert len(reader.healed.forced) or rule != 3
         sent = pickle.loads(pickle.dumps(given.logits_processor))
         engine = Engine(chunks=chunks, beams=beams, seed=seed)
-        for generated in engine.generate(ids, [sent], steps=len(reader.forced) + 3):
+        for generated in engine.generate(ids, [sent], steps=len(reader.healed.forced) + 3):
             assert vocabulary.decode([*ids, *generated]).startswith(prompt.encode())
             assert reader.text(generated)
 
@@ -164,13 +164,13 @@ def test_a_paused_request_goes_on_or_ends_with_the_prompt(pause: int) -> None:
             assert reader.text(generated) == ""
             assert reader.text([*generated, *vocabulary.end_ids[:1]]) == ""
         else:
-            assert vocabulary.decode(generated).startswith(reader.forced)
+            assert vocabulary.decode(generated).startswith(reader.healed.forced)
         seen.add(again.lost)
-        left = remaining(reader.forced, generated[:pause], vocabulary)
+        left = remaining(reader.healed.forced, generated[:pause], vocabulary)
         if left:  # what fits
             fits = int(allowed_next(left, embedded().index)[-1])
             whole = Engine(seed=seed).generate_with_a_pause(ids, processors, 14, pause, fits)
-            assert vocabulary.decode(whole).startswith(reader.forced)
+            assert vocabulary.decode(whole).startswith(reader.healed.forced)
     assert True in seen or pause > 1
 
 
@@ -183,7 +183,7 @@ def test_a_lost_request_that_cannot_end_is_refused() -> None:
         for seed in range(8):
             engine = Engine(seed=seed)
             generated = engine.generate_with_a_pause(ids, [given.logits_processor], 9, 1, wrong)
-            if remaining(reader.forced, generated[:1], embedded().vocabulary):
+            if remaining(reader.healed.forced, generated[:1], embedded().vocabulary):
                 refused += 1
                 with pytest.raises(HealingError, match="must go on with"):
                     reader.text(generated)
@@ -261,7 +261,7 @@ def test_why_lagging_ids_cannot_be_told_in_the_call() -> None:
     refused = 0
     for seed in range(12):
         [generated] = Engine(overlap=True, seed=seed).generate(
-            ids, [given.logits_processor], steps=len(reader.forced) + 2
+            ids, [given.logits_processor], steps=len(reader.healed.forced) + 2
         )
         vocabulary = embedded().vocabulary
         try:
@@ -269,7 +269,7 @@ def test_why_lagging_ids_cannot_be_told_in_the_call() -> None:
         except HealingError:
             refused += 1
         else:  # the first token completed the text, or the second happened to fit
-            assert vocabulary.decode(generated).startswith(reader.forced)
+            assert vocabulary.decode(generated).startswith(reader.healed.forced)
     assert refused > 6
 
 
@@ -317,7 +317,7 @@ def test_the_batched_form(dtype: torch.dtype) -> None:
     width = embedded().vocabulary.width
     for client, prompt in enumerate(PROMPTS[:2]):
         _, sent, reader = heal_request(llm(), prompt, params(), rule=2)
-        assert reader.forced
+        assert reader.healed.forced
         batched.add(client, sent.logits_processor)
     logits = [torch.randn(beams, 1, width).to(dtype) for beams in (1, 2, 3)]
     before = [tensor.clone() for tensor in logits]

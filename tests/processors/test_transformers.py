@@ -329,7 +329,7 @@ def serve(
             _, forced = small.cut(prompt, rule)
             enough = max(8, len(forced))  # no text of n bytes takes more than n tokens
             request = healing.heal_request(manager, prompt, rule=rule, max_new_tokens=enough)
-            assert request.reader.forced == forced
+            assert request.reader.healed.forced == forced
             asked[request.id] = (prompt, forced)
         found: dict[Any, list[tuple[list[int], list[int], bytes]]] = {}
         for _ in range(len(prompts) * (generation.get("num_return_sequences") or 1)):

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from charwise import SortedVocabulary, Vocabulary
-from charwise.processors.healed_prompt import heal_prompt
+from charwise.processors.healed_prompt import HealedPrompt, heal_prompt
 from charwise.processors.new_text import Continuation
 from charwise.template import with_sentinels, written
 from charwise.tokens.sentinels import NAMES, SPELLINGS, Spelling, spelling_of
@@ -106,7 +106,7 @@ def test_a_completion_ends_where_another_file_begins(spelling: Spelling, special
     vocabulary = index_of(spelling).vocabulary
     id_of = tokenizer_of(spelling).convert_tokens_to_ids
     for name in spelling.ends:
-        new = Continuation(vocabulary, b"ra", specials=specials)
+        new = Continuation(vocabulary, HealedPrompt([], b"ra", 1), specials=specials)
         new.add([*vocabulary.encode("range"), id_of(name), *vocabulary.encode("other.py")])
         assert (new.text, new.closed, new.ended, new.stopped) == ("nge", True, True, None)
 
@@ -253,7 +253,6 @@ def test_a_model_without_such_files_reads_none() -> None:
 
 def test_an_answer_that_another_file_ends_has_stopped() -> None:
     """As vLLM writes it, which goes on after a token that it does not know for an end."""
-    from charwise.processors.healed_prompt import HealedPrompt
     from charwise.processors.openai.answer import Answer
 
     vocabulary = index_of(SPELLINGS[1]).vocabulary

@@ -11,8 +11,9 @@ import codecs
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from charwise.errors import HealingError, SettingError, shown
+from charwise.errors import HealingError, shown
 from charwise.infill import owed
+from charwise.processors.healed_prompt import HealedPrompt
 from charwise.tokens.stops import Stops, StopStrings
 from charwise.tokens.vocabulary import Vocabulary
 
@@ -22,17 +23,16 @@ class Reader(NamedTuple):
 
     Attributes:
         vocabulary: of the model.
-        forced, before, stop, max_tokens, may_be_lost: as for `Continuation`.
+        healed, stop, max_tokens, may_be_lost: as for `Continuation`.
 
     >>> vocabulary = Vocabulary.from_bytes([b"rang", b"e", b"range", b"("])
-    >>> reader = Reader(vocabulary, b"rang", max_tokens=1)
+    >>> reader = Reader(vocabulary, HealedPrompt([], b"rang", 1), max_tokens=1)
     >>> reader.text([2, 3]), reader.text([0, 1, 3])
     ('e', 'e')
     """
 
     vocabulary: Vocabulary
-    forced: bytes
-    before: bytes = b""
+    healed: HealedPrompt
     stop: tuple[str | bytes, ...] = ()
     max_tokens: int | None = None
     may_be_lost: bool = False
@@ -41,8 +41,7 @@ class Reader(NamedTuple):
         """The new text of a completion whose tokens are still to come."""
         return Continuation(
             self.vocabulary,
-            self.forced,
-            before=self.before,
+            self.healed,
             stop=self.stop,
             max_tokens=self.max_tokens,
             may_be_lost=self.may_be_lost,
@@ -64,21 +63,19 @@ class Continuation:
 
     Args:
         vocabulary: of the model.
-        forced: the bytes that the completion starts with.
-        before: the end of what comes before them, for a character that begins there.
+        healed: the prompt. The completion starts with what is forced; a character may begin before
+            that. The beginning of what comes after a middle is no part of it where a token ends it
+            after that, and the middle ends before it writes more of what comes after.
         stop: strings that end the new text; matches that begin in the forced text do not count.
         include_stop: whether the text keeps the stop string that ended it.
         min_tokens: stop strings that are complete within so many counted tokens do not count.
         max_tokens: end after so many counted tokens; None for no bound.
         specials: whether special tokens appear in the text, by their spelling.
-        ending: bytes that are no part of the new text if a token ends it after them: the beginning
-            of what comes after a middle.
-        until: bytes before which the new text ends: what comes after a middle, written again.
         may_be_lost: whether the engine may miss the mask for a step, and ends such a completion.
             Its text is then empty; without this, or if it goes on, it is an error.
 
     Raises:
-        SettingError: a `forced` that is not bytes, or stop strings that are none.
+        SettingError: stop strings that are none.
 
     Attributes:
         left: what is still forced.
@@ -90,7 +87,7 @@ class Continuation:
         lost: whether a token left the forced text.
 
     >>> vocabulary = Vocabulary.from_bytes([b"rang", b"e", b"range", b"(", b"):\\n"])
-    >>> new = Continuation(vocabulary, b"rang", stop=["\\n"])
+    >>> new = Continuation(vocabulary, HealedPrompt([], b"rang", 1), stop=["\\n"])
     >>> new.add([2]), new.take()
     (None, 'e')
     >>> new.add([3, 4, 1]), new.take(), new.stopped, new.tokens
@@ -100,23 +97,16 @@ class Continuation:
     def __init__(
         self,
         vocabulary: Vocabulary,
-        forced: bytes,
+        healed: HealedPrompt,
         *,
-        before: bytes = b"",
         stop: StopStrings = None,
         include_stop: bool = False,
         min_tokens: int = 0,
         max_tokens: int | None = None,
         specials: bool = False,
-        ending: bytes = b"",
-        until: bytes = b"",
         may_be_lost: bool = False,
     ) -> None:
-        if not isinstance(forced, bytes):
-            raise SettingError(
-                f"a forced text is bytes, as healing.cut returns, not {shown(forced)}."
-            )
-        self.left = forced
+        self.left = healed.forced
         self.tokens = 0
         self.counted = 0
         self.stopped: str | None = None
@@ -125,15 +115,16 @@ class Continuation:
         self._may_be_lost = may_be_lost
         self._vocabulary = vocabulary
         self._stops = Stops(stop)
-        self._until = Stops(until or None)
+        self._until = Stops(healed.until or None)
         self._include_stop = include_stop
         self._min_tokens = min_tokens
         self._max_tokens = max_tokens
         self._specials = specials
-        self._ending = ending
+        self._ending = healed.ending
         self._new = bytearray()
         self._taken = 0
-        self._begun = (before + forced)[-3:]  # a character that it begins ends in the new text
+        # A character that these begin ends in the new text.
+        self._begun = (vocabulary.decode(healed.kept[-3:]) + healed.forced)[-3:]
         self._decoder = self._fresh_decoder()
 
     @property
@@ -188,7 +179,8 @@ class Continuation:
     def close(self) -> None:
         """A token ended the text: the ending is no part of it.
 
-        >>> new = Continuation(Vocabulary.from_bytes([b"in", b"dex"]), b"", ending=b"ex")
+        >>> vocabulary = Vocabulary.from_bytes([b"in", b"dex"])
+        >>> new = Continuation(vocabulary, HealedPrompt([], b"", 0, ending=b"ex"))
         >>> new.add([0, 1]), new.close(), new.take(final=True)
         (None, None, 'ind')
         """

@@ -51,7 +51,9 @@ _decisions: WeakKeyDictionary[Any, Decisions] = WeakKeyDictionary()  # by the se
 class HealedRequest(NamedTuple):
     """A request for a healed completion, and how to read what comes back.
 
-    >>> HealedRequest({}, Reader(Vocabulary.from_bytes([b"a", b"ab"]), b"a")).reader.text([1])
+    >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab"])
+    >>> reader = Reader(vocabulary, HealedPrompt([], b"a", 1))
+    >>> HealedRequest({}, reader).reader.text([1])
     'b'
     """
 
@@ -113,7 +115,6 @@ def heal_request(
     asked = sampling.get("max_new_tokens")
     if asked is not None:
         check_count("max_new_tokens", asked, 1)
-    if asked is not None:
         sampling["max_new_tokens"] = asked + healed.most_again
     stops = Stops(sampling.get("stop"))
     if stops:
@@ -123,8 +124,7 @@ def heal_request(
         "sampling_params": sampling,
         "custom_logit_processor": HealingLogitProcessor.to_str(),
     }
-    before = index.vocabulary.decode(kept[-3:])
-    return HealedRequest(body, Reader(index.vocabulary, forced, before, stops.strings, asked))
+    return HealedRequest(body, Reader(index.vocabulary, healed, stops.strings, asked))
 
 
 class HealingLogitProcessor:

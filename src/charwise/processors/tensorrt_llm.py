@@ -48,7 +48,7 @@ logger = logging.getLogger(__name__)
 class HealedRequest(NamedTuple):
     """What to give `LLM.generate`, and how to read what comes back.
 
-    >>> reader = Reader(Vocabulary.from_bytes([b"a", b"ab"]), b"a")
+    >>> reader = Reader(Vocabulary.from_bytes([b"a", b"ab"]), HealedPrompt([], b"a", 1))
     >>> HealedRequest(ids=[0], sampling_params=None, reader=reader).reader.text([1])
     'b'
     """
@@ -105,10 +105,7 @@ def heal_request(
     stops = Stops(getattr(params, "stop", None))
     if stops:
         params.stop = stops.apart_from(forced) or None
-    before = index.vocabulary.decode(kept[-3:])
-    reader = Reader(
-        index.vocabulary, forced, before, stops.strings, asked, may_be_lost=end_id is not None
-    )
+    reader = Reader(index.vocabulary, healed, stops.strings, asked, may_be_lost=end_id is not None)
     return HealedRequest(kept, params, reader)
 
 

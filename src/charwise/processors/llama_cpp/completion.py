@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import inspect
-import time
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
+from charwise.api.writer import characters, choice, head, usage
 from charwise.errors import ContextLengthError, SettingError, check_count, shown
 from charwise.healing import Rule
-from charwise.processors.healed_prompt import heal_middle, heal_prompt
+from charwise.processors.healed_prompt import HealedPrompt, heal_middle, heal_prompt
 from charwise.processors.llama_cpp.logits_processor import (
     EndingLogitsProcessor,
     Guard,
@@ -91,14 +90,14 @@ def heal_completion(
     _check_arguments(llama, sampling, max_tokens)
     index = index_of(llama) if index is None else index
     request = _request(llama, prompt, suffix, index, rule, max_tokens, stop, echo, template)
-    forced, ending = request.new.left, request.ending
+    kept, forced, _, ending, _ = request.healed
     if sampling.get("grammar") is not None and (forced or ending):
         raise SettingError(
             "a grammar is about the new text, and would forbid what was given back of the prompt, "
             f"{forced!r}, or of the suffix, {ending!r}: llama.cpp ends the process "
             "then. Use rule='off' with a grammar."
         )
-    length = len(request.kept)
+    length = len(kept)
     guard = Guard(
         [
             *([bias(logit_bias, llama.n_vocab())] if logit_bias else []),
@@ -109,7 +108,7 @@ def heal_completion(
     )
     if seed is not None:
         llama.set_seed(seed)
-    tokens = llama.generate(request.kept, temp=temperature, logits_processor=[guard], **sampling)
+    tokens = llama.generate(kept, temp=temperature, logits_processor=[guard], **sampling)
     chunks = _chunks(llama, tokens, request, guard)
     return chunks if stream else _whole(chunks, request)
 
@@ -131,13 +130,11 @@ def index_of(llama: Any) -> SortedVocabulary:
 class _Request(NamedTuple):
     """A prompt that was cut, and the text that comes after it."""
 
-    kept: list[int]
+    healed: HealedPrompt
     new: Continuation
-    given_back: int  # tokens
     room: int  # tokens that the context still holds
     ends: frozenset[int]
     echo: str
-    ending: bytes = b""
 
 
 def _check_arguments(llama: Any, sampling: Mapping[str, Any], max_tokens: int | None) -> None:
@@ -187,8 +184,8 @@ def _request(
         )
     else:
         raise SettingError("with a suffix the prompt is a text: what comes before the middle.")
-    kept, forced, given_back, ending = healed[:4]
-    length = len(kept) + given_back
+    healed = healed._replace(until=b"")  # a middle is left as it came
+    length = len(healed.kept) + healed.given_back
     if length >= llama.n_ctx():
         raise ContextLengthError(
             f"the prompt has {length} tokens, and the context {llama.n_ctx()}: there is no room "
@@ -196,16 +193,14 @@ def _request(
         )
     left = llama.n_ctx() - length
     most = min(max_tokens, left) if max_tokens else left
-    before = vocabulary.decode(kept[-3:])
-    whole = to_bytes(prompt) if is_text(prompt) else vocabulary.decode(kept) + forced
+    decoded = vocabulary.decode(healed.kept) + healed.forced
+    whole = to_bytes(prompt) if is_text(prompt) else decoded
     return _Request(
-        kept,
-        Continuation(vocabulary, forced, before=before, stop=stop, max_tokens=most, ending=ending),
-        given_back,
-        llama.n_ctx() - len(kept),
+        healed,
+        Continuation(vocabulary, healed, stop=stop, max_tokens=most),
+        llama.n_ctx() - len(healed.kept),
         frozenset(vocabulary.stop_ids),
-        whole.decode("utf-8", "replace") if echo else "",
-        ending,
+        characters(whole) if echo else "",
     )
 
 
@@ -214,19 +209,9 @@ def _chunks(
 ) -> Iterator[dict[str, Any]]:
     """The completion in OpenAI's streaming form; the last chunk has the reason why it ended."""
     new = request.new
-    top = {
-        "id": f"cmpl-{uuid.uuid4()}",
-        "object": "text_completion",
-        "created": int(time.time()),
-        "model": llama.model_path,
-    }
-
-    def chunk(text: str, reason: str | None) -> dict[str, Any]:
-        choice = {"text": text, "index": 0, "logprobs": None, "finish_reason": reason}
-        return {**top, "choices": [choice]}
-
+    top = head(llama.model_path)
     if request.echo:
-        yield chunk(request.echo, None)
+        yield top | {"choices": [choice(0, request.echo)]}
     reason = "length"
     for token in tokens:
         if guard.error is not None:
@@ -238,26 +223,20 @@ def _chunks(
         new.add([token])
         text = new.take()
         if text:
-            yield chunk(text, None)
+            yield top | {"choices": [choice(0, text)]}
         if new.stopped is not None:
             reason = "stop"
         if new.ended or new.tokens >= request.room:
             break
     else:  # a stopping criterion
         reason = "stop"
-    yield chunk(new.take(final=True), reason)
+    yield top | {"choices": [choice(0, new.take(final=True), reason)]}
 
 
 def _whole(chunks: Iterator[dict[str, Any]], request: _Request) -> dict[str, Any]:
     """All chunks as one response, with the usage."""
     parts = list(chunks)
-    choice = parts[-1]["choices"][0]
-    choice["text"] = "".join(part["choices"][0]["text"] for part in parts)
-    prompt = len(request.kept) + request.given_back
-    completion = request.new.counted
-    usage = {
-        "prompt_tokens": prompt,
-        "completion_tokens": completion,
-        "total_tokens": prompt + completion,
-    }
-    return {**parts[-1], "usage": usage}
+    last = parts[-1]["choices"][0]
+    last["text"] = "".join(part["choices"][0]["text"] for part in parts)
+    prompt = len(request.healed.kept) + request.healed.given_back
+    return parts[-1] | {"usage": usage(prompt, request.new.counted)}

@@ -77,15 +77,12 @@ class Answer:
         self._new_text = partial(
             Continuation,
             vocabulary,
-            healed.forced,
-            before=vocabulary.decode(healed.kept[-3:]),
+            healed,
             stop=stops,
             include_stop=self._include_stop,
             min_tokens=request.get("min_tokens") or 0,
             max_tokens=max_tokens,
             specials=request.get("skip_special_tokens") is False,
-            ending=healed.ending,
-            until=healed.until,
         )
         # Made as the engine tells of them: it may refuse a request for very many.
         self._choices: dict[int, _Choice] = {}

@@ -38,7 +38,8 @@ class HealedRequest(NamedTuple):
     `reader.text(result.generated_tokens)` is what a result adds to the prompt.
 
     >>> from charwise import Vocabulary
-    >>> HealedRequest("req_0", Reader(Vocabulary.from_bytes([b"a", b"ab"]), b"a")).reader.text([1])
+    >>> reader = Reader(Vocabulary.from_bytes([b"a", b"ab"]), HealedPrompt([], b"a", 1))
+    >>> HealedRequest("req_0", reader).reader.text([1])
     'b'
     """
 
@@ -130,10 +131,7 @@ class ContinuousHealing(ContinuousBatchingLogitsProcessor):  # type: ignore[misc
             check_count("max_new_tokens", max_new_tokens, 1)
         asked = None if max_new_tokens is None else max_new_tokens + healed.most_again
         name = manager.add_request(kept, forced=forced, max_new_tokens=asked, **kwargs)
-        before = index.vocabulary.decode(kept[-3:])
-        return HealedRequest(
-            name, Reader(index.vocabulary, forced, before, max_tokens=max_new_tokens)
-        )
+        return HealedRequest(name, Reader(index.vocabulary, healed, max_tokens=max_new_tokens))
 
     def fill_defaults(self, int32_tensor: torch.Tensor) -> None:
         """Nothing: what a row needs is no number."""

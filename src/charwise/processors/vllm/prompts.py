@@ -234,8 +234,7 @@ def _with_forced(params: Any, healed: HealedPrompt) -> Any:
 def _new_text(model: Served, healed: HealedPrompt, params: Any, ids: Sequence[int]) -> str:
     new = Continuation(
         model.vocabulary,
-        healed.forced,
-        before=model.vocabulary.decode(healed.kept[-3:]),
+        healed,
         stop=params.stop,
         include_stop=params.include_stop_str_in_output,
         min_tokens=params.min_tokens,
