@@ -199,19 +199,7 @@ def router(server: Server) -> APIRouter:
 
     @routes.get("/props")
     async def props() -> Response:
-        window = server.lm.engine.window
-        return json_response(
-            {
-                "default_generation_settings": {"n_ctx": window, "params": {"temperature": 0.0}},
-                "total_slots": 1,
-                "model_path": server.settings.name,
-                "model_alias": server.settings.name,
-                "build_info": "charwise",
-                "modalities": {"vision": False, "audio": False},
-                "fills_in": server.completions.template is not None,
-                "mode": server.settings.mode,
-            }
-        )
+        return json_response(_props(server))
 
     @routes.post("/tokenize")
     async def tokenize(request: Request) -> Response:
@@ -232,6 +220,21 @@ def router(server: Server) -> APIRouter:
         return json_response({"content": characters(raw)})
 
     return routes
+
+
+def _props(server: Server) -> Message:
+    """What is said of the server."""
+    window = server.lm.engine.window
+    return {
+        "default_generation_settings": {"n_ctx": window, "params": {"temperature": 0.0}},
+        "total_slots": 1,
+        "model_path": server.settings.name,
+        "model_alias": server.settings.name,
+        "build_info": "charwise",
+        "modalities": {"vision": False, "audio": False},
+        "fills_in": server.completions.template is not None,
+        "mode": server.settings.mode,
+    }
 
 
 def _list(stop: str | list[str] | None) -> list[str]:

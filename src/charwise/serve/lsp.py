@@ -31,9 +31,6 @@ from charwise.serve.stoppable import Stopped
 from charwise.serve.task import Candidate
 from charwise.tokens.line_ends import line_end, read, write
 
-#: Entries of a menu.
-_MENU = 5
-
 _T = TypeVar("_T")
 
 
@@ -144,13 +141,7 @@ class Editor(LanguageServer):
             place = types.Range(chosen.range.start, params.position)
             if (chosen_end := document.offset_at_position(chosen.range.end)) > end:
                 end, place = chosen_end, chosen.range
-
-        def found_by(cancel: threading.Event) -> list[Candidate]:
-            completions = self.models.completions(settings)
-            before, after = around(completions, settings, text, start, end)
-            return suggestions(completions, settings, before + read(begun), after, cancel)
-
-        found = await self._while_wanted(uri, found_by)
+        found = await self._offers(uri, settings, text, slice(start, end), begun)
         if not found:
             return None
         inserted = [begun + write(one.text, line_end(text)) for one in found]
@@ -166,15 +157,9 @@ class Editor(LanguageServer):
         document = self._document(uri)
         if document is None or not (settings.enabled and settings.menu):
             return None
-        settings = settings.model_copy(update={"candidates": max(_MENU, settings.candidates)})
+        settings = settings.model_copy(update={"candidates": max(5, settings.candidates)})
         text, cursor = document.source, document.offset_at_position(params.position)
-
-        def found_by(cancel: threading.Event) -> list[Candidate]:
-            completions = self.models.completions(settings)
-            before, after = around(completions, settings, text, cursor, cursor)
-            return suggestions(completions, settings, before, after, cancel)
-
-        found = await self._while_wanted(uri, found_by) or []
+        found = await self._offers(uri, settings, text, slice(cursor, cursor)) or []
         word = re.search(r"\w*$", text[:cursor])
         begun = word[0] if word else ""
         units = self.workspace.position_codec.client_num_units(begun)
@@ -193,6 +178,18 @@ class Editor(LanguageServer):
                 )
             )
         return types.CompletionList(is_incomplete=True, items=items)
+
+    async def _offers(
+        self, uri: str, settings: Settings, text: str, place: slice, begun: str = ""
+    ) -> list[Candidate] | None:
+        """What may be inserted in place of a part of a text, after what is begun there."""
+
+        def found_by(cancel: threading.Event) -> list[Candidate]:
+            completions = self.models.completions(settings)
+            before, after = around(completions, settings, text, place.start, place.stop)
+            return suggestions(completions, settings, before + read(begun), after, cancel)
+
+        return await self._while_wanted(uri, found_by)
 
     def _document(self, uri: str) -> Any:
         """The document that an editor has open; None for another one."""

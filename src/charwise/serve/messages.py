@@ -79,15 +79,8 @@ def prompt_of(
         if not found:
             raise Refused(400, "the chat template drops the last message: it cannot go on.")
     ids = {name: id for id, name in vocabulary.special.items()}
-    parts: list[str | int] = []
-    at = 0
-    for one in special.finditer(text):
-        parts += [text[at : one.start()], ids[one[0]]]
-        at = one.end()
-    parts.append(text[at:])
-    return [
-        part.replace(seam, "") if isinstance(part, str) else part for part in parts if part != ""
-    ]
+    parts = re.split(f"({special.pattern})", text)
+    return [ids.get(part, part.replace(seam, "")) for part in parts if part]
 
 
 def _rendered(

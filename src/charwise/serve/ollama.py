@@ -118,31 +118,32 @@ def router(server: Server) -> APIRouter:
     @routes.post("/api/show")
     async def show(request: Request) -> Response:
         await read(request, server, _ShowBody)
-        vocabulary = server.lm.vocabulary
-        capabilities = ["completion"] + ["insert"] * (server.completions.template is not None)
-        return json_response(
-            {
-                "modelfile": "",
-                "parameters": "",
-                "template": vocabulary.chat_template or "",
-                "details": details(),
-                "model_info": {"general.context_length": server.lm.engine.window},
-                "capabilities": capabilities,
-            }
-        )
-
-    def details() -> Message:
-        return {"format": "charwise", "family": server.lm.info().get("model", "")}
+        return json_response(_shown(server))
 
     @routes.get("/api/tags")
     async def tags() -> Response:
         name = server.settings.name
         began = datetime.fromtimestamp(server.started, UTC).isoformat()
         model = {"name": name, "model": name, "modified_at": began, "size": 0}
-        model = model | {"details": details()}
-        return json_response({"models": [model]})
+        return json_response({"models": [model | {"details": _details(server)}]})
 
     return routes
+
+
+def _shown(server: Server) -> Message:
+    """What is said of the model."""
+    return {
+        "modelfile": "",
+        "parameters": "",
+        "template": server.lm.vocabulary.chat_template or "",
+        "details": _details(server),
+        "model_info": {"general.context_length": server.lm.engine.window},
+        "capabilities": ["completion"] + ["insert"] * (server.completions.template is not None),
+    }
+
+
+def _details(server: Server) -> Message:
+    return {"format": "charwise", "family": server.lm.info().get("model", "")}
 
 
 def _generated(text: str) -> Message:
