@@ -107,6 +107,6 @@ def connect(
         api_key=api_key,
         seconds=seconds,
         rounding=rounding,
-        **hub,
+        hub=hub,
     )
     return BoundedLM(engine)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 from weakref import WeakValueDictionary
 
 from charwise.engines.canonical import with_estimand
@@ -154,16 +154,22 @@ def engine_around(model: Any, tokenizer: Any) -> TransformersLM:
     return TransformersLM(model, vocabulary)
 
 
+class ToldKeywords(TypedDict):
+    """What a server is asked for, and how exact its answers are; see `charwise.connect`."""
+
+    model: str | None
+    k: int
+    rounding: float
+
+
 def open_server(
     url: str,
     tokenizer: str | os.PathLike[str],
     *,
-    model: str | None,
-    k: int,
     api_key: str | None,
     seconds: float,
-    rounding: float,
-    **hub: Unpack[HubKeywords],
+    hub: HubKeywords,
+    **told: Unpack[ToldKeywords],
 ) -> CompletionsLM:
     """The completions of a server; arguments and errors are those of `charwise.connect`."""
     from charwise.engines.completions.client import Client
@@ -175,7 +181,7 @@ def open_server(
     client = Client(url, api_key=api_key, seconds=seconds)
     client.ask("/models")  # says at once that there is no server
     vocabulary = read_vocabulary(_place(os.fspath(tokenizer)), **hub)
-    return CompletionsLM(client, vocabulary, model=model, k=k, rounding=rounding)
+    return CompletionsLM(client, vocabulary, **told)
 
 
 def _llama_cpp(place: str, asked: dict[str, Any]) -> LlamaCppLM:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from typing import Any
+from typing import Any, NamedTuple
 
 from charwise.errors import EngineError, SettingError
 from charwise.tokens.gguf import GgufModel, captured_log, library, reason
@@ -29,34 +29,47 @@ def check_kind(model: GgufModel) -> None:
             )
 
 
-def check_settings(
-    window: int, trained: int, cells: int, sequences: int, threads: int, gpu_layers: int
-) -> None:
-    """Raise `SettingError` for numbers that make no sense."""
-    if not 1 <= window <= trained:
-        raise SettingError(f"a window of {window}: this model has 1 to {trained} tokens.")
-    if cells < window:
-        raise SettingError(
-            f"{cells} cells for a window of {window} tokens: a context of that length needs as "
-            "many cells. Ask for more cells or a smaller window."
-        )
-    most = int(library().llama_max_parallel_sequences())
-    if not 2 <= sequences <= most:
-        raise SettingError(f"{sequences} sequences: llama.cpp was built for 2 to {most}.")
-    if threads < 1:
-        raise SettingError(f"{threads} threads: the number must be 1 or more.")
-    if gpu_layers and not library().llama_supports_gpu_offload():
-        raise SettingError(
-            "this llama-cpp-python was built without support for a GPU: leave device out, or "
-            "install it with CMAKE_ARGS='-DGGML_CUDA=on'."
-        )
+class Sizes(NamedTuple):
+    """The sizes of a context; see `LlamaCppLM`."""
+
+    window: int
+    cells: int
+    sequences: int
+    threads: int
+    gpu_layers: int
+
+    def check(self, trained: int) -> None:
+        """Raise `SettingError` for numbers that make no sense.
+
+        Args:
+            trained: the longest context of the model, tokens.
+        """
+        window, cells, sequences, threads, gpu_layers = self
+        if not 1 <= window <= trained:
+            raise SettingError(f"a window of {window}: this model has 1 to {trained} tokens.")
+        if cells < window:
+            raise SettingError(
+                f"{cells} cells for a window of {window} tokens: a context of that length needs "
+                "as many cells. Ask for more cells or a smaller window."
+            )
+        most = int(library().llama_max_parallel_sequences())
+        if not 2 <= sequences <= most:
+            raise SettingError(f"{sequences} sequences: llama.cpp was built for 2 to {most}.")
+        if threads < 1:
+            raise SettingError(f"{threads} threads: the number must be 1 or more.")
+        if gpu_layers and not library().llama_supports_gpu_offload():
+            raise SettingError(
+                "this llama-cpp-python was built without support for a GPU: leave device out, or "
+                "install it with CMAKE_ARGS='-DGGML_CUDA=on'."
+            )
 
 
-def open_context(model: GgufModel, cells: int, sequences: int, threads: int) -> Any:
+def open_context(model: GgufModel, sizes: Sizes) -> Any:
     """A llama.cpp context whose sequences share cells; freed with the model.
 
     Raises `EngineError` where there is no memory for it.
     """
+    cells, sequences, threads = sizes.cells, sizes.sequences, sizes.threads
     llama = library()
     params = llama.llama_context_default_params()
     params.n_ctx = params.n_batch = max(cells, sequences)  # llama.cpp's least

@@ -21,19 +21,11 @@ import numpy as np
 import torch
 
 from charwise.engines.llama_cpp.cells import BatchRow, Cells, Held
-from charwise.engines.llama_cpp.context import (
-    check_kind,
-    check_settings,
-    description,
-    open_context,
-)
+from charwise.engines.llama_cpp.context import Sizes, check_kind, description, open_context
 from charwise.engines.tree_nodes import TreeNodes
 from charwise.errors import EngineError
 from charwise.tokens.gguf import GgufModel, library, vocabulary_of
 from charwise.tokens.vocabulary import Vocabulary
-
-#: What an architecture calls the context it was trained for before its positions were stretched.
-_STRETCHED = "{}.rope.scaling.original_context_length"
 
 
 class LlamaCppLM:
@@ -97,8 +89,9 @@ class LlamaCppLM:
         self.batch_bytes = batch_bytes
         self._gpu_layers = gpu_layers
         count = self.window + self._spare() if cells is None else cells
-        check_settings(self.window, trained, count, sequences, self.threads, gpu_layers)
-        context = open_context(self._model, count, sequences, self.threads)
+        sizes = Sizes(self.window, count, sequences, self.threads, gpu_layers)
+        sizes.check(trained)
+        context = open_context(self._model, sizes)
         self.cells = Cells(llama, context, count, sequences, self.vocabulary.width)
         self.lock = threading.RLock()
         #: Of trees that are gone: what they held. Filled by the garbage collector, at any time.
@@ -135,8 +128,9 @@ class LlamaCppLM:
         None where more of them than the original context would stretch all positions: llama.cpp
         chooses that by the number of cells.
         """
-        key = _STRETCHED.format(self._model.metadata.get("general.architecture"))
-        original = int(self._model.metadata.get(key, 0))
+        metadata = self._model.metadata
+        key = f"{metadata.get('general.architecture')}.rope.scaling.original_context_length"
+        original = int(metadata.get(key, 0))
         # Cells beyond the window, for the branches of a tree.
         return 0 if self.window <= original else 2048
 

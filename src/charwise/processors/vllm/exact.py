@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 import numpy as np
@@ -194,57 +194,48 @@ def after(
     return found
 
 
-async def members_from(
-    client: Any,
-    asking: Asking,
-    search: Search,
-    kept: list[int],
-    salt: str | None = None,
-    priority: int = 0,
-) -> Members:
-    """Answer the questions of one search by the engine's client, a round at a time.
+class Engine(NamedTuple):
+    """The engine that serves a request, asked by its client.
 
-    Args:
+    Attributes:
         client: of the engine.
         asking: how it is asked.
-        search: for the members.
-        kept: ids of the prompt.
         salt: the request's `cache_salt`: what it asks must not be found in the cache by others.
         priority: the request's, which what it asks has too.
-
-    Raises:
-        HealingError: members that cannot be found.
     """
-    try:
-        while questions := search.questions():
-            asked = (_ask(client, asking, kept, each, salt, priority) for each in questions)
-            answers = await asyncio.gather(*asked)
-            for question, (logs, unseen) in zip(questions, answers, strict=True):
-                search.answer(question.context, logs, unseen=unseen)
-    except HealingError as error:
-        raise asking.too_little(error) from None
-    return search.members()
 
+    client: Any
+    asking: Asking
+    salt: str | None = None
+    priority: int = 0
 
-async def _ask(
-    client: Any,
-    asking: Asking,
-    kept: list[int],
-    question: Question,
-    salt: str | None,
-    priority: int,
-) -> tuple[NDArray[np.float64], float]:
-    prompt: dict[str, Any] = {"prompt_token_ids": [*kept, *question.context]}
-    if salt:
-        prompt["cache_salt"] = salt
+    async def members(self, search: Search, kept: list[int]) -> Members:
+        """Answer the questions of a search for members after these ids, a round at a time.
 
-    async def one(parameters: Any) -> Any:
-        name = f"charwise-{uuid4().hex}"
-        outputs = client.generate(prompt, parameters, name, priority=priority)
-        told = [output async for output in outputs if output.outputs]
-        if not told:
-            raise HealingError("vLLM ended a request without an answer: ask again.")
-        return told[-1].outputs[0]
+        Raises:
+            HealingError: members that cannot be found.
+        """
+        try:
+            while questions := search.questions():
+                answers = await asyncio.gather(*(self._ask(kept, each) for each in questions))
+                for question, (logs, unseen) in zip(questions, answers, strict=True):
+                    search.answer(question.context, logs, unseen=unseen)
+        except HealingError as error:
+            raise self.asking.too_little(error) from None
+        return search.members()
 
-    parts = await asyncio.gather(*(one(each) for each in asking.parameters(question)))
-    return asking.answer(question, parts)
+    async def _ask(self, kept: list[int], question: Question) -> tuple[NDArray[np.float64], float]:
+        prompt: dict[str, Any] = {"prompt_token_ids": [*kept, *question.context]}
+        if self.salt:
+            prompt["cache_salt"] = self.salt
+
+        async def one(parameters: Any) -> Any:
+            name = f"charwise-{uuid4().hex}"
+            outputs = self.client.generate(prompt, parameters, name, priority=self.priority)
+            told = [output async for output in outputs if output.outputs]
+            if not told:
+                raise HealingError("vLLM ended a request without an answer: ask again.")
+            return told[-1].outputs[0]
+
+        parts = await asyncio.gather(*(one(each) for each in self.asking.parameters(question)))
+        return self.asking.answer(question, parts)

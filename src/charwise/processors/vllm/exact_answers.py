@@ -18,7 +18,7 @@ from charwise.api.request import Message, heal_rule, most_tokens, without_heal
 from charwise.errors import SettingError
 from charwise.processors.healed_prompt import HealedPrompt
 from charwise.processors.openai.answer import Answer
-from charwise.processors.vllm.exact import Asking, chosen, members_from, needs_search
+from charwise.processors.vllm.exact import Asking, Engine, chosen, needs_search
 from charwise.processors.vllm.prompts import served
 from charwise.processors.vllm.structured import constraint
 from charwise.tokens.stops import Stops
@@ -100,7 +100,7 @@ async def draw(
     given = {name: value for name, value in request.items() if value is not None}
     salt = request.get("cache_salt")
     salt = salt if isinstance(salt, str) else None  # vLLM refuses any other
-    priority = _priority_of(request, headers)
+    engine = Engine(state.engine_client, asking, salt, _priority_of(request, headers))
     found: list[Answer] = []
     for number, answer in enumerate(answers):
         healed = answer.healed
@@ -108,9 +108,7 @@ async def draw(
             found.append(answer)
             continue
         search = asking.search(model.index, healed, most or 1)
-        members = await members_from(
-            state.engine_client, asking, search, healed.kept, salt, priority
-        )
+        members = await engine.members(search, healed.kept)
         seed = request.get("seed")
         rng = np.random.default_rng([abs(seed), number] if isinstance(seed, int) else None)
         drawn = chosen(members, defaults | given, request.get("n") or 1, rng)
