@@ -19,7 +19,7 @@ AFTER = "\n\nprint(names('.'))\n" * 20
 def test_a_completion_has_the_ends_of_the_prompt() -> None:
     expected = run_json("complete", "--stdin", "--max-new-bytes", "24", stdin=PROMPT.encode())
     prompt = write(PROMPT, "\r\n")
-    found = run_json("complete", "--stdin", "--max-new-bytes", "24", given=prompt.encode())
+    found = run_json("complete", "--stdin", "--max-new-bytes", "24", stdin=prompt.encode())
     assert found["prompt"] == prompt
     assert found["ids"] == expected["ids"]
     assert any("\n" in text for text in expected["completions"]["exact"])

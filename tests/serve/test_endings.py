@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from charwise.serve.endings import Rules, line_length, word_length
+from charwise.serve.endings import Rules
+from charwise.serve.task import Candidate
 
 
 @pytest.mark.parametrize(
@@ -58,7 +59,8 @@ def test_an_ending_is_in_the_text_and_stays_where_it_is(
 
 @given(st.text("ab_ ()\n\r", max_size=16))
 def test_lengths_to_accept(text: str) -> None:
-    assert 0 <= word_length(text) <= len(text)
-    assert (word_length(text) > 0) == bool(text)
-    assert 0 <= line_length(text) <= len(text)
-    assert text[: line_length(text)].strip("\r\n").count("\n") == 0
+    one = Candidate(text, text.encode(), 0.0, "stop", None, ())
+    assert 0 <= one.accept_word <= len(text)
+    assert (one.accept_word > 0) == bool(text)
+    assert 0 <= one.accept_line <= len(text)
+    assert text[: one.accept_line].strip("\r\n").count("\n") == 0

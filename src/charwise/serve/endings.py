@@ -8,8 +8,6 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from charwise.tokens.words import first_word
-
 #: A word, an operator, or another sign.
 _TOKEN = re.compile(rb"[\w\x80-\xff]+|[-+*/=<>!&|^%~@.]+|[^\w\s]")
 
@@ -162,22 +160,3 @@ def _matched(text: bytes) -> bool:
         elif byte in pairs and open_ and open_[-1] == pairs[byte]:
             open_.pop()
     return not open_
-
-
-def word_length(text: str) -> int:
-    """Characters up to the end of the first word, or of the first signs, by `first_word`.
-
-    >>> word_length(" value)"), word_length("(self"), word_length("")
-    (6, 1, 0)
-    """
-    return first_word(text)
-
-
-def line_length(text: str) -> int:
-    r"""Characters up to the end of the first line that is not empty.
-
-    >>> line_length("x:\n    y"), line_length("\n    y\n"), line_length("x")
-    (2, 6, 1)
-    """
-    found = re.match(r"[\r\n]*[^\r\n]*", text)
-    return found.end() if found else 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, get_args
 
@@ -16,6 +17,7 @@ from charwise.template import Files
 from charwise.tokens.line_ends import read, write, write_pieces
 from charwise.tokens.prompt_parts import Prompt
 from charwise.tokens.stops import Stops, StopStrings
+from charwise.tokens.words import first_word
 
 #: How the end of a prompt is treated: conditioned on as characters, healed, or left as it is.
 Mode = Literal["exact", "healed", "plain"]
@@ -227,8 +229,9 @@ class Candidate:
         stopped_by: the stop string that ended it.
         pieces: its tokens.
 
-    >>> Candidate("y = 1", b"y = 1", -1.0, "stop", None, ()).accept_word
-    1
+    >>> one = Candidate("\\n  y = 1\\nz", b"\\n  y = 1\\nz", -1.0, "stop", None, ())
+    >>> one.accept_word, one.accept_line
+    (4, 8)
     """
 
     text: str
@@ -246,16 +249,13 @@ class Candidate:
     @property
     def accept_word(self) -> int:
         """How many characters a user takes who accepts a word."""
-        from charwise.serve.endings import word_length
-
-        return word_length(self.text)
+        return first_word(self.text)
 
     @property
     def accept_line(self) -> int:
         """How many characters a user takes who accepts a line, its end not among them."""
-        from charwise.serve.endings import line_length
-
-        return line_length(self.text)
+        found = re.match(r"[\r\n]*[^\r\n]*", self.text)
+        return found.end() if found else 0
 
     def written(self, end: str, stops: StopStrings = None) -> Candidate:
         r"""Return the same with the line ends of a file, and with a stop string as it was given.
