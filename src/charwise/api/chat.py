@@ -10,9 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from charwise.api.errors import Refused
 from charwise.api.limits import SERVER
 from charwise.api.request import CompletionRequest
-from charwise.api.writer import head
-
-Message = dict[str, Any]
+from charwise.api.writer import Message, head
 
 
 class _TextPart(BaseModel):

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
 
 from pydantic import ValidationError
 
+from charwise.api.writer import Message
 from charwise.errors import CharwiseError, EngineError, SearchLimitError
 
 logger = logging.getLogger("charwise.api")
-
-Message = dict[str, Any]
 
 #: Status → what OpenAI's API calls it; any other of 4xx is an invalid request, of 5xx the server's.
 _TYPES = {

@@ -16,10 +16,9 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationError
 from charwise.api.errors import Refused
 from charwise.api.limits import DEFAULT_TOKENS, SERVER
 from charwise.api.structured import Structured
+from charwise.api.writer import Message
 from charwise.errors import SettingError
 from charwise.tokens.vocabulary import Vocabulary
-
-Message = dict[str, Any]
 
 #: The field of a request that says where to cut, or "off".
 HEAL = "charwise_heal"

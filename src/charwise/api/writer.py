@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+#: A JSON object.
 Message = dict[str, Any]
 
 #: The event that ends a stream of OpenAI's API.

@@ -14,10 +14,9 @@ from starlette.types import Message as Event
 from charwise.api.errors import Refused, refusal_of
 from charwise.api.fields import unread, warning
 from charwise.api.http import json_response, read_up_to, while_connected
-from charwise.api.writer import event
+from charwise.api.writer import Message, event
 from charwise.serve.server import Server
 
-Message = dict[str, Any]
 Result = TypeVar("Result")
 _Kind = TypeVar("_Kind", bound=BaseModel)
 

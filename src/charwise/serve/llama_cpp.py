@@ -14,14 +14,12 @@ from charwise.api.errors import Refused
 from charwise.api.http import json_response
 from charwise.api.limits import SERVER
 from charwise.api.request import CompletionRequest, Extensions, llama_limits
-from charwise.api.writer import characters, event, finite, spelled
+from charwise.api.writer import Message, characters, event, finite, spelled
 from charwise.serve.http import answered, read, stream
 from charwise.serve.prompts import sides_of
 from charwise.serve.server import Server
 from charwise.serve.task import NOTHING, Answer, Candidate, CompletionTask, Piece
 from charwise.tokens.prompt_parts import Prompt
-
-Message = dict[str, Any]
 
 #: Our ends in their words.
 _TYPES = {"end": "eos", "constraint": "eos", "stop": "word"}

@@ -18,9 +18,8 @@ from jinja2 import TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from charwise.api.errors import Refused
+from charwise.api.writer import Message
 from charwise.tokens.vocabulary import Vocabulary
-
-Message = dict[str, Any]
 
 
 def prompt_of(

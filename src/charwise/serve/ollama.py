@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable
 from datetime import UTC, datetime
 from importlib.metadata import version as charwise_version
-from typing import Any
 
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
@@ -16,14 +15,12 @@ from charwise.api.chat import ChatMessage
 from charwise.api.http import json_response
 from charwise.api.limits import SERVER
 from charwise.api.request import CompletionRequest, Extensions, llama_limits
-from charwise.api.writer import line
+from charwise.api.writer import Message, line
 from charwise.serve.http import answered, read, stream
 from charwise.serve.messages import prompt_of
 from charwise.serve.prompts import sides_of
 from charwise.serve.server import Server
 from charwise.serve.task import NOTHING, Answer, Candidate, CompletionTask
-
-Message = dict[str, Any]
 
 
 class Options(BaseModel):

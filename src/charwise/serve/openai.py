@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import AsyncGenerator, Sequence
-from typing import Any
 
 from fastapi import APIRouter
 from starlette.requests import Request
@@ -15,7 +14,17 @@ from charwise.api.chat import ChatRequest, chat_head, chat_logprobs
 from charwise.api.errors import Refused
 from charwise.api.http import json_response
 from charwise.api.request import CompletionRequest
-from charwise.api.writer import DONE, characters, choice, event, finite, head, spelled, usage
+from charwise.api.writer import (
+    DONE,
+    Message,
+    characters,
+    choice,
+    event,
+    finite,
+    head,
+    spelled,
+    usage,
+)
 from charwise.serve.alternatives import prompt_pieces
 from charwise.serve.http import answered, read, stream
 from charwise.serve.messages import prompt_of
@@ -23,8 +32,6 @@ from charwise.serve.prompts import check_room, prompt_tokens, sides_of
 from charwise.serve.server import Server
 from charwise.serve.task import NOTHING, Answer, Candidate, CompletionTask, Piece
 from charwise.tokens.utf8 import decoder_after
-
-Message = dict[str, Any]
 
 #: Ends of ours that are stops of theirs; the others are lengths.
 _STOPS = {"end", "stop", "line", "block", "suffix", "constraint"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from fastapi import APIRouter
@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from charwise.api.http import json_response
-from charwise.api.writer import finite
+from charwise.api.writer import Message, finite
 from charwise.char_lm import CharLM
 from charwise.cursor.distributions import show_byte
 from charwise.cursor.drafts import draw_members
@@ -25,8 +25,6 @@ from charwise.serve.prompts import sides_of
 from charwise.serve.server import Server
 from charwise.serve.task import CompletionTask
 from charwise.tokens.prompts import split
-
-Message = dict[str, Any]
 
 
 class _Prompted(BaseModel):

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 
-from charwise.api.request import Message
-from charwise.api.writer import usage
+from charwise.api.writer import Message, usage
 from charwise.processors.healed_prompt import HealedPrompt
 from charwise.processors.new_text import Continuation
 from charwise.processors.openai.logprobs import beyond

@@ -12,8 +12,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from charwise.api.errors import Refused, UpstreamError, status_of
 from charwise.api.http import json_response, refusal, stream_response, until_left
-from charwise.api.request import Message
-from charwise.api.writer import DONE, event
+from charwise.api.writer import DONE, Message, event
 from charwise.errors import CharwiseError
 from charwise.processors.openai.answer import Answer, usage_of
 from charwise.processors.openai.upstream import BROKEN_OFF, Upstream, merged

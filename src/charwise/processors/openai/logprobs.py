@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from charwise.api.writer import IMPOSSIBLE, spelled
+from charwise.api.writer import IMPOSSIBLE, Message, spelled
 from charwise.tokens.vocabulary import Vocabulary
-
-Message = dict[str, Any]
 
 
 def beyond(told: Message, id: int, begun: bytes, vocabulary: Vocabulary) -> Message:

@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.types import Message as Event
 
 from charwise.api.errors import UpstreamError
-from charwise.api.request import Message
+from charwise.api.writer import Message
 from charwise.processors.openai.answer import Answer
 
 #: What is said of an answer that lacks its end.

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from charwise.api.errors import UpstreamError
-from charwise.api.request import Message
+from charwise.api.writer import Message
 from charwise.processors.openai.answer import Answer
 from charwise.tokens.vocabulary import Vocabulary
 

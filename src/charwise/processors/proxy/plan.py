@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from charwise.api.limits import PROXY
-from charwise.api.request import HEAL, SHORT, Message, heal_rule, texts_or_ids, without_heal
+from charwise.api.request import HEAL, SHORT, heal_rule, texts_or_ids, without_heal
+from charwise.api.writer import Message
 from charwise.errors import CharwiseError, SettingError, shown
 from charwise.healing import Rule
 from charwise.processors.proxy.answer import TextAnswer

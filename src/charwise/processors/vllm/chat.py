@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from charwise.api.request import HEAL, Message, heal_rule, without_heal
+from charwise.api.request import HEAL, heal_rule, without_heal
+from charwise.api.writer import Message
 from charwise.errors import SettingError
 from charwise.processors.openai.answer import Answer
 from charwise.processors.vllm import exact_answers

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from charwise.api.http import Headers
-from charwise.api.request import Message, heal_rule, most_tokens, without_heal
+from charwise.api.request import heal_rule, most_tokens, without_heal
+from charwise.api.writer import Message
 from charwise.errors import SettingError
 from charwise.processors.healed_prompt import HealedPrompt
 from charwise.processors.openai.answer import Answer

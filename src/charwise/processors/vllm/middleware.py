@@ -36,7 +36,8 @@ from starlette.types import Message as Event
 from charwise.api.errors import Refused
 from charwise.api.http import Result, admits, read_up_to, refusal, while_connected
 from charwise.api.limits import HEALED_BODY
-from charwise.api.request import HEAL, Message, heal_rule, is_long_and_of_ids, parsed, without_heal
+from charwise.api.request import HEAL, heal_rule, is_long_and_of_ids, parsed, without_heal
+from charwise.api.writer import Message
 from charwise.errors import CharwiseError
 from charwise.processors.openai.answer import Answer
 from charwise.processors.openai.exchange import Exchange, OpenAIForm, end_with_client

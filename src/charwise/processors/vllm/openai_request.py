@@ -14,13 +14,13 @@ from typing import Any
 from charwise.api.request import (
     HEAL,
     SHORT,
-    Message,
     heal_rule,
     most_tokens,
     text_of,
     texts_or_ids,
     without_heal,
 )
+from charwise.api.writer import Message
 from charwise.errors import ContextLengthError, SettingError
 from charwise.healing import Rule
 from charwise.processors.ending import end_ids

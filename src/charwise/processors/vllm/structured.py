@@ -17,7 +17,7 @@ import json
 import re
 from typing import Any
 
-from charwise.api.request import Message
+from charwise.api.writer import Message
 
 #: The kinds of constraint in `structured_outputs`.
 _KINDS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
