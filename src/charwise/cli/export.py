@@ -13,7 +13,7 @@ from charwise.cli.options import (
     ScoringOptions,
     takes_options,
 )
-from charwise.cli.runs import ColumnOptions, RunOptions, check_place, sources_of, write
+from charwise.cli.runs import RunOptions, check_place, sources_of, write
 from charwise.cli.terminal import busy
 from charwise.errors import SettingError
 
@@ -46,7 +46,6 @@ def export(
         typer.Argument(metavar="MODEL", help="A folder, a name on the hub, or 'embedded'."),
     ],
     options: ModelOptions,
-    named: ColumnOptions,
     run: RunOptions,
     effort: ScoringOptions,
     settings: _Settings,
@@ -69,8 +68,9 @@ def export(
     shards({})  # pyarrow is there
     if not run.overwrite:
         refuse_finished(settings.out)
-    columns = named.columns()
-    job = Job(sources_of(settings.files, columns=named != ColumnOptions()), columns, teacher)
+    columns = run.columns()
+    named = run.text_column is not None or len(columns.wanted()) > 1
+    job = Job(sources_of(settings.files, columns=named), columns, teacher)
     with busy("reading the input"):
         extent = job.survey(stop=not run.skip)
     lm = replace(options, model=model).load()

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class ColumnOptions:
-    """Which columns of tables hold what: a command that `takes_options` has these options."""
+class RunOptions:
+    """How tables are read and an output is made: a command that `takes_options` has these."""
 
     text_column: Annotated[str | None, typer.Option(help="Has the texts; 'text' if not given.")] = (
         None
@@ -36,16 +36,6 @@ class ColumnOptions:
     context_column: Annotated[
         str | None, typer.Option(help="Has what comes before a text, which is conditioned on.")
     ] = None
-
-    def columns(self, regions: str | None = None, kept: Sequence[str] = ()) -> Columns:
-        """Return the names of all columns."""
-        names = self.text_column or "text", self.item_column, self.context_column
-        return Columns(*names, regions, tuple(kept))
-
-
-@dataclass(frozen=True)
-class RunOptions:
-    """How an output is made: a command that `takes_options` has these options."""
 
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the output if it is there.")
@@ -58,6 +48,11 @@ class RunOptions:
         int | None, typer.Option(min=1, help="Of Ray; one for each GPU or CPU if not given.")
     ] = None
     as_json: JsonOption = False
+
+    def columns(self, regions: str | None = None, kept: Sequence[str] = ()) -> Columns:
+        """Return the names of all columns."""
+        names = self.text_column or "text", self.item_column, self.context_column
+        return Columns(*names, regions, tuple(kept))
 
     @property
     def skip(self) -> bool:

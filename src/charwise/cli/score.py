@@ -20,7 +20,6 @@ from charwise.cli.options import (
     takes_options,
 )
 from charwise.cli.runs import (
-    ColumnOptions,
     RunOptions,
     check_place,
     checked,
@@ -49,6 +48,13 @@ _MOST_SHOWN = 200
 class _Settings:
     """The options of `charwise score` itself."""
 
+    files: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FILE…",
+            help="Plain texts, .csv, .tsv, .jsonl or .parquet; '-' is a plain text from stdin.",
+        ),
+    ]
     per: Annotated[Per, typer.Option(help="What a row of the output is.")] = "word"
     convention: Annotated[
         Convention | None,
@@ -72,14 +78,6 @@ class _Settings:
 @takes_options
 def score(
     options: ModelOptions,
-    files: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="FILE…",
-            help="Plain texts, .csv, .tsv, .jsonl or .parquet; '-' is a plain text from stdin.",
-        ),
-    ],
-    named: ColumnOptions,
     run: RunOptions,
     effort: ScoringOptions,
     settings: _Settings,
@@ -95,8 +93,8 @@ def score(
         effort.tolerance,
     )
     run.check()
-    _check_output(files, settings.out, run)
-    columns = named.columns(settings.regions_column, settings.keep_column or ())
+    _check_output(settings.files, settings.out, run)
+    columns = run.columns(settings.regions_column, settings.keep_column or ())
     if settings.regions_column is not None and settings.per != "region":
         raise typer.BadParameter("--regions-column needs --per region.")
     effort.check()
@@ -104,8 +102,8 @@ def score(
         kinds = measure.fields(columns.kept)
     except SettingError as error:
         raise typer.BadParameter(str(error)) from error
-    tables = named.text_column is not None or len(columns.wanted()) > 1
-    job = Job(sources_of(files, columns=tables), columns, measure)
+    tables = run.text_column is not None or len(columns.wanted()) > 1
+    job = Job(sources_of(settings.files, columns=tables), columns, measure)
     with busy("reading the input"):
         extent = job.survey(stop=not run.skip)
     if settings.out is None and extent.rows > 1_000:
