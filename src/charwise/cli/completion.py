@@ -18,12 +18,6 @@ if TYPE_CHECKING:
     from charwise.cursor.options import GenerationOptions, Report
     from charwise.tokens.index import SortedVocabulary
 
-#: torch's generators take seeds below this.
-SEEDS = 2**64
-
-#: Hotter, or colder than its inverse, and float32 scores overflow where tokens are drawn.
-HOTTEST = 1e6
-
 
 @dataclass(frozen=True)
 class Loaded:
@@ -53,12 +47,12 @@ class Request:
 
     def __post_init__(self) -> None:
         n, temperature, seed = self.options.n, self.options.temperature, self.options.seed or 0
-        if temperature and not 1 / HOTTEST <= temperature <= HOTTEST:
+        # Beyond these, float32 scores overflow where tokens are drawn.
+        if temperature and not 1e-6 <= temperature <= 1e6:
             raise SettingError(
-                f"temperature is {temperature}: it must be 0, or lie in "
-                f"[{1 / HOTTEST:g}, {HOTTEST:g}]."
+                f"temperature is {temperature}: it must be 0, or lie in [1e-06, 1e+06]."
             )
-        if seed >= SEEDS:
+        if seed >= 2**64:  # torch's generators take none
             raise SettingError(f"seed is {seed}: it must have 64 bits at most.")
         if n > 1 and temperature == 0:
             raise SettingError(

@@ -40,9 +40,6 @@ if TYPE_CHECKING:
     from charwise.char_lm import CharLM
     from charwise.tables.jobs import Extent
 
-#: Rows of output that a terminal shows.
-_MOST_SHOWN = 200
-
 
 @dataclass(frozen=True)
 class _Settings:
@@ -174,11 +171,12 @@ def _print(
         # A column beyond the usual ones has so many characters.
         screen.width += 12 * (len(fields) - len(Measure().fields()))
     kept = (*job.columns.kept, *(["item"] if job.columns.item is not None else []))
-    table = _table(records[:_MOST_SHOWN], fields, kept)
+    most = 200  # rows that a terminal shows
+    table = _table(records[:most], fields, kept)
     screen.width = max(screen.width, table.min_width or 0)  # half a number is another number
     screen.print(table)
-    if len(records) > _MOST_SHOWN:
-        more = len(records) - _MOST_SHOWN
+    if len(records) > most:
+        more = len(records) - most
         screen.print(f"… and {more:,} more; --out FILE writes all, --json prints all.")
     return bad
 

@@ -10,7 +10,7 @@ not, at the cost of reading that prompt without the cache. Servers without it ar
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,9 +27,6 @@ from charwise.errors import (
 )
 from charwise.partial_lm import Best
 from charwise.tokens.vocabulary import Vocabulary
-
-#: Prompts in one request at most.
-_PROMPTS = 64
 
 #: What tokenizers tell apart: words, code, spaces, accents, other scripts.
 _PROBE = "def naïve(x):\n\treturn x  + 0x1F  # 漢字, ещё, 12345 'don't'\n"
@@ -108,15 +105,13 @@ class CompletionsLM:
         known = set(ends)
         plain = [context for p in apart for context in p if context not in known]
         lasts: dict[tuple[int, ...], float] = {}
-        for first in range(0, len(ends), _PROMPTS):
-            some = ends[first : first + _PROMPTS]
+        for some in _requests(ends):
             for context, choice in zip(some, self._ask(some, prompt_logprobs=0), strict=True):
                 told = _prompt_of(choice, len(context))
                 for size in range(2, len(context) + 1):
                     lasts[context[:size]] = _told(told[size - 1])[context[size - 1]]
                 found[context] = self._next(choice, lasts.get(context))
-        for first in range(0, len(plain), _PROMPTS):
-            some = plain[first : first + _PROMPTS]
+        for some in _requests(plain):
             for context, choice in zip(some, self._ask(some), strict=True):
                 found[context] = self._next(choice, lasts.get(context))
         return [found[context] for context in contexts]
@@ -244,6 +239,12 @@ class CompletionsLM:
         [choice] = self._ask([tuple(ids)], prompt_logprobs=0)
         self._next(choice, None)
         return choice.get("prompt_logprobs") is not None
+
+
+def _requests(prompts: list[tuple[int, ...]]) -> Iterator[list[tuple[int, ...]]]:
+    """The prompts, no more than 64 for each request."""
+    for first in range(0, len(prompts), 64):
+        yield prompts[first : first + 64]
 
 
 def _paths(contexts: list[tuple[int, ...]]) -> list[list[tuple[int, ...]]]:

@@ -43,10 +43,6 @@ logger = logging.getLogger("charwise.proxy")
 _OPENAI = "/v1/completions"
 _NATIVE = ("/completion", "/completions")
 
-#: Bytes of an answer in one piece, or of an event of a stream, that are read to heal it: as many as
-#: the longest prompt, which llama.cpp tells again, can have in JSON.
-MOST_ANSWER = 2**24
-
 #: Who owns the models, as `/v1/models` has it.
 _OWNERS = {
     "llamacpp": "llama.cpp",
@@ -153,8 +149,9 @@ class HealingProxy:
             headers = [pair for pair in scope["headers"] if pair[0] != b"accept-encoding"]
             healed = {**scope, "headers": headers}
             form: Form = NativeForm(found.answers[0]) if native else OpenAIForm(found.answers)
-            behind = self._relay.address
-            exchange = Exchange(self._relay, form, most=MOST_ANSWER, behind=behind)
+            # As many bytes as the longest prompt, which llama.cpp tells again, can have in JSON.
+            most = 2 * HEALED_BODY
+            exchange = Exchange(self._relay, form, most=most, behind=self._relay.address)
             await exchange.answer(healed, receive, send)
             return
         if found.body is not None:

@@ -21,10 +21,6 @@ from charwise.processors.healed_prompt import HealedPrompt, heal_prompt
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.vocabulary import Vocabulary
 
-#: Of a longer prompt so many characters are tokenized: the tokens near its end hardly ever depend
-#: on what comes before.
-_NEAR = 8192
-
 
 class CutText(NamedTuple):
     """A prompt's text to keep, the text to reproduce after it, and the cut between tokens.
@@ -120,9 +116,10 @@ def _near_the_end(prompt: str, vocabulary: Vocabulary, starts: bool) -> _Near:
     for found in pattern.finditer(prompt) if pattern else ():
         special, end = found[0], found.end()
     lead = vocabulary.lead.decode()
-    if len(prompt) - end > _NEAR:
-        least = max(end, len(prompt) - _NEAR)
-        line = prompt.find("\n", least, len(prompt) - _NEAR // 2) + 1
+    # Of a longer prompt the last characters are tokenized: they hardly ever depend on the others.
+    if len(prompt) - end > 8192:
+        least = max(end, len(prompt) - 8192)
+        line = prompt.find("\n", least, len(prompt) - 4096) + 1
         at = line or least
         return _Near(prompt[:at], [], "", prompt[at:])
     if special is not None:
