@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 from hypothesis import Phase, settings
 
-from charwise import SortedVocabulary, Vocabulary
+import charwise
+from charwise import CharLM, SortedVocabulary, Vocabulary
 from models import MOST
 
 # A machine may be as slow as it likes.
@@ -116,3 +117,18 @@ def running_server() -> Iterator[Any]:
 
     with running() as one:
         yield one
+
+
+@pytest.fixture(scope="module")
+def http(running_server: Any) -> Iterator[Any]:
+    """A client of `running_server`."""
+    import httpx
+
+    with httpx.Client(base_url=running_server.url, timeout=60) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def lm() -> CharLM:
+    """The embedded model."""
+    return charwise.load()

@@ -31,3 +31,27 @@ def tokenizer_with(names: Sequence[str] = (), special: bool = True) -> Any:
     added = [AddedToken(name, normalized=False, special=special) for name in names]
     tokenizer.add_tokens(added, special_tokens=special)
     return tokenizer
+
+
+def model_with(names: Sequence[str], special: bool = True, seed: int = 1) -> tuple[Any, Any]:
+    """The embedded model with these sentinels, which it was not trained to use; and its tokenizer.
+
+    Args:
+        names, special: as for `tokenizer_with`.
+        seed: of the sentinels' embeddings.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    torch.manual_seed(seed)
+    tokenizer = tokenizer_with(names, special)
+    model = AutoModelForCausalLM.from_pretrained(EMBEDDED, dtype=torch.float32).eval()
+    model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+    return model, tokenizer
+
+
+def saved_with(folder: Path, names: Sequence[str], special: bool = True, seed: int = 1) -> Path:
+    """The folder, in which `model_with` is saved."""
+    for part in model_with(names, special, seed):
+        part.save_pretrained(folder)
+    return folder

@@ -11,11 +11,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from charwise import heal_infill
 from charwise.errors import SettingError, TemplateError
-from charwise.models import EMBEDDED
 from charwise.processors.healed_prompt import heal_middle
 from charwise.processors.llama_cpp import heal_completion, index_of
 from charwise.template import Template
-from sentinels import tokenizer_with
+from sentinels import saved_with
 
 llama_cpp = pytest.importorskip("llama_cpp")
 
@@ -26,14 +25,7 @@ PREFIX, SUFFIX = "for i in rang", "e(3):\n    pass\n"
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The embedded model with sentinels that it was not trained to use."""
-    path = tmp_path_factory.mktemp("model")
-    torch.manual_seed(1)
-    tokenizer = tokenizer_with(NAMES)
-    model = AutoModelForCausalLM.from_pretrained(EMBEDDED, dtype=torch.float32)
-    model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
-    model.save_pretrained(path)
-    tokenizer.save_pretrained(path)
-    return path
+    return saved_with(tmp_path_factory.mktemp("model"), NAMES)
 
 
 @pytest.fixture(scope="module")

@@ -12,9 +12,8 @@ from server import MIDDLEWARE, NAMED, ask, post, serving, stream, told
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from charwise import SortedVocabulary, Vocabulary, heal_infill
-from charwise.models import EMBEDDED
 from charwise.processors.healed_prompt import heal_middle
-from sentinels import tokenizer_with
+from sentinels import saved_with
 
 NAMES = ["<fim_prefix>", "<fim_suffix>", "<fim_middle>"]
 PREFIX, SUFFIX = "for i in rang", "e(3):\n    pass\n"
@@ -23,14 +22,7 @@ PREFIX, SUFFIX = "for i in rang", "e(3):\n    pass\n"
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The embedded model with the sentinels of another family, which it was not trained to use."""
-    path = tmp_path_factory.mktemp("model")
-    torch.manual_seed(1)
-    tokenizer = tokenizer_with(NAMES)
-    model = AutoModelForCausalLM.from_pretrained(EMBEDDED, dtype=torch.float32)
-    model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
-    model.save_pretrained(path)
-    tokenizer.save_pretrained(path)
-    return path
+    return saved_with(tmp_path_factory.mktemp("model"), NAMES)
 
 
 @pytest.fixture(scope="module")

@@ -8,17 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import typer
-from transformers import AutoModelForCausalLM
 from typer.testing import CliRunner
 
 from charwise.cli.app import app
 from charwise.cli.infill import sides
 from charwise.errors import InputError, TemplateError
-from charwise.models import EMBEDDED
 from conftest import Data
-from sentinels import tokenizer_with
+from sentinels import saved_with
 
 NAMES = ["<fim_prefix>", "<fim_suffix>", "<fim_middle>"]
 TEXT = "x = 1\nnaïve = x\n"
@@ -31,14 +28,7 @@ def run(*arguments: str, command: str = "infill") -> Any:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The embedded model with sentinels that it was not trained to use."""
-    path = tmp_path_factory.mktemp("model")
-    torch.manual_seed(1)
-    tokenizer = tokenizer_with(NAMES)
-    model = AutoModelForCausalLM.from_pretrained(EMBEDDED)
-    model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
-    model.save_pretrained(path)
-    tokenizer.save_pretrained(path)
-    return str(path)
+    return str(saved_with(tmp_path_factory.mktemp("model"), NAMES))
 
 
 def test_both_cuts_and_every_method_are_shown(folder: str) -> None:

@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, LogitsProcessor
+from transformers import LogitsProcessor
 
 from charwise import SortedVocabulary, Vocabulary, heal_generate, heal_infill
 from charwise.errors import SettingError, TemplateError
 from charwise.infill import Request, request
-from charwise.models import EMBEDDED
 from charwise.processors.ending import _hold_end_
 from charwise.processors.healed_prompt import heal_middle, heal_prompt
 from charwise.processors.transformers.generate import index_of
@@ -25,7 +24,7 @@ from charwise.processors.vllm.prompts import Served
 from charwise.processors.vllm.settings import Limits
 from charwise.template import Template, cut_written, with_sentinels
 from charwise.tokens.sentinels import SPELLINGS, Spelling
-from sentinels import tokenizer_with
+from sentinels import model_with, tokenizer_with
 
 NAMES = ("<fim_prefix>", "<fim_suffix>", "<fim_middle>")
 PAIRS = [
@@ -42,11 +41,7 @@ PAIRS = [
 @cache
 def model_with_sentinels() -> tuple[Any, Any]:
     """The embedded model with sentinels that it was not trained to use."""
-    torch.manual_seed(1)
-    tokenizer = tokenizer_with(NAMES)
-    model = AutoModelForCausalLM.from_pretrained(EMBEDDED, dtype=torch.float32).eval()
-    model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
-    return model, tokenizer
+    return model_with(NAMES)
 
 
 def template_of(tokenizer: Any) -> Template:

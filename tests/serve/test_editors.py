@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -15,12 +14,6 @@ from serving import Running
 LINES = "import os\n\n\ndef names(path):\n"
 LINE = "    return [n for n in os.listd"
 BELOW = "(path)]\n\n\nprint(names('.'))\n"
-
-
-@pytest.fixture(scope="module")
-def http(running_server: Running) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=running_server.url, timeout=60) as client:
-        yield client
 
 
 def llama_vim(**changes: Any) -> dict[str, Any]:

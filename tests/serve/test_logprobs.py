@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -24,12 +23,6 @@ PROMPTS = [
     "x = ", "raise ValueErr", "self.assertEq", "import nump", "# 🍋", "s = '🍋é東", "x = [1, 2", "",
     "é = 'nai",
 ]  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def http(running_server: Running) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=running_server.url, timeout=60) as client:
-        yield client
 
 
 def unspelled(token: str) -> bytes:

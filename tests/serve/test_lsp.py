@@ -19,7 +19,6 @@ from lsprotocol import types
 from pygls.exceptions import JsonRpcException
 from pygls.lsp.client import LanguageClient
 
-import charwise
 from charwise import CharLM
 from charwise.tokens.line_ends import read, write
 from preloaded import Command, finished
@@ -147,11 +146,6 @@ def editor(started: Editor) -> Iterator[Editor]:
     yield started
     started.configure({"charwise": dict.fromkeys(["stop", "threshold", "enabled", "temperature"])})
     started.close()
-
-
-@pytest.fixture(scope="module")
-def lm() -> CharLM:
-    return charwise.load()
 
 
 def best(lm: CharLM, text: str, most: int = 40) -> str:

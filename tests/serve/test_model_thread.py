@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 import charwise
 from charwise import CharLM
-from charwise.models import EMBEDDED
 from charwise.serve.completions import Completions
 from charwise.serve.lsp_settings import Settings
 from charwise.serve.model_thread import around, read_ahead, suggestions
@@ -21,7 +20,7 @@ from charwise.serve.prompts import sides_of
 from charwise.serve.stoppable import Stopped
 from charwise.serve.task import CompletionTask
 from models import examples
-from sentinels import tokenizer_with
+from sentinels import saved_with
 
 #: Of the embedded model, for tests that leave nothing behind that others look at.
 COMPLETIONS = [Completions(charwise.load())]
@@ -39,15 +38,8 @@ def texts(completions: Completions, before: str, after: str = "", **settings: ob
 @pytest.fixture(scope="module")
 def filler(tmp_path_factory: pytest.TempPathFactory) -> CharLM:
     """The embedded model with sentinels, which it was never trained with."""
-    from transformers import AutoModelForCausalLM
-
-    folder = tmp_path_factory.mktemp("filler")
-    tokenizer = tokenizer_with(["<fim_prefix>", "<fim_suffix>", "<fim_middle>"])
-    model = AutoModelForCausalLM.from_pretrained(EMBEDDED)
-    model.resize_token_embeddings(len(tokenizer))
-    tokenizer.save_pretrained(folder)
-    model.save_pretrained(folder)
-    return charwise.load(str(folder))
+    names = ["<fim_prefix>", "<fim_suffix>", "<fim_middle>"]
+    return charwise.load(saved_with(tmp_path_factory.mktemp("filler"), names))
 
 
 def test_a_key_goes_on_from_the_last_state() -> None:

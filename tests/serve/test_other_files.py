@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
-import torch
 
 import charwise
 from charwise import CharLM
 from charwise.cursor.limit import Limit
-from charwise.models import EMBEDDED
 from charwise.serve.completions import Completions
 from charwise.serve.prompts import sides_of
 from charwise.serve.task import Answer, CompletionTask, Mode
 from charwise.tokens.line_ends import write
 from charwise.tokens.sentinels import SPELLINGS
-from sentinels import tokenizer_with
+from sentinels import saved_with
 
 QWEN = ["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|repo_name|>", "<|file_sep|>"]
 OTHER = "limits.py\nLIMIT = 5\n"
@@ -27,16 +23,8 @@ BEFORE, AFTER = "from limits import LIM", "\n\nprint(LIMIT)\n"
 @pytest.fixture(scope="module")
 def lm(tmp_path_factory: pytest.TempPathFactory) -> CharLM:
     """The embedded model with Qwen's control tokens, which it was never trained with."""
-    from transformers import AutoModelForCausalLM
-
-    folder: Path = tmp_path_factory.mktemp("model")
-    torch.manual_seed(2)
-    tokenizer = tokenizer_with(QWEN, special=False)
-    model = AutoModelForCausalLM.from_pretrained(EMBEDDED)
-    model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
-    tokenizer.save_pretrained(folder)
-    model.save_pretrained(folder)
-    return charwise.load(str(folder))
+    folder = tmp_path_factory.mktemp("model")
+    return charwise.load(saved_with(folder, QWEN, special=False, seed=2))
 
 
 def prompt_of(names: list[str], template: bool) -> str:

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-import charwise
 from charwise import CharLM, healing
 from serving import running
 
@@ -24,11 +23,6 @@ pytestmark = [
         BROWSER is None, reason="no browser: apt-get install chromium-headless-shell"
     ),
 ]
-
-
-@pytest.fixture(scope="module")
-def lm() -> CharLM:
-    return charwise.load()
 
 
 @pytest.fixture(scope="module")

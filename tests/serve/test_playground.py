@@ -27,11 +27,6 @@ TEXTS = [
 
 
 @pytest.fixture(scope="module")
-def lm() -> CharLM:
-    return charwise.load()
-
-
-@pytest.fixture(scope="module")
 def page(lm: CharLM) -> Iterator[TestClient]:
     app = application(lm, Settings())
     with TestClient(app, base_url="http://127.0.0.1") as client:

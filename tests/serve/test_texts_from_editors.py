@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pytest
 
 from charwise.tokens.line_ends import write
-from serving import Running
 
 BEFORE = "import os\n\n\ndef names(path):\n    return os.listd"
 AFTER = "(path)\n\n\nprint(names('.'))\n"
 MIXED = BEFORE.replace("\n", "\r\n", 3)
-
-
-@pytest.fixture(scope="module")
-def http(running_server: Running) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=running_server.url, timeout=60) as client:
-        yield client
 
 
 def body_of(path: str, before: str, after: str) -> dict[str, Any]:
