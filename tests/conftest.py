@@ -17,7 +17,7 @@ import pytest
 from hypothesis import Phase, settings
 
 import charwise
-from charwise import CharLM, SortedVocabulary, Vocabulary
+from charwise import SortedVocabulary, Vocabulary
 from models import MOST
 
 # A machine may be as slow as it likes.
@@ -129,6 +129,6 @@ def http(running_server: Any) -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def lm() -> CharLM:
+def lm() -> Any:
     """The embedded model."""
     return charwise.load()
