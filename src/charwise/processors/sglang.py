@@ -51,6 +51,7 @@ _decisions: WeakKeyDictionary[Any, Decisions] = WeakKeyDictionary()  # by the se
 class HealedRequest(NamedTuple):
     """A request for a healed completion, and how to read what comes back.
 
+    >>> from charwise.processors.healed_prompt import HealedPrompt
     >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab"])
     >>> reader = Reader(vocabulary, HealedPrompt([], b"a", 1))
     >>> HealedRequest({}, reader).reader.text([1])

@@ -48,6 +48,7 @@ logger = logging.getLogger(__name__)
 class HealedRequest(NamedTuple):
     """What to give `LLM.generate`, and how to read what comes back.
 
+    >>> from charwise.processors.healed_prompt import HealedPrompt
     >>> reader = Reader(Vocabulary.from_bytes([b"a", b"ab"]), HealedPrompt([], b"a", 1))
     >>> HealedRequest(ids=[0], sampling_params=None, reader=reader).reader.text([1])
     'b'

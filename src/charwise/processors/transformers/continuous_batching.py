@@ -37,6 +37,7 @@ class HealedRequest(NamedTuple):
 
     `reader.text(result.generated_tokens)` is what a result adds to the prompt.
 
+    >>> from charwise.processors.healed_prompt import HealedPrompt
     >>> from charwise import Vocabulary
     >>> reader = Reader(Vocabulary.from_bytes([b"a", b"ab"]), HealedPrompt([], b"a", 1))
     >>> HealedRequest("req_0", reader).reader.text([1])
