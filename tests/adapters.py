@@ -12,16 +12,17 @@ import pickle
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from transformers.generation.continuous_batching.requests import FutureRequestState, RequestState
 
 from charwise import SortedVocabulary, Vocabulary
+from charwise.models import EMBEDDED
 from charwise.processors.decision import Decisions
 from charwise.processors.sglang import FORCED, HealingLogitProcessor
 from charwise.processors.tensorrt_llm import (
@@ -53,6 +54,12 @@ class Served:
     def prompt(self) -> list[int]:
         """Ids of a prompt; that they spell something must not matter."""
         return [self.vocabulary.end_ids[0], 0]
+
+
+@cache
+def embedded() -> Served:
+    """The embedded model, as far as it is a tokenizer."""
+    return Served(AutoTokenizer.from_pretrained(EMBEDDED), str(EMBEDDED))
 
 
 Adapter = Callable[[Served, bytes, Sequence[int], torch.Tensor], torch.Tensor]

@@ -17,23 +17,16 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import AutoTokenizer
 
-from adapters import ADAPTERS, Served, bits, byte_level, reproduce, same
+from adapters import ADAPTERS, Served, bits, byte_level, embedded, reproduce, same
 from charwise import SortedVocabulary, Vocabulary
 from charwise.errors import HealingError, SettingError
 from charwise.healing import allowed_next
-from charwise.models import EMBEDDED
 from charwise.processors.decision import Decisions, _TensorCache
 from conftest import Data
 from models import examples
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float64]
-
-
-@cache
-def embedded() -> Served:
-    return Served(AutoTokenizer.from_pretrained(EMBEDDED), str(EMBEDDED))
 
 
 @cache

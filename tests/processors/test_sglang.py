@@ -12,7 +12,6 @@ import re
 import subprocess
 import sys
 from array import array
-from functools import cache
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -21,7 +20,7 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
-from adapters import Served, bits, sglang_request
+from adapters import Served, bits, embedded, sglang_request
 from charwise.errors import CharwiseError, EngineError, SettingError
 from charwise.models import EMBEDDED
 from charwise.processors import sglang as adapter
@@ -29,11 +28,6 @@ from charwise.processors.sglang import FORCED, HealingLogitProcessor, heal_reque
 from charwise.processors.sglang_plugin import ONLY, restrict
 
 PROMPTS = ["    raise ValueErr", "import nump", "x = [", "for i in rang"]
-
-
-@cache
-def embedded() -> Served:
-    return Served(AutoTokenizer.from_pretrained(EMBEDDED), str(EMBEDDED))
 
 
 class Abort:

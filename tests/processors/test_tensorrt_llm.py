@@ -12,16 +12,14 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from functools import cache
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from transformers import AutoTokenizer
 
-from adapters import Served, bits
+from adapters import bits, embedded
 from charwise.errors import EngineError, HealingError, SettingError
 from charwise.healing import allowed_next, remaining
 from charwise.models import EMBEDDED
@@ -35,11 +33,6 @@ from charwise.processors.tensorrt_llm import (
 
 NAME = str(EMBEDDED)
 PROMPTS = ["    raise ValueErr", "import nump", "x = [", "for i in rang"]
-
-
-@cache
-def embedded() -> Served:
-    return Served(AutoTokenizer.from_pretrained(EMBEDDED), NAME)
 
 
 def llm(**settings: Any) -> SimpleNamespace:
