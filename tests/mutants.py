@@ -76,7 +76,7 @@ TESTS = {
         "combine/test_error_estimates.py",
     ],
     "combine/scoring": ["combine/test_oracle.py", "combine/test_error_estimates.py"],
-    "cursor/byte_particles": ["combine/test_sampled.py"],
+    "cursor/bytewise": ["combine/test_sampled.py"],
     "tokens/merges": ["tokens/test_merges.py"],
     "tokens/canonical_next": ["tokens/test_canonical_next.py", "engines/test_canonical.py"],
     "engines/canonical": ["engines/test_canonical.py"],

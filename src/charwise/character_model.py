@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import replace
 from typing import Unpack
 
-from charwise.cursor.byte_drafts import Drawn, characters
-from charwise.cursor.char_entropy import char_entropies
+from charwise.cursor.bytewise import Drawn, characters
 from charwise.cursor.character_state import CharacterState
 from charwise.cursor.choose import ChoicePosterior
 from charwise.cursor.completion import Completion
 from charwise.cursor.distributions import NextBytes, NextChars
+from charwise.cursor.next_chars import char_entropies
 from charwise.cursor.options import (
     GenerationKeywords,
     GenerationOptions,

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from charwise import CharLM, Vocabulary
-from charwise.cursor.limit import Limit
 from charwise.cursor.middle import opening_of, score_middles
+from charwise.cursor.options import Limit
 from charwise.engines.ngram import NgramLM
 from charwise.errors import CharwiseError, TokenizationError, ZeroProbabilityError
 from charwise.serve.completions import Completions

@@ -7,7 +7,7 @@ import pytest
 
 import charwise
 from charwise import CharLM
-from charwise.cursor.limit import Limit
+from charwise.cursor.options import Limit
 from charwise.serve.completions import Completions
 from charwise.serve.prompts import sides_of
 from charwise.serve.task import Answer, CompletionTask, Mode

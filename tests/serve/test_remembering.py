@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import charwise
 from charwise import CharLM
-from charwise.cursor.limit import Limit
+from charwise.cursor.options import Limit
 from charwise.serve.completions import Completions
 from charwise.serve.memory import Memory, common
 from charwise.serve.stoppable import Stopped

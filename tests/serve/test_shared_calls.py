@@ -10,7 +10,7 @@ import pytest
 
 import charwise
 from charwise import CharLM
-from charwise.cursor.limit import Limit
+from charwise.cursor.options import Limit
 from charwise.errors import EngineError
 from charwise.serve.completions import Completions
 from charwise.serve.server import Server, Settings

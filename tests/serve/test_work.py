@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from charwise.cursor.limit import Cancel
+from charwise.cursor.options import Cancel
 from charwise.serve.work import CLIENT, QueueFullError, Worker
 
 

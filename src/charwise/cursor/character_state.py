@@ -13,17 +13,14 @@ from typing import Any, Self, Unpack
 
 from charwise.constraints.constraint import Constraint
 from charwise.constraints.validity import has_check
-from charwise.cursor.byte_drafts import ByteDrafts
-from charwise.cursor.byte_particles import ByteParticles
+from charwise.cursor.bytewise import ByteDrafts, ByteParticles
 from charwise.cursor.choose import ChoicePosterior
 from charwise.cursor.completion import Completion
-from charwise.cursor.conditioned import added_up
 from charwise.cursor.distributions import NextBytes, NextChars
 from charwise.cursor.drawing import Drawing
-from charwise.cursor.limit import Limit
 from charwise.cursor.next_chars import next_chars
-from charwise.cursor.options import GenerationKeywords, GenerationOptions, options_of
-from charwise.cursor.particles import Proposal, sample
+from charwise.cursor.options import GenerationKeywords, GenerationOptions, Limit, options_of
+from charwise.cursor.particles import Proposal, added_up, sample
 from charwise.cursor.rejection import valid
 from charwise.errors import SettingError, shown
 from charwise.tokens import utf8

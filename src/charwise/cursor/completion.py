@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from charwise.cursor.distributions import NextBytes
 from charwise.tokens.utf8 import decoder_after, pending
 
 
@@ -20,6 +21,13 @@ class Placed(Protocol):
     def raw(self) -> bytes: ...
     @property
     def exact_from(self) -> int: ...
+
+
+class Bytewise(Placed, Protocol):
+    """A state, as far as going on from it byte by byte goes."""
+
+    def next(self) -> NextBytes: ...
+    def __add__(self, more: bytes, /) -> Self: ...
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,8 @@ Under a constraint, members are those that run past the text with bytes that may
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -19,15 +21,14 @@ import torch
 
 from charwise.constraints.constraint import Flags
 from charwise.coverings.bundles import Bundle
-from charwise.cursor.byte_drafts import Bytewise
 from charwise.cursor.completion import Placed
 from charwise.cursor.drawing import Drawing, DrawnText
 from charwise.cursor.following import Following
-from charwise.cursor.limit import Limit
 from charwise.cursor.members import Members
-from charwise.cursor.options import GenerationOptions
+from charwise.cursor.options import GenerationOptions, Limit
 from charwise.cursor.sampling import draw_tokens
 from charwise.cursor.shared_tree import SharedTree
+from charwise.token_lm import TogetherLM
 
 
 class Cursor(Placed, Protocol):
@@ -41,10 +42,6 @@ class Cursor(Placed, Protocol):
     def logprob(self) -> float: ...
     @property
     def at_root(self) -> bool: ...
-
-
-class Typed(Cursor, Bytewise, Protocol):
-    """A `State`, as far as drawing goes."""
 
 
 @dataclass(kw_only=True)
@@ -89,13 +86,9 @@ class Drafts(Drawing[Draft]):
 
     def advance(self) -> None:
         """Evaluate every unfinished draft's last token and draw its next."""
-        drafts = self.ready()
-        if not drafts:
-            return
-        with self.shared.lock:
-            edges = [(draft.node, draft.token) for draft in drafts if draft.token >= 0]
-            logprobs = self.moved(drafts, self.tree.extend(edges) if edges else [])
-        self.draw(drafts, logprobs)
+        [error] = advance_together([self])
+        if error is not None:
+            raise error
 
     def ready(self) -> list[Draft]:
         """The drafts that go on: neither the limit nor the window ends them here."""
@@ -198,3 +191,73 @@ def draw_members(
             )
         )
     return drafts
+
+
+def advance_together(several: Sequence[Drafts]) -> list[Exception | None]:
+    """Evaluate the last tokens of all unfinished drafts and draw their next.
+
+    Whoever writes a token at a time for one request reads all of the model's weights for it. Where
+    several are under way, their last tokens go through the model together, each on the tree of its
+    own prompt, if the engine can (`TogetherLM`); else in a call each. What is drawn is the same.
+
+    Args:
+        several: of requests to the same engine; several may share a tree.
+
+    Returns:
+        For each of them what `Drafts.advance` would have raised, or None: one that fails does not
+        end the others.
+
+    >>> import charwise
+    >>> lm = charwise.load()
+    >>> texts = ["import nu", "for i in ra"]
+    >>> options = GenerationOptions(max_new_bytes=8)
+    >>> both = [Drafts(lm.state(text), options, options.limit()) for text in texts]
+    >>> while any(drafts.active() for drafts in both):
+    ...     errors = advance_together(both)
+    >>> [drafts.completion(drafts.drafts[0]).text for drafts in both]
+    ['mpy as n', 'nge(1, l']
+    """
+    errors: dict[int, Exception] = {}
+    ready = [(one, drafts) for one in several if (drafts := one.ready())]
+    trees = {id(one.shared): one.shared for one, _ in ready}
+    with ExitStack() as locks:
+        for key in sorted(trees):  # in one order, or two callers wait for each other
+            locks.enter_context(trees[key].lock)
+        edges: dict[int, list[tuple[int, int]]] = {key: [] for key in trees}
+        for one, drafts in ready:
+            edges[id(one.shared)] += [(d.node, d.token) for d in drafts if d.token >= 0]
+        wanted = [key for key in trees if edges[key]]
+        found = _extended([(trees[key], edges[key]) for key in wanted])
+        made = dict(zip(wanted, found, strict=True))
+        for one, drafts in ready:
+            nodes = made.get(id(one.shared), [])
+            try:
+                if isinstance(nodes, Exception):
+                    raise nodes
+                count = sum(draft.token >= 0 for draft in drafts)
+                made[id(one.shared)] = nodes[count:]
+                one.draw(drafts, one.moved(drafts, nodes[:count]))
+            except Exception as error:  # told below: the others go on
+                errors[id(one)] = error
+    return [errors.get(id(one)) for one in several]
+
+
+def _extended(
+    wishes: Sequence[tuple[SharedTree, list[tuple[int, int]]]],
+) -> list[list[int] | Exception]:
+    """The nodes that each tree was asked for, or why not: in one call, or in a call each."""
+    if len(wishes) > 1 and isinstance(engine := wishes[0][0].engine, TogetherLM):
+        with suppress(Exception):  # of one tree, and then raised below; else for the engine to tell
+            together = engine.extend_together(
+                [(shared.evaluated.tree, edges) for shared, edges in wishes]
+            )
+            if together is not None:
+                return list(together)
+    return [_alone(shared, edges) for shared, edges in wishes]
+
+
+def _alone(shared: SharedTree, edges: list[tuple[int, int]]) -> list[int] | Exception:
+    try:
+        return shared.evaluated.tree.extend(edges)
+    except Exception as error:
+        return error

@@ -1,6 +1,6 @@
 """Texts drawn piece by piece: where they stop, and which part is kept and can be sent.
 
-`drafts.py` draws them token by token, `byte_drafts.py` byte by byte.
+`drafts.py` draws them token by token, `bytewise.py` byte by byte.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ import numpy as np
 from charwise.constraints.constraint import END, Flags
 from charwise.cursor.completion import Completion, Placed, most_probable, whole_characters
 from charwise.cursor.following import check_begins
-from charwise.cursor.limit import Limit
-from charwise.cursor.options import GenerationOptions
+from charwise.cursor.options import GenerationOptions, Limit
 from charwise.tokens.stops import Stops
 from charwise.tokens.utf8 import decoder_after
 

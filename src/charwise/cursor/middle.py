@@ -16,10 +16,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from charwise.cursor.completion import Completion
-from charwise.cursor.drafts import Drafts, Typed
-from charwise.cursor.limit import Limit
-from charwise.cursor.options import GenerationOptions
+from charwise.cursor.drafts import Drafts
+from charwise.cursor.options import GenerationOptions, Limit
 from charwise.cursor.shared_tree import EXACT_TOKENS
+from charwise.cursor.state import State
 from charwise.errors import EmptyBeamError, SearchLimitError, ZeroProbabilityError
 from charwise.infill import Request, middles, rejoining
 from charwise.scoring.effort import PRESETS, Effort, Limits
@@ -98,7 +98,7 @@ def score_middles(
 
 
 def infill(
-    state: Typed,
+    state: State,
     request: Request,
     effort: Effort,
     options: GenerationOptions,
@@ -134,7 +134,7 @@ def infill(
     return sorted(best.values(), key=lambda one: -one.logprob)
 
 
-def _drawn(state: Typed, options: GenerationOptions, limit: Limit) -> list[Completion]:
+def _drawn(state: State, options: GenerationOptions, limit: Limit) -> list[Completion]:
     """n completions of different beginnings, or as many samples."""
     n = options.n
     if options.temperature or n == 1 or not state.at_root:

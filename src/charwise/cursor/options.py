@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import InitVar, dataclass, fields, replace
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, Protocol, cast, get_args
 
 from charwise.constraints.arguments import ConstraintKeywords, constraint_of
 from charwise.constraints.constraint import Constraint
-from charwise.cursor.limit import Cancel, Limit
 from charwise.errors import SettingError, check_count, check_known, check_number, shown
 from charwise.tokens.stops import Stops, StopStrings
 
@@ -21,6 +21,46 @@ Report = Callable[[int, int], object]
 
 #: Completions that are drawn at once, and particles.
 MOST_DRAWN = 1_000_000
+
+
+class Cancel(Protocol):
+    """What can be set to stop, from any thread: a `threading.Event`."""
+
+    def is_set(self) -> bool:
+        """Whether to stop."""
+        ...
+
+
+class Limit:
+    """A time budget that has begun, and a flag; both are looked at between two model calls.
+
+    Args:
+        seconds: from now on; None for no end.
+        cancel: stops when it is set.
+
+    Raises:
+        SettingError: for seconds below 0 or no number, or a flag without `is_set`.
+
+    >>> import threading
+    >>> cancel = threading.Event()
+    >>> limit = Limit(seconds=60, cancel=cancel)
+    >>> limit.reached(), cancel.set(), limit.reached()
+    ('', None, 'cancelled')
+    """
+
+    def __init__(self, seconds: float | None = None, cancel: Cancel | None = None) -> None:
+        if seconds is not None:
+            check_number("seconds", seconds, 0.0, math.inf)
+        if cancel is not None and not callable(getattr(cancel, "is_set", None)):
+            raise SettingError(f"cancel is {shown(cancel)}: give a threading.Event.")
+        self._end = math.inf if seconds is None else time.monotonic() + seconds
+        self._cancel = cancel
+
+    def reached(self) -> str:
+        """Why to stop: "cancelled", "time", or "" to go on."""
+        if self._cancel is not None and self._cancel.is_set():
+            return "cancelled"
+        return "time" if time.monotonic() >= self._end else ""
 
 
 class GenerationKeywords(ConstraintKeywords, total=False):

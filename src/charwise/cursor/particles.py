@@ -9,7 +9,7 @@ particle is drawn so, and weighs the product of what was allowed:
 The mean weight is an unbiased estimate of p(C | prompt), and the weighted particles are a sample of
 p(· | prompt, C). Where few particles hold most of the weight, they are drawn anew in proportion to
 it (systematic resampling). A step draws a token (`token_particles.py`) or a byte
-(`byte_particles.py`).
+(`bytewise.py`). Of small sets all members are added up instead.
 """
 
 from __future__ import annotations
@@ -17,19 +17,21 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from charwise.constraints.constraint import Constraint
+from charwise.constraints.constraint import Constraint, closed, finite
 from charwise.coverings.log_sums import log_sum
 from charwise.cursor.completion import Placed, Weighted, weighed_text, whole_characters
 from charwise.cursor.following import check_begins
-from charwise.cursor.limit import Limit
-from charwise.cursor.options import GenerationOptions
+from charwise.cursor.options import GenerationOptions, Limit
 from charwise.cursor.outcomes import ended
 from charwise.errors import ConstraintError, SettingError
+
+#: Sets with at most so many members are added up.
+_FEW = 256
 
 
 @dataclass(kw_only=True)
@@ -105,7 +107,7 @@ def sample(proposal: Proposal[P], limit: Limit) -> Weighted:
         ConstraintError: if no particle satisfies it; says how far the longest came.
 
     >>> import charwise
-    >>> from charwise.cursor.byte_particles import ByteParticles
+    >>> from charwise.cursor.bytewise import ByteParticles
     >>> options = GenerationOptions(regex="[01]", particles=8, n=2, seed=0)
     >>> found = sample(ByteParticles(charwise.load().state("x = "), options), options.limit())
     >>> {completion.text for completion in found} <= {"0", "1"}, found.logprob < 0
@@ -200,3 +202,49 @@ def systematic(
     chosen = np.searchsorted(ends, points * ends[-1], side="right")
     last = int(np.flatnonzero(shares)[-1])
     return np.bincount(np.minimum(chosen, last), minlength=len(shares))
+
+
+def added_up(state: Any, options: GenerationOptions) -> Weighted | None:
+    """The n heaviest members of the set that follow a state; None if there are too many.
+
+    Args:
+        state: the prompt.
+        options: the set, of whose members those of `max_new_bytes` at most count, and n.
+
+    Raises:
+        ConstraintError: if it has no members.
+        ZeroProbabilityError: if all have probability zero.
+
+    >>> import charwise
+    >>> options = GenerationOptions(choices=["nge(", "ndom."])
+    >>> found = added_up(charwise.load().state("for i in ra"), options)
+    >>> found[0].text, bool(found.weights[0] > 0.5)
+    ('nge(', True)
+    """
+    constraint = options.constraint
+    if constraint is None:
+        return None
+    members = finite(constraint, _FEW, longest=options.max_new_bytes)
+    if members is None:
+        return None
+    if not members:
+        raise ConstraintError("nothing satisfies the constraint: every way into it is a dead end.")
+    check_begins(state.raw, constraint)
+    ends = {member: not closed(constraint.after(member)) for member in members}
+    logs = dict[bytes, float]()
+    for end in (False, True):
+        which = [member for member in members if ends[member] == end]
+        if which:
+            found = state.choose(which, ended=end)
+            logs |= dict(zip(found.raw, found.logprobs.tolist(), strict=True))
+    total = log_sum(list(logs.values()))
+    order = sorted(members, key=lambda member: -logs[member])[: options.n]
+    return Weighted(
+        [
+            weighed_text(state, member, "end" if ends[member] else "constraint", logs[member])
+            for member in order
+        ],
+        np.exp([logs[member] - total for member in order]),
+        logprob=total,
+        effective=math.inf,
+    )

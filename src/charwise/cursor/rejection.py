@@ -3,31 +3,47 @@
 A constraint says at each step what may follow. A JSON schema has a check of the whole text as
 well (`constraints/validity.py`), which some finished texts fail: they lead into a dead end. Texts
 that are sampled are then drawn anew, from the beginning, so that those kept have the probabilities
-that they had among the valid ones. Where the likeliest text is searched for, the next candidate is
-taken (`best_first.py`).
+that they had among the valid ones.
+
+Where the likeliest text is searched for, the next candidate is taken. Each step takes the likeliest
+beginning that was not gone on with, and goes on greedily, byte by byte. The bytes that came second
+on the way are new beginnings. A text that fails its check says from which of its bytes on nothing
+can be valid: all beginnings with these bytes are left out.
 """
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
 
-from charwise.constraints.constraint import Constraint
+from charwise.constraints.constraint import END, Constraint, closed
 from charwise.constraints.validity import Fault, fault_of, has_check
-from charwise.cursor.best_first import candidates
-from charwise.cursor.byte_drafts import Bytewise
-from charwise.cursor.completion import Completion, most_probable
-from charwise.cursor.limit import Limit
-from charwise.cursor.options import GenerationOptions
-from charwise.errors import ConstraintError, shown
+from charwise.cursor.completion import (
+    Bytewise,
+    Completion,
+    most_probable,
+    weighed_text,
+    whole_characters,
+)
+from charwise.cursor.distributions import EOS
+from charwise.cursor.options import GenerationOptions, Limit
+from charwise.errors import ConstraintError, ZeroProbabilityError, shown
+from charwise.tokens.stops import Stops
 
 #: Draws completions as the options say.
 Draw = Callable[[GenerationOptions], list[Completion]]
 
 #: Draws after the last valid text, before the search ends; most draws at once for one that failed.
 _DRAWS, _AT_ONCE = 1000, 64
+
+#: Beginnings that are gone on with, at most.
+_TRIES = 100
+
+#: Bytes at one place that are kept as other ways to go on.
+_ASIDE = 8
 
 
 def valid(
@@ -53,26 +69,26 @@ def valid(
     """
     constraint = options.constraint
     found = draw(options)
-    failed = [place for place, one in enumerate(found) if failure(constraint, one)]
+    failed = [place for place, one in enumerate(found) if _failure(constraint, one)]
     if not failed or constraint is None:
         return found
     if not options.temperature:
         kept = [one for place, one in enumerate(found) if place not in failed]
-        others = candidates(state, constraint, options, limit)
+        others = _candidates(state, constraint, options, limit)
         searched = _searched(kept, options.n - len(kept), others)
         if not searched:
-            raise _none(found[failed[-1]], failure(constraint, found[failed[-1]]))
+            raise _none(found[failed[-1]], _failure(constraint, found[failed[-1]]))
         return most_probable(searched)
     last, since, at_once = found[failed[-1]], len(failed), 1
     rng = np.random.default_rng(options.seed)
     while failed:
         if since > _DRAWS:
-            raise _none(last, failure(constraint, last))
+            raise _none(last, _failure(constraint, last))
         count = min(len(failed) * at_once, max(len(failed), _AT_ONCE))
         seed = int(rng.integers(2**62))
         for one in draw(replace(options, n=count, seed=seed, progress=None)):
             since += 1
-            if failure(constraint, one):
+            if _failure(constraint, one):
                 last = one
             elif failed:
                 found[failed.pop(0)], since = one, 0
@@ -80,15 +96,10 @@ def valid(
     return found
 
 
-def failure(constraint: Constraint | None, completion: Completion) -> Fault | None:
+def _failure(constraint: Constraint | None, completion: Completion) -> Fault | None:
     """Why a completion that is over fails the check of its constraint; None if it does not.
 
     One that was cut, by its length or by the time, is not over.
-
-    >>> from charwise.constraints import json_schema
-    >>> one = Completion("1", b"1", -1.0, [], 0, "stop", 1)
-    >>> failure(json_schema({"multipleOf": 2}), one).why
-    '1 is not a multiple of 2'
     """
     if constraint is None or not has_check(constraint):
         return None
@@ -112,6 +123,87 @@ def _searched(
         if not missing:
             break
     return kept + cut[:missing]
+
+
+def _candidates(
+    state: Bytewise, constraint: Constraint, options: GenerationOptions, limit: Limit
+) -> Iterator[Completion]:
+    """Texts that satisfy a constraint, or were cut at their length, likely ones first."""
+    search = _Search(state, constraint, options, limit)
+    for _ in range(_TRIES):
+        if not search.heap:
+            return
+        found = search.step()
+        if found is not None:
+            yield found
+            if found.finish in ("time", "cancelled"):
+                return
+
+
+class _Search:
+    """Beginnings that wait, the likeliest first."""
+
+    def __init__(
+        self, state: Bytewise, constraint: Constraint, options: GenerationOptions, limit: Limit
+    ) -> None:
+        self.state, self.constraint, self.limit = state, constraint, limit
+        self.most, self.stops = options.max_new_bytes, Stops(options.stop)
+        self.heap: list[tuple[float, int, bytes, bool]] = [(0.0, 0, b"", False)]
+        self.pushed = 0
+
+    def step(self) -> Completion | None:
+        """Go on with the likeliest beginning; the text that it leads to, if that is valid."""
+        cost, _, raw, ended = heapq.heappop(self.heap)
+        try:
+            here, left = self.state + raw, self.constraint.after(raw)
+            while not ended:
+                finish, raw = self._finish(raw, left)
+                if finish:
+                    return None if finish == "dead end" else self._text(raw, finish, cost)
+                logs = np.where(left.allowed(), here.next().logprobs, -np.inf)
+                codes = np.argsort(-logs, kind="stable")[: 1 + _ASIDE].tolist()
+                best, *others = [code for code in codes if logs[code] > -np.inf] or [None]
+                if best is None:
+                    return None
+                for code in others:
+                    self._push(cost - float(logs[code]), raw, code)
+                cost, ended = cost - float(logs[best]), best == EOS
+                if not ended:
+                    byte = bytes([best])
+                    raw, here, left = raw + byte, here + byte, left.after(byte)
+        except ZeroProbabilityError:
+            return None
+        return self._text(raw, "end", cost)
+
+    def _finish(self, raw: bytes, left: Constraint) -> tuple[str, bytes]:
+        """Why a text ends here, and what is kept of it; "" if it goes on."""
+        match = self.stops.first(raw)
+        if match is not None:
+            valid = fault_of(self.constraint.after(raw[: match[0]])) is None
+            return ("stop" if valid else "dead end"), raw[: match[0]]
+        if len(raw) >= self.most:
+            return "length", whole_characters(self.state.raw, raw)
+        if closed(left):
+            if left.allowed()[END]:
+                return "constraint", raw
+            fault = fault_of(left)
+            self._leave_out(raw if fault is None else raw[: fault.dead])
+            return "dead end", raw
+        return self.limit.reached(), raw
+
+    def _push(self, cost: float, raw: bytes, code: int) -> None:
+        ended = code == EOS
+        beginning = raw if ended else raw + bytes([code])
+        self.pushed += 1
+        heapq.heappush(self.heap, (cost, self.pushed, beginning, ended))
+
+    def _leave_out(self, beginning: bytes) -> None:
+        """Drop what begins with these bytes."""
+        self.heap = [entry for entry in self.heap if not entry[2].startswith(beginning)]
+        heapq.heapify(self.heap)
+
+    def _text(self, raw: bytes, finish: str, cost: float) -> Completion:
+        return weighed_text(self.state, raw, finish, -cost)
 
 
 def _none(last: Completion, fault: Fault | None) -> ConstraintError:

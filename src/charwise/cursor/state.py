@@ -22,8 +22,7 @@ from charwise.cursor.choose import ChoicePosterior, choose
 from charwise.cursor.cover import Cover, cover_after, covers
 from charwise.cursor.distributions import NextBytes
 from charwise.cursor.drafts import Drafts
-from charwise.cursor.limit import Limit
-from charwise.cursor.options import GenerationOptions
+from charwise.cursor.options import GenerationOptions, Limit
 from charwise.cursor.shared_tree import EXACT_TOKENS, WHOLE_TOKENS, History, SharedTree, prefill
 from charwise.cursor.token_particles import TokenParticles
 from charwise.errors import SettingError, ZeroProbabilityError

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from charwise.char_lm import CharLM
 from charwise.cursor.drafts import Cursor
-from charwise.cursor.limit import Limit
 from charwise.cursor.middle import opening_of, score_middles
+from charwise.cursor.options import Limit
 from charwise.cursor.shared_tree import SharedTree
 from charwise.errors import CharwiseError, TemplateError
 from charwise.healing import Rule, cut

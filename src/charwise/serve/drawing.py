@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from charwise.cursor.drafts import Cursor, Draft, Drafts
-from charwise.cursor.limit import Limit
-from charwise.cursor.together import advance_together
+from charwise.cursor.drafts import Cursor, Draft, Drafts, advance_together
+from charwise.cursor.options import Limit
 from charwise.infill import Request, middles
 from charwise.serve.alternatives import after_characters, after_tokens, alternatives
 from charwise.serve.endings import Rules

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from charwise.char_lm import CharLM
-from charwise.cursor.limit import Limit
+from charwise.cursor.options import Limit
 from charwise.serve.completions import Completions
 from charwise.serve.endings import Rules
 from charwise.serve.lsp_protocol import text_before

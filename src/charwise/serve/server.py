@@ -11,7 +11,7 @@ from pydantic import Field
 
 from charwise.api.settings import CheckedSettings
 from charwise.char_lm import CharLM
-from charwise.cursor.limit import Cancel, Limit
+from charwise.cursor.options import Cancel, Limit
 from charwise.serve.completions import Completions
 from charwise.serve.drawing import Drawing, advance
 from charwise.serve.metrics import Metrics

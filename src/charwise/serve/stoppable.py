@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from charwise.cursor.limit import Limit
+from charwise.cursor.options import Limit
 from charwise.engines.wrapped import WrappedLM, WrappedTree
 from charwise.errors import CharwiseError
 from charwise.token_lm import TogetherLM, TokenLM, TokenTree, Wish

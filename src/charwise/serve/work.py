@@ -18,7 +18,7 @@ from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any, Generic, TypeVar
 
-from charwise.cursor.limit import Cancel
+from charwise.cursor.options import Cancel
 from charwise.errors import CharwiseError
 
 Result = TypeVar("Result")
