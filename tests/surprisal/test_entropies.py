@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 import charwise
 from charwise import CharLM, Vocabulary
 from charwise.coverings.reference import next_character_probability, prefix_probability
-from charwise.cursor import char_entropy
+from charwise.cursor import next_chars
 from charwise.errors import SettingError, TokenizationError, ZeroProbabilityError
 from charwise.scoring.effort import Effort
 from charwise.surprisal.score import Score
@@ -145,7 +145,7 @@ CHARACTERS = [
 def test_entropies_of_characters_are_those_of_the_definition(
     seed: int, tolerance: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(char_entropy, "TOLERANCE", tolerance)
+    monkeypatch.setattr(next_chars, "_HIDDEN", tolerance)
     model = model_of(CHARACTERS, 2, seed, zeros=0.2, power=2.0)
     lm, text = CharLM(model.lm), "aé 語a".encode()
     try:
