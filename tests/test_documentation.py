@@ -43,6 +43,15 @@ def test_the_page_of_commands_is_not_stale() -> None:
     assert written["page"]() == written["PAGE"].read_text(encoding="utf-8")
 
 
+def test_the_changelog_is_one_of_keep_a_changelog() -> None:
+    page = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    versions = re.findall(r"^## (.*)", page, re.M)
+    assert versions
+    assert all(re.fullmatch(r"\[[\d.]+\] - \d{4}-\d\d-\d\d|\[Unreleased\]", v) for v in versions)
+    kinds = {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
+    assert set(re.findall(r"^### (.*)", page, re.M)) <= kinds
+
+
 def anchors(page: Path) -> set[str]:
     """The slugs of a page's headings, as GitHub makes them."""
     text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
