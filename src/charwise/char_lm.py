@@ -18,7 +18,7 @@ from charwise.cursor.state import State, begin
 from charwise.errors import CharwiseError, EngineError, SettingError, check_count, shown
 from charwise.healing import Rule
 from charwise.infill import Request, request
-from charwise.scoring.effort import PRESETS, Effort, Limits, effort_of
+from charwise.scoring.effort import PRESETS, Effort, EffortKeywords, Limits, effort_of
 from charwise.scoring.score import Scorer, Text
 from charwise.surprisal.audit import Auditor
 from charwise.surprisal.score import Entropy, Score
@@ -76,19 +76,18 @@ class CharLM(CharacterModel):
         model: Any,
         tokenizer: Any,
         *,
-        preset: str | Effort | None = None,
-        tolerance: float | None = None,
         limits: Limits | None = None,
         estimand: Estimand = "all",
+        **spend: Unpack[EffortKeywords],
     ) -> CharLM:
         """The character interface of a causal language model that one has already.
 
         Args:
             model: of transformers, on whatever device; it is used as it is, not copied.
             tokenizer: its fast tokenizer.
-            preset, tolerance: the default effort, see `score`.
             limits: bounds on the memory and the model calls of each score, state and choice.
             estimand: which token strings count, see `charwise.load`.
+            spend: `preset` or `tolerance`, the default effort, see `score`.
 
         Raises:
             EngineError: a model whose contexts cannot be evaluated, and why.
@@ -106,7 +105,7 @@ class CharLM(CharacterModel):
         from charwise.engines.load import engine_around, with_estimand
 
         engine = with_estimand(engine_around(model, tokenizer), estimand)
-        return cls(engine, preset=preset, tolerance=tolerance, limits=limits)
+        return cls(engine, limits=limits, **spend)
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -157,15 +156,14 @@ class CharLM(CharacterModel):
         prompts: Sequence[Prompt],
         contexts: Sequence[Prompt],
         *,
-        preset: str | Effort | None = None,
-        tolerance: float | None = None,
         end: bool = False,
         entropy: Entropy | None = None,
         progress: Report | None = None,
+        **spend: Unpack[EffortKeywords],
     ) -> list[Score]:
         texts = [self._text_of(n, prompts, contexts) for n in range(len(prompts))]
-        chosen = self._chosen(preset, tolerance)
-        scorer = Scorer(self.engine, self.index, chosen, self.limits, end, entropy)
+        effort = self._chosen(**spend)
+        scorer = Scorer(self.engine, self.index, effort, self.limits, end, entropy)
         scores = scorer.scores(texts, progress)
         return [
             replace(score, auditor=Auditor(weakref.ref(self.engine), self.index, *text))
@@ -251,8 +249,7 @@ class CharLM(CharacterModel):
         *,
         order: Order | None = None,
         template: Template | None = None,
-        preset: str | Effort | None = None,
-        tolerance: float | None = None,
+        **spend: Unpack[EffortKeywords],
     ) -> float:
         """Return log p(middle | prefix, suffix), nats, as `InfillCompletion.logprob` counts it.
 
@@ -263,8 +260,14 @@ class CharLM(CharacterModel):
             TokenizationError: a text that no token string spells.
         """
         asked = self.infill_request(prefix, suffix, order=order, template=template)
-        chosen = self._chosen(preset, tolerance)
-        of = (self.engine, self.index, asked, [to_bytes(middle)], chosen, self.limits)
+        of = (
+            self.engine,
+            self.index,
+            asked,
+            [to_bytes(middle)],
+            self._chosen(**spend),
+            self.limits,
+        )
         return score_middles(*of)[0]
 
     def infill_request(
@@ -331,7 +334,7 @@ class CharLM(CharacterModel):
                 error.args = (f"text {n}: {error}", *error.args[1:])
             raise
 
-    def _chosen(self, preset: str | Effort | None, tolerance: float | None = None) -> Effort:
+    def _chosen(self, preset: str | Effort | None = None, tolerance: float | None = None) -> Effort:
         given = preset is not None or tolerance is not None
         return effort_of(preset, tolerance) if given else self.effort
 

@@ -25,7 +25,7 @@ from charwise.cursor.options import (
     options_of,
 )
 from charwise.errors import SettingError, check_flag, items, shown
-from charwise.scoring.effort import Effort
+from charwise.scoring.effort import Effort, EffortKeywords, StateKeywords
 from charwise.surprisal.score import Entropy, Score
 from charwise.tokens.prompt_parts import Prompt, parts_of
 from charwise.tokens.prompts import last_text
@@ -58,25 +58,17 @@ class CharacterModel(ABC):
         prompts: Sequence[Prompt],
         contexts: Sequence[Prompt],
         *,
-        preset: str | Effort | None = None,
-        tolerance: float | None = None,
         end: bool = False,
         entropy: Entropy | None = None,
         progress: Report | None = None,
+        **spend: Unpack[EffortKeywords],
     ) -> list[Score]:
         """The scores of texts after their contexts, but for the entropies of characters.
 
         With `entropy="char"` they have the distributions of every next byte.
         """
 
-    def next(
-        self,
-        prompt: Prompt = "",
-        *,
-        preset: str | Effort | None = None,
-        tolerance: float | None = None,
-        exact_from: int | None = None,
-    ) -> NextBytes:
+    def next(self, prompt: Prompt = "", **spend: Unpack[StateKeywords]) -> NextBytes:
         """Return p(byte | prompt) for the 256 bytes and the end of text; see `state`.
 
         >>> import charwise
@@ -84,17 +76,14 @@ class CharacterModel(ABC):
         >>> nxt.top(1)[0][0], nxt.probs.shape, round(float(nxt.probs.sum()), 9)
         ('y', (257,), 1.0)
         """
-        state = self.state(prompt, preset=preset, tolerance=tolerance, exact_from=exact_from)
-        return state.next()
+        return self.state(prompt, **spend).next()
 
     def next_chars(
         self,
         prompt: Prompt = "",
         *,
         coverage: float = 0.99,
-        preset: str | Effort | None = None,
-        tolerance: float | None = None,
-        exact_from: int | None = None,
+        **spend: Unpack[StateKeywords],
     ) -> NextChars:
         """Return p(character | prompt), for the characters that hold `coverage` of the probability.
 
@@ -104,12 +93,9 @@ class CharacterModel(ABC):
         >>> charwise.load().next_chars("import nump", coverage=0.5).top(1)[0][0]
         'y'
         """
-        state = self.state(prompt, preset=preset, tolerance=tolerance, exact_from=exact_from)
-        return state.next_chars(coverage)
+        return self.state(prompt, **spend).next_chars(coverage)
 
-    def prefix_logprob(
-        self, prompt: Prompt, *, preset: str | Effort | None = None, tolerance: float | None = None
-    ) -> float:
+    def prefix_logprob(self, prompt: Prompt, **spend: Unpack[EffortKeywords]) -> float:
         """Return log →p(text): the log-probability that a text starts with this, nats.
 
         Of a prompt with special tokens: of the text after the last, given what is before it.
@@ -123,11 +109,9 @@ class CharacterModel(ABC):
         >>> lm.prefix_logprob("import nump") > lm.prefix_logprob("import nqmp")
         True
         """
-        return float(self.score(prompt, preset=preset, tolerance=tolerance).logprobs.sum())
+        return float(self.score(prompt, **spend).logprobs.sum())
 
-    def logprob(
-        self, prompt: Prompt, *, preset: str | Effort | None = None, tolerance: float | None = None
-    ) -> float:
+    def logprob(self, prompt: Prompt, **spend: Unpack[EffortKeywords]) -> float:
         """Return log p(text): the log-probability that a text is exactly this, nats.
 
         −inf where a text cannot end: the model gives the end of text probability zero there, or
@@ -138,7 +122,7 @@ class CharacterModel(ABC):
         >>> lm.logprob("import os") < lm.prefix_logprob("import os")
         True
         """
-        score = self.score(prompt, preset=preset, tolerance=tolerance, end=True)
+        score = self.score(prompt, end=True, **spend)
         assert score.end_logprob is not None
         return float(score.logprobs.sum()) + score.end_logprob
 
@@ -147,10 +131,9 @@ class CharacterModel(ABC):
         prompt: Prompt,
         *,
         context: Prompt = "",
-        preset: str | Effort | None = None,
-        tolerance: float | None = None,
         end: bool = False,
         entropy: Entropy | None = None,
+        **spend: Unpack[EffortKeywords],
     ) -> Score:
         """Return the log-probability of every byte of a text, given all bytes before it.
 
@@ -158,13 +141,12 @@ class CharacterModel(ABC):
             prompt: the text; special tokens in it are conditioned on.
             context: what comes before the text; conditioned on, and not scored. It is joined to
                 the text as characters: where the one ends and the other begins changes no number.
-            preset: "fast", "default", "accurate" or "exact", or an `Effort`.
-            tolerance: in place of a preset: the mean error that you accept, in bits a byte. The
-                beam widens until `Score.error` is below it, or a limit ends the work
-                (`Score.limited`).
             end: also score the end of text.
             entropy: also the entropy before each byte and the rank of the byte that came
                 ("byte"), and the entropy of characters ("char").
+            spend: `preset` ("fast", "default", "accurate" or "exact", or an `Effort`), or in its
+                place `tolerance`: the mean error that you accept, in bits a byte. The beam widens
+                until `Score.error` is below it, or a limit ends the work (`Score.limited`).
 
         Raises:
             SettingError: for an unknown preset, or a tolerance that is no positive number.
@@ -178,32 +160,24 @@ class CharacterModel(ABC):
         >>> bool((lm.score("py", context="import num").logprobs == score.logprobs[-2:]).all())
         True
         """
-        return self.scores(
-            [prompt],
-            contexts=[context],
-            preset=preset,
-            tolerance=tolerance,
-            end=end,
-            entropy=entropy,
-        )[0]
+        return self.scores([prompt], contexts=[context], end=end, entropy=entropy, **spend)[0]
 
     def scores(
         self,
         prompts: Sequence[Prompt],
         *,
         contexts: Sequence[Prompt] | None = None,
-        preset: str | Effort | None = None,
-        tolerance: float | None = None,
         end: bool = False,
         entropy: Entropy | None = None,
         progress: Report | None = None,
+        **spend: Unpack[EffortKeywords],
     ) -> list[Score]:
         """Return the `score` of many texts, packed into common batches.
 
         Args:
             prompts: the texts.
             contexts: what comes before each, conditioned on and not scored; by default nothing.
-            preset, tolerance, end, entropy: as in `score`.
+            end, entropy, spend: as in `score`.
             progress: called after each batch of texts with how many bytes are scored, and of how
                 many.
 
@@ -226,17 +200,16 @@ class CharacterModel(ABC):
         scores = self._scored(
             prompts,
             contexts,
-            preset=preset,
-            tolerance=tolerance,
             end=check_flag("end", end),
             entropy=entropy,
             progress=progress,
+            **spend,
         )
         if entropy != "char":
             return scores
         found = []
         for prompt, context, score in zip(prompts, contexts, scores, strict=True):
-            begun = self._begun([*parts_of(context), *parts_of(prompt)], score, preset, tolerance)
+            begun = self._begun([*parts_of(context), *parts_of(prompt)], score, spend)
             found.append(replace(score, char_entropies=char_entropies(score, begun)))
         return found
 
@@ -245,8 +218,7 @@ class CharacterModel(ABC):
         prompts: Sequence[Prompt],
         *,
         contexts: Sequence[Prompt],
-        preset: str | Effort | None = None,
-        tolerance: float | None = None,
+        **spend: Unpack[EffortKeywords],
     ) -> list[Score]:
         """Return scores with the distributions of every next byte, for combinations and tables.
 
@@ -257,7 +229,7 @@ class CharacterModel(ABC):
         >>> score.distributions.shape
         (2, 257)
         """
-        return self._scored(prompts, contexts, preset=preset, tolerance=tolerance, entropy="char")
+        return self._scored(prompts, contexts, entropy="char", **spend)
 
     def complete(
         self,
@@ -358,8 +330,7 @@ class CharacterModel(ABC):
         *,
         stop: StopStrings = None,
         ended: bool = False,
-        preset: str | Effort | None = None,
-        tolerance: float | None = None,
+        **spend: Unpack[EffortKeywords],
     ) -> ChoicePosterior:
         """Return the exact posterior over a list of continuations of any lengths.
 
@@ -383,30 +354,15 @@ class CharacterModel(ABC):
         >>> chosen.top(1)[0][0], chosen.probs.sum().round(9)
         ('nge(', np.float64(1.0))
         """
-        state = self.state(prompt, preset=preset, tolerance=tolerance)
-        return state.choose(choices, stop=stop, ended=ended)
+        return self.state(prompt, **spend).choose(choices, stop=stop, ended=ended)
 
     def _begun(
-        self,
-        parts: list[str | bytes | int],
-        score: Score,
-        preset: str | Effort | None,
-        tolerance: float | None,
+        self, parts: list[str | bytes | int], score: Score, spend: EffortKeywords
     ) -> Callable[[bytes], CharacterState]:
-        """The states along a text that was scored, of what comes before it and some of its bytes.
-
-        Args:
-            parts: its context, and the text.
-            score: of the text.
-            preset, tolerance: how much to spend.
-        """
+        """The states along a text that was scored: of its context, and some of its bytes."""
         ids, text = last_text(parts)
         given = text[: len(text) - len(score.raw)]
-
-        def state(begun: bytes) -> CharacterState:
-            return self.state([*ids, given + begun], preset=preset, tolerance=tolerance)
-
-        return state
+        return lambda begun: self.state([*ids, given + begun], **spend)
 
 
 def _several(name: str, texts: Sequence[Prompt]) -> list[Prompt]:

@@ -9,10 +9,10 @@ import pickle
 import pytest
 
 import charwise
-from charwise import CharLM, Effort, Limits
+from charwise import Effort, Limits
 from charwise.cli import complete, demo, infill, next_and_cover
 from charwise.cli.score import score as score_command
-from charwise.errors import SearchLimitError
+from charwise.errors import SearchLimitError, SettingError
 from charwise.scoring.effort import PRESETS, effort_of
 
 
@@ -33,16 +33,21 @@ def test_presets_are_names():
 
 
 def test_what_takes_a_preset_takes_a_tolerance():
-    methods = {
-        name: set(inspect.signature(method).parameters)
-        for name, method in inspect.getmembers(CharLM, inspect.isfunction)
-        if not name.startswith("_")
-    }
-    taking = {name for name, parameters in methods.items() if "preset" in parameters}
-    assert {"score", "next", "complete", "choose", "infill", "score_infill"} <= taking
-    assert all("tolerance" in methods[name] for name in taking)
-    others = (complete.complete, demo.demo, infill.infill, next_and_cover.next_bytes)
-    for command in (*others, score_command):
+    for name in ("state", "next", "next_chars", "prefix_logprob", "logprob", "score", "complete"):
+        ask = getattr(charwise.load(), name)
+        ask("import os", preset="fast")
+        ask("import os", tolerance=0.1)
+        with pytest.raises(SettingError, match="give one of them"):
+            ask("import os", preset="fast", tolerance=0.1)
+        with pytest.raises(TypeError, match="presett"):
+            ask("import os", presett="fast")
+    for command in (
+        complete.complete,
+        demo.demo,
+        infill.infill,
+        next_and_cover.next_bytes,
+        score_command,
+    ):
         assert {"preset", "tolerance"} <= set(inspect.signature(command).parameters)
 
 

@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from numbers import Real
-from typing import Any
+from typing import Any, Unpack
 
 from charwise.character_model import CharacterModel
-from charwise.combine.members import Member, Spend, Team, member
+from charwise.combine.members import Member, Team, member
 from charwise.combine.rules import Extreme, Mixture, Product
 from charwise.combine.scoring import scores
 from charwise.combine.state import CombinedState, begin
@@ -21,7 +21,7 @@ from charwise.errors import (
     items,
     shown,
 )
-from charwise.scoring.effort import Effort
+from charwise.scoring.effort import Effort, EffortKeywords
 from charwise.surprisal.score import Entropy, Score
 from charwise.tokens.canonical import to_bytes
 from charwise.tokens.prompt_parts import Prompt, is_text, parts_of
@@ -87,18 +87,17 @@ class Combination(CharacterModel):
         """
         if exact_from is not None:
             raise SettingError("a combination takes no exact_from, which is of one model: omit it.")
-        return begin(self.team, _text_of(prompt), Spend(preset, tolerance))
+        return begin(self.team, _text_of(prompt), {"preset": preset, "tolerance": tolerance})
 
     def _scored(
         self,
         prompts: Sequence[Prompt],
         contexts: Sequence[Prompt],
         *,
-        preset: str | Effort | None = None,
-        tolerance: float | None = None,
         end: bool = False,
         entropy: Entropy | None = None,
         progress: Report | None = None,
+        **spend: Unpack[EffortKeywords],
     ) -> list[Score]:
         # One pass of each member over the texts. Except of a mixture whose `entropy` is not asked,
         # that keeps the 257 probabilities of every byte and member: two kilobytes each.
@@ -106,7 +105,7 @@ class Combination(CharacterModel):
             self.team,
             [_text_of(prompt) for prompt in prompts],
             [_text_of(context) for context in contexts],
-            Spend(preset, tolerance),
+            spend,
             end=end,
             rows=entropy is not None,
             progress=progress,

@@ -14,11 +14,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from charwise.combine.members import Member, Spend, Team
+from charwise.combine.members import Member, Team
 from charwise.combine.rules import Floats, Mixture
 from charwise.cursor.distributions import EOS
 from charwise.cursor.state import State
 from charwise.errors import TokenizationError, ZeroProbabilityError
+from charwise.scoring.effort import EffortKeywords
 from charwise.surprisal.score import Score
 
 #: A text that a model cannot write.
@@ -44,7 +45,7 @@ def member_scores(
     member: Member,
     texts: Sequence[bytes],
     contexts: Sequence[bytes],
-    spend: Spend,
+    spend: EffortKeywords,
     *,
     rows: bool,
     end: bool,
@@ -53,7 +54,7 @@ def member_scores(
 
     >>> import charwise
     >>> one = Member(charwise.load())
-    >>> [found] = member_scores(one, [b"np"], [b"import "], Spend(), rows=True, end=True)
+    >>> [found] = member_scores(one, [b"np"], [b"import "], {}, rows=True, end=True)
     >>> found.score.logprobs.shape, found.rows.shape
     ((2,), (3, 257))
     """
@@ -76,7 +77,7 @@ def _scores(
     member: Member,
     texts: Sequence[bytes],
     contexts: Sequence[bytes],
-    spend: Spend,
+    spend: EffortKeywords,
     *,
     rows: bool,
     end: bool,
@@ -88,13 +89,15 @@ def _scores(
         each = zip(texts, contexts, strict=True)
         return [_stepped(member, *one, spend, end=end) for one in each]
     given: dict[str, Any] = {} if rows else {"end": end}
-    found: list[Score] = ask(texts, contexts=prompts, **spend._asdict(), **given)
+    found: list[Score] = ask(texts, contexts=prompts, **spend, **given)
     return found
 
 
-def _stepped(member: Member, text: bytes, context: bytes, spend: Spend, *, end: bool) -> Score:
+def _stepped(
+    member: Member, text: bytes, context: bytes, spend: EffortKeywords, *, end: bool
+) -> Score:
     """The score of a text, byte by byte."""
-    state = member.lm.state(member.prompt(context), **spend._asdict())
+    state = member.lm.state(member.prompt(context), **spend)
     size = len(text)
     logprobs, missing, error, rows = np.zeros(size), np.zeros(size), np.zeros(size), []
     limited = False
@@ -122,7 +125,7 @@ def _stepped(member: Member, text: bytes, context: bytes, spend: Spend, *, end: 
 
 
 def _as_far_as_it_goes(
-    member: Member, text: bytes, context: bytes, spend: Spend, *, rows: bool, end: bool
+    member: Member, text: bytes, context: bytes, spend: EffortKeywords, *, rows: bool, end: bool
 ) -> Score:
     """The score of a text up to the first byte that the member cannot write.
 
@@ -185,10 +188,10 @@ def _filled(score: Score | None, text: bytes, last: Floats | None) -> Score:
     )
 
 
-def _row_after(member: Member, text: bytes, spend: Spend) -> Floats:
+def _row_after(member: Member, text: bytes, spend: EffortKeywords) -> Floats:
     """`[257]` p(byte | text); zeros for what the member cannot write."""
     try:
-        state = member.lm.state(member.prompt(text), **spend._asdict())
+        state = member.lm.state(member.prompt(text), **spend)
         return np.asarray(state.next().probs)
     except IMPOSSIBLE:
         return np.zeros(257)
@@ -214,13 +217,13 @@ def curves_of(each: Sequence[MemberScore]) -> tuple[Floats, Floats]:
     return curves, np.stack(errors)
 
 
-def likelihoods(team: Team, text: bytes, context: bytes, spend: Spend) -> Floats:
+def likelihoods(team: Team, text: bytes, context: bytes, spend: EffortKeywords) -> Floats:
     """`[2, n, T]` log p_i of each byte of a text, nats, and by how much that may be off.
 
     >>> import charwise
     >>> from charwise.combine import mixture
     >>> both = mixture([charwise.load(), charwise.load()])
-    >>> likelihoods(both.team, b"np", b"import ", Spend()).shape
+    >>> likelihoods(both.team, b"np", b"import ", {}).shape
     (2, 2, 2)
     """
     each = [
@@ -232,7 +235,7 @@ def likelihoods(team: Team, text: bytes, context: bytes, spend: Spend) -> Floats
 
 
 def likelihood_of_byte(
-    member: Member, state: Any, after: Any, byte: int, raw: bytes, spend: Spend
+    member: Member, state: Any, after: Any, byte: int, raw: bytes, spend: EffortKeywords
 ) -> tuple[float, float]:
     """log p_i of a byte that was typed, nats, and by how much that may be off.
 
@@ -251,7 +254,7 @@ def likelihood_of_byte(
     >>> import charwise
     >>> one = Member(charwise.load())
     >>> state = one.lm.state("import nump")
-    >>> logprob, error = likelihood_of_byte(one, state, state + "y", 121, b"import nump", Spend())
+    >>> logprob, error = likelihood_of_byte(one, state, state + "y", 121, b"import nump", {})
     >>> bool(np.isclose(logprob, state.next().logprobs[121])), error < 0.01
     (True, True)
     """

@@ -11,20 +11,8 @@ from charwise.errors import (
     ZeroProbabilityError,
     shown,
 )
-from charwise.scoring.effort import Effort
 from charwise.tokens.canonical import to_bytes
 from charwise.tokens.prompt_parts import Prompt, parts_of
-
-
-class Spend(NamedTuple):
-    """How much every member spends: its own default, a preset or a tolerance.
-
-    >>> Spend().preset is None
-    True
-    """
-
-    preset: str | Effort | None = None
-    tolerance: float | None = None
 
 
 @dataclass(frozen=True)

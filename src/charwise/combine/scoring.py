@@ -12,9 +12,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from charwise.combine.member_scores import MemberScore, curves_of, member_scores
-from charwise.combine.members import Spend, Team, impossible
+from charwise.combine.members import Team, impossible
 from charwise.combine.rules import Floats, Product, errors_of_bytes, normalised
 from charwise.cursor.distributions import EOS
+from charwise.scoring.effort import EffortKeywords
 from charwise.surprisal.entropies import entropies, ranks
 from charwise.surprisal.score import Score
 
@@ -23,7 +24,7 @@ def scores(
     team: Team,
     texts: Sequence[bytes],
     contexts: Sequence[bytes],
-    spend: Spend,
+    spend: EffortKeywords,
     *,
     end: bool = False,
     rows: bool = False,
@@ -47,7 +48,7 @@ def scores(
     >>> import charwise
     >>> from charwise.combine import product
     >>> both = product([charwise.load(), charwise.load()])
-    >>> [score] = scores(both.team, [b"np"], [b"import "], Spend())
+    >>> [score] = scores(both.team, [b"np"], [b"import "], {})
     >>> bool(np.allclose(score.logprobs, charwise.load().score("np", context="import ").logprobs))
     True
     """
@@ -135,7 +136,7 @@ def string_logs(
     texts: Sequence[bytes],
     context: bytes,
     before: Floats,
-    spend: Spend,
+    spend: EffortKeywords,
     *,
     end: bool,
 ) -> tuple[Floats, Floats, list[Score]]:

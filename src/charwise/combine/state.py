@@ -15,7 +15,7 @@ from typing import Any, Self
 import numpy as np
 
 from charwise.combine.member_scores import IMPOSSIBLE, likelihood_of_byte, likelihoods
-from charwise.combine.members import Member, Spend, Team, impossible
+from charwise.combine.members import Member, Team, impossible
 from charwise.combine.rules import Floats, error_of_next, normalised
 from charwise.combine.scoring import scores, string_logs
 from charwise.constraints.over_tokens import Unconstrained
@@ -24,6 +24,7 @@ from charwise.cursor.choose import ChoicePosterior, checked_choices, posterior_o
 from charwise.cursor.distributions import NextBytes
 from charwise.cursor.options import GenerationOptions
 from charwise.errors import ZeroProbabilityError
+from charwise.scoring.effort import EffortKeywords
 from charwise.surprisal.score import Score
 from charwise.tokens.stops import StopStrings
 
@@ -51,7 +52,7 @@ class CombinedState(CharacterState):
         states: Sequence[Any],
         curves: Floats,
         prefix_errors: Floats,
-        spend: Spend,
+        spend: EffortKeywords,
         *,
         parent: Self | None = None,
         whole: bool = False,
@@ -268,13 +269,13 @@ class CombinedState(CharacterState):
         return f"CombinedState({self.text[-20:]!r}, {len(self.states)} members)"
 
 
-def begin(team: Team, raw: bytes, spend: Spend) -> CombinedState:
+def begin(team: Team, raw: bytes, spend: EffortKeywords) -> CombinedState:
     """The state of a combination after a text.
 
     >>> import charwise
     >>> from charwise import combine
     >>> both = combine.product([charwise.load()])
-    >>> begin(both.team, b"import nump", Spend()).next().top(1)[0][0]
+    >>> begin(both.team, b"import nump", {}).next().top(1)[0][0]
     'y'
     """
     states = [_state_of(member, raw, spend) for member in team.members]
@@ -287,12 +288,12 @@ def begin(team: Team, raw: bytes, spend: Spend) -> CombinedState:
     )
 
 
-def _state_of(member: Member, raw: bytes, spend: Spend) -> Any:
+def _state_of(member: Member, raw: bytes, spend: EffortKeywords) -> Any:
     """A member's state; None if it cannot write the text, which others may."""
     try:
-        return member.lm.state(member.prompt(raw), **spend._asdict())
+        return member.lm.state(member.prompt(raw), **spend)
     except IMPOSSIBLE:
-        member.lm.state(member.prompt(b""), **spend._asdict())  # or it is not the text
+        member.lm.state(member.prompt(b""), **spend)  # or it is not the text
         return None
 
 

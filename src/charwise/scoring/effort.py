@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from numbers import Integral, Real
+from typing import TypedDict
 
 from charwise.errors import SettingError, shown
 
@@ -86,6 +87,19 @@ PRESETS = {
     "accurate": Effort(16),
     "exact": Effort(math.inf, 0.0),
 }
+
+
+class EffortKeywords(TypedDict, total=False):
+    """How much is spent on a text: a preset or a tolerance; with neither the model's default."""
+
+    preset: str | Effort | None
+    tolerance: float | None
+
+
+class StateKeywords(EffortKeywords, total=False):
+    """The same of a state, and from where on all tokenizations are summed; see `CharLM.state`."""
+
+    exact_from: int | None
 
 
 def effort_of(preset: str | Effort | None, tolerance: float | None = None) -> Effort:
