@@ -171,7 +171,7 @@ class UnlistedError(CharwiseError, KeyError):
 
 
 class EngineError(CharwiseError, RuntimeError):
-    """A model or an inference engine that cannot do what was asked of it."""
+    """A model or an inference engine that cannot do its task."""
 
 
 class ServerError(EngineError):

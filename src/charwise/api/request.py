@@ -32,7 +32,7 @@ _Stop = str | list[Annotated[str, Field(min_length=1)]]
 
 
 class _StreamOptions(BaseModel):
-    """What a stream tells besides its choices."""
+    """The parts of a stream besides its choices."""
 
     model_config = ConfigDict(extra="allow")
 

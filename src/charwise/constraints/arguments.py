@@ -13,7 +13,7 @@ from charwise.errors import ConstraintError, check_known, shown
 
 
 class ConstraintKeywords(TypedDict, total=False):
-    """What may follow a prompt: at most one of these.
+    """The constraints on a completion: at most one of these.
 
     Attributes:
         regex: a regular expression that all of it matches.

@@ -25,7 +25,7 @@ class Both:
 
     @property
     def check(self) -> Validity | None:
-        """What a finished text must pass as well, if one of them is a JSON schema."""
+        """The check that a finished text must pass as well, if one of them is a JSON schema."""
         checks = [getattr(one, "check", None) for one in (self.one, self.other)]
         return checks[0] or checks[1]
 
@@ -35,7 +35,7 @@ class Both:
         return fault_of(self.one) or fault_of(self.other)
 
     def allowed(self) -> Flags:
-        """`[257]`: what both allow."""
+        """Return the bytes that both allow, `[257]`."""
         return self.one.allowed() & self.other.allowed()
 
     def after(self, data: bytes) -> Self:

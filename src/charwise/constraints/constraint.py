@@ -61,7 +61,7 @@ class Constraint(Protocol):
 
 
 def checked(given: Constraint) -> Constraint:
-    """What was given, if it is a constraint.
+    """Return the argument, if it is a constraint.
 
     Raises:
         ConstraintError: what is none.

@@ -38,7 +38,7 @@ def why(message: str) -> str:
 def diagnosis(
     message: str, *, pattern: str | None = None, grammar: str | None = None
 ) -> tuple[str, int]:
-    """What is wrong with what was written, and where.
+    """Return the fault of a constraint, and its place.
 
     Args:
         message: llguidance's.
@@ -91,7 +91,7 @@ def refuse_tokens(grammar: str) -> None:
 
 
 def _expression(picture: str, what: str, pattern: str | None) -> tuple[str, int]:
-    """What is wrong with an expression, from the picture of it, and where: in bytes."""
+    """Return the fault of an expression, from the picture of it, and its place in bytes."""
     lines, place = _place(picture)
     text = "\n".join(lines)
     if pattern is not None:  # it was drawn with its slashes escaped

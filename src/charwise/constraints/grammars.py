@@ -59,7 +59,7 @@ class Alphabet:
 
 
 class _Tokens:
-    """What llguidance asks of a tokenizer."""
+    """The interface that llguidance asks of a tokenizer."""
 
     bos_token_id = None
 
@@ -183,7 +183,7 @@ class Grammar:
         return None if self.check is None else self.check.fault(self.raw)
 
     def _bits(self) -> tuple[Flags, bool]:
-        """`[width + 257]`: what may follow of each token, each byte; whether the text may end."""
+        """Return which tokens and bytes may follow, and if the text may end: `[width + 257]`."""
         with self._lock:
             packed, ends = self._matcher.compute_bitmask(), self._matcher.is_accepting()
             message = self.error()

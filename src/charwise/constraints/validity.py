@@ -227,7 +227,7 @@ def _number(found: re.Match[str]) -> int | Fraction:
 
 
 def _no_number(name: str) -> None:
-    """Refuse what JSON has no number for.
+    """Refuse a number that JSON does not have.
 
     Raises:
         ValueError: always.

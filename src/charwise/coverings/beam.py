@@ -107,7 +107,7 @@ class Beam:
     def _reserve(
         self, late: list[Bundle], unopened: list[Extension]
     ) -> tuple[tuple[int, Bundle | Extension], ...]:
-        """The reserve with the heaviest of what one step dropped, without what is too old."""
+        """The reserve with the heaviest that one step dropped, without those that are too old."""
         at = len(self.raw)
         recent = [entry for entry in self.reserve if entry[0] > at - _MEMORY]
         unopened = sorted(unopened, key=lambda extension: -extension.log_weight)
@@ -187,7 +187,7 @@ class Beam:
     def _top_k(
         self, kept: list[Bundle], extensions: list[Extension], byte: int
     ) -> tuple[list[Bundle], list[Bundle], list[Extension]]:
-        """The k heaviest candidates, the other candidates, and what was not opened."""
+        """The k heaviest candidates, the other ones, and the extensions that were not opened."""
         extensions = sorted(extensions, key=lambda extension: -extension.log_weight)
         candidates = sorted(kept, key=lambda bundle: -bundle.log_p)
         size = self.k if self.lazy else max(1, len(extensions))
@@ -232,5 +232,5 @@ def start(
 
 
 def _bound(dropped: Bundle | Extension) -> float:
-    """log of the most that what was dropped can add, nats."""
+    """Return the log of the most that the dropped mass can add, nats."""
     return dropped.log_p if isinstance(dropped, Bundle) else dropped.log_weight

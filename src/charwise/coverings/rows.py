@@ -65,7 +65,7 @@ class EvaluatedRows:
         self._children = {edge: node for node, edge in enumerate(edges, start=1)}
 
     def aside(self) -> EvaluatedRows:
-        """The same tree, and what is known of it; contexts added here stay unknown there.
+        """The same tree with its known rows; contexts added here stay unknown there.
 
         For contexts that are dropped again.
 
@@ -118,7 +118,7 @@ class EvaluatedRows:
         return [node for [node] in self.follow([(parent, [token]) for parent, token in edges])]
 
     def follow(self, branches: Sequence[tuple[int, Sequence[int]]]) -> list[list[int]]:
-        """Nodes along token strings, each after a node; what is not known yet is one call.
+        """Return nodes along token strings, each after a node; unknown ones take one call.
 
         Raises:
             EngineError: if the tree does not number its nodes as `TokenTree.extend` says.

@@ -72,7 +72,7 @@ class CanonicalLM(WrappedLM):
         self.canonical = CanonicalNext.of(engine.vocabulary)
 
     def info(self) -> dict[str, str]:
-        """What runs here, and which token strings count."""
+        """The engine's description, and which token strings count."""
         return {**self.engine.info(), "estimand": self.estimand}
 
     def tree(
@@ -115,7 +115,7 @@ class _CanonicalTree(WrappedTree):
         return nodes
 
     def logprobs(self, nodes: Sequence[int]) -> torch.Tensor:
-        """See `TokenTree.logprobs`; −inf for what is not canonical, and all of what follows it.
+        """See `TokenTree.logprobs`; −inf for tokens that are not canonical, and all after them.
 
         Rows sum to one with "canonical", or to nothing where no token may come next; with
         "canonical-mass", to what the canonical next tokens have.
@@ -133,7 +133,7 @@ class _CanonicalTree(WrappedTree):
         return rows
 
     def _may(self, node: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """`[width]` what may come next at a node."""
+        """Return the tokens that may come next at a node, `[width]`."""
         standing = self._stands(node)
         if standing is None:
             return np.zeros(self._lm.vocabulary.width, dtype=np.bool_)

@@ -155,7 +155,7 @@ def engine_around(model: Any, tokenizer: Any) -> TransformersLM:
 
 
 class ToldKeywords(TypedDict):
-    """What a server is asked for, and how exact its answers are; see `charwise.connect`."""
+    """The settings of requests to a server; see `charwise.connect`."""
 
     model: str | None
     k: int

@@ -38,7 +38,7 @@ LOADING = threading.RLock()
 
 
 class HubKeywords(TypedDict, total=False):
-    """What is taken from the Hugging Face hub.
+    """The settings of downloads from the Hugging Face hub.
 
     Attributes:
         revision: branch, tag or commit.
@@ -126,7 +126,7 @@ def read_pretrained(name: str, **settings: Unpack[LoadKeywords]) -> Any:
 def _read_tokenizer(
     name: str, *, revision: str | None = None, trust_remote_code: bool = False
 ) -> Any:
-    """The tokenizer alone. Raises what `read_pretrained` does."""
+    """The tokenizer alone. Raises the errors of `read_pretrained`."""
     with LOADING:
         from transformers import AutoTokenizer
 
@@ -233,7 +233,7 @@ def _read(
 
 
 def _source(name: str) -> str:
-    """What to hand to `from_pretrained`; raises for a folder that does not exist."""
+    """Return the name for `from_pretrained`; raises for a folder that does not exist."""
     if name == DEFAULT_MODEL:
         return EMBEDDED
     if not name:
@@ -311,7 +311,7 @@ def _not_found(called: str, reason: str) -> str:
 
 
 def _failure(name: str, source: str, what: str, error: Exception) -> CharwiseError:
-    """What a failing `from_pretrained` says of a model, or a part of one, that is there."""
+    """Return the error for a model, or a part of one, that is there and cannot be read."""
     reason = _in_a_line(error)
     if name == DEFAULT_MODEL:
         return ModelNotFoundError(
@@ -335,7 +335,7 @@ def _wants_trust(error: Exception) -> bool:
 
 
 def _in_a_line(error: Exception) -> str:
-    """The first line of what an error says, or all of it where that line only begins a list."""
+    """Return the first line of an error, or all of it where that line only begins a list."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if not lines:
         return type(error).__name__

@@ -18,7 +18,7 @@ from charwise.tokens.vocabulary import Vocabulary, no_id
 
 
 class TreeNodes(ABC):
-    """A `TokenTree` without a model: who is below whom, what was dropped, what is held.
+    """A `TokenTree` without a model: parents, dropped nodes, held rows.
 
     An engine's tree evaluates its prompt when it is made, and new nodes in `_evaluate`. It hands
     over logits by `_put`, or has `logprobs` of its own and says in `_forget` how to free them.
@@ -93,7 +93,7 @@ class TreeNodes(ABC):
         return logs.to(self._device)
 
     def _put(self, nodes: list[int], logits: torch.Tensor) -> None:
-        """Hold logits `[n, width]`, without what is not counted: before any softmax."""
+        """Hold logits `[n, width]`, without the uncounted ids: before any softmax."""
         uncounted = torch.from_numpy(self._vocabulary.uncounted).to(logits.device)
         self._logits.put(nodes, logits.index_fill_(1, uncounted, -torch.inf))
 
@@ -109,7 +109,7 @@ class TreeNodes(ABC):
         self._logits.drop(nodes)
 
     def _take_back(self, size: int) -> None:  # noqa: B027 - most hold nothing else
-        """Free what a failed `_evaluate` left of the nodes from `size` on."""
+        """Free the nodes from `size` on, which a failed `_evaluate` left."""
 
     def _free(self, nodes: set[int]) -> None:  # noqa: B027 - as above
         """Free all else that is held of nodes that were just dropped."""
@@ -121,7 +121,7 @@ class TreeNodes(ABC):
 
     @property
     def nbytes(self) -> int:
-        """Bytes held of its own: log-probabilities, and what an engine's tree adds to them."""
+        """The bytes held: log-probabilities, and the additions of an engine's tree."""
         return self._logits.nbytes
 
     def extend(

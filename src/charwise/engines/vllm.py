@@ -123,7 +123,7 @@ class VllmLM:
         return self._counted(rows.scatter_(1, ids.long(), logs))
 
     def _counted(self, rows: torch.Tensor) -> torch.Tensor:
-        """What is not counted is left out before the softmax: it gets nothing, takes nothing."""
+        """Leave out uncounted ids before the softmax: they take no probability."""
         uncounted = torch.from_numpy(self.vocabulary.uncounted)
         logs = rows.index_fill_(1, uncounted, -torch.inf).log_softmax(-1)
         if logs.isnan().any():

@@ -54,7 +54,7 @@ class _Method(NamedTuple):
 
 @dataclass(frozen=True)
 class Result:
-    """What was measured of one method; the module says how. None where it has no meaning.
+    """The measurements of one method; the module says how. None where one has no meaning.
 
     Attributes:
         method, family: see `_Method`.
@@ -89,7 +89,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Report:
-    """The results of all methods on one text, and what they were measured on.
+    """The results of all methods on one text, with the model and the machine.
 
     Attributes:
         model: its name.

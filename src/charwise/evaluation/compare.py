@@ -39,7 +39,7 @@ Text = str | bytes
 
 
 class _Read(NamedTuple):
-    """What one model says of all texts."""
+    """The numbers of one model for all texts."""
 
     bits: Floats  # [n_bytes]
     errors: Floats  # [n_bytes] bits
@@ -121,7 +121,7 @@ def _compared(
     seed: int,
     effort: str,
 ) -> Comparison:
-    """Means and intervals of what was read, all columns drawn together."""
+    """Return means and intervals, all columns drawn together."""
     names = list(found)
     pairs = [(a, b) for n, b in enumerate(names) for a in names[:n]]
     columns = [found[name].bits for name in names]
@@ -196,7 +196,7 @@ def _read(
 
 
 def _batches(texts: dict[str, bytes]) -> Iterator[list[tuple[str, bytes, bytes]]]:
-    """Pieces that are scored together: name of the text, piece, what is before it."""
+    """Yield pieces that are scored together: name of the text, piece, text before it."""
     batch: list[tuple[str, bytes, bytes]] = []
     size = 0
     for name, text in texts.items():

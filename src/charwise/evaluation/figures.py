@@ -190,7 +190,7 @@ _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
 
 class Line(NamedTuple):
-    """What a figure shows of a model: its name, `[n_bytes]` bits of the bytes, and their errors."""
+    """A model in a figure: its name, `[n_bytes]` bits of the bytes, and their errors."""
 
     name: str
     bits: Floats

@@ -242,7 +242,7 @@ class CharwiseLM(LM):  # type: ignore[misc]
 
 
 def _chunk_size(batch_size: int | str | None, most: int | None = None) -> int:
-    """Requests to score together, from what the harness passes on.
+    """Return the number of requests to score together, from the harness's arguments.
 
     Raises:
         SettingError: for what is neither a positive number nor "auto".

@@ -36,7 +36,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Walk:
-    """What a method says about a text of n bytes.
+    """The results of a method for a text of n bytes.
 
     Attributes:
         logprobs: `[n]` log p(byte | all before), nats.
@@ -68,7 +68,7 @@ class Walk:
 
 
 class _Record:
-    """What a walk over a prompt's text has said, and what it has cost so far.
+    """The results of a walk over a prompt's text, and its cost so far.
 
     >>> import charwise
     >>> _Record(charwise.load(), "import os").walk().logprobs.shape
@@ -83,7 +83,7 @@ class _Record:
         self._started = time.perf_counter()
 
     def count(self, tree: TokenTree) -> None:
-        """Add what a tree has cost, once it is done."""
+        """Add the cost of a tree, once it is done."""
         self._contexts += tree.contexts
         self._calls += tree.calls
 

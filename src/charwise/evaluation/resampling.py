@@ -41,7 +41,7 @@ _AT_ONCE = 2**21
 
 
 class _Intervals(NamedTuple):
-    """The means of several series, and what their intervals were drawn from.
+    """The means of several series, and the units of their intervals.
 
     Attributes:
         means: with their 95 % intervals; NaN where there are too few units.

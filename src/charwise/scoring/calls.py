@@ -13,7 +13,7 @@ from charwise.scoring.refinement import Refinement
 
 
 def run_together(works: Sequence[Refinement]) -> None:
-    """Refine several texts over one tree: each round is a batch of what all of them want.
+    """Refine several texts over one tree: each round is a batch of contexts for all of them.
 
     >>> run_together([])
     """

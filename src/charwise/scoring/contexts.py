@@ -116,7 +116,7 @@ class Contexts:
         self._link(size, parents, tokens)
 
     def _append(self, nodes: list[int], positions: list[int], depths: list[int]) -> None:
-        """Read what the tree says of new contexts, and add their columns."""
+        """Read the rows of new contexts from the tree, and add their columns."""
         size, edges, at = len(self), len(self.source), np.array(positions, dtype=np.int64)
         logs = self.rows.tree.logprobs(nodes)
         row, token, end = self.known.edges(at)

@@ -121,7 +121,7 @@ class Lattice:
         return c.node.tolist()
 
     def forward(self) -> None:
-        """Sum (*) from `done` on: weights, P(t), what is missing and what is on loan."""
+        """Sum (*) from `done` on: weights, P(t), the missing share and the lent one."""
         c, unit, done, stop = self.contexts, self.unit, self.done, self.stop
         if self.lends:
             c.recombine(self._last)
@@ -261,7 +261,7 @@ class Lattice:
         return np.asarray(self._masses / self._masses.sum(axis=1, keepdims=True))
 
     def _add_next_bytes(self, until: int) -> None:
-        """Add what the contexts say of the next byte, at the positions before `until`."""
+        """Add the contexts' masses of the next byte, at the positions before `until`."""
         c, since = self.contexts, self._added
         self._added = max(since, until)
         for rows, begin, weight in zip(

@@ -112,7 +112,7 @@ class Refinement:
         return self.lattice.contexts.evaluated
 
     def _portions(self) -> Iterator[list[Branch]]:
-        """Yield what to evaluate next, one batch after another, until the text is done."""
+        """Yield the contexts to evaluate, one batch after another, until the text is done."""
         lattice, tokens = self.lattice, self._base
         while True:
             last = portion_of(tokens)
@@ -175,7 +175,7 @@ class Refinement:
             width, threshold = 2 * width, threshold / 4
 
     def _refine(self, width: float, threshold: float, rounds: float) -> Iterator[list[Branch]]:
-        """Evaluate what is wanted until nothing is, or for so many rounds if the end is reached."""
+        """Evaluate wanted contexts until none is left, or for `rounds` if the end is reached."""
         lattice = self.lattice
         while True:
             lattice.forward()
@@ -208,7 +208,7 @@ class Refinement:
         return bool(met)
 
     def _state_error(self, done: int, coarse: Floats) -> None:
-        """State the errors from `done` on: of loans or the last level, and what is missing."""
+        """State the errors from `done` on: of loans or the last level, and of the missing share."""
         lattice = self.lattice
         part = slice(done, lattice.stop + 1)
         logs = lattice.log_prefix[part]

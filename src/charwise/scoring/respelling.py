@@ -49,7 +49,7 @@ def respell(
     deepest: float,
     spent: Callable[[list[Branch]], bool] = lambda _: False,
 ) -> Generator[list[Branch], None, list[int]]:
-    """Try other spellings of a base path; yields what to evaluate, and returns the better path.
+    """Try other spellings of a base path: yield contexts to evaluate, and return the better path.
 
     Args:
         contexts: the evaluated ones; those that are tried are added.

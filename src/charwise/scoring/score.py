@@ -45,7 +45,7 @@ class Text(NamedTuple):
 
 @dataclass(frozen=True)
 class Scorer:
-    """How texts are scored: by which model, how well, and what is told of them.
+    """The scoring of texts: the model, the effort, and the extra results.
 
     Attributes:
         engine, index: the model, and its vocabulary.
@@ -122,7 +122,7 @@ class Scorer:
         return [*done, *filling.values()]
 
     def windows(self, text: Text) -> Iterator[tuple[Window, Refinement]]:
-        """The finished windows of a text that reach beyond what is given, in order.
+        """Yield the finished windows of a text that reach beyond the given part, in order.
 
         >>> import charwise
         >>> lm = charwise.load()

@@ -63,7 +63,7 @@ class Box(NamedTuple):
 
 
 def glyph(character: str) -> str:
-    r"""What is shown for a character: itself, or a sign for what one would not see.
+    r"""Return the sign for a character: itself, or a visible one in the place of an invisible one.
 
     >>> glyph("a"), glyph(" "), glyph("\n"), glyph("\x00")
     ('a', ' ', '⏎', '�')

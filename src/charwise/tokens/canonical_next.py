@@ -49,7 +49,7 @@ _known: WeakValueDictionary[int, CanonicalNext] = WeakValueDictionary()
 
 
 class Standing(NamedTuple):
-    """Where a canonical beginning stands: all that what may come next depends on.
+    """The state of a canonical beginning: it alone decides which tokens may come next.
 
     >>> Standing().token
     -1
@@ -61,7 +61,7 @@ class Standing(NamedTuple):
 
 
 class CanonicalNext:
-    """What may come next, for one vocabulary.
+    """The tokens that may come next, for one vocabulary.
 
     >>> from charwise.models import EMBEDDED
     >>> from transformers import AutoTokenizer
@@ -109,7 +109,7 @@ class CanonicalNext:
         return found
 
     def _set_kinds(self, ignores_merges: bool) -> None:
-        """What each token looks like to the splitter; tokens that look alike are of one kind."""
+        """Set each token's kind: those that look alike to the splitter are of one."""
         kinds: dict[tuple[str, ...], int] = {}
         fine: dict[tuple[str, ...], int] = {}
         width = self.vocabulary.width
@@ -151,7 +151,7 @@ class CanonicalNext:
         return high - low + 1 - surrogates > listed
 
     def start(self, prompt_ids: Sequence[int] = ()) -> Standing:
-        """Where a text stands after what it is conditioned on, which may be spelled in any way."""
+        """Return the state after the opening of a text, which may be spelled in any way."""
         texts = list[int]()
         # The last few tokens say where a text stands.
         for id in reversed(prompt_ids[-32:]):
@@ -199,7 +199,7 @@ class CanonicalNext:
         return np.unpackbits(packed, count=self.vocabulary.width).view(np.bool_)
 
     def _kept(self, kept: OrderedDict[Key, Packed], key: Key, make: Callable[[], Packed]) -> Packed:
-        """What is kept for a key, or made; the least recently used goes first."""
+        """Return the kept value for a key, or make it; the least recently used goes first."""
         with self._lock:
             if key not in kept:
                 kept[key] = make()
@@ -276,7 +276,7 @@ class CanonicalNext:
             return found
 
     def _border(self, tail: Tail, look: str) -> Border:
-        """`Splitter.border`; where a token's first two characters settle it, what they say."""
+        """Return `Splitter.border`, by a token's first two characters where these settle it."""
         text, borders, _ = tail
         if not text:
             if look not in self._first:

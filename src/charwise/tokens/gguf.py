@@ -100,7 +100,7 @@ class GgufModel:
 
     @property
     def kind(self) -> str:
-        """What llama.cpp calls the vocabulary's kind."""
+        """The kind of the vocabulary by llama.cpp's name."""
         return _KINDS.get(library().llama_vocab_type(self.vocab), "unknown")
 
     @property
@@ -233,7 +233,7 @@ def library() -> Any:
 
 @contextmanager
 def captured_log() -> Iterator[list[str]]:
-    """What llama.cpp logs as errors meanwhile, in a list instead of on stderr."""
+    """Collect the errors that llama.cpp logs meanwhile in a list, instead of on stderr."""
     llama = library()
     said: list[str] = []
 

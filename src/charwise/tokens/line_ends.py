@@ -65,7 +65,7 @@ def write_pieces(pieces: Iterable[bytes], end: str) -> list[bytes]:
 
 
 def offset(text: bytes, at: int) -> int:
-    r"""Return where in a text, in bytes, the byte `at` of what `read` makes of it is.
+    r"""Return the offset in a text, in bytes, of the byte `at` of `read(text)`.
 
     >>> offset(b"a\r\nb", 2), offset(b"a\r\nb", 1), offset(b"a\nb", 2)
     (3, 1, 2)

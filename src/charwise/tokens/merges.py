@@ -170,7 +170,7 @@ def _depths(above: Ints) -> Ints:
 
 
 def _levels(left: Ints, right: Ints, rank: Ints) -> Ints:
-    """The highest rank that it takes to make each token; −1 for what no merge makes."""
+    """The highest rank that it takes to make each token; −1 for tokens that no merge makes."""
     level = rank.copy()
     derived = np.flatnonzero(left >= 0)
     while len(derived):

@@ -63,7 +63,7 @@ class Border(NamedTuple):
 
 
 class Splitter:
-    """What a tokenizer splits before it merges.
+    """The splits that a tokenizer makes before it merges.
 
     Args:
         split: a text → the offsets inside of it, in characters, where it is split.
@@ -141,7 +141,7 @@ class Splitter:
         return self._begun[begun]
 
     def _after(self, text: str) -> list[str]:
-        """What may come after a text: nothing, or one of each kind; the ends of contractions."""
+        """Return possible next texts: none, or one of each kind; the ends of contractions."""
         return self._next + self._contractions if "'" in text[-2:] else self._next
 
     def border(self, tail: Tail, more: str) -> Border:
@@ -168,7 +168,7 @@ class Splitter:
         return not tail.begun and _holds(tail.borders, self.split(tail.text))
 
     def _settle(self, tail: Tail) -> Tail | None:
-        """The same tail without what does not depend on what comes; None if nothing may come."""
+        """Return the tail without the part that no next text can change; None if none may come."""
         text, borders, begun = tail
         cuts = [
             self.split(text + first + following)
@@ -246,7 +246,7 @@ def taken_apart(token: bytes) -> tuple[str, bytes] | None:
 
 
 class _Read(NamedTuple):
-    """What an expression tells characters apart by."""
+    """The classes by which an expression tells characters apart."""
 
     literals: frozenset[str]
     letters: frozenset[str]  # of contractions
@@ -255,7 +255,7 @@ class _Read(NamedTuple):
 
 
 def _read(pattern: str) -> _Read:
-    """What an expression tells characters apart by.
+    """The classes by which an expression tells characters apart.
 
     Raises:
         VocabularyError: what it does that `Splitter` does not expect.

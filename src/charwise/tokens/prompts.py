@@ -11,7 +11,7 @@ from charwise.tokens.vocabulary import Vocabulary
 
 
 class Opening(NamedTuple):
-    """What comes before a text: token ids, and the bytes that the tokenizer implies after them.
+    """The opening of a text: token ids, and the bytes that the tokenizer implies after them.
 
     >>> Opening(ids=(0,), lead=b" ").lead
     b' '
@@ -22,7 +22,7 @@ class Opening(NamedTuple):
 
 
 def split(vocabulary: Vocabulary, prompt: Prompt) -> tuple[Opening, bytes]:
-    """What a prompt conditions on, and its text, which the implied lead begins.
+    """Return the opening of a prompt, and its text, which the implied lead begins.
 
     Everything up to the last token id is the opening; one that does not begin with a special
     token follows the start token.
@@ -60,7 +60,7 @@ def split_parts(vocabulary: Vocabulary, parts: list[str | bytes | int]) -> tuple
 
 
 def last_text(parts: list[str | bytes | int]) -> tuple[list[str | bytes | int], bytes]:
-    """What comes up to the last token id, and the text after it.
+    """Return the parts up to the last token id, and the text after it.
 
     >>> last_text(["a", 0, "b", b"c"])
     (['a', 0], b'bc')

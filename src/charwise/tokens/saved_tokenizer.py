@@ -18,7 +18,7 @@ _LISTS = ("additional_special_tokens", "extra_special_tokens")
 
 
 class SavedTokenizer:
-    """What `Vocabulary.from_transformers` asks a tokenizer, from files alone.
+    """The tokenizer that `Vocabulary.from_transformers` needs, from files alone.
 
     Args:
         files: file name → its path; `tokenizer.json` is needed.

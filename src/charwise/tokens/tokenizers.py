@@ -212,7 +212,7 @@ _PROBES = ("a b", "the cat sat on the mat", "def add(a, b): return a + b")
 
 
 def _check(exact: Any, backend: Any, tokens: Sequence[bytes | None], name: str) -> None:
-    """Refuse a tokenizer that does what the exact one does not do, or that loses spaces.
+    """Refuse a tokenizer that differs from the exact one, or that loses spaces.
 
     What the tokenizer makes of a text, without its added tokens, must be what the exact one makes
     of the bytes of that.

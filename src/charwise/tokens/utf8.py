@@ -39,7 +39,7 @@ def needs(start: bytes) -> int:
 
 
 def last_character(text: bytes) -> int:
-    """How many bytes the last character of a text has: what `errors="replace"` shows as one.
+    """Return the number of bytes of a text's last character, as `errors="replace"` shows it.
 
     A character that the text ends inside of counts as one, a byte that belongs to none as well.
 
@@ -58,7 +58,7 @@ def last_character(text: bytes) -> int:
 
 
 def decoder_after(text: bytes) -> codecs.IncrementalDecoder:
-    """A decoder for what follows a text: a character that the text began comes out whole.
+    """Return a decoder for the rest of a text: a character that the text began comes out whole.
 
     Bytes that are no character become U+FFFD; an unfinished last character is kept back.
 

@@ -340,7 +340,7 @@ class Vocabulary:
 
 
 def no_id(id: object, width: int) -> TokenizationError:
-    """The error for what is no id of an output layer.
+    """Return the error for a value that is no id of an output layer.
 
     >>> str(no_id(9, width=4))
     '9 is not a token id: the width is 4.'

@@ -141,7 +141,7 @@ class CompletionsLM:
                 found[context] = self._best(_told(told[size]), last)
 
     def _next(self, choice: dict[str, Any], last: float | None) -> Best:
-        """What a choice says of the token that it generated."""
+        """Return the log-probabilities of a choice's generated token."""
         try:
             [told] = choice["logprobs"]["top_logprobs"]
             by_id = {_id(name): float(logprob) for name, logprob in told.items()}

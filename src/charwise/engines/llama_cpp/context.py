@@ -91,7 +91,7 @@ def open_context(model: GgufModel, sizes: Sizes) -> Any:
 
 
 def description(model: GgufModel) -> str:
-    """What llama.cpp says of a model: architecture, size, quantisation."""
+    """The description of a model by llama.cpp: architecture, size, quantisation."""
     buffer = ctypes.create_string_buffer(256)
     library().llama_model_desc(model.pointer, buffer, len(buffer))
     return buffer.value.decode("utf-8", "replace")

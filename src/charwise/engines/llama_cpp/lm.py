@@ -208,7 +208,7 @@ class _LlamaCppTree(TreeNodes):
         return order
 
     def _rows(self, order: Sequence[int], wanted: set[int]) -> list[BatchRow]:
-        """What is to be evaluated for these nodes, in this order."""
+        """Return the rows to evaluate for these nodes, in this order."""
         at = {node: i for i, node in enumerate(order)}
         rows = []
         for node in order:

@@ -59,7 +59,7 @@ class _TreeCache(Protocol):
 
 @dataclass(frozen=True)
 class Choice:
-    """How to make a tree's cache, what this way is called, and why it was chosen."""
+    """The way to make a tree's cache, its name, and the reason for it."""
 
     make: Callable[[], _TreeCache]
     name: str
@@ -68,7 +68,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Trial:
-    """What a model is tried with.
+    """The inputs that a model is tried with.
 
     Attributes:
         forward: the model.

@@ -114,7 +114,7 @@ class Forward:
 
 
 def check_causal(model: Any) -> None:
-    """Refuse what is no causal language model.
+    """Refuse a model that is no causal language model.
 
     Raises:
         EngineError: how to load one.

@@ -30,7 +30,7 @@ _NAMED = threading.Lock()
 
 
 class _Parts(NamedTuple):
-    """What stands where attention expects a tensor: one for each tree, `[1, heads, slots, width]`.
+    """The stand-in for attention's tensor: one for each tree, `[1, heads, slots, width]`.
 
     `ends`: of each tree's part of the row of ids.
     """
@@ -148,7 +148,7 @@ def _joint(caches: Sequence[FlatCache], ends: list[int]) -> Cache:
 
 
 def _stacked(visible: Sequence[dict[str, NDArray[np.bool_]]]) -> dict[str, NDArray[np.bool_]]:
-    """What rows see of their own tree, below each other: `[rows, most slots]`, by mask."""
+    """The slots that rows see of their own tree: `[rows, most slots]`, by mask."""
     most = max(seen.shape[1] for one in visible for seen in one.values())
     return {
         name: np.concatenate(

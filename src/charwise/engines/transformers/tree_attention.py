@@ -42,7 +42,7 @@ class Masks:
 
 
 def masks_of(config: Any) -> Masks | str:
-    """What transformers says a model's layers see; or, as a string, why no mask can say it.
+    """Return the masks of a model's layers in transformers; or, as a string, why none can say it.
 
     The rule is that of `transformers.masking_utils.create_masks_for_generate`.
     """
@@ -112,7 +112,7 @@ class _Ancestors:
         return int(self._bits.nbytes)
 
     def truncate(self, count: int) -> None:
-        """Take back the rows from `count` on; what comes in their place overwrites them."""
+        """Take back the rows from `count` on; later rows overwrite them."""
         self.count = count
 
     def _resize(self, capacity: int) -> None:
