@@ -52,6 +52,13 @@ def test_the_changelog_is_one_of_keep_a_changelog() -> None:
     assert set(re.findall(r"^### (.*)", page, re.M)) <= kinds
 
 
+def test_every_table_of_results_is_on_a_page() -> None:
+    pages = "".join(page.read_text(encoding="utf-8") for page in PAGES)
+    results = sorted((DOCS / "results").glob("*.csv"))
+    assert results
+    assert [path.name for path in results if f"results/{path.name}" not in pages] == []
+
+
 def anchors(page: Path) -> set[str]:
     """The slugs of a page's headings, as GitHub makes them."""
     text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
