@@ -83,7 +83,7 @@ def read_pretrained(name: str, **settings: Unpack[LoadKeywords]) -> Any:
     """
     device, dtype = settings.get("device"), settings.get("dtype")
     device_map, quantization = settings.get("device_map"), settings.get("quantization_config")
-    revision, trust = settings.get("revision"), settings.get("trust_remote_code", False)
+    hub = _hub(settings)
     with LOADING:
         import torch
         from transformers import AutoModelForCausalLM
@@ -108,9 +108,8 @@ def read_pretrained(name: str, **settings: Unpack[LoadKeywords]) -> Any:
         if device_map is not None:
             options["device_map"] = device_map
         _check_folder(name)
-        tokenizer = _read_tokenizer(name, revision=revision, trust_remote_code=trust)
-        options["trust_remote_code"] = trust
-        model = _read(name, "model", AutoModelForCausalLM.from_pretrained, revision, **options)
+        tokenizer = _read_tokenizer(name, **hub)
+        model = _read(name, "model", AutoModelForCausalLM.from_pretrained, hub, **options)
         if device_map is not None:
             return model.eval(), tokenizer
         try:
@@ -123,20 +122,23 @@ def read_pretrained(name: str, **settings: Unpack[LoadKeywords]) -> Any:
             ) from error
 
 
-def _read_tokenizer(
-    name: str, *, revision: str | None = None, trust_remote_code: bool = False
-) -> Any:
+def _hub(settings: HubKeywords) -> HubKeywords:
+    """What is taken from the hub. Without a word about code, transformers asks on the terminal."""
+    return {
+        "revision": settings.get("revision"),
+        "trust_remote_code": settings.get("trust_remote_code", False),
+    }
+
+
+def _read_tokenizer(name: str, **hub: Unpack[HubKeywords]) -> Any:
     """The tokenizer alone. Raises the errors of `read_pretrained`."""
     with LOADING:
         from transformers import AutoTokenizer
 
-        trust = {"trust_remote_code": trust_remote_code}
-        return _read(name, "tokenizer", AutoTokenizer.from_pretrained, revision, **trust)
+        return _read(name, "tokenizer", AutoTokenizer.from_pretrained, _hub(hub))
 
 
-def read_vocabulary(
-    name: str, *, revision: str | None = None, trust_remote_code: bool = False
-) -> Vocabulary:
+def read_vocabulary(name: str, **hub: Unpack[HubKeywords]) -> Vocabulary:
     """The vocabulary, as wide as the model's output layer if its config says how wide that is.
 
     >>> read_vocabulary("embedded").width
@@ -147,21 +149,19 @@ def read_vocabulary(
 
         return read_gguf(name)
     if find_spec("transformers") is None:
-        return vocabulary_of_files(_files(name, revision), name)
+        return vocabulary_of_files(_files(name, hub.get("revision")), name)
     with LOADING:
         from transformers import AutoConfig, GenerationConfig
 
-        tokenizer = _read_tokenizer(name, revision=revision, trust_remote_code=trust_remote_code)
+        tokenizer = _read_tokenizer(name, **hub)
         try:
-            trust = {"trust_remote_code": trust_remote_code}
-            config = _read(name, "config", AutoConfig.from_pretrained, revision, **trust)
+            config = _read(name, "config", AutoConfig.from_pretrained, _hub(hub))
             width = config.get_text_config().vocab_size
         except (ModelNotFoundError, EngineError):  # a tokenizer without a model
             width = None
         try:
-            generation = _read(
-                name, "generation config", GenerationConfig.from_pretrained, revision
-            )
+            of: HubKeywords = {"revision": hub.get("revision")}  # it has no code
+            generation = _read(name, "generation config", GenerationConfig.from_pretrained, of)
         except (ModelNotFoundError, EngineError):
             generation = None
         return Vocabulary.from_transformers(tokenizer, width, generation_config=generation)
@@ -194,11 +194,7 @@ def _files(name: str, revision: str | None) -> dict[str, Path]:
 
 
 def _read(
-    name: str,
-    what: str,
-    from_pretrained: Callable[..., Any],
-    revision: str | None,
-    **options: Any,
+    name: str, what: str, from_pretrained: Callable[..., Any], hub: HubKeywords, **options: Any
 ) -> Any:
     """Call `from_pretrained` quietly; its many errors become one sentence.
 
@@ -207,8 +203,10 @@ def _read(
     """
     from huggingface_hub.constants import HF_HUB_OFFLINE
 
-    source = _source(name)
+    source, revision = _source(name), hub.get("revision")
     local = Path(source).is_dir()
+    if "trust_remote_code" in hub:
+        options["trust_remote_code"] = hub["trust_remote_code"]
     if revision is not None:
         if local:
             raise SettingError(
