@@ -10,8 +10,11 @@ from __future__ import annotations
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -88,6 +91,14 @@ class Command:
         """To the process, unless it has ended."""
         if self.running:
             os.kill(self.pid, number)
+
+    def kill_when(self, ready: Callable[[], bool]) -> None:
+        """Kill it as soon as something is true."""
+        while not ready():
+            assert self.running, self.errors.read_text()
+            time.sleep(0.002)
+        os.kill(self.pid, signal.SIGKILL)
+        assert self.wait() == -signal.SIGKILL
 
     def wait(self) -> int:
         """How it ended: its exit status, or minus the signal."""

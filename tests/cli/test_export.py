@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -66,11 +64,7 @@ def test_killed_and_started_again(many: Path, tmp_path: Path) -> None:
     assert run(*arguments(many, whole)).exit_code == 0
     parts = tmp_path / "teacher.parts"
     command = Command(["export", *arguments(many, out)], tmp_path)
-    while len(list(parts.glob("0*"))) < 2:
-        assert command.running, command.errors.read_text()
-        time.sleep(0.002)
-    os.kill(command.pid, signal.SIGKILL)
-    assert command.wait() == -signal.SIGKILL
+    command.kill_when(lambda: len(list(parts.glob("0*"))) >= 2)
     assert not out.exists()
     result = run(*arguments(many, out), "--json")
     assert result.exit_code == 0, result.output

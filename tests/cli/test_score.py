@@ -6,11 +6,9 @@ import csv
 import io
 import json
 import math
-import os
 import re
 import signal
 import sys
-import time
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -291,14 +289,6 @@ def test_entropies_are_columns(
     assert printed[-1].split()[-1] == "y"
 
 
-def test_another_entropy_is_another_output(tmp_path: Path, ngram: None) -> None:
-    path, out = tmp_path / "a.jsonl", tmp_path / "out.csv"
-    table(path, [{"text": "abb" if n == 40 else "ab a"} for n in range(50)])
-    assert run(path, "-o", out).exit_code == 1  # after a chunk
-    result = run(path, "-o", out, "--entropy", "byte")
-    assert "--entropy was None, and is now byte" in str(result.exception)
-
-
 # --- What is wrong ------------------------------------------------------------------------------
 
 
@@ -508,11 +498,9 @@ def kill_after(many: Path, out: Path, parts: int) -> None:
     """Start the command in a process of its own, and kill it when so many parts are there."""
     folder = Path(f"{out}.parts")
     command = Command(["score", *arguments(many, out)], many.parent)
-    while not (folder / "run.json").exists() or len(list(folder.glob("0*"))) < parts:
-        assert command.running, command.errors.read_text()
-        time.sleep(0.002)
-    os.kill(command.pid, signal.SIGKILL)
-    assert command.wait() == -signal.SIGKILL
+    command.kill_when(
+        lambda: (folder / "run.json").exists() and len(list(folder.glob("0*"))) >= parts
+    )
     assert not out.exists()
 
 
@@ -544,10 +532,16 @@ def test_what_changes_while_a_run_is_stopped(tmp_path: Path, ngram: None) -> Non
     path, out = tmp_path / "a.jsonl", tmp_path / "out.csv"
     table(path, [{"text": "abb" if n == 40 else "ab a"} for n in range(50)])
     assert run(path, "-o", out).exit_code == 1  # after a chunk
-    for change in (["--per", "byte"], ["--preset", "fast"], ["--model", "another"]):
-        result = run(path, "-o", out, *change)
+    for option, value in (
+        ("--per", "byte"),
+        ("--preset", "fast"),
+        ("--model", "another"),
+        ("--entropy", "byte"),
+    ):
+        result = run(path, "-o", out, option, value)
         assert result.exit_code == 1
-        assert f"{change[0]} was" in str(result.exception)
+        assert f"{option} was" in str(result.exception)
+        assert f", and is now {value}" in str(result.exception)
         assert "Run that again to finish it, or take --overwrite" in str(result.exception)
     table(path, [{"text": "ab a"}] * 50)
     assert "file 1 was" in str(run(path, "-o", out).exception)

@@ -45,17 +45,19 @@ def test_states_from_memory_are_those_of_the_model(
         np.testing.assert_allclose(found.next().probs, expected, rtol=1e-9, atol=1e-12)
 
 
+def assert_near(memory: Memory, at: int) -> None:
+    """What is known after a part of the code is near what a new state says."""
+    state = memory.after(split(memory.lm.vocabulary, "")[0], CODE[:at]).state
+    assert state.raw == CODE[:at]
+    assert np.abs(state.next().probs - memory.lm.next(CODE[:at]).probs).sum() / 2 < 0.05
+
+
 @pytest.mark.slow
 def test_typing_and_deleting_stays_near_a_new_state() -> None:
-    lm = charwise.load()
-    memory, rng, at = Memory(lm), random.Random(3), 12
-    opening = split(lm.vocabulary, "")[0]
+    memory, rng, at = Memory(charwise.load()), random.Random(3), 12
     for _ in range(60):
         at = min(len(CODE), max(1, at + rng.choice([1, 1, 1, -1, 7, -4])))
-        state = memory.after(opening, CODE[:at]).state
-        expected = lm.next(CODE[:at]).probs
-        assert state.raw == CODE[:at]
-        assert np.abs(state.next().probs - expected).sum() / 2 < 0.05
+        assert_near(memory, at)
     assert memory.trees < 6
 
 
@@ -133,10 +135,7 @@ def test_what_is_cut_is_evaluated_again() -> None:
     assert memory.size < size / 2
     for at in (59, 45, 46, 70, 31, 60):
         memory.thin(2**40)
-        state = memory.after(opening, CODE[:at]).state
-        expected = lm.next(CODE[:at]).probs
-        assert state.raw == CODE[:at]
-        assert np.abs(state.next().probs - expected).sum() / 2 < 0.05
+        assert_near(memory, at)
     assert memory.trees == 1
     busy = memory.after(opening, CODE[:60]).state.shared
     size = memory.size
