@@ -13,7 +13,7 @@ import pytest
 
 from charwise import Vocabulary
 from charwise.processors.healed_prompt import HealedPrompt
-from charwise.processors.openai.answer import Answer
+from charwise.processors.openai.answer import Answer, Call
 from charwise.processors.openai.exchange import Exchange, OpenAIForm
 
 VOCABULARY = Vocabulary.from_bytes([b"rang", b"e", b"range", b"(", b")"])
@@ -23,7 +23,7 @@ JSON, EVENTS = b"application/json", b"text/event-stream"
 def answer_to(**fields: Any) -> Answer:
     healed = HealedPrompt([3], b"rang", 1)
     body = {"prompt": healed.kept}
-    return Answer(VOCABULARY, fields, "(rang", healed, max_tokens=4, first_index=0, body=body)
+    return Answer(VOCABULARY, fields, Call(body, "(rang", healed, 4))
 
 
 def chunk(ids: list[int], finish: str | None = None, **top: Any) -> dict[str, Any]:

@@ -325,7 +325,7 @@ def test_a_sentinel_in_what_a_client_sends_is_text(spelling: Spelling) -> None:
         prefix, suffix = f"print('{name}') # {name}", f"{name}{name}\n"
         [answer] = plan(served, Limits(512), {"prompt": prefix, "suffix": suffix, "max_tokens": 4})
         healed = heal_middle(prefix, suffix, index, right="off")
-        assert answer.body["prompt"] == healed.kept
+        assert answer.call.body["prompt"] == healed.kept
         sentinels = [id for id in healed.kept if id in index.vocabulary.special]
         assert len(sentinels) == len(index.vocabulary.bos_ids) + len(spelling.names)
 
@@ -346,18 +346,18 @@ def test_the_middleware_lays_out_a_suffix() -> None:
     prefix, suffix = "for i in rang", "(3):\n"
     [answer] = plan(served, Limits(256), {"prompt": prefix, "suffix": suffix, "max_tokens": 8})
     healed = heal_middle(prefix, suffix, served.index, right="off")
-    assert answer.body["prompt"] == healed.kept
-    assert "suffix" not in answer.body
-    assert answer.body["vllm_xargs"] == {"charwise_forced": healed.forced.hex()}
-    assert answer.body["stop_token_ids"] == sorted(served.vocabulary.end_ids)
+    assert answer.call.body["prompt"] == healed.kept
+    assert "suffix" not in answer.call.body
+    assert answer.call.body["vllm_xargs"] == {"charwise_forced": healed.forced.hex()}
+    assert answer.call.body["stop_token_ids"] == sorted(served.vocabulary.end_ids)
     # Where a middle can be kept from ending, it must end with what leaves the suffix.
     limits = Limits(256, holds_ends=True)
     request = {"prompt": "for i in", "suffix": "ge(3):\n", "max_tokens": 8}
     [answer] = plan(served, limits, request)
     healed = heal_middle("for i in", "ge(3):\n", served.index)
     assert healed.ending.startswith(b"ge")
-    assert answer.body["prompt"] == healed.kept
-    assert answer.body["vllm_xargs"] == {
+    assert answer.call.body["prompt"] == healed.kept
+    assert answer.call.body["vllm_xargs"] == {
         "charwise_forced": healed.forced.hex(),
         "charwise_ending": healed.ending.hex(),
     }
@@ -372,7 +372,7 @@ def test_the_middleware_lays_out_a_suffix() -> None:
     # Either side may be empty.
     for sides in ({"prompt": ""}, {"suffix": ""}):
         [answer] = plan(served, limits, request | sides)
-        ids = answer.body["prompt"]
+        ids = answer.call.body["prompt"]
         assert {*map(tokenizer.convert_tokens_to_ids, NAMES)} <= {*ids}
     # Nothing to heal, and yet laid out: vLLM knows no suffix.
     assert (

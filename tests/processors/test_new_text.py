@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from charwise import SortedVocabulary, Vocabulary
 from charwise.errors import HealingError, SettingError
 from charwise.processors.healed_prompt import HealedPrompt, heal_prompt
-from charwise.processors.new_text import Continuation, Reader
+from charwise.processors.new_text import Bounds, Continuation, Reader
 from models import examples
 
 TOKENS = [b"a", b"b", b"ab", b"\n", b"ba\n", b"\xc3", b"\xa9", b"\xc3\xa9", b"a\xc3", None]
@@ -40,10 +40,7 @@ def test_however_the_tokens_arrive(ids, cut, stops, include, minimum, most, data
     new = Continuation(
         VOCABULARY,
         after(forced),
-        stop=stops,
-        include_stop=include,
-        min_tokens=minimum,
-        max_tokens=most,
+        Bounds(stops, include, minimum, most),
     )
     told = ""
     at = 0
@@ -107,7 +104,7 @@ def test_special_tokens():
 
 
 def test_a_token_without_text_that_ends_the_completion_counts():
-    new = Continuation(VOCABULARY, after(b"a"), max_tokens=2)
+    new = Continuation(VOCABULARY, after(b"a"), Bounds(max_tokens=2))
     new.add([0])
     assert (new.tokens, new.counted) == (1, 0)  # all of it is the prompt's
     new.add([1])
@@ -125,7 +122,7 @@ def test_a_character_that_begins_before_the_forced_text():
 
 
 def test_every_completion_of_a_prompt_is_read_for_itself():
-    reader = Reader(VOCABULARY, after(b"ab"), stop=("\n",), max_tokens=2)
+    reader = Reader(VOCABULARY, after(b"ab"), Bounds(("\n",), max_tokens=2))
     assert [reader.text(ids) for ids in ([2, 0, 1], [0, 4], [0, 1, 1, 1, 1])] == ["ab", "a", "bb"]
     assert reader.continuation() is not reader.continuation()
 
@@ -143,17 +140,17 @@ def test_what_a_middle_must_end_with_is_not_part_of_it():
     assert new.take() == ""
     new.add_silent()
     assert (new.take(final=True), new.text) == ("", "ndexy")
-    short = Continuation(vocabulary, after(b"", b"dex"), max_tokens=2)
+    short = Continuation(vocabulary, after(b"", b"dex"), Bounds(max_tokens=2))
     short.add([0, 1])
     assert short.take() == "inde"  # it did not end: what it would have come to is not known
-    stopped = Continuation(vocabulary, after(b"", b"dex"), stop="y")
+    stopped = Continuation(vocabulary, after(b"", b"dex"), Bounds("y"))
     stopped.add([1, 2, 4])
     assert (stopped.take(), stopped.stopped) == ("dex", "y")
 
 
 def test_a_middle_ends_where_it_writes_the_suffix():
     vocabulary = Vocabulary.from_bytes([b"in", b"de", b"x", b"e", b"y", None], end_ids=[5])
-    new = Continuation(vocabulary, after(b"i", b"de", b"dexy"), include_stop=True)
+    new = Continuation(vocabulary, after(b"i", b"de", b"dexy"), Bounds(include_stop=True))
     taken = []
     for id in (0, 1, 3, 1, 2):  # "in", "de", "e", "de", "x"
         new.add([id])

@@ -101,11 +101,11 @@ def test_whatever_comes_is_planned_passed_on_or_refused(fields, whole):
             assert stands_around(text, PROMPT.encode(), fields["suffix"].encode())
         else:
             assert text.decode("utf-8", "replace").endswith(PROMPT) or fields.get("prompt")
-        assert answer.body["prompt"] == healed.kept
-        assert "charwise_heal" not in (answer.body.get("vllm_xargs") or {})
-        assert json.dumps(answer.body).encode()
-        if answer.body.get("max_tokens") is not None:
-            assert len(healed.kept) + answer.body["max_tokens"] <= LIMITS.window
+        assert answer.call.body["prompt"] == healed.kept
+        assert "charwise_heal" not in (answer.call.body.get("vllm_xargs") or {})
+        assert json.dumps(answer.call.body).encode()
+        if answer.call.body.get("max_tokens") is not None:
+            assert len(healed.kept) + answer.call.body["max_tokens"] <= LIMITS.window
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_as_many_new_tokens_as_were_asked_for(most):
     [answer] = planned(max_tokens=most)
     tokens = model().vocabulary.tokens
     again = [tokens.index(bytes([byte])) for byte in answer.healed.forced]
-    ids = [*again, *[tokens.index(b"x")] * 60][: answer.body["max_tokens"]]
+    ids = [*again, *[tokens.index(b"x")] * 60][: answer.call.body["max_tokens"]]
     answer.add({"choices": [{"index": 0, "token_ids": ids, "finish_reason": "length"}]})
     [choice] = answer.choices()
     assert (choice["text"], choice["finish_reason"]) == ("x" * most, "length")
@@ -166,29 +166,29 @@ def test_an_exact_prompt_that_does_not_fit_is_refused_with_both_lengths():
 
 def test_one_token_more_for_each_byte_where_they_are_counted_as_they_come():
     [short], [long] = planned(max_tokens=1), planned(max_tokens=40)
-    assert short.body["stream"]
-    assert short.body["max_tokens"] == 1 + len(short.healed.forced)
-    assert "stream" not in long.body
-    assert long.body["max_tokens"] == 40 + len(long.healed.forced)
+    assert short.call.body["stream"]
+    assert short.call.body["max_tokens"] == 1 + len(short.healed.forced)
+    assert "stream" not in long.call.body
+    assert long.call.body["max_tokens"] == 40 + len(long.healed.forced)
     [several] = planned(max_tokens=1, n=FEW + 1, limits=LIMITS._replace(completions=99))
-    assert "stream" not in several.body
-    assert several.body["max_tokens"] == short.body["max_tokens"]
+    assert "stream" not in several.call.body
+    assert several.call.body["max_tokens"] == short.call.body["max_tokens"]
     [near] = planned(prompt="x = 1\n" * 11 + "for i in rang", max_tokens=32)
-    assert len(near.healed.kept) + near.body["max_tokens"] == LIMITS.window
+    assert len(near.healed.kept) + near.call.body["max_tokens"] == LIMITS.window
     [all_there_is] = planned(max_tokens=None)
-    assert all_there_is.body["max_tokens"] is None
+    assert all_there_is.call.body["max_tokens"] is None
     strict = LIMITS._replace(clamps=False)
     assert plan(model(), strict, {"prompt": "x = 1\n" * 11, "max_tokens": 60}) == "too-much"
 
 
 def test_a_grammar_takes_the_forced_text_in_the_place_of_the_processor():
     [answer] = planned(structured_outputs={"regex": "or|x"})
-    assert answer.body["structured_outputs"] == {"regex": " ValueErr(or|x)"}
-    assert FORCED not in (answer.body.get("vllm_xargs") or {})
+    assert answer.call.body["structured_outputs"] == {"regex": " ValueErr(or|x)"}
+    assert FORCED not in (answer.call.body.get("vllm_xargs") or {})
     [answer] = planned(structured_outputs={"choice": ["or", "x"]})
-    assert answer.body["structured_outputs"] == {"choice": [" ValueError", " ValueErrx"]}
+    assert answer.call.body["structured_outputs"] == {"choice": [" ValueError", " ValueErrx"]}
     [answer] = planned(structured_outputs={"grammar": 'root ::= "or"'})
-    tag = json.loads(answer.body["structured_outputs"]["structural_tag"])
+    tag = json.loads(answer.call.body["structured_outputs"]["structural_tag"])
     assert tag["format"]["elements"][0] == {"type": "const_string", "value": " ValueErr"}
     assert with_literal({"structured_outputs": {"regex": "a"}}, b"\xa9") is None
     for wrong in (  # each would become one that the server takes

@@ -153,7 +153,7 @@ def planned(request: dict[str, Any], server: Any = LLAMA_CPP, **more: Any) -> An
 def test_what_the_server_behind_is_asked() -> None:
     request = {"prompt": PROMPT, "max_tokens": 5, "stop": ["V", "\n"], "temperature": 0.5}
     [answer] = planned(request | {"charwise_heal": "auto"}).answers
-    assert answer.body == {
+    assert answer.call.body == {
         "prompt": "def check(value):\n    raise",
         "max_tokens": 5 + len(" ValueErr"),
         "temperature": 0.5,
@@ -162,14 +162,14 @@ def test_what_the_server_behind_is_asked() -> None:
         "stream": True,
     }
     [answer] = planned({"prompt": PROMPT, "n_predict": 3, "max_tokens": 9}).answers
-    assert answer.body["n_predict"] == 3 + len(" ValueErr")
+    assert answer.call.body["n_predict"] == 3 + len(" ValueErr")
     [answer] = planned({"prompt": PROMPT, "n_predict": 33}).answers
-    assert answer.body["n_predict"] == 33 + len(" ValueErr")
+    assert answer.call.body["n_predict"] == 33 + len(" ValueErr")
     [answer] = planned({"prompt": PROMPT}).answers
-    assert "max_tokens" not in answer.body  # all that there is room for
+    assert "max_tokens" not in answer.call.body  # all that there is room for
     [answer] = planned({"prompt": PROMPT}, SERVERS["llama-cpp-python"]).answers
-    assert answer.body["max_tokens"] == 16 + len(" ValueErr")
-    assert "stream" not in answer.body
+    assert answer.call.body["max_tokens"] == 16 + len(" ValueErr")
+    assert "stream" not in answer.call.body
     both = {"prompt": [PROMPT, PROMPT], "stream": True}
     assert planned(both, SERVERS["llama-cpp-python"]).reason == "several"
 
@@ -202,11 +202,11 @@ def test_special_tokens_do_not_stand_for_the_forced_text() -> None:
     request = {"prompt": "ab <", "max_tokens": 2, "logit_bias": {"7": 1}}
     [answer] = plan(request, own, LLAMA_CPP, native=False, asked_only=False).answers
     assert answer.healed.forced == b"<"
-    assert answer.body["logit_bias"] == {"7": 1, "257": -100}
+    assert answer.call.body["logit_bias"] == {"7": 1, "257": -100}
     [answer] = plan(
         request | {"prompt": "ab <a"}, own, LLAMA_CPP, native=False, asked_only=False
     ).answers
-    assert answer.body["logit_bias"] == {"7": 1}
+    assert answer.call.body["logit_bias"] == {"7": 1}
 
 
 @pytest.mark.parametrize(
@@ -862,6 +862,6 @@ def test_either_place_says_where_to_cut() -> None:
     for more in ({"charwise_heal": 1}, {"vllm_xargs": {"charwise_heal": 1}}):
         [answer] = planned({"prompt": PROMPT, **more}).answers
         assert answer.healed.given_back == 1
-        assert "charwise_heal" not in json.dumps(answer.body)
+        assert "charwise_heal" not in json.dumps(answer.call.body)
     with pytest.raises(SettingError, match="once"):
         planned({"prompt": PROMPT, "charwise_heal": 1, "vllm_xargs": {"charwise_heal": 2}})

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from charwise import Vocabulary
 from charwise.processors.healed_prompt import HealedPrompt
-from charwise.processors.openai.answer import Answer
+from charwise.processors.openai.answer import Answer, Call
 from charwise.processors.openai.logprobs import beyond
 from charwise.processors.vllm.chat import _ChatAnswer as ChatAnswer
 
@@ -24,9 +24,7 @@ WAYS = [[2, 8], [3, 9, 8], [0, 1, 8], [4, 6, 8], [4, 7, 9], [0, 8, 8, 8], [4, 5]
 def told_by(kind: type[Answer], ids: list[int], cuts: list[int]) -> dict[str, Any]:
     """The choice that a client is told, of a server that writes these ids in these chunks."""
     healed = HealedPrompt([8], b"rang", 1)
-    answer = kind(
-        VOCABULARY, {"logprobs": 3}, "(rang", healed, max_tokens=9, first_index=0, body={}
-    )
+    answer = kind(VOCABULARY, {"logprobs": 3}, Call({}, "(rang", healed, 9))
     for start, end in pairwise([0, *sorted(cuts), len(ids)]):
         some = ids[start:end]
         top = [{TOKENS[id]: -0.5, "range": -0.7, "ranger": -2.0, "(": -9999.0} for id in some]

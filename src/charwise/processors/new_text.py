@@ -18,34 +18,46 @@ from charwise.tokens.stops import Stops, StopStrings
 from charwise.tokens.vocabulary import Vocabulary
 
 
+class Bounds(NamedTuple):
+    """Where new text ends.
+
+    Attributes:
+        stop: strings that end it; matches that begin in the forced text do not count.
+        include_stop: whether the text keeps the stop string that ended it.
+        min_tokens: stop strings that are complete within so many counted tokens do not count.
+        max_tokens: end after so many counted tokens; None for no bound.
+    """
+
+    stop: StopStrings = None
+    include_stop: bool = False
+    min_tokens: int = 0
+    max_tokens: int | None = None
+
+
+_NONE = Bounds()
+
+
 class Reader(NamedTuple):
     """Reads the completions of one healed prompt, as many as there are.
 
     Attributes:
         vocabulary: of the model.
-        healed, stop, max_tokens, may_be_lost: as for `Continuation`.
+        healed, bounds, may_be_lost: as for `Continuation`.
 
     >>> vocabulary = Vocabulary.from_bytes([b"rang", b"e", b"range", b"("])
-    >>> reader = Reader(vocabulary, HealedPrompt([], b"rang", 1), max_tokens=1)
+    >>> reader = Reader(vocabulary, HealedPrompt([], b"rang", 1), Bounds(max_tokens=1))
     >>> reader.text([2, 3]), reader.text([0, 1, 3])
     ('e', 'e')
     """
 
     vocabulary: Vocabulary
     healed: HealedPrompt
-    stop: tuple[str | bytes, ...] = ()
-    max_tokens: int | None = None
+    bounds: Bounds = _NONE
     may_be_lost: bool = False
 
     def continuation(self) -> Continuation:
         """The new text of a completion whose tokens are still to come."""
-        return Continuation(
-            self.vocabulary,
-            self.healed,
-            stop=self.stop,
-            max_tokens=self.max_tokens,
-            may_be_lost=self.may_be_lost,
-        )
+        return Continuation(self.vocabulary, self.healed, self.bounds, may_be_lost=self.may_be_lost)
 
     def text(self, ids: Iterable[int]) -> str:
         """What a whole completion adds to the prompt.
@@ -66,10 +78,7 @@ class Continuation:
         healed: the prompt. The completion starts with what is forced; a character may begin before
             that. The beginning of what comes after a middle is no part of it where a token ends it
             after that, and the middle ends before it writes more of what comes after.
-        stop: strings that end the new text; matches that begin in the forced text do not count.
-        include_stop: whether the text keeps the stop string that ended it.
-        min_tokens: stop strings that are complete within so many counted tokens do not count.
-        max_tokens: end after so many counted tokens; None for no bound.
+        bounds: where the new text ends.
         specials: whether special tokens appear in the text, by their spelling.
         may_be_lost: whether the engine may miss the mask for a step, and ends such a completion.
             Its text is then empty; without this, or if it goes on, it is an error.
@@ -87,7 +96,7 @@ class Continuation:
         lost: whether a token left the forced text.
 
     >>> vocabulary = Vocabulary.from_bytes([b"rang", b"e", b"range", b"(", b"):\\n"])
-    >>> new = Continuation(vocabulary, HealedPrompt([], b"rang", 1), stop=["\\n"])
+    >>> new = Continuation(vocabulary, HealedPrompt([], b"rang", 1), Bounds(["\\n"]))
     >>> new.add([2]), new.take()
     (None, 'e')
     >>> new.add([3, 4, 1]), new.take(), new.stopped, new.tokens
@@ -98,11 +107,8 @@ class Continuation:
         self,
         vocabulary: Vocabulary,
         healed: HealedPrompt,
+        bounds: Bounds = _NONE,
         *,
-        stop: StopStrings = None,
-        include_stop: bool = False,
-        min_tokens: int = 0,
-        max_tokens: int | None = None,
         specials: bool = False,
         may_be_lost: bool = False,
     ) -> None:
@@ -114,11 +120,11 @@ class Continuation:
         self.lost = False
         self._may_be_lost = may_be_lost
         self._vocabulary = vocabulary
-        self._stops = Stops(stop)
+        self._stops = Stops(bounds.stop)
         self._until = Stops(healed.until or None)
-        self._include_stop = include_stop
-        self._min_tokens = min_tokens
-        self._max_tokens = max_tokens
+        self._include_stop = bounds.include_stop
+        self._min_tokens = bounds.min_tokens
+        self._max_tokens = bounds.max_tokens
         self._specials = specials
         self._ending = healed.ending
         self._new = bytearray()

@@ -33,7 +33,7 @@ from charwise.errors import CharwiseError, EngineError, SettingError, check_coun
 from charwise.healing import Rule
 from charwise.processors.decision import Decisions
 from charwise.processors.healed_prompt import heal_prompt
-from charwise.processors.new_text import Reader
+from charwise.processors.new_text import Bounds, Reader
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.prompt_parts import Prompt
 from charwise.tokens.stops import Stops
@@ -125,7 +125,9 @@ def heal_request(
         "sampling_params": sampling,
         "custom_logit_processor": HealingLogitProcessor.to_str(),
     }
-    return HealedRequest(body, Reader(index.vocabulary, healed, stops.strings, asked))
+    return HealedRequest(
+        body, Reader(index.vocabulary, healed, Bounds(stops.strings, max_tokens=asked))
+    )
 
 
 class HealingLogitProcessor:

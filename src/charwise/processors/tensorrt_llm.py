@@ -36,7 +36,7 @@ from charwise.errors import CharwiseError, EngineError, SettingError, check_coun
 from charwise.healing import Rule, remaining
 from charwise.processors.decision import Decisions
 from charwise.processors.healed_prompt import heal_prompt
-from charwise.processors.new_text import Reader
+from charwise.processors.new_text import Bounds, Reader
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.prompt_parts import Prompt
 from charwise.tokens.stops import Stops
@@ -106,7 +106,12 @@ def heal_request(
     stops = Stops(getattr(params, "stop", None))
     if stops:
         params.stop = stops.apart_from(forced) or None
-    reader = Reader(index.vocabulary, healed, stops.strings, asked, may_be_lost=end_id is not None)
+    reader = Reader(
+        index.vocabulary,
+        healed,
+        Bounds(stops.strings, max_tokens=asked),
+        may_be_lost=end_id is not None,
+    )
     return HealedRequest(kept, params, reader)
 
 

@@ -18,7 +18,7 @@ from charwise.processors.llama_cpp.logits_processor import (
     Processor,
     bias,
 )
-from charwise.processors.new_text import Continuation
+from charwise.processors.new_text import Bounds, Continuation
 from charwise.template import Template
 from charwise.tokens.canonical import to_bytes
 from charwise.tokens.gguf import read_gguf
@@ -197,7 +197,7 @@ def _request(
     whole = to_bytes(prompt) if is_text(prompt) else decoded
     return _Request(
         healed,
-        Continuation(vocabulary, healed, stop=stop, max_tokens=most),
+        Continuation(vocabulary, healed, Bounds(stop, max_tokens=most)),
         llama.n_ctx() - len(healed.kept),
         frozenset(vocabulary.stop_ids),
         characters(whole) if echo else "",

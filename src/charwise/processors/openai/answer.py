@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
+from typing import NamedTuple
 
 from charwise.api.writer import Message, usage
 from charwise.processors.healed_prompt import HealedPrompt
-from charwise.processors.new_text import Continuation
+from charwise.processors.new_text import Bounds, Continuation
 from charwise.processors.openai.logprobs import beyond
 from charwise.tokens.stops import Stops
 from charwise.tokens.vocabulary import Vocabulary
@@ -29,20 +30,34 @@ _OPTIONAL = (
 )
 
 
+class Call(NamedTuple):
+    """What the engine is asked for one prompt.
+
+    Attributes:
+        body: of the request.
+        prompt: its text, where an echo of it may be wanted.
+        healed: how it was cut.
+        max_tokens: that the client asked for.
+        first_index: of its choices in the answer to the client.
+    """
+
+    body: Message
+    prompt: str
+    healed: HealedPrompt
+    max_tokens: int | None
+    first_index: int = 0
+
+
 class Answer:
     """The choices for one prompt, from the engine's chunks (a whole response is one chunk).
 
     Args:
         vocabulary: of the model.
         request: as the client sent it.
-        prompt: its text.
-        healed: how it was cut.
-        max_tokens: that the client asked for.
-        first_index: of its choices in the answer to the client.
-        body: what the engine is asked.
+        call: what the engine is asked.
 
     Attributes:
-        prompt: its text.
+        call: what the engine is asked.
         healed: how the prompt was cut.
         top: fields of the response besides the choices.
         tells_usage: whether a stream ends with the usage.
@@ -52,35 +67,26 @@ class Answer:
         self,
         vocabulary: Vocabulary,
         request: Message,
-        prompt: str,
-        healed: HealedPrompt,
-        *,
-        max_tokens: int | None,
-        first_index: int,
-        body: Message,
+        call: Call,
     ) -> None:
-        self.body = body
+        healed = call.healed
+        self.call = call
         self.healed = healed
         self.top: Message = {}
         self.streams = bool(request.get("stream"))
         self.tells_usage = bool((request.get("stream_options") or {}).get("include_usage"))
         self.prompt_tokens = len(healed.kept) + healed.given_back
-        self.prompt = prompt
         self._vocabulary = vocabulary
-        self._prompt = prompt if request.get("echo") else ""
+        self._prompt = call.prompt if request.get("echo") else ""
         self._shows_ids = bool(request.get("return_token_ids"))
         self._include_stop = bool(request.get("include_stop_str_in_output"))
         self._n = request.get("n") or 1
-        self._first_index = first_index
         stops = Stops(request.get("stop") or None).strings  # refused here, not when text comes
         self._new_text = partial(
             Continuation,
             vocabulary,
             healed,
-            stop=stops,
-            include_stop=self._include_stop,
-            min_tokens=request.get("min_tokens") or 0,
-            max_tokens=max_tokens,
+            Bounds(stops, self._include_stop, request.get("min_tokens") or 0, call.max_tokens),
             specials=request.get("skip_special_tokens") is False,
         )
         # Made as the engine tells of them: it may refuse a request for very many.
@@ -139,7 +145,7 @@ class Answer:
 
     def _choice(self, number: int) -> _Choice:
         if number not in self._choices:
-            self._choices[number] = _Choice(self._first_index + number, self._new_text())
+            self._choices[number] = _Choice(self.call.first_index + number, self._new_text())
         return self._choices[number]
 
     def _delta(self, choice: _Choice, given: Message) -> Message:

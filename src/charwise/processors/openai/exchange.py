@@ -62,7 +62,7 @@ class OpenAIForm:
 
     def __init__(self, answers: Sequence[Answer]) -> None:
         self._answers = answers
-        self.bodies = [answer.body for answer in answers]
+        self.bodies = [answer.call.body for answer in answers]
         self.streams = answers[0].streams
 
     @property

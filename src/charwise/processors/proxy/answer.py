@@ -12,7 +12,7 @@ from typing import Any
 
 from charwise.api.errors import UpstreamError
 from charwise.api.writer import Message
-from charwise.processors.openai.answer import Answer
+from charwise.processors.openai.answer import Answer, Call
 from charwise.tokens.vocabulary import Vocabulary
 
 
@@ -25,12 +25,12 @@ class TextAnswer(Answer):
     """
 
     def __init__(
-        self, vocabulary: Vocabulary, *arguments: Any, counts: bool = False, **named: Any
+        self, vocabulary: Vocabulary, request: Message, call: Call, *, counts: bool = False
     ) -> None:
-        super().__init__(vocabulary, *arguments, **named)
+        super().__init__(vocabulary, request, call)
         self._counts = counts
         # Where nothing is kept of a prompt, some servers take the space off that it begins with.
-        self._lead = "" if self.body.get("prompt") else vocabulary.lead.decode()
+        self._lead = "" if call.body.get("prompt") else vocabulary.lead.decode()
         self._begun: set[int] = set()
         self._over: set[int] = set()
         self._fields: set[str] = set()  # of the server's choices
@@ -117,7 +117,7 @@ class NativeForm:
 
     def __init__(self, answer: TextAnswer) -> None:
         self.answer = answer
-        self.bodies = [answer.body]
+        self.bodies = [answer.call.body]
         self.streams = answer.streams
         self.complete = False
         self._text = ""

@@ -14,6 +14,7 @@ from charwise.api.request import HEAL, SHORT, heal_rule, texts_or_ids, without_h
 from charwise.api.writer import Message
 from charwise.errors import CharwiseError, SettingError, shown
 from charwise.healing import Rule
+from charwise.processors.openai.answer import Call
 from charwise.processors.proxy.answer import TextAnswer
 from charwise.processors.proxy.cut import CutText, cut_text, forced_first
 from charwise.tokens.index import SortedVocabulary
@@ -225,11 +226,7 @@ def _answer(
     return TextAnswer(
         index.vocabulary,
         {**seen, "n": several},
-        prompt,
-        cut.healed,
-        max_tokens=most,
-        first_index=number * several,
-        body=body,
+        Call(body, prompt, cut.healed, most, number * several),
         counts=short and cut.whole and not native,
     )
 

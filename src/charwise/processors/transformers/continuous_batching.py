@@ -27,7 +27,7 @@ from charwise.errors import EngineError, check_count
 from charwise.healing import Rule
 from charwise.processors.decision import Decisions
 from charwise.processors.healed_prompt import heal_prompt
-from charwise.processors.new_text import Reader
+from charwise.processors.new_text import Bounds, Reader
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.prompt_parts import Prompt
 
@@ -132,7 +132,9 @@ class ContinuousHealing(ContinuousBatchingLogitsProcessor):  # type: ignore[misc
             check_count("max_new_tokens", max_new_tokens, 1)
         asked = None if max_new_tokens is None else max_new_tokens + healed.most_again
         name = manager.add_request(kept, forced=forced, max_new_tokens=asked, **kwargs)
-        return HealedRequest(name, Reader(index.vocabulary, healed, max_tokens=max_new_tokens))
+        return HealedRequest(
+            name, Reader(index.vocabulary, healed, Bounds(max_tokens=max_new_tokens))
+        )
 
     def fill_defaults(self, int32_tensor: torch.Tensor) -> None:
         """Nothing: what a row needs is no number."""

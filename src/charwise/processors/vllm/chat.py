@@ -16,7 +16,7 @@ from typing import Any
 from charwise.api.request import HEAL, heal_rule, without_heal
 from charwise.api.writer import Message
 from charwise.errors import SettingError
-from charwise.processors.openai.answer import Answer
+from charwise.processors.openai.answer import Answer, Call
 from charwise.processors.vllm import exact_answers
 from charwise.processors.vllm.openai_request import (
     UNFIT,
@@ -199,8 +199,4 @@ def plan(model: Served, limits: Limits, request: Message, ids: Sequence[int]) ->
     sent = reproducing(body, request, healed, None if most is None else room, limits)
     if sent is None:
         return without_grammar(healed, rule)
-    return [
-        _ChatAnswer(
-            model.vocabulary, request, "", healed, max_tokens=room, first_index=0, body=sent
-        )
-    ]
+    return [_ChatAnswer(model.vocabulary, request, Call(sent, "", healed, room))]

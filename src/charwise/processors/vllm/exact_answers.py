@@ -18,7 +18,7 @@ from charwise.api.request import heal_rule, most_tokens, without_heal
 from charwise.api.writer import Message
 from charwise.errors import SettingError
 from charwise.processors.healed_prompt import HealedPrompt
-from charwise.processors.openai.answer import Answer
+from charwise.processors.openai.answer import Answer, Call
 from charwise.processors.vllm.exact import Asking, Engine, chosen, needs_search
 from charwise.processors.vllm.prompts import served
 from charwise.processors.vllm.structured import constraint
@@ -145,11 +145,13 @@ class _MemberAnswer(Answer):
         super().__init__(
             vocabulary,
             request | {"n": 1},
-            answer.prompt,
-            healed,
-            max_tokens=most_tokens(request),
-            first_index=first,
-            body=_body(request, healed, member, beyond, first, copy),
+            Call(
+                _body(request, healed, member, beyond, first, copy),
+                answer.call.prompt,
+                healed,
+                most_tokens(request),
+                first,
+            ),
         )
         if copy:
             self.prompt_tokens = 0  # they count once

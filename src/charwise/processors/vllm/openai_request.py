@@ -25,7 +25,7 @@ from charwise.errors import ContextLengthError, SettingError
 from charwise.healing import Rule
 from charwise.processors.ending import end_ids
 from charwise.processors.healed_prompt import HealedPrompt
-from charwise.processors.openai.answer import Answer
+from charwise.processors.openai.answer import Answer, Call
 from charwise.processors.vllm.prompts import ENDING, Served
 from charwise.processors.vllm.settings import FORCED, Limits, is_refused
 from charwise.processors.vllm.structured import constraint, with_literal
@@ -97,11 +97,13 @@ def plan(model: Served, limits: Limits, request: Message) -> list[Answer] | str:
         Answer(
             model.vocabulary,
             request,
-            text_of(prompt, model.vocabulary),
-            each,
-            max_tokens=rooms[number],
-            first_index=number * (request.get("n") or 1),
-            body=body,
+            Call(
+                body,
+                text_of(prompt, model.vocabulary),
+                each,
+                rooms[number],
+                number * (request.get("n") or 1),
+            ),
         )
         for number, (prompt, each, body) in enumerate(zip(texts, healed, bodies, strict=True))
     ]

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from charwise.errors import HealingError, SettingError, shown
 from charwise.healing import Rule
 from charwise.processors.healed_prompt import HealedPrompt, heal_middle, heal_prompt
-from charwise.processors.new_text import Continuation
+from charwise.processors.new_text import Bounds, Continuation
 from charwise.processors.vllm import exact
 from charwise.processors.vllm.settings import FORCED, Settings
 from charwise.tokens.canonical import to_bytes
@@ -235,10 +235,9 @@ def _new_text(model: Served, healed: HealedPrompt, params: Any, ids: Sequence[in
     new = Continuation(
         model.vocabulary,
         healed,
-        stop=params.stop,
-        include_stop=params.include_stop_str_in_output,
-        min_tokens=params.min_tokens,
-        max_tokens=params.max_tokens,
+        Bounds(
+            params.stop, params.include_stop_str_in_output, params.min_tokens, params.max_tokens
+        ),
         specials=not params.skip_special_tokens,
     )
     new.add(ids)
