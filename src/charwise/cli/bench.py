@@ -22,6 +22,7 @@ from charwise.cli.terminal import bars, console, print_json, table
 from charwise.errors import SettingError
 
 if TYPE_CHECKING:
+    from charwise.char_lm import CharLM
     from charwise.evaluation.bench import Report, Result
 
 Number = TypeVar("Number", int, float)
@@ -121,7 +122,22 @@ def bench(
         candidates = benches.methods(ks, thetas, _names(preset))
     except SettingError as error:
         raise typer.BadParameter(str(error)) from error
-    lm, reference = options.load(), benches.beam(settings.reference_k)
+    report = _walked(options.load(), data, candidates, settings)
+    report = replace(
+        report, model=Path(options.model).name or options.model, source=settings.text.name
+    )
+    files = _write(report, settings.out) if settings.out is not None else []
+    if settings.as_json:
+        print_json(**report.to_dict())
+        return
+    _show(report, files)
+
+
+def _walked(lm: CharLM, data: bytes, candidates: list[Any], settings: _Settings) -> Report:
+    """The report of all walks, by the methods; an interrupt says in which it came."""
+    from charwise.evaluation import bench as benches
+
+    reference = benches.beam(settings.reference_k)
     candidates = [method for method in candidates if method.name != reference.name]
     total, begun = (1 + settings.repeat) * (1 + len(candidates)), list[str]()
 
@@ -132,7 +148,7 @@ def bench(
     try:
         with bars() as bar:
             advance = bar("walking")
-            report = benches.bench(
+            return benches.bench(
                 lm,
                 data,
                 candidates,
@@ -147,14 +163,6 @@ def bench(
         )
         print(f"charwise: interrupted {where}; nothing was written.", file=sys.stderr)
         raise
-    report = replace(
-        report, model=Path(options.model).name or options.model, source=settings.text.name
-    )
-    files = _write(report, settings.out) if settings.out is not None else []
-    if settings.as_json:
-        print_json(**report.to_dict())
-        return
-    _show(report, files)
 
 
 def _numbers(

@@ -51,7 +51,7 @@ def router(server: Server) -> APIRouter:
             sides = sides_of(task, server.lm.vocabulary)
             if not sides.between and len(sides.before) >= (server.lm.engine.window or math.inf):
                 await asyncio.to_thread(_check_fits, server, task)  # a token has a byte at least
-        return await reply(request, body, every)
+        return await _reply(server, request, body, every)
 
     @routes.post("/v1/chat/completions")
     async def chat(request: Request) -> Response:
@@ -66,28 +66,7 @@ def router(server: Server) -> APIRouter:
         )
         task = CompletionTask.of(body.translated(), prompt, server.settings.mode)
         await asyncio.to_thread(_check_fits, server, task)
-        return await reply(request, body, [task])
-
-    async def reply(
-        request: Request, body: CompletionRequest, every: list[CompletionTask]
-    ) -> Response:
-        if body.stream:
-            streamed = _streamed_chat if isinstance(body, ChatRequest) else _streamed
-            return await stream(request, streamed(server, body, every), end=DONE)
-        found = await answered(request, _answers(server, body, every))
-        choices = [
-            one
-            for number, prompted in enumerate(found)
-            for one in _choices(server, body, *prompted, number)
-        ]
-        if isinstance(body, ChatRequest):
-            top, choices = (
-                chat_head(server.settings.name, streamed=False),
-                list(map(_said, choices)),
-            )
-        else:
-            top = head(server.settings.name)
-        return json_response(top | {"choices": choices, "usage": _usage(server, found)})
+        return await _reply(server, request, body, [task])
 
     @routes.get("/v1/models")
     async def models() -> Response:
@@ -101,6 +80,28 @@ def router(server: Server) -> APIRouter:
         return json_response(_model(server))
 
     return routes
+
+
+async def _reply(
+    server: Server, request: Request, body: CompletionRequest, every: list[CompletionTask]
+) -> Response:
+    if body.stream:
+        streamed = _streamed_chat if isinstance(body, ChatRequest) else _streamed
+        return await stream(request, streamed(server, body, every), end=DONE)
+    found = await answered(request, _answers(server, body, every))
+    choices = [
+        one
+        for number, prompted in enumerate(found)
+        for one in _choices(server, body, *prompted, number)
+    ]
+    if isinstance(body, ChatRequest):
+        top, choices = (
+            chat_head(server.settings.name, streamed=False),
+            list(map(_said, choices)),
+        )
+    else:
+        top = head(server.settings.name)
+    return json_response(top | {"choices": choices, "usage": _usage(server, found)})
 
 
 def _check_fits(server: Server, task: CompletionTask) -> None:
