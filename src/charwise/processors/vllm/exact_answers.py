@@ -20,9 +20,9 @@ from charwise.errors import SettingError
 from charwise.processors.healed_prompt import HealedPrompt
 from charwise.processors.openai.answer import Answer, Call
 from charwise.processors.vllm.exact import Asking, Engine, chosen, needs_search
+from charwise.processors.vllm.openai_request import stops_apart
 from charwise.processors.vllm.prompts import served
 from charwise.processors.vllm.structured import constraint
-from charwise.tokens.stops import Stops
 from charwise.tokens.vocabulary import Vocabulary
 
 
@@ -179,10 +179,7 @@ def _body(
     first: int,
     copy: int,
 ) -> Message:
-    """What vLLM is asked: one completion, as much shorter as the member goes beyond the prompt.
-
-    Stop strings of which a match could begin there are searched here alone, on a stream.
-    """
+    """What vLLM is asked: one completion, as much shorter as the member goes beyond the prompt."""
     body = without_heal(request)
     body |= {"prompt": [*healed.kept, *member], "n": 1, "echo": False, "return_token_ids": True}
     most = most_tokens(request)
@@ -195,11 +192,7 @@ def _body(
         body["seed"] = request["seed"] + copy
     if request.get("request_id"):
         body["request_id"] = f"{request['request_id']}-{first}"
-    stops = Stops(request.get("stop") or None)
-    safe = [] if least else stops.apart_from(beyond)
-    if len(safe) < len(stops.strings):
-        body |= {"stop": safe, "stream": True}
-    return body
+    return body | stops_apart(request, beyond)
 
 
 def _check_base_model(state: Any, request: Message) -> None:

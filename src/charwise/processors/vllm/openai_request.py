@@ -176,9 +176,7 @@ def reproducing(
 
     vLLM is asked for as many more tokens as the forced text can have; the surplus is cut off. Short
     completions are read as a stream, and ended in time. Many short ones are not: an event for each
-    token of each would keep the server busy for longer. Stop strings of which a match could begin
-    in the forced text are searched here alone, on a stream, so that vLLM can be told to end;
-    likewise all, where they do not count for the first tokens.
+    token of each would keep the server busy for longer.
     """
     body = body | {"return_token_ids": True}
     if not healed.forced:
@@ -193,15 +191,26 @@ def reproducing(
         body = constrained
     if request.get("min_tokens"):
         body["min_tokens"] = request["min_tokens"] + healed.given_back
-    stops = Stops(request.get("stop") or None)
-    safe = [] if request.get("min_tokens") else stops.apart_from(healed.forced)
-    if len(safe) < len(stops.strings):
-        body |= {"stop": safe, "stream": True}
+    body |= stops_apart(request, healed.forced)
     if most is not None:
         if most <= SHORT and (request.get("n") or 1) <= FEW:
             body["stream"] = True
         body["max_tokens"] = min(most + healed.most_again, limits.window - len(healed.kept))
     return body
+
+
+def stops_apart(request: Message, begun: bytes) -> Message:
+    """Fields that leave stop strings to us, where a match could begin in the begun text.
+
+    They are searched here alone, on a stream, so that vLLM can be told to end; likewise all, where
+    they do not count for the first tokens.
+
+    >>> stops_apart({"stop": ["an", "x"]}, b"ra"), stops_apart({"stop": "x"}, b"ra")
+    ({'stop': ['x'], 'stream': True}, {})
+    """
+    stops = Stops(request.get("stop") or None)
+    safe = [] if request.get("min_tokens") else stops.apart_from(begun)
+    return {"stop": safe, "stream": True} if len(safe) < len(stops.strings) else {}
 
 
 def _texts_of(model: Served, request: Message) -> list[Any]:
