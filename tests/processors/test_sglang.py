@@ -234,7 +234,7 @@ def test_the_request() -> None:
     assert json.loads(json.dumps(body)) == body
     assert given["custom_params"] == {"theirs": 1}
     assert body["sampling_params"]["max_new_tokens"] == 5 + len(" ValueErr")
-    assert (reader.max_tokens, reader.stop) == (5, (b"V", b"\n"))
+    assert (reader.bounds.max_tokens, reader.bounds.stop) == (5, (b"V", b"\n"))
     assert body["sampling_params"]["stop"] == ["\n"]  # the server would find "V" in " ValueErr"
     assert body["sampling_params"]["custom_params"]["theirs"] == 1
     forced = bytes.fromhex(body["sampling_params"]["custom_params"][FORCED])
