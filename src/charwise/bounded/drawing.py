@@ -11,12 +11,11 @@ from numpy.typing import NDArray
 from charwise.bounded.covering import BoundedCovering
 from charwise.bounded.rows import PartialRow
 from charwise.coverings.log_sums import log_sum
-from charwise.cursor.completion import whole_characters
+from charwise.cursor.drawing import Drawing, DrawnText
 from charwise.cursor.options import GenerationOptions
 from charwise.errors import SettingError, zero_probability
 from charwise.partial_lm import PartialLM
 from charwise.tokens.index import SortedVocabulary
-from charwise.tokens.stops import Stops
 
 
 @dataclass(frozen=True)
@@ -66,33 +65,51 @@ def draw(
             f"temperature is {options.temperature}: from what is told one can go on greedily (0), "
             "or draw as the model does (1)."
         )
-    most, stops = options.max_new_bytes, Stops(options.stop)
-    rng = np.random.default_rng(options.seed) if options.temperature else None
-    index = SortedVocabulary.of(engine.vocabulary)
-    ids, raw, missing = _member(covering, index, rng)
-    before, drawn, ended = len(ids), list[int](), False
-    while len(raw) < most and stops.first(raw) is None:
-        if engine.window is not None and len(ids) + len(drawn) >= engine.window:
-            break
-        [best] = engine.best([(*ids, *drawn)], [False])
-        row = PartialRow(best, index, engine.rounding)
+    drafts = _Drafts(engine, covering, options)
+    [found] = drafts.completions()
+    ended = found.finish == "end"
+    return BoundedCompletion(found.raw, tuple(found.token_ids), ended, drafts.missing)
+
+
+class _Drafts(Drawing[DrawnText]):
+    """One completion, begun with a token string that covers the text.
+
+    Attributes:
+        missing: as `BoundedCompletion.missing`.
+    """
+
+    def __init__(
+        self, engine: PartialLM, covering: BoundedCovering, options: GenerationOptions
+    ) -> None:
+        super().__init__(covering, options, options.limit())
+        self._engine, self._index = engine, SortedVocabulary.of(engine.vocabulary)
+        self._given = covering.contexts[0].ids
+        self._rng = self.rng if options.temperature else None
+        ids, raw, self.missing = _member(covering, self._index, self._rng)
+        self.drafts = [DrawnText(raw=raw, token_ids=list(ids[len(self._given) :]))]
+        self.check(self.drafts[0])
+
+    def allowed(self, draft: DrawnText) -> None:
+        return None
+
+    def advance(self) -> None:
+        [draft] = self.drafts
+        ids = (*self._given, *draft.token_ids)
+        if self._engine.window is not None and len(ids) >= self._engine.window:
+            draft.finish = "window"
+            return
+        [best] = self._engine.best([ids], [False])
+        row = PartialRow(best, self._index, self._engine.rounding)
         masses = np.append(row.masses, row.end.told)
-        at = _pick(masses, rng)
-        if rng is not None:
-            missing = max(missing, 1 - float(row.bounds(masses.sum(), 0)[0]))
+        at = _pick(masses, self._rng)
+        if self._rng is not None:
+            self.missing = max(self.missing, 1 - float(row.bounds(masses.sum(), 0)[0]))
         if at is None or at == len(row.ranks):
-            ended = at is not None
-            break
-        drawn.append(int(index.ids[row.ranks[at]]))
-        raw += index.sorted[row.ranks[at]]
-    found = stops.first(raw)
-    cut = found is not None or len(raw) > most
-    raw = raw if found is None else raw[: found[0]]
-    if len(raw) > most:
-        raw = whole_characters(b"", raw[:most])
-    last = before - len(covering.contexts[0].ids)
-    tokens = (*ids[before - last :], *drawn) if last else tuple(drawn)
-    return BoundedCompletion(raw, tokens, ended and not cut, missing)
+            draft.finish = "dead end" if at is None else "end"
+            return
+        draft.token_ids.append(int(self._index.ids[row.ranks[at]]))
+        draft.raw += self._index.sorted[row.ranks[at]]
+        self.check(draft)
 
 
 def _member(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from itertools import accumulate
-from typing import Any, NoReturn, Unpack
+from itertools import accumulate, pairwise
+from typing import NamedTuple, NoReturn, Unpack
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from charwise.bounded.drawing import BoundedCompletion, draw
 from charwise.bounded.results import BoundedScore, NextBounds
 from charwise.bounded.rows import Remembered
 from charwise.coverings.best_first import Interval
+from charwise.coverings.log_sums import log
 from charwise.cursor.options import GenerationKeywords, GenerationOptions, options_of
 from charwise.errors import BoundsError, ContextLengthError, EngineError, check_count, check_number
 from charwise.partial_lm import PartialLM
@@ -23,7 +24,7 @@ from charwise.tokens.vocabulary import Vocabulary
 
 #: Canonical tokens before the cursor whose alternatives are summed over. Each one more multiplies
 #: what would have to be visited for bounds that are worth anything.
-EXACT_TOKENS = 4
+_EXACT_TOKENS = 4
 
 #: What a `CharLM` has and this has not, and what to use.
 _INSTEAD = {
@@ -98,7 +99,9 @@ class BoundedLM:
         ('y', True)
         """
         opening, text = split(self.vocabulary, prompt)
-        covering = self._covering(opening, text, EXACT_TOKENS, tolerance, max_contexts)
+        limits = _Limits(tolerance, max_contexts).checked()
+        canonical = self.vocabulary.encode_beginning(text)
+        covering = self._covering(opening, text, canonical, _EXACT_TOKENS, limits)
         masses = covering.masses()
         lower, upper = masses.shares()
         told = masses.least if masses.least.sum() > 0 else masses.most
@@ -126,7 +129,9 @@ class BoundedLM:
             tolerance, max_contexts: as for `next`.
         """
         opening, text = split(self.vocabulary, prompt)
-        return self._covering(opening, text, None, tolerance, max_contexts)
+        limits = _Limits(tolerance, max_contexts).checked()
+        canonical = self.vocabulary.encode_beginning(text)
+        return self._covering(opening, text, canonical, len(canonical), limits)
 
     def prefix_logprob(
         self, prompt: Prompt, *, tolerance: float = 1e-3, max_contexts: int = 256
@@ -168,53 +173,37 @@ class BoundedLM:
         >>> score.lower.shape, bool((score.lower <= score.upper).all())
         ((9,), True)
         """
-        _check(tolerance, max_contexts)
         scored = last_text(parts_of(prompt))[1]
         opening, whole = split_parts(self.vocabulary, [*parts_of(context), *parts_of(prompt)])
-        first = len(whole) - len(scored)
+        first, limits = len(whole) - len(scored), _Limits(tolerance, max_contexts).checked()
         canonical = self.vocabulary.encode_beginning(whole)
         # The last token, or what has none of its own, reaches to the end of the text.
         ends = [0, *accumulate(map(self.index.length, canonical[:-1])), len(whole)]
-        lower, upper = np.zeros(len(whole)), np.ones(len(whole))
-        exact_from = np.zeros(len(whole), dtype=np.int64)
+        lower, upper, exact_from = list[float](), list[float](), list[int]()
         tokens: list[tuple[int, float, float]] = []  # end, least and most log-probability
         engine = Remembered(self.engine)
-        for last in range(len(ends) - 1):
-            if ends[last + 1] <= first:
+        for last, (begin, end) in enumerate(pairwise(ends)):
+            if end <= first:
                 continue
-            before = self._given(opening, canonical[: last + 1], EXACT_TOKENS + 1)
-            start = ends[max(0, last - EXACT_TOKENS)]
-            covering = BoundedCovering(
-                engine,
-                [*opening.ids, *before],
-                whole[start : ends[last + 1]],
-                canonical[max(0, last - EXACT_TOKENS) : last + 1],
-                exact_from=start,
-                tolerance=tolerance,
-                max_contexts=max_contexts,
-            )
-            size = ends[last + 1] - start
-            for at in range(max(first, ends[last]), ends[last + 1]):
+            text, ids = whole[:end], canonical[: last + 1]
+            covering = self._covering(opening, text, ids, _EXACT_TOKENS + 1, limits, engine)
+            start, begin = covering.exact_from, max(first, begin)
+            for at in range(begin, end):
                 least, most = covering.masses(at - start).shares()
-                lower[at], upper[at] = least[whole[at]], most[whole[at]]
-                exact_from[at] = max(0, start - len(opening.lead))
-            begun = covering.prefix_logprob(max(first, ends[last]) - start)
-            done = covering.prefix_logprob(size)
-            tokens.append((ends[last + 1] - first, *_quotient(done, begun)))
-        with np.errstate(divide="ignore"):
-            logs = np.log(lower[first:]), np.log(upper[first:])
-        token_ends = np.array([end for end, _, _ in tokens], dtype=np.int64)
-        begins = np.concatenate(([0], token_ends))[: len(token_ends)]
-        sums = [
-            [math.fsum(log[b:e]) for b, e in zip(begins, token_ends, strict=True)] for log in logs
-        ]
-        token_lower = np.maximum([least for _, least, _ in tokens], sums[0])
-        token_upper = np.minimum([most for _, _, most in tokens], sums[1])
+                lower.append(log(least[whole[at]]))
+                upper.append(log(most[whole[at]]))
+                exact_from.append(max(0, start - len(opening.lead)))
+            chain = [math.fsum(logs[begin - first :]) for logs in (lower, upper)]
+            begun = covering.prefix_logprob(begin - start)
+            sums = _quotient(covering.prefix_logprob(end - start), begun)
+            tokens.append((end - first, max(sums[0], chain[0]), min(sums[1], chain[1])))
+        token_ends, token_lower, token_upper = np.reshape(tokens, (-1, 3)).T
         return BoundedScore(
             scored,
-            *logs,
-            exact_from[first:],
-            token_ends,
+            np.array(lower),
+            np.array(upper),
+            np.array(exact_from, dtype=np.int64),
+            token_ends.astype(np.int64),
             token_lower,
             token_upper,
             engine.contexts,
@@ -252,7 +241,8 @@ class BoundedLM:
             "n top_p top_k seconds cancel progress constraint conditioning", "a BoundedLM"
         )
         opening, text = split(self.vocabulary, prompt)
-        covering = self._covering(opening, text, EXACT_TOKENS, 1e-3, 128)
+        canonical = self.vocabulary.encode_beginning(text)
+        covering = self._covering(opening, text, canonical, _EXACT_TOKENS, _Limits(1e-3, 128))
         return draw(self.engine, covering, options)
 
     def __getattr__(self, name: str) -> NoReturn:
@@ -264,42 +254,44 @@ class BoundedLM:
         raise AttributeError(f"a BoundedLM has no attribute {name!r}.")
 
     def _covering(
-        self, opening: Opening, text: bytes, exact: int | None, tolerance: float, max_contexts: int
+        self,
+        opening: Opening,
+        text: bytes,
+        canonical: list[int],
+        exact: int,
+        limits: _Limits,
+        engine: PartialLM | None = None,
     ) -> BoundedCovering:
-        _check(tolerance, max_contexts)
-        canonical = self.vocabulary.encode_beginning(text)
-        exact = len(canonical) if exact is None else exact
-        given = self._given(opening, canonical, exact)
-        start = len(self.vocabulary.decode(canonical[: max(0, len(canonical) - exact)]))
+        """The covering of the text of the last canonical tokens, given those before them."""
+        given, window = canonical[: max(0, len(canonical) - exact)], self.engine.window
+        rest = canonical[len(given) :]
+        start = len(self.vocabulary.decode(given))
+        if window is not None:
+            # As many tokens again for alternatives, which are shorter.
+            room = window - len(opening.ids) - 2 * len(rest)
+            if room < 0:
+                raise ContextLengthError(
+                    f"a text of {len(canonical)} tokens, {len(opening.ids)} before it, and its "
+                    f"other tokenizations do not fit the window of {window}. Shorten it, or put "
+                    "its beginning into `context`."
+                )
+            given = given[max(0, len(given) - room) :]
+        root = [*opening.ids, *given]
         return BoundedCovering(
-            self.engine,
-            [*opening.ids, *given],
-            text[start:],
-            canonical[max(0, len(canonical) - exact) :],
-            exact_from=start,
-            tolerance=tolerance,
-            max_contexts=max_contexts,
+            engine or self.engine, root, text[start:], rest, exact_from=start, **limits._asdict()
         )
 
-    def _given(self, opening: Opening, canonical: list[int], exact: int) -> list[int]:
-        """What is conditioned on of a text's tokens; what does not fit the window is left out."""
-        given, window = canonical[: max(0, len(canonical) - exact)], self.engine.window
-        if window is None:
-            return given
-        # As many tokens again for alternatives, which are shorter.
-        room = window - len(opening.ids) - 2 * (len(canonical) - len(given))
-        if room < 0:
-            raise ContextLengthError(
-                f"a text of {len(canonical)} tokens, {len(opening.ids)} before it, and its other "
-                f"tokenizations do not fit the window of {window}. Shorten it, or put its "
-                "beginning into `context`."
-            )
-        return given[max(0, len(given) - room) :]
 
+class _Limits(NamedTuple):
+    """When to ask no more."""
 
-def _check(tolerance: Any, max_contexts: Any) -> None:
-    check_number("tolerance", tolerance, 0.0, 1.0)
-    check_count("max_contexts", max_contexts, 1)
+    tolerance: float
+    max_contexts: int
+
+    def checked(self) -> _Limits:
+        check_number("tolerance", self.tolerance, 0.0, 1.0)
+        check_count("max_contexts", self.max_contexts, 1)
+        return self
 
 
 def _quotient(done: Interval, begun: Interval) -> tuple[float, float]:
