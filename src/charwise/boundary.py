@@ -33,7 +33,7 @@ from charwise.tokens.index import SortedVocabulary
 TOLERANCE = 1e-3
 
 #: Contexts asked about for one prompt, at most.
-MOST_CONTEXTS = 512
+_MOST_CONTEXTS = 512
 
 #: Contexts asked about at once, at most.
 _AT_ONCE = 16
@@ -88,7 +88,7 @@ class Search:
         forced: bytes,
         *,
         tolerance: float = TOLERANCE,
-        most: int = MOST_CONTEXTS,
+        most: int = _MOST_CONTEXTS,
         room: int | None = None,
     ) -> None:
         check_number("tolerance", tolerance, 0.0, 1.0)

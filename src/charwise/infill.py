@@ -232,7 +232,7 @@ def middles(new: bytes, ending: bytes, ended: bool) -> list[bytes]:
         found = [new[: len(new) - size] for size in whole]
     elif ending:
         at = new.rfind(ending)
-        while at >= 0 and len(found) < PLACES:
+        while at >= 0 and len(found) < _PLACES:
             found.append(new[:at])
             at = new.rfind(ending, 0, at + len(ending) - 1)
     return list(dict.fromkeys([*found, new]))
@@ -248,14 +248,14 @@ def rejoining(new: bytes, ending: bytes) -> list[bytes]:
     """
     found: list[bytes] = []
     at = new.find(ending) if ending else -1
-    while at >= 0 and len(found) < PLACES:
+    while at >= 0 and len(found) < _PLACES:
         found.append(new[:at])
         at = new.find(ending, at + 1)
     return found
 
 
 #: Places that are looked at, from either end, where a middle may have ended before.
-PLACES = 8
+_PLACES = 8
 
 _backwards: WeakKeyDictionary[SortedVocabulary, list[bytes]] = WeakKeyDictionary()
 

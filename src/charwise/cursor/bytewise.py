@@ -27,19 +27,15 @@ from charwise.tokens.utf8 import decoder_after
 
 
 @dataclass(kw_only=True)
-class ByteDraft(DrawnText):
-    """A completion being drawn, and where it stands.
-
-    >>> ByteDraft(state=None, constraint=None).raw
-    b''
-    """
+class _ByteDraft(DrawnText):
+    """A completion being drawn, and where it stands."""
 
     state: Bytewise
     constraint: Constraint | None
     drawn_from: NextBytes | None = None  # its last byte
 
 
-class ByteDrafts(Drawing[ByteDraft]):
+class ByteDrafts(Drawing[_ByteDraft]):
     """The completions of one request, which have no tokens.
 
     At temperature 0 each begins with a byte of its own, the likeliest first.
@@ -53,14 +49,14 @@ class ByteDrafts(Drawing[ByteDraft]):
     def __init__(self, state: Bytewise, options: GenerationOptions, limit: Limit) -> None:
         super().__init__(state, options, limit)
         self.drafts = [
-            ByteDraft(state=state, constraint=options.constraint) for _ in range(options.n)
+            _ByteDraft(state=state, constraint=options.constraint) for _ in range(options.n)
         ]
         for draft in self.drafts:
             self.check(draft)
         if options.n > 1 and not options.temperature:
             self._take_the_likeliest()
 
-    def allowed(self, draft: ByteDraft) -> Flags | None:
+    def allowed(self, draft: _ByteDraft) -> Flags | None:
         return None if draft.constraint is None else draft.constraint.allowed()
 
     def advance(self) -> None:
@@ -89,12 +85,12 @@ class ByteDrafts(Drawing[ByteDraft]):
             self._take(draft, model, code)
         self.drafts = [draft for draft in self.drafts if draft.raw or draft.finish]
 
-    def _next(self, draft: ByteDraft) -> tuple[NextBytes, NextBytes]:
+    def _next(self, draft: _ByteDraft) -> tuple[NextBytes, NextBytes]:
         """What the model says comes next, and that under the constraint."""
         model = draft.state.next()
         return model, model if draft.constraint is None else model.under(draft.constraint)
 
-    def _take(self, draft: ByteDraft, model: NextBytes, code: int) -> None:
+    def _take(self, draft: _ByteDraft, model: NextBytes, code: int) -> None:
         draft.logprob += math.log(model.probs[code])
         if code == EOS:
             draft.finish = "end"
@@ -149,13 +145,13 @@ def _watched(drafts: ByteDrafts) -> Iterator[Drawn]:
 
 
 @dataclass(kw_only=True)
-class ByteParticle(Particle):
+class _ByteParticle(Particle):
     """Particles of equal text, and the state after it."""
 
     state: Bytewise
 
 
-class ByteParticles(Proposal[ByteParticle]):
+class ByteParticles(Proposal[_ByteParticle]):
     """The particles of one request.
 
     >>> import charwise
@@ -169,17 +165,17 @@ class ByteParticles(Proposal[ByteParticle]):
         super().__init__(state, options)
         self.start = state
 
-    def begin(self) -> list[ByteParticle]:
+    def begin(self) -> list[_ByteParticle]:
         """All particles, after the prompt."""
-        first = ByteParticle(state=self.start, constraint=self.constraint, size=self.count)
+        first = _ByteParticle(state=self.start, constraint=self.constraint, size=self.count)
         self.settle(first)
         return [first]
 
-    def step(self, going: list[ByteParticle]) -> list[ByteParticle]:
+    def step(self, going: list[_ByteParticle]) -> list[_ByteParticle]:
         """What becomes of these with one more byte; none of those in a dead end."""
         return [new for particle in going for new in self._next(particle)]
 
-    def _next(self, particle: ByteParticle) -> list[ByteParticle]:
+    def _next(self, particle: _ByteParticle) -> list[_ByteParticle]:
         allowed = particle.constraint.allowed()
         try:
             nxt = particle.state.next()

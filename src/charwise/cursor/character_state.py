@@ -27,9 +27,6 @@ from charwise.tokens import utf8
 from charwise.tokens.canonical import to_bytes
 from charwise.tokens.stops import StopStrings
 
-#: Longer additions are made at once, where a state can, instead of byte by byte.
-_STEPPED = 4
-
 
 class CharacterState(ABC):
     """What a model knows after some text; immutable: `state + "text"`, `state - n` characters.
@@ -136,7 +133,7 @@ class CharacterState(ABC):
             ContextLengthError: if the text no longer fits the window and cannot be shortened.
         """
         data = to_bytes(more)
-        if len(data) > _STEPPED and self._leaps:
+        if len(data) > 4 and self._leaps:  # at once, in place of byte by byte
             return self._extended(data)
         state = self
         for byte in data:

@@ -40,10 +40,6 @@ from charwise.tokens.stops import Stops, StopStrings
 if TYPE_CHECKING:
     import pandas
 
-#: Canonical tokens of choices that are evaluated side by side, and the bytes of log-probabilities
-#: that they keep until they are done, at so many contexts a token.
-_TOGETHER, _RETAINED, _CONTEXTS = 128, 2**28, 8
-
 
 @dataclass(frozen=True, eq=False)
 class ChoicePosterior:
@@ -259,7 +255,8 @@ def _evaluate(
 def _packs(shared: SharedTree, base: bytes, texts: Sequence[bytes]) -> list[dict[int, list[int]]]:
     """The texts that some token string spells: numbers and canonical tokens, as go side by side."""
     packs: list[dict[int, list[int]]] = [{}]
-    most = min(_TOGETHER, _RETAINED // (4 * _CONTEXTS * shared.index.vocabulary.width))
+    # Canonical tokens side by side; their log-probabilities, of some 8 contexts each, are retained.
+    most = min(128, 2**28 // (4 * 8 * shared.index.vocabulary.width))
     for number, text in enumerate(texts):
         try:
             canonical = shared.index.vocabulary.encode_beginning(base + text)

@@ -84,44 +84,57 @@ def covers(
     finer = False
     while True:
         with shared.lock:
-            if shared.summed and finer:  # what the sum before needed is dropped
-                shared.restart()
-            size = shared.evaluated.tree.size
-            levels = Levels(shared.evaluated, known)
-            found = Refinement(
-                shared.evaluated,
-                known,
-                canonical,
-                effort,
-                shared.limits,
-                through=True,
-                deepest=shared.room,
-                respells=shared.start == 0 or shared.summed,  # calls count after a prefill
-                keeps=not shared.summed,
-                stated=levels.error,
-            )
-            try:
-                run_together([found])
-            except SearchLimitError as refused:
-                shared.drop(range(size, shared.evaluated.tree.size))
-                # Nobody asked for all of them where a coarser sum came first, and found nothing.
-                raise (impossible(whole, 1.0) if finer else refused) from None
-            cover = None
-            if found.lattice.reached:
-                cover = _cover_of(found.lattice, known, shared, effort)
-                cover = cover._replace(error=levels.last, limited=found.limited)
-                if shared.summed:
-                    shared.settle([bundle.node for bundle in cover.bundles])
+            cover, left_out = _summed(shared, whole, known, canonical, effort, finer)
         if cover is not None:
             yield cover
         if effort.exact:
-            raise impossible(whole, float(found.lattice.missing.sum()))
+            raise impossible(whole, left_out)
         finer = True
         threshold = min(effort.threshold, 0.5) ** 2
         effort = Effort(math.inf, threshold if threshold > _LIGHT else 0.0)
 
 
-class Levels:
+def _summed(
+    shared: SharedTree,
+    whole: bytes,
+    known: KnownText,
+    canonical: Sequence[int],
+    effort: Effort,
+    finer: bool,
+) -> tuple[Cover | None, float]:
+    """The cover by one effort, if it reaches the end; and how much was left out on the way."""
+    if shared.summed and finer:  # what the sum before needed is dropped
+        shared.restart()
+    size = shared.evaluated.tree.size
+    levels = _Levels(shared.evaluated, known)
+    found = Refinement(
+        shared.evaluated,
+        known,
+        canonical,
+        effort,
+        shared.limits,
+        through=True,
+        deepest=shared.room,
+        respells=shared.start == 0 or shared.summed,  # calls count after a prefill
+        keeps=not shared.summed,
+        stated=levels.error,
+    )
+    try:
+        run_together([found])
+    except SearchLimitError as refused:
+        shared.drop(range(size, shared.evaluated.tree.size))
+        # Nobody asked for all of them where a coarser sum came first, and found nothing.
+        raise (impossible(whole, 1.0) if finer else refused) from None
+    left_out = float(found.lattice.missing.sum())
+    if not found.lattice.reached:
+        return None, left_out
+    cover = _cover_of(found.lattice, known, shared, effort)
+    if shared.summed:
+        shared.settle([bundle.node for bundle in cover.bundles])
+    return cover._replace(error=levels.last, limited=found.limited), left_out
+
+
+class _Levels:
     """By how much each level of a refinement changes the distribution of the next byte.
 
     Args:
@@ -130,12 +143,6 @@ class Levels:
 
     Attributes:
         last: the error as of the last level, a total variation.
-
-    >>> import charwise
-    >>> lm = charwise.load()
-    >>> rows = EvaluatedRows.of(lm.engine, lm.vocabulary.bos_ids)
-    >>> Levels(rows, KnownText.of(b"import os", lm.index)).last
-    0.0
     """
 
     def __init__(self, rows: EvaluatedRows, known: KnownText) -> None:
@@ -145,7 +152,7 @@ class Levels:
 
     def error(self, lattice: Lattice) -> float:
         """The change since the last level, and what has no stand-in."""
-        masses = next_byte_masses(self._rows, bundles_of(lattice, self._known))[0]
+        masses = next_byte_masses(self._rows, _bundles_of(lattice, self._known))[0]
         probs = masses / max(float(masses.sum()), 1e-300)
         changed = 0.0 if self._probs is None else float(np.abs(probs - self._probs).sum()) / 2
         self._probs = probs
@@ -159,26 +166,14 @@ def _cover_of(lattice: Lattice, known: KnownText, shared: SharedTree, effort: Ef
     # What is missing at the end; before that, candidates without a stand-in lack their share too.
     last = slice(max(0, lattice.n - known.deepest), None)
     missing = min(1.0, float(lattice.missing[last].sum()))
-    cover = _without_light(Cover(tuple(bundles_of(lattice, known)), logprob, missing), effort)
+    cover = _without_light(Cover(tuple(_bundles_of(lattice, known)), logprob, missing), effort)
     # An implied leading space is conditioned on: it is not part of the text.
     lead = len(shared.opening.lead) - shared.start
     return _given(cover, float(lattice.log_prefix[lead])) if lead > 0 else cover
 
 
-def bundles_of(lattice: Lattice, known: KnownText) -> list[Bundle]:
-    """The evaluated contexts of a lattice that cover its text, as bundles.
-
-    >>> import charwise
-    >>> from charwise.scoring.score import Scorer, Text
-    >>> from charwise.tokens.prompts import split
-    >>> lm, text = charwise.load(), b"import os"
-    >>> opening, _ = split(lm.vocabulary, "")
-    >>> scorer = Scorer(lm.engine, lm.index, lm.effort)
-    >>> [(_, found)] = scorer.windows(Text(opening, text))
-    >>> known = KnownText.of(text, lm.index)
-    >>> min(bundle.depth for bundle in bundles_of(found.lattice, known)) > 0
-    True
-    """
+def _bundles_of(lattice: Lattice, known: KnownText) -> list[Bundle]:
+    """The evaluated contexts of a lattice that cover its text, as bundles."""
     c, n = lattice.contexts, lattice.n
     spelled, part = np.flatnonzero(c.position == n), np.flatnonzero(c.at == n)
     covering = [(context, 1.0) for context in spelled.tolist()]

@@ -31,15 +31,6 @@ from charwise.tokens.utf8 import pending
 #: Where fewer than one token in so many may follow, the others are not looked at.
 _SPARSE = 8
 
-#: Where the likeliest token is taken, so many are tried before a mask is made.
-_TRIED = 3
-
-#: So many more are looked for in the mask, before all tokens are.
-_LOOKED = 8
-
-#: Less than any logarithm of a probability but that of zero.
-_FAR = 1e30
-
 
 class Following:
     """What may follow a text that is being drawn: over bytes, quick to ask, and over tokens.
@@ -106,7 +97,7 @@ class Following:
         greedy = options.temperature == 0
         first = iter(() if options.truncates else (token,))
         candidates = _likeliest_first(row, token) if greedy else first
-        for candidate in islice(candidates, _TRIED):
+        for candidate in islice(candidates, 3):
             if self._may_come(candidate):
                 try:
                     return candidate, self._past(candidate)
@@ -184,11 +175,11 @@ def _likeliest(row: NDArray[np.floating], mask: Flags, candidates: Iterator[int]
         ids = np.flatnonzero(mask)
         token = int(ids[row[ids].argmax()]) if len(ids) else -1
     else:
-        for candidate in islice(candidates, _LOOKED):
+        for candidate in islice(candidates, 8):
             if mask[candidate]:
                 return candidate
         scores = np.subtract(mask, 1, dtype=row.dtype)
-        scores *= _FAR
+        scores *= 1e30  # beyond any logarithm of a probability but that of zero
         scores += row
         token = int(scores.argmax())
     return token if token >= 0 and mask[token] and row[token] > -math.inf else -1

@@ -31,13 +31,6 @@ from charwise.surprisal.score import Score
 from charwise.surprisal.spans import characters_of
 from charwise.tokens import utf8
 
-#: Beginnings of characters that are taken apart for one list of next characters.
-_BEGINNINGS = 64
-
-#: What float64 cannot tell from the whole need not be listed.
-_NOTHING = 1e-15
-
-
 #: Bits by which an entropy may be off.
 _HIDDEN = 0.02
 
@@ -67,7 +60,8 @@ def next_chars(state: Bytewise, coverage: float = 0.99, least: int = 0) -> NextC
     left = -math.fsum(branch[0] for branch in heap)  # what may still be listed
     while heap and (held < coverage or len(listed) < least):
         # Bytes that are no character may hold too much for it to be reached.
-        all_of_it = held + left < coverage and left <= max(1.0 - coverage, _NOTHING)
+        # What float64 cannot tell from the whole need not be listed.
+        all_of_it = held + left < coverage and left <= max(1.0 - coverage, 1e-15)
         if all_of_it and len(listed) >= least:
             break
         negative, start = heapq.heappop(heap)
@@ -76,7 +70,7 @@ def next_chars(state: Bytewise, coverage: float = 0.99, least: int = 0) -> NextC
             listed[start.decode()] = -negative
             held -= negative
             continue
-        if len(states) > _BEGINNINGS:
+        if len(states) > 64:  # beginnings of characters that were taken apart
             continue
         try:
             states[start] = states[start[:-1]] + start[-1:]

@@ -20,7 +20,7 @@ Conditioning = Literal["local", "global"]
 Report = Callable[[int, int], object]
 
 #: Completions that are drawn at once, and particles.
-MOST_DRAWN = 1_000_000
+_MOST_DRAWN = 1_000_000
 
 
 class Cancel(Protocol):
@@ -153,7 +153,7 @@ class GenerationOptions:
             constraint=self.constraint,
         )
         self._settle("constraint", constraint_of(asked))
-        check_count("n", self.n, 1, MOST_DRAWN)
+        check_count("n", self.n, 1, _MOST_DRAWN)
         check_count("max_new_bytes", self.max_new_bytes, 0)
         check_number("temperature", self.temperature, 0.0, math.inf)
         if math.isinf(self.temperature):
@@ -169,7 +169,7 @@ class GenerationOptions:
         self._settle("stop", Stops(self.stop).strings)
         Limit(self.seconds, self.cancel)
         check_report(self.progress)
-        check_count("particles", self.particles, 1, MOST_DRAWN)
+        check_count("particles", self.particles, 1, _MOST_DRAWN)
         self._check_conditioning()
 
     def _check_conditioning(self) -> None:

@@ -30,9 +30,6 @@ from charwise.cursor.options import GenerationOptions, Limit
 from charwise.cursor.outcomes import ended
 from charwise.errors import ConstraintError, SettingError
 
-#: Sets with at most so many members are added up.
-_FEW = 256
-
 
 @dataclass(kw_only=True)
 class Particle:
@@ -224,7 +221,7 @@ def added_up(state: Any, options: GenerationOptions) -> Weighted | None:
     constraint = options.constraint
     if constraint is None:
         return None
-    members = finite(constraint, _FEW, longest=options.max_new_bytes)
+    members = finite(constraint, 256, longest=options.max_new_bytes)
     if members is None:
         return None
     if not members:

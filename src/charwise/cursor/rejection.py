@@ -36,15 +36,6 @@ from charwise.tokens.stops import Stops
 #: Draws completions as the options say.
 Draw = Callable[[GenerationOptions], list[Completion]]
 
-#: Draws after the last valid text, before the search ends; most draws at once for one that failed.
-_DRAWS, _AT_ONCE = 1000, 64
-
-#: Beginnings that are gone on with, at most.
-_TRIES = 100
-
-#: Bytes at one place that are kept as other ways to go on.
-_ASIDE = 8
-
 
 def valid(
     draw: Draw, state: Bytewise, options: GenerationOptions, limit: Limit
@@ -82,9 +73,9 @@ def valid(
     last, since, at_once = found[failed[-1]], len(failed), 1
     rng = np.random.default_rng(options.seed)
     while failed:
-        if since > _DRAWS:
+        if since > 1000:  # draws after the last valid text
             raise _none(last, _failure(constraint, last))
-        count = min(len(failed) * at_once, max(len(failed), _AT_ONCE))
+        count = min(len(failed) * at_once, max(len(failed), 64))
         seed = int(rng.integers(2**62))
         for one in draw(replace(options, n=count, seed=seed, progress=None)):
             since += 1
@@ -130,7 +121,7 @@ def _candidates(
 ) -> Iterator[Completion]:
     """Texts that satisfy a constraint, or were cut at their length, likely ones first."""
     search = _Search(state, constraint, options, limit)
-    for _ in range(_TRIES):
+    for _ in range(100):  # beginnings that are gone on with
         if not search.heap:
             return
         found = search.step()
@@ -161,7 +152,8 @@ class _Search:
                 if finish:
                     return None if finish == "dead end" else self._text(raw, finish, cost)
                 logs = np.where(left.allowed(), here.next().logprobs, -np.inf)
-                codes = np.argsort(-logs, kind="stable")[: 1 + _ASIDE].tolist()
+                # The best byte, and those that are kept as other ways to go on.
+                codes = np.argsort(-logs, kind="stable")[:9].tolist()
                 best, *others = [code for code in codes if logs[code] > -np.inf] or [None]
                 if best is None:
                     return None

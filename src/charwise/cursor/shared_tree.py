@@ -22,9 +22,6 @@ EXACT_TOKENS = 12
 #: A text of so few tokens is summed over as a whole.
 WHOLE_TOKENS = 24
 
-#: Tokens left free in the window for what a state grows by.
-_ROOM = 64
-
 #: Bytes of log-probabilities that one tree keeps at most.
 _RETAINED = 2**28
 
@@ -191,7 +188,8 @@ def prefill(
         offset = history.exact_from and len(opening.lead) + history.exact_from
         exact = max(exact, int((ends > offset).sum()))
     if window is not None:
-        left = window - len(opening.ids) - min(_ROOM, window // 8)
+        # Some of it is left free for what a state grows by.
+        left = window - len(opening.ids) - min(64, window // 8)
         exact, most = min(exact, left // 2), min(most, left // 2)
         if exact < 1:
             raise ContextLengthError(

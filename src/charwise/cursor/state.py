@@ -32,9 +32,6 @@ from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.prompts import Opening
 from charwise.tokens.stops import StopStrings
 
-#: Bytes after the root beyond which choices begin a tree of their own.
-_NEAR = 256
-
 
 class State(CharacterState):
     """An immutable state: `state + "text"`, `state - n` characters, `state.next()`.
@@ -176,30 +173,17 @@ class State(CharacterState):
         cover = next(covers(shared, whole, canonical, self.effort))
         return State(shared, whole, cover, self.effort)
 
-    def _anew(self, whole: bytes) -> State:
-        """A state after a text, on a tree of its own."""
+    def _anew(self, whole: bytes, *, plain: bool = False) -> State:
+        """A state after a text, on a tree of its own; a plain one, without its history."""
         shared = self.shared
+        history = None if plain else shared.history
         return begin(
-            shared.engine,
-            shared.index,
-            shared.opening,
-            whole,
-            self.effort,
-            shared.history,
-            shared.limits,
+            shared.engine, shared.index, shared.opening, whole, self.effort, history, shared.limits
         )
 
     def _plain(self) -> State:
         """The state of the same text that conditions on what is before its last tokens."""
-        shared = self.shared
-        return begin(
-            shared.engine,
-            shared.index,
-            shared.opening,
-            self.whole,
-            self.effort,
-            limits=shared.limits,
-        )
+        return self._anew(self.whole, plain=True)
 
     def _drawing(self, options: GenerationOptions, limit: Limit) -> Drafts:
         return Drafts(self, options, limit)
@@ -224,7 +208,8 @@ class State(CharacterState):
                 "a state that sums over a long history cannot choose from a list: take the state "
                 "without exact_from, or compare lm.scores(choices, context=prompt)."
             )
-        near = len(self.whole) - self.shared.start <= _NEAR
+        # Far from the root, choices begin a tree of their own.
+        near = len(self.whole) - self.shared.start <= 256
         state = self if near else self._plain()
         return choose(state.shared, state.whole, self.effort, choices, stop=stop, ended=ended)
 

@@ -25,15 +25,9 @@ from charwise.cursor.particles import Particle, Proposal, systematic
 
 Floats = NDArray[np.float64]
 
-#: Log-probabilities that one call brings back, at most.
-_TOGETHER = 2**25
-
-#: Contexts that no particle needs any more are freed when there are so many of them.
-_UNUSED = 256
-
 
 @dataclass(kw_only=True)
-class TokenParticle(Particle):
+class _TokenParticle(Particle):
     """Particles of equal tokens.
 
     Their `logprob` is that of the tokens; of all that begin with the text, where it ends inside of
@@ -44,12 +38,12 @@ class TokenParticle(Particle):
     token: int  # drawn after `node`, not evaluated yet; −1 if there is none
     tokens: TokenConstraint
 
-    def complete(self, raw: bytes, finish: str, mass: float, size: int) -> TokenParticle:
+    def complete(self, raw: bytes, finish: str, mass: float, size: int) -> _TokenParticle:
         """So many of these particles that are complete with a text, which has this probability."""
         logprob = self.logprob + math.log(mass)
         return replace(self, raw=raw, finish=finish, logprob=logprob, size=size)
 
-    def longer(self, data: bytes, mass: float, size: int, **at: int) -> TokenParticle:
+    def longer(self, data: bytes, mass: float, size: int, **at: int) -> _TokenParticle:
         """So many of these particles with a token more, which has this probability."""
         new = replace(self, raw=self.raw + data, size=size, **at)  # type: ignore[arg-type]
         new.logprob += math.log(mass)
@@ -57,7 +51,7 @@ class TokenParticle(Particle):
         return new
 
 
-class TokenParticles(Proposal[TokenParticle]):
+class TokenParticles(Proposal[_TokenParticle]):
     """The particles of one request to a token model.
 
     >>> import charwise
@@ -73,9 +67,9 @@ class TokenParticles(Proposal[TokenParticle]):
         self.cursor, self.shared, self.index = state, state.shared, state.shared.index
         self._mine: set[int] = set()
 
-    def begin(self) -> list[TokenParticle]:
+    def begin(self) -> list[_TokenParticle]:
         """All particles after the prompt, or after its members where it ends inside of tokens."""
-        first = TokenParticle(
+        first = _TokenParticle(
             node=self.cursor.bundles[0].node,
             token=-1,
             constraint=self.constraint,
@@ -85,7 +79,7 @@ class TokenParticles(Proposal[TokenParticle]):
         self.settle(first)
         return [first] if self.cursor.at_root or first.finish else self._begun(first)
 
-    def _begun(self, first: TokenParticle) -> list[TokenParticle]:
+    def _begun(self, first: _TokenParticle) -> list[_TokenParticle]:
         """Particles drawn from the covering, its members conditioned on once."""
         constraint = first.constraint
         members = Members(self.shared, self.cursor.bundles)
@@ -97,7 +91,7 @@ class TokenParticles(Proposal[TokenParticle]):
         found = explore(self.index, masses, branches, 0.0, self.most)
         fits = np.where(found.fits, masses, 0.0)
 
-        def new(at: int, size: int) -> TokenParticle:
+        def new(at: int, size: int) -> _TokenParticle:
             bundle, rank = members.place(at)
             token = int(self.index.ids[rank])
             mass = float(masses[at])
@@ -105,7 +99,7 @@ class TokenParticles(Proposal[TokenParticle]):
 
         return self._drawn(first, found, masses, fits, 0.0, new)
 
-    def step(self, going: list[TokenParticle]) -> list[TokenParticle]:
+    def step(self, going: list[_TokenParticle]) -> list[_TokenParticle]:
         """One more token for each of these; those that the window has no room for are finished."""
         window, found = self.shared.engine.window, []
         for particle in going:
@@ -114,14 +108,15 @@ class TokenParticles(Proposal[TokenParticle]):
                 particle.finish = "window"
                 found.append(particle)
         going = [particle for particle in going if not particle.finish]
-        together = max(1, _TOGETHER // self.index.vocabulary.width)
+        # Of the log-probabilities that one call brings back.
+        together = max(1, 2**25 // self.index.vocabulary.width)
         for at in range(0, len(going), together):
             some = going[at : at + together]
             for particle, row in zip(some, self._rows(some), strict=True):
                 found += self._next(particle, row)
         return found
 
-    def _rows(self, some: list[TokenParticle]) -> Floats:
+    def _rows(self, some: list[_TokenParticle]) -> Floats:
         """`[n, width]`: log-probabilities of the next tokens of some particles, from one call."""
         tree = self.shared.evaluated.tree
         with self.shared.lock:
@@ -134,7 +129,7 @@ class TokenParticles(Proposal[TokenParticle]):
             tree.forget(nodes)
         return np.asarray(rows.double().cpu().numpy(), dtype=np.float64)
 
-    def _next(self, particle: TokenParticle, row: Floats) -> list[TokenParticle]:
+    def _next(self, particle: _TokenParticle, row: Floats) -> list[_TokenParticle]:
         """What becomes of particles of equal tokens with one more; none of those in a dead end."""
         index, vocabulary = self.index, self.index.vocabulary
         probs, mask = np.exp(row), particle.tokens.mask()
@@ -145,7 +140,7 @@ class TokenParticles(Proposal[TokenParticle]):
         whole = Branch(particle.constraint, b"", particle.raw, 0, 0, len(rest), 0)
         found = explore(index, rest, [whole], float(fits.sum()) + end, self.most)
 
-        def new(rank: int, size: int) -> TokenParticle:
+        def new(rank: int, size: int) -> _TokenParticle:
             mass, token = float(in_order[rank]), int(index.ids[rank])
             return particle.longer(index.sorted[rank], mass, size, token=token)
 
@@ -153,13 +148,13 @@ class TokenParticles(Proposal[TokenParticle]):
 
     def _drawn(
         self,
-        particle: TokenParticle,
+        particle: _TokenParticle,
         found: Outcomes,
         rest: Floats,
         fits: Floats,
         end: float,
-        new: Callable[[int, int], TokenParticle],
-    ) -> list[TokenParticle]:
+        new: Callable[[int, int], _TokenParticle],
+    ) -> list[_TokenParticle]:
         """Particles drawn from what becomes of some of equal tokens.
 
         Args:
@@ -198,12 +193,12 @@ class TokenParticles(Proposal[TokenParticle]):
 
     def _resolved(
         self,
-        before: TokenParticle,
+        before: _TokenParticle,
         unsure: list[Branch],
         place: int,
         mass: float,
-        new: Callable[[int, int], TokenParticle],
-    ) -> list[TokenParticle]:
+        new: Callable[[int, int], _TokenParticle],
+    ) -> list[_TokenParticle]:
         """The particle made by a token drawn from what is unsure; none if it may not follow."""
         for branch in unsure:
             if place < branch.hi - branch.lo:
@@ -216,11 +211,11 @@ class TokenParticles(Proposal[TokenParticle]):
             return [before.complete(*found, mass, 1)]
         return [replace(new(branch.lo + place + branch.shift, 1), weight=before.weight)]
 
-    def free(self, alive: list[TokenParticle]) -> None:
+    def free(self, alive: list[_TokenParticle]) -> None:
         """Free the contexts that none of these needs, once they are many."""
         needed = {particle.node for particle in alive if not particle.finish}
         unused = self._mine - needed
-        if len(unused) > _UNUSED + 4 * len(needed):
+        if len(unused) > 256 + 4 * len(needed):
             self.shared.drop(list(unused))
             self._mine = needed & self._mine
 
