@@ -326,7 +326,7 @@ class CharLM(CharacterModel):
         return Text(opening, whole, len(whole) - len(opening.lead) - len(last_text(parts)[1]))
 
     def _text_of(self, n: int, prompts: Sequence[Prompt], contexts: Sequence[Prompt]) -> Text:
-        """The nth of several texts; what is wrong with it says which it is."""
+        """Return the nth of several texts; its error says which it is."""
         try:
             return self._text(prompts[n], contexts[n])
         except CharwiseError as error:

@@ -32,7 +32,7 @@ from charwise.tokens.index import SortedVocabulary
 
 @dataclass
 class _Context:
-    """A visited context: what it weighs, and what is told of it.
+    """A visited context: its weight, and its known tokens.
 
     >>> _Context((2,), 0, 0.0, 0.0, None).visited
     set()
@@ -234,7 +234,7 @@ class BoundedCovering:
         )
 
     def _open(self, at: int) -> None:
-        """Put what may be visited after a context on the heap, and what may be priced there."""
+        """Put the contexts to visit after a context on the heap, and the tokens to price there."""
         context, window = self.contexts[at], self._engine.window
         if window is not None and len(context.ids) >= window:
             return
@@ -251,7 +251,7 @@ class BoundedCovering:
                 heapq.heappush(self._heap, _Open(-most, self._order, at, token))
 
     def _enough(self, tolerance: float) -> bool:
-        """Whether what is not visited is a small enough share of what is."""
+        """Return whether the unvisited part is a small enough share of the visited one."""
         enough = self.prefix_logprob().lower + log(tolerance)
         if -self._heap[0].negative_log_most > enough:
             return False

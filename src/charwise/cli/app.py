@@ -159,13 +159,13 @@ def _options(
 
 
 def _flush() -> None:
-    """Write out what is buffered: a full disk is then an error here, and not after the end."""
+    """Write out buffers: a full disk is then an error here, and not after the end."""
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.flush()
 
 
 def _discard() -> None:
-    """Drop what stdout still holds and all that follows, after a write to it has failed."""
+    """Drop the rest of stdout, after a write to it has failed."""
     with contextlib.suppress(OSError, AttributeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

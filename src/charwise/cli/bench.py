@@ -243,7 +243,7 @@ def _write(report: Report, folder: Path) -> list[Path]:
 
 
 def _show(report: Report, files: list[Path]) -> None:
-    """The table, what it was measured on, and where the files are."""
+    """Print the table, its conditions, and the place of the files."""
     screen = console()
     if not screen.is_terminal:
         # Columns of the table in a pipe; a terminal has its own.

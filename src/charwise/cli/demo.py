@@ -43,7 +43,7 @@ class _Example(NamedTuple):
 
 
 class _Gap(NamedTuple):
-    """Two texts, and what was between them."""
+    """Two texts, and the text that was between them."""
 
     prefix: str
     suffix: str
@@ -199,7 +199,7 @@ def _filled_in(loaded: Loaded, wanted: GenerationOptions) -> dict[str, Any] | No
 
 
 def _gap_table(gap: dict[str, Any]) -> Table:
-    """The line with the gap, and what each method fills in."""
+    """The line with the gap, and the text that each method fills in."""
     found = table("the gap", "meant", *gap["completions"])
     line = Text(gap["prefix"].splitlines()[-1].strip())
     line.append("│", style="bold red").append(gap["suffix"].splitlines()[0])

@@ -82,7 +82,7 @@ def sources_of(files: Sequence[str], *, columns: bool) -> tuple[Source, ...]:
 
 
 def write(job: Job, lm: CharLM, output: Output, extent: Extent, run: RunOptions) -> None:
-    """Append all chunks that are not there yet, finish, and say what is in the output.
+    """Append all chunks that are not there yet, finish, and describe the output.
 
     Raises:
         InputError: a bad row, unless those are skipped.
@@ -141,7 +141,7 @@ def check_place(out: Path, files: Iterable[str]) -> None:
 
 
 def _summarise(output: Output, begun: int, noun: str, as_json: bool) -> None:
-    """What is in the finished output, which began after so many rows of the input."""
+    """Describe the finished output, which began after so many rows of the input."""
     done = output.done
     errors = str(output.errors) if done.bad else None
     if as_json:

@@ -17,7 +17,7 @@ from charwise.tokens.prompt_parts import Prompt, parts_of
 
 @dataclass(frozen=True)
 class Member:
-    """A model, and what comes before the text for it alone.
+    """A model, and the text before that it alone gets.
 
     Attributes:
         lm: a `CharLM`, a `Combination`, or what has such a method `state`.
@@ -30,7 +30,7 @@ class Member:
     before: Prompt = ""
 
     def prompt(self, text: bytes) -> Prompt:
-        """What the model is asked, for a text.
+        """Return the model's prompt for a text.
 
         >>> Member(None, "Q: ").prompt(b"why"), Member(None, [7, "Q: "]).prompt(b"why")
         (b'Q: why', [7, 'Q: ', b'why'])

@@ -43,7 +43,7 @@ class Rule(Protocol):
         ...
 
     def next(self, logs: Floats, before: Floats, whole: bool) -> Floats:
-        """log masses of what may come next, `[…, 257]`.
+        """Return log masses of the next byte, `[…, 257]`.
 
         Args:
             logs: `[n, …, 257]` log p_i(c | σ).
@@ -98,7 +98,7 @@ class Mixture:
 
 @dataclass(frozen=True)
 class Product:
-    """Π_i p_i^{w_i}, over what all members of weight other than 0 give some probability.
+    """Π_i p_i^{w_i}, over bytes to which all members of nonzero weight give some probability.
 
     Attributes:
         weights: any numbers. What a member gives probability zero is impossible, be its weight
@@ -129,7 +129,7 @@ class Product:
         return np.where(possible, total, -np.inf)
 
     def next(self, logs: Floats, before: Floats, whole: bool) -> Floats:
-        """Σ_i w_i log p_i(c | σ), −inf for what is not plausible: local and global alike."""
+        """Return Σ_i w_i log p_i(c | σ), −inf for implausible bytes: local and global alike."""
         masses = self.combine(logs)
         if not self.plausibility:
             return masses

@@ -72,7 +72,7 @@ class Drawing(ABC, Generic[D]):
         """`[257]` the bytes that may follow a draft, at 256 the end; None for all of them."""
 
     def close(self) -> None:
-        """Give back what was evaluated on the way."""
+        """Free the contexts evaluated on the way."""
 
     def active(self) -> list[D]:
         """The drafts that are not finished."""
@@ -109,7 +109,7 @@ class Drawing(ABC, Generic[D]):
         return min(len(draft.raw) - self.stops.held(draft.raw), len(self.kept(draft)))
 
     def completion(self, draft: D) -> Completion:
-        """What was drawn."""
+        """Return the completion."""
         raw = self.kept(draft)
         return Completion(
             decoder_after(self.before).decode(raw),

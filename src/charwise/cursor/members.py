@@ -55,7 +55,7 @@ class Members:
         return bundle, bundle.lo + at - int(self.starts[which])
 
     def beyond(self, at: int) -> bytes:
-        """What a member has after the text."""
+        """Return the part of a member after the text."""
         bundle, rank = self.place(at)
         return self.index.sorted[rank][bundle.depth :]
 

@@ -55,7 +55,7 @@ class InfillCompletion(Completion):
 
 
 def opening_of(request: Request, index: SortedVocabulary) -> tuple[Opening, bytes]:
-    """What a request conditions on as it is, and the text before the middle.
+    """Return the opening of a request, and the text before the middle.
 
     In PSM that text is what the prefix gave back. In SPM it is also the prefix's last tokens, all
     tokenizations of which are summed.

@@ -43,7 +43,7 @@ class Branch:
     depth: int  # bytes on which the tokens agree
 
     def constraint(self) -> Constraint:
-        """What may follow `text`."""
+        """Return the constraint after `text`."""
         return self.before.after(self.new) if self.new else self.before
 
     def part(self, constraint: Constraint, byte: bytes, lo: int, hi: int) -> Branch:
@@ -66,7 +66,7 @@ class Complete(NamedTuple):
 
 @dataclass
 class Outcomes:
-    """What becomes of a text.
+    """The outcomes of a text.
 
     Attributes:
         fits: `[n]` which tokens were found that go on; they may be complete as well.
@@ -94,7 +94,7 @@ def ended(allowed: Flags, size: int, most: int) -> str:
 def explore(
     index: SortedVocabulary, masses: Floats, branches: Sequence[Branch], known: float, most: int
 ) -> Outcomes:
-    """What becomes of texts that go on with the tokens of some ranges.
+    """Return the outcomes of texts that go on with the tokens of some ranges.
 
     Args:
         index: the vocabulary.
@@ -161,7 +161,7 @@ def _runs(
 def resolve(
     index: SortedVocabulary, branch: Branch, rank: int, most: int
 ) -> tuple[bytes, str] | None:
-    """What becomes of one token of an unsure range.
+    """Return the outcome of one token of an unsure range.
 
     Returns:
         The text it adds and "" if it goes on; the text and the reason if it is complete; None if

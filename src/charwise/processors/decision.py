@@ -215,7 +215,7 @@ class Decisions:
             bits.bitwise_or_(low)
 
     def _tensors(self, left: bytes, row: torch.Tensor) -> Tensors:
-        """What masks rows like this one: the allowed ids, or `keep` and `low` for every column."""
+        """Return the masks of rows like this: allowed ids, or `keep` and `low` for every column."""
         import torch
 
         columns = row.shape[0]

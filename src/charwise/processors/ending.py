@@ -59,7 +59,7 @@ def hold_end_of_(
 
 
 def new_bytes(ids: Sequence[int], forced: bytes, index: SortedVocabulary) -> bytes | None:
-    """What generated tokens add beyond the forced text; None while, or if, they do not have it.
+    """Return the new bytes beyond the forced text; None while, or if, tokens do not have it.
 
     >>> from charwise import Vocabulary
     >>> index = SortedVocabulary(Vocabulary.from_bytes([b"in", b"index", b"d"]))

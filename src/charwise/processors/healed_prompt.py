@@ -44,7 +44,7 @@ class HealedPrompt(NamedTuple):
 
 
 def heal_prompt(prompt: Prompt, index: SortedVocabulary, rule: Rule = "auto") -> HealedPrompt:
-    """`healing.cut`, and how many tokens it gave back; raises what that raises.
+    """Return `healing.cut`, and the number of tokens given back; raises the same errors.
 
     A prompt that holds a whole template of fill-in-the-middle, as ids or written out in its text,
     is cut where the prefix inside it ends: see `charwise.template`.

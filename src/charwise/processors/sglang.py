@@ -49,7 +49,7 @@ _decisions: WeakKeyDictionary[Any, Decisions] = WeakKeyDictionary()  # by the se
 
 
 class HealedRequest(NamedTuple):
-    """A request for a healed completion, and how to read what comes back.
+    """A request for a healed completion, and the reader of its answer.
 
     >>> from charwise.processors.healed_prompt import HealedPrompt
     >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab"])
@@ -141,7 +141,7 @@ class HealingLogitProcessor:
 
     @classmethod
     def to_str(cls) -> str:
-        """What the request field `custom_logit_processor` takes: the class, by its name.
+        """Return the value of `custom_logit_processor` in a request: the class, by its name.
 
         >>> len(HealingLogitProcessor.to_str()) < 250
         True
@@ -187,7 +187,7 @@ def _forced(own: dict[str, Any]) -> bytes:
 
 
 def _check(request: Any, drafts: bool) -> None:
-    """Refuse what cannot be masked rightly."""
+    """Refuse requests that cannot be masked rightly."""
     if drafts:
         raise EngineError(
             "this server checks several draft tokens at once and does not show them to logit "

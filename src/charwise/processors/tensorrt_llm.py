@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 
 
 class HealedRequest(NamedTuple):
-    """What to give `LLM.generate`, and how to read what comes back.
+    """The arguments of `LLM.generate`, and the reader of its answer.
 
     >>> from charwise.processors.healed_prompt import HealedPrompt
     >>> reader = Reader(Vocabulary.from_bytes([b"a", b"ab"]), HealedPrompt([], b"a", 1))
@@ -116,7 +116,7 @@ def heal_request(
 
 
 def _check(llm: Any, sampling_params: Any) -> None:
-    """Refuse an engine that keeps processors from seeing every token, and what goes with none."""
+    """Refuse an engine that hides tokens from processors, and settings that go with none."""
     if not hasattr(llm, "args"):
         raise EngineError(f"{type(llm).__name__} is no tensorrt_llm.LLM.")
     settings = llm.args
@@ -152,7 +152,7 @@ def _end_id(params: Any, vocabulary: Vocabulary) -> int | None:
 
 @cache
 def _shows_every_beam() -> bool:
-    """Whether the PyTorch backend's code has what gives processors the ids of each beam.
+    """Return whether the PyTorch backend's code gives processors the ids of each beam.
 
     Older versions have the same interface and another behaviour, so their own code is looked at.
     """

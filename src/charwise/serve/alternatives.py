@@ -159,7 +159,7 @@ def prompt_pieces(lm: CharLM, task: CompletionTask) -> list[Piece]:
 
 
 def _ids(lm: CharLM, task: CompletionTask, sides: Sides) -> tuple[list[int], list[int]]:
-    """What comes before the text, and the tokens of it: as they were given, or canonical."""
+    """Return the tokens before the text, and its own: as given, or canonical."""
     vocabulary = lm.vocabulary
     if isinstance(task.prompt, str | bytes):
         return [], vocabulary.encode(sides.before)

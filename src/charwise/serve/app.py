@@ -88,6 +88,6 @@ def application(lm: CharLM, settings: Settings) -> FastAPI:
 
 
 def _warm(lm: CharLM) -> None:
-    """Let be made what is made once, before it is needed."""
+    """Make the parts that are made once, before a request needs them."""
     with suppress(ZeroProbabilityError):  # a vocabulary of another alphabet
         lm.next("a")

@@ -77,7 +77,7 @@ class Completions:
             self.template = None
 
     def answer(self, task: CompletionTask, limit: Limit, tell: Tell | None = None) -> Answer:
-        """What a request comes to.
+        """The answer to a request.
 
         Args:
             task: the request.
@@ -103,7 +103,7 @@ class Completions:
     def steps(
         self, task: CompletionTask, limit: Limit, tell: Tell | None = None
     ) -> Generator[Drawing, None, Answer]:
-        """`answer`, for who advances several: yields what is to be advanced, until it has ended.
+        """Yield the drafts to advance, until `answer` is ready: for several answers at a time.
 
         Other requests may be begun and advanced meanwhile. The model reads `\\n` at the end of each
         line, and the answer has the line ends of the text.
@@ -174,7 +174,7 @@ class Completions:
 
     @property
     def size(self) -> int:
-        """Bytes of what is kept."""
+        """The bytes that are kept."""
         return self.memory.size + self.trees.size
 
     @property
@@ -183,7 +183,7 @@ class Completions:
         return self.memory.trees + len(self.trees.kept)
 
     def bound(self) -> None:
-        """Keep to the most bytes: of what is held twice over first, then of whole texts.
+        """Keep to the most bytes: free doubles first, then whole texts.
 
         What is drawn from just now stays; of what is kept the part that is larger gives way, or the
         other where that has one text left.

@@ -46,7 +46,7 @@ class Begun(NamedTuple):
 
 
 class _Before(NamedTuple):
-    """A draft, and what it had before a step: tokens, bytes, log-probability."""
+    """A draft, and its tokens, bytes and log-probability before a step."""
 
     draft: Draft
     tokens: int
@@ -133,7 +133,7 @@ class Drawing:
         self._decoders = [decoder_after(sides.before) for _ in range(asked.n)]
 
     def begin(self) -> None:
-        """Judge what the prompt's own last tokens have beyond it."""
+        """Judge the part of the prompt's last tokens beyond it."""
         for draft in self.drafts.drafts:
             self._pieces[id(draft)] = []
             self._carried[id(draft)] = 0.0
@@ -156,7 +156,7 @@ class Drawing:
         self._send()
 
     def candidates(self) -> tuple[Candidate, ...]:
-        """What was drawn.
+        """Return the completion.
 
         Raises:
             Stopped: it was cancelled.
@@ -241,7 +241,7 @@ class Drawing:
         return tuple(best.values())[: self._asked.n]
 
     def _send(self) -> None:
-        """Tell what will not be taken back."""
+        """Send the text that will not be taken back."""
         if self._tell is None:
             return
         for number, draft in enumerate(self.drafts.drafts):

@@ -24,7 +24,7 @@ class Ending(NamedTuple):
 
 
 class Rules:
-    r"""What ends the completions of one request.
+    r"""The rules that end the completions of one request.
 
     Args:
         before: the text before the cursor.

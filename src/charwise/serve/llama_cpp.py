@@ -70,7 +70,7 @@ class CompletionBody(Extensions):
 
     @property
     def suffix(self) -> str | None:
-        """What comes after the completion; None where nothing is known of it."""
+        """The text after the completion; None where it is not known."""
         return None
 
     def translated(self) -> CompletionRequest:
@@ -137,7 +137,7 @@ class InfillBody(CompletionBody):
 
     @property
     def suffix(self) -> str | None:
-        """What comes after the cursor."""
+        """The text after the cursor."""
         return self.input_suffix
 
 
@@ -221,7 +221,7 @@ def router(server: Server) -> APIRouter:
 
 
 def _props(server: Server) -> Message:
-    """What is said of the server."""
+    """Return the description of the server."""
     window = server.lm.engine.window
     return {
         "default_generation_settings": {"n_ctx": window, "params": {"temperature": 0.0}},

@@ -55,7 +55,7 @@ class Editor(LanguageServer):
     # What an editor says of itself and of its settings.
 
     async def load(self) -> None:
-        """Load the model, and say what it is."""
+        """Load the model, and describe it."""
         began = time.monotonic()
         completions = await self._try(lambda: self.models.completions(self.settings))
         if completions is not None:
@@ -86,7 +86,7 @@ class Editor(LanguageServer):
             self.window_show_message(types.ShowMessageParams(kind, f"charwise: {what}"))
 
     def report_server_error(self, error: Exception, source: Any) -> None:
-        """Show what went wrong, unless it was the answer to a request."""
+        """Show an error, unless it was the answer to a request."""
         if not isinstance(error, InvalidRequest):
             super().report_server_error(error, source)
 
@@ -120,7 +120,7 @@ class Editor(LanguageServer):
             cancel.set()
 
     def stop(self) -> None:
-        """What is under way is not wanted any more."""
+        """Cancel the work under way."""
         for uri in list(self._running):
             self._overtake(uri)
 
@@ -129,7 +129,7 @@ class Editor(LanguageServer):
     async def complete(
         self, params: types.InlineCompletionParams
     ) -> types.InlineCompletionList | None:
-        """What may be inserted at a position, the best first."""
+        """Return the texts to insert at a position, the best first."""
         uri, settings = params.text_document.uri, self.settings
         document = self._document(uri)
         if document is None or not settings.enabled:
@@ -182,7 +182,7 @@ class Editor(LanguageServer):
     async def _offers(
         self, uri: str, settings: Settings, text: str, place: slice, begun: str = ""
     ) -> list[Candidate] | None:
-        """What may be inserted in place of a part of a text, after what is begun there."""
+        """Return the texts to insert in place of a part of a text, after its beginning."""
 
         def found_by(cancel: threading.Event) -> list[Candidate]:
             completions = self.models.completions(settings)
@@ -305,7 +305,7 @@ def serve_stdin(models: ModelThread, settings: Settings, source: BinaryIO, out: 
 
 
 class _Reader:
-    """A stream, read so that what a message has begun goes on before the next one is read."""
+    """A stream: the work for a message begins before the next message is read."""
 
     def __init__(self, reader: asyncio.StreamReader) -> None:
         self._reader = reader

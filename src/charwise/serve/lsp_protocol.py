@@ -123,7 +123,7 @@ class Protocol(LanguageServerProtocol):
 
 
 def _why(error: BaseException) -> str:
-    """What is wrong with a message, and where in it, by the names of the protocol."""
+    """Return the fault of a message, and its place, by the names of the protocol."""
     if not isinstance(error, BaseValidationError):
         return str(error)
     found = (one.rpartition(" @ ") for one in transform_error(error))

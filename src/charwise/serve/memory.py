@@ -85,13 +85,13 @@ class Memory:
 
     @property
     def size(self) -> int:
-        """Bytes of what was evaluated and is kept."""
+        """The bytes of the evaluated contexts that are kept."""
         texts = [one.text for one in list(self._kept.values())]
         texts += [one.text for one in list(self._reads)]
         return 2 * sum(map(len, texts)) + sum(shared.evaluated.nbytes for shared in self._shared())
 
     def thin(self, excess: int, busy: Collection[int] = ()) -> None:
-        """Free so many bytes, of what was not used for longest: all that a state does without.
+        """Free so many bytes, the longest unused first, of the parts that states do without.
 
         Those are the rows that log-probabilities make again, then the contexts that only what was
         typed before goes on from: a deletion there is evaluated anew.
@@ -121,7 +121,7 @@ class Memory:
             state._parent = None
 
     def forget_oldest(self) -> bool:
-        """Forget what was not used for longest; False if it is all there is."""
+        """Forget the longest unused entry; return False if it is the only one."""
         if self._reads:
             self._reads.popleft()
         elif len(self._kept) > 1:
@@ -131,7 +131,7 @@ class Memory:
         return True
 
     def after(self, opening: Opening, whole: bytes) -> Known:
-        """What is known after a text.
+        """Return the state after a text.
 
         Raises:
             ZeroProbabilityError: if the model gives the text probability zero.
@@ -143,7 +143,7 @@ class Memory:
         return self._keep(opening, self._moved(known, whole, both), known)
 
     def between(self, prefix: bytes, suffix: bytes, opening: tuple[int, ...] = ()) -> Known:
-        """What is known between two texts, by a model that fills in.
+        """Return the state between two texts, by a model that fills in.
 
         What is typed after the prompt was divided is conditioned on as the beginning of the
         middle: the prompt stays, and a key costs what it costs elsewhere. `opening` is what comes

@@ -60,7 +60,7 @@ def suggestions(
     after: str,
     cancel: threading.Event,
 ) -> list[Candidate]:
-    """What may be inserted between two texts: nothing empty, and nothing that is there already.
+    """Return the texts to insert between two texts, not empty and not there already.
 
     Args:
         completions: of the model.

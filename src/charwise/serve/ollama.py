@@ -37,7 +37,7 @@ class Options(BaseModel):
 
 
 class Body(Extensions):
-    """What `/api/generate` and `/api/chat` have in common."""
+    """The common fields of `/api/generate` and `/api/chat`."""
 
     model: str | None = None
     stream: bool = True
@@ -128,7 +128,7 @@ def router(server: Server) -> APIRouter:
 
 
 def _shown(server: Server) -> Message:
-    """What is said of the model."""
+    """Return the description of the model."""
     return {
         "modelfile": "",
         "parameters": "",

@@ -34,7 +34,7 @@ class Sides(NamedTuple):
 
     @property
     def prompt(self) -> Prompt:
-        """What is before the cursor, as a prompt."""
+        """The text before the cursor, as a prompt."""
         return [*self.opening, self.before] if self.opening else self.before
 
     @property

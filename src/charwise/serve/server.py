@@ -47,7 +47,7 @@ class Settings(CheckedSettings):
 
 
 def started(lm: CharLM, settings: Settings) -> str:
-    """Return what a server says of itself at its start.
+    """Return the line that a server logs at its start.
 
     >>> import charwise
     >>> started(charwise.load(), Settings(name="embedded"))
@@ -89,7 +89,7 @@ class Server:
         self.started = int(time.time())
 
     def close(self) -> None:
-        """Finish what is under way, and stop."""
+        """Finish the work under way, and stop."""
         self.worker.close()
 
     async def run(self, work: Callable[[CharLM], Result], *, typed: bool = False) -> Result:
@@ -114,7 +114,7 @@ class Server:
     async def answer(
         self, task: CompletionTask, tell: Callable[[int, str], object] | None = None
     ) -> Answer:
-        """What a completion request comes to; see `Completions.answer`.
+        """Return the answer to a completion request; see `Completions.answer`.
 
         A request whose task is cancelled ends within one model call.
         """

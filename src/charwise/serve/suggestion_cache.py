@@ -30,7 +30,7 @@ class SuggestionCache:
         return len(self._kept)
 
     def add(self, key: Hashable, text: bytes, candidates: tuple[Candidate, ...]) -> None:
-        """Remember what was offered after a text, to requests that are otherwise alike."""
+        """Remember the offers after a text, for requests that are otherwise alike."""
         if any(one.finish == "cancelled" for one in candidates):
             return
         if (key, text) in self._kept:
@@ -45,7 +45,7 @@ class SuggestionCache:
         self._bytes -= _size(one, self._kept.pop(one))
 
     def lookup(self, key: Hashable, text: bytes) -> tuple[Candidate, ...]:
-        """What is left of offers that this text was typed along; empty if there is nothing.
+        """Return the rest of the offers that this text was typed along; empty if there are none.
 
         Its own offer goes before those of texts that it goes on from, the latest of these first.
         """
@@ -60,7 +60,7 @@ class SuggestionCache:
 
 
 def _size(one: tuple[Hashable, bytes], candidates: tuple[Candidate, ...]) -> int:
-    """Bytes of what is around a cursor, and of what was offered there."""
+    """Return the bytes of the texts around a cursor, and of the offers there."""
     key, text = one
     around = key if isinstance(key, tuple) else ()
     size = len(text) + sum(len(part) for part in around if isinstance(part, bytes))
@@ -68,7 +68,7 @@ def _size(one: tuple[Hashable, bytes], candidates: tuple[Candidate, ...]) -> int
 
 
 def rest_of(candidate: Candidate, typed: bytes, text: bytes) -> Candidate | None:
-    """What is left of a candidate after its beginning was typed; None if that was another text.
+    """Return the rest of a candidate after its beginning was typed; None if the text differs.
 
     Of one that could go on, more than half must be left, and a whole line if it has lines, or if
     its time was over: its last line may be cut anywhere. The log-probability is that of the tokens

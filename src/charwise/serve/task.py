@@ -148,7 +148,7 @@ class CompletionTask:
 
     @property
     def repeatable(self) -> bool:
-        """Whether the answer may come from what was offered before."""
+        """Whether the answer may come from earlier offers."""
         plain = self.top is None and self.constraint is None
         return self.temperature == 0 and self.seed is None and plain
 
@@ -285,7 +285,7 @@ NOTHING = Candidate("", b"", 0.0, "stop", None, ())
 
 @dataclass(frozen=True)
 class Answer:
-    """What a request comes to.
+    """The answer to a request.
 
     Attributes:
         candidates: the most probable for its length first; as drawn, at a temperature.

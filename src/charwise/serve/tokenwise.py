@@ -41,7 +41,7 @@ class _TokenCursor:
 
 
 class TokenTrees:
-    """The trees of prompts asked about lately: what a prompt begins with is evaluated once.
+    """The trees of recent prompts: a common beginning is evaluated once.
 
     The one used longest ago is let go where there are too many.
 
@@ -62,11 +62,11 @@ class TokenTrees:
 
     @property
     def size(self) -> int:
-        """Bytes of what was evaluated and is kept."""
+        """The bytes of the evaluated contexts that are kept."""
         return sum(shared.evaluated.nbytes for shared in list(self.kept.values()))
 
     def forget_oldest(self) -> bool:
-        """Forget what was not used for longest; False if it is all there is."""
+        """Forget the longest unused entry; return False if it is the only one."""
         if len(self.kept) > 1:
             self.kept.popitem(last=False)
             return True
@@ -147,7 +147,7 @@ class HealedDrafts(Drafts):
         return [draft for draft in drafts if not draft.finish], rows[alive]
 
     def take(self, draft: Draft, data: bytes) -> None:
-        """Add what a token has beyond the forced text."""
+        """Add the part of a token beyond the forced text."""
         owed = self._begun[id(draft)] = self._owed[id(draft)]
         self._owed[id(draft)] = owed[len(data) :]
         super().take(draft, data[len(owed) :])

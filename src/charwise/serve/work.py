@@ -240,7 +240,7 @@ class Worker:
             )
 
     def close(self) -> None:
-        """Finish what is under way, and end; what waits is answered with an error."""
+        """Finish the work under way, and end; waiting requests get an error."""
         with self._wake:
             self._closed = True
             left = [*self._typed.clear(), *self._others.clear()]

@@ -40,7 +40,7 @@ class Scored(NamedTuple):
 
 @dataclass(frozen=True)
 class Job:
-    """Files, what their columns hold, and what is asked of their texts.
+    """Files, their columns, and the measure of their texts.
 
     >>> job = Job((Source("-", b"To |be"),), measure=Measure(per="region"))
     >>> job.survey(), [row.regions for row in job.rows()]
@@ -73,7 +73,7 @@ class Job:
         return islice(_chunks(self.rows(), self.measure.chunk_bytes), skip, None)
 
     def survey(self, *, stop: bool = False) -> Extent:
-        """Read all files once, so that what is wrong with them is found before any work is done.
+        """Read all files once, so that faults are found before any work is done.
 
         Args:
             stop: raise at the first bad row.
@@ -166,7 +166,7 @@ def _size_of(row: Stimulus | BadRow) -> int:
 
 
 def _probe(lm: CharLM) -> list[float]:
-    """What models are told apart by: −log p of the bytes of a text, nats.
+    """Return the numbers that tell models apart: −log p of the bytes of a text, nats.
 
     It is nothing if the model cannot read the text.
     """

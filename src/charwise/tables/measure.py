@@ -23,7 +23,7 @@ Per = Literal["byte", "char", "word", "region", "text"]
 
 @dataclass(frozen=True)
 class Measure:
-    """What is measured of every text.
+    """The measure of every text.
 
     Attributes:
         per: the unit.
@@ -96,7 +96,7 @@ class Measure:
     def outcomes(
         self, lm: CharLM, chunk: Sequence[Stimulus | BadRow]
     ) -> Iterator[list[Record] | BadRow]:
-        """Yield the records of every row of a chunk, or what is wrong with it.
+        """Yield the records of every row of a chunk, or its fault.
 
         Raises:
             EngineError: the model failed, which is not the fault of a row.

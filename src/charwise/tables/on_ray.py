@@ -83,7 +83,7 @@ def _no_ray(error: ImportError) -> SettingError:
 
 @contextmanager
 def _answers(order: bytes) -> Iterator[Iterator[Any]]:
-    """What a driver answers to a pickled `_Order`; it is ended with the block."""
+    """The driver's answer to a pickled `_Order`; it ends with the block."""
     with tempfile.TemporaryFile() as words:
         # A session of its own: Ctrl-C is for this process, which then ends the driver in order.
         driver = subprocess.Popen(
@@ -129,7 +129,7 @@ def _read(driver: subprocess.Popen[bytes], order: bytes, words: IO[bytes]) -> It
 
 
 class _Order(NamedTuple):
-    """What is asked of the driver.
+    """The request to the driver.
 
     Attributes:
         job, skip: which chunks to score.
@@ -234,14 +234,14 @@ def _join(workers: int | None, address: str | None) -> int:
 
 
 def _processor() -> str:
-    """What a worker has one of."""
+    """Return the processor, one in each worker."""
     import ray
 
     return "GPU" if ray.cluster_resources().get("GPU", 0) >= 1 else "CPU"
 
 
 class _Worker:
-    """What runs in a process of its own: the model, which is loaded there again."""
+    """A process of its own with the model, which is loaded there again."""
 
     def __init__(self, lm: bytes, measure: Measure | Teacher) -> None:
         import torch

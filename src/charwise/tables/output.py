@@ -301,7 +301,7 @@ def _remove(folder: Path, lock: FileLock) -> None:
 
 
 def _sync(path: Path) -> None:
-    """Wait until what was written to a file is on the disk."""
+    """Wait until a file's contents are on the disk."""
     with path.open("rb+") as file:
         os.fsync(file.fileno())
 
@@ -318,7 +318,7 @@ def _sync_folder(path: Path) -> None:
 
 @contextmanager
 def _disk(out: Path) -> Iterator[None]:
-    """Turn what the system says about files into an `OutputError`, while `out` is written."""
+    """Turn the system's file errors into an `OutputError`, while `out` is written."""
     try:
         yield
     except OutputError:

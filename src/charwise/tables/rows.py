@@ -28,7 +28,7 @@ _BAR = "|"
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Which column of a table holds what; None for what no column holds.
+    """The columns of a table, by their contents; None for contents without a column.
 
     Attributes:
         text, item, context, regions: the names of the columns that hold these.
@@ -112,7 +112,7 @@ class BadRow:
 
 
 class CellError(ValueError):
-    """What is wrong with a row, and in which column if it is in one."""
+    """The fault of a row, and its column if it is in one."""
 
     def __init__(self, reason: str, column: str | None = None) -> None:
         super().__init__(reason)
@@ -122,7 +122,7 @@ class CellError(ValueError):
 def stimulus_of(
     place: Place, cells: dict[str, Any], columns: Columns, regions: bool
 ) -> Stimulus | BadRow:
-    """The row that cells make, or what is wrong with them.
+    """Return the row that cells make, or their fault.
 
     Args:
         cells: by what they hold, the names of `Columns.wanted`.

@@ -91,7 +91,7 @@ class Source:
 
 
 def find(name: str) -> Source:
-    """What a name on the command line means: a file, or "-", which is stdin.
+    """Return the source that a name on the command line means: a file, or "-" for stdin.
 
     Raises:
         InputError: there is no such file, or it is a spreadsheet; stdin is closed, or cannot be

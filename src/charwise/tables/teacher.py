@@ -40,7 +40,7 @@ class _Piece(Stimulus):
 
 @dataclass(frozen=True)
 class Teacher:
-    """What is written of every byte.
+    """The columns that are written for every byte.
 
     Attributes:
         top: so many symbols of the greatest probability, and the sum of the others; None for all
@@ -93,7 +93,7 @@ class Teacher:
         return {"--top": None if self.top is None else str(self.top), "--floats": self.floats}
 
     def pieces(self, row: Stimulus) -> Iterator[Stimulus]:
-        """Yield a text in pieces, each with what is before it, the context of the text too."""
+        """Yield a text in pieces, each with the text before it, its context included."""
         for start, text, context in pieces(row.text):
             given = row.context + context if start == len(context) else context
             yield _Piece(row.place, text, given, row.item, column=row.column, start=start)
@@ -101,7 +101,7 @@ class Teacher:
     def outcomes(
         self, lm: CharLM, chunk: Sequence[Stimulus | BadRow]
     ) -> Iterator[Sequence[Any] | BadRow]:
-        """A batch of rows for every piece of a chunk, or what is wrong with it.
+        """Yield a batch of rows for every piece of a chunk, or its fault.
 
         Raises:
             EngineError: the model failed, which is not the fault of a text.
@@ -157,7 +157,7 @@ class Teacher:
         return pa.record_batch(arrays, schema=pa.schema(list(fields.items())))
 
     def metadata(self, lm: CharLM, model: str, revision: str | None) -> dict[str, Any]:
-        """What the files say of themselves: see docs/export.md."""
+        """Return the metadata of the files: see docs/export.md."""
         info = lm.info()
         return {
             "schema": 1,  # the version of the columns and their meaning

@@ -61,7 +61,7 @@ class Spelling(NamedTuple):
 
     @property
     def ends(self) -> tuple[str, ...]:
-        """Return the tokens that end a text and a middle: text after them belongs elsewhere."""
+        """The tokens that end a text and a middle: text after them belongs elsewhere."""
         return (*self.files, *self.repository, *self.padding, *self.middles)
 
     @property

@@ -18,7 +18,7 @@ Processor = Callable[[Ids, Scores], Scores]
 
 
 class HealingLogitsProcessor:
-    """Lets llama.cpp write only what reproduces the forced text first.
+    """Lets llama.cpp first write the forced text only.
 
     Args:
         index: of the model's vocabulary; `index_of(llama)`.
@@ -79,7 +79,7 @@ class Processors(list[Processor]):
 
 
 class EndingLogitsProcessor:
-    """Lets llama.cpp end a middle only where it ends with what its suffix gave up.
+    """Lets llama.cpp end a middle only where it ends with the bytes that its suffix gave up.
 
     Args:
         index: of the model's vocabulary.
@@ -110,7 +110,7 @@ class EndingLogitsProcessor:
 
 
 class Guard:
-    """Several processors as one, which keeps what they raise: llama-cpp-python ignores it."""
+    """Several processors as one, which keeps their errors: llama-cpp-python ignores these."""
 
     def __init__(self, processors: Sequence[Processor]) -> None:
         self.processors = processors

@@ -31,7 +31,7 @@ _OPTIONAL = (
 
 
 class Call(NamedTuple):
-    """What the engine is asked for one prompt.
+    """The request to the engine for one prompt.
 
     Attributes:
         body: of the request.
@@ -134,7 +134,7 @@ class Answer:
         return told
 
     def _note(self, chunk: Message) -> None:
-        """Keep what a chunk says of the whole response; some is said by the last one only."""
+        """Keep a chunk's fields of the whole response; some are in the last one only."""
         for name, value in chunk.items():
             if name not in ("choices", "usage") and self.top.get(name) is None:
                 self.top[name] = value
@@ -247,7 +247,7 @@ class _Choice:
             self._held = _joined(self._held, delta["logprobs"])
 
     def with_unsent_logprobs(self, delta: Message) -> Message:
-        """The part, with what was held before it."""
+        """Return the part, after the text held before it."""
         if self._held is not None:
             delta = {**delta, "logprobs": _joined(self._held, delta.get("logprobs") or {})}
             self._held = None

@@ -23,7 +23,7 @@ class Form(Protocol):
 
     @property
     def bodies(self) -> list[Message]:
-        """What the server behind is asked: one body for each call."""
+        """The requests to the server behind: one body for each call."""
         ...
 
     @property
@@ -37,7 +37,7 @@ class Form(Protocol):
         ...
 
     def add(self, number: int, chunk: Message) -> Message | None:
-        """Take a chunk of a call; return what a stream tells of it, if anything."""
+        """Take a chunk of a call, and return the stream's events for it."""
         ...
 
     def needs_no_more(self, number: int) -> bool:
@@ -159,7 +159,7 @@ class Exchange:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _told(self, left: asyncio.Task[None]) -> AsyncIterator[Message | bytes]:
-        """Yield what is told of the calls: chunks, errors of the server, and comments as bytes.
+        """Yield the events of the calls: chunks, errors of the server, and comments as bytes.
 
         Raises:
             UpstreamError: that was not all of it.

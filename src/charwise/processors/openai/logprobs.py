@@ -26,7 +26,7 @@ def beyond(told: Message, id: int, begun: bytes, vocabulary: Vocabulary) -> Mess
     own = spelled((vocabulary.tokens[id] or b"")[len(begun) :])
 
     def shown(token: str) -> str | None:
-        """What a token shows that is written so; None if it is no alternative."""
+        """Return the text that a token shows; None if it is no alternative."""
         named = token.removeprefix("token_id:")
         if named != token and named.isdecimal():
             raw = vocabulary.tokens[int(named)] or b""

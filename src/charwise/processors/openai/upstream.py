@@ -80,7 +80,7 @@ class Upstream:
             self._parts.put_nowait(None)
 
     async def receive(self) -> Event:
-        """What the server hears of the client."""
+        """Return the client's messages for the server."""
         if self._body is not None:
             body, self._body = self._body, None
             return {"type": "http.request", "body": body, "more_body": self._more}

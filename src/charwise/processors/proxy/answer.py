@@ -125,7 +125,7 @@ class NativeForm:
         self._said_all = False
 
     def add(self, number: int, chunk: Message) -> Message | None:
-        """Take a chunk of the server; return what a stream tells of it, if anything.
+        """Take a chunk of the server, and return the stream's events for it.
 
         Raises:
             HealingError: the server does not reproduce the forced text.

@@ -98,7 +98,7 @@ def cut_text(
 
 
 class _Near(NamedTuple):
-    """The end of a prompt, which is tokenized, and what stands for all that comes before it."""
+    """The end of a prompt, which is tokenized, and a stand-in for all before it."""
 
     head: str
     before: list[int]
@@ -110,7 +110,7 @@ class _Near(NamedTuple):
 
 
 def _near_the_end(prompt: str, vocabulary: Vocabulary, starts: bool) -> _Near:
-    """What comes after the last special token, and of a long text the last lines."""
+    """Return the text after the last special token, and of a long one the last lines."""
     special, end = None, 0
     pattern = _specials(tuple(sorted(vocabulary.special.values())))
     for found in pattern.finditer(prompt) if pattern else ():

@@ -24,7 +24,7 @@ from charwise.tokens.vocabulary import Vocabulary
 
 @dataclass(frozen=True)
 class Server:
-    """What a kind of server takes.
+    """The fields that a kind of server takes.
 
     Attributes:
         name: of the kind.
@@ -81,7 +81,7 @@ _MAX_TOKENS = ("n_predict", "max_tokens")
 
 
 class Plan(NamedTuple):
-    """What becomes of a request.
+    """The plan for a request.
 
     Attributes:
         reason: why it goes through unhealed, in one word; None if it is healed.

@@ -152,7 +152,7 @@ class Relay:
             await response.aclose()
 
     def _request(self, scope: Scope, body: AsyncIterator[bytes] | None) -> Any:
-        """What the server behind is asked.
+        """Return the request to the server behind.
 
         Raises:
             httpx.InvalidURL: a path that is none, or would lead to another server.

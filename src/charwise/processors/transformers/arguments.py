@@ -26,7 +26,7 @@ _CACHES = ("cache", "past_key_values")
 def check_arguments(
     model: Any, kwargs: dict[str, Any], max_new_bytes: int | None, method: str
 ) -> None:
-    """Refuse what makes no sense with healing, before anything is done.
+    """Refuse arguments that make no sense with healing, before any work.
 
     Raises:
         SettingError: what it is, and what to do.
@@ -130,7 +130,7 @@ class Arguments:
         return all(value is None or value is True for value in own)
 
     def _configured(self, name: str) -> Any:
-        """What the caller's generation config says, or else the model's own."""
+        """Return the caller's generation config, or else the model's own."""
         configs = (self.given.get("generation_config"), self.model.generation_config)
         values = (getattr(config, name, None) for config in configs)
         return next((value for value in values if value is not None), None)
@@ -144,7 +144,7 @@ class Arguments:
         return length
 
     def _own(self, limits: Limits) -> dict[str, Any]:
-        """What `heal_generate` itself says about the length, the end tokens and the padding."""
+        """Return the settings of `heal_generate` itself: length, end tokens and padding."""
         own: dict[str, Any] = {}
         bounds = [limits.max_new_tokens, limits.max_new_bytes]
         new = min((bound for bound in bounds if bound is not None), default=None)
@@ -186,7 +186,7 @@ class _OwnRows(LogitsProcessor):  # type: ignore[misc]
 
 
 def cache_name_of(model: Any) -> str:
-    """What a model calls its cache of keys and values; the older name if it has none.
+    """Return a model's name for its cache of keys and values, or the older name.
 
     >>> from types import SimpleNamespace as Some
     >>> cache_name_of(Some(forward=lambda input_ids, cache=None: None))

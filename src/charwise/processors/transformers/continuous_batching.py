@@ -33,7 +33,7 @@ from charwise.tokens.prompt_parts import Prompt
 
 
 class HealedRequest(NamedTuple):
-    """A request that is under way: its id, and how to read what comes back.
+    """A request that is under way: its id, and the reader of its answer.
 
     `reader.text(result.generated_tokens)` is what a result adds to the prompt.
 
@@ -49,7 +49,7 @@ class HealedRequest(NamedTuple):
 
 
 class ContinuousHealing(ContinuousBatchingLogitsProcessor):  # type: ignore[misc]
-    """Lets each request of one manager write only what reproduces its forced text first.
+    """Lets each request of one manager first write its forced text only.
 
     Args:
         index: of the model's vocabulary.
@@ -137,7 +137,7 @@ class ContinuousHealing(ContinuousBatchingLogitsProcessor):  # type: ignore[misc
         )
 
     def fill_defaults(self, int32_tensor: torch.Tensor) -> None:
-        """Nothing: what a row needs is no number."""
+        """Do nothing: a row needs no numbers."""
         int32_tensor.zero_()
 
     def prepare_tensor_args(self, requests_with_new_token: list[Any]) -> torch.Tensor:

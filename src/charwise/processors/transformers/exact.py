@@ -25,7 +25,7 @@ from charwise.tokens.index import SortedVocabulary
 
 
 class _Sampling(NamedTuple):
-    """What `generate` would do to the probabilities of a step, and how many texts it would draw.
+    """The way in which `generate` changes a step's probabilities, and its number of texts.
 
     >>> _Sampling(0.0).copies
     1
@@ -139,7 +139,7 @@ class _Kept:
     def answers(
         self, asked: Sequence[tuple[int, Question]]
     ) -> list[tuple[int, Question, np.ndarray[Any, np.dtype[np.float64]]]]:
-        """Log-probabilities of what is asked after each prompt; the prompt's number comes first."""
+        """Return answers to questions after each prompt; the prompt's number comes first."""
         found = []
         for first in range(0, len(asked), 16):  # each with a copy of the cache
             some = asked[first : first + 16]

@@ -41,7 +41,7 @@ class Limits:
         return len(ids) if at == len(forced) else None
 
     def all_ended(self) -> bool:
-        """Whether nothing is left to generate: what was begun is enough, or fills the window."""
+        """Return whether all texts are long enough, or fill the window."""
         if self.window is not None and self.prompt_length >= self.window:
             return True
         return all(self.ended([], prompt) for prompt in range(len(self.forced)))

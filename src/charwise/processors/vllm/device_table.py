@@ -84,7 +84,7 @@ class ForcedSlots:
         return bool(forced)
 
     def flush(self) -> None:
-        """Send what was noted to the device."""
+        """Send the noted changes to the device."""
         if not self._staged:
             return
         self._chunks.write({slot: self._entries(text) for slot, text in self._staged.items()})
@@ -97,7 +97,7 @@ class ForcedSlots:
         self._staged.clear()
 
     def mask_(self, logits: torch.Tensor, ctx: Any) -> None:
-        """Set to −inf, in place, what may not come next in each row of `[rows, width]`.
+        """Set to −inf, in place, the disallowed tokens of each row of `[rows, width]`.
 
         Args:
             logits: of a step.
@@ -121,7 +121,7 @@ class ForcedSlots:
             logits.masked_fill_(self._forbidden(ctx, rows, longest), -torch.inf)
 
     def _retire(self, slots: np.ndarray, ctx: Any) -> None:
-        """Forget the texts that are surely reproduced, from what the host knows.
+        """Forget the texts that are surely reproduced, as far as the host knows.
 
         A token has a byte at least, and a step that the host counts with all its drafts has
         given a token at least.
@@ -212,7 +212,7 @@ class _Chunks:
         self._empty()
 
     def release(self, slot: int) -> None:
-        """Take back a slot's chunks; what stands in them stays until another slot gets them."""
+        """Take back a slot's chunks; their contents stay until another slot gets them."""
         for chunk in self._held.pop(slot, ()):
             heapq.heappush(self._free, chunk)
 

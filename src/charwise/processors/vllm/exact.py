@@ -55,7 +55,7 @@ class Asking:
         self.likeliest: int = min(most, self.width, 8192)
 
     def parameters(self, question: Question) -> list[Any]:
-        """What is asked of the engine for one question: a list of `SamplingParams`."""
+        """Return the engine's parameters for one question: a list of `SamplingParams`."""
         from vllm import SamplingParams
 
         common = {"max_tokens": 1, "temperature": 0.0, "flat_logprobs": True, "detokenize": False}
@@ -71,7 +71,7 @@ class Asking:
     def answer(
         self, question: Question, completions: Sequence[Any]
     ) -> tuple[NDArray[np.float64], float]:
-        """Log-probabilities of what was asked, and the most that is not seen of them."""
+        """Return the log-probabilities asked for, and the most mass that is not seen."""
         found = np.full(self.width, -np.inf)
         told = np.zeros(self.width, dtype=bool)
         for completion in completions:
@@ -94,7 +94,7 @@ class Asking:
         return Search(index, healed.forced, room=room)
 
     def too_little(self, error: HealingError) -> HealingError:
-        """The same error, with what the operator can do about it."""
+        """Return the same error, with the operator's way out."""
         if self.by_name or self.likeliest == self.width:
             return error
         return HealingError(

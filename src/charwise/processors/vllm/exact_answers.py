@@ -36,7 +36,7 @@ def is_wanted(request: Message) -> bool:
 
 
 def check(request: Message, prompts: int) -> None:
-    """Refuse what cannot go with exact healing, beside what cannot go with any.
+    """Refuse requests that cannot go with exact healing, beside those that go with none.
 
     Raises:
         SettingError: what it is, and why.
@@ -63,7 +63,7 @@ def check(request: Message, prompts: int) -> None:
 
 
 def _priority_of(request: Message, headers: Headers) -> int:
-    """The priority that vLLM gives a request: the header goes first; 0 for what it will refuse.
+    """Return a request's priority in vLLM: the header goes first; 0 for a refused value.
 
     >>> _priority_of({"priority": 2}, []), _priority_of({}, [(b"x-vllm-priority", b"-1")])
     (2, -1)

@@ -53,7 +53,7 @@ _PREFIX = "charwise_"
 
 
 class _HealingArguments(NamedTuple):
-    """What a request's arguments ask for.
+    """The settings in a request's arguments.
 
     >>> bool(_HealingArguments()), bool(_HealingArguments(b"rang"))
     (False, True)
@@ -67,7 +67,7 @@ class _HealingArguments(NamedTuple):
 
 
 class HealingLogitsProcessor(*_BASES):  # type: ignore[misc]
-    """Lets a request write only what reproduces its `charwise_forced` bytes first.
+    """Lets a request first write its `charwise_forced` bytes only.
 
     In the V1 runner a request with `charwise_ending` may end only where its text ends so.
 
@@ -156,12 +156,12 @@ class HealingLogitsProcessor(*_BASES):  # type: ignore[misc]
         )
 
     def apply_staged_writes(self) -> None:
-        """V2: what `add_request` noted goes to the device."""
+        """V2: send the notes of `add_request` to the device."""
         if self._slots is not None:
             self._slots.flush()
 
     def apply(self, logits: torch.Tensor, ctx: Any = None) -> torch.Tensor:
-        """Set what may not come next to −inf, in place: `[rows, width]` float32."""
+        """Set the disallowed tokens to −inf, in place: `[rows, width]` float32."""
         if self._slots is not None:
             self._slots.mask_(logits, ctx)
             return logits
@@ -184,7 +184,7 @@ class HealingLogitsProcessor(*_BASES):  # type: ignore[misc]
 
 
 def _admitted(sampling_params: Any) -> _HealingArguments:
-    """What a request asks for that vLLM admitted; what it should not have is not healed."""
+    """Return the settings of a request that vLLM admitted; none if it may not be healed."""
     try:
         return _arguments_of(sampling_params)
     except SettingError as error:
@@ -203,7 +203,7 @@ def _served(model_config: Any) -> Served:
 
 
 def _arguments_of(sampling_params: Any) -> _HealingArguments:
-    """What a request asks for; nothing if it is not to be healed.
+    """Return the settings of a request; none if it is not to be healed.
 
     Raises:
         SettingError: for an unknown argument of ours, or bytes that are not hexadecimal.

@@ -158,7 +158,7 @@ def without_grammar(healed: HealedPrompt, rule: Any) -> str:
 def _upstream_body(
     request: Message, healed: HealedPrompt, number: int, room: int, limits: Limits
 ) -> Message | None:
-    """What vLLM is asked for one prompt; None if its grammar cannot take the forced text."""
+    """Return vLLM's request for one prompt; None if its grammar cannot take the forced text."""
     body = without_heal(request) | {"prompt": healed.kept}
     body.pop(_SUFFIX, None)
     if request.get("logprobs") is None:
@@ -225,7 +225,7 @@ def _texts_of(model: Served, request: Message) -> list[Any]:
 
 
 def _suffix_of(model: Served, request: Message, texts: Sequence[Any]) -> str | None:
-    """What comes after the completion, if this model is known to fill in, and the prompts are text.
+    """Return the text after the completion, if this model fills in and the prompts are text.
 
     It may be empty, where the text ends.
     """
@@ -264,7 +264,7 @@ def _why_left_only(request: Message, limits: Limits) -> str | None:
 
 
 def _with_ending(body: Message, healed: HealedPrompt, model: Served) -> Message:
-    """The body of a request for a middle: what it must end with, and what ends it.
+    """Return the request for a middle: the bytes that it must end with, and its end tokens.
 
     A middle that goes on into the suffix is ended here, so it is read as a stream.
     """

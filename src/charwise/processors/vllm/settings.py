@@ -96,7 +96,7 @@ def whether(request: Message, settings: Settings, model: str) -> str | None:
 
 
 class Limits(NamedTuple):
-    """What the server behind accepts; it refuses the rest itself, in its own words.
+    """The limits of the server behind; it refuses other requests in its own words.
 
     Attributes:
         window: tokens of prompt and completion together.

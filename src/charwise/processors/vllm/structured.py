@@ -38,7 +38,7 @@ def extensible(config: Any) -> frozenset[str]:
 
 
 def constraint(request: Message) -> tuple[str, Any] | None:
-    """What a request's output is restricted to: the kind, and its value; None if to nothing.
+    """Return the constraint on a request's output: the kind, and its value; None without one.
 
     >>> constraint({"response_format": {"type": "json_object"}})
     ('json_object', True)
@@ -116,7 +116,7 @@ def _format(kind: str, value: Any) -> Message | None:
 
 
 def _ignored(schema: Any) -> bool:
-    """Whether a schema has what structural tags ignore; alone it goes to another backend."""
+    """Return whether a schema has parts that structural tags ignore."""
     from vllm.v1.structured_output.backend_xgrammar import has_xgrammar_unsupported_json_features
 
     return not isinstance(schema, dict) or bool(has_xgrammar_unsupported_json_features(schema))

@@ -50,13 +50,13 @@ _SAFE = {
 
 
 class Text(BaseModel):
-    """What the page sends."""
+    """The request of the page."""
 
     text: str = Field(max_length=8_000)
 
 
 def router(server: Server) -> APIRouter:
-    """The page at `/`, and what it asks for below `/playground`."""
+    """Return the routes of the page at `/`, and of its data below `/playground`."""
     routes = APIRouter()
 
     def state_of(lm: CharLM, raw: bytes) -> State:
@@ -96,7 +96,7 @@ def router(server: Server) -> APIRouter:
 
 
 def _look(lm: CharLM, raw: bytes, state: State) -> dict[str, Any]:
-    """What changes with every key."""
+    """Return the data that change with every key."""
     return {
         **tokens_view(lm, raw),
         "next": next_view(state),

@@ -39,7 +39,7 @@ class Step(NamedTuple):
 
 
 def steps(lm: CharLM, kept: Sequence[int], forced: bytes) -> Iterator[Step]:
-    """Greedy generation after a cut: the likeliest of what may come, until the text ends.
+    """Yield greedy generation after a cut: the likeliest allowed token, until the text ends.
 
     A prompt longer than the window loses its beginning.
 

@@ -62,7 +62,7 @@ def tokens_view(lm: CharLM, text: bytes) -> dict[str, Any]:
 
 
 def next_view(state: State) -> dict[str, Any]:
-    """The most probable next characters, and what is missing from the list.
+    """Return the most probable next characters, and the mass missing from the list.
 
     >>> import charwise
     >>> view = next_view(charwise.load().state("import nump"))
@@ -167,7 +167,7 @@ def _members(state: State, bundle: Bundle, row: Any, key: str) -> list[dict[str,
 
 
 def _insertable(text: bytes, beyond: bytes) -> str | None:
-    """What a click may add to a text: whole characters."""
+    """Return the text that a click may add: whole characters."""
     try:
         before = text.decode()
         return (text + beyond).decode()[len(before) :]
