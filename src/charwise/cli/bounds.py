@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from charwise.cli.display import VISIBLE, spelling
 from charwise.cli.options import (
     HubOptions,
     JsonOption,
@@ -19,7 +18,7 @@ from charwise.cli.options import (
     read_prompt,
     takes_options,
 )
-from charwise.cli.terminal import busy, console, print_json, table
+from charwise.cli.terminal import VISIBLE, busy, console, print_json, spelling, table
 
 if TYPE_CHECKING:
     from charwise.model import BoundedLM

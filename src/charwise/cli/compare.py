@@ -18,7 +18,7 @@ from charwise.cli.options import (
     takes_options,
 )
 from charwise.cli.runs import check_place, sources_of
-from charwise.cli.terminal import bars, console, print_json, table
+from charwise.cli.terminal import VISIBLE, bars, console, print_json, table
 from charwise.errors import InputError
 
 if TYPE_CHECKING:
@@ -188,8 +188,6 @@ def _table(found: Comparison) -> Table:
 
 
 def _words(found: Comparison, count: int) -> Table:
-    from charwise.cli.display import VISIBLE
-
     a, b = found.pair()
     shown = table("word", "in", "at", a.name, b.name, "difference")
     for word in found.words(count):

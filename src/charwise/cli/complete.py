@@ -17,7 +17,7 @@ from charwise.cli.options import (
     read_prompt,
     takes_options,
 )
-from charwise.cli.terminal import bars, console, print_json
+from charwise.cli.terminal import bars, completion_table, console, print_json, spelling
 from charwise.errors import SettingError, shown
 from charwise.tokens.line_ends import line_end, read, write
 
@@ -94,7 +94,7 @@ def complete(options: ModelOptions, effort: EffortOptions, settings: _Settings) 
         _constrained(options, effort, prompt, wanted, settings.as_json)
         return
 
-    from charwise.cli import completion, display
+    from charwise.cli import completion
 
     try:
         request = completion.Request(read(prompt), wanted, rule)
@@ -114,20 +114,20 @@ def complete(options: ModelOptions, effort: EffortOptions, settings: _Settings) 
     if settings.as_json:
         print_json(
             model=loaded.name,
-            prompt=display.spelling(prompt),
+            prompt=spelling(prompt),
             ids=cut.ids,
-            tokens=[display.spelling(vocabulary.tokens[id] or b"") for id in cut.ids],
+            tokens=[spelling(vocabulary.tokens[id] or b"") for id in cut.ids],
             kept=cut.kept,
-            forced=display.spelling(write(cut.forced, end)),
+            forced=spelling(write(cut.forced, end)),
             allowed=cut.allowed,
             dropped=cut.dropped,
             completions={name: [write(one, end) for one in each] for name, each in texts.items()},
         )
         return
     screen = console()
-    screen.print(display.cut_line(vocabulary, cut))
-    screen.print(Text(display.cut_sentence(cut, rule), style="dim"))
-    screen.print(display.completion_table(request.prompt.decode("utf-8", "replace"), texts))
+    screen.print(completion.cut_line(vocabulary, cut))
+    screen.print(Text(completion.cut_sentence(cut, rule), style="dim"))
+    screen.print(completion_table(request.prompt.decode("utf-8", "replace"), texts))
 
 
 def _constrained(

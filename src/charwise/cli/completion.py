@@ -6,10 +6,13 @@ command line, its table and its JSON show whatever is there, in that order.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from rich.text import Text
+
+from charwise.cli.terminal import SCISSORS, spelling, token_spelling
 from charwise.errors import SettingError
 from charwise.healing import Rule, allowed_next, cut
 
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
     from charwise.char_lm import CharLM
     from charwise.cursor.options import GenerationOptions, Report
     from charwise.tokens.index import SortedVocabulary
+    from charwise.tokens.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True)
@@ -167,3 +171,55 @@ def prompt_cut(loaded: Loaded, request: Request) -> PromptCut:
     kept, forced = cut(ids, loaded.index, request.rule)
     allowed = len(allowed_next(forced, loaded.index))
     return PromptCut(ids, len(kept), forced, dropped, allowed)
+
+
+def cut_line(vocabulary: Vocabulary, cut: PromptCut, shown: int = 10) -> Text:
+    """The last tokens of a prompt, divided by bars, with scissors where it is cut.
+
+    >>> from charwise import Vocabulary
+    >>> vocabulary = Vocabulary.from_bytes([b"->", b" N", b"od", b" Node"])
+    >>> cut_line(vocabulary, PromptCut([0, 1, 2], 1, b" Nod", 0, 3)).plain
+    '-> ✂ ␣N|od'
+    """
+    given_back = [token_spelling(vocabulary, id) for id in cut.ids[cut.kept :]]
+    start = max(0, cut.kept - max(3, shown - len(given_back)))
+    kept = [token_spelling(vocabulary, id) for id in cut.ids[start : cut.kept]]
+    line = Text().append("…|" if start else "", "dim")
+    line.append_text(_tokens(kept, ("white on grey23", "white on grey35")))
+    line.append(SCISSORS, style="bold red")
+    line.append_text(_tokens(given_back, ("bold black on yellow", "bold black on gold1")))
+    return line
+
+
+def _tokens(spellings: Sequence[str], styles: tuple[str, str]) -> Text:
+    line = Text()
+    for at, token in enumerate(spellings):
+        if at:
+            line.append("|", style="dim")
+        line.append(token, style=styles[at % 2])
+    return line
+
+
+def cut_sentence(cut: PromptCut, rule: object) -> str:
+    """What the cut means, in words.
+
+    >>> cut_sentence(PromptCut([0, 1, 2], 1, b" Nod", 0, 3), "auto")
+    "2 tokens given back; ' Nod' is forced; 3 tokens may come first."
+    """
+    dropped = (
+        f" The first {cut.dropped} tokens do not fit the model's window." if cut.dropped else ""
+    )
+    if not cut.forced:
+        why = (
+            "the prompt ends where a token must end" if rule == "auto" else f"the rule is {rule!r}"
+        )
+        return f"Nothing given back: {why}.{dropped}"
+    back = len(cut.ids) - cut.kept
+    return (
+        f"{_count(back, 'token')} given back; {spelling(cut.forced)!r} is forced; "
+        f"{_count(cut.allowed, 'token')} may come first.{dropped}"
+    )
+
+
+def _count(n: int, noun: str) -> str:
+    return f"{n:,} {noun}" + ("" if n == 1 else "s")

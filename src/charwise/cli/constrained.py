@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.table import Table
 
-from charwise.cli import display, terminal
+from charwise.cli import terminal
+from charwise.cli.terminal import spelling
 from charwise.errors import ConstraintError, InputError
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ def table(answer: _Answer) -> Table:
         times = drawn.count(raw)
         share = f"{weights[raw]:.4f}" if raw in weights else "–"
         found.add_row(
-            display.spelling(raw), "drawn" if times == 1 else f"{times} ×" if times else "", share
+            spelling(raw), "drawn" if times == 1 else f"{times} ×" if times else "", share
         )
     return found
 
@@ -123,12 +124,12 @@ def fields(answer: _Answer) -> dict[str, Any]:
     """The answer for `--json`."""
     return {
         "local": [
-            {"text": display.spelling(one.raw), "logprob": one.logprob, "finish": one.finish}
+            {"text": spelling(one.raw), "logprob": one.logprob, "finish": one.finish}
             for one in answer.local
         ],
         "global": [
             {
-                "text": display.spelling(one.raw),
+                "text": spelling(one.raw),
                 "prob": weight,
                 "logprob": one.logprob,
                 "finish": one.finish,

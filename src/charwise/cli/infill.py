@@ -16,7 +16,15 @@ from charwise.cli.options import (
     ModelOptions,
     takes_options,
 )
-from charwise.cli.terminal import console, print_json, steps
+from charwise.cli.terminal import (
+    SCISSORS,
+    completion_table,
+    console,
+    print_json,
+    spelling,
+    steps,
+    visible,
+)
 from charwise.errors import InputError, TemplateError, shown
 from charwise.tokens.line_ends import line_end, offset, read, write
 
@@ -98,7 +106,6 @@ def infill(options: ModelOptions, effort: EffortOptions, settings: _Settings) ->
     names = settings.names()
 
     from charwise.cli import completion
-    from charwise.cli.display import completion_table
     from charwise.cursor.options import GenerationOptions
 
     loaded = completion.Loaded(options.model, options.load(effort))
@@ -116,8 +123,8 @@ def infill(options: ModelOptions, effort: EffortOptions, settings: _Settings) ->
             model=loaded.name,
             template=sentinels.family,
             order=sentinels.order(settings.order),
-            forced=_text(write(request.forced, end)),
-            ending=_text(write(request.ending, end)),
+            forced=spelling(write(request.forced, end)),
+            ending=spelling(write(request.ending, end)),
             prefix_cut=request.prefix_cut,
             suffix_cut=request.suffix_cut,
             middles={name: [write(one, end) for one in each] for name, each in texts.items()},
@@ -127,7 +134,7 @@ def infill(options: ModelOptions, effort: EffortOptions, settings: _Settings) ->
     screen = console()
     screen.print(_request_line(before, after, request))
     screen.print(Text(_request_sentence(request), style="dim"))
-    screen.print(completion_table(_text(before), texts))
+    screen.print(completion_table(spelling(before), texts))
 
 
 def _sentinels(vocabulary: Vocabulary, names: list[str] | None) -> Template:
@@ -189,8 +196,6 @@ def _request_line(before: bytes, after: bytes, request: Request) -> Text:
     >>> _request_line(b"y = x.ind", b"ex()\n", Request([0], b".ind", b"ex", 1)).plain
     'y␣=␣x ✂ .ind│ex ✂ ()⏎'
     """
-    from charwise.cli.display import SCISSORS, visible
-
     kept, rest = before[: len(before) - len(request.forced)], after[len(request.ending) :]
     given = "bold black on yellow"
     line = Text().append("…" if len(kept) > 24 else "", "dim").append(visible(kept[-24:]))
@@ -207,8 +212,8 @@ def _request_sentence(request: Request) -> str:
     >>> _request_sentence(Request([0], b".ind", b"ex", 1, suffix_cut=7))
     "The middle begins with '.ind' and ends with 'ex'. 7 bytes of the suffix do not fit."
     """
-    begins = f"begins with {_text(request.forced)!r}" if request.forced else "begins anywhere"
-    ends = f"ends with {_text(request.ending)!r}" if request.ending else "ends anywhere"
+    begins = f"begins with {spelling(request.forced)!r}" if request.forced else "begins anywhere"
+    ends = f"ends with {spelling(request.ending)!r}" if request.ending else "ends anywhere"
     lost = [
         f"{count} bytes of the {side} do not fit."
         for side, count in (("prefix", request.prefix_cut), ("suffix", request.suffix_cut))
@@ -255,9 +260,3 @@ def _generated(
             do_sample=False,
         )
     return text.encode()[:most].decode("utf-8", "ignore")
-
-
-def _text(data: bytes) -> str:
-    from charwise.cli.display import spelling
-
-    return spelling(data)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 from rich.text import Text
 
-from charwise.cli.display import VISIBLE, spelling, token_spelling
 from charwise.cli.options import (
     EffortOptions,
     JsonOption,
@@ -21,7 +20,15 @@ from charwise.cli.options import (
     read_prompt,
     takes_options,
 )
-from charwise.cli.terminal import busy, console, print_json, table
+from charwise.cli.terminal import (
+    VISIBLE,
+    busy,
+    console,
+    print_json,
+    spelling,
+    table,
+    token_spelling,
+)
 from charwise.errors import SearchLimitError
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from charwise.cli.runs import (
     sources_of,
     write,
 )
-from charwise.cli.terminal import busy, console, print_json
+from charwise.cli.terminal import VISIBLE, busy, console, print_json
 from charwise.errors import SettingError
 from charwise.surprisal.spans import Convention
 from charwise.tables.jobs import Job
@@ -186,8 +186,6 @@ def _table(records: list[Record], kinds: dict[str, type], kept: Container[str] =
 
     At its least width the numbers are whole.
     """
-    from charwise.cli.display import VISIBLE
-
     names = [
         name
         for name in kinds

@@ -8,13 +8,18 @@ import io
 import json
 import math
 import sys
-from collections.abc import Callable, Container, Iterable, Iterator
-from typing import Any, TypeVar
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from charwise.tokens.vocabulary import Vocabulary
 
 Item = TypeVar("Item")
 
@@ -35,6 +40,10 @@ _PLAIN = {
     "×": "x",
     "±": "+-",
 }
+
+#: Printable stand-ins for characters that one would not see.
+VISIBLE = str.maketrans({" ": "␣", "\n": "⏎", "\t": "⇥", "\r": "␍"})
+SCISSORS = " ✂ "
 
 
 def accept_any_text() -> None:
@@ -75,6 +84,48 @@ def table(*columns: str, right: Container[str] = ()) -> Table:
     for name in columns:
         found.add_column(name, justify="right" if name in right else "left", overflow="fold")
     return found
+
+
+def spelling(token: bytes) -> str:
+    r"""Bytes as text; what is not UTF-8 as escapes.
+
+    >>> spelling(b"na\xc3\xaf"), spelling(b"\xc3")
+    ('naï', '\\xc3')
+    """
+    return token.decode("utf-8", "backslashreplace")
+
+
+def visible(token: bytes) -> str:
+    r"""Bytes as text with visible spaces.
+
+    >>> visible(b"\n    return")
+    '⏎␣␣␣␣return'
+    """
+    return spelling(token).translate(VISIBLE)
+
+
+def token_spelling(vocabulary: Vocabulary, id: int) -> str:
+    """A token for display: its bytes, or the name of a special token."""
+    token = vocabulary.tokens[id]
+    return vocabulary.special.get(id, f"<{id}>") if token is None else visible(token)
+
+
+def completion_table(prompt: str, completions: Mapping[str, Sequence[str]]) -> Table:
+    """One column for each method; below, its completions after the prompt's last line.
+
+    Methods may have found different numbers of completions.
+    """
+    found = Table(box=box.SIMPLE_HEAD, padding=(0, 1))
+    for name in completions:
+        found.add_column(name, overflow="fold", ratio=1)
+    last_line = prompt[prompt.rfind("\n") + 1 :].lstrip()[-32:]
+    for row in zip_longest(*completions.values()):
+        found.add_row(*("" if text is None else _continued(last_line, text) for text in row))
+    return found
+
+
+def _continued(line: str, completion: str) -> Text:
+    return Text().append(line, "dim").append(completion.rstrip("\n"), "bold green")
 
 
 def print_json(**fields: Any) -> None:

@@ -17,7 +17,7 @@ from charwise.cli.options import (
     TopOption,
     takes_options,
 )
-from charwise.cli.terminal import console, print_json, table
+from charwise.cli.terminal import VISIBLE, console, print_json, spelling, table
 
 if TYPE_CHECKING:
     from charwise.tokens.index import SortedVocabulary
@@ -41,8 +41,6 @@ def vocab(settings: _Settings, hub: HubOptions) -> None:
 
     It takes a tokenizer, and no model.
     """
-    from charwise.cli import display
-
     index = hub.index(settings.model)
     vocabulary = index.vocabulary
     firsts = _first_characters(index)
@@ -54,7 +52,7 @@ def vocab(settings: _Settings, hub: HubOptions) -> None:
         "end_ids": list(vocabulary.end_ids),
         "bos_ids": list(vocabulary.bos_ids),
         "bos_rule": vocabulary.bos_rule,
-        "lead": display.spelling(vocabulary.lead),
+        "lead": spelling(vocabulary.lead),
         "munch": vocabulary.munch,
         "fertility": vocabulary.fertility,
         "byte_complete": vocabulary.byte_complete,
@@ -75,7 +73,7 @@ def vocab(settings: _Settings, hub: HubOptions) -> None:
     found = table("starts with", "tokens", "share", right=("tokens", "share"))
     for name, count in list(firsts.items())[: settings.top]:
         share = f"{count / len(vocabulary):.1%}"
-        found.add_row(name.translate(display.VISIBLE), f"{count:,}", share)
+        found.add_row(name.translate(VISIBLE), f"{count:,}", share)
     screen.print(found)
 
 
@@ -96,8 +94,6 @@ def _first_characters(index: SortedVocabulary) -> dict[str, int]:
 
 
 def _prefix_facts(index: SortedVocabulary, prefix: bytes) -> dict[str, Any]:
-    from charwise.cli.display import spelling
-
     lo, hi = index.range(prefix)
     shorter = [index.vocabulary.tokens[id] or b"" for id in index.prefixes(prefix)]
     return {
@@ -110,8 +106,6 @@ def _prefix_facts(index: SortedVocabulary, prefix: bytes) -> dict[str, Any]:
 
 
 def _print_prefix(screen: Console, facts: dict[str, Any], top: int) -> None:
-    from charwise.cli.display import VISIBLE
-
     for name, words in (("starting_with_it", "start with"), ("prefixes_of_it", "are prefixes of")):
         tokens = facts[name]
         shown = " ".join(token.translate(VISIBLE) for token in tokens[:top])
