@@ -87,7 +87,9 @@ class Combination(CharacterModel):
         """
         if exact_from is not None:
             raise SettingError("a combination takes no exact_from, which is of one model: omit it.")
-        return begin(self.team, _text_of(prompt), {"preset": preset, "tolerance": tolerance})
+        return begin(
+            self.team.spending({"preset": preset, "tolerance": tolerance}), _text_of(prompt)
+        )
 
     def _scored(
         self,
@@ -102,10 +104,9 @@ class Combination(CharacterModel):
         # One pass of each member over the texts. Except of a mixture whose `entropy` is not asked,
         # that keeps the 257 probabilities of every byte and member: two kilobytes each.
         found = scores(
-            self.team,
+            self.team.spending(spend),
             [_text_of(prompt) for prompt in prompts],
             [_text_of(context) for context in contexts],
-            spend,
             end=end,
             rows=entropy is not None,
             progress=progress,

@@ -19,7 +19,6 @@ from charwise.combine.rules import Floats, Mixture
 from charwise.cursor.distributions import EOS
 from charwise.cursor.state import State
 from charwise.errors import TokenizationError, ZeroProbabilityError
-from charwise.scoring.effort import EffortKeywords
 from charwise.surprisal.score import Score
 
 #: A text that a model cannot write.
@@ -45,7 +44,6 @@ def member_scores(
     member: Member,
     texts: Sequence[bytes],
     contexts: Sequence[bytes],
-    spend: EffortKeywords,
     *,
     rows: bool,
     end: bool,
@@ -54,20 +52,20 @@ def member_scores(
 
     >>> import charwise
     >>> one = Member(charwise.load())
-    >>> [found] = member_scores(one, [b"np"], [b"import "], {}, rows=True, end=True)
+    >>> [found] = member_scores(one, [b"np"], [b"import "], rows=True, end=True)
     >>> found.score.logprobs.shape, found.rows.shape
     ((2,), (3, 257))
     """
     try:
-        scores = _scores(member, texts, contexts, spend, rows=rows, end=end)
+        scores = _scores(member, texts, contexts, rows=rows, end=end)
     except IMPOSSIBLE:
         pairs = zip(texts, contexts, strict=True)
-        scores = [_as_far_as_it_goes(member, *one, spend, rows=rows, end=end) for one in pairs]
+        scores = [_as_far_as_it_goes(member, *one, rows=rows, end=end) for one in pairs]
     found = []
     for text, context, score in zip(texts, contexts, scores, strict=True):
         known, ended = score.distributions, score.end_logprob
         if known is not None and end:
-            last = _row_after(member, context + text, spend)
+            last = _row_after(member, context + text)
             known, ended = np.concatenate([known, last[None]]), _log(float(last[EOS]))
         found.append(MemberScore(score, -math.inf if ended is None else ended, known))
     return found
@@ -77,7 +75,6 @@ def _scores(
     member: Member,
     texts: Sequence[bytes],
     contexts: Sequence[bytes],
-    spend: EffortKeywords,
     *,
     rows: bool,
     end: bool,
@@ -87,17 +84,15 @@ def _scores(
     ask: Any = getattr(lm, "scores_with_rows" if rows else "scores", None)
     if ask is None:
         each = zip(texts, contexts, strict=True)
-        return [_stepped(member, *one, spend, end=end) for one in each]
+        return [_stepped(member, *one, end=end) for one in each]
     given: dict[str, Any] = {} if rows else {"end": end}
-    found: list[Score] = ask(texts, contexts=prompts, **spend, **given)
+    found: list[Score] = ask(texts, contexts=prompts, **member.spend, **given)
     return found
 
 
-def _stepped(
-    member: Member, text: bytes, context: bytes, spend: EffortKeywords, *, end: bool
-) -> Score:
+def _stepped(member: Member, text: bytes, context: bytes, *, end: bool) -> Score:
     """The score of a text, byte by byte."""
-    state = member.lm.state(member.prompt(context), **spend)
+    state = member.after(context)
     size = len(text)
     logprobs, missing, error, rows = np.zeros(size), np.zeros(size), np.zeros(size), []
     limited = False
@@ -125,7 +120,7 @@ def _stepped(
 
 
 def _as_far_as_it_goes(
-    member: Member, text: bytes, context: bytes, spend: EffortKeywords, *, rows: bool, end: bool
+    member: Member, text: bytes, context: bytes, *, rows: bool, end: bool
 ) -> Score:
     """The score of a text up to the first byte that the member cannot write.
 
@@ -135,7 +130,7 @@ def _as_far_as_it_goes(
 
     def attempt(size: int, last: bool = False) -> Score | None:
         try:
-            [score] = _scores(member, [text[:size]], [context], spend, rows=rows, end=end and last)
+            [score] = _scores(member, [text[:size]], [context], rows=rows, end=end and last)
         except IMPOSSIBLE as error:
             if isinstance(error, TokenizationError) and not (size or context):
                 raise
@@ -156,7 +151,7 @@ def _as_far_as_it_goes(
             high = middle
         else:
             low, begun = middle, longer
-    return _filled(begun, text, _row_after(member, context + text[:low], spend) if rows else None)
+    return _filled(begun, text, _row_after(member, context + text[:low]) if rows else None)
 
 
 def _filled(score: Score | None, text: bytes, last: Floats | None) -> Score:
@@ -188,10 +183,10 @@ def _filled(score: Score | None, text: bytes, last: Floats | None) -> Score:
     )
 
 
-def _row_after(member: Member, text: bytes, spend: EffortKeywords) -> Floats:
+def _row_after(member: Member, text: bytes) -> Floats:
     """`[257]` p(byte | text); zeros for what the member cannot write."""
     try:
-        state = member.lm.state(member.prompt(text), **spend)
+        state = member.after(text)
         return np.asarray(state.next().probs)
     except IMPOSSIBLE:
         return np.zeros(257)
@@ -217,25 +212,22 @@ def curves_of(each: Sequence[MemberScore]) -> tuple[Floats, Floats]:
     return curves, np.stack(errors)
 
 
-def likelihoods(team: Team, text: bytes, context: bytes, spend: EffortKeywords) -> Floats:
+def likelihoods(team: Team, text: bytes, context: bytes) -> Floats:
     """`[2, n, T]` log p_i of each byte of a text, nats, and by how much that may be off.
 
     >>> import charwise
     >>> from charwise.combine import mixture
     >>> both = mixture([charwise.load(), charwise.load()])
-    >>> likelihoods(both.team, b"np", b"import ", {}).shape
+    >>> likelihoods(both.team, b"np", b"import ").shape
     (2, 2, 2)
     """
-    each = [
-        member_scores(one, [text], [context], spend, rows=False, end=False)[0]
-        for one in team.members
-    ]
+    each = [member_scores(one, [text], [context], rows=False, end=False)[0] for one in team.members]
     _, errors = curves_of(each)
     return np.stack([np.stack([one.score.logprobs for one in each]), errors])
 
 
 def likelihood_of_byte(
-    member: Member, state: Any, after: Any, byte: int, raw: bytes, spend: EffortKeywords
+    member: Member, state: Any, after: Any, byte: int, raw: bytes
 ) -> tuple[float, float]:
     """log p_i of a byte that was typed, nats, and by how much that may be off.
 
@@ -249,12 +241,11 @@ def likelihood_of_byte(
         state, after: before the byte and after it; None after what it cannot write.
         byte: what was typed.
         raw: the text before it.
-        spend: how much.
 
     >>> import charwise
     >>> one = Member(charwise.load())
     >>> state = one.lm.state("import nump")
-    >>> logprob, error = likelihood_of_byte(one, state, state + "y", 121, b"import nump", {})
+    >>> logprob, error = likelihood_of_byte(one, state, state + "y", 121, b"import nump")
     >>> bool(np.isclose(logprob, state.next().logprobs[121])), error < 0.01
     (True, True)
     """
@@ -270,7 +261,7 @@ def likelihood_of_byte(
     if p > 0 and not loses:
         return math.log(p), math.log1p(nxt.error / p)
     one = Team((member,), Mixture((1.0,)))
-    logprob, error = likelihoods(one, bytes([byte]), raw, spend)[:, 0, 0].tolist()
+    logprob, error = likelihoods(one, bytes([byte]), raw)[:, 0, 0].tolist()
     return logprob, error
 
 

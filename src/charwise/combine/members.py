@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from charwise.combine.rules import Rule
@@ -11,6 +11,7 @@ from charwise.errors import (
     ZeroProbabilityError,
     shown,
 )
+from charwise.scoring.effort import EffortKeywords
 from charwise.tokens.canonical import to_bytes
 from charwise.tokens.prompt_parts import Prompt, parts_of
 
@@ -24,10 +25,21 @@ class Member:
         before: a system prompt or a template, in the model's own form: text, or a list of texts and
             special token ids. The text goes on from its last character. It is conditioned on, and
             no evidence for a mixture.
+        spend: how much the model spends: a preset or a tolerance; by default its own.
     """
 
     lm: Any
     before: Prompt = ""
+    spend: EffortKeywords = field(default_factory=EffortKeywords)
+
+    def after(self, text: bytes) -> Any:
+        """Its state after a text.
+
+        >>> import charwise
+        >>> Member(charwise.load(), "import ").after(b"nump").next().top(1)[0][0]
+        'y'
+        """
+        return self.lm.state(self.prompt(text), **self.spend)
 
     def prompt(self, text: bytes) -> Prompt:
         """Return the model's prompt for a text.
@@ -46,6 +58,16 @@ class Team(NamedTuple):
 
     members: tuple[Member, ...]
     rule: Rule
+
+    def spending(self, spend: EffortKeywords) -> Team:
+        """The same, whose members spend so much.
+
+        >>> import charwise
+        >>> from charwise.combine import product
+        >>> product([charwise.load()]).team.spending({"preset": "fast"}).members[0].spend
+        {'preset': 'fast'}
+        """
+        return Team(tuple(replace(one, spend=spend) for one in self.members), self.rule)
 
 
 def member(lm: Any, *, before: Prompt = "") -> Member:

@@ -15,7 +15,6 @@ from charwise.combine.member_scores import MemberScore, curves_of, member_scores
 from charwise.combine.members import Team, impossible
 from charwise.combine.rules import Floats, Product, errors_of_bytes, normalised
 from charwise.cursor.distributions import EOS
-from charwise.scoring.effort import EffortKeywords
 from charwise.surprisal.entropies import entropies, ranks
 from charwise.surprisal.score import Score
 
@@ -24,7 +23,6 @@ def scores(
     team: Team,
     texts: Sequence[bytes],
     contexts: Sequence[bytes],
-    spend: EffortKeywords,
     *,
     end: bool = False,
     rows: bool = False,
@@ -36,7 +34,6 @@ def scores(
     Args:
         team: the members, and their rule.
         texts, contexts: what is scored, and what comes before each.
-        spend: how much.
         end: also the end of text.
         rows: also the distributions, their entropies and the ranks of what came.
         strict: whether a text that is impossible is an error, and not −inf.
@@ -48,7 +45,7 @@ def scores(
     >>> import charwise
     >>> from charwise.combine import product
     >>> both = product([charwise.load(), charwise.load()])
-    >>> [score] = scores(both.team, [b"np"], [b"import "], {})
+    >>> [score] = scores(both.team, [b"np"], [b"import "])
     >>> bool(np.allclose(score.logprobs, charwise.load().score("np", context="import ").logprobs))
     True
     """
@@ -59,7 +56,7 @@ def scores(
     columns = []
     for number, member in enumerate(team.members):
         needed = rows or not remembers
-        columns.append(member_scores(member, whole, given, spend, rows=needed, end=end))
+        columns.append(member_scores(member, whole, given, rows=needed, end=end))
         if progress is not None:
             progress(total * (number + 1) // len(team.members), total)
     found = []
@@ -136,7 +133,6 @@ def string_logs(
     texts: Sequence[bytes],
     context: bytes,
     before: Floats,
-    spend: EffortKeywords,
     *,
     end: bool,
 ) -> tuple[Floats, Floats, list[Score]]:
@@ -147,7 +143,6 @@ def string_logs(
         texts: the strings x.
         context: σ.
         before: `[n]` log →p_i(σ).
-        spend: how much.
         end: whether the text ends after each.
 
     Returns:
@@ -156,7 +151,7 @@ def string_logs(
     rule = team.rule
     masked = isinstance(rule, Product) and rule.plausibility > 0
     columns = [
-        member_scores(member, texts, [context] * len(texts), spend, rows=masked, end=end)
+        member_scores(member, texts, [context] * len(texts), rows=masked, end=end)
         for member in team.members
     ]
     sums = np.array(

@@ -24,7 +24,6 @@ from charwise.cursor.choose import ChoicePosterior, checked_choices, posterior_o
 from charwise.cursor.distributions import NextBytes
 from charwise.cursor.options import GenerationOptions
 from charwise.errors import ZeroProbabilityError
-from charwise.scoring.effort import EffortKeywords
 from charwise.surprisal.score import Score
 from charwise.tokens.stops import StopStrings
 
@@ -50,9 +49,7 @@ class CombinedState(CharacterState):
         team: Team,
         raw: bytes,
         states: Sequence[Any],
-        curves: Floats,
-        prefix_errors: Floats,
-        spend: EffortKeywords,
+        evidence: Floats,
         *,
         parent: Self | None = None,
         whole: bool = False,
@@ -60,9 +57,9 @@ class CombinedState(CharacterState):
         self.team = team
         self._raw = raw
         self.states = tuple(states)
-        self.spend = spend
-        # [n, bytes added last + 1], so that some of those can be deleted again.
-        self._curves, self._prefix_errors = curves, prefix_errors
+        # [2, n, bytes added last + 1], so that some of those can be deleted again: log →p_i of
+        # each beginning, and by how much that may be off.
+        self._evidence = evidence
         self._parent = parent
         self._whole = whole
         if not any(state is not None for state in self.states) or not self._possible():
@@ -80,7 +77,7 @@ class CombinedState(CharacterState):
     @property
     def before(self) -> Floats:
         """The log →p_i(text) of each member, `[n]` nats, where the rule asks for it; else zeros."""
-        return np.asarray(self._curves[:, -1])
+        return np.asarray(self._evidence[0, :, -1])
 
     @property
     def shares(self) -> Floats:
@@ -149,7 +146,7 @@ class CombinedState(CharacterState):
         return NextBytes(
             probs,
             max(one.missing for one in known),
-            error_of_next(rule, logs, before, self._whole, errors, self._prefix_errors[:, -1]),
+            error_of_next(rule, logs, before, self._whole, errors, self._evidence[1, :, -1]),
             any(one.limited for one in known),
             log_total=float(total),
         )
@@ -162,19 +159,17 @@ class CombinedState(CharacterState):
                 states.append(None if state is None else state + data)
             except IMPOSSIBLE:
                 states.append(None)
-        steps = np.zeros((2, len(states), len(data)))  # log-probabilities, and prefix_errors
+        steps = np.zeros((2, len(states), len(data)))
         if self.team.rule.remembers(self._whole):
             if len(data) == 1:
                 steps[..., 0] = self._given_to(data[0], states)
             else:
-                steps = likelihoods(self.team, data, self.raw, self.spend)
+                steps = likelihoods(self.team, data, self.raw)
         return CombinedState(
             self.team,
             self.raw + data,
             states,
-            _onward(self.before, steps[0]),
-            _onward(self._prefix_errors[:, -1], steps[1]),
-            self.spend,
+            _onward(self._evidence[..., -1], steps),
             parent=self,
             whole=self._whole,
         )
@@ -182,23 +177,21 @@ class CombinedState(CharacterState):
     def _given_to(self, byte: int, after: Sequence[Any]) -> Floats:
         """`[2, n]` what the members give to a byte, nats, and by how much that may be off."""
         each = zip(self.team.members, self.states, after, strict=True)
-        given = [likelihood_of_byte(*one, byte, self.raw, self.spend) for one in each]
+        given = [likelihood_of_byte(*one, byte, self.raw) for one in each]
         return np.asarray(np.minimum(np.array(given).T, 700.0))
 
     def _shortened(self, n: int) -> CombinedState:
         """The state with n of the bytes deleted that came last and together."""
         raw = self.raw[: len(self.raw) - n]
         states = [
-            _state_of(member, raw, self.spend) if state is None else state.without_bytes(n)
+            _state_of(member, raw) if state is None else state.without_bytes(n)
             for member, state in zip(self.team.members, self.states, strict=True)
         ]
         return CombinedState(
             self.team,
             raw,
             states,
-            self._curves[:, :-n],
-            self._prefix_errors[:, :-n],
-            self.spend,
+            self._evidence[..., :-n],
             parent=self._parent,
             whole=self._whole,
         )
@@ -222,11 +215,11 @@ class CombinedState(CharacterState):
         texts = wanted.texts
         if self._whole:
             logs, errors, known = string_logs(
-                self.team, texts, self.raw, self.before, self.spend, end=wanted.ended
+                self.team, texts, self.raw, self.before, end=wanted.ended
             )
         else:
             contexts = [self.raw] * len(texts)
-            known = scores(self.team, texts, contexts, self.spend, end=wanted.ended, strict=False)
+            known = scores(self.team, texts, contexts, end=wanted.ended, strict=False)
             logs = np.array([_total(score) for score in known])
             errors = np.array([0.0 if one.error is None else one.error.sum() for one in known])
         return posterior_of(
@@ -250,50 +243,41 @@ class CombinedState(CharacterState):
         >>> state.next().log_total < 0
         True
         """
-        curves, prefix_errors = self._curves[:, -1:], self._prefix_errors[:, -1:]
+        evidence = self._evidence[..., -1:]
         if self.team.rule.remembers(True) and not self.team.rule.remembers(False):
-            steps = likelihoods(self.team, self.raw, b"", self.spend)
-            start = np.zeros(len(self.states))
-            curves, prefix_errors = (
-                _onward(start, steps[0])[:, -1:],
-                _onward(start, steps[1])[:, -1:],
-            )
-        return CombinedState(
-            self.team, self.raw, self.states, curves, prefix_errors, self.spend, whole=True
-        )
+            steps = likelihoods(self.team, self.raw, b"")
+            evidence = _onward(np.zeros(steps.shape[:2]), steps)[..., -1:]
+        return CombinedState(self.team, self.raw, self.states, evidence, whole=True)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (begin, (self.team, self.raw, self.spend))
+        return (begin, (self.team, self.raw))
 
     def __repr__(self) -> str:
         return f"CombinedState({self.text[-20:]!r}, {len(self.states)} members)"
 
 
-def begin(team: Team, raw: bytes, spend: EffortKeywords) -> CombinedState:
+def begin(team: Team, raw: bytes) -> CombinedState:
     """The state of a combination after a text.
 
     >>> import charwise
     >>> from charwise import combine
     >>> both = combine.product([charwise.load()])
-    >>> begin(both.team, b"import nump", {}).next().top(1)[0][0]
+    >>> begin(both.team, b"import nump").next().top(1)[0][0]
     'y'
     """
-    states = [_state_of(member, raw, spend) for member in team.members]
+    states = [_state_of(member, raw) for member in team.members]
     steps = np.zeros((2, len(states), len(raw)))
     if raw and team.rule.remembers(False):
-        steps = likelihoods(team, raw, b"", spend)
-    start = np.zeros(len(states))
-    return CombinedState(
-        team, raw, states, _onward(start, steps[0]), _onward(start, steps[1]), spend
-    )
+        steps = likelihoods(team, raw, b"")
+    return CombinedState(team, raw, states, _onward(np.zeros(steps.shape[:2]), steps))
 
 
-def _state_of(member: Member, raw: bytes, spend: EffortKeywords) -> Any:
+def _state_of(member: Member, raw: bytes) -> Any:
     """A member's state; None if it cannot write the text, which others may."""
     try:
-        return member.lm.state(member.prompt(raw), **spend)
+        return member.after(raw)
     except IMPOSSIBLE:
-        member.lm.state(member.prompt(b""), **spend)  # or it is not the text
+        member.after(b"")  # or it is not the text
         return None
 
 
@@ -303,9 +287,6 @@ def _total(score: Score) -> float:
 
 
 def _onward(start: Floats, steps: Floats) -> Floats:
-    """`[n, T + 1]` a start, and what `[n, T]` steps make of it.
-
-    >>> _onward(np.zeros(1), np.array([[-1.0, -2.0]])).tolist()
-    [[0.0, -1.0, -3.0]]
-    """
-    return np.concatenate([start[:, None], start[:, None] + np.cumsum(steps, axis=1)], axis=1)
+    """`[…, T + 1]` a start, and what `[…, T]` steps make of it."""
+    start = start[..., None]
+    return np.concatenate([start, start + np.cumsum(steps, axis=-1)], axis=-1)
