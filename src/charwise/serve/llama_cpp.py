@@ -83,6 +83,8 @@ class CompletionBody(Extensions):
         most = self.n_predict if self.n_predict is not None else self.max_tokens
         cold = self.samplers is not None and "temperature" not in self.samplers
         line = self.t_max_predict_ms
+        endless = (most is None or most < 0) and not any(self.stop or ()) and self.form is None
+        ends: Message = {"until": "block"} if endless else {}
         return CompletionRequest(
             n=self.n_cmpl or self.n or 1,
             temperature=0.0 if cold else self.temperature,
@@ -91,14 +93,8 @@ class CompletionBody(Extensions):
             line_seconds=None if line is None or line <= 0 else line / 1000,
             logprobs=self.n_probs or None,
             suffix=self.suffix,
-            **{**({"until": "block"} if self._endless else {}), **self.extensions},
+            **{**ends, **self.extensions},
         )
-
-    @property
-    def _endless(self) -> bool:
-        """Whether the request has no number of tokens, no stop string and no form."""
-        most = self.n_predict if self.n_predict is not None else self.max_tokens
-        return (most is None or most < 0) and not any(_list(self.stop)) and self.form is None
 
 
 class _Extra(BaseModel):
@@ -233,10 +229,6 @@ def _props(server: Server) -> Message:
         "fills_in": server.completions.template is not None,
         "mode": server.settings.mode,
     }
-
-
-def _list(stop: str | list[str] | None) -> list[str]:
-    return [stop] if isinstance(stop, str) else stop or []
 
 
 def _piece(raw: bytes) -> str | list[int]:

@@ -120,7 +120,7 @@ class HealingLogitsProcessor(*_BASES):  # type: ignore[misc]
             reason = why_not(config)
             if reason:
                 raise SettingError(reason)
-            if wanted.ending and not _holds_ends(config):
+            if wanted.ending and getattr(config, "use_v2_model_runner", False):
                 raise SettingError(
                     f"{ENDING} is not taken here: vLLM's V2 model runner keeps what is written on "
                     "its device. Heal the prefix alone."
@@ -232,14 +232,6 @@ def _bytes_of(arguments: Mapping[str, Any], name: str) -> bytes:
         raise SettingError(
             f"{name} is {shown(value)}: it must be the bytes to force, in hexadecimal."
         ) from None
-
-
-def _holds_ends(vllm_config: Any) -> bool:
-    """Whether this engine can be kept from ending a middle before it may end: the V1 runner can.
-
-    The V2 runner keeps what is written on its device.
-    """
-    return not getattr(vllm_config, "use_v2_model_runner", False)
 
 
 def why_not(vllm_config: Any) -> str | None:
