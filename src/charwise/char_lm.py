@@ -13,7 +13,7 @@ from charwise.coverings.members import Encodings
 from charwise.coverings.rows import EvaluatedRows
 from charwise.cursor.middle import InfillCompletion, infill, opening_of, score_middles
 from charwise.cursor.options import GenerationKeywords, GenerationOptions, Report, options_of
-from charwise.cursor.shared_tree import History
+from charwise.cursor.shared_tree import Conditions, History
 from charwise.cursor.state import State, begin
 from charwise.errors import CharwiseError, EngineError, SettingError, check_count, shown
 from charwise.healing import Rule
@@ -27,7 +27,7 @@ from charwise.token_lm import Estimand, TokenLM
 from charwise.tokens.canonical import to_bytes
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.prompt_parts import Prompt, parts_of
-from charwise.tokens.prompts import last_text, split, split_parts
+from charwise.tokens.prompts import Opening, last_text, split, split_parts
 from charwise.tokens.vocabulary import Vocabulary
 
 
@@ -149,7 +149,7 @@ class CharLM(CharacterModel):
         if exact_from is not None:
             check_count("exact_from", exact_from, 0, len(text) - len(opening.lead))
             history = History(exact_from, effort)
-        return begin(self.engine, self.index, opening, text, effort, history, self.limits)
+        return begin(self._conditions(opening, history), text, effort)
 
     def _scored(
         self,
@@ -238,7 +238,7 @@ class CharLM(CharacterModel):
         chosen = self._chosen(preset, tolerance)
         asked = self.infill_request(prefix, suffix, order=order, template=template)
         opening, text = opening_of(asked, self.index)
-        state = begin(self.engine, self.index, opening, text, chosen, limits=self.limits)
+        state = begin(self._conditions(opening), text, chosen)
         return infill(state, asked, chosen, options, limit)
 
     def score_infill(
@@ -260,15 +260,8 @@ class CharLM(CharacterModel):
             TokenizationError: a text that no token string spells.
         """
         asked = self.infill_request(prefix, suffix, order=order, template=template)
-        of = (
-            self.engine,
-            self.index,
-            asked,
-            [to_bytes(middle)],
-            self._chosen(**spend),
-            self.limits,
-        )
-        return score_middles(*of)[0]
+        scorer = Scorer(self.engine, self.index, self._chosen(**spend), self.limits)
+        return score_middles(scorer, asked, [to_bytes(middle)])[0]
 
     def infill_request(
         self,
@@ -318,6 +311,9 @@ class CharLM(CharacterModel):
             "start": vocabulary.bos_rule,
             "window": str(self.engine.window),
         }
+
+    def _conditions(self, opening: Opening, history: History | None = None) -> Conditions:
+        return Conditions(self.engine, self.index, opening, history, self.limits)
 
     def _text(self, prompt: Prompt, context: Prompt) -> Text:
         """A prompt joined to its context, as characters."""

@@ -22,6 +22,7 @@ from charwise.coverings.reference import (
     string_probability,
 )
 from charwise.cursor.middle import infill, opening_of
+from charwise.cursor.shared_tree import Conditions
 from charwise.cursor.state import begin
 from charwise.engines.ngram import NgramLM
 from charwise.errors import TokenizationError, ZeroProbabilityError
@@ -162,7 +163,7 @@ def test_the_middle_ends_where_its_sum_is_greatest(task: tuple[Any, ...]) -> Non
     opening, text = opening_of(
         request(prefix, suffix, template, model.index, order=order), lm.index
     )
-    state = begin(lm.engine, lm.index, opening, text, lm.effort)
+    state = begin(Conditions(lm.engine, lm.index, opening), text, lm.effort)
     most, ending = 5 + len(found.ending), found.ending
     [drawn] = state.complete(max_new_bytes=most)
     raw, whole = drawn.raw, len(drawn.raw)
@@ -208,7 +209,8 @@ def test_the_end_is_where_the_sum_says_and_not_at_the_first_match() -> None:
         for rest in ("", "bx")
     ]
     assert scores[0] > scores[1]  # as prefixes: it is the end that tells
-    state = begin(lm.engine, lm.index, *opening_of(asked, lm.index), lm.effort)
+    opening, text = opening_of(asked, lm.index)
+    state = begin(Conditions(lm.engine, lm.index, opening), text, lm.effort)
     options = GenerationOptions(max_new_bytes=8)
     [one] = infill(state, asked, lm.effort, options, options.limit())
     assert (one.raw, one.finish) == (b"axb", "end")

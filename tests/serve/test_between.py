@@ -13,6 +13,7 @@ from charwise.cursor.middle import opening_of, score_middles
 from charwise.cursor.options import Limit
 from charwise.engines.ngram import NgramLM
 from charwise.errors import CharwiseError, TokenizationError, ZeroProbabilityError
+from charwise.scoring.score import Scorer
 from charwise.serve.completions import Completions
 from charwise.serve.memory import Memory
 from charwise.serve.prompts import sides_of
@@ -107,12 +108,9 @@ def test_middles_are_ranked_by_their_sums(case: tuple[CharLM, list[bytes], bytes
             continue
         sums = [
             score_middles(
-                lm.engine,
-                lm.index,
+                Scorer(lm.engine, lm.index, lm.effort, lm.limits),
                 known.request,
                 [typed_since + one.raw],
-                lm.effort,
-                lm.limits,
             )[0]
             for one in found
         ]

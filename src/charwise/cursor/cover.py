@@ -72,11 +72,11 @@ def covers(
         SearchLimitError: if the exact sum was asked for and the text has too many token strings.
 
     >>> import charwise
-    >>> from charwise.cursor.shared_tree import prefill
+    >>> from charwise.cursor.shared_tree import Conditions, prefill
     >>> from charwise.tokens.prompts import split
     >>> lm = charwise.load()
     >>> opening, text = split(lm.vocabulary, "import nump")
-    >>> shared, rest = prefill(lm.engine, lm.index, opening, text)
+    >>> shared, rest = prefill(Conditions(lm.engine, lm.index, opening), text)
     >>> next(covers(shared, text, rest, lm.effort)).logprob < -5
     True
     """

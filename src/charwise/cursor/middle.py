@@ -22,9 +22,8 @@ from charwise.cursor.shared_tree import EXACT_TOKENS
 from charwise.cursor.state import State
 from charwise.errors import EmptyBeamError, SearchLimitError, ZeroProbabilityError
 from charwise.infill import Request, middles, rejoining
-from charwise.scoring.effort import PRESETS, Effort, Limits
+from charwise.scoring.effort import PRESETS, Effort
 from charwise.scoring.score import Scorer, Text
-from charwise.token_lm import TokenLM
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.prompts import Opening
 from charwise.tokens.utf8 import decoder_after
@@ -70,14 +69,7 @@ def opening_of(request: Request, index: SortedVocabulary) -> tuple[Opening, byte
     return Opening(tuple(request.ids[:until]), b""), last + request.forced
 
 
-def score_middles(
-    engine: TokenLM,
-    index: SortedVocabulary,
-    request: Request,
-    found: Sequence[bytes],
-    effort: Effort,
-    limits: Limits,
-) -> list[float]:
+def score_middles(scorer: Scorer, request: Request, found: Sequence[bytes]) -> list[float]:
     """log Σ p_Δ(δ · end | x), over κ(δ) = r · m · s, given r: of each middle m, nats.
 
     −inf for a middle that cannot be.
@@ -86,14 +78,14 @@ def score_middles(
         EmptyBeamError: if what may spell a middle was left out.
         TokenizationError: a middle that no token string spells.
     """
-    opening, before = opening_of(request, index)
+    opening, before = opening_of(request, scorer.index)
     texts = [Text(opening, before + m + request.ending, len(before)) for m in found]
     try:
-        scores = Scorer(engine, index, effort, limits, end=True).scores(texts)
+        scores = replace(scorer, end=True).scores(texts)
     except ZeroProbabilityError:
         if len(texts) == 1:
             return [-float("inf")]
-        return [score_middles(engine, index, request, [m], effort, limits)[0] for m in found]
+        return [score_middles(scorer, request, [m])[0] for m in found]
     return [float(score.logprobs.sum()) + (score.end_logprob or 0.0) for score in scores]
 
 
@@ -112,7 +104,8 @@ def infill(
         effort: for the sums.
         options, limit: how candidates are drawn, and when that ends.
     """
-    engine, index, limits = state.shared.engine, state.shared.index, state.shared.limits
+    shared = state.shared
+    scorer = Scorer(shared.engine, shared.index, effort, shared.limits)
     most = options.max_new_bytes
     drawn = _drawn(state, replace(options, max_new_bytes=most + len(request.ending)), limit)
     best: dict[bytes, InfillCompletion] = {}
@@ -121,11 +114,11 @@ def infill(
         found = list(dict.fromkeys([*found, *rejoining(completion.raw, request.ending)]))
         found = [middle for middle in found if len(middle) <= most] or [completion.raw[:most]]
         try:
-            logprobs = score_middles(engine, index, request, found, effort, limits)
+            logprobs = score_middles(scorer, request, found)
         except EmptyBeamError as coarse:  # an effort too coarse for one of them
             try:
-                exact = PRESETS["exact"]
-                logprobs = score_middles(engine, index, request, found, exact, limits)
+                exact = replace(scorer, effort=PRESETS["exact"])
+                logprobs = score_middles(exact, request, found)
             except SearchLimitError:  # which nobody wanted
                 raise coarse from None
         at = max(range(len(found)), key=logprobs.__getitem__)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -37,19 +38,33 @@ class History(NamedTuple):
     effort: Effort  # as for a score
 
 
+@dataclass(frozen=True)
+class Conditions:
+    """The model, and all that a text is read under.
+
+    >>> import charwise
+    >>> lm = charwise.load()
+    >>> Conditions(lm.engine, lm.index, Opening(lm.vocabulary.bos_ids, b"")).limits.contexts
+    100000
+    """
+
+    engine: TokenLM
+    index: SortedVocabulary
+    opening: Opening  # start token and special tokens included
+    history: History | None = None  # from where on all tokenizations are summed, if that is far
+    limits: Limits = field(default_factory=Limits)  # bounds on what each sum may evaluate
+
+
 class SharedTree:
     """One token tree, shared by all states that grew from the same prompt.
 
     Attributes:
-        engine: the model.
-        index: its vocabulary, sorted.
-        opening: what a text is conditioned on, start token and special tokens included.
+        conditions: the model, and all that the text is read under.
+        engine, index, opening, limits: of those.
         given: the text's first canonical tokens: with `opening`, what the root is conditioned on.
         start: bytes of the text before the root: after them, all alternatives count.
         path: tokens after the root that are evaluated with it, as are the shorter tokens that each
             of them starts with: the alternatives that can be told from the text alone.
-        history: from where on all tokenizations are summed, if that was asked for.
-        limits: bounds on what each sum may evaluate.
         summed: whether that is a long text, of which only what covers its end is kept.
         evaluated: the tree, and the rows of the contexts asked about so far.
         lock: held while the tree or the evaluated rows change.
@@ -57,7 +72,8 @@ class SharedTree:
     >>> import charwise
     >>> lm = charwise.load()
     >>> opening = Opening(lm.vocabulary.bos_ids, b"")
-    >>> shared = SharedTree(lm.engine, lm.index, opening, lm.vocabulary.encode("import"), 6)
+    >>> conditions = Conditions(lm.engine, lm.index, opening)
+    >>> shared = SharedTree(conditions, lm.vocabulary.encode("import"), 6)
     >>> node = shared.evaluated.extend([(0, lm.vocabulary.encode(" os")[0])])[0]
     >>> shared.length(node) - shared.length(0)
     1
@@ -66,29 +82,24 @@ class SharedTree:
 
     def __init__(
         self,
-        engine: TokenLM,
-        index: SortedVocabulary,
-        opening: Opening,
+        conditions: Conditions,
         given: Sequence[int],
         start: int,
         path: Sequence[int] = (),
-        history: History | None = None,
-        limits: Limits | None = None,
         *,
         summed: bool = False,
     ) -> None:
-        self.engine = engine
-        self.index = index
-        self.opening = opening
+        self.conditions = conditions
+        self.engine, self.index = conditions.engine, conditions.index
+        self.opening, self.limits = conditions.opening, conditions.limits
         self.given = list(given)
         self.start = start
-        self.history, self.limits = history, limits or Limits()
         self.summed = summed
-        edges = list(enumerate(path))
+        edges, index = list(enumerate(path)), self.index
         for node, token in enumerate(path):
             shorter = index.prefixes(index.vocabulary.tokens[token] or b"")
             edges += [(node, prefix) for prefix in shorter]
-        tree = engine.tree([*opening.ids, *self.given], edges)
+        tree = self.engine.tree([*self.opening.ids, *self.given], edges)
         self.evaluated = EvaluatedRows(tree, index, edges=edges, retain=True)
         self.lock = threading.RLock()
         self._dropped: set[int] = set()
@@ -154,14 +165,7 @@ class SharedTree:
                 self.evaluated.keep([node for node in all_nodes if node not in self._dropped])
 
 
-def prefill(
-    engine: TokenLM,
-    index: SortedVocabulary,
-    opening: Opening,
-    whole: bytes,
-    history: History | None = None,
-    limits: Limits | None = None,
-) -> tuple[SharedTree, list[int]]:
+def prefill(conditions: Conditions, whole: bytes) -> tuple[SharedTree, list[int]]:
     """A tree after all but the last tokens of a text, and those: the canonical tokens that count.
 
     With a history those are all from there on, as far as half of the window goes.
@@ -175,11 +179,13 @@ def prefill(
     >>> import charwise
     >>> lm = charwise.load()
     >>> opening = Opening(lm.vocabulary.bos_ids, b"")
-    >>> shared, rest = prefill(lm.engine, lm.index, opening, b"import numpy as np\\n" * 20)
+    >>> conditions = Conditions(lm.engine, lm.index, opening)
+    >>> shared, rest = prefill(conditions, b"import numpy as np\\n" * 20)
     >>> len(rest), len(shared.given) > 60
     (12, True)
     """
-    vocabulary, window = index.vocabulary, engine.window
+    index, opening, history = conditions.index, conditions.opening, conditions.history
+    vocabulary, window = index.vocabulary, conditions.engine.window
     canonical = vocabulary.encode_beginning(whole)
     exact, most = EXACT_TOKENS, WHOLE_TOKENS
     if history is not None:
@@ -204,5 +210,4 @@ def prefill(
         given = given[max(0, len(given) - room) :]
     summed = len(rest) > WHOLE_TOKENS
     path = () if summed else rest
-    shared = SharedTree(engine, index, opening, given, start, path, history, limits, summed=summed)
-    return shared, rest
+    return SharedTree(conditions, given, start, path, summed=summed), rest

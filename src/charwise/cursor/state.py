@@ -11,6 +11,7 @@ States are immutable and share one `SharedTree`: the token tree, and what has be
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -23,7 +24,14 @@ from charwise.cursor.cover import Cover, cover_after, covers
 from charwise.cursor.distributions import NextBytes
 from charwise.cursor.drafts import Drafts
 from charwise.cursor.options import GenerationOptions, Limit
-from charwise.cursor.shared_tree import EXACT_TOKENS, WHOLE_TOKENS, History, SharedTree, prefill
+from charwise.cursor.shared_tree import (
+    EXACT_TOKENS,
+    WHOLE_TOKENS,
+    Conditions,
+    History,
+    SharedTree,
+    prefill,
+)
 from charwise.cursor.token_particles import TokenParticles
 from charwise.errors import SettingError, ZeroProbabilityError
 from charwise.scoring.effort import Effort, Limits
@@ -173,17 +181,13 @@ class State(CharacterState):
         cover = next(covers(shared, whole, canonical, self.effort))
         return State(shared, whole, cover, self.effort)
 
-    def _anew(self, whole: bytes, *, plain: bool = False) -> State:
-        """A state after a text, on a tree of its own; a plain one, without its history."""
-        shared = self.shared
-        history = None if plain else shared.history
-        return begin(
-            shared.engine, shared.index, shared.opening, whole, self.effort, history, shared.limits
-        )
+    def _anew(self, whole: bytes) -> State:
+        """A state after a text, on a tree of its own."""
+        return begin(self.shared.conditions, whole, self.effort)
 
     def _plain(self) -> State:
         """The state of the same text that conditions on what is before its last tokens."""
-        return self._anew(self.whole, plain=True)
+        return begin(replace(self.shared.conditions, history=None), self.whole, self.effort)
 
     def _drawing(self, options: GenerationOptions, limit: Limit) -> Drafts:
         return Drafts(self, options, limit)
@@ -215,9 +219,9 @@ class State(CharacterState):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A copy elsewhere evaluates again: the tree itself does not travel.
-        shared = self.shared
-        settings = (self.effort, shared.history, shared.limits)
-        return (_restore, (shared.engine, shared.opening, self.whole, *settings))
+        of = self.shared.conditions
+        settings = (of.history, of.limits, self.effort)
+        return (_restore, (of.engine, of.opening, self.whole, *settings))
 
     def __repr__(self) -> str:
         return (
@@ -226,25 +230,13 @@ class State(CharacterState):
         )
 
 
-def begin(
-    engine: TokenLM,
-    index: SortedVocabulary,
-    opening: Opening,
-    whole: bytes,
-    effort: Effort,
-    history: History | None = None,
-    limits: Limits | None = None,
-) -> State:
+def begin(conditions: Conditions, whole: bytes, effort: Effort) -> State:
     """The state after a text: prefill all but its last tokens, then rounds over those.
 
     Args:
-        engine: the model.
-        index: its vocabulary, sorted.
-        opening: what the text is conditioned on.
+        conditions: the model, and all that the text is read under.
         whole: the text, lead included.
         effort: how much to spend, on it and on what is added.
-        history: from where on all tokenizations are summed, if that is further back.
-        limits: bounds on what each sum may evaluate.
 
     Raises:
         ZeroProbabilityError: if the text has probability zero.
@@ -252,11 +244,12 @@ def begin(
 
     >>> import charwise
     >>> lm = charwise.load()
-    >>> opening = Opening(lm.vocabulary.bos_ids, b"")
-    >>> begin(lm.engine, lm.index, opening, b"import nump", lm.effort).next().top(1)[0][0]
+    >>> conditions = Conditions(lm.engine, lm.index, Opening(lm.vocabulary.bos_ids, b""))
+    >>> begin(conditions, b"import nump", lm.effort).next().top(1)[0][0]
     'y'
     """
-    shared, rest = prefill(engine, index, opening, whole, history, limits)
+    shared, rest = prefill(conditions, whole)
+    history = conditions.history
     spent = history.effort if history is not None and shared.summed else effort
     try:
         cover = next(covers(shared, whole, rest, spent))
@@ -274,9 +267,9 @@ def _restore(
     engine: TokenLM,
     opening: Opening,
     whole: bytes,
-    effort: Effort,
     history: History | None,
     limits: Limits,
+    effort: Effort,
 ) -> State:
     index = SortedVocabulary.of(engine.vocabulary)
-    return begin(engine, index, opening, whole, effort, history, limits)
+    return begin(Conditions(engine, index, opening, history, limits), whole, effort)

@@ -18,6 +18,7 @@ from charwise.cursor.shared_tree import SharedTree
 from charwise.errors import CharwiseError, TemplateError
 from charwise.healing import Rule, cut
 from charwise.infill import Request
+from charwise.scoring.score import Scorer
 from charwise.serve.drawing import Begun, Drawing, Tell, advance
 from charwise.serve.memory import Memory
 from charwise.serve.prompts import Sides, sides_of
@@ -279,7 +280,8 @@ def _ranked(
     typed = whole[len(before) :]
     found = [typed + one.raw for one in candidates]
     try:
-        logprobs = score_middles(lm.engine, lm.index, request, found, lm.effort, lm.limits)
+        scorer = Scorer(lm.engine, lm.index, lm.effort, lm.limits)
+        logprobs = score_middles(scorer, request, found)
     except Stopped as stopped:
         if stopped.why != "time":
             raise

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from charwise.char_lm import CharLM
 from charwise.cursor.cover import covers
 from charwise.cursor.middle import opening_of
-from charwise.cursor.shared_tree import EXACT_TOKENS, WHOLE_TOKENS, SharedTree, prefill
+from charwise.cursor.shared_tree import EXACT_TOKENS, WHOLE_TOKENS, Conditions, SharedTree, prefill
 from charwise.cursor.state import State
 from charwise.infill import Request
 from charwise.tokens.prompts import Opening
@@ -179,7 +179,7 @@ class Memory:
     ) -> Read:
         """A prompt, read: one model call, of use to the next key if this one is given up."""
         lm = self.lm
-        shared, _ = prefill(lm.engine, lm.index, opening, whole, limits=lm.limits)
+        shared, _ = prefill(Conditions(lm.engine, lm.index, opening, limits=lm.limits), whole)
         self._reads.append(Read(key, text, whole, shared, request))
         return self._reads[-1]
 

@@ -14,7 +14,7 @@ import torch
 from charwise.char_lm import CharLM
 from charwise.coverings.bundles import Bundle
 from charwise.cursor.drafts import Draft, Drafts
-from charwise.cursor.shared_tree import SharedTree
+from charwise.cursor.shared_tree import Conditions, SharedTree
 from charwise.healing import allowed_next
 from charwise.serve.prompts import check_room
 from charwise.tokens.prompts import Opening
@@ -92,7 +92,8 @@ class TokenTrees:
             # The last tokens are nodes, so that a deletion goes back to one.
             root = tuple(ids[: max(1, len(start), len(ids) - 32)])
             opening = Opening(root, b"")
-            self.kept[root] = SharedTree(engine, self.lm.index, opening, [], 0)
+            conditions = Conditions(engine, self.lm.index, opening)
+            self.kept[root] = SharedTree(conditions, [], 0)
             cached = 0
         else:
             cached = len(root)
