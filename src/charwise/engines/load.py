@@ -154,7 +154,7 @@ def engine_around(model: Any, tokenizer: Any) -> TransformersLM:
     return TransformersLM(model, vocabulary)
 
 
-class ToldKeywords(TypedDict):
+class _ToldKeywords(TypedDict):
     """The settings of requests to a server; see `charwise.connect`."""
 
     model: str | None
@@ -169,7 +169,7 @@ def open_server(
     api_key: str | None,
     seconds: float,
     hub: HubKeywords,
-    **told: Unpack[ToldKeywords],
+    **told: Unpack[_ToldKeywords],
 ) -> CompletionsLM:
     """The completions of a server; arguments and errors are those of `charwise.connect`."""
     from charwise.engines.completions.client import Client

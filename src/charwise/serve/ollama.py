@@ -36,7 +36,7 @@ class Options(BaseModel):
     stop: str | list[str] | None = None
 
 
-class Body(Extensions):
+class _Body(Extensions):
     """The common fields of `/api/generate` and `/api/chat`."""
 
     model: str | None = None
@@ -56,7 +56,7 @@ class Body(Extensions):
         )
 
 
-class GenerateBody(Body):
+class GenerateBody(_Body):
     """`/api/generate`. No template is applied."""
 
     prompt: str = ""
@@ -69,7 +69,7 @@ class _ShowBody(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
 
-class _ChatBody(Body):
+class _ChatBody(_Body):
     """`/api/chat`. A last message of the assistant is continued."""
 
     messages: list[ChatMessage] = Field(min_length=1)
@@ -99,7 +99,7 @@ def router(server: Server) -> APIRouter:
         return await answer(request, body, task, _said)
 
     async def answer(
-        request: Request, body: Body, task: CompletionTask, written: Callable[[str], Message]
+        request: Request, body: _Body, task: CompletionTask, written: Callable[[str], Message]
     ) -> Response:
         if body.stream:
             chunks = _streamed(server, task, written)

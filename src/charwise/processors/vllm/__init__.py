@@ -39,18 +39,18 @@ def __getattr__(name: str) -> Any:
     except Exception as error:
         if name != "HealingLogitsProcessor":
             raise
-        value = unavailable_processor(error)
+        value = _unavailable_processor(error)
     globals()[name] = value
     return value
 
 
-def unavailable_processor(error: Exception) -> type:
+def _unavailable_processor(error: Exception) -> type:
     """A processor that masks nothing and refuses requests that ask for it.
 
     Args:
         error: why the real one did not load; logged here, once.
 
-    >>> Processor = unavailable_processor(ImportError("no such module"))
+    >>> Processor = _unavailable_processor(ImportError("no such module"))
     >>> Processor(None, None).apply([0.5])
     [0.5]
     """
