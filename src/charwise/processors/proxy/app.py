@@ -27,13 +27,14 @@ from charwise.api.errors import Refused
 from charwise.api.http import read_up_to, refusal
 from charwise.api.limits import HEALED_BODY
 from charwise.api.request import LlamaCppRequest, parsed, without_heal
+from charwise.api.writer import Message
 from charwise.errors import CharwiseError, SettingError
 from charwise.healing import cut
 from charwise.processors.openai.exchange import Exchange, Form, OpenAIForm
 from charwise.processors.openai.metrics import AccessLog, HealingMetrics
 from charwise.processors.openai.upstream import Outcome, Upstream, telling
-from charwise.processors.proxy.answer import NativeForm
-from charwise.processors.proxy.plan import OTHER_TOKENIZER, SERVERS, Plan, Server, plan
+from charwise.processors.proxy.answer import NativeForm, TextAnswer
+from charwise.processors.proxy.plan import OTHER_TOKENIZER, SERVERS, Server, plan
 from charwise.processors.proxy.relay import Headers, Relay, has_tokenizer
 from charwise.tokens.index import SortedVocabulary
 
@@ -133,44 +134,48 @@ class HealingProxy:
         begun = time.perf_counter()
         body, whole = read
         native = _form(scope["path"]) == "native"
+        request: Message = {}
+        found: list[TextAnswer] | str = "size"
         try:
-            found = await self._plan(scope, body, native) if whole else Plan("size", [])
+            if whole:
+                request, found = await self._plan(scope, body, native)
         except CharwiseError as error:
             outcome = Outcome("refused")
             self._metrics.note(outcome, time.perf_counter() - begun)
             send = telling(send, outcome)
             await refusal(Refused(400, str(error)))(scope, receive, send)
             return
-        outcome = Outcome.of(found.answers) if found.reason is None else Outcome(found.reason)
+        outcome = Outcome(found) if isinstance(found, str) else Outcome.of(found)
         self._metrics.note(outcome, time.perf_counter() - begun)
         send = telling(send, outcome)
-        if found.answers:
+        if not isinstance(found, str):
             # What is compressed cannot be read here.
             headers = [pair for pair in scope["headers"] if pair[0] != b"accept-encoding"]
             healed = {**scope, "headers": headers}
-            form: Form = NativeForm(found.answers[0]) if native else OpenAIForm(found.answers)
+            form: Form = NativeForm(found[0]) if native else OpenAIForm(found)
             # As many bytes as the longest prompt, which llama.cpp tells again, can have in JSON.
             most = 2 * HEALED_BODY
             exchange = Exchange(self._relay, form, most=most, behind=self._relay.address)
             await exchange.answer(healed, receive, send)
             return
-        if found.body is not None:
-            body = json.dumps(found.body).encode()
+        if (plain := without_heal(request)) != request:
+            body = json.dumps(plain).encode()
         as_it_came = Upstream(body, receive, more=not whole)
         await self._relay(as_it_came.scope(scope), as_it_came.receive, send)
 
-    async def _plan(self, scope: Scope, body: bytes, native: bool) -> Plan:
+    async def _plan(
+        self, scope: Scope, body: bytes, native: bool
+    ) -> tuple[Message, list[TextAnswer] | str]:
         async with self._turns:
             request = await asyncio.to_thread(parsed, body, LlamaCppRequest)
         if not request:
-            return Plan("malformed", [])
+            return request, "malformed"
         named = request.get("model")
         if self._model is not None and named != self._model:
-            rest = without_heal(request)
-            return Plan("model", [], rest if rest != request else None)
+            return request, "model"
         server = await self._find_server(scope)  # may wait for a busy server: not in a turn
         async with self._turns:
-            return await asyncio.to_thread(
+            return request, await asyncio.to_thread(
                 plan, request, self._index, server, native=native, asked_only=self._asked_only
             )
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from charwise.api.limits import PROXY
 from charwise.api.request import HEAL, SHORT, heal_rule, texts_or_ids, without_heal
@@ -80,24 +80,10 @@ _UNFIT = {
 _MAX_TOKENS = ("n_predict", "max_tokens")
 
 
-class Plan(NamedTuple):
-    """The plan for a request.
-
-    Attributes:
-        reason: why it goes through unhealed, in one word; None if it is healed.
-        answers: one for each prompt that is healed.
-        body: of the request without our own field, if it had that.
-    """
-
-    reason: str | None
-    answers: list[TextAnswer]
-    body: Message | None = None
-
-
 def plan(
     request: Message, index: SortedVocabulary, server: Server, *, native: bool, asked_only: bool
-) -> Plan:
-    """Decide about one completion request.
+) -> list[TextAnswer] | str:
+    """Return an answer to come for each prompt, or why the request goes through, in one word.
 
     Args:
         request: as the client sent it.
@@ -110,7 +96,6 @@ def plan(
         CharwiseError: healing was asked for, and cannot be had.
     """
     rule, without = heal_rule(request), without_heal(request)
-    body = without if without != request else None
     if rule == "exact":
         raise SettingError(
             "exact healing asks for log-probabilities of named tokens after given tokens, which "
@@ -118,7 +103,7 @@ def plan(
             "middleware can."
         )
     if rule == "off" or (rule is None and asked_only):
-        return Plan("asked" if rule else "not-asked", [], body)
+        return "asked" if rule else "not-asked"
     reason = "cut"
     try:
         unfit = _why_not(without, server, native)
@@ -130,16 +115,15 @@ def plan(
         texts = texts_or_ids(without.get("prompt"), with_ids=False)
         cuts = [_cut(text, index, rule, server) for text in texts]
         if not any(cut.forced for cut in cuts):
-            return Plan("nothing-to-heal", [], body)
-        answers = [
+            return "nothing-to-heal"
+        return [
             _answer(without, text, cut, index, server, native, number)
             for number, (text, cut) in enumerate(zip(texts, cuts, strict=True))
         ]
     except CharwiseError:
         if rule is not None:
             raise
-        return Plan(reason, [], body)
-    return Plan(None, answers, body)
+        return reason
 
 
 def _cut(text: str, index: SortedVocabulary, rule: Rule | None, server: Server) -> CutText:
