@@ -13,8 +13,6 @@ from charwise.token_lm import Estimand
 if TYPE_CHECKING:
     from charwise.engines.load import HubKeywords, LoadKeywords
 
-__all__ = ["BoundedLM", "CharLM", "connect", "load"]
-
 
 def load(
     model: str | os.PathLike[str] | None = None,

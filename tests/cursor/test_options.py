@@ -96,6 +96,7 @@ def test_middles_are_drawn_by_the_same_options():
         ({"stop": ""}, "stop string is empty"),
         ({"stop": 5}, "stop is 5"),
         ({"seconds": -1.0}, "seconds is -1"),
+        ({"seconds": float("nan")}, "seconds is nan"),
         ({"cancel": 5}, "cancel is 5"),
         ({"progress": 5}, "progress is 5"),
         ({"particles": 0}, "particles is 0"),

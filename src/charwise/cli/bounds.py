@@ -21,7 +21,7 @@ from charwise.cli.options import (
 from charwise.cli.terminal import VISIBLE, busy, console, print_json, spelling, table
 
 if TYPE_CHECKING:
-    from charwise.model import BoundedLM
+    from charwise.bounded.lm import BoundedLM
 
 
 @dataclass(frozen=True)

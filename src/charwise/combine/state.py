@@ -20,7 +20,7 @@ from charwise.combine.rules import Floats, error_of_next, normalised
 from charwise.combine.scoring import scores, string_logs
 from charwise.constraints.over_tokens import Unconstrained
 from charwise.cursor.character_state import CharacterState
-from charwise.cursor.choose import ChoicePosterior, checked_choices, posterior_of
+from charwise.cursor.choose import ChoicePosterior, Sums, checked_choices, posterior_of
 from charwise.cursor.distributions import NextBytes
 from charwise.cursor.options import GenerationOptions
 from charwise.errors import ZeroProbabilityError
@@ -222,13 +222,10 @@ class CombinedState(CharacterState):
             known = scores(self.team, texts, contexts, end=wanted.ended, strict=False)
             logs = np.array([_total(score) for score in known])
             errors = np.array([0.0 if one.error is None else one.error.sum() for one in known])
+        missing = max(float(one.missing.max(initial=0.0)) for one in known)
+        limited = any(one.limited for one in known)
         return posterior_of(
-            wanted,
-            self.raw,
-            logs.tolist(),
-            errors.tolist(),
-            max(float(one.missing.max(initial=0.0)) for one in known),
-            any(one.limited for one in known),
+            wanted, self.raw, Sums(logs.tolist(), errors.tolist(), missing, limited)
         )
 
     def by_the_global_rule(self) -> CombinedState:

@@ -110,27 +110,16 @@ class ChoicePosterior:
         return bars(self.top(20), f"choices; none of them: {self.other:.3g}")
 
 
-def choose(
-    shared: SharedTree,
-    whole: bytes,
-    effort: Effort,
-    given: Iterable[str | bytes],
-    *,
-    stop: StopStrings = None,
-    ended: bool = False,
-) -> ChoicePosterior:
+def choose(shared: SharedTree, whole: bytes, effort: Effort, wanted: ChoiceList) -> ChoicePosterior:
     """The posterior over continuations of a text; see `CharLM.choose`.
 
     Args:
         shared: the token tree of a state.
         whole: its text, lead included.
         effort: how much to spend.
-        given, stop, ended: as in `CharLM.choose`.
+        wanted: the choices, as `checked_choices` gives them.
     """
-    wanted = checked_choices(given, stop, ended)
-    found = posterior_of(
-        wanted, whole, *_evaluate(shared, whole, effort, wanted.texts, wanted.ended)
-    )
+    found = posterior_of(wanted, whole, _evaluate(shared, whole, effort, wanted))
     return replace(found, logprobs=np.minimum(found.logprobs, 0.0))
 
 
@@ -165,28 +154,35 @@ def checked_choices(given: Iterable[str | bytes], stop: StopStrings, ended: bool
     return ChoiceList(raw, stops, ended)
 
 
-def posterior_of(
-    wanted: ChoiceList,
-    whole: bytes,
-    logs: list[float],
-    errors: list[float],
-    missing: float,
-    limited: bool,
-) -> ChoicePosterior:
+class Sums(NamedTuple):
+    """What is known of the texts of some choices.
+
+    >>> Sums([-1.0], [0.0], missing=0.0, limited=False).logs
+    [-1.0]
+    """
+
+    logs: Sequence[float]  # log p of each, nats
+    errors: Sequence[float]  # by how much each may be off, nats
+    missing: float  # the greatest share that was left out on the way
+    limited: bool  # whether a limit ended the work
+
+
+def posterior_of(wanted: ChoiceList, whole: bytes, sums: Sums) -> ChoicePosterior:
     """The posterior, from log p of each text that was asked for, and by how much it may be off.
 
     Raises:
         ZeroProbabilityError: if all are impossible after the text `whole`.
 
     >>> wanted = checked_choices(["a", "b"], None, False)
-    >>> posterior_of(wanted, b"", [-1.0, -1.0], [0.0, 0.0], 0.0, False).probs.tolist()
+    >>> posterior_of(wanted, b"", Sums([-1.0, -1.0], [0.0, 0.0], 0.0, False)).probs.tolist()
     [0.5, 0.5]
     """
-    logprobs = np.array([log_sum(row) for row in np.reshape(logs, (len(wanted.raw), -1)).tolist()])
+    rows = np.reshape(sums.logs, (len(wanted.raw), -1)).tolist()
+    logprobs = np.array([log_sum(row) for row in rows])
     if not np.isfinite(logprobs).any():
         raise zero_probability(whole + wanted.texts[0])
-    error = np.reshape(errors, (len(wanted.raw), -1)).max(axis=1)
-    return ChoicePosterior(wanted.raw, logprobs, error, missing, limited)
+    error = np.reshape(sums.errors, (len(wanted.raw), -1)).max(axis=1)
+    return ChoicePosterior(wanted.raw, logprobs, error, sums.missing, sums.limited)
 
 
 def _checked(given: Iterable[str | bytes], ends: bool) -> tuple[bytes, ...]:
@@ -214,12 +210,9 @@ def _apart(strings: Sequence[bytes], what: str) -> None:
             )
 
 
-def _evaluate(
-    shared: SharedTree, whole: bytes, effort: Effort, texts: Sequence[bytes], ended: bool
-) -> tuple[list[float], list[float], float, bool]:
-    """log p(text | whole) of some texts, how far off each may be, the most left out; and whether
-    a limit ended the work.
-    """
+def _evaluate(shared: SharedTree, whole: bytes, effort: Effort, wanted: ChoiceList) -> Sums:
+    """log p(text | whole) of all that has to be evaluated."""
+    texts, ended = wanted.texts, wanted.ended
     base = whole[shared.start :]
     logs, errors = [-math.inf] * len(texts), [0.0] * len(texts)
     before, missing, limited = list[float](), 0.0, False
@@ -249,7 +242,8 @@ def _evaluate(
             errors[number] = float(work.error[len(base) + 1 :].sum())
             before.append(float(lattice.log_prefix[len(base)]))
             missing = max(missing, float(lattice.missing[len(base) + 1 :].max(initial=0.0)))
-    return [log - max(before) if before else log for log in logs], errors, missing, limited
+    logs = [log - max(before) if before else log for log in logs]
+    return Sums(logs, errors, missing, limited)
 
 
 def _packs(shared: SharedTree, base: bytes, texts: Sequence[bytes]) -> list[dict[int, list[int]]]:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from charwise.coverings.bundles import Bundle, next_byte_masses
 from charwise.cursor.character_state import CharacterState
-from charwise.cursor.choose import ChoicePosterior, choose
+from charwise.cursor.choose import ChoicePosterior, checked_choices, choose
 from charwise.cursor.cover import Cover, cover_after, covers
 from charwise.cursor.distributions import NextBytes
 from charwise.cursor.drafts import Drafts
@@ -207,6 +207,7 @@ class State(CharacterState):
         >>> charwise.load().state("for i in ra").choose(["nge(", "ndom."]).top(1)[0][0]
         'nge('
         """
+        wanted = checked_choices(choices, stop, ended)
         if self.shared.summed:
             raise SettingError(
                 "a state that sums over a long history cannot choose from a list: take the state "
@@ -215,7 +216,7 @@ class State(CharacterState):
         # Far from the root, choices begin a tree of their own.
         near = len(self.whole) - self.shared.start <= 256
         state = self if near else self._plain()
-        return choose(state.shared, state.whole, self.effort, choices, stop=stop, ended=ended)
+        return choose(state.shared, state.whole, self.effort, wanted)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A copy elsewhere evaluates again: the tree itself does not travel.
