@@ -11,13 +11,14 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import NamedTuple
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.types import Message as Event
 
-from charwise.api.errors import UpstreamError
+from charwise.api.errors import Refused, UpstreamError
+from charwise.api.http import refusal
 from charwise.api.writer import Message
 from charwise.processors.openai.answer import Answer
 
@@ -225,9 +226,11 @@ class Outcome(NamedTuple):
     taken_over: int = 0
 
     @classmethod
-    def of(cls, answers: Iterable[Answer]) -> Outcome:
-        """Of the prompts that are healed together."""
-        healed = [answer.healed for answer in answers]
+    def of(cls, found: Sequence[Answer] | str) -> Outcome:
+        """Of the prompts that are healed together, or of why they are not."""
+        if isinstance(found, str):
+            return cls(found)
+        healed = [answer.healed for answer in found]
         forced = sum(len(each.forced) for each in healed)
         given_back = sum(each.given_back for each in healed)
         return cls(None, given_back, forced, taken_over=sum(len(each.ending) for each in healed))
@@ -258,3 +261,8 @@ def telling(send: Send, outcome: Outcome) -> Send:
         await send(message)
 
     return tell
+
+
+async def refuse(why: str, scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer a client that its request cannot be healed."""
+    await refusal(Refused(400, why))(scope, receive, telling(send, Outcome("refused")))

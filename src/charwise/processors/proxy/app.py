@@ -23,8 +23,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector, generate_late
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from charwise.api.errors import Refused
-from charwise.api.http import read_up_to, refusal
+from charwise.api.http import read_up_to
 from charwise.api.limits import HEALED_BODY
 from charwise.api.request import LlamaCppRequest, parsed, without_heal
 from charwise.api.writer import Message
@@ -32,7 +31,7 @@ from charwise.errors import CharwiseError, SettingError
 from charwise.healing import cut
 from charwise.processors.openai.exchange import Exchange, Form, OpenAIForm
 from charwise.processors.openai.metrics import AccessLog, HealingMetrics
-from charwise.processors.openai.upstream import Outcome, Upstream, telling
+from charwise.processors.openai.upstream import Outcome, Upstream, refuse, telling
 from charwise.processors.proxy.answer import NativeForm, TextAnswer
 from charwise.processors.proxy.plan import OTHER_TOKENIZER, SERVERS, Server, plan
 from charwise.processors.proxy.relay import Headers, Relay, has_tokenizer
@@ -140,12 +139,10 @@ class HealingProxy:
             if whole:
                 request, found = await self._plan(scope, body, native)
         except CharwiseError as error:
-            outcome = Outcome("refused")
-            self._metrics.note(outcome, time.perf_counter() - begun)
-            send = telling(send, outcome)
-            await refusal(Refused(400, str(error)))(scope, receive, send)
+            self._metrics.note(Outcome("refused"), time.perf_counter() - begun)
+            await refuse(str(error), scope, receive, send)
             return
-        outcome = Outcome(found) if isinstance(found, str) else Outcome.of(found)
+        outcome = Outcome.of(found)
         self._metrics.note(outcome, time.perf_counter() - begun)
         send = telling(send, outcome)
         if not isinstance(found, str):

@@ -33,8 +33,7 @@ from typing import Any
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.types import Message as Event
 
-from charwise.api.errors import Refused
-from charwise.api.http import Result, admits, read_up_to, refusal, while_connected
+from charwise.api.http import Result, admits, read_up_to, while_connected
 from charwise.api.limits import HEALED_BODY
 from charwise.api.request import HEAL, heal_rule, is_long_and_of_ids, parsed, without_heal
 from charwise.api.writer import Message
@@ -42,7 +41,7 @@ from charwise.errors import CharwiseError
 from charwise.processors.openai.answer import Answer
 from charwise.processors.openai.exchange import Exchange, OpenAIForm, end_with_client
 from charwise.processors.openai.metrics import HealingMetrics
-from charwise.processors.openai.upstream import Outcome, Upstream, telling
+from charwise.processors.openai.upstream import Outcome, Upstream, refuse, telling
 from charwise.processors.vllm import chat, exact_answers, openai_request
 from charwise.processors.vllm.logits_processor import why_not
 from charwise.processors.vllm.prompts import served
@@ -113,7 +112,7 @@ class HealingMiddleware:
                 request, found = await self._plan_chat(scope, body)
             elif whole:
                 request, found = await self._away(lambda: self._plan(scope, body))
-            outcome = Outcome(found) if isinstance(found, str) else Outcome.of(found)
+            outcome = Outcome.of(found)
             if exact_answers.is_wanted(request) and not isinstance(found, str):
                 outcome = outcome._replace(method="exact")
                 state, headers = scope["app"].state, scope["headers"]
@@ -123,10 +122,8 @@ class HealingMiddleware:
                     return
                 found = drawn
         except CharwiseError as error:
-            outcome = Outcome("refused")
-            self._note(outcome, begun)
-            refused = refusal(Refused(400, str(error)))
-            await refused(scope, receive, telling(send, outcome))
+            self._note(Outcome("refused"), begun)
+            await refuse(str(error), scope, receive, send)
             return
         self._note(outcome, begun)
         if (plain := without_heal(request)) != request:
@@ -185,8 +182,7 @@ class HealingMiddleware:
                 await task  # raises what vLLM raised
             if call.status == 200:
                 message = "this request cannot be healed: vLLM refuses it with the forced text."
-                refused = refusal(Refused(400, message))
-                await refused(scope, receive, telling(send, Outcome("refused")))
+                await refuse(message, scope, receive, send)
             elif not watch.done():
                 await call.relay(telling(send, Outcome("refused")))
         finally:
