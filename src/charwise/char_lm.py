@@ -64,8 +64,8 @@ class CharLM(CharacterModel):
             )
         self.engine = engine
         self.index = SortedVocabulary.of(engine.vocabulary)
-        given = preset is not None or tolerance is not None
-        self.effort = effort_of(preset if given else "default", tolerance)
+        self.effort = PRESETS["default"]
+        self.effort = self._chosen(preset, tolerance)
         if not isinstance(limits, Limits | None):
             raise SettingError(f"limits are {shown(limits)}: give Limits(memory=…), or leave them.")
         self.limits = limits or Limits()
@@ -315,20 +315,19 @@ class CharLM(CharacterModel):
     def _conditions(self, opening: Opening, history: History | None = None) -> Conditions:
         return Conditions(self.engine, self.index, opening, history, self.limits)
 
-    def _text(self, prompt: Prompt, context: Prompt) -> Text:
-        """A prompt joined to its context, as characters."""
-        parts = parts_of(prompt)
-        opening, whole = split_parts(self.vocabulary, [*parts_of(context), *parts])
-        return Text(opening, whole, len(whole) - len(opening.lead) - len(last_text(parts)[1]))
-
     def _text_of(self, n: int, prompts: Sequence[Prompt], contexts: Sequence[Prompt]) -> Text:
-        """Return the nth of several texts; its error says which it is."""
+        """The nth of several texts, joined to its context as characters.
+
+        What is wrong with it says which it is.
+        """
         try:
-            return self._text(prompts[n], contexts[n])
+            parts = parts_of(prompts[n])
+            opening, whole = split_parts(self.vocabulary, [*parts_of(contexts[n]), *parts])
         except CharwiseError as error:
             if len(prompts) > 1:
                 error.args = (f"text {n}: {error}", *error.args[1:])
             raise
+        return Text(opening, whole, len(whole) - len(opening.lead) - len(last_text(parts)[1]))
 
     def _chosen(self, preset: str | Effort | None = None, tolerance: float | None = None) -> Effort:
         given = preset is not None or tolerance is not None

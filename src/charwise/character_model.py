@@ -7,7 +7,7 @@ A model opens the state after a prompt, and scores known texts. All else follows
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Unpack
 
@@ -24,10 +24,10 @@ from charwise.cursor.options import (
     check_report,
     options_of,
 )
-from charwise.errors import SettingError, check_flag, items, shown
+from charwise.errors import SettingError, check_flag, shown
 from charwise.scoring.effort import Effort, EffortKeywords, StateKeywords
 from charwise.surprisal.score import Entropy, Score
-from charwise.tokens.prompt_parts import Prompt, parts_of
+from charwise.tokens.prompt_parts import Prompt, parts_of, prompts_of
 from charwise.tokens.prompts import last_text
 from charwise.tokens.stops import StopStrings
 
@@ -188,8 +188,8 @@ class CharacterModel(ABC):
         >>> [len(score.logprobs) for score in charwise.load().scores(["import", "os"])]
         [6, 2]
         """
-        prompts = _several("prompts", prompts)
-        contexts = [""] * len(prompts) if contexts is None else _several("contexts", contexts)
+        prompts = prompts_of("prompts", prompts)
+        contexts = [""] * len(prompts) if contexts is None else prompts_of("contexts", contexts)
         if len(contexts) != len(prompts):
             raise SettingError(
                 f"{len(contexts)} contexts for {len(prompts)} texts: give one for each."
@@ -363,13 +363,3 @@ class CharacterModel(ABC):
         ids, text = last_text(parts)
         given = text[: len(text) - len(score.raw)]
         return lambda begun: self.state([*ids, given + begun], **spend)
-
-
-def _several(name: str, texts: Sequence[Prompt]) -> list[Prompt]:
-    """Several texts, as a list; one alone is refused."""
-    listed = None if isinstance(texts, Set) else items(texts)
-    if listed is None:
-        raise SettingError(
-            f"{name} are a list of texts, not {shown(texts)}: put one text into a list."
-        )
-    return listed

@@ -9,7 +9,7 @@ import operator
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import TypeGuard
 
-from charwise.errors import TokenizationError, shown
+from charwise.errors import SettingError, TokenizationError, items, shown
 
 #: Text, bytes, or a list of those and of token ids.
 Prompt = str | bytes | bytearray | memoryview | Sequence["str | bytes | int"]
@@ -50,6 +50,27 @@ def parts_of(prompt: Prompt) -> list[str | bytes | int]:
             "A list is one prompt if it has a token id in it."
         )
     return parts
+
+
+def prompts_of(name: str, prompts: Sequence[Prompt]) -> list[Prompt]:
+    """Several prompts, as a list.
+
+    Args:
+        name: of the argument that they are.
+        prompts: the prompts.
+
+    Raises:
+        SettingError: one alone, or what has no order.
+
+    >>> prompts_of("prompts", ("a", "b"))
+    ['a', 'b']
+    """
+    listed = None if isinstance(prompts, Set) else items(prompts)
+    if listed is None:
+        raise SettingError(
+            f"{name} are a list of texts, not {shown(prompts)}: put one text into a list."
+        )
+    return listed
 
 
 def _part(part: object) -> str | bytes | int:
