@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import charwise
-from charwise import CharLM, Effort
+from charwise import CharLM
 from charwise.coverings.reference import next_character_probability, prefix_probability
 from charwise.cursor.distributions import NextBytes
 from charwise.cursor.shared_tree import EXACT_TOKENS, WHOLE_TOKENS
@@ -146,22 +146,6 @@ def test_light_bundles_count_when_nothing_else_goes_on():
         assert state.missing == 0
     dropped = CharLM(model.lm, preset="default").state("aa")
     assert 0 < dropped.missing < 1e-2
-
-
-@given(cases(), st.sampled_from((Effort(1, 0.1), Effort(2, 1e-2))))
-@examples(200)
-def test_stepping_with_a_narrow_beam_is_near(case: Case, effort: Effort):
-    """What is not evaluated is lent, so that nothing possible is lost."""
-    state = CharLM(case.model.lm, preset=effort).state("")
-    for at in range(len(case.text)):
-        truth = prefix_probability(case.text[: at + 1], case.model.p, case.model.vocabulary)
-        if truth == 0:
-            with pytest.raises((ZeroProbabilityError, TokenizationError)):
-                _ = state + case.text[at : at + 1]
-            return
-        state = state + case.text[at : at + 1]
-        assert abs(state.logprob - math.log(truth)) < 8
-        assert 0 <= state.missing <= 1
 
 
 # ---- long texts, and how they change ------------------------------------------------------------
