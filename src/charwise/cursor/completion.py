@@ -10,7 +10,9 @@ from typing import Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from charwise.constraints.constraint import Constraint
 from charwise.cursor.distributions import NextBytes
+from charwise.errors import ConstraintError
 from charwise.tokens.utf8 import decoder_after, pending
 
 
@@ -134,3 +136,17 @@ def most_probable(completions: list[Completion]) -> list[Completion]:
     for completion in sorted(completions, key=lambda one: one.bits_per_byte):
         best.setdefault(completion.raw, completion)
     return list(best.values())
+
+
+def check_begins(raw: bytes, constraint: Constraint) -> None:
+    """Refuse a constraint on whole characters after a text that ends inside of one.
+
+    Raises:
+        ConstraintError: what the text ends with.
+    """
+    begun = pending(raw)
+    if begun and constraint.characters:
+        raise ConstraintError(
+            f"the text ends inside a character ({begun!r}), and the constraint begins with a whole "
+            "one: give whole characters, or choices(…), which may be any bytes."
+        )

@@ -15,8 +15,13 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from charwise.constraints.constraint import END, Flags
-from charwise.cursor.completion import Completion, Placed, most_probable, whole_characters
-from charwise.cursor.following import check_begins
+from charwise.cursor.completion import (
+    Completion,
+    Placed,
+    check_begins,
+    most_probable,
+    whole_characters,
+)
 from charwise.cursor.options import GenerationOptions, Limit
 from charwise.tokens.stops import Stops
 from charwise.tokens.utf8 import decoder_after

@@ -26,7 +26,6 @@ from charwise.cursor.options import GenerationOptions
 from charwise.cursor.sampling import draw_tokens
 from charwise.errors import ConstraintError
 from charwise.tokens.index import SortedVocabulary
-from charwise.tokens.utf8 import pending
 
 #: Where fewer than one token in so many may follow, the others are not looked at.
 _SPARSE = 8
@@ -199,17 +198,3 @@ def _drawn(
         return -1
     drawn = int(draw_tokens(some[None], options, generator)[0])
     return drawn if ids is None else int(ids[drawn])
-
-
-def check_begins(raw: bytes, constraint: Constraint) -> None:
-    """Refuse a constraint on whole characters after a text that ends inside of one.
-
-    Raises:
-        ConstraintError: what the text ends with.
-    """
-    begun = pending(raw)
-    if begun and constraint.characters:
-        raise ConstraintError(
-            f"the text ends inside a character ({begun!r}), and the constraint begins with a whole "
-            "one: give whole characters, or choices(…), which may be any bytes."
-        )

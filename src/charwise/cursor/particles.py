@@ -24,8 +24,13 @@ from numpy.typing import NDArray
 
 from charwise.constraints.constraint import Constraint, closed, finite
 from charwise.coverings.log_sums import log_sum
-from charwise.cursor.completion import Placed, Weighted, weighed_text, whole_characters
-from charwise.cursor.following import check_begins
+from charwise.cursor.completion import (
+    Placed,
+    Weighted,
+    check_begins,
+    weighed_text,
+    whole_characters,
+)
 from charwise.cursor.options import GenerationOptions, Limit
 from charwise.cursor.outcomes import ended
 from charwise.errors import ConstraintError, SettingError
