@@ -13,7 +13,7 @@ import pytest
 from charwise import CharLM, combine
 from charwise.combine import Combination
 from charwise.cursor.completion import Weighted
-from charwise.errors import ZeroProbabilityError
+from charwise.errors import SettingError, ZeroProbabilityError
 from models import Model, chi_square, table
 from teams import Oracle
 
@@ -207,7 +207,7 @@ def test_particles_in_a_dead_end_count_for_nothing(name: str) -> None:
         lm.complete("a", conditioning="global")
 
 
-def test_the_global_rule_reports() -> None:
+def test_the_global_rule_reports_and_refuses() -> None:
     lm, seen = ORACLES[1].lm, list[tuple[int, int]]()
 
     def report(done: int, total: int) -> None:
@@ -215,3 +215,5 @@ def test_the_global_rule_reports() -> None:
 
     lm.complete("", conditioning="global", particles=5, max_new_bytes=2, seed=0, progress=report)
     assert seen[-1] == (5, 5)
+    with pytest.raises(SettingError, match="max_new_bytes is -1"):
+        lm.complete("", conditioning="global", max_new_bytes=-1)

@@ -24,7 +24,7 @@ from charwise.coverings.reference import enum_cover, next_character_probability,
 from charwise.cursor.drafts import draw_members
 from charwise.cursor.shared_tree import EXACT_TOKENS
 from charwise.engines.ngram import NgramLM
-from charwise.errors import EngineError, TokenizationError, ZeroProbabilityError
+from charwise.errors import EngineError, SettingError, TokenizationError, ZeroProbabilityError
 from charwise.models import EMBEDDED
 from charwise.scoring.effort import Effort
 from charwise.tokens.utf8 import pending
@@ -277,6 +277,9 @@ def test_a_time_budget_ends_a_completion():
     event = threading.Event()
     event.set()
     assert lm.complete("import num", cancel=event)[0].finish == "cancelled"
+    for wrong in ({"seconds": -1}, {"seconds": "1"}, {"seconds": math.nan}, {"cancel": True}):
+        with pytest.raises(SettingError):
+            lm.complete("a", **wrong)
 
 
 def test_a_model_that_one_has_already():

@@ -127,6 +127,12 @@ def test_every_completion_of_a_prompt_is_read_for_itself():
     assert reader.continuation() is not reader.continuation()
 
 
+def test_what_is_no_healed_prompt():
+    for wrong in ("ab", None, 5, b"ab"):
+        with pytest.raises(SettingError, match="give the healed prompt"):
+            Continuation(VOCABULARY, wrong)
+
+
 def test_what_a_middle_must_end_with_is_not_part_of_it():
     """Held back until it shows whether the text ends there, and taken off if it does."""
     vocabulary = Vocabulary.from_bytes([b"in", b"de", b"x", b"e", b"y", None], end_ids=[5])

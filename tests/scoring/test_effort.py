@@ -33,14 +33,19 @@ def test_presets_are_names():
 
 
 def test_what_takes_a_preset_takes_a_tolerance():
-    for name in ("state", "next", "next_chars", "prefix_logprob", "logprob", "score", "complete"):
-        ask = getattr(charwise.load(), name)
-        ask("import os", preset="fast")
-        ask("import os", tolerance=0.1)
+    lm = charwise.load()
+    one = ("state", "next", "next_chars", "prefix_logprob", "logprob", "score", "complete")
+    asks = {name: (getattr(lm, name), ["import os"]) for name in one}
+    asks["choose"] = lm.choose, ["import ", ["os", "re"]]
+    asks["infill"] = lm.infill, ["import o", "\n"]
+    asks["score_infill"] = lm.score_infill, ["import ", "os", "\n"]
+    for ask, given in asks.values():
+        ask(*given, preset="fast")
+        ask(*given, tolerance=0.1)
         with pytest.raises(SettingError, match="give one of them"):
-            ask("import os", preset="fast", tolerance=0.1)
+            ask(*given, preset="fast", tolerance=0.1)
         with pytest.raises(TypeError, match="presett"):
-            ask("import os", presett="fast")
+            ask(*given, presett="fast")
     for command in (
         complete.complete,
         demo.demo,

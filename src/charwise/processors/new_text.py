@@ -11,7 +11,7 @@ import codecs
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from charwise.errors import HealingError, shown
+from charwise.errors import HealingError, SettingError, shown
 from charwise.infill import owed
 from charwise.processors.healed_prompt import HealedPrompt
 from charwise.tokens.stops import Stops, StopStrings
@@ -84,7 +84,7 @@ class Continuation:
             Its text is then empty; without this, or if it goes on, it is an error.
 
     Raises:
-        SettingError: stop strings that are none.
+        SettingError: what is no healed prompt, or stop strings that are none.
 
     Attributes:
         left: what is still forced.
@@ -112,6 +112,10 @@ class Continuation:
         specials: bool = False,
         may_be_lost: bool = False,
     ) -> None:
+        if not isinstance(healed, HealedPrompt):
+            raise SettingError(
+                f"give the healed prompt, as heal_prompt returns it: {shown(healed)}."
+            )
         self.left = healed.forced
         self.tokens = 0
         self.counted = 0
