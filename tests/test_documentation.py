@@ -6,6 +6,7 @@ import pydoc
 import re
 import runpy
 from collections import Counter
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,9 @@ def test_the_api_reference_has_every_public_name() -> None:
     ] == []
 
 
+@pytest.mark.skipif(
+    metadata.version("typer") != "0.29.2", reason="another typer shows types in another way"
+)
 def test_the_page_of_commands_is_not_stale() -> None:
     """If this fails: python docs/commands.py."""
     written = runpy.run_path(str(DOCS / "commands.py"))

@@ -126,8 +126,12 @@ def test_parquet_strings_of_every_type(tmp_path: Path) -> None:
 
     texts = pa.array(["é", "b", "é"])
     for kind in (pa.string(), pa.large_string(), pa.string_view(), pa.binary(), None):
-        column = texts.dictionary_encode() if kind is None else texts.cast(kind)
-        parquet.write_table(pa.table({"text": column}), tmp_path / "a.parquet")
+        try:
+            column = texts.dictionary_encode() if kind is None else texts.cast(kind)
+            parquet.write_table(pa.table({"text": column}), tmp_path / "a.parquet")
+        except pa.ArrowNotImplementedError:  # older ones write no views
+            assert kind == pa.string_view()
+            continue
         rows = [row for row in read(tmp_path / "a.parquet") if isinstance(row, Stimulus)]
         assert [row.text for row in rows] == ["é".encode(), b"b", "é".encode()]
 
