@@ -20,6 +20,7 @@ import charwise.cli.options
 import commands
 from charwise import CharLM, Vocabulary
 from charwise.engines.ngram import NgramLM
+from charwise.tables.output import Output, Scored
 from preloaded import Command, finished
 
 TEXTS = ["import numpy as np", "To be,\n or not", "naïve"]
@@ -120,7 +121,7 @@ def test_a_text_that_a_limit_ended_says_so(tmp_path: Path) -> None:
     out = tmp_path / "out.csv"
     run(rows, *options, "--out", out)
     with out.open() as file:
-        assert [row["limited"] for row in csv.DictReader(file)] == ["True", "False"]
+        assert [row["limited"] for row in csv.DictReader(file)] == ["TRUE", "FALSE"]
 
 
 def test_a_context_and_regions(tmp_path: Path) -> None:
@@ -280,7 +281,7 @@ def test_entropies_are_columns(
     assert run(path, *more, "-o", tmp_path / "out.csv").exit_code == 0
     [first, last, alone] = csv.DictReader((tmp_path / "out.csv").open())
     assert float(first["entropy"]) == rows[0]["entropy"]
-    assert (last["reduction"], alone["reduction"]) == ("", "")
+    assert (last["reduction"], alone["reduction"]) == ("NA", "NA")
     printed = run(path, *more).stdout.splitlines()
     assert printed[0].split() == [
         *("row", "unit", "text", "start", "end", "surprisal", "cumulative", "missing", "error"),
@@ -357,9 +358,11 @@ def test_rows_that_are_left_out(tmp_path: Path, ngram: None) -> None:
     result = run(path, "--on-error", "skip", "--preset", "exact", "-o", out)
     assert result.exit_code == 3, result.output
     errors = out.with_name("out.csv.errors.jsonl")
-    assert result.stdout.replace("\n", "") == (
-        f"{out}: 3 rows for 2 of 5 texts; the 3 left out are in {errors}"
-    )
+    assert result.stdout.splitlines() == [
+        f"{out}: 3 rows for 2 of 5 texts; the 3 left out are in {errors}",
+        "largest stated error of a row: 0 bits; no limit met",
+        f"for your paper: charwise score --methods {out}",
+    ]
     assert [row["row"] for row in csv.DictReader(out.open())] == ["1", "5", "5"]
     found = [json.loads(line) for line in errors.read_text().splitlines()]
     assert [(e["file"], e["row"], e["line"], e["column"]) for e in found] == [
@@ -466,6 +469,107 @@ def test_an_output_that_is_there(texts: Path, tmp_path: Path) -> None:
     assert out.read_bytes() != first
 
 
+def test_a_spreadsheet_s_export(tmp_path: Path, ngram: None) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes("satz;größe\na b;é\n".encode("cp1252"))
+    options = ["--text-column", "satz", "--keep-column", "größe", "--delimiter", ";"]
+    [first, _] = run_json(path, *options, "--encoding", "cp1252")["rows"]
+    assert first["größe"] == "é"
+    path.write_text("text\ta\nab\tb\n", encoding="utf-16")
+    for delimiter in ("tab", "\t"):
+        rows = run_json(path, "--delimiter", delimiter, "--encoding", "utf-16")["rows"]
+        assert [row["text"] for row in rows] == ["ab"]
+    plain = tmp_path / "a.txt"
+    plain.write_bytes("a b".encode("utf-16"))
+    assert [r["text"] for r in run_json(plain, "--encoding", "UTF-16")["rows"]] == ["a", " b"]
+    plain.write_text("text\nab\n", encoding="utf-8-sig")
+    rows = run_json(plain.rename(path), "--encoding", "utf-8")["rows"]
+    assert [row["text"] for row in rows] == ["ab"], "the byte order mark is no part of a name"
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "sentence"),
+    [
+        ("text;n\nab;1\n", [], "Is the table divided so: --delimiter ';'?"),
+        ("text\tn\nab\t1\n", [], "--delimiter tab?"),
+        ("text\nab\n", ["--encoding", "utf-16"], "a.csv is not in utf-16"),
+        ("text\nab\n", ["--encoding", "latin-99"], "unknown encoding 'latin-99'"),
+        ("text\nab\n", ["--encoding", "rot13"], "unknown encoding 'rot13'"),
+        ("text\nab\n", ["--delimiter", ";;"], "the delimiter is ';;'"),
+        ("text\nab\n", ["--delimiter", '"'], "the delimiter is '\"'"),
+    ],
+)
+def test_a_table_written_in_another_way(
+    tmp_path: Path, ngram: None, content: str, options: list[str], sentence: str
+) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(content)
+    result = run(path, *options, "-o", tmp_path / "out.csv")
+    assert result.exit_code != 0
+    said = re.sub(r"[│\s]+", " ", result.output + str(result.exception))
+    assert sentence in said
+    assert [each.name for each in tmp_path.iterdir()] == ["a.csv"]
+
+
+def test_a_byte_of_another_encoding_is_named(tmp_path: Path, ngram: None) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(b"text\na b\n\xe9\n")
+    sentence = "row 2 (line 3), column 'text': byte 0xE9, after 0 characters, is no UTF-8."
+    assert sentence in str(run(path).exception)
+    assert "--encoding cp1252" in str(run(path).exception)
+
+
+def test_probable_mistakes_are_told_and_refused_if_strict(tmp_path: Path, ngram: None) -> None:
+    rows = [{"text": "ab", "item": n % 2} for n in range(30)]
+    path, out = table(tmp_path / "a.jsonl", rows), tmp_path / "out.csv"
+    result = run(path, "--item-column", "item", "-o", out)
+    assert result.exit_code == 0
+    lines = result.stderr.splitlines()
+    assert lines[0] == (
+        f"charwise: warning: {path}, row 3 (line 3), column 'item': row 1 has the item '0' too."
+    )
+    assert len(lines) == 21
+    assert lines[-1] == "charwise: 8 more are not shown. --strict refuses such rows."
+    strict = ["--item-column", "item", "--strict", "-o", tmp_path / "strict.csv"]
+    refused = run(path, *strict)
+    assert refused.exit_code == 1
+    assert "row 3 (line 3), column 'item'" in str(refused.exception)
+    assert not (tmp_path / "strict.csv").exists()
+    assert run(path, *strict, "--on-error", "skip").exit_code == 3
+    assert len((tmp_path / "strict.csv").read_text().splitlines()) == 3
+
+
+def test_lines_of_progress_where_there_is_no_terminal(
+    tmp_path: Path, ngram: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("charwise.cli.runs._EVERY", 0.0)
+    path = table(tmp_path / "a.jsonl", [{"text": "ab a"}] * 100)
+    lines = run(path, "-o", tmp_path / "out.csv").stderr.splitlines()
+    assert [line.split(", about")[0] for line in lines] == [
+        f"charwise: {rows} of 100 rows" for rows in (32, 64, 96, 100)
+    ]
+    assert lines[-1].endswith("about 0 minutes left")
+
+
+def test_ctrl_c_says_what_is_kept(
+    tmp_path: Path, ngram: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, out = table(tmp_path / "a.jsonl", [{"text": "ab a"}] * 100), tmp_path / "out.csv"
+    append, calls = Output.append, []
+
+    def stop(output: Output, chunk: Scored) -> None:
+        calls.append(chunk)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        append(output, chunk)
+
+    monkeypatch.setattr(Output, "append", stop)
+    stopped = run(path, "-o", out)
+    assert stopped.exit_code == 130
+    assert "stopped; 64 of 100 rows are kept. The same command goes on there." in stopped.stderr
+    assert run_json(path, "-o", out)["continued_after"] == 64
+
+
 # --- kill -9 ------------------------------------------------------------------------------------
 
 
@@ -525,7 +629,11 @@ def test_killed_and_started_again(
     assert answer["left_out"] == 2
     assert out.read_bytes() == expected.read_bytes()
     assert Path(answer["errors"]).read_bytes() == Path(f"{expected}.errors.jsonl").read_bytes()
-    assert {path.name for path in tmp_path.iterdir()} == {out.name, f"{out.name}.errors.jsonl"}
+    assert {path.name for path in tmp_path.iterdir()} == {
+        out.name,
+        f"{out.name}.errors.jsonl",
+        f"{out.name}.json",
+    }
 
 
 def test_what_changes_while_a_run_is_stopped(tmp_path: Path, ngram: None) -> None:

@@ -17,9 +17,9 @@ from stopped import Stopped, stopping
 from charwise import CharLM, Vocabulary
 from charwise.errors import OutputError
 from charwise.tables import writers
-from charwise.tables.jobs import Job, Scored
+from charwise.tables.jobs import Job
 from charwise.tables.measure import Measure
-from charwise.tables.output import Identity, Output, refuse_finished
+from charwise.tables.output import Identity, Output, Scored, refuse_finished
 from charwise.tables.rows import BadRow
 from charwise.tables.sources import find
 from charwise.tables.writers import Record
@@ -51,8 +51,8 @@ def run(out: Path, scored: list[Scored], identity: Identity = IDENTITY, **option
     """What the command does with an output."""
     with Output(out, FIELDS, identity, ROWS, **options) as output:
         for chunk in scored[output.done.chunks :]:
-            output.append(chunk.outcomes, chunk.size)
-        output.finish()
+            output.append(chunk)
+        output.finish({"made": "here"})
 
 
 def found(folder: Path) -> dict[str, bytes]:
@@ -78,7 +78,7 @@ def whole(out: Path, scored: list[Scored], tmp_path: Path) -> dict[str, bytes]:
     (tmp_path / "whole").mkdir()
     run(tmp_path / "whole" / out.name, scored)
     files = found(tmp_path / "whole")
-    assert set(files) == {out.name, f"{out.name}.errors.jsonl"}
+    assert set(files) == {out.name, f"{out.name}.errors.jsonl", f"{out.name}.json"}
     return files
 
 
@@ -126,7 +126,7 @@ def test_stopped_again_and_again(
 ) -> None:
     stopped = 0
     for _ in range(100):
-        stop_at[0] = 9
+        stop_at[0] = 12  # to finish takes fewer
         try:
             run_again(out, scored)
             break
@@ -147,7 +147,7 @@ def test_what_was_not_yet_on_the_disk_is_lost(
     out = folder / "out.csv"
     with Output(out, FIELDS, IDENTITY, ROWS) as output:
         for chunk in scored[: data.draw(st.integers(0, len(scored)))]:
-            output.append(chunk.outcomes, chunk.size)
+            output.append(chunk)
     parts = sorted(Path(f"{out}.parts").glob("0*"))
     assert len(parts) == output.done.chunks
     kept = st.none() | st.floats(0, 1, exclude_max=True)  # None: gone; else this much of it
@@ -161,7 +161,7 @@ def test_what_was_not_yet_on_the_disk_is_lost(
     assert out.read_bytes() == (folder / "whole.csv").read_bytes()
     errors = [folder / f"{name}.csv.errors.jsonl" for name in ("out", "whole")]
     assert errors[0].read_bytes() == errors[1].read_bytes()
-    assert len(list(folder.iterdir())) == 4
+    assert len(list(folder.iterdir())) == 6
 
 
 def test_an_input_that_lost_rows(tmp_path: Path, scored: list[Scored]) -> None:
@@ -174,7 +174,7 @@ def test_a_part_that_is_gone_is_made_again(tmp_path: Path, scored: list[Scored])
     out = tmp_path / "out.csv"
     with Output(out, FIELDS, IDENTITY, ROWS) as output:
         for chunk in scored[:4]:
-            output.append(chunk.outcomes, chunk.size)
+            output.append(chunk)
     (tmp_path / "out.csv.parts" / "00000002").unlink()
     with Output(out, FIELDS, IDENTITY, ROWS) as output:
         assert (output.done.chunks, output.done.rows, output.done.bad) == (2, 64, 1)
@@ -184,14 +184,14 @@ def test_what_is_not_finished_is_there_under_no_name(tmp_path: Path, scored: lis
     out = tmp_path / "out.csv"
     with Output(out, FIELDS, IDENTITY, ROWS) as output:
         for chunk in scored:
-            output.append(chunk.outcomes, chunk.size)
+            output.append(chunk)
     assert [path.name for path in tmp_path.iterdir()] == ["out.csv.parts"]
 
 
 def test_what_is_being_made_of_something_else(tmp_path: Path, scored: list[Scored]) -> None:
     out = tmp_path / "out.csv"
     with Output(out, FIELDS, IDENTITY, ROWS) as output:
-        output.append(scored[0].outcomes, scored[0].size)
+        output.append(scored[0])
     before = found(tmp_path)
     other: Identity = {**IDENTITY, "--per": "word"}
     with pytest.raises(OutputError, match="--per was char, and is now word"):
@@ -213,15 +213,15 @@ def test_what_is_being_made_of_something_else(tmp_path: Path, scored: list[Score
 def test_a_finished_file_is_replaced_in_one_step(tmp_path: Path, scored: list[Scored]) -> None:
     out = tmp_path / "out.jsonl"
     out.write_text("old\n")
-    with pytest.raises(OutputError, match=r"is there, and finished\. --overwrite makes it anew"):
+    with pytest.raises(OutputError, match=r"is there, and nothing says that charwise wrote it"):
         run(out, scored)
     assert found(tmp_path) == {"out.jsonl": b"old\n"}
     (tmp_path / "out.jsonl.parts").mkdir()  # as left by a run that was killed when all was done
-    with pytest.raises(OutputError, match=r"is there, and finished"):
+    with pytest.raises(OutputError, match=r"is there, and nothing says that charwise wrote it"):
         refuse_finished(out)
     assert found(tmp_path) == {"out.jsonl": b"old\n"}
     with Output(out, FIELDS, IDENTITY, ROWS, overwrite=True) as output:
-        output.append(scored[0].outcomes, scored[0].size)
+        output.append(scored[0])
     assert out.read_text() == "old\n"
     run(out, scored)  # what was begun is continued, with or without --overwrite
     assert len(out.read_text().splitlines()) == sum(
@@ -267,8 +267,8 @@ def test_row_groups_are_put_together(tmp_path: Path, monkeypatch: pytest.MonkeyP
     out = tmp_path / "out.parquet"
     with Output(out, FIELDS, IDENTITY, 11) as output:
         for begin in range(0, 11, 3):
-            output.append([[record] for record in records[begin : begin + 3]], size=2)
-        output.finish()
+            output.append(Scored([[record] for record in records[begin : begin + 3]], size=2))
+        output.finish({"made": "here"})
     with parquet.ParquetFile(out) as file:
         sizes = [file.metadata.row_group(n).num_rows for n in range(file.num_row_groups)]
         assert sizes == [6, 5]

@@ -175,12 +175,20 @@ def test_the_columns_that_there_are(tmp_path: Path, kind: str) -> None:
     ("name", "content", "message"),
     [
         ("a.csv", b"text,item,text\na,b,c\n", "has 2 columns named 'text': rename one"),
-        ("a.csv", b"item;text\n1;To be\n", "it has 'item;text'.*divided by another character"),
+        ("a.csv", b"item;text\n1;To be\n", "it has 'item;text'.*divided so: --delimiter ';'"),
         ("a.csv", b"", "has no header: its first line is empty"),
         ("a.csv", b"\ntext\nTo be\n", "has no header: its first line is empty"),
         ("a.csv", b'"text\n', "has no header that can be read: unexpected end of data"),
-        ("a.csv", "text\nTo be\n".encode("utf-16"), "is in UTF-16: save it as UTF-8"),
-        ("a.jsonl", '{"text": "To be"}\n'.encode("utf-16"), "is in UTF-16: save it as UTF-8"),
+        (
+            "a.csv",
+            "text\nTo be\n".encode("utf-16"),
+            "is in UTF-16: add --encoding utf-16, or save it as UTF-8",
+        ),
+        (
+            "a.jsonl",
+            '{"text": "To be"}\n'.encode("utf-16"),
+            "is in UTF-16: add --encoding utf-16, or save it as UTF-8",
+        ),
         ("a.jsonl", b"", "is empty"),
         ("a.parquet", b"To be", "cannot be read as Parquet"),
         ("a.xlsx", b"PK", "is a spreadsheet: save it as CSV"),

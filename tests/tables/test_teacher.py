@@ -18,8 +18,8 @@ from stopped import Stopped, stopping
 from charwise import CharLM, Vocabulary
 from charwise.coverings.reference import next_character_probability, prefix_probability
 from charwise.errors import OutputError, SettingError
-from charwise.tables.jobs import Job, Scored
-from charwise.tables.output import Output
+from charwise.tables.jobs import Job
+from charwise.tables.output import Output, Scored
 from charwise.tables.rows import BadRow, Place, Stimulus
 from charwise.tables.sources import Source, find
 from charwise.tables.teacher import Floats, Teacher, rounded
@@ -257,8 +257,8 @@ def write(job: Job, lm: CharLM, out: Path, done: list[Scored], **options: bool) 
     identity = job.identity(lm, "ab")
     with Output(out, teacher.fields(), identity, 140, format=format, **options) as output:
         for chunk in done[output.done.chunks :]:
-            output.append(chunk.outcomes, chunk.size)
-        output.finish()
+            output.append(chunk)
+        output.finish({"made": "here"})
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -357,7 +357,7 @@ def test_nothing_but_bad_rows(ab: CharLM, tmp_path: Path) -> None:
     format = shards(job.measure.metadata(ab, "ab", None))
     out = tmp_path / "teacher"
     with Output(out, job.measure.fields(), {}, 1, format=format) as output:
-        output.append(chunk.outcomes, chunk.size)
-        output.finish()
+        output.append(chunk)
+        output.finish({"made": "here"})
     assert parquet.read_table(out).num_rows == 0
     assert parquet.read_table(out).column_names == list(job.measure.fields())

@@ -7,15 +7,11 @@ Exit codes: 0, 1 for a failure (a sentence on stderr says which), 2 for bad usag
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable
-from importlib.metadata import distribution, version
+from importlib.metadata import version
 from typing import Annotated, Any
-from urllib.parse import urlsplit
-from urllib.request import url2pathname
 
 import typer
 
@@ -126,24 +122,11 @@ def _failed(why: str) -> int:
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        commit = _commit()
-        print(f"charwise {version('charwise')}" + (f" ({commit})" if commit else ""))
+        from charwise.tables.provenance import commit
+
+        found = commit()
+        print(f"charwise {version('charwise')}" + (f" ({found})" if found else ""))
         raise typer.Exit
-
-
-def _commit() -> str | None:
-    """The commit that is installed, of a repository or a folder that is one; None for a wheel."""
-    installed = json.loads(distribution("charwise").read_text("direct_url.json") or "{}")
-    if found := installed.get("vcs_info", {}).get("commit_id"):
-        return str(found)[:12]
-    if not installed.get("dir_info", {}).get("editable"):
-        return None
-    folder = url2pathname(urlsplit(installed["url"]).path)
-    try:
-        asked = ["git", "-C", folder, "rev-parse", "--short=12", "HEAD"]
-        return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return None
 
 
 @app.callback()

@@ -17,7 +17,7 @@ from charwise.cli.options import (
     ScoringOptions,
     takes_options,
 )
-from charwise.cli.runs import check_place, sources_of
+from charwise.cli.runs import TableOptions, check_place
 from charwise.cli.terminal import VISIBLE, bars, console, print_json, table
 from charwise.errors import InputError
 
@@ -29,9 +29,6 @@ if TYPE_CHECKING:
 class _Settings:
     """The options of `charwise compare` itself."""
 
-    text_column: Annotated[
-        str | None, typer.Option(help="Of tables, has the texts; 'text' if not given.")
-    ] = None
     over: Annotated[
         Literal["auto", "texts", "blocks"],
         typer.Option(help="What intervals are drawn from: whole texts, or blocks of bytes."),
@@ -59,6 +56,7 @@ def compare(
         ),
     ],
     options: ModelOptions,
+    tables: TableOptions,
     effort: ScoringOptions,
     settings: _Settings,
 ) -> None:
@@ -66,7 +64,7 @@ def compare(
     names, files = _divided(model)
     _check_files(files, settings.out, settings.figure)
     effort.check()
-    texts = _read(files, settings.text_column)
+    texts = _read(files, tables)
 
     from charwise.evaluation.compare import compare as compare_models
 
@@ -138,7 +136,7 @@ def _check_files(files: list[str], out: Path | None, figure: Path | None) -> Non
         need_matplotlib()
 
 
-def _read(files: list[str], text_column: str | None) -> dict[str, bytes]:
+def _read(files: list[str], tables: TableOptions) -> dict[str, bytes]:
     """The texts of all files, by name.
 
     Raises:
@@ -146,10 +144,11 @@ def _read(files: list[str], text_column: str | None) -> dict[str, bytes]:
     """
     from charwise.tables.rows import BadRow, Columns
 
-    sources = sources_of(files, columns=text_column is not None)
+    columns = Columns(tables.text_column or "text")
+    sources = tables.sources(files, columns)
     found: dict[str, bytes] = {}
     for source in sources:
-        for row in source.rows(Columns(text_column or "text")):
+        for row in source.rows(columns):
             if isinstance(row, BadRow):
                 raise InputError(str(row))
             if str(row.place) in found:

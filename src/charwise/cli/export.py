@@ -13,8 +13,7 @@ from charwise.cli.options import (
     ScoringOptions,
     takes_options,
 )
-from charwise.cli.runs import RunOptions, check_place, sources_of, write
-from charwise.cli.terminal import busy
+from charwise.cli.runs import RunOptions, check_place, write
 from charwise.errors import SettingError
 
 
@@ -69,11 +68,10 @@ def export(
     if not run.overwrite:
         refuse_finished(settings.out)
     columns = run.columns()
-    named = run.text_column is not None or len(columns.wanted()) > 1
-    job = Job(sources_of(settings.files, columns=named), columns, teacher)
-    with busy("reading the input"):
-        extent = job.survey(stop=not run.skip)
-    lm = replace(options, model=model).load()
+    job = Job(run.sources(settings.files, columns), columns, teacher, run.strict)
+    extent = run.survey(job)
+    options = replace(options, model=model)
+    lm = options.load()
     output = Output(
         settings.out,
         teacher.fields(),
@@ -82,4 +80,4 @@ def export(
         overwrite=run.overwrite,
         format=shards(teacher.metadata(lm, model, options.revision)),
     )
-    write(job, lm, output, extent, run)
+    write(job, lm, output, extent, run, options)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import shlex
+import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,29 +16,77 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-from charwise.cli.options import JsonOption
-from charwise.cli.terminal import print_json
-from charwise.errors import InputError, OutputError
+from charwise.cli.options import JsonOption, ModelOptions
+from charwise.cli.terminal import busy, print_json
+from charwise.errors import InputError, OutputError, SettingError
+from charwise.tables.measure import Measure
+from charwise.tables.readers import Dialect
 from charwise.tables.rows import BadRow, Columns
 
 if TYPE_CHECKING:
     from charwise.char_lm import CharLM
-    from charwise.tables.jobs import Extent, Job, Scored
-    from charwise.tables.output import Done, Output
+    from charwise.tables.jobs import Extent, Job
+    from charwise.tables.output import Done, Output, Scored
     from charwise.tables.sources import Source
+
+#: Seconds between two lines of progress where there is no terminal.
+_EVERY = 60.0
+
+#: Warnings that are printed, before the rest is only counted.
+_WARNINGS = 20
 
 
 @dataclass(frozen=True)
-class RunOptions:
-    """How tables are read and an output is made: a command that `takes_options` has these."""
+class TableOptions:
+    """How tables are read: a command that `takes_options` has these."""
 
     text_column: Annotated[str | None, typer.Option(help="Has the texts; 'text' if not given.")] = (
         None
     )
+    delimiter: Annotated[
+        str | None, typer.Option(help="Between the cells of CSV: a character, or 'tab'.")
+    ] = None
+    encoding: Annotated[
+        str | None, typer.Option(help="Of text files; UTF-8 if not given. Excel's may be cp1252.")
+    ] = None
+
+    def sources(self, files: Sequence[str], columns: Columns) -> tuple[Source, ...]:
+        """Return the files by their names.
+
+        Raises:
+            InputError: a file that is not there.
+        """
+        from charwise.tables.sources import find
+
+        if files.count("-") > 1:
+            raise typer.BadParameter("stdin ('-') is one text, and can be given once.")
+        try:
+            dialect = Dialect(self.delimiter, self.encoding)
+        except SettingError as error:
+            raise typer.BadParameter(str(error)) from error
+        endings = [Path(name).suffix.lower() for name in files]
+        if self.delimiter is not None and not {".csv", ".tsv"} & {*endings}:
+            raise typer.BadParameter("--delimiter is of .csv and .tsv files: none is given.")
+        if self.encoding is not None and {*endings} == {".parquet"}:
+            raise typer.BadParameter("--encoding is of text files, and Parquet is none.")
+        sources = tuple(find(name, dialect) for name in files)
+        named = self.text_column is not None or len(columns.wanted()) > 1
+        if named and not any(source.is_table for source in sources):
+            raise typer.BadParameter("a plain text has no columns: give a table.")
+        return sources
+
+
+@dataclass(frozen=True)
+class RunOptions(TableOptions):
+    """How tables are read and an output is made: a command that `takes_options` has these."""
+
     item_column: Annotated[str | None, typer.Option(help="Has names, which are copied.")] = None
     context_column: Annotated[
         str | None, typer.Option(help="Has what comes before a text, which is conditioned on.")
     ] = None
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Refuse rows with a value that may be a mistake.")
+    ] = False
 
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the output if it is there.")
@@ -59,43 +110,54 @@ class RunOptions:
         """Whether texts that have no score are left out."""
         return self.on_error == "skip"
 
+    def survey(self, job: Job) -> Extent:
+        """Read the input once, and print what may be mistakes in it.
+
+        Raises:
+            InputError: a file that cannot be used; a bad row, unless those are skipped.
+        """
+        found: list[str] = []
+        with busy("reading the input"):
+            extent = job.survey(stop=not self.skip, warn=lambda row: found.append(str(row)))
+        for line in found[:_WARNINGS]:
+            print(f"charwise: warning: {line}", file=sys.stderr)
+        if found:
+            more = len(found) - _WARNINGS
+            rest = f"{more:,} more are not shown. " if more > 0 else ""
+            print(f"charwise: {rest}--strict refuses such rows.", file=sys.stderr)
+        return extent
+
     def check(self) -> None:
         """Refuse options that do nothing."""
         if self.workers is not None and not self.ray:
             raise typer.BadParameter("--workers are those of --ray.")
 
 
-def sources_of(files: Sequence[str], *, columns: bool) -> tuple[Source, ...]:
-    """Return the files by their names; `columns` says whether options name columns of tables.
-
-    Raises:
-        InputError: a file that is not there.
-    """
-    from charwise.tables.sources import find
-
-    if files.count("-") > 1:
-        raise typer.BadParameter("stdin ('-') is one text, and can be given once.")
-    sources = tuple(find(name) for name in files)
-    if columns and not any(source.is_table for source in sources):
-        raise typer.BadParameter("a plain text has no columns: give a table.")
-    return sources
-
-
-def write(job: Job, lm: CharLM, output: Output, extent: Extent, run: RunOptions) -> None:
+def write(
+    job: Job, lm: CharLM, output: Output, extent: Extent, run: RunOptions, options: ModelOptions
+) -> None:
     """Append all chunks that are not there yet, finish, and describe the output.
 
     Raises:
         InputError: a bad row, unless those are skipped.
         typer.Exit: with 3, rows were left out.
     """
+    from charwise.tables.provenance import origin
+
     begun = output.done
+    command = shlex.join(["charwise", *sys.argv[1:]])
     with output:
-        with progress(extent, begun) as advance:
-            for chunk in checked(_scored(job, lm, begun.chunks, run), run.skip, output):
-                output.append(chunk.outcomes, chunk.size)
-                advance(chunk)
-        output.finish()
-    _summarise(output, begun.rows, job.measure.noun, run.as_json)
+        try:
+            with progress(extent, begun) as advance:
+                for chunk in checked(_scored(job, lm, begun.chunks, run), run.skip, output):
+                    output.append(chunk)
+                    advance(chunk)
+        except KeyboardInterrupt:
+            kept = f"{output.done.rows:,} of {extent.rows:,} rows are kept"
+            print(f"charwise: stopped; {kept}. The same command goes on there.", file=sys.stderr)
+            raise
+        output.finish(origin(job, lm, output.done, options.model, options.revision, command))
+    _summarise(output, begun.rows, job, run.as_json)
     leave_out(output.done.bad)
 
 
@@ -140,30 +202,42 @@ def check_place(out: Path, files: Iterable[str]) -> None:
         raise OutputError(f"{out} cannot be written: {out.parent} is not yours to write in.")
 
 
-def _summarise(output: Output, begun: int, noun: str, as_json: bool) -> None:
+def _summarise(output: Output, begun: int, job: Job, as_json: bool) -> None:
     """Describe the finished output, which began after so many rows of the input."""
     done = output.done
     errors = str(output.errors) if done.bad else None
     if as_json:
         print_json(
             out=str(output.out),
+            origin=str(output.about),
             rows=done.rows,
             records=done.records,
             left_out=done.bad,
             errors=errors,
+            limited=done.limited,
+            largest_error=done.largest,
             continued_after=begun,
         )
         return
-    scored = f"{done.rows - done.bad:,} of {done.rows:,} {noun}"
+    scored = f"{done.rows - done.bad:,} of {done.rows:,} {job.measure.noun}"
     line = f"{output.out}: {done.records:,} rows for {scored}"
     line += f", continued after {begun:,}" if begun else ""
     line += f"; the {done.bad:,} left out are in {errors}" if errors else ""
     print(line)
+    if isinstance(job.measure, Measure):
+        stopped = (
+            f"a limit stopped {done.limited:,} of the texts" if done.limited else "no limit met"
+        )
+        print(f"largest stated error of a row: {done.largest:.2g} bits; {stopped}")
+        print(f"for your paper: charwise score --methods {shlex.quote(str(output.out))}")
 
 
 @contextmanager
 def progress(extent: Extent, done: Done | None = None) -> Iterator[Callable[[Scored], None]]:
-    """A bar on a terminal's stderr, by bytes of text, since rows differ in length."""
+    """A bar on a terminal's stderr, by bytes of text, since rows differ in length.
+
+    Elsewhere it is a line every minute.
+    """
     screen = Console(stderr=True)
     bar = Progress(
         BarColumn(),
@@ -174,12 +248,20 @@ def progress(extent: Extent, done: Done | None = None) -> Iterator[Callable[[Sco
         disable=not screen.is_terminal,
     )
     rows, size = (0, 0) if done is None else (done.rows, done.size)
+    begun = said = time.monotonic()
+    before = size
     with bar:
         task = bar.add_task("", total=extent.size, completed=size, rows=rows, all_rows=extent.rows)
 
         def advance(chunk: Scored) -> None:
-            nonlocal rows
-            rows += len(chunk.outcomes)
+            nonlocal rows, size, said
+            rows, size = rows + len(chunk.outcomes), size + chunk.size
             bar.update(task, advance=chunk.size, rows=rows)
+            now = time.monotonic()
+            if bar.disable and now - said >= _EVERY:
+                said = now
+                left = (extent.size - size) / max(1, size - before) * (now - begun) / 60
+                line = f"{rows:,} of {extent.rows:,} rows, about {left:.0f} minutes left"
+                print(f"charwise: {line}", file=sys.stderr, flush=True)
 
         yield advance

@@ -25,10 +25,9 @@ from charwise.cli.runs import (
     checked,
     leave_out,
     progress,
-    sources_of,
     write,
 )
-from charwise.cli.terminal import VISIBLE, busy, console, print_json
+from charwise.cli.terminal import VISIBLE, console, print_json
 from charwise.errors import SettingError
 from charwise.surprisal.spans import Convention
 from charwise.tables.jobs import Job
@@ -70,6 +69,13 @@ class _Settings:
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="A .csv, .tsv, .jsonl or .parquet file.")
     ] = None
+    methods: Annotated[
+        bool,
+        typer.Option(
+            "--methods",
+            help="Print how outputs of it, FILE…, were made: for a methods section.",
+        ),
+    ] = False
 
 
 @takes_options
@@ -80,6 +86,9 @@ def score(
     settings: _Settings,
 ) -> None:
     """Surprisal of the words or regions of texts, as a table."""
+    if settings.methods:
+        _describe(settings.files, run.as_json)
+        return
     if settings.convention is not None and settings.per != "word":
         raise typer.BadParameter("--convention is about words: use it with --per word.")
     measure = Measure(
@@ -99,10 +108,8 @@ def score(
         kinds = measure.fields(columns.kept)
     except SettingError as error:
         raise typer.BadParameter(str(error)) from error
-    tables = run.text_column is not None or len(columns.wanted()) > 1
-    job = Job(sources_of(settings.files, columns=tables), columns, measure)
-    with busy("reading the input"):
-        extent = job.survey(stop=not run.skip)
+    job = Job(run.sources(settings.files, columns), columns, measure, run.strict)
+    extent = run.survey(job)
     if settings.out is None and extent.rows > 1_000:
         raise SettingError(f"{extent.rows:,} rows are too many to print: name a file with --out.")
     lm = options.load()
@@ -113,7 +120,20 @@ def score(
 
     identity = job.identity(lm, options.model)
     output = Output(settings.out, kinds, identity, extent.rows, overwrite=run.overwrite)
-    write(job, lm, output, extent, run)
+    write(job, lm, output, extent, run, options)
+
+
+def _describe(outputs: list[str], as_json: bool) -> None:
+    """Print the sentences and citations that report finished outputs."""
+    from charwise.tables.provenance import CITATIONS, WHITESPACE, read_origin, sentence
+
+    for out in outputs:
+        facts = read_origin(Path(out))
+        papers = [*CITATIONS, *([WHITESPACE] if facts.get("per") == "word" else [])]
+        if as_json:
+            print_json(out=out, sentence=sentence(facts), citations=papers, origin=facts)
+            continue
+        print(sentence(facts), "", *papers, sep="\n")
 
 
 def _check_output(files: list[str], out: Path | None, run: RunOptions) -> None:

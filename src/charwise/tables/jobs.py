@@ -7,15 +7,16 @@ above it: of what is resumed, and of what a cluster divides.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from charwise.errors import CharwiseError, InputError
 from charwise.tables.measure import Measure
-from charwise.tables.output import Identity
+from charwise.tables.mistakes import Mistakes
+from charwise.tables.output import Identity, Scored
 from charwise.tables.rows import BadRow, Columns, Stimulus
 from charwise.tables.sources import Source
 
@@ -31,16 +32,13 @@ class Extent(NamedTuple):
     size: int
 
 
-class Scored(NamedTuple):
-    """A chunk that is done: records or the fault of every row, and the bytes that were read."""
-
-    outcomes: list[Sequence[Any] | BadRow]
-    size: int
-
-
 @dataclass(frozen=True)
 class Job:
     """Files, their columns, and the measure of their texts.
+
+    Attributes:
+        sources, columns, measure: the three.
+        strict: a row with a probable mistake in it is a bad row.
 
     >>> job = Job((Source("-", b"To |be"),), measure=Measure(per="region"))
     >>> job.survey(), [row.regions for row in job.rows()]
@@ -50,15 +48,28 @@ class Job:
     sources: tuple[Source, ...]
     columns: Columns = field(default_factory=Columns)
     measure: Measure | Teacher = field(default_factory=Measure)
+    strict: bool = False
 
-    def rows(self) -> Iterator[Stimulus | BadRow]:
+    def rows(self, warn: Callable[[BadRow], object] | None = None) -> Iterator[Stimulus | BadRow]:
         """Yield the rows of all files, in order; a teacher's are pieces of texts.
+
+        Args:
+            warn: is told of each probable mistake in a row that is scored all the same.
 
         Raises:
             InputError: a file that cannot be used.
         """
+        mistakes = Mistakes(self.columns)
         for source in self.sources:
             for row in source.rows(self.columns, regions=self.measure.by_regions):
+                if isinstance(row, Stimulus) and (self.strict or warn is not None):
+                    found = list(mistakes.of(row))
+                    if found and self.strict:
+                        yield found[0]
+                        continue
+                    for mistake in found:
+                        if warn is not None:
+                            warn(mistake)
                 yield from (row,) if isinstance(row, BadRow) else self.measure.pieces(row)
 
     def chunks(self, skip: int = 0) -> Iterator[list[Stimulus | BadRow]]:
@@ -72,17 +83,20 @@ class Job:
         """
         return islice(_chunks(self.rows(), self.measure.chunk_bytes), skip, None)
 
-    def survey(self, *, stop: bool = False) -> Extent:
+    def survey(
+        self, *, stop: bool = False, warn: Callable[[BadRow], object] | None = None
+    ) -> Extent:
         """Read all files once, so that faults are found before any work is done.
 
         Args:
             stop: raise at the first bad row.
+            warn: is told of each probable mistake; see `rows`.
 
         Raises:
             InputError: a file that cannot be used, or has no rows; a bad row.
         """
         count = size = 0
-        for row in self.rows():
+        for row in self.rows(warn):
             if stop and isinstance(row, BadRow):
                 raise InputError(str(row))
             count += 1
@@ -106,6 +120,9 @@ class Job:
         for part in ("text", "item", "context", "regions"):
             facts[f"--{part}-column"] = getattr(self.columns, part)
         facts["--keep-column"] = ", ".join(self.columns.kept) or None
+        for option in ("delimiter", "encoding"):
+            facts[f"--{option}"] = getattr(self.sources[0].dialect, option)
+        facts["--strict"] = "given" if self.strict else None
         preset, tolerance = self.measure.preset, self.measure.tolerance
         info = lm.info()
         return {
@@ -143,7 +160,8 @@ def score_chunk(
     >>> score_chunk(charwise.load(), [row], Measure()).size
     5
     """
-    return Scored(list(measure.outcomes(lm, chunk)), sum(map(_size_of, chunk)))
+    outcomes = list(measure.outcomes(lm, chunk))
+    return Scored(outcomes, sum(map(_size_of, chunk)), *measure.doubts(outcomes))
 
 
 def _chunks(rows: Iterable[Stimulus | BadRow], most: int) -> Iterator[list[Stimulus | BadRow]]:

@@ -124,6 +124,17 @@ class Measure:
         for row in chunk:
             yield row if isinstance(row, BadRow) else _outcome(lm, row, next(found), self)
 
+    def doubts(self, outcomes: Iterable[Sequence[Record] | BadRow]) -> tuple[int, float]:
+        """Return how many texts a limit stopped, and the largest error of a record, in bits.
+
+        >>> Measure().doubts([[{"limited": True, "error": 0.5}, {"limited": True, "error": 0.25}]])
+        (1, 0.5)
+        """
+        good = [records for records in outcomes if not isinstance(records, BadRow)]
+        errors = (record["error"] for records in good for record in records)
+        limited = sum(any(record["limited"] for record in records[:1]) for records in good)
+        return limited, max((error for error in errors if error is not None), default=0.0)
+
 
 def _outcome(
     lm: CharLM, row: Stimulus, score: Score | None, measure: Measure

@@ -26,7 +26,8 @@ from contextlib import contextmanager, suppress
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from charwise.errors import CharwiseError, EngineError, SettingError
-from charwise.tables.jobs import Job, Scored, score_chunk
+from charwise.tables.jobs import Job, score_chunk
+from charwise.tables.output import Scored
 
 if TYPE_CHECKING:
     from charwise.char_lm import CharLM

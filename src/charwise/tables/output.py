@@ -14,6 +14,7 @@ then run.json goes, and the rest of the folder.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import sys
@@ -22,7 +23,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from filelock import FileLock, Timeout
 
@@ -35,6 +36,22 @@ from charwise.tables.writers import Fields, Format, format_of
 Identity = dict[str, str | list[float] | None]
 
 
+class Scored(NamedTuple):
+    """A chunk that is done.
+
+    Attributes:
+        outcomes: records or the fault of every row.
+        size: bytes that were read.
+        limited: texts whose error stayed above the tolerance.
+        largest: the greatest error of a record, bits.
+    """
+
+    outcomes: list[Sequence[Any] | BadRow]
+    size: int
+    limited: int = 0
+    largest: float = 0.0
+
+
 @dataclass(frozen=True)
 class Done:
     """How far an output is.
@@ -43,8 +60,11 @@ class Done:
         chunks, rows, bad: chunks, rows of the input in them, and bad ones among those.
         records: rows of the output.
         size: bytes of text that were read.
+        limited: texts whose error stayed above the tolerance.
+        largest: the greatest error of a record, bits.
 
-    >>> Done().after({"rows": 32, "bad": [], "records": 64, "size": 100}).chunks
+    >>> part = {"rows": 32, "bad": [], "records": 64, "size": 100, "limited": 1, "largest": 0.5}
+    >>> Done().after(part).limited
     1
     """
 
@@ -53,6 +73,8 @@ class Done:
     bad: int = 0
     records: int = 0
     size: int = 0
+    limited: int = 0
+    largest: float = 0.0
 
     def after(self, part: Mapping[str, Any]) -> Done:
         """With one more chunk: the first line of its part."""
@@ -62,6 +84,8 @@ class Done:
             bad=self.bad + len(part["bad"]),
             records=self.records + part["records"],
             size=self.size + part["size"],
+            limited=self.limited + part["limited"],
+            largest=max(self.largest, part["largest"]),
         )
 
 
@@ -83,8 +107,8 @@ class Output:
     >>> folder = tempfile.TemporaryDirectory()
     >>> out = Path(folder.name) / "out.csv"
     >>> with Output(out, {"text": str, "end": int}, {"--per": "word"}, total=1) as output:
-    ...     output.append([[{"text": "To", "end": 2}]], size=2)
-    ...     output.finish()
+    ...     output.append(Scored([[{"text": "To", "end": 2}]], size=2))
+    ...     output.finish({"model": "gpt2"})
     >>> out.read_text().splitlines()
     ['text,end', 'To,2']
     >>> folder.cleanup()
@@ -102,6 +126,7 @@ class Output:
     ) -> None:
         self.out = out
         self.errors = out.with_name(out.name + ".errors.jsonl")
+        self.about = about_of(out)
         self._fields, self._total = fields, total
         self._format = format_of(out) if format is None else format
         self._folder = _folder_of(out)
@@ -120,32 +145,33 @@ class Output:
     def __exit__(self, *_: object) -> None:
         self._lock.release()
 
-    def append(self, outcomes: Sequence[Sequence[Any] | BadRow], size: int) -> None:
+    def append(self, chunk: Scored) -> None:
         """Add the rows of a chunk. Once this returns they are on the disk, and count.
-
-        Args:
-            outcomes: the records of each row, or what is wrong with it.
-            size: bytes of text that were read for them.
 
         Raises:
             OutputError: the disk is full, or broken.
         """
-        good = [rows for rows in outcomes if not isinstance(rows, BadRow)]
+        good = [rows for rows in chunk.outcomes if not isinstance(rows, BadRow)]
         records = sum(map(len, good))
         body = self._format.encode(good, self._fields) if records else b""
         head = {
-            "rows": len(outcomes),
+            "rows": len(chunk.outcomes),
             "records": records,
-            "size": size,
+            "size": chunk.size,
+            "limited": chunk.limited,
+            "largest": chunk.largest,
             "bytes": len(body),
-            "bad": [_error(row) for row in outcomes if isinstance(row, BadRow)],
+            "bad": [_error(row) for row in chunk.outcomes if isinstance(row, BadRow)],
         }
         with _disk(self.out):
             self._write(self._part(self.done.chunks), json.dumps(head).encode() + b"\n" + body)
         self.done = self.done.after(head)
 
-    def finish(self) -> None:
+    def finish(self, about: Mapping[str, Any]) -> None:
         """Put the complete output together, and give it its name.
+
+        Args:
+            about: what is written as JSON beside the output, with the SHA-256 of a file.
 
         Raises:
             OutputError: there were not as many rows as there should be; a full or broken disk.
@@ -172,10 +198,20 @@ class Output:
                 if self.out.exists():  # a folder takes the place of none
                     _delete(self._folder / "old")
                     self.out.replace(self._folder / "old")
+            self._write_about(about, whole)
             whole.replace(self.out)
             _sync_folder(self.out.parent)
             (self._folder / "run.json").unlink()  # from here on it is finished
             _remove(self._folder, self._lock)
+
+    def _write_about(self, about: Mapping[str, Any], whole: Path) -> None:
+        """Write the file beside the output."""
+        content = {**about}
+        if whole.is_file():
+            with whole.open("rb") as file:
+                content["output SHA-256"] = hashlib.file_digest(file, "sha256").hexdigest()
+        lines = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+        self._write(self.about, lines.encode("utf-8", "backslashreplace"))
 
     def _resume(self, identity: Identity, overwrite: bool) -> Done:
         """Count the parts that are there, or begin anew."""
@@ -249,8 +285,22 @@ def refuse_finished(out: Path) -> None:
     raise _finished(out)
 
 
+def about_of(out: Path) -> Path:
+    """Return the file beside an output that says how it was made.
+
+    >>> about_of(Path("words.csv")).name
+    'words.csv.json'
+    """
+    return out.with_name(out.name + ".json")
+
+
 def _finished(out: Path) -> OutputError:
-    return OutputError(f"{out} is there, and finished. --overwrite makes it anew.")
+    if about_of(out).exists():
+        return OutputError(f"{out} is there, and finished. --overwrite makes it anew.")
+    return OutputError(
+        f"{out} is there, and nothing says that charwise wrote it. Name another output, or take "
+        "--overwrite to replace it."
+    )
 
 
 def _folder_of(out: Path) -> Path:

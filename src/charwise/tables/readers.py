@@ -1,20 +1,22 @@
 """CSV, TSV, JSONL and Parquet files, a piece at a time: the cells of every row, and its place.
 
-CSV is as RFC 4180 has it, in UTF-8, with or without a byte order mark, lines ending in LF or CRLF.
-Blank lines are no rows. Invalid bytes come as surrogate escapes, for the row that has them to be
-named; nothing else is changed.
+CSV is as RFC 4180 has it, with or without a byte order mark, lines ending in LF or CRLF. Blank
+lines are no rows. Bytes that are not in the encoding come as surrogate escapes, for the row that
+has them to be named; nothing else is changed.
 """
 
 from __future__ import annotations
 
+import codecs
 import csv
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
-from charwise.errors import InputError, MissingExtraError
+from charwise.errors import InputError, MissingExtraError, SettingError
 from charwise.tables.rows import CellError, Columns, Place
 
 #: Characters that a line of a table has at most, so that no file is ever read as a whole.
@@ -27,14 +29,57 @@ _BATCH = 256
 Found = tuple[Place, dict[str, Any] | CellError]
 
 
-def read_csv(name: str, columns: Columns, delimiter: str = ",") -> Iterator[Found]:
-    """The rows of a CSV file.
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """How a text file is written; None for what its ending says, and for UTF-8.
+
+    Attributes:
+        delimiter: one character, between the cells of CSV; "tab" is one too.
+        encoding: a name that Python knows, such as "cp1252".
+
+    Raises:
+        SettingError: more than a character, a quote or a line end; an unknown encoding.
+
+    >>> Dialect("tab").delimiter, Dialect(encoding="UTF-8").encoding
+    ('\\t', 'utf-8-sig')
+    """
+
+    delimiter: str | None = None
+    encoding: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.delimiter in ("tab", "\\t"):
+            object.__setattr__(self, "delimiter", "\t")
+        if self.delimiter is not None and (len(self.delimiter) != 1 or self.delimiter in '"\r\n'):
+            raise SettingError(f"the delimiter is {self.delimiter!r}: use a character, or 'tab'.")
+        if self.encoding is not None:
+            try:
+                "".encode(self.encoding)
+            except (LookupError, ValueError):
+                raise SettingError(
+                    f"unknown encoding {self.encoding!r}: use a name such as 'utf-8', 'cp1252' or "
+                    "'utf-16'."
+                ) from None
+            known = codecs.lookup(self.encoding).name
+            # A byte order mark is no part of the first column's name.
+            object.__setattr__(self, "encoding", "utf-8-sig" if known == "utf-8" else known)
+
+
+#: UTF-8, and the delimiter that the file's ending says.
+USUAL = Dialect()
+
+
+def read_csv(
+    name: str, columns: Columns, dialect: Dialect = USUAL, delimiter: str = ","
+) -> Iterator[Found]:
+    """The rows of a CSV file; its `delimiter` is the dialect's, if that has one.
 
     Raises:
         InputError: no header, no such column, another encoding, a line without end.
     """
     csv.field_size_limit(LONGEST_LINE)  # for all of the process; by default 131,072 characters
-    with _open(name) as file:
+    delimiter = dialect.delimiter or delimiter
+    with _open(name, dialect) as file:
         reader = csv.reader(_lines(name, file), delimiter=delimiter, strict=True)
         try:
             header = next(reader, [])
@@ -66,7 +111,7 @@ def read_csv(name: str, columns: Columns, delimiter: str = ",") -> Iterator[Foun
             yield Place(name, number, line), found
 
 
-def read_jsonl(name: str, columns: Columns) -> Iterator[Found]:
+def read_jsonl(name: str, columns: Columns, dialect: Dialect = USUAL) -> Iterator[Found]:
     """The rows of a file of JSON objects, one a line.
 
     Raises:
@@ -74,7 +119,7 @@ def read_jsonl(name: str, columns: Columns) -> Iterator[Found]:
     """
     wanted = columns.wanted()
     number = 0
-    with _open(name) as file:
+    with _open(name, dialect) as file:
         for at, line in enumerate(_lines(name, file), 1):
             if line.isspace():
                 continue
@@ -137,8 +182,8 @@ def _refuse_halves(cell: Any, line: str, column: str) -> None:
             )
 
 
-def read_parquet(name: str, columns: Columns) -> Iterator[Found]:
-    """The rows of a Parquet file; needs pyarrow.
+def read_parquet(name: str, columns: Columns, dialect: Dialect = USUAL) -> Iterator[Found]:
+    """The rows of a Parquet file, which has no dialect; needs pyarrow.
 
     Raises:
         InputError: no Parquet file, no such column, a type that is no text.
@@ -214,11 +259,12 @@ def import_pyarrow(purpose: str) -> tuple[Any, Any]:
     return pyarrow, parquet
 
 
-def _open(name: str) -> TextIO:
+def _open(name: str, dialect: Dialect) -> TextIO:
+    encoding = dialect.encoding
     with Path(name).open("rb") as file:
-        if file.read(2) in (b"\xff\xfe", b"\xfe\xff"):
-            raise InputError(f"{name} is in UTF-16: save it as UTF-8.")
-    return Path(name).open(encoding="utf-8-sig", errors="surrogateescape", newline="")
+        if encoding is None and file.read(2) in (b"\xff\xfe", b"\xfe\xff"):
+            raise InputError(f"{name} is in UTF-16: add --encoding utf-16, or save it as UTF-8.")
+    return Path(name).open(encoding=encoding or "utf-8-sig", errors="surrogateescape", newline="")
 
 
 def _lines(name: str, file: TextIO) -> Iterator[str]:
@@ -238,14 +284,19 @@ def _find(name: str, header: Sequence[str], columns: Columns) -> dict[str, int]:
         if count > 1:
             raise InputError(f"{name} has {count} columns named {column!r}: rename one of them.")
         if not count:
-            joined = len(header) == 1 and any(mark in header[0] for mark in ";\t,")
-            hint = " Are they divided by another character?" if joined else ""
+            marks = (mark for mark in (";", "\t", ",", "|") if mark in header[0])
+            mark = next(marks, None) if len(header) == 1 else None
+            hint = "" if mark is None else f" Is the table divided so: --delimiter {_spelt(mark)}?"
             raise InputError(
                 f"{name} has no column {column!r} {_purpose(part)}; it has {_listed(header)}. "
                 f"Name another with --{part.split()[0]}-column.{hint}"
             )
         places[part] = list(header).index(column)
     return places
+
+
+def _spelt(mark: str) -> str:
+    return "tab" if mark == "\t" else f"'{mark}'"
 
 
 def _purpose(part: str) -> str:

@@ -180,7 +180,10 @@ def _to_bytes(value: Any, limit: int | None = LONGEST_CELL) -> bytes:
         # The readers let stray bytes through as surrogate escapes.
         code, at = ord(value[error.start]), error.start  # type: ignore[arg-type]
         what = f"byte 0x{code - 0xDC00:02X}" if 0xDC80 <= code <= 0xDCFF else f"U+{code:04X}"
-        raise CellError(f"{what}, after {at} characters, is no UTF-8. Save it as UTF-8.") from None
+        raise CellError(
+            f"{what}, after {at} characters, is no UTF-8. Save it as UTF-8, or "
+            "name a text file's encoding, such as --encoding cp1252."
+        ) from None
     if limit is not None and len(text) > limit:
         raise CellError(
             f"the cell has {len(text):,} bytes, and may have {limit:,}. Is a quote left "

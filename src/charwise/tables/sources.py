@@ -15,10 +15,17 @@ from functools import partial
 from pathlib import Path
 
 from charwise.errors import InputError
-from charwise.tables.readers import Found, read_csv, read_jsonl, read_parquet
+from charwise.tables.readers import (
+    USUAL,
+    Dialect,
+    Found,
+    read_csv,
+    read_jsonl,
+    read_parquet,
+)
 from charwise.tables.rows import BadRow, CellError, Columns, Place, Stimulus, stimulus_of
 
-_READERS: dict[str, Callable[[str, Columns], Iterator[Found]]] = {
+_READERS: dict[str, Callable[[str, Columns, Dialect], Iterator[Found]]] = {
     ".csv": read_csv,
     ".tsv": partial(read_csv, delimiter="\t"),
     ".jsonl": read_jsonl,
@@ -35,6 +42,7 @@ class Source:
     Attributes:
         name: as it was given; its ending says what the file is.
         content: the bytes, where there is no file.
+        dialect: how a text file is written.
 
     >>> [row.text for row in Source("-", b"To be").rows(Columns())]
     [b'To be']
@@ -42,6 +50,7 @@ class Source:
 
     name: str
     content: bytes | None = None
+    dialect: Dialect = USUAL
 
     @property
     def is_table(self) -> bool:
@@ -70,12 +79,18 @@ class Source:
                     yield stimulus_of(place, cells, columns, regions)
         except OSError as error:
             raise InputError(f"{self.name} cannot be read: {error.strerror or error}.") from error
+        except UnicodeError as error:
+            raise InputError(
+                f"{self.name} is not in {self.dialect.encoding}: {error}. Name another --encoding."
+            ) from error
 
     def _cells(self, columns: Columns) -> Iterator[Found]:
         if self.is_table:
-            yield from _READERS[self._ending](self.name, columns)
+            yield from _READERS[self._ending](self.name, columns, self.dialect)
         else:
             text = Path(self.name).read_bytes() if self.content is None else self.content
+            if self.dialect.encoding is not None:
+                text = text.decode(self.dialect.encoding).encode()
             yield Place(self.name, 1, table=False), {"text": text}
 
     def digest(self) -> str:
@@ -90,7 +105,7 @@ class Source:
             return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def find(name: str) -> Source:
+def find(name: str, dialect: Dialect = USUAL) -> Source:
     """Return the source that a name on the command line means: a file, or "-" for stdin.
 
     Raises:
@@ -101,7 +116,7 @@ def find(name: str) -> Source:
         if sys.stdin is None:
             raise InputError("stdin is closed, and - reads a text from it.")
         try:
-            return Source("-", sys.stdin.buffer.read())
+            return Source("-", sys.stdin.buffer.read(), dialect)
         except OSError as error:
             raise InputError(f"stdin cannot be read: {error.strerror}.") from error
     path = Path(name)
@@ -110,4 +125,4 @@ def find(name: str) -> Source:
         raise InputError(f"{name} {what}: give a file with a text or a table.")
     if path.suffix.lower() in _SPREADSHEETS:
         raise InputError(f"{name} is a spreadsheet: save it as CSV in UTF-8, and give that.")
-    return Source(name)
+    return Source(name, dialect=dialect)

@@ -64,7 +64,15 @@ def format_of(out: Path) -> Format:
 
 def _encode_csv(outcomes: Sequence[Sequence[Record]], fields: Fields, delimiter: str) -> bytes:
     records = chain.from_iterable(outcomes)
-    return _lines([[record.get(name) for name in fields] for record in records], delimiter)
+    cells = [[_cell(record.get(name), fields[name]) for name in fields] for record in records]
+    return _lines(cells, delimiter)
+
+
+def _cell(value: Any, kind: Any) -> Any:
+    """A cell that R and pandas read: TRUE, FALSE, and NA for a number that there is not."""
+    if isinstance(value, bool):
+        return str(value).upper()
+    return "NA" if value is None and kind is not str else value
 
 
 def _header_csv(fields: Fields, delimiter: str) -> bytes:

@@ -1,0 +1,197 @@
+"""The origin of an output: all that its numbers depend on, and the sentence that reports it.
+
+The facts lie as JSON beside the output. Two outputs with the same facts, but for the date and the
+names of files, have the same numbers on the same kind of processor.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from importlib.metadata import distribution, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+from charwise.errors import InputError
+from charwise.models import EMBEDDED
+from charwise.tables.jobs import Job
+from charwise.tables.output import Done, about_of
+
+if TYPE_CHECKING:
+    from charwise.char_lm import CharLM
+    from charwise.tokens.vocabulary import Vocabulary
+
+#: What a paper that uses the numbers should cite.
+CITATIONS = (
+    "T. Vieira, B. LeBrun, M. Giulianelli, J. L. Gastaldi, B. DuSell, J. Terilla, T. J. O'Donnell "
+    "and R. Cotterell. From Language Models over Tokens to Language Models over Characters. "
+    "ICML 2025.",
+    "M. Giulianelli, L. Malagutti, J. L. Gastaldi, B. DuSell, T. Vieira and R. Cotterell. On the "
+    "Proper Treatment of Tokenization in Psycholinguistics. EMNLP 2024.",
+)
+
+#: The paper about whose the whitespace is, of words.
+WHITESPACE = (
+    "B.-D. Oh and W. Schuler. Leading Whitespaces of Language Models' Subword Vocabulary Pose a "
+    "Confound for Calculating Word Probabilities. EMNLP 2024."
+)
+
+_WORDS = {
+    "leading": "whitespace counted with the word after it",
+    "trailing": "whitespace counted with the word before it",
+    "none": "whitespace not counted with words",
+}
+
+#: What decides a model's numbers, of the files in its folder.
+_MODEL_FILES = ("*.json", "*.safetensors", "*.bin", "*.model", "*.gguf", "merges.txt", "vocab.txt")
+
+
+def origin(
+    job: Job, lm: CharLM, done: Done, model: str, revision: str | None, command: str
+) -> dict[str, Any]:
+    """Return the facts of a finished output.
+
+    Args:
+        job, lm: what was scored, and by which model.
+        done: how much that was.
+        model, revision: as they were given.
+        command: the command line.
+    """
+    facts = job.identity(lm, model)
+    info = lm.info()
+    return {
+        "charwise": version("charwise"),
+        "commit": commit(),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": command,
+        "model": model,
+        **_content(model, revision),
+        "tokenizer SHA-256": _digest_of(lm.vocabulary),
+        "engine": info.get("engine"),
+        "device": info.get("device"),
+        "dtype": info.get("dtype"),
+        "estimand": info.get("estimand", "all"),
+        **{name.removeprefix("--"): facts[name] for name in facts if name.startswith("--")},
+        "inputs": [{"file": each.name, "SHA-256": each.digest()} for each in job.sources],
+        job.measure.noun: done.rows - done.bad,
+        "rows": done.records,
+        "left out": done.bad,
+        "limited": done.limited,
+        "largest error in bits": done.largest,
+    }
+
+
+def _content(model: str, revision: str | None) -> dict[str, str | None]:
+    """What says which weights those are: a commit on the hub, or a hash of files."""
+    path = Path(EMBEDDED if model == "embedded" else model).expanduser()
+    if path.is_file():
+        return {"model SHA-256": _digest(path)}
+    if path.is_dir():
+        whole = hashlib.sha256()
+        for file in sorted({file for form in _MODEL_FILES for file in path.glob(form)}):
+            whole.update(f"{file.name} {_digest(file)}\n".encode())
+        return {"model SHA-256": whole.hexdigest()}
+    from huggingface_hub import try_to_load_from_cache
+
+    found = try_to_load_from_cache(model, "config.json", revision=revision)
+    # .../snapshots/COMMIT/config.json
+    return {"model commit": Path(found).parent.name if isinstance(found, str) else revision}
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _digest_of(vocabulary: Vocabulary) -> str:
+    """A hash of the bytes of all tokens, and of which begin and end a text."""
+    whole = hashlib.sha256(repr((vocabulary.bos_ids, vocabulary.end_ids)).encode())
+    for token in vocabulary.tokens:
+        whole.update(repr(token).encode())
+    return whole.hexdigest()
+
+
+def commit() -> str | None:
+    """The commit that is installed, of a repository or a folder that is one; None for a wheel.
+
+    >>> commit() is None or len(commit())
+    12
+    """
+    installed = json.loads(distribution("charwise").read_text("direct_url.json") or "{}")
+    if found := installed.get("vcs_info", {}).get("commit_id"):
+        return str(found)[:12]
+    if not installed.get("dir_info", {}).get("editable"):
+        return None
+    folder = url2pathname(urlsplit(installed["url"]).path)
+    try:
+        asked = ["git", "-C", folder, "rev-parse", "--short=12", "HEAD"]
+        return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def read_origin(out: Path) -> dict[str, Any]:
+    """Return the facts that lie beside an output.
+
+    Raises:
+        InputError: there are none, or the output was changed since.
+    """
+    beside = about_of(out)
+    try:
+        facts = json.loads(beside.read_bytes())
+        facts["model"], facts["dtype"], facts["charwise"]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise InputError(
+            f"{beside} is not there, or charwise did not write it: --methods describes an output "
+            "of `charwise score … --out FILE`. Name that."
+        ) from None
+    try:
+        same = _digest(out) == facts.get("output SHA-256")
+    except OSError as error:
+        raise InputError(f"{out} cannot be read: {error.strerror or error}.") from error
+    if not same:
+        raise InputError(f"{out} is no longer as charwise wrote it: {beside} describes another.")
+    return dict(facts)
+
+
+def sentence(facts: Mapping[str, Any]) -> str:
+    """Return the sentences that a section on methods needs.
+
+    >>> facts = {"charwise": "0.1.0", "commit": None, "model": "gpt2", "dtype": "float32"}
+    >>> sentence(facts | {"per": "word", "convention": "trailing", "tolerance": "0.003"})[:65]
+    'We computed the surprisal of words in bits, from the distribution'
+    """
+    per = facts.get("per") or "word"
+    labels = [label for label in ("commit", "SHA-256") if facts.get(f"model {label}")]
+    which = [f"{label} {facts[f'model {label}'][:12]}" for label in labels] + [facts["dtype"]]
+    package = f"charwise {facts['charwise']}"
+    package += f", commit {facts['commit']}" if facts.get("commit") else ""
+    effort = (
+        f"preset {facts['preset']}"
+        if facts.get("preset")
+        else f"tolerance {facts.get('tolerance')} bits a byte"
+    )
+    rule = f", {_WORDS[facts['convention']]}" if per == "word" and facts.get("convention") else ""
+    estimand = facts.get("estimand", "all")
+    over = "all token strings" if estimand == "all" else f"the token strings of {estimand!r}"
+    context = (
+        "Each text was conditioned on its context, which was not scored."
+        if facts.get("context-column")
+        else "Each text was scored on its own."
+    )
+    return (
+        f"We computed the surprisal of {per}s in bits, from the distribution over characters that "
+        f"sums over {over} of {facts['model']} ({', '.join(filter(None, which))}), with {package} "
+        f"({effort}){rule}. {context} {_doubt(facts)}"
+    )
+
+
+def _doubt(facts: Mapping[str, Any]) -> str:
+    limited, largest = facts.get("limited", 0), facts.get("largest error in bits", 0.0)
+    stopped = f"; a limit stopped the work on {limited:,} texts" if limited else ""
+    return f"The largest stated error of a row is {largest:.2g} bits{stopped}."

@@ -1,0 +1,72 @@
+"""Probable mistakes in cells: each is named with its row and column, and no other cell is."""
+
+from __future__ import annotations
+
+import unicodedata
+
+import pytest
+
+from charwise.tables.mistakes import Mistakes
+from charwise.tables.rows import Columns, Place, Stimulus
+
+COLUMNS = Columns("sentence", item="id", context="before")
+
+
+def found(*rows: Stimulus) -> list[str]:
+    mistakes = Mistakes(COLUMNS)
+    return [str(bad) for row in rows for bad in mistakes.of(row)]
+
+
+def row(text: str, context: str = "", item: str | None = None, number: int = 1) -> Stimulus:
+    place = Place("a.csv", number, number + 1)
+    return Stimulus(place, text.encode(), context.encode(), item)
+
+
+@pytest.mark.parametrize(
+    ("text", "context", "column", "reason"),
+    [
+        ("NA", "", "sentence", "'NA'"),
+        (" NaN ", "", "sentence", "'NaN'"),
+        ("The end.", "NA", "before", "'NA'"),
+        (" ", "", "sentence", "only whitespace"),
+        (" The end.", " ", "before", "only whitespace"),
+        (unicodedata.normalize("NFD", "Le café ferme."), "", "sentence", "after 6 characters"),
+        ("the\u00a0end", "", "sentence", "a no-break space (U+00A0) is in it after 3 characters"),
+        ("the\u200bend", "", "sentence", "a zero-width space (U+200B)"),
+        ("The horse fell.", "There was a race.", "before", "as a race.The horse "),
+    ],
+)
+def test_a_probable_mistake(text: str, context: str, column: str, reason: str) -> None:
+    said = found(row(text, context))
+    assert [line for line in said if f"row 1 (line 2), column '{column}': " in line]
+    assert any(reason in line for line in said)
+
+
+@pytest.mark.parametrize(
+    ("text", "context"),
+    [
+        ("NATO met.", ""),
+        ("None of them came.", ""),
+        (" The horse fell.", "There was a race."),
+        ("The horse fell.", "There was a race. "),
+        ("horse", "the race-"),
+        ("yes”, he said.", "He answered “"),
+        (", he said.", "Yes"),
+        ("मैं हिन्दी पढ़ती हूँ।", ""),  # marks that no letter has in one code point
+        ("猫は寝る。", "犬は走る。"),
+        ("แมวนอน", "สุนัขวิ่ง"),
+        ("naïve café", ""),
+    ],
+)
+def test_what_is_no_mistake(text: str, context: str) -> None:
+    assert found(row(text, context)) == []
+
+
+def test_an_item_is_repeated_if_all_that_is_kept_is_too() -> None:
+    said = found(row("a", item="1"), row("b", item="2", number=2), row("c", item="1", number=3))
+    assert said == ["a.csv, row 3 (line 4), column 'id': row 1 has the item '1' too."]
+    conditions = [
+        Stimulus(Place("a.csv", n), b"a", item="1", kept=(("condition", name),))
+        for n, name in enumerate(["full", "reduced"], 1)
+    ]
+    assert found(*conditions) == []
