@@ -147,6 +147,40 @@ def test_a_context_and_regions(tmp_path: Path) -> None:
     assert without["rows"][0]["surprisal"] != found[0]["surprisal"]
 
 
+def test_regions_that_are_searched(tmp_path: Path) -> None:
+    path = table(tmp_path / "a.jsonl", [{"text": "import os, sys"}, {"text": "os or sys"}])
+    found = run_json(path, "--per", "region", "--region", "os", "--region", "sys")["rows"]
+    assert [(row["row"], row["region"], row["start"]) for row in found] == [
+        *((1, "os", 7), (1, "sys", 11)),
+        *((2, "os", 0), (2, "sys", 6)),
+    ]
+    [score, _] = charwise.load().scores(["import os, sys", "os or sys"])
+    assert found[0]["surprisal"] == score.spans([(7, 9)])[0].surprisal
+    absent = run(path, "--per", "region", "--region", "import", "-o", tmp_path / "out.csv")
+    assert absent.exit_code == 1
+    assert "row 2 (line 2), column 'text': the region 'import' does not occur" in str(
+        absent.exception
+    )
+    assert [each.name for each in tmp_path.iterdir()] == ["a.jsonl"]
+
+
+def test_the_end_of_a_text_is_a_row(tmp_path: Path, ngram: None) -> None:
+    lm = charwise.cli.options.ModelOptions().load()
+    path = table(tmp_path / "a.jsonl", [{"text": "ab a"}])
+    *words, end = run_json(path, "--end")["rows"]
+    assert words == run_json(path)["rows"]
+    logprob = lm.score("ab a", end=True).end_logprob
+    assert logprob is not None
+    assert (end["unit"], end["text"], end["start"], end["end"]) == (3, "", 4, 4)
+    assert end["surprisal"] == pytest.approx(-logprob / math.log(2))
+    assert end["cumulative"] == words[-1]["cumulative"] + end["surprisal"]
+    assert run(path, "--end", "-o", tmp_path / "out.csv").exit_code == 0
+    assert (tmp_path / "out.csv").read_text().splitlines()[-1].split(",")[-3:] == [
+        *("NA", "NA", "FALSE")
+    ]
+    assert "limited" not in run(path, "--end").stdout
+
+
 def test_stdin_and_files_of_any_bytes(tmp_path: Path) -> None:
     (tmp_path / "a.bin").write_bytes(b"na\xc3")
     rows = run_json("-", tmp_path / "a.bin", "--per", "byte", stdin=b"\xff!")["rows"]
@@ -302,6 +336,9 @@ def test_entropies_are_columns(
         ["FILE", "--convention", "both"],
         ["FILE", "--preset", "perhaps"],
         ["FILE", "--regions-column", "text"],
+        ["FILE", "--region", "numpy"],
+        ["FILE", "--per", "region", "--region", "numpy", "--regions-column", "text"],
+        ["FILE", "--delimiter", ";"],
         ["FILE", "--overwrite"],
         ["FILE", "--ray"],
         ["FILE", "--out", "FILE"],
@@ -360,7 +397,7 @@ def test_rows_that_are_left_out(tmp_path: Path, ngram: None) -> None:
     errors = out.with_name("out.csv.errors.jsonl")
     assert result.stdout.splitlines() == [
         f"{out}: 3 rows for 2 of 5 texts; the 3 left out are in {errors}",
-        "largest stated error of a row: 0 bits; no limit met",
+        "largest stated error of a row: 0 bits; no limit was met",
         f"for your paper: charwise score --methods {out}",
     ]
     assert [row["row"] for row in csv.DictReader(out.open())] == ["1", "5", "5"]

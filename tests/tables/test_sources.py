@@ -51,6 +51,10 @@ def the_row(path: Path, per_region: bool = False, **columns: str) -> Stimulus:
     return row
 
 
+def spans(row: Stimulus) -> list[tuple[int, int]]:
+    return [(region.start, region.end) for region in row.regions]
+
+
 def the_fault(path: Path, per_region: bool = False, **columns: str) -> str:
     (row,) = read(path, per_region, **columns)
     assert isinstance(row, BadRow), row
@@ -70,9 +74,9 @@ def test_a_table(tmp_path: Path, kind: str) -> None:
     assert isinstance(first, Stimulus)
     assert isinstance(second, Stimulus)
     assert (first.text, first.context, first.item) == (b"To be", b"", "1a")
-    assert first.regions == ((0, 3), (3, 5))
+    assert spans(first) == [(0, 3), (3, 5)]
     assert second.text.decode() == "naïve, “yes”\tor no"
-    assert (second.context, second.item, second.regions) == (b"So\nit", "1b", ((0, 5),))
+    assert (second.context, second.item, spans(second)) == (b"So\nit", "1b", [(0, 5)])
     assert (second.place.number, second.column) == (2, "sentence")
 
 
@@ -147,15 +151,30 @@ def test_bars_and_offsets_mark_the_same_regions(
     path = tmp_path_factory.mktemp("regions") / "a.jsonl"
     write(path, [{"text": text, "marked": marked, "pairs": pairs, "json": json.dumps(pairs)}])
     for regions in ("marked", "pairs", "json"):
-        assert list(the_row(path, True, regions=regions).regions) == pairs
+        assert spans(the_row(path, True, regions=regions)) == pairs
     for columns in ({"text": "marked"}, {"text": "marked", "regions": "marked"}):
         row = the_row(path, True, **columns)
-        assert (row.text.decode(), list(row.regions)) == (text, pairs)
+        assert (row.text.decode(), spans(row)) == (text, pairs)
 
 
 def test_offsets_in_parquet(tmp_path: Path) -> None:
     path = write(tmp_path / "a.parquet", [{"text": "To be", "r": [[0, 2], [3, 5]]}])
-    assert the_row(path, True, regions="r").regions == ((0, 2), (3, 5))
+    assert spans(the_row(path, True, regions="r")) == [(0, 2), (3, 5)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_regions_with_names(tmp_path: Path, kind: str) -> None:
+    regions = {"subject": [0, 7], "verb": "slept", "the": "the"}
+    rows = [{"text": "the cat slept on the mat", "r": regions}]
+    if kind in ("csv", "tsv"):
+        rows[0]["r"] = json.dumps(regions)
+    found = the_row(write(tmp_path / f"a.{kind}", rows), True, regions="r").regions
+    assert sorted(map(tuple, found)) == [
+        (0, 3, "the"),
+        (0, 7, "subject"),
+        (8, 13, "verb"),
+        (17, 20, "the"),
+    ]
 
 
 # --- Files that cannot be used ------------------------------------------------------------------
@@ -320,6 +339,11 @@ def test_a_line_of_ten_megabytes(tmp_path: Path, kind: str) -> None:
         ("[[0, 3", "these are no offsets, [[start, end], …]: "),
         ("", "there are no regions."),
         (None, "there are no regions."),
+        ({"verb": "bee"}, "the region 'bee' does not occur in the text 'To be'."),
+        ({"verb": ""}, "the region '' does not occur"),
+        ({"verb": [3, 6]}, "span 0 is (3, 6): the text ends at character 5."),
+        ({}, "it holds {}"),
+        ('{"verb": "bee"}', "the region 'bee' does not occur"),
         ("To |bee", "without its bars it differs from the text after 5 characters."),
         ("to |be", "without its bars it differs from the text after 0 characters."),
         ("[To be", "these are no offsets"),
@@ -337,7 +361,7 @@ def test_bad_regions(tmp_path: Path, regions: Any, fault: str) -> None:
 def test_regions_of_plain_texts_are_between_bars(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"To |be")
     row = the_row(tmp_path / "a.txt", True, regions="a column of the tables beside it")
-    assert (row.text, row.regions) == (b"To be", ((0, 3), (3, 5)))
+    assert (row.text, spans(row)) == (b"To be", [(0, 3), (3, 5)])
 
 
 def test_regions_of_bytes_that_are_no_characters(tmp_path: Path) -> None:

@@ -100,10 +100,12 @@ class RunOptions(TableOptions):
     ] = None
     as_json: JsonOption = False
 
-    def columns(self, regions: str | None = None, kept: Sequence[str] = ()) -> Columns:
+    def columns(
+        self, regions: str | None = None, kept: Sequence[str] = (), searched: Sequence[str] = ()
+    ) -> Columns:
         """Return the names of all columns."""
         names = self.text_column or "text", self.item_column, self.context_column
-        return Columns(*names, regions, tuple(kept))
+        return Columns(*names, regions, tuple(kept), tuple(searched))
 
     @property
     def skip(self) -> bool:
@@ -226,7 +228,7 @@ def _summarise(output: Output, begun: int, job: Job, as_json: bool) -> None:
     print(line)
     if isinstance(job.measure, Measure):
         stopped = (
-            f"a limit stopped {done.limited:,} of the texts" if done.limited else "no limit met"
+            f"a limit stopped {done.limited:,} of the texts" if done.limited else "no limit was met"
         )
         print(f"largest stated error of a row: {done.largest:.2g} bits; {stopped}")
         print(f"for your paper: charwise score --methods {shlex.quote(str(output.out))}")

@@ -59,6 +59,10 @@ class _Settings:
     regions_column: Annotated[
         str | None, typer.Option(help="Has the text with | between regions, or [[start, end], …].")
     ] = None
+    region: Annotated[
+        list[str] | None,
+        typer.Option(help="A string that is a region wherever it occurs; may be repeated."),
+    ] = None
     keep_column: Annotated[
         list[str] | None, typer.Option(help="Is copied to the output; may be given several times.")
     ] = None
@@ -66,6 +70,7 @@ class _Settings:
         Literal["byte", "char"] | None,
         typer.Option(help="Add the entropy of what may come, and the rank of what came."),
     ] = None
+    end: Annotated[bool, typer.Option("--end", help="Add the end of each text, as a row.")] = False
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="A .csv, .tsv, .jsonl or .parquet file.")
     ] = None
@@ -97,12 +102,17 @@ def score(
         effort.preset,
         settings.entropy,
         effort.tolerance,
+        settings.end,
     )
     run.check()
     _check_output(settings.files, settings.out, run)
-    columns = run.columns(settings.regions_column, settings.keep_column or ())
-    if settings.regions_column is not None and settings.per != "region":
-        raise typer.BadParameter("--regions-column needs --per region.")
+    columns = run.columns(
+        settings.regions_column, settings.keep_column or (), settings.region or ()
+    )
+    if (settings.regions_column or settings.region) and settings.per != "region":
+        raise typer.BadParameter("--regions-column and --region need --per region.")
+    if settings.regions_column and settings.region:
+        raise typer.BadParameter("give --regions-column or --region, and not both.")
     effort.check()
     try:
         kinds = measure.fields(columns.kept)

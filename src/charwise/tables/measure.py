@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -30,6 +31,7 @@ class Measure:
         convention: which whitespace belongs to words.
         preset, tolerance: how much to spend, see `CharLM.score`; of neither, the default.
         entropy: whose entropy is added, of the next byte or of the next character; None for none.
+        end: whether the end of each text is a unit of its own, after its last.
     """
 
     per: Per = "word"
@@ -37,6 +39,7 @@ class Measure:
     preset: str | None = None
     entropy: Entropy | None = None
     tolerance: float | None = None
+    end: bool = False
 
     #: Bytes of text after which a chunk ends.
     chunk_bytes: ClassVar[int] = 2**18
@@ -50,6 +53,7 @@ class Measure:
         - file, row, item: where the text is from: the file as it was named, the number of its row
           from 1, the name of the item.
         - unit: the number of the unit in its text, from 1.
+        - region, per region: its name, if it has one.
         - text, start, end, surprisal, cumulative, missing, error: as in `Span`; offsets are in
           bytes where units are bytes, and else in characters.
         - limited: whether the error stayed above the tolerance in a part of the text.
@@ -63,6 +67,8 @@ class Measure:
         ['limited', 'condition']
         """
         own: dict[str, type] = {"file": str, "row": int, "item": str, "unit": int}
+        if self.per == "region":
+            own |= {"region": str}
         own |= {"text": str, "start": int, "end": int}
         numbers = ("surprisal", "cumulative", "missing", "error")
         own |= dict.fromkeys(numbers, float) | {"limited": bool}
@@ -82,6 +88,7 @@ class Measure:
             "--per": self.per,
             "--convention": self.convention,
             "--entropy": self.entropy,
+            "--end": "given" if self.end else None,
         }
 
     @property
@@ -116,6 +123,7 @@ class Measure:
                     preset=self.preset,
                     tolerance=self.tolerance,
                     entropy=self.entropy,
+                    end=self.end,
                 )
             )
         except CharwiseError:  # one of them is to blame: each by itself
@@ -147,23 +155,42 @@ def _outcome(
                 preset=measure.preset,
                 tolerance=measure.tolerance,
                 entropy=measure.entropy,
+                end=measure.end,
             )
         if not np.isfinite(score.missing).all():
             raise ZeroProbabilityError("what was left out of the sums is not a number.")
-        # A name of a file may be any bytes, which arrive as surrogate escapes.
-        file = row.place.file.encode("utf-8", "backslashreplace").decode()
-        place = {"file": file, "row": row.place.number, "item": row.item}
-        units = _units(score, row, measure)
-        limited = score.limited
-        cells = [
-            {**place, "unit": n, "limited": limited, **span._asdict()}
-            for n, span in enumerate(units, 1)
-        ]
-        return [{name: each[name] for name in measure.fields()} | dict(row.kept) for each in cells]
+        return _records(score, row, measure)
     except (EngineError, SettingError):
         raise
     except CharwiseError as error:
         return BadRow(row.place, row.column, str(error))
+
+
+def _records(score: Score, row: Stimulus, measure: Measure) -> list[Record]:
+    """The records of a row's units, and of its end if that was asked for."""
+    # A name of a file may be any bytes, which arrive as surrogate escapes.
+    file = row.place.file.encode("utf-8", "backslashreplace").decode()
+    common = {"file": file, "row": row.place.number, "item": row.item, "limited": score.limited}
+    units: list[Record] = [span._asdict() for span in _units(score, row, measure)]
+    if measure.per == "region":
+        units = [
+            unit | {"region": each.name} for unit, each in zip(units, row.regions, strict=True)
+        ]
+    if measure.end:
+        units.append(_end_of(score, measure))
+    names, kept = measure.fields(), dict(row.kept)
+    cells = ({**common, "unit": n, **unit} for n, unit in enumerate(units, 1))
+    return [{name: each.get(name) for name in names} | kept for each in cells]
+
+
+def _end_of(score: Score, measure: Measure) -> Record:
+    """The cells of the end of a text; nothing is said of its error."""
+    assert score.end_logprob is not None
+    bits = -score.end_logprob / math.log(2) + 0.0  # no −0.0
+    if not math.isfinite(bits):
+        raise ZeroProbabilityError("the model gives the end of this text no probability.")
+    at = len(score.raw) if measure.per == "byte" else len(characters_of(score.raw)[0])
+    return {"text": "", "start": at, "end": at, "surprisal": bits, "cumulative": score.bits + bits}
 
 
 def _units(score: Score, row: Stimulus, measure: Measure) -> Sequence[Span]:
@@ -174,5 +201,5 @@ def _units(score: Score, row: Stimulus, measure: Measure) -> Sequence[Span]:
     if measure.per == "word":
         return score.words(measure.convention)
     if measure.per == "region":
-        return score.spans(row.regions)
+        return score.spans([(region.start, region.end) for region in row.regions])
     return score.spans([(0, len(characters_of(score.raw)[0]))])

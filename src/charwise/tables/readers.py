@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from charwise.errors import InputError, MissingExtraError, SettingError
-from charwise.tables.rows import CellError, Columns, Place
+from charwise.tables.regions import CellError
+from charwise.tables.rows import Columns, Place
 
 #: Characters that a line of a table has at most, so that no file is ever read as a whole.
 LONGEST_LINE = 2**26

@@ -1,29 +1,19 @@
 """The rows of a table: the place of each, its cells, or its fault.
 
-A row becomes a `Stimulus`: a text, a context, an item, regions. Regions are written in one of two
-ways:
-
-- bars: `The horse |raced past the barn |fell.` is a text in three regions. A bar is no part of
-  the text, and what is before it, a space too, belongs to the region before.
-- offsets: `[[0, 10], [10, 30]]`, pairs of (start, end) in characters, end exclusive, in the order
-  of the text. What is between two regions is scored, and belongs to none.
+A row becomes a `Stimulus`: a text, a context, an item, and regions (`tables.regions`).
 """
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
 from typing import Any
 
 from charwise.errors import SpanError
-from charwise.surprisal.spans import in_order
+from charwise.tables.regions import CellError, Region, characters, read_bars, regions_of, searched
 
 #: Bytes that a cell of a table has at most. More is a quote that was never closed, or a book, which
 #: belongs into a file of its own.
 LONGEST_CELL = 2**20
-
-_BAR = "|"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +23,7 @@ class Columns:
     Attributes:
         text, item, context, regions: the names of the columns that hold these.
         kept: names of columns that are copied to the output.
+        searched: strings that are regions wherever they occur in a text.
 
     >>> Columns(regions="text", kept=("condition",)).wanted()
     {'text': 'text', 'regions': 'text', 'keep condition': 'condition'}
@@ -43,6 +34,7 @@ class Columns:
     context: str | None = None
     regions: str | None = None
     kept: tuple[str, ...] = ()
+    searched: tuple[str, ...] = ()
 
     def wanted(self) -> dict[str, str]:
         """The names that are given, by what they hold."""
@@ -80,7 +72,7 @@ class Stimulus:
         text: the text.
         context: what comes before it, conditioned on and not scored.
         item: the name of the item, if a column has it.
-        regions: offsets in characters, if regions were asked for.
+        regions: offsets in characters, and names, if regions were asked for.
         column: the column that the text is from.
         kept: name and cell, as text, of each column that is copied.
     """
@@ -89,7 +81,7 @@ class Stimulus:
     text: bytes
     context: bytes = b""
     item: str | None = None
-    regions: tuple[tuple[int, int], ...] = ()
+    regions: tuple[Region, ...] = ()
     column: str | None = None
     kept: tuple[tuple[str, str | None], ...] = ()
 
@@ -111,14 +103,6 @@ class BadRow:
         return f"{self.place}{column}: {self.reason}"
 
 
-class CellError(ValueError):
-    """The fault of a row, and its column if it is in one."""
-
-    def __init__(self, reason: str, column: str | None = None) -> None:
-        super().__init__(reason)
-        self.column = column
-
-
 def stimulus_of(
     place: Place, cells: dict[str, Any], columns: Columns, regions: bool
 ) -> Stimulus | BadRow:
@@ -130,8 +114,8 @@ def stimulus_of(
         regions: whether regions are asked for; without a column for them, bars in the text.
 
     >>> row = stimulus_of(Place("a.csv", 1), {"text": "To |be"}, Columns(), regions=True)
-    >>> row.text, row.regions
-    (b'To be', ((0, 3), (3, 5)))
+    >>> row.text, [(region.start, region.end) for region in row.regions]
+    (b'To be', [(0, 3), (3, 5)])
     >>> print(stimulus_of(Place("a.csv", 1), {"text": ""}, Columns(), regions=False))
     a.csv, row 1, column 'text': there is no text, so nothing to score.
     """
@@ -139,15 +123,19 @@ def stimulus_of(
     part = "text"
     try:
         text = _to_bytes(cells["text"], LONGEST_CELL if place.table else None)
-        pairs: list[tuple[int, int]] = []
+        found: list[Region] = []
         elsewhere = place.table and columns.regions not in (None, columns.text)
-        if regions and not elsewhere:
-            text, pairs = _read_bars(text)
+        if regions and not elsewhere and not columns.searched:
+            text, found = read_bars(text)
         if not text:
             raise CellError("there is no text, so nothing to score.")
-        if regions and elsewhere:
+        if regions and columns.searched:
+            found = searched(characters(text), {part: part for part in columns.searched})
+        elif regions and elsewhere:
             part = "regions"
-            pairs = _pairs(text, cells["regions"])
+            cell = cells["regions"]
+            cell = _to_bytes(cell) if isinstance(cell, str | bytes | None) else cell
+            found = regions_of(text, cell)
         part = "context"
         context = _to_bytes(cells.get("context"))
         part = "item"
@@ -158,7 +146,7 @@ def stimulus_of(
             kept.append((name, _copied(cells.get(part))))
     except (CellError, SpanError) as error:
         return BadRow(place, names.get(part), str(error))
-    return Stimulus(place, text, context, item, tuple(pairs), names.get("text"), tuple(kept))
+    return Stimulus(place, text, context, item, tuple(found), names.get("text"), tuple(kept))
 
 
 def _to_bytes(value: Any, limit: int | None = LONGEST_CELL) -> bytes:
@@ -190,68 +178,6 @@ def _to_bytes(value: Any, limit: int | None = LONGEST_CELL) -> bytes:
             "open? A long text can be scored as a plain text file of its own."
         )
     return text
-
-
-def _read_bars(marked: bytes) -> tuple[bytes, list[tuple[int, int]]]:
-    """A text without its bars, and the regions between them, in characters.
-
-    Raises:
-        CellError: bytes that are no UTF-8.
-        SpanError: an empty region.
-
-    >>> _read_bars(b"The horse |fell.")
-    (b'The horse fell.', [(0, 10), (10, 15)])
-    """
-    pieces = _characters(marked).split(_BAR)
-    edges = [0, *accumulate(map(len, pieces))]
-    text = "".join(pieces)
-    for number, piece in enumerate(pieces, 1):
-        if text and not piece:
-            beside = "begins with a bar" if number == 1 else "ends in a bar"
-            if 1 < number < len(pieces):
-                beside = "has two bars in a row"
-            raise SpanError(f"region {number} is empty: the text {beside}.", number - 1)
-    return text.encode(), in_order(pairwise(edges), len(text), "character") if text else []
-
-
-def _pairs(text: bytes, cell: Any) -> list[tuple[int, int]]:
-    """The regions of a text that a cell marks, with bars or with offsets."""
-    string = _characters(text)
-    if not isinstance(cell, str | bytes | None):
-        return _offsets(cell, len(string))
-    marked = _characters(_to_bytes(cell))
-    if not marked.strip():
-        raise CellError("there are no regions.")
-    if marked.lstrip().startswith("["):
-        try:
-            offsets = json.loads(marked)
-        except (ValueError, RecursionError) as error:
-            if _BAR not in marked:
-                raise CellError(f"these are no offsets, [[start, end], …]: {error}.") from None
-        else:
-            return _offsets(offsets, len(string))
-    unmarked, pairs = _read_bars(marked.encode())
-    if unmarked != text:
-        at = next(
-            (n for n, (a, b) in enumerate(zip(unmarked.decode(), string, strict=False)) if a != b),
-            min(len(unmarked.decode()), len(string)),
-        )
-        raise CellError(f"without its bars it differs from the text after {at} characters.")
-    return pairs
-
-
-def _offsets(value: Any, size: int) -> list[tuple[int, int]]:
-    """Offsets as JSON or Parquet has them, checked."""
-    if not isinstance(value, list) or not value:
-        raise CellError(f"it holds {value!r:.40}: write offsets as [[start, end], …].")
-    return in_order(value, size, "character")
-
-
-def _characters(text: bytes) -> str:
-    try:
-        return text.decode()
-    except UnicodeDecodeError as error:
-        raise CellError(f"regions are in characters, and byte {error.start} is no UTF-8.") from None
 
 
 def _copied(value: Any) -> str | None:

@@ -23,7 +23,8 @@ from charwise.tables.readers import (
     read_jsonl,
     read_parquet,
 )
-from charwise.tables.rows import BadRow, CellError, Columns, Place, Stimulus, stimulus_of
+from charwise.tables.regions import CellError
+from charwise.tables.rows import BadRow, Columns, Place, Stimulus, stimulus_of
 
 _READERS: dict[str, Callable[[str, Columns, Dialect], Iterator[Found]]] = {
     ".csv": read_csv,

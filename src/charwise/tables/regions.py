@@ -1,0 +1,145 @@
+"""The regions of a text: the spans of it that a table asks for.
+
+They are written in one of four ways:
+
+- bars: `The horse |raced past the barn |fell.` is a text in three regions. A bar is no part of
+  the text, and what is before it, a space too, belongs to the region before.
+- offsets: `[[0, 10], [10, 30]]`, pairs of (start, end) in characters, end exclusive. What is in no
+  region is scored, and belongs to none.
+- names: `{"subject": [0, 9], "verb": "raced"}`, offsets or a string that occurs in the text.
+- strings that are searched in every text.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from itertools import accumulate, pairwise
+from typing import Any, NamedTuple
+
+from charwise.errors import SpanError
+from charwise.surprisal.spans import in_order
+
+_BAR = "|"
+
+
+class Region(NamedTuple):
+    """A span of a text, in characters, end exclusive; its name, if it has one.
+
+    >>> Region(0, 9, "subject").name
+    'subject'
+    """
+
+    start: int
+    end: int
+    name: str | None = None
+
+
+class CellError(ValueError):
+    """The fault of a row, and its column if it is in one."""
+
+    def __init__(self, reason: str, column: str | None = None) -> None:
+        super().__init__(reason)
+        self.column = column
+
+
+def read_bars(marked: bytes) -> tuple[bytes, list[Region]]:
+    """A text without its bars, and the regions between them, in characters.
+
+    Raises:
+        CellError: bytes that are no UTF-8.
+        SpanError: an empty region.
+
+    >>> text, regions = read_bars(b"The horse |fell.")
+    >>> text, [(start, end) for start, end, _ in regions]
+    (b'The horse fell.', [(0, 10), (10, 15)])
+    """
+    pieces = characters(marked).split(_BAR)
+    edges = [0, *accumulate(map(len, pieces))]
+    text = "".join(pieces)
+    for number, piece in enumerate(pieces, 1):
+        if text and not piece:
+            beside = "begins with a bar" if number == 1 else "ends in a bar"
+            if 1 < number < len(pieces):
+                beside = "has two bars in a row"
+            raise SpanError(f"region {number} is empty: the text {beside}.", number - 1)
+    return text.encode(), [Region(*pair) for pair in pairwise(edges)] if text else []
+
+
+def regions_of(text: bytes, cell: Any) -> list[Region]:
+    """The regions of a text that a cell marks, with bars, offsets or names.
+
+    Args:
+        text: of which they are regions.
+        cell: bytes, or lists and dicts as JSON and Parquet have them.
+
+    Raises:
+        CellError: a cell that marks none, a string that does not occur, another text.
+        SpanError: offsets that are no span of the text.
+
+    >>> [region.name for region in regions_of(b"The horse fell.", {"verb": "fell"})]
+    ['verb']
+    """
+    string = characters(text)
+    if not isinstance(cell, bytes):
+        return _listed(cell, string)
+    marked = characters(cell)
+    if not marked.strip():
+        raise CellError("there are no regions.")
+    if marked.lstrip().startswith(("[", "{")):
+        try:
+            value = json.loads(marked)
+        except (ValueError, RecursionError) as error:
+            if _BAR not in marked:
+                raise CellError(f"these are no offsets, [[start, end], …]: {error}.") from None
+        else:
+            return _listed(value, string)
+    unmarked, found = read_bars(cell)
+    if unmarked != text:
+        at = next(
+            (n for n, (a, b) in enumerate(zip(unmarked.decode(), string, strict=False)) if a != b),
+            min(len(unmarked.decode()), len(string)),
+        )
+        raise CellError(f"without its bars it differs from the text after {at} characters.")
+    return found
+
+
+def _listed(value: Any, string: str) -> list[Region]:
+    """Offsets, with names or without, checked."""
+    if isinstance(value, Mapping) and value:
+        named = {name: each for name, each in value.items() if each is not None}  # of Parquet
+        places = {name: each for name, each in named.items() if not isinstance(each, str)}
+        pairs = in_order(places.values(), len(string), "character")
+        found = [Region(*pair, name) for name, pair in zip(places, pairs, strict=True)]
+        strings = {name: each for name, each in named.items() if isinstance(each, str)}
+        return sorted(found + searched(string, strings), key=lambda region: region[:2])
+    if not isinstance(value, list) or not value:
+        raise CellError(f"it holds {value!r:.40}: write offsets as [[start, end], …].")
+    return [Region(*pair) for pair in in_order(value, len(string), "character")]
+
+
+def searched(string: str, wanted: Mapping[str, str]) -> list[Region]:
+    """Every occurrence in a text of the strings that are wanted, by name; in the text's order.
+
+    Raises:
+        CellError: a string that is empty, or does not occur.
+
+    >>> [tuple(region) for region in searched("the man and the boy", {"article": "the"})]
+    [(0, 3, 'article'), (12, 15, 'article')]
+    """
+    found: list[Region] = []
+    for name, part in wanted.items():
+        at = string.find(part) if part else -1
+        if at < 0:
+            raise CellError(f"the region {part!r} does not occur in the text {string!r:.60}.")
+        while at >= 0:
+            found.append(Region(at, at + len(part), name))
+            at = string.find(part, at + len(part))
+    return sorted(found, key=lambda region: region[:2])
+
+
+def characters(text: bytes) -> str:
+    try:
+        return text.decode()
+    except UnicodeDecodeError as error:
+        raise CellError(f"regions are in characters, and byte {error.start} is no UTF-8.") from None
