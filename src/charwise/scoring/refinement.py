@@ -127,6 +127,7 @@ class Refinement:
                 chain = yield from respell(lattice.contexts, chain, self.deepest, self._spent)
             before = lattice.done
             lattice.enter(int(lattice.contexts.position[chain[-1]]) if tokens else lattice.n, chain)
+            lattice.forward()
             yield from self._levels(before)
             if not tokens:
                 return
@@ -175,12 +176,12 @@ class Refinement:
             width, threshold = 2 * width, threshold / 4
 
     def _refine(self, width: float, threshold: float, rounds: float) -> Iterator[list[Branch]]:
-        """Evaluate wanted contexts until none is left, or for `rounds` if the end is reached."""
+        """Evaluate wanted contexts until none is left, or for `rounds` if the end is reached.
+
+        The forward sums are current before and after.
+        """
         lattice = self.lattice
-        while True:
-            lattice.forward()
-            if rounds <= 0 and lattice.reached:
-                return
+        while rounds > 0 or not lattice.reached:
             lattice.backward()
             wanted = select(lattice, width, threshold, self.deepest)
             lower = threshold
@@ -190,6 +191,7 @@ class Refinement:
             if not wanted or self._spent(wanted):
                 return
             yield wanted
+            lattice.forward()
             rounds -= 1
 
     def _spent(self, wanted: Sequence[Branch]) -> bool:

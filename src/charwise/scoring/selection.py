@@ -63,6 +63,8 @@ def select(lattice: Lattice, width: float, threshold: float, deepest: float) -> 
     active = np.arange(len(branches))
     for _ in range(LOOKAHEAD if threshold > 0 else 0):
         active = active[(like[active] >= 0) & (depth[active] < deepest)]
+        if not len(active):
+            break
         edge, mass = lattice.best_edges(like[active])
         active, mass, edge = active[edge >= 0], mass[edge >= 0], edge[edge >= 0]
         at[active], like[active] = c.end[edge], c.target[edge]
