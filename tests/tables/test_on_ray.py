@@ -142,7 +142,7 @@ def test_two_workers_give_the_output_of_one_process(tmp_path: Path) -> None:
     job, lm = Job((find(str(table)),), measure=Measure(preset="fast")), charwise.load()
     with Output(there, job.measure.fields(), job.identity(lm, "embedded"), len(texts)) as output:
         first = next(job.scored(lm))
-        output.append(first.outcomes, first.size)
+        output.append(first)
     result = CliRunner().invoke(app, [*arguments, "-o", str(there), "--ray", "--workers", "2"])
     assert result.exit_code == 3, result.output
     assert json.loads(result.stdout)["continued_after"] == 32
