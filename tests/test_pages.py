@@ -6,6 +6,7 @@ import csv
 import re
 import shlex
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,9 @@ ROOT = Path(__file__).parents[1]
 PAGES = ("combine", "compare", "constraints", "infill")
 TUTORIALS = ("for-editors", "for-serving", "for-psycholinguists", "for-researchers")
 NUMBER = re.compile(r"-?\d+\.\d+")
+
+#: What differs between copies of the same package: a wheel says no commit.
+COMMIT = re.compile(r", commit [0-9a-f]{12}")
 
 #: By how much a printed number may differ between machines.
 CLOSE = 0.03
@@ -78,8 +82,29 @@ def test_a_tutorial_runs_from_top_to_bottom(
     assert compared >= 4
 
 
+def test_the_recipe_in_r_runs_as_printed(folder: Path) -> None:
+    rscript = shutil.which("Rscript")
+    needs = "quit(status = !all(sapply(c('ggplot2', 'lme4'), requireNamespace, quietly = TRUE)))"
+    if rscript is None or subprocess.run([rscript, "-e", needs], check=False).returncode:
+        pytest.skip("needs R with ggplot2 and lme4: apt install r-cran-ggplot2 r-cran-lme4")
+    page = text_of("for-psycholinguists")
+    for block in re.findall(r"^```\n\$ charwise (score examples.*?)^```", page, re.M | re.S):
+        command = block.replace("\\\n", " ").partition("\n")[0]
+        assert CliRunner().invoke(app, shlex.split(command)).exit_code == 0
+    [recipe] = re.findall(r"^```r\n(.*?)^```", page, re.M | re.S)
+    (folder / "study.R").write_text(recipe, encoding="utf-8")
+    done = subprocess.run([rscript, "study.R"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^full +9 ", done.stdout, re.M), "the test of both predictors is printed"
+    assert (folder / "regions-r.png").read_bytes().startswith(b"\x89PNG")
+    types = "words <- read.csv('words.csv'); cat(class(words$limited), class(words$surprisal))"
+    read = subprocess.run([rscript, "-e", types], capture_output=True, text=True, check=True)
+    assert read.stdout == "logical numeric"
+
+
 def assert_same(printed: str, shown: str) -> None:
     """Words are the same; numbers are close."""
+    printed, shown = COMMIT.sub("", printed), COMMIT.sub("", " ".join(shown.split()))
     assert NUMBER.sub("", printed).split() == NUMBER.sub("", shown).split()
     found, said = (list(map(float, NUMBER.findall(part))) for part in (printed, shown))
     assert found == pytest.approx(said, abs=CLOSE, rel=0)
