@@ -354,6 +354,7 @@ def test_bad_usage_is_2(texts: Path, arguments: list[str]) -> None:
     assert result.exit_code == 2
     assert result.stdout == ""
     assert "Error: " in result.stderr or "Usage: " in result.stderr
+    assert "Value error" not in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from importlib.metadata import version
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from charwise.cli import (
     bench,
@@ -34,7 +35,21 @@ from charwise.cli import (
 )
 from charwise.errors import CharwiseError, missing_extra
 
+
+class _Commands(TyperGroup):
+    """The commands; what is wrong with an option is said in its own words."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command; typer takes over a word of pydantic's, which is taken away."""
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as error:
+            error.message = error.message.removeprefix("Value error, ")
+            raise
+
+
 app = typer.Typer(
+    cls=_Commands,
     name="charwise",
     help="A character-level interface to tokenized language models.",
     epilog="`charwise COMMAND --help` has the options of a command, and an example.",
