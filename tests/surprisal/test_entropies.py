@@ -8,12 +8,14 @@ from collections import defaultdict
 import numpy as np
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import charwise
 from charwise import CharLM, Vocabulary
 from charwise.coverings.reference import next_character_probability, prefix_probability
 from charwise.cursor import next_chars
+from charwise.cursor.distributions import NextChars
 from charwise.errors import SettingError, TokenizationError, ZeroProbabilityError
 from charwise.scoring.effort import Effort
 from charwise.surprisal.score import Score
@@ -268,3 +270,14 @@ def test_tables_have_the_columns_only_where_there_are_entropies() -> None:
 def test_other_entropies_are_refused() -> None:
     with pytest.raises(SettingError, match="entropy is 'word': choose 'byte', 'char' or None"):
         charwise.load().score("a", entropy="word")  # type: ignore[arg-type]
+
+
+@given(st.lists(st.floats(0.001, 1), min_size=2, max_size=30), st.data())
+def test_the_entropy_of_listed_characters_is_a_bound(weights: list[float], data: st.DataObject):
+    probs = np.array(weights) / sum(weights)
+    entropy = -(probs * np.log2(probs)).sum()
+    listed = data.draw(st.integers(0, len(probs) - 1))
+    known = {chr(97 + n): float(p) for n, p in enumerate(probs[1 : listed + 1])}
+    rest = float(1 - probs[: listed + 1].sum())
+    found = NextChars(known, eos=float(probs[0]), missing=max(0.0, rest)).entropy
+    assert found - 1e-9 <= entropy <= found + 20.1 * max(0.0, rest) + 1e-9

@@ -158,6 +158,21 @@ class NextChars(Mapping[str, float]):
     def __len__(self) -> int:
         return len(self.probs)
 
+    @property
+    def entropy(self) -> float:
+        """The entropy in bits, of the characters listed, the end of text, and all else as one.
+
+        So it is a lower bound: the entropy of all characters is greater by at most 20.1 bits, the
+        logarithm of their number, times the probability that is not listed.
+
+        >>> NextChars({"a": 0.5, "b": 0.25}, eos=0.25, missing=0.0).entropy
+        1.5
+        """
+        listed = np.array([*self.probs.values(), self.eos])
+        outcomes = np.append(listed, max(0.0, 1.0 - listed.sum()))
+        seen = outcomes[outcomes > 0]
+        return float(0.0 - (seen * np.log2(seen)).sum())
+
     def top(self, k: int) -> list[tuple[str, float]]:
         """The k most probable, the end of text (`<eos>`) among them."""
         check_count("k", k, 0)

@@ -228,10 +228,10 @@ class Score:
         return self._char_spans(spans.matches(self._characters[0], pattern))
 
     def spans(self, offsets: Iterable[Sequence[int]], *, unit: Unit = "character") -> Spans:
-        """A row for each (start, end), end exclusive, in the order of the text.
+        """A row for each (start, end), end exclusive, in the order given; spans may overlap.
 
         Raises:
-            SpanError: which span is empty, reversed, beyond the text, or overlaps the one before.
+            SpanError: which span is empty, reversed, or beyond the text.
             SettingError: an unknown unit.
 
         >>> import charwise
@@ -241,7 +241,7 @@ class Score:
         """
         bytewise = isinstance(unit, str) and unit == "byte"
         size = len(self.raw if bytewise else self._characters[0])
-        good = spans.in_order(offsets, size, unit)
+        good = spans.valid(offsets, size, unit)
         return self._char_spans(good) if unit == "character" else self._byte_spans(good)
 
     def tokens(self) -> Spans:

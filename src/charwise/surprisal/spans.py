@@ -295,15 +295,15 @@ def matches(string: str, pattern: str | re.Pattern[str]) -> list[tuple[int, int]
     return found
 
 
-def in_order(pairs: Iterable[Sequence[int]], size: int, unit: Unit) -> list[tuple[int, int]]:
-    """Return the spans as given, if they are in order, not empty, apart, and within `size`.
+def valid(pairs: Iterable[Sequence[int]], size: int, unit: Unit) -> list[tuple[int, int]]:
+    """Return the spans as given, if none is empty, and all are within `size`.
 
     Raises:
         SettingError: an unknown unit.
         SpanError: the first span that is none, and why.
 
-    >>> in_order([(0, 2), (2, 3)], 3, "character")
-    [(0, 2), (2, 3)]
+    >>> valid([(0, 2), (1, 3)], 3, "character")
+    [(0, 2), (1, 3)]
     """
     if not isinstance(unit, str) or unit not in ("character", "byte"):
         raise SettingError(f"unknown unit {shown(unit)}: offsets count 'character' or 'byte'.")
@@ -311,7 +311,6 @@ def in_order(pairs: Iterable[Sequence[int]], size: int, unit: Unit) -> list[tupl
     if listed is None:
         raise SettingError(f"spans are pairs of integers (start, end), not {shown(pairs)}.")
     good: list[tuple[int, int]] = []
-    before = 0
     for n, pair in enumerate(listed):
         start, end = _two_integers(n, pair)
         wrong = (
@@ -323,15 +322,11 @@ def in_order(pairs: Iterable[Sequence[int]], size: int, unit: Unit) -> list[tupl
             if end == start
             else f"the text ends at {unit} {size}"
             if end > size
-            else f"it begins before span {n - 1} ends, at {unit} {before}: give spans in the "
-            "order of the text, each after the one before"
-            if start < before
             else ""
         )
         if wrong:
             raise SpanError(f"span {n} is ({start}, {end}): {wrong}.", n)
         good.append((start, end))
-        before = end
     return good
 
 
@@ -355,7 +350,7 @@ def spans_of(
     edges: NDArray[np.int64] | None = None,
     error: NDArray[np.float64] | None = None,
 ) -> Spans:
-    """The rows of spans that are in order and not empty.
+    """The rows of spans that are not empty; they may overlap, in any order.
 
     Args:
         text: `n` bytes.
@@ -375,7 +370,7 @@ def spans_of(
     costs = cumulative[places[:, 1]] - cumulative[places[:, 0]]
 
     def over(each: NDArray[np.float64]) -> NDArray[np.float64]:
-        # Every second sum is over a span, the others over what lies between two.
+        # Every second sum is over a span, the others are over what is between two, or one byte.
         sums: NDArray[np.float64] = np.add.reduceat(np.append(each, 0.0), places.ravel())[::2]
         return sums + 0.0  # no −0.0
 

@@ -18,7 +18,7 @@ from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 from charwise.errors import SpanError
-from charwise.surprisal.spans import in_order
+from charwise.surprisal.spans import valid
 
 _BAR = "|"
 
@@ -109,13 +109,13 @@ def _listed(value: Any, string: str) -> list[Region]:
     if isinstance(value, Mapping) and value:
         named = {name: each for name, each in value.items() if each is not None}  # of Parquet
         places = {name: each for name, each in named.items() if not isinstance(each, str)}
-        pairs = in_order(places.values(), len(string), "character")
+        pairs = valid(places.values(), len(string), "character")
         found = [Region(*pair, name) for name, pair in zip(places, pairs, strict=True)]
         strings = {name: each for name, each in named.items() if isinstance(each, str)}
         return sorted(found + searched(string, strings), key=lambda region: region[:2])
     if not isinstance(value, list) or not value:
         raise CellError(f"it holds {value!r:.40}: write offsets as [[start, end], …].")
-    return [Region(*pair) for pair in in_order(value, len(string), "character")]
+    return [Region(*pair) for pair in valid(value, len(string), "character")]
 
 
 def searched(string: str, wanted: Mapping[str, str]) -> list[Region]:
