@@ -52,7 +52,7 @@ def run(out: Path, scored: list[Scored], identity: Identity = IDENTITY, **option
     with Output(out, FIELDS, identity, ROWS, **options) as output:
         for chunk in scored[output.done.chunks :]:
             output.append(chunk)
-        output.finish({"made": "here"})
+        output.finish({"charwise": "0.1.0"})
 
 
 def found(folder: Path) -> dict[str, bytes]:
@@ -229,6 +229,21 @@ def test_a_finished_file_is_replaced_in_one_step(tmp_path: Path, scored: list[Sc
     )
 
 
+def test_a_file_of_the_user_s_is_not_taken_for_our_own(
+    tmp_path: Path, scored: list[Scored]
+) -> None:
+    out, beside = tmp_path / "out.csv", tmp_path / "out.csv.json"
+    beside.write_text("[1]")
+    for refused in (lambda: run(out, scored), lambda: refuse_finished(out)):
+        with pytest.raises(OutputError, match=r"out\.csv\.json is there, and nothing says"):
+            refused()
+    assert found(tmp_path) == {beside.name: b"[1]"}
+    run(out, scored, overwrite=True)
+    out.unlink()
+    run(out, scored)  # what lies beside it was ours
+    assert json.loads(beside.read_bytes())["charwise"] == "0.1.0"
+
+
 def test_two_at_once(tmp_path: Path) -> None:
     out = tmp_path / "out.csv"
     code = (
@@ -268,7 +283,7 @@ def test_row_groups_are_put_together(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with Output(out, FIELDS, IDENTITY, 11) as output:
         for begin in range(0, 11, 3):
             output.append(Scored([[record] for record in records[begin : begin + 3]], size=2))
-        output.finish({"made": "here"})
+        output.finish({"charwise": "0.1.0"})
     with parquet.ParquetFile(out) as file:
         sizes = [file.metadata.row_group(n).num_rows for n in range(file.num_row_groups)]
         assert sizes == [6, 5]

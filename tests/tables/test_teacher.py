@@ -258,7 +258,7 @@ def write(job: Job, lm: CharLM, out: Path, done: list[Scored], **options: bool) 
     with Output(out, teacher.fields(), identity, 140, format=format, **options) as output:
         for chunk in done[output.done.chunks :]:
             output.append(chunk)
-        output.finish({"made": "here"})
+        output.finish({"charwise": "0.1.0"})
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -358,6 +358,6 @@ def test_nothing_but_bad_rows(ab: CharLM, tmp_path: Path) -> None:
     out = tmp_path / "teacher"
     with Output(out, job.measure.fields(), {}, 1, format=format) as output:
         output.append(chunk)
-        output.finish({"made": "here"})
+        output.finish({"charwise": "0.1.0"})
     assert parquet.read_table(out).num_rows == 0
     assert parquet.read_table(out).column_names == list(job.measure.fields())

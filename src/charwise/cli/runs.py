@@ -158,7 +158,7 @@ def write(
             kept = f"{output.done.rows:,} of {extent.rows:,} rows are kept"
             print(f"charwise: stopped; {kept}. The same command goes on there.", file=sys.stderr)
             raise
-        output.finish(origin(job, lm, output.done, options.model, options.revision, command))
+        output.finish(origin(job, lm, output.identity, output.done, options.revision, command))
     _summarise(output, begun.rows, job, run.as_json)
     leave_out(output.done.bad)
 

@@ -127,6 +127,7 @@ class Output:
         self.out = out
         self.errors = out.with_name(out.name + ".errors.jsonl")
         self.about = about_of(out)
+        self.identity = identity
         self._fields, self._total = fields, total
         self._format = format_of(out) if format is None else format
         self._folder = _folder_of(out)
@@ -227,9 +228,9 @@ class Output:
                 f"{self.out} was begun by a run that makes something else, and is not finished: "
                 f"{difference}. Run that again to finish it, or take --overwrite to begin anew."
             )
-        if begun is None and self.out.exists() and not overwrite:
+        if begun is None and not overwrite and (there := _there(self.out)) is not None:
             _remove(self._folder, self._lock)
-            raise _finished(self.out)
+            raise there
         _clear(self._folder)
         _sync_folder(self._folder)  # before there is another run that they could be taken for
         self._write(self._folder / "run.json", json.dumps(identity).encode())
@@ -277,12 +278,13 @@ class Output:
 def refuse_finished(out: Path) -> None:
     """Raise `OutputError` if a file is there and no run is about to make it anew."""
     folder = _folder_of(out)
-    if not out.exists() or (folder / "run.json").exists():
+    there = _there(out)
+    if there is None or (folder / "run.json").exists():
         return
     if folder.exists():  # a run was stopped while it cleared up
         with _disk(out):
             _remove(folder, _lock(out))
-    raise _finished(out)
+    raise there
 
 
 def about_of(out: Path) -> Path:
@@ -294,13 +296,22 @@ def about_of(out: Path) -> Path:
     return out.with_name(out.name + ".json")
 
 
-def _finished(out: Path) -> OutputError:
-    if about_of(out).exists():
+def _there(out: Path) -> OutputError | None:
+    """What is wrong with a place that has a file; None if it has none that would be lost."""
+    about = about_of(out)
+    try:
+        ours = "charwise" in json.loads(about.read_bytes())
+    except (OSError, ValueError, TypeError):
+        ours = False
+    if out.exists() and ours:
         return OutputError(f"{out} is there, and finished. --overwrite makes it anew.")
-    return OutputError(
-        f"{out} is there, and nothing says that charwise wrote it. Name another output, or take "
-        "--overwrite to replace it."
-    )
+    for path in (out, about):
+        if path.exists() and not ours:
+            return OutputError(
+                f"{path} is there, and nothing says that charwise wrote it. Name another output, "
+                "or take --overwrite to replace it."
+            )
+    return None
 
 
 def _folder_of(out: Path) -> Path:

@@ -20,7 +20,7 @@ from urllib.request import url2pathname
 from charwise.errors import InputError
 from charwise.models import EMBEDDED
 from charwise.tables.jobs import Job
-from charwise.tables.output import Done, about_of
+from charwise.tables.output import Done, Identity, about_of
 
 if TYPE_CHECKING:
     from charwise.char_lm import CharLM
@@ -52,32 +52,37 @@ _MODEL_FILES = ("*.json", "*.safetensors", "*.bin", "*.model", "*.gguf", "merges
 
 
 def origin(
-    job: Job, lm: CharLM, done: Done, model: str, revision: str | None, command: str
+    job: Job, lm: CharLM, identity: Identity, done: Done, revision: str | None, command: str
 ) -> dict[str, Any]:
     """Return the facts of a finished output.
 
     Args:
         job, lm: what was scored, and by which model.
+        identity: of the job when it began: an input may be gone by now.
         done: how much that was.
-        model, revision: as they were given.
+        revision: of the model, as it was given.
         command: the command line.
     """
-    facts = job.identity(lm, model)
+    model = str(identity["--model"])
+    options = {name.removeprefix("--"): identity[name] for name in identity if name[:2] == "--"}
+    digests = [str(identity[f"file {n}"])[-64:] for n in range(1, len(job.sources) + 1)]
     info = lm.info()
     return {
         "charwise": version("charwise"),
         "commit": commit(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": command,
-        "model": model,
+        **options,
         **_content(model, revision),
         "tokenizer SHA-256": _digest_of(lm.vocabulary),
         "engine": info.get("engine"),
         "device": info.get("device"),
         "dtype": info.get("dtype"),
         "estimand": info.get("estimand", "all"),
-        **{name.removeprefix("--"): facts[name] for name in facts if name.startswith("--")},
-        "inputs": [{"file": each.name, "SHA-256": each.digest()} for each in job.sources],
+        "inputs": [
+            {"file": source.name, "SHA-256": digest}
+            for source, digest in zip(job.sources, digests, strict=True)
+        ],
         job.measure.noun: done.rows - done.bad,
         "rows": done.records,
         "left out": done.bad,
