@@ -17,17 +17,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from filelock import FileLock, Timeout
-
 from charwise.errors import OutputError
+from charwise.tables.disk import clear, delete, disk, locked, parts_of, remove, sync, sync_folder
 from charwise.tables.rows import BadRow
 from charwise.tables.writers import Fields, Format, format_of
 
@@ -130,10 +127,10 @@ class Output:
         self.identity = identity
         self._fields, self._total = fields, total
         self._format = format_of(out) if format is None else format
-        self._folder = _folder_of(out)
-        with _disk(out):
+        self._folder = parts_of(out)
+        with disk(out):
             self._folder.mkdir(exist_ok=True)
-            self._lock = _lock(out)
+            self._lock = locked(out)
             try:
                 self.done = self._resume(identity, overwrite)
             except BaseException:
@@ -164,7 +161,7 @@ class Output:
             "bytes": len(body),
             "bad": [_error(row) for row in chunk.outcomes if isinstance(row, BadRow)],
         }
-        with _disk(self.out):
+        with disk(self.out):
             self._write(self._part(self.done.chunks), json.dumps(head).encode() + b"\n" + body)
         self.done = self.done.after(head)
 
@@ -182,7 +179,7 @@ class Output:
                 f"the input of {self.out} changed while it was read: it had {self._total:,} rows, "
                 f"and {self.done.rows:,} came."
             )
-        with _disk(self.out):
+        with disk(self.out):
             bad = [error for head in self._heads() for error in head["bad"]]
             if bad:
                 lines = "".join(json.dumps(error, ensure_ascii=False) + "\n" for error in bad)
@@ -190,20 +187,20 @@ class Output:
             else:
                 self.errors.unlink(missing_ok=True)
             whole = self._folder / "whole"
-            _delete(whole)
+            delete(whole)
             self._format.join(self._bodies(), self._fields, whole)
             for path in whole.iterdir() if whole.is_dir() else [whole]:
-                _sync(path)
+                sync(path)
             if whole.is_dir():
-                _sync_folder(whole)
+                sync_folder(whole)
                 if self.out.exists():  # a folder takes the place of none
-                    _delete(self._folder / "old")
+                    delete(self._folder / "old")
                     self.out.replace(self._folder / "old")
             self._write_about(about, whole)
             whole.replace(self.out)
-            _sync_folder(self.out.parent)
+            sync_folder(self.out.parent)
             (self._folder / "run.json").unlink()  # from here on it is finished
-            _remove(self._folder, self._lock)
+            remove(self._folder, self._lock)
 
     def _write_about(self, about: Mapping[str, Any], whole: Path) -> None:
         """Write the file beside the output."""
@@ -229,12 +226,12 @@ class Output:
                 f"{difference}. Run that again to finish it, or take --overwrite to begin anew."
             )
         if begun is None and not overwrite and (there := _there(self.out)) is not None:
-            _remove(self._folder, self._lock)
+            remove(self._folder, self._lock)
             raise there
-        _clear(self._folder)
-        _sync_folder(self._folder)  # before there is another run that they could be taken for
+        clear(self._folder)
+        sync_folder(self._folder)  # before there is another run that they could be taken for
         self._write(self._folder / "run.json", json.dumps(identity).encode())
-        _sync_folder(self._folder)
+        sync_folder(self._folder)
         return Done()
 
     def _begun(self) -> Any:
@@ -271,19 +268,19 @@ class Output:
         """A file that is there as a whole, and on the disk, or not at all."""
         new = self._folder / "new"
         new.write_bytes(content)
-        _sync(new)
+        sync(new)
         new.replace(path)
 
 
 def refuse_finished(out: Path) -> None:
     """Raise `OutputError` if a file is there and no run is about to make it anew."""
-    folder = _folder_of(out)
+    folder = parts_of(out)
     there = _there(out)
     if there is None or (folder / "run.json").exists():
         return
     if folder.exists():  # a run was stopped while it cleared up
-        with _disk(out):
-            _remove(folder, _lock(out))
+        with disk(out):
+            remove(folder, locked(out))
     raise there
 
 
@@ -312,82 +309,6 @@ def _there(out: Path) -> OutputError | None:
                 "or take --overwrite to replace it."
             )
     return None
-
-
-def _folder_of(out: Path) -> Path:
-    return out.with_name(out.name + ".parts")
-
-
-def _lock(out: Path) -> FileLock:
-    """The lock of an output, held.
-
-    Raises:
-        OutputError: another process has it.
-    """
-    lock = FileLock(_folder_of(out) / "lock", timeout=0)
-    try:
-        lock.acquire()
-    except Timeout:
-        raise OutputError(f"{out} is being written by another process.") from None
-    return lock
-
-
-def _clear(folder: Path) -> None:
-    """Remove all that is in the folder of an output, but its lock."""
-    for path in folder.iterdir():
-        if path.name != "lock":
-            _delete(path)
-
-
-def _delete(path: Path) -> None:
-    """Remove a file, or a folder of files, if it is there."""
-    if path.is_dir():
-        for inside in path.iterdir():
-            inside.unlink()
-        path.rmdir()
-    else:
-        path.unlink(missing_ok=True)
-
-
-def _remove(folder: Path, lock: FileLock) -> None:
-    """Remove the folder of an output that is finished, and let go of its lock."""
-    _clear(folder)
-    if sys.platform == "win32":  # where no open file can be removed
-        lock.release()
-    with suppress(OSError):  # someone else has it by now
-        # Elsewhere while it is held: who waits for it finds that its file is gone.
-        (folder / "lock").unlink()
-        folder.rmdir()
-    lock.release()
-
-
-def _sync(path: Path) -> None:
-    """Wait until a file's contents are on the disk."""
-    with path.open("rb+") as file:
-        os.fsync(file.fileno())
-
-
-def _sync_folder(path: Path) -> None:
-    """Let what was made, renamed or removed in a folder survive a power failure."""
-    if sys.platform != "win32":
-        folder = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-
-
-@contextmanager
-def _disk(out: Path) -> Iterator[None]:
-    """Turn the system's file errors into an `OutputError`, while `out` is written."""
-    try:
-        yield
-    except OutputError:
-        raise
-    except OSError as error:
-        raise OutputError(
-            f"{out} cannot be written: {error.strerror or error}. What was complete is kept."
-        ) from error
 
 
 def _difference(old: Mapping[str, Any], new: Identity) -> str:
