@@ -85,8 +85,9 @@ def test_the_sentence_of_a_methods_section(stimuli: Path) -> None:
         assert part in sentence
     assert len(papers) == 3
     as_json = json.loads(run("--methods", "--json", stimuli.with_name("out.csv")).stdout)
-    assert as_json["sentence"] == sentence
-    assert as_json["origin"] == facts
+    assert as_json["citations"] == papers
+    assert [each["sentence"] for each in as_json["outputs"]] == [sentence]
+    assert as_json["outputs"][0]["origin"] == facts
 
 
 def test_methods_of_what_charwise_did_not_write(stimuli: Path) -> None:

@@ -118,14 +118,22 @@ class RunOptions(TableOptions):
         Raises:
             InputError: a file that cannot be used; a bad row, unless those are skipped.
         """
-        found: list[str] = []
+        first: list[BadRow] = []
+        more = 0
+
+        def warn(row: BadRow) -> None:
+            nonlocal more
+            if len(first) < _WARNINGS:
+                first.append(row)
+            else:
+                more += 1
+
         with busy("reading the input"):
-            extent = job.survey(stop=not self.skip, warn=lambda row: found.append(str(row)))
-        for line in found[:_WARNINGS]:
-            print(f"charwise: warning: {line}", file=sys.stderr)
-        if found:
-            more = len(found) - _WARNINGS
-            rest = f"{more:,} more are not shown. " if more > 0 else ""
+            extent = job.survey(stop=not self.skip, warn=warn)
+        for row in first:
+            print(f"charwise: warning: {row}", file=sys.stderr)
+        if first:
+            rest = f"{more:,} more are not shown. " if more else ""
             print(f"charwise: {rest}--strict refuses such rows.", file=sys.stderr)
         return extent
 

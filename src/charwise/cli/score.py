@@ -137,13 +137,16 @@ def _describe(outputs: list[str], as_json: bool) -> None:
     """Print the sentences and citations that report finished outputs."""
     from charwise.tables.provenance import CITATIONS, WHITESPACE, read_origin, sentence
 
-    for out in outputs:
-        facts = read_origin(Path(out))
-        papers = [*CITATIONS, *([WHITESPACE] if facts.get("per") == "word" else [])]
-        if as_json:
-            print_json(out=out, sentence=sentence(facts), citations=papers, origin=facts)
-            continue
-        print(sentence(facts), "", *papers, sep="\n")
+    found = [(out, read_origin(Path(out))) for out in outputs]
+    words = any(facts.get("per") == "word" for _, facts in found)
+    papers = [*CITATIONS, *([WHITESPACE] if words else [])]
+    if as_json:
+        each = [{"out": out, "sentence": sentence(facts), "origin": facts} for out, facts in found]
+        print_json(outputs=each, citations=papers)
+        return
+    for _, facts in found:
+        print(sentence(facts), end="\n\n")
+    print(*papers, sep="\n")
 
 
 def _check_output(files: list[str], out: Path | None, run: RunOptions) -> None:
