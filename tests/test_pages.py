@@ -23,7 +23,7 @@ TUTORIALS = ("for-editors", "for-serving", "for-psycholinguists", "for-researche
 NUMBER = re.compile(r"-?\d+\.\d+")
 
 #: What differs between copies of the same package: a wheel says no commit.
-COMMIT = re.compile(r", commit [0-9a-f]{12}")
+COMMIT = re.compile(r", commit [0-9a-f]{12}(-dirty)?")
 
 #: By how much a printed number may differ between machines.
 CLOSE = 0.03

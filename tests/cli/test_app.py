@@ -201,7 +201,7 @@ def test_the_demo_shows_what_it_promises() -> None:
 def test_version() -> None:
     """The version, and the commit where it is installed from a repository."""
     told = run("--version").stdout
-    assert re.fullmatch(rf"charwise {charwise.__version__}( \([0-9a-f]{{12}}\))?\n", told)
+    assert re.fullmatch(rf"charwise {charwise.__version__}( \([0-9a-f]{{12}}(-dirty)?\))?\n", told)
 
 
 def test_help_loads_nothing_heavy_and_ends_with_an_example() -> None:

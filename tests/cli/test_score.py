@@ -229,6 +229,9 @@ def test_progress_on_a_terminal(
     assert "100 of 100 rows" in result.stderr
     assert "B/s" in result.stderr or "bytes/s" in result.stderr
     assert json.loads(result.stdout)["left_out"] == []
+    shown = run(tmp_path / "a.jsonl").stdout
+    assert "largest stated error of a row: " in shown
+    assert "--out FILE keeps the rows" in shown
 
 
 def test_too_many_rows_to_print(tmp_path: Path) -> None:

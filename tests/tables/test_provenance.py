@@ -90,8 +90,19 @@ def test_the_sentence_of_a_methods_section(stimuli: Path) -> None:
     assert as_json["outputs"][0]["origin"] == facts
 
 
+def test_texts_without_a_score_are_in_the_sentence(stimuli: Path) -> None:
+    with stimuli.open("a", encoding="utf-8") as file:
+        file.write("3,\n")
+    out = stimuli.with_name("out.csv")
+    options = ["--text-column", "sentence", "--per", "char", "--on-error", "skip", "--out", out]
+    assert run(stimuli, *options).exit_code == 3
+    told = run("--methods", out).stdout
+    assert "surprisal of characters in bits" in told
+    assert "1 of the texts had no score, and were left out." in told
+
+
 def test_methods_of_what_charwise_did_not_write(stimuli: Path) -> None:
-    assert "charwise did not write it" in str(run("--methods", stimuli).exception)
+    assert "`charwise score` did not write it" in str(run("--methods", stimuli).exception)
     made(stimuli, "out.csv")
     out = stimuli.with_name("out.csv")
     out.write_text(out.read_text().replace("1", "2"))

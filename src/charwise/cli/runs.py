@@ -235,11 +235,18 @@ def _summarise(output: Output, begun: int, job: Job, as_json: bool) -> None:
     line += f"; the {done.bad:,} left out are in {errors}" if errors else ""
     print(line)
     if isinstance(job.measure, Measure):
-        stopped = (
-            f"a limit stopped {done.limited:,} of the texts" if done.limited else "no limit was met"
-        )
-        print(f"largest stated error of a row: {done.largest:.2g} bits; {stopped}")
+        print(stated(done.limited, done.largest))
         print(f"for your paper: charwise score --methods {shlex.quote(str(output.out))}")
+
+
+def stated(limited: int, largest: float) -> str:
+    """How far a table may be off, for its summary.
+
+    >>> stated(0, 0.25)
+    'largest stated error of a row: 0.25 bits; no limit was met'
+    """
+    stopped = f"a limit stopped {limited:,} of the texts" if limited else "no limit was met"
+    return f"largest stated error of a row: {largest:.2g} bits; {stopped}"
 
 
 @contextmanager

@@ -25,6 +25,7 @@ from charwise.cli.runs import (
     checked,
     leave_out,
     progress,
+    stated,
     write,
 )
 from charwise.cli.terminal import VISIBLE, console, print_json
@@ -177,6 +178,7 @@ def _print(
     assert isinstance(measure, Measure)
     records: list[Record] = []
     bad: list[BadRow] = []
+    limited, largest = 0, 0.0
     with progress(extent) as advance:
         for chunk in checked(job.scored(lm), skip):
             for outcome in chunk.outcomes:
@@ -184,6 +186,7 @@ def _print(
                     bad.append(outcome)
                 else:
                     records += outcome
+            limited, largest = limited + chunk.limited, max(largest, chunk.largest)
             advance(chunk)
     for row in bad:
         print(f"charwise: left out: {row}", file=sys.stderr)
@@ -211,6 +214,9 @@ def _print(
     if len(records) > most:
         more = len(records) - most
         screen.print(f"… and {more:,} more; --out FILE writes all, --json prints all.")
+    if screen.is_terminal:
+        print(stated(limited, largest))
+        print("--out FILE keeps the rows, and says how they were made")
     return bad
 
 

@@ -1,7 +1,8 @@
-"""Files that are there as a whole or not at all, whatever happens to their writer or the disk."""
+"""Files that are there as a whole or not at all, whatever happens to their writer; their hashes."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sys
 from collections.abc import Iterator
@@ -11,6 +12,16 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from charwise.errors import OutputError
+
+
+def digest(path: Path) -> str:
+    """SHA-256 of a file's bytes.
+
+    >>> digest(Path(os.devnull))[:8]
+    'e3b0c442'
+    """
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def parts_of(out: Path) -> Path:

@@ -82,7 +82,7 @@ def _in_cell(cell: str) -> Iterator[str]:
     if cell.strip() in _MISSING:
         yield f"it holds {cell.strip()!r}, which may stand for a missing value."
     if cell and cell.isspace():
-        yield "it has only whitespace in it, which is scored as text. Leave the cell empty."
+        yield "it has only whitespace in it, which the model reads as text."
     if cell.isascii():
         return
     if found := _SPELT_UNSEEN.search(cell):

@@ -14,7 +14,6 @@ then run.json goes, and the rest of the folder.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +23,17 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from charwise.errors import OutputError
-from charwise.tables.disk import clear, delete, disk, locked, parts_of, remove, sync, sync_folder
+from charwise.tables.disk import (
+    clear,
+    delete,
+    digest,
+    disk,
+    locked,
+    parts_of,
+    remove,
+    sync,
+    sync_folder,
+)
 from charwise.tables.rows import BadRow
 from charwise.tables.writers import Fields, Format, format_of
 
@@ -206,8 +215,7 @@ class Output:
         """Write the file beside the output."""
         content = {**about}
         if whole.is_file():
-            with whole.open("rb") as file:
-                content["output SHA-256"] = hashlib.file_digest(file, "sha256").hexdigest()
+            content["output SHA-256"] = digest(whole)
         lines = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
         self._write(self.about, lines.encode("utf-8", "backslashreplace"))
 

@@ -19,6 +19,7 @@ from urllib.request import url2pathname
 
 from charwise.errors import InputError
 from charwise.models import EMBEDDED
+from charwise.tables.disk import digest
 from charwise.tables.jobs import Job
 from charwise.tables.output import Done, Identity, about_of
 
@@ -95,22 +96,17 @@ def _content(model: str, revision: str | None) -> dict[str, str | None]:
     """What says which weights those are: a commit on the hub, or a hash of files."""
     path = Path(EMBEDDED if model == "embedded" else model).expanduser()
     if path.is_file():
-        return {"model SHA-256": _digest(path)}
+        return {"model SHA-256": digest(path)}
     if path.is_dir():
         whole = hashlib.sha256()
         for file in sorted({file for form in _MODEL_FILES for file in path.glob(form)}):
-            whole.update(f"{file.name} {_digest(file)}\n".encode())
+            whole.update(f"{file.name} {digest(file)}\n".encode())
         return {"model SHA-256": whole.hexdigest()}
     from huggingface_hub import try_to_load_from_cache
 
     found = try_to_load_from_cache(model, "config.json", revision=revision)
     # .../snapshots/COMMIT/config.json
     return {"model commit": Path(found).parent.name if isinstance(found, str) else revision}
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _digest_of(vocabulary: Vocabulary) -> str:
@@ -124,8 +120,10 @@ def _digest_of(vocabulary: Vocabulary) -> str:
 def commit() -> str | None:
     """The commit that is installed, of a repository or a folder that is one; None for a wheel.
 
-    >>> commit() is None or len(commit())
-    12
+    It ends in "-dirty" if the folder has other source than that.
+
+    >>> isinstance(commit(), str | None)
+    True
     """
     installed = json.loads(distribution("charwise").read_text("direct_url.json") or "{}")
     if found := installed.get("vcs_info", {}).get("commit_id"):
@@ -134,7 +132,8 @@ def commit() -> str | None:
         return None
     folder = url2pathname(urlsplit(installed["url"]).path)
     try:
-        asked = ["git", "-C", folder, "rev-parse", "--short=12", "HEAD"]
+        wanted = ["--always", "--dirty", "--exclude=*", "--abbrev=12"]  # no tag stands for it
+        asked = ["git", "-C", folder, "describe", *wanted]
         return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return None
@@ -149,14 +148,14 @@ def read_origin(out: Path) -> dict[str, Any]:
     beside = about_of(out)
     try:
         facts = json.loads(beside.read_bytes())
-        facts["model"], facts["dtype"], facts["charwise"]
+        facts["model"], facts["dtype"], facts["charwise"], facts["per"]
     except (OSError, ValueError, KeyError, TypeError):
         raise InputError(
-            f"{beside} is not there, or charwise did not write it: --methods describes an output "
-            "of `charwise score … --out FILE`. Name that."
+            f"{beside} is not there, or `charwise score` did not write it: --methods "
+            "describes an output of `charwise score … --out FILE`. Name that."
         ) from None
     try:
-        same = _digest(out) == facts.get("output SHA-256")
+        same = digest(out) == facts.get("output SHA-256")
     except OSError as error:
         raise InputError(f"{out} cannot be read: {error.strerror or error}.") from error
     if not same:
@@ -168,10 +167,10 @@ def sentence(facts: Mapping[str, Any]) -> str:
     """Return the sentences that a section on methods needs.
 
     >>> facts = {"charwise": "0.1.0", "commit": None, "model": "gpt2", "dtype": "float32"}
-    >>> sentence(facts | {"per": "word", "convention": "trailing", "tolerance": "0.003"})[:65]
-    'We computed the surprisal of words in bits, from the distribution'
+    >>> sentence(facts | {"per": "char", "tolerance": "0.003"})[:70]
+    'We computed the surprisal of characters in bits, from the distribution'
     """
-    per = facts.get("per") or "word"
+    per = "character" if facts["per"] == "char" else facts["per"]
     labels = [label for label in ("commit", "SHA-256") if facts.get(f"model {label}")]
     which = [f"{label} {facts[f'model {label}'][:12]}" for label in labels] + [facts["dtype"]]
     package = f"charwise {facts['charwise']}"
@@ -197,6 +196,9 @@ def sentence(facts: Mapping[str, Any]) -> str:
 
 
 def _doubt(facts: Mapping[str, Any]) -> str:
+    """How far the numbers may be off, and which texts have none."""
     limited, largest = facts.get("limited", 0), facts.get("largest error in bits", 0.0)
-    stopped = f"; a limit stopped the work on {limited:,} texts" if limited else ""
-    return f"The largest stated error of a row is {largest:.2g} bits{stopped}."
+    stopped = f"; a limit stopped the work on {limited:,} of the texts" if limited else ""
+    left_out = facts.get("left out", 0)
+    without = f" {left_out:,} of the texts had no score, and were left out." if left_out else ""
+    return f"The largest stated error of a row is {largest:.2g} bits{stopped}.{without}"

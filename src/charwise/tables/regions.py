@@ -88,7 +88,9 @@ def regions_of(text: bytes, cell: Any) -> list[Region]:
         raise CellError("there are no regions.")
     if marked.lstrip().startswith(("[", "{")):
         try:
-            value = json.loads(marked)
+            value = json.loads(marked, object_pairs_hook=_once)
+        except CellError:
+            raise
         except (ValueError, RecursionError) as error:
             if _BAR not in marked:
                 raise CellError(f"these are no offsets, [[start, end], …]: {error}.") from None
@@ -108,14 +110,35 @@ def _listed(value: Any, string: str) -> list[Region]:
     """Offsets, with names or without, checked."""
     if isinstance(value, Mapping) and value:
         named = {name: each for name, each in value.items() if each is not None}  # of Parquet
-        places = {name: each for name, each in named.items() if not isinstance(each, str)}
-        pairs = valid(places.values(), len(string), "character")
-        found = [Region(*pair, name) for name, pair in zip(places, pairs, strict=True)]
+        found = [
+            Region(*_placed(name, each, len(string)), name)
+            for name, each in named.items()
+            if not isinstance(each, str)
+        ]
         strings = {name: each for name, each in named.items() if isinstance(each, str)}
         return sorted(found + searched(string, strings), key=lambda region: region[:2])
     if not isinstance(value, list) or not value:
         raise CellError(f"it holds {value!r:.40}: write offsets as [[start, end], …].")
     return [Region(*pair) for pair in valid(value, len(string), "character")]
+
+
+def _placed(name: str, pair: Any, size: int) -> tuple[int, int]:
+    try:
+        [place] = valid([pair], size, "character")
+    except SpanError as error:
+        reason = str(error).removeprefix("span 0 is ")
+        raise CellError(f"the region {name!r} is {reason}") from None
+    return place
+
+
+def _once(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The members of an object, none of whose names is twice."""
+    found = dict(members)
+    if len(found) < len(members):
+        names = [name for name, _ in members]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise CellError(f"the region {twice!r} is there twice.")
+    return found
 
 
 def searched(string: str, wanted: Mapping[str, str]) -> list[Region]:
@@ -139,6 +162,14 @@ def searched(string: str, wanted: Mapping[str, str]) -> list[Region]:
 
 
 def characters(text: bytes) -> str:
+    """The characters of a cell, of which regions are.
+
+    Raises:
+        CellError: bytes that are no UTF-8.
+
+    >>> characters("né".encode())
+    'né'
+    """
     try:
         return text.decode()
     except UnicodeDecodeError as error:

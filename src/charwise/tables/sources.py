@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from charwise.errors import InputError
+from charwise.tables.disk import digest
 from charwise.tables.readers import (
     USUAL,
     Dialect,
@@ -102,8 +103,7 @@ class Source:
         """
         if self.content is not None:
             return hashlib.sha256(self.content).hexdigest()
-        with Path(self.name).open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return digest(Path(self.name))
 
 
 def find(name: str, dialect: Dialect = USUAL) -> Source:
