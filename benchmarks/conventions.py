@@ -25,7 +25,7 @@ from sentences import sampled
 
 Words = list[list[float]]
 
-CONVENTIONS = ("leading", "trailing", "none")
+CONVENTIONS = ("leading", "trailing", "none", "ending")
 
 
 def token_words(lm: charwise.CharLM, text: str) -> tuple[list[float], list[float]]:
@@ -62,7 +62,7 @@ def token_words(lm: charwise.CharLM, text: str) -> tuple[list[float], list[float
 
 def char_words(lm: charwise.CharLM, found: list[str], convention: Any) -> Words:
     """The surprisals of charwise's words, without rows of whitespace."""
-    scores = lm.scores(found, tolerance=0.003)
+    scores = lm.scores(found, tolerance=0.003, entropy="byte", end=True)
     return [[r.surprisal for r in s.words(convention) if not r.text.isspace()] for s in scores]
 
 

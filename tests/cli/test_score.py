@@ -102,6 +102,19 @@ def test_conventions(tmp_path: Path) -> None:
     assert found["leading"][0]["surprisal"] == sum(row["surprisal"] for row in found["none"][:2])
 
 
+def test_words_that_pay_for_their_ends(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text(" to be")
+    rows = run_json(path, "--convention", "ending")["rows"]
+    score = charwise.load().score(" to be", entropy="byte", end=True)
+    assert [row["surprisal"] for row in rows] == [row.surprisal for row in score.words("ending")]
+    assert "entropy" not in rows[0]
+    with_entropies = run_json(path, "--convention", "ending", "--entropy", "byte")["rows"]
+    assert [row["entropy"] for row in with_entropies] == [
+        row.entropy for row in score.words("ending")
+    ]
+
+
 #: German, which the embedded model hardly knows.
 HARD = "Der Zug nach Bremen hielt heute zwanzig Minuten lang auf freier Strecke."
 
@@ -337,6 +350,7 @@ def test_entropies_are_columns(
         ["FILE", "--per", "sentence"],
         ["FILE", "--per", "char", "--convention", "none"],
         ["FILE", "--convention", "both"],
+        ["FILE", "--convention", "ending", "--end"],
         ["FILE", "--preset", "perhaps"],
         ["FILE", "--regions-column", "text"],
         ["FILE", "--region", "numpy"],

@@ -57,6 +57,7 @@ def test_equal_facts_are_equal_numbers(stimuli: Path) -> None:
         (["--preset", "accurate"], "preset"),
         (["--tolerance", "0.003"], "tolerance"),
         (["--convention", "trailing"], "convention"),
+        (["--convention", "ending"], "convention"),
         (["--dtype", "bfloat16"], "dtype"),
         (["--estimand", "canonical"], "estimand"),
     ],

@@ -55,7 +55,9 @@ class _Settings:
     per: Annotated[Per, typer.Option(help="What a row of the output is.")] = "word"
     convention: Annotated[
         Convention | None,
-        typer.Option(help="Which whitespace belongs to a word; leading if not given."),
+        typer.Option(
+            help="Which whitespace belongs to a word, or 'ending': that it ends. Default: leading."
+        ),
     ] = None
     regions_column: Annotated[
         str | None, typer.Option(help="Has the text with | between regions, or [[start, end], …].")
@@ -97,6 +99,8 @@ def score(
         return
     if settings.convention is not None and settings.per != "word":
         raise typer.BadParameter("--convention is about words: use it with --per word.")
+    if settings.convention == "ending" and settings.end:
+        raise typer.BadParameter("--convention ending has the end with the last word: omit --end.")
     measure = Measure(
         settings.per,
         settings.convention or "leading",
@@ -136,11 +140,10 @@ def score(
 
 def _describe(outputs: list[str], as_json: bool) -> None:
     """Print the sentences and citations that report finished outputs."""
-    from charwise.tables.provenance import CITATIONS, WHITESPACE, read_origin, sentence
+    from charwise.tables.provenance import citations, read_origin, sentence
 
     found = [(out, read_origin(Path(out))) for out in outputs]
-    words = any(facts.get("per") == "word" for _, facts in found)
-    papers = [*CITATIONS, *([WHITESPACE] if words else [])]
+    papers = citations(facts for _, facts in found)
     if as_json:
         each = [{"out": out, "sentence": sentence(facts), "origin": facts} for out, facts in found]
         print_json(outputs=each, citations=papers)

@@ -17,6 +17,7 @@ from charwise.combine.rules import Floats, Product, errors_of_bytes, normalised
 from charwise.cursor.distributions import EOS
 from charwise.surprisal.entropies import entropies, ranks
 from charwise.surprisal.score import Score
+from charwise.surprisal.word_ends import word_ends
 
 
 def scores(
@@ -102,6 +103,7 @@ def _combined(team: Team, text: bytes, each: list[MemberScore], *, end: bool, ro
         entropies=entropies(probs[:size]) if rows and probs is not None else None,
         ranks=ranks(probs[:size], text) if rows and probs is not None else None,
         distributions=probs[:size] if rows and probs is not None else None,
+        word_ends=word_ends(probs) if rows and end and probs is not None else None,
     )
 
 

@@ -62,7 +62,9 @@ class Lattice:
         self.log_prefix[0] = 0.0
         self.missing, self.on_loan = np.zeros(n + 1), np.zeros(n + 1)
         self._added = 0  # positions whose next bytes are in `_masses`
-        self._masses = np.zeros((0 if contexts.next_bytes is None else n, 257))
+        # What follows the whole text is known if contexts that spell all of it are evaluated.
+        size = 0 if contexts.next_bytes is None else n + (contexts.last == n)
+        self._masses = np.zeros((size, 257))
 
     @property
     def reached(self) -> bool:
@@ -254,10 +256,12 @@ class Lattice:
     def distributions(self) -> Floats:
         """`[n, 257]` p(byte | text[:t]) at each byte of the finished text, at 256 of its end.
 
+        `[n + 1, 257]` if the contexts that spell the whole text are evaluated: also after it.
+
         The sums of (*) with another byte for the one that came, divided by their sum: what was
         left out counts as if it divided likewise.
         """
-        self._add_next_bytes(self.n)
+        self._add_next_bytes(len(self._masses))
         return np.asarray(self._masses / self._masses.sum(axis=1, keepdims=True))
 
     def _add_next_bytes(self, until: int) -> None:

@@ -25,6 +25,7 @@ from charwise.scoring.refinement import PORTION, Refinement, base_path, portion_
 from charwise.surprisal.entropies import entropies as entropies_of
 from charwise.surprisal.entropies import ranks as ranks_of
 from charwise.surprisal.score import Entropy, Score, canonical_ends
+from charwise.surprisal.word_ends import word_ends
 from charwise.token_lm import TokenLM
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.known_text import KnownText
@@ -187,6 +188,7 @@ class Scorer:
         logprobs, missing, lent, error = (np.zeros(len(whole)) for _ in range(4))
         limited, contexts, calls, ended = False, 0, 0, None
         rows, entropies, ranks = list[Floats](), list[Floats](), list[NDArray[np.int64]]()
+        ends = list[Floats]()
         for window, found in done:
             lattice, ahead = found.lattice, window.scored - window.begin
             if not lattice.reached:
@@ -203,7 +205,10 @@ class Scorer:
                 ended = lattice.end_logprob()
             if self.entropy is not None:
                 first = max(skip, window.scored)
-                rows.append(lattice.distributions()[first - window.begin :])
+                along = lattice.distributions()[first - window.begin :]
+                rows.append(along[: window.stop - first])
+                if self.end:
+                    ends.append(word_ends(along))
                 entropies.append(entropies_of(rows[-1]))
                 ranks.append(ranks_of(rows[-1], whole[first : window.stop]))
                 if self.entropy == "byte":  # of a long text, they would be many
@@ -223,4 +228,5 @@ class Scorer:
             entropies=np.concatenate(entropies) if entropies else None,
             ranks=np.concatenate(ranks) if ranks else None,
             distributions=np.concatenate(rows) if rows else None,
+            word_ends=np.concatenate(ends) if ends else None,
         )

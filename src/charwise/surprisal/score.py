@@ -17,6 +17,7 @@ from charwise.errors import SettingError
 from charwise.surprisal import spans
 from charwise.surprisal.audit import Audit
 from charwise.surprisal.spans import Boundaries, Convention, Spans, Unit
+from charwise.surprisal.word_ends import costs_of_ends, with_errors_of_ends
 from charwise.tokens.words import graphemes
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ _CHOICE = {
     "leading": "words with the whitespace before them",
     "trailing": "words with the whitespace after them",
     "none": "words without whitespace",
+    "ending": "words with their ends",
 }
 
 
@@ -61,6 +63,8 @@ class Score:
             entropies of characters.
         char_entropies: `[n_chars]` entropy of the next character (or the end of text) given all
             before each character, bits, if that was asked for.
+        word_ends: `[n_bytes + 1]` log p(ASCII whitespace or the end of text | all before), nats, at
+            each byte and after the last, if entropies and the end were asked for.
         auditor: what `audit` asks: (n, seed, log-probability of the text).
 
     >>> import charwise
@@ -85,6 +89,7 @@ class Score:
     ranks: NDArray[np.int64] | None = None
     distributions: NDArray[np.float64] | None = None
     char_entropies: NDArray[np.float64] | None = None
+    word_ends: NDArray[np.float64] | None = None
     auditor: Callable[[int, int, float], Audit] | None = field(default=None, repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -194,14 +199,17 @@ class Score:
 
         Args:
             convention: "leading": what is before a word; "trailing": what is after it; "none":
-                runs of whitespace are rows of their own.
+                runs of whitespace are rows of their own; "ending": as "none", and a word's row
+                also counts that it ends, by any ASCII whitespace or the end of text (Pimentel &
+                Meister, EMNLP 2024). Then the rows add up to the text and that its last word ends.
             boundaries: where words end, besides at whitespace: "unicode" for the rules of UAX 29
                 (`charwise.tokens.words`), or offsets in characters, or a function of the text that
                 returns them, such as a dictionary's for a script without spaces. Whitespace is
                 then what a part between two of them consists of.
 
         Raises:
-            SettingError: an unknown convention, or boundaries that are not in the text.
+            SettingError: an unknown convention, or boundaries that are not in the text; "ending"
+                with boundaries, or of a score without `word_ends`.
 
         >>> import charwise
         >>> score = charwise.load().score("def f(x):")
@@ -212,7 +220,26 @@ class Score:
         >>> score.words("leading")[-1].cumulative == score.words("trailing")[-1].cumulative
         True
         """
+        if isinstance(convention, str) and convention == "ending":
+            return self._ended_words(boundaries)
         return self._char_spans(spans.words(self._characters[0], convention, boundaries))
+
+    def _ended_words(self, boundaries: Boundaries) -> Spans:
+        """The words, and runs of whitespace, where a word pays for its end."""
+        if boundaries is not None:
+            raise SettingError(
+                "the convention 'ending' is of words that whitespace ends: omit boundaries."
+            )
+        if self.word_ends is None:
+            raise SettingError(
+                "this score does not know where words may end: ask for it with "
+                "entropy='byte', end=True."
+            )
+        string, edges = self._characters
+        offsets = spans.words(string, "none")
+        costs = costs_of_ends(offsets, string, edges, self.logprobs, self.word_ends)
+        found = self._char_spans(offsets, costs=costs)
+        return found if self.error is None else with_errors_of_ends(found, edges, self.error)
 
     def regex(self, pattern: str | re.Pattern[str]) -> Spans:
         """A row for each match of a regular expression, from left to right.
@@ -346,9 +373,15 @@ class Score:
             found, self._characters, self.entropies, self.ranks, letters=letters
         )
 
-    def _char_spans(self, offsets: list[tuple[int, int]], letters: bool = True) -> Spans:
-        edges = self._characters[1]
-        found = spans.spans_of(self.raw, self._cumulative, self.missing, offsets, edges, self.error)
+    def _char_spans(
+        self,
+        offsets: list[tuple[int, int]],
+        letters: bool = True,
+        costs: NDArray[np.float64] | float = 0.0,
+    ) -> Spans:
+        """Spans of characters; `costs` in bits are added to the cumulative surprisals."""
+        edges, cumulative = self._characters[1], self._cumulative + costs
+        found = spans.spans_of(self.raw, cumulative, self.missing, offsets, edges, self.error)
         if self.entropies is None or self.ranks is None:
             return found
         of = self.entropies[edges[:-1]] if self.char_entropies is None else self.char_entropies

@@ -35,7 +35,7 @@ from charwise.tokens import words as segmentation
 if TYPE_CHECKING:
     import pandas
 
-Convention = Literal["leading", "trailing", "none"]
+Convention = Literal["leading", "trailing", "none", "ending"]
 Unit = Literal["character", "byte"]
 
 #: Where words end: at whitespace (None), where Unicode says ("unicode"), or at given places.
@@ -252,7 +252,7 @@ def words(string: str, convention: str, boundaries: Boundaries = None) -> list[t
     if not isinstance(convention, str) or convention not in WORDS:
         raise SettingError(
             f"unknown convention {shown(convention)}: the whitespace between two words belongs to "
-            "the second ('leading'), to the first ('trailing'), or to neither ('none')."
+            "the second ('leading'), to the first ('trailing'), or to neither ('none', 'ending')."
         )
     if boundaries is None and string.isascii():
         return matches(string, WORDS[convention])

@@ -28,7 +28,7 @@ class Measure:
 
     Attributes:
         per: the unit.
-        convention: which whitespace belongs to words.
+        convention: which whitespace belongs to words, or their ends.
         preset, tolerance: how much to spend, see `CharLM.score`; of neither, the default.
         entropy: whose entropy is added, of the next byte or of the next character; None for none.
         end: whether the end of each text is a unit of its own, after its last.
@@ -92,6 +92,13 @@ class Measure:
         }
 
     @property
+    def asked(self) -> tuple[Entropy | None, bool]:
+        """`entropy` and `end` of `CharLM.score` that the measure needs."""
+        if self.per == "word" and self.convention == "ending":
+            return self.entropy or "byte", True
+        return self.entropy, self.end
+
+    @property
     def by_regions(self) -> bool:
         """Whether the rows need their regions."""
         return self.per == "region"
@@ -115,6 +122,7 @@ class Measure:
         ['import', ' numpy']
         """
         good = [row for row in chunk if isinstance(row, Stimulus)]
+        entropy, end = self.asked
         try:
             scores: list[Score | None] = list(
                 lm.scores(
@@ -122,8 +130,8 @@ class Measure:
                     contexts=[row.context for row in good],
                     preset=self.preset,
                     tolerance=self.tolerance,
-                    entropy=self.entropy,
-                    end=self.end,
+                    entropy=entropy,
+                    end=end,
                 )
             )
         except CharwiseError:  # one of them is to blame: each by itself
@@ -149,13 +157,14 @@ def _outcome(
 ) -> list[Record] | BadRow:
     try:
         if score is None:
+            entropy, end = measure.asked
             score = lm.score(
                 row.text,
                 context=row.context,
                 preset=measure.preset,
                 tolerance=measure.tolerance,
-                entropy=measure.entropy,
-                end=measure.end,
+                entropy=entropy,
+                end=end,
             )
         if not np.isfinite(score.missing).all():
             raise ZeroProbabilityError("what was left out of the sums is not a number.")

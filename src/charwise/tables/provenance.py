@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from importlib.metadata import distribution, version
 from pathlib import Path
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from charwise.tokens.vocabulary import Vocabulary
 
 #: What a paper that uses the numbers should cite.
-CITATIONS = (
+_CITATIONS = (
     "T. Vieira, B. LeBrun, M. Giulianelli, J. L. Gastaldi, B. DuSell, J. Terilla, T. J. O'Donnell "
     "and R. Cotterell. From Language Models over Tokens to Language Models over Characters. "
     "ICML 2025.",
@@ -36,16 +36,19 @@ CITATIONS = (
     "Proper Treatment of Tokenization in Psycholinguistics. EMNLP 2024.",
 )
 
-#: The paper about whose the whitespace is, of words.
-WHITESPACE = (
+#: The papers about the whitespace of words, and about their ends.
+_WHITESPACE = (
     "B.-D. Oh and W. Schuler. Leading Whitespaces of Language Models' Subword Vocabulary Pose a "
     "Confound for Calculating Word Probabilities. EMNLP 2024."
 )
+
+_ENDS_OF_WORDS = "T. Pimentel and C. Meister. How to Compute the Probability of a Word. EMNLP 2024."
 
 _WORDS = {
     "leading": "whitespace counted with the word after it",
     "trailing": "whitespace counted with the word before it",
     "none": "whitespace not counted with words",
+    "ending": "with its end, by any whitespace or the end of the text",
 }
 
 #: What decides a model's numbers, of the files in its folder.
@@ -161,6 +164,17 @@ def read_origin(out: Path) -> dict[str, Any]:
     if not same:
         raise InputError(f"{out} is no longer as charwise wrote it: {beside} describes another.")
     return dict(facts)
+
+
+def citations(outputs: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return the papers that a report of some outputs should cite.
+
+    >>> len(citations([{"per": "byte"}])), len(citations([{"per": "word", "convention": "none"}]))
+    (2, 3)
+    """
+    conventions = {facts.get("convention") for facts in outputs if facts.get("per") == "word"}
+    words = [_WHITESPACE] if conventions else []
+    return [*_CITATIONS, *words, *([_ENDS_OF_WORDS] if "ending" in conventions else [])]
 
 
 def sentence(facts: Mapping[str, Any]) -> str:

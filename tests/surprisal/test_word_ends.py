@@ -1,0 +1,106 @@
+"""The convention "ending": a word and that it ends, against sums over all strings."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+import charwise
+from charwise import CharLM, Vocabulary
+from charwise.combine import mixture, product
+from charwise.coverings.reference import next_character_probability, prefix_probability
+from charwise.errors import SettingError, ZeroProbabilityError
+from charwise.scoring.effort import Effort
+from charwise.surprisal.score import Score
+from models import model_of, random_lm
+from near import approx
+
+TOKENS = [
+    b"a", b"b", b" ", b"\n", b"a ", b" b", b"ab", b"\n ", b"\xc2", b"\xa0", b"\xc2\xa0", b"b\xc2",
+]  # fmt: skip
+SPACES = [byte for byte in range(128) if chr(byte).isspace()]
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("text", ["ab a\nb", " a b ", "a\u00a0b", "a", "  ", ""])
+@pytest.mark.parametrize("context", ["", "b "])
+def test_a_word_pays_for_its_end_by_any_whitespace(seed: int, text: str, context: str) -> None:
+    model = model_of(TOKENS, 2, seed, zeros=0.1, power=2.0)
+    lm, given, raw = CharLM(model.lm), context.encode(), text.encode()
+
+    def prefix(t: int) -> float:
+        return prefix_probability(given + raw[:t], model.p, model.vocabulary)
+
+    try:
+        score = lm.score(text, context=context, preset="exact", entropy="byte", end=True)
+        rows = score.words("ending")
+    except ZeroProbabilityError:
+        if prefix(len(raw)) > 0:
+            after = next_character_probability(given + raw, model.p, model.vocabulary)
+            assert after[[*SPACES, 256]].sum() < 1e-12
+        return
+    plain = score.words("none")
+    assert [row.text for row in rows] == [row.text for row in plain]
+    cumulative, at = 0.0, 0
+    for row in rows:
+        begin, at = at, at + len(row.text.encode())
+        if not row.text.isspace():
+            after = next_character_probability(given + raw[:at], model.p, model.vocabulary)
+            ends = after[[*SPACES, 256]].sum()
+            if text[row.end : row.end + 1] == "\u00a0":
+                ends += prefix(at + 2) / prefix(at)
+            expected = -math.log2(prefix(at) * ends / prefix(begin))
+            assert row.surprisal == approx(expected, rel=1e-9, abs=1e-9)
+        cumulative += row.surprisal
+        assert row.cumulative == approx(cumulative, rel=1e-9, abs=1e-9)
+        assert row.surprisal >= -1e-12
+        assert row.error is not None
+    total = prefix(len(raw)) / prefix(0)
+    if rows and not rows[-1].text.isspace():
+        total *= ends
+    assert cumulative == approx(-math.log2(total), rel=1e-9, abs=1e-9)
+
+
+@pytest.mark.parametrize("window", [None, 120])
+def test_the_words_of_a_long_text_in_windows(window: int | None) -> None:
+    """A model of the last token alone forgets, at each space, all that came before it."""
+    vocabulary = Vocabulary.from_bytes(
+        [b"a", b"b", b" ", b"ab", b"ba", None], end_ids=[5], bos_ids=[5]
+    )
+    lm = CharLM(random_lm(vocabulary, 2, 3, window=window))
+    text = bytes(np.random.default_rng(0).choice(list(b"aabb "), size=400).tolist())
+    effort = Effort(12, 1e-9)  # who agrees on one token says the same
+    score = lm.score(text, preset=effort, entropy="byte", end=True)
+    assert score.word_ends is not None
+    assert score.word_ends.shape == (401,)
+    for t in [*range(100, 400, 7), 400]:
+        since = text.rindex(b" ", 0, t)
+        short = lm.score(text[since:t], preset=effort, entropy="byte", end=True)
+        assert score.word_ends[t] == approx(short.word_ends[-1], abs=1e-9)
+
+
+@pytest.mark.parametrize("rule", [mixture, product])
+def test_a_combination_of_equals_has_the_ends_of_one(rule: object) -> None:
+    lm = charwise.load()
+    both = rule([lm, lm])  # type: ignore[operator]
+    asked = {"entropy": "byte", "end": True, "preset": "accurate"}
+    one, two = (each.score("import os", **asked).words("ending") for each in (lm, both))
+    for a, b in zip(one, two, strict=True):
+        assert a.surprisal == approx(b.surprisal, abs=1e-2)
+
+
+def test_the_error_of_a_word_counts_its_end() -> None:
+    zeros, ends = np.zeros(3), np.log([0.5, 0.5, 0.5, 0.5])
+    error = np.array([1.0, 2.0, 4.0]) * math.log(2)
+    score = Score(b"a b", ends[:3], zeros, zeros, 1, 1, error=error, word_ends=ends)
+    assert [row.error for row in score.words("ending")] == [3.0, 2.0, 8.0]
+
+
+def test_what_the_convention_needs() -> None:
+    score = charwise.load().score("import os", entropy="byte")
+    with pytest.raises(SettingError, match="entropy='byte', end=True"):
+        score.words("ending")
+    with pytest.raises(SettingError, match="omit boundaries"):
+        score.words("ending", boundaries="unicode")
