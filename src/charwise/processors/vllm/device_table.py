@@ -15,9 +15,7 @@ whatever the rows after it say is thrown away with it.
 
 from __future__ import annotations
 
-import heapq
 import logging
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,11 +27,8 @@ from charwise.tokens.index import SortedVocabulary
 
 logger = logging.getLogger(__name__)
 
-#: Offsets of a text in one chunk.
-_CHUNK = 16
-
-#: Chunks of the smallest table; the first one is nobody's.
-_LEAST = 8
+#: The table has room for this many offsets, or a multiple of it.
+_OFFSETS = 64
 
 #: What stands at an offset; its last integer may be repeated.
 _Entry = tuple[int, ...]
@@ -50,8 +45,8 @@ class ForcedSlots:
         states: vLLM's `LogitsProcRequestState`; only read.
         drafts: most draft tokens in one step.
 
-    Memory: 4 bytes × forced bytes, in chunks of 16 × (2 + most tokens that are a proper prefix of
-    what is left), for the texts that are being reproduced, each of `most_forced` bytes at most.
+    Memory: 4 bytes × slots × bytes of the longest text that is being reproduced, `most_forced` at
+    most and rounded up to 64, × (2 + most tokens that are a proper prefix of what is left).
     """
 
     def __init__(self, index: SortedVocabulary, states: Any, drafts: int) -> None:
@@ -69,7 +64,8 @@ class ForcedSlots:
         # On the host: bytes forced in a slot, 0 once they are surely reproduced.
         self._length = np.zeros(states.max_num_reqs, np.int32)
         self._written = np.zeros(states.max_num_reqs, np.int32)  # as the device has it
-        self._chunks = _Chunks(states.max_num_reqs, self._most, _ANYTHING, device)
+        self._anything = torch.tensor(_ANYTHING, dtype=torch.int32).to(device)  # [integers]
+        self._table = self._anything.repeat(states.max_num_reqs, _OFFSETS, 1)  # of slots, offsets
         self._end = torch.zeros(states.max_num_reqs, dtype=torch.int64, device=device)
         self._staged: dict[int, bytes] = {}
 
@@ -87,14 +83,37 @@ class ForcedSlots:
         """Send the noted changes to the device."""
         if not self._staged:
             return
-        self._chunks.write({slot: self._entries(text) for slot, text in self._staged.items()})
+        entries = [self._entries(text) for text in self._staged.values()]
+        self._make_room(max((len(entry) for each in entries for entry in each), default=0))
         slots = np.array(list(self._staged), np.int64)
         ends = np.array([len(text) for text in self._staged.values()], np.int64)
+        width = self._table.shape[2]
+        rows = np.zeros((len(slots), int(ends.max()), width), np.int32)
+        for row, each in zip(rows, entries, strict=True):
+            for at, entry in enumerate(each):
+                row[at] = entry + entry[-1:] * (width - len(entry))
         device = self._states.device
-        at = async_tensor_h2d(slots, device=device)
-        self._end.index_copy_(0, at, async_tensor_h2d(ends, device=device))
+        where = async_tensor_h2d(slots, device=device)
+        # Through the device's stream: after every step that still reads what this replaces.
+        self._table[:, : rows.shape[1]].index_copy_(0, where, async_tensor_h2d(rows, device=device))
+        self._end.index_copy_(0, where, async_tensor_h2d(ends, device=device))
         self._written[slots] = ends
         self._staged.clear()
+
+    def _make_room(self, width: int) -> None:
+        """Fit the table to the texts being reproduced: longer or wider by need, shorter by much."""
+        offsets = _OFFSETS * max(1, -(-int(self._length.max()) // _OFFSETS))
+        more = width - self._table.shape[2]
+        if more > 0:
+            last = self._table[..., -1:]
+            self._table = torch.cat((self._table, last.expand(-1, -1, more)), 2)
+            self._anything = torch.cat((self._anything, self._anything[-1:].expand(more)))
+        held = self._table.shape[1]
+        if held < offsets:
+            rest = self._anything.repeat(len(self._table), offsets - held, 1)
+            self._table = torch.cat((self._table, rest), 1)
+        elif held > 2 * offsets:
+            self._table = self._table[:, :offsets].clone()
 
     def mask_(self, logits: torch.Tensor, ctx: Any) -> None:
         """Set to −inf, in place, the disallowed tokens of each row of `[rows, width]`.
@@ -130,16 +149,14 @@ class ForcedSlots:
         done = generated // (1 + self._drafts) >= self._length[slots]
         done &= self._length[slots] > 0
         self._length[slots[done]] = 0
-        for slot in slots[done].tolist():
-            self._chunks.release(slot)  # its row stays beyond its end, whatever is written there
 
     def _forbidden(self, ctx: Any, rows: torch.Tensor, longest: int) -> torch.Tensor:
         """`[rows, width]` bool: the ids that may not come next, for these rows of the step."""
         slots = ctx.expanded_idx_mapping[rows].long()
         offset = self._committed(slots, longest) + self._drafted(ctx, rows)
         left = offset < self._end[slots]
-        page = self._chunks.pages[slots, torch.where(left, offset // _CHUNK, 0)]
-        entry = self._chunks.table[torch.where(left, page * _CHUNK + offset % _CHUNK, 0)]
+        entry = self._table[slots, torch.where(left, offset, 0)]
+        entry = torch.where(left[:, None], entry, self._anything)
         allowed: torch.Tensor = (self._rank >= entry[:, :1]) & (self._rank < entry[:, 1:2])
         allowed.scatter_(1, entry[:, 2:].long(), True)
         return allowed.logical_not_()
@@ -182,106 +199,3 @@ class ForcedSlots:
             else:  # what is repeated must be allowed too
                 entries.append((lo, hi, *shorter) if shorter else (lo, hi, int(index.ids[lo])))
         return entries
-
-
-class _Chunks:
-    """A table of integers in chunks, and the chunks that each slot holds.
-
-        entry at offset o of a slot's text = table[pages[slot, o // _CHUNK] · _CHUNK + o mod _CHUNK]
-
-    A text holds as many chunks as it needs for as long as it is forced, and the table is halved
-    when little of it is held. Writes go through the device's stream, so that they come after every
-    step that still reads what they replace.
-
-    Args:
-        slots: how many there are.
-        longest: entries of the longest text.
-        default: the entry in row 0, for what lies beyond a text.
-        device: where the table lies.
-
-    Attributes:
-        table: `[chunks · _CHUNK, width]` int32.
-        pages: `[slots, most chunks of a text]` int64: a slot's chunks, in order.
-    """
-
-    def __init__(self, slots: int, longest: int, default: _Entry, device: torch.device) -> None:
-        self._default = default
-        self._device = device
-        self._held: dict[int, list[int]] = {}
-        self.pages = torch.zeros((slots, _chunks(longest)), dtype=torch.int64, device=device)
-        self._empty()
-
-    def release(self, slot: int) -> None:
-        """Take back a slot's chunks; their contents stay until another slot gets them."""
-        for chunk in self._held.pop(slot, ()):
-            heapq.heappush(self._free, chunk)
-
-    def write(self, texts: Mapping[int, Sequence[_Entry]]) -> None:
-        """Give each slot chunks for its entries, in place of those that it holds, and fill them."""
-        for slot in texts:
-            self.release(slot)
-        self._shrink()
-        new = {slot: entries for slot, entries in texts.items() if entries}
-        if not new:
-            return
-        self._widen(max(len(entry) for entries in new.values() for entry in entries))
-        pages = np.zeros((len(new), self.pages.shape[1]), np.int64)
-        for row, (slot, entries) in enumerate(new.items()):
-            held = [self._take() for _ in range(_chunks(len(entries)))]
-            self._held[slot] = held
-            pages[row, : len(held)] = held
-        chunks = [chunk for slot in new for chunk in self._held[slot]]
-        rows = np.concatenate([self._rows(entries) for entries in new.values()])
-        _copy(self.table.view(-1, _CHUNK, self.table.shape[1]), chunks, rows)
-        _copy(self.pages, list(new), pages)
-
-    def _rows(self, entries: Sequence[_Entry]) -> np.ndarray:
-        """`[chunks, _CHUNK, width]` int32."""
-        width = self.table.shape[1]
-        filled = [*entries, *[self._default] * (-len(entries) % _CHUNK)]
-        rows = [entry + entry[-1:] * (width - len(entry)) for entry in filled]
-        return np.array(rows, np.int32).reshape(-1, _CHUNK, width)
-
-    def _empty(self) -> None:
-        """The smallest table, all of it free."""
-        default = torch.tensor(self._default, dtype=torch.int32)
-        self.table = default.repeat(_LEAST * _CHUNK, 1).to(self._device)
-        self._free = list(range(1, _LEAST))  # a heap: low chunks first, so that the end empties
-
-    def _take(self) -> int:
-        if not self._free:
-            count = len(self.table) // _CHUNK
-            self.table = torch.cat((self.table, self.table))
-            self._free = list(range(count, 2 * count))
-        return heapq.heappop(self._free)
-
-    def _widen(self, width: int) -> None:
-        """Make room in the table for longer entries."""
-        more = width - self.table.shape[1]
-        if more > 0:
-            self.table = torch.cat((self.table, self.table[:, -1:].expand(-1, more)), 1)
-
-    def _shrink(self) -> None:
-        """Halve the table as long as no more than the first quarter of it is held."""
-        count = len(self.table) // _CHUNK
-        if not self._held:
-            if self.table.numel() > _LEAST * _CHUNK * len(self._default):
-                self._empty()
-            return
-        last = max(map(max, self._held.values()))
-        while count > _LEAST and last < count // 4:
-            count //= 2
-        if count * _CHUNK < len(self.table):
-            self.table = self.table[: count * _CHUNK].clone()
-            self._free = [chunk for chunk in self._free if chunk < count]
-            heapq.heapify(self._free)
-
-
-def _chunks(entries: int) -> int:
-    return -(-entries // _CHUNK)
-
-
-def _copy(target: torch.Tensor, at: list[int], rows: np.ndarray) -> None:
-    """Write rows of a tensor, without waiting for its device."""
-    where = async_tensor_h2d(np.array(at, np.int64), device=target.device)
-    target.index_copy_(0, where, async_tensor_h2d(rows, device=target.device))
