@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from charwise import SortedVocabulary, Vocabulary, constraints
 from charwise.constraints.constraint import END, Constraint, closed, finite
 from charwise.constraints.keywords import misspelt_keyword
-from charwise.constraints.over_tokens import OverTokens
 from charwise.errors import ConstraintError
 from models import examples
+from over_tokens import OverTokens
 
 pytest.importorskip("llguidance")
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from charwise.combine.member_scores import IMPOSSIBLE, likelihood_of_byte, likel
 from charwise.combine.members import Member, Team, impossible
 from charwise.combine.rules import Floats, error_of_next, normalised
 from charwise.combine.scoring import scores, string_logs
-from charwise.constraints.over_tokens import Unconstrained
+from charwise.constraints.constraint import END, Flags
 from charwise.cursor.character_state import CharacterState
 from charwise.cursor.choose import ChoicePosterior, Sums, checked_choices, posterior_of
 from charwise.cursor.distributions import NextBytes
@@ -197,7 +197,7 @@ class CombinedState(CharacterState):
         )
 
     def _as_a_whole(self, options: GenerationOptions) -> tuple[CombinedState, GenerationOptions]:
-        constraint = Unconstrained() if options.constraint is None else options.constraint
+        constraint = _Unconstrained() if options.constraint is None else options.constraint
         return self.by_the_global_rule(), replace(options, constraint=constraint)
 
     def choose(
@@ -287,3 +287,21 @@ def _onward(start: Floats, steps: Floats) -> Floats:
     """`[…, T + 1]` a start, and what `[…, T]` steps make of it."""
     start = start[..., None]
     return np.concatenate([start, start + np.cumsum(steps, axis=-1)], axis=-1)
+
+
+class _Unconstrained:
+    """The constraint that allows all byte strings, for sampling where none was given."""
+
+    characters = False
+
+    def allowed(self) -> Flags:
+        """`[257]`: all of them."""
+        return np.ones(END + 1, dtype=np.bool_)
+
+    def after(self, data: bytes) -> Self:
+        """The same."""
+        return self
+
+    def over(self, index: object) -> NoReturn:
+        """A combination draws bytes, and has no tokens."""
+        raise NotImplementedError
