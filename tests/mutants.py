@@ -79,7 +79,7 @@ TESTS = {
     "cursor/bytewise": ["combine/test_sampled.py"],
     "tokens/merges": ["tokens/test_merges.py"],
     "tokens/canonical_next": ["tokens/test_canonical_next.py", "engines/test_canonical.py"],
-    "engines/canonical": ["engines/test_canonical.py"],
+    "engines/wrapped": ["engines/test_canonical.py"],
 }
 
 #: Of each property, at most: every mutant that survives runs them all.

@@ -87,7 +87,7 @@ class TokenTree(Protocol):
 
         A probability mass function over the vocabulary's *counted* ids; the others are -inf, and
         were left out before the softmax. float32, or float64 where the engine is exact. An engine
-        that leaves token strings out may give rows that sum to less (`engines/canonical.py`).
+        that leaves token strings out may give rows that sum to less (`engines/wrapped.py`).
 
         Raises:
             EngineError: for nodes extended with `logprobs=False`, forgotten, dropped or unknown.

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from charwise.api.errors import Refused, UpstreamError, refusal_of
 from charwise.api.http import admits
-from charwise.api.limits import SERVER, Limits
+from charwise.api.limits import SERVER, CheckedSettings, Limits
 from charwise.api.request import (
     CompletionRequest,
     LlamaCppRequest,
@@ -21,7 +21,6 @@ from charwise.api.request import (
     parsed,
     texts_or_ids,
 )
-from charwise.api.settings import CheckedSettings
 from charwise.errors import SearchLimitError, SettingError
 from models import examples
 

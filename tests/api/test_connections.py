@@ -13,7 +13,7 @@ import pytest
 from listening import listening
 
 uvicorn = pytest.importorskip("uvicorn")
-connections = pytest.importorskip("charwise.api.connections")
+connections = pytest.importorskip("charwise.api.http")
 
 
 async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -25,8 +25,8 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
 
 @pytest.fixture
 def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    monkeypatch.setattr(connections.PatientProtocol, "head_seconds", 0.5)
-    with listening(app, http=connections.PatientProtocol, lifespan="off") as url:
+    monkeypatch.setattr(connections._PatientProtocol, "head_seconds", 0.5)
+    with listening(app, http=connections._PatientProtocol, lifespan="off") as url:
         yield int(url.rpartition(":")[2])
 
 

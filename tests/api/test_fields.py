@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from charwise.api.errors import Refused
-from charwise.api.fields import unread, warning
 from charwise.api.request import CompletionRequest
+from charwise.serve.http import unread, warning
 from charwise.serve.llama_cpp import CompletionBody, InfillBody
 from charwise.serve.ollama import GenerateBody
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from charwise import SortedVocabulary, Vocabulary, constraints
 from charwise.constraints.constraint import END, Constraint, closed, finite
-from charwise.constraints.keywords import misspelt_keyword
+from charwise.constraints.schemas import _misspelt_keyword
 from charwise.errors import ConstraintError
 from models import examples
 from over_tokens import OverTokens
@@ -198,8 +198,8 @@ class TestExpressions:
 
     def test_an_unknown_name_is_an_annotation(self) -> None:
         for name in ANNOTATIONS.split():
-            assert misspelt_keyword({name: True}) is None
-            assert misspelt_keyword({"items": [{name: {"a": 1}}]}) is None
+            assert _misspelt_keyword({name: True}) is None
+            assert _misspelt_keyword({"items": [{name: {"a": 1}}]}) is None
 
     def test_annotations_stop_nobody(self) -> None:
         plain = constraints.json_schema({"type": "integer"})

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from charwise import constraints
 from charwise.constraints.constraint import END, finite, member
-from charwise.constraints.large_numbers import unwritable
+from charwise.constraints.schemas import _unwritable
 from charwise.constraints.validity import Validity, fault_of, has_check, read
 from charwise.errors import ConstraintError, MissingExtraError
 from models import examples
@@ -126,7 +126,7 @@ def test_integers_of_any_size_are_written_exactly(value: int) -> None:
         assert not member(constraint, str(value + 1).encode())
         assert {json.loads(text) for text in finite(constraint, 4) or ()} - {"other"} == {value}
     inside = {"properties": {"id": {"const": value}}}
-    if list(unwritable(value)):
+    if list(_unwritable(value)):
         assert abs(value) > 2**53
         with pytest.raises(ConstraintError, match=f"const {value} cannot .*Write it in quotes"):
             constraints.json_schema(inside)

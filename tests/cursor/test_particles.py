@@ -17,10 +17,9 @@ from charwise import CharLM, GenerationOptions, SortedVocabulary, constraints
 from charwise.constraints.constraint import END
 from charwise.coverings.reference import prefix_probability, string_probability
 from charwise.cursor import outcomes
-from charwise.cursor.following import Following
+from charwise.cursor.following import Following, draw_tokens
 from charwise.cursor.members import Members
 from charwise.cursor.outcomes import Branch, explore, resolve
-from charwise.cursor.sampling import draw_tokens
 from charwise.errors import ConstraintError
 from models import Model, by_hand, examples, models, particles, table
 

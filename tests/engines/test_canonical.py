@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 import charwise
 from charwise import CharLM, Vocabulary
 from charwise.coverings import reference
-from charwise.engines.canonical import CanonicalLM, with_estimand
 from charwise.engines.ngram import NgramLM
+from charwise.engines.wrapped import CanonicalLM, with_estimand
 from charwise.errors import SettingError, VocabularyError, ZeroProbabilityError
 from charwise.token_lm import held_bytes
 from models import CLOSE, examples, log_of, random_lm

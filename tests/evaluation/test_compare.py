@@ -78,7 +78,7 @@ def test_identical_models_do_not_differ_at_all(pair: dict[str, CharLM]) -> None:
 
 def test_a_difference_within_the_error_is_said_to_be_no_difference() -> None:
     from charwise.evaluation.comparison import Difference, Measured
-    from charwise.evaluation.distance import Mean
+    from charwise.evaluation.resampling import Mean
 
     models = tuple(Measured(name, Mean(2.0, 1.9, 2.1), 0.05) for name in "ab")
     small_one = Difference("a", "b", Mean(0.02, 0.01, 0.03), error=0.1)

@@ -12,7 +12,7 @@ import httpx
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from charwise.serve.gate import Gate
+from charwise.serve.app import _Gate
 from charwise.serve.memory import Memory
 from charwise.serve.server import Settings
 from charwise.serve.work import CLIENT
@@ -166,7 +166,7 @@ def test_a_client_is_its_key_or_its_address(
         await send({"type": "http.response.body", "body": b""})
 
     async def ask() -> None:
-        gate = Gate(behind, Settings(api_key=required))
+        gate = _Gate(behind, Settings(api_key=required))
         transport = httpx.ASGITransport(gate, client=("10.0.0.7", 5))  # type: ignore[arg-type]
         headers = {"authorization": f"Bearer {shown}"} if shown else {}
         async with httpx.AsyncClient(transport=transport, base_url="http://a") as one:

@@ -1,7 +1,7 @@
 """The HTTP around a request: its key, its body, whether its client still listens, the response.
 
 Starlette reads a body without a limit, and tells nothing of a client that leaves before the
-answer begins. So both stand here.
+answer begins; uvicorn waits for ever for the head of a request. So these stand here.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from charwise.api.errors import Refused
 from charwise.api.writer import compact
@@ -113,3 +114,56 @@ def stream_response(
     response = _Stream(parts, status)
     response.raw_headers = [pair for pair in headers if pair[0] != b"content-length"]
     return response
+
+
+class _PatientProtocol(H11Protocol):
+    """uvicorn's own protocol, which waits for the head of a request only so long.
+
+    uvicorn ends connections that are idle after an answer (`timeout_keep_alive`), and no others.
+
+    Attributes:
+        head_seconds: in which the head of a request is there, from its first byte or the
+            connection's begin.
+    """
+
+    head_seconds = 10.0
+    _late: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        """Begin to wait for a head."""
+        super().connection_made(transport)
+        self._wait()
+
+    def data_received(self, data: bytes) -> None:
+        """Read on, and wait for the rest of a head, if one has begun."""
+        super().data_received(data)
+        self._wait()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Wait no more."""
+        super().connection_lost(exc)
+        self._stop()
+
+    def _wait(self) -> None:
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._stop()  # the head was whole
+        elif self._late is None:
+            self._late = self.loop.call_later(self.head_seconds, self._end)
+
+    def _stop(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
+
+    def _end(self) -> None:
+        self._late = None
+        self.transport.close()
+
+
+#: What our servers tell uvicorn alike.
+UVICORN: dict[str, Any] = {
+    "http": _PatientProtocol,
+    "timeout_keep_alive": 75,
+    "log_level": "warning",
+    "server_header": False,
+}

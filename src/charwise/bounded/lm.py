@@ -9,8 +9,7 @@ from typing import NamedTuple, NoReturn, Unpack
 import numpy as np
 
 from charwise.bounded.covering import BoundedCovering
-from charwise.bounded.drawing import BoundedCompletion, draw
-from charwise.bounded.results import BoundedScore, NextBounds
+from charwise.bounded.results import BoundedCompletion, BoundedScore, NextBounds, draw
 from charwise.bounded.rows import Remembered
 from charwise.coverings.best_first import Interval
 from charwise.coverings.log_sums import log

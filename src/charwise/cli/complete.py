@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.table import Table
 from rich.text import Text
 
 from charwise.cli.options import (
@@ -17,11 +20,13 @@ from charwise.cli.options import (
     read_prompt,
     takes_options,
 )
-from charwise.cli.terminal import bars, completion_table, console, print_json, spelling
-from charwise.errors import SettingError, shown
+from charwise.cli.terminal import bars, completion_table, console, print_json, spelling, table
+from charwise.errors import ConstraintError, InputError, SettingError, shown
 from charwise.tokens.line_ends import line_end, read, write
 
 if TYPE_CHECKING:
+    from charwise.constraints import Constraint
+    from charwise.cursor.completion import Completion, Weighted
     from charwise.cursor.options import GenerationOptions
     from charwise.healing import Rule
 
@@ -65,7 +70,6 @@ class _Settings:
 
     def wanted(self) -> GenerationOptions:
         """How completions are drawn."""
-        from charwise.cli.constrained import constraint_from
         from charwise.cursor.options import GenerationOptions
 
         cold = self.temperature is None and self.n == 1
@@ -75,7 +79,7 @@ class _Settings:
                 max_new_bytes=self.max_new_bytes,
                 temperature=0.0 if cold else 1.0 if self.temperature is None else self.temperature,
                 seed=self.seed,
-                constraint=constraint_from(
+                constraint=_constraint_from(
                     self.regex, self.json_schema, self.grammar, self.choices or ()
                 ),
                 particles=self.particles,
@@ -138,14 +142,19 @@ def _constrained(
     as_json: bool,
 ) -> None:
     """Print completions under a constraint, drawn in both ways."""
-    from charwise.cli import constrained
+    from charwise.cursor.completion import Weighted
 
-    found = constrained.answer(options.load(effort), read(prompt), wanted)
+    state = options.load(effort).state(read(prompt))
+    local = state.complete(wanted)
+    # So many of the heaviest texts are listed.
+    heaviest = state.complete(wanted, n=10, temperature=0.0, conditioning="global")
+    if not isinstance(heaviest, Weighted):
+        raise ConstraintError("no weights came back.")
     if as_json:
         text = prompt.decode("utf-8", "backslashreplace")
-        print_json(model=options.model, prompt=text, **constrained.fields(found))
+        print_json(model=options.model, prompt=text, **_fields(local, heaviest))
     else:
-        console().print(constrained.table(found), constrained.sentence(found))
+        console().print(_table(local, heaviest), _sentence(heaviest))
 
 
 def _parse_rule(value: str) -> Rule:
@@ -160,3 +169,84 @@ def _parse_rule(value: str) -> Rule:
     if value.isascii() and value.isdecimal() and len(value) < 10:
         return int(value)
     raise typer.BadParameter(f"{shown(value)} is not auto, word, off or a number of tokens.")
+
+
+def _constraint_from(
+    regex: str | None, json_schema: Path | None, grammar: Path | None, choices: Sequence[str]
+) -> Constraint | None:
+    """The constraint that the options ask for; None if none does.
+
+    Raises:
+        typer.BadParameter: two of them.
+        ConstraintError: one that is wrong.
+        InputError: a file that cannot be read.
+    """
+    asked: dict[str, Any] = {
+        "regex": regex,
+        "json_schema": json_schema and _read(json_schema),
+        "grammar": grammar and _read(grammar),
+        "choices": [choice.encode("utf-8", "surrogateescape") for choice in choices] or None,
+    }
+    given = [name.replace("_", "-") for name, value in asked.items() if value is not None]
+    if not given:
+        return None
+    if len(given) > 1:
+        raise typer.BadParameter(f"--{' and --'.join(given)}: give one of them.")
+    from charwise.constraints import constraint_of
+
+    return constraint_of(asked)  # type: ignore[arg-type]
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}.") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not UTF-8 at byte {error.start}.") from error
+
+
+def _table(local: list[Completion], heaviest: Weighted) -> Table:
+    """A row for each text: what was drawn step by step first, then the heaviest others."""
+    shares = ("step by step", "given the constraint")
+    found = table("completion", *shares, right=shares)
+    drawn = [one.raw for one in local]
+    weights = dict(zip([one.raw for one in heaviest], heaviest.weights.tolist(), strict=True))
+    for raw in dict.fromkeys([*weights, *drawn]):
+        times = drawn.count(raw)
+        share = f"{weights[raw]:.4f}" if raw in weights else "–"
+        found.add_row(
+            spelling(raw), "drawn" if times == 1 else f"{times} ×" if times else "", share
+        )
+    return found
+
+
+def _sentence(heaviest: Weighted) -> str:
+    """How probable the constraint is, and what the shares rest on."""
+    rest = (
+        "all of it added up"
+        if math.isinf(heaviest.effective)
+        else f"estimated, effective sample size {heaviest.effective:.0f}"
+    )
+    return f"p(constraint | prompt) = {math.exp(heaviest.logprob):.3g} ({rest})."
+
+
+def _fields(local: list[Completion], heaviest: Weighted) -> dict[str, Any]:
+    """The answer for `--json`."""
+    return {
+        "local": [
+            {"text": spelling(one.raw), "logprob": one.logprob, "finish": one.finish}
+            for one in local
+        ],
+        "global": [
+            {
+                "text": spelling(one.raw),
+                "prob": weight,
+                "logprob": one.logprob,
+                "finish": one.finish,
+            }
+            for one, weight in zip(heaviest, heaviest.weights.tolist(), strict=True)
+        ],
+        "constraint_logprob": heaviest.logprob,
+        "effective": heaviest.effective,
+    }

@@ -58,7 +58,7 @@ def heal_proxy(settings: _Settings, hub: HubOptions) -> None:
     try:
         import uvicorn
 
-        from charwise.api.connections import UVICORN
+        from charwise.api.http import UVICORN
         from charwise.processors.proxy.app import HealingProxy
         from charwise.processors.proxy.plan import SERVERS
         from charwise.processors.proxy.relay import Relay

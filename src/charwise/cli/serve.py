@@ -57,7 +57,7 @@ def serve(options: ModelOptions, effort: EffortOptions, server: _Settings) -> No
     try:
         import uvicorn
 
-        from charwise.api.connections import UVICORN
+        from charwise.api.http import UVICORN
         from charwise.serve.app import application
         from charwise.serve.server import Settings, started
     except ImportError as error:

@@ -14,8 +14,7 @@ b'ny'
 
 from __future__ import annotations
 
-from charwise.constraints.arguments import ConstraintKeywords, constraint_of
-from charwise.constraints.both import both
+from charwise.constraints.arguments import ConstraintKeywords, both, constraint_of
 from charwise.constraints.choices import choices
 from charwise.constraints.constraint import Constraint
 from charwise.constraints.grammars import lark, regex

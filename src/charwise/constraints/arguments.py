@@ -1,15 +1,17 @@
-"""The arguments that name a constraint: one keyword of several."""
+"""The arguments that name a constraint, one keyword of several; and two constraints at once."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypedDict
+from typing import Any, Self, TypedDict
 
-from charwise.constraints.choices import choices
-from charwise.constraints.constraint import Constraint, checked
-from charwise.constraints.grammars import lark, regex
+from charwise.constraints.choices import Choices, choices
+from charwise.constraints.constraint import Constraint, Flags, TokenConstraint, checked
+from charwise.constraints.grammars import Grammar, both_patterns, lark, regex
 from charwise.constraints.schemas import json_schema
+from charwise.constraints.validity import Fault, Validity, fault_of
 from charwise.errors import ConstraintError, check_known, shown
+from charwise.tokens.index import SortedVocabulary
 
 
 class ConstraintKeywords(TypedDict, total=False):
@@ -61,3 +63,99 @@ def constraint_of(may_follow: ConstraintKeywords) -> Constraint | None:
         )
     [(name, value)] = given.items()
     return _MAKERS[name](value)
+
+
+class _Both:
+    """Two constraints at once. Made by `both`."""
+
+    def __init__(self, one: Constraint, other: Constraint) -> None:
+        self.one, self.other = one, other
+
+    @property
+    def characters(self) -> bool:
+        """Whether one of them is over whole characters."""
+        return self.one.characters or self.other.characters
+
+    @property
+    def check(self) -> Validity | None:
+        """The check that a finished text must pass as well, if one of them is a JSON schema."""
+        checks = [getattr(one, "check", None) for one in (self.one, self.other)]
+        return checks[0] or checks[1]
+
+    @property
+    def fault(self) -> Fault | None:
+        """Why the text so far is not valid by one of them; None if it is."""
+        return fault_of(self.one) or fault_of(self.other)
+
+    def allowed(self) -> Flags:
+        """Return the bytes that both allow, `[257]`."""
+        return self.one.allowed() & self.other.allowed()
+
+    def after(self, data: bytes) -> Self:
+        """_Both after more bytes.
+
+        Raises:
+            ConstraintError: at the first byte that one of them does not allow.
+        """
+        both, refused = list[Constraint](), list[ConstraintError]()
+        for each in (self.one, self.other):
+            try:
+                both.append(each.after(data))
+            except ConstraintError as error:
+                refused.append(error)
+        if refused:
+            raise min(refused, key=lambda error: error.position)
+        return type(self)(*both)
+
+    def over(self, index: SortedVocabulary) -> _BothTokens:
+        """The same over the tokens of a vocabulary."""
+        return _BothTokens(self.one.over(index), self.other.over(index))
+
+    def __repr__(self) -> str:
+        return f"both({self.one!r}, {self.other!r})"
+
+
+class _BothTokens:
+    """Two constraints over the tokens of one vocabulary: a token that both allow."""
+
+    def __init__(self, one: TokenConstraint, other: TokenConstraint) -> None:
+        self.one, self.other = one, other
+
+    def mask(self) -> Flags:
+        """`[width]`: the tokens that both allow."""
+        return self.one.mask() & self.other.mask()
+
+    def after(self, data: bytes) -> Self:
+        """_Both after the bytes of a token."""
+        return type(self)(self.one.after(data), self.other.after(data))
+
+
+def both(one: Constraint, other: Constraint) -> Constraint:
+    """Return a constraint to the members that the sets of two constraints share.
+
+    Of two regular expressions one is made, and of choices those are left that the other allows:
+    these know from the start where a shared member can be reached. Otherwise a byte is allowed that
+    each of them allows, and the way may turn out to end in nothing, when what each still allows is
+    no longer the same.
+
+    Raises:
+        ConstraintError: what is no constraint, or where nothing may follow from the start.
+
+    >>> from charwise.constraints import choices, regex
+    >>> both(choices(["cat", "car", "dog"]), regex("c.*t")).after(b"ca").allowed()[ord("t")]
+    np.True_
+    """
+    for given in (one, other):
+        checked(given)
+    if isinstance(one, Grammar) and isinstance(other, Grammar):
+        joined = both_patterns(one, other)
+        if joined is not None:
+            return joined
+    shared: Constraint = _Both(one, other)
+    if isinstance(one, Choices):
+        shared = one.those_of(other)
+    elif isinstance(other, Choices):
+        shared = other.those_of(one)
+    if not shared.allowed().any():
+        raise ConstraintError("the two constraints share no text: nothing satisfies both.")
+    return shared

@@ -19,9 +19,9 @@ from charwise.constraints.validity import fault_of
 from charwise.cursor.completion import Bytewise
 from charwise.cursor.distributions import EOS, NextBytes
 from charwise.cursor.drawing import Drawing, DrawnText
+from charwise.cursor.following import draw_byte
 from charwise.cursor.options import GenerationOptions, Limit
 from charwise.cursor.particles import Particle, Proposal
-from charwise.cursor.sampling import draw_byte
 from charwise.errors import ConstraintError, ZeroProbabilityError
 from charwise.tokens.utf8 import decoder_after
 

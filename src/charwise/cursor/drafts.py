@@ -23,10 +23,9 @@ from charwise.constraints.constraint import Flags
 from charwise.coverings.bundles import Bundle
 from charwise.cursor.completion import Placed
 from charwise.cursor.drawing import Drawing, DrawnText
-from charwise.cursor.following import Following
+from charwise.cursor.following import Following, draw_tokens
 from charwise.cursor.members import Members
 from charwise.cursor.options import GenerationOptions, Limit
-from charwise.cursor.sampling import draw_tokens
 from charwise.cursor.shared_tree import SharedTree
 from charwise.token_lm import TogetherLM
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 from weakref import WeakValueDictionary
 
-from charwise.engines.canonical import with_estimand
 from charwise.engines.pretrained import (
     DEFAULT_MODEL,
     LOADING,
@@ -22,6 +21,7 @@ from charwise.engines.pretrained import (
     read_pretrained,
     read_vocabulary,
 )
+from charwise.engines.wrapped import with_estimand
 from charwise.errors import SettingError, check_known, shown
 from charwise.models import EMBEDDED
 

@@ -21,8 +21,7 @@ from charwise.char_lm import CharLM
 from charwise.engines.pretrained import read_vocabulary
 from charwise.errors import CharwiseError, SettingError, check_count, items, shown
 from charwise.evaluation.comparison import Comparison, Difference, Measured
-from charwise.evaluation.distance import Floats
-from charwise.evaluation.resampling import by_blocks, by_texts
+from charwise.evaluation.resampling import Floats, by_blocks, by_texts
 from charwise.model import load
 from charwise.scoring.effort import Effort, effort_of
 from charwise.tokens.canonical import to_bytes

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from charwise.errors import MissingExtraError, SettingError, check_count, shown
-from charwise.evaluation.distance import Floats, Mean
+from charwise.evaluation.resampling import Floats, Mean
 from charwise.surprisal.spans import WORDS, Convention, Spans, characters_of, spans_of
 from charwise.surprisal.spans import words as words_of
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from charwise.errors import MissingExtraError
 from charwise.evaluation.bench import Report, Result
-from charwise.evaluation.distance import Floats, Mean
+from charwise.evaluation.resampling import Floats, Mean
 from charwise.surprisal.plot import COLOUR
 
 if TYPE_CHECKING:

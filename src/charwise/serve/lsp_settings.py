@@ -8,8 +8,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-from charwise.api.limits import SERVER
-from charwise.api.settings import CheckedSettings
+from charwise.api.limits import SERVER, CheckedSettings
 from charwise.errors import SettingError
 from charwise.serve.task import CompletionTask, Mode, Until
 

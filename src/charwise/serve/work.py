@@ -24,7 +24,7 @@ from charwise.errors import CharwiseError
 Result = TypeVar("Result")
 Item = TypeVar("Item")
 
-#: Who asks (`gate.client_of`), set where a request arrives.
+#: Who asks (`app._client_of`), set where a request arrives.
 CLIENT: ContextVar[str] = ContextVar("charwise_client", default="")
 
 

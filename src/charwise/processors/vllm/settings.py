@@ -19,8 +19,8 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import BeforeValidator, ConfigDict, Field
 
 from charwise.api import limits as request_limits
+from charwise.api.limits import CheckedSettings
 from charwise.api.request import HEAL, heal_rule
-from charwise.api.settings import CheckedSettings
 from charwise.api.writer import Message
 from charwise.errors import SettingError
 from charwise.processors.healed_prompt import HealedPrompt
