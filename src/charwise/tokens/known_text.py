@@ -168,15 +168,16 @@ class KnownText:
         index, ends = self.index, list(self.index.vocabulary.end_ids)
         order = index.ids_on(logprobs.device)
         found = []
-        for one, at, depths in zip(logprobs, positions, self.depths_at(positions), strict=True):
-            in_order = one[order].double().exp_().cpu().numpy()
+        ended = logprobs[:, ends].double().exp().sum(dim=1).tolist()
+        for n, (at, depths) in enumerate(zip(positions, self.depths_at(positions), strict=True)):
+            in_order = logprobs[n].index_select(0, order).double().exp_().cpu().numpy()
             rows = np.empty((depths + 1, 257))
             rows[0] = index.next_byte_masses(in_order, 0, len(in_order), 0)
             for d in range(int(depths)):
                 lo, hi = int(self.lo[at, d]), int(self.hi[at, d])
                 rows[d + 1] = index.next_byte_masses(in_order, lo, hi, d + 1)
             rows[:, END_OF_TOKEN] = 0.0  # what follows those tokens is another context's business
-            rows[0, END_OF_TOKEN] = float(one[ends].double().exp().sum())
+            rows[0, END_OF_TOKEN] = ended[n]
             found.append(rows)
         return found
 
