@@ -349,7 +349,8 @@ class SortedVocabulary:
         else:
             ended = self._ended(lo, hi, depth)
             following = self.flat[self.starts[ended:hi] + depth]
-            masses = np.bincount(following, weights=in_order[ended:hi], minlength=257)
+            counts = np.bincount(following, weights=in_order[ended:hi], minlength=257)
+            masses = counts.astype(np.float64, copy=False)  # of nothing, they are integers
         masses[END_OF_TOKEN] = in_order[lo:ended].sum()
         return masses
 
