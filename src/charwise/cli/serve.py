@@ -82,6 +82,7 @@ def serve(options: ModelOptions, effort: EffortOptions, server: _Settings) -> No
     config = uvicorn.Config(app, timeout_graceful_shutdown=patience, **UVICORN)
     name, bound = listening.getsockname()[:2]
     url = f"http://{f'[{name}]' if ':' in name else name}:{bound}"
+    listening.listen(config.backlog)  # who reads the line may connect at once
     print(f"{url} serves {started(lm, settings)}", file=sys.stderr, flush=True)
     uvicorn.Server(config).run([listening])
 
