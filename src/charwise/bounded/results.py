@@ -204,7 +204,7 @@ class _Drafts(Drawing[DrawnText]):
 def _member(
     covering: BoundedCovering, index: SortedVocabulary, rng: np.random.Generator | None
 ) -> tuple[tuple[int, ...], bytes, float]:
-    """A token string that covers the text, what it spells beyond, and what was not told."""
+    """A token string that covers the text, its bytes beyond the text, and the mass not returned."""
     text = covering.raw
     if not text:
         return covering.contexts[0].ids, b"", 0.0

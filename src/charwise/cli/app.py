@@ -37,7 +37,7 @@ from charwise.errors import CharwiseError, missing_extra
 
 
 class _Commands(TyperGroup):
-    """The commands; what is wrong with an option is said in its own words."""
+    """The commands. A wrong option gets a message of our own."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command; typer takes over a word of pydantic's, which is taken away."""

@@ -160,7 +160,7 @@ def _read(files: list[str], tables: TableOptions) -> dict[str, bytes]:
 
 
 def _show(found: Comparison, words: int) -> None:
-    """The table, what it was measured on, and the words."""
+    """Print the table, the notes on texts and models, and the words."""
     screen = console()
     if not screen.is_terminal:
         # Columns of the table in a pipe; a terminal has its own.

@@ -207,7 +207,7 @@ def _read(path: Path) -> str:
 
 
 def _table(local: list[Completion], heaviest: Weighted) -> Table:
-    """A row for each text: what was drawn step by step first, then the heaviest others."""
+    """A row for each text: those drawn step by step first, then the heaviest others."""
     shares = ("step by step", "given the constraint")
     found = table("completion", *shares, right=shares)
     drawn = [one.raw for one in local]
@@ -222,7 +222,7 @@ def _table(local: list[Completion], heaviest: Weighted) -> Table:
 
 
 def _sentence(heaviest: Weighted) -> str:
-    """How probable the constraint is, and what the shares rest on."""
+    """How probable the constraint is, and how the shares were computed."""
     rest = (
         "all of it added up"
         if math.isinf(heaviest.effective)

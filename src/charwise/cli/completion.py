@@ -43,7 +43,7 @@ class Loaded:
 
 @dataclass(frozen=True)
 class Request:
-    """What to complete, and how. At temperature 0 the likeliest token is always taken."""
+    """The prompt and the options. At temperature 0 the likeliest token is always taken."""
 
     prompt: bytes
     options: GenerationOptions
@@ -101,7 +101,7 @@ def plain(loaded: Loaded, request: Request) -> list[str]:
 
 
 def healed(loaded: Loaded, request: Request) -> list[str]:
-    """After the cut, with what was cut off forced."""
+    """After the cut, with the bytes cut off forced."""
     return _generate(loaded, request, request.rule)
 
 
@@ -201,7 +201,7 @@ def _tokens(spellings: Sequence[str], styles: tuple[str, str]) -> Text:
 
 
 def cut_sentence(cut: PromptCut, rule: object) -> str:
-    """What the cut means, in words.
+    """The cut in words.
 
     >>> cut_sentence(PromptCut([0, 1, 2], 1, b" Nod", 0, 3), "auto")
     "2 tokens given back; ' Nod' is forced; 3 tokens may come first."

@@ -75,7 +75,7 @@ class _Settings:
     as_json: JsonOption = False
 
     def sides(self) -> tuple[bytes, bytes]:
-        """What comes before and after the middle."""
+        """The text before and after the middle."""
         if self.place is None:
             left, right = (
                 one.encode("utf-8", "surrogateescape") for one in (self.prefix, self.suffix)
@@ -155,7 +155,7 @@ def _sentinels(vocabulary: Vocabulary, names: list[str] | None) -> Template:
 
 
 def sides(place: str) -> tuple[bytes, bytes]:
-    """What comes before and after a place in a file.
+    """The text before and after a place in a file.
 
     Columns count characters, as editors do; a line's end is its last column.
 
@@ -206,7 +206,7 @@ def _request_line(before: bytes, after: bytes, request: Request) -> Text:
 
 
 def _request_sentence(request: Request) -> str:
-    """What was cut, in words.
+    """The cuts in words.
 
     >>> from charwise.infill import Request
     >>> _request_sentence(Request([0], b".ind", b"ex", 1, suffix_cut=7))
@@ -229,7 +229,7 @@ def middles(
     given: Given,
     options: GenerationOptions,
 ) -> tuple[dict[str, list[str]], list[InfillCompletion]]:
-    """The middles by each method that the model allows, and the exact ones with what is known."""
+    """The middles by each method that the model allows, and the exact ones with their numbers."""
     exact = loaded.lm.infill(before, after, options, **given)
     generates = hasattr(loaded.model, "generate")
     texts: dict[str, list[str]] = {"plain": [], "healed": []} if generates else {}

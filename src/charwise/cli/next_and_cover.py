@@ -179,7 +179,7 @@ class _Found(NamedTuple):
     bounds: Interval
 
     def sentences(self, noun: str, lead: str) -> Iterator[str]:
-        """What is said below the table, a sentence a line."""
+        """The sentences below the table, one a line."""
         size = self.size
         many = f"{size:,}" if size < _LARGEST else f"some 10^{math.floor(math.log10(size))}"
         yield f"{len(self.members):,} of {many} {noun}; {self.contexts:,} contexts visited{lead}"
@@ -220,7 +220,7 @@ def _share(member: Member, lower: float) -> float:
 
 
 def _lead_note(vocabulary: Vocabulary) -> str:
-    """What to say where the tokenizer implies bytes before a text; nothing where it does not.
+    """The note on bytes that the tokenizer puts before a text; empty if there are none.
 
     >>> from charwise import Vocabulary
     >>> _lead_note(Vocabulary.from_bytes([b"a"]))

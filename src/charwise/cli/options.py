@@ -58,7 +58,7 @@ class HubOptions:
     trust_remote_code: TrustOption = False
 
     def index(self, tokenizer: str) -> SortedVocabulary:
-        """The index of a tokenizer's vocabulary; a terminal says meanwhile what takes so long."""
+        """The index of a tokenizer's vocabulary; a terminal shows meanwhile that it is read."""
         with busy("reading the vocabulary"):
             from charwise.engines.pretrained import read_vocabulary
             from charwise.tokens.index import SortedVocabulary
@@ -68,7 +68,7 @@ class HubOptions:
 
 @dataclass(frozen=True)
 class EffortOptions:
-    """How much to spend on what comes next: a command that `takes_options` may have these."""
+    """How much to spend on the next bytes: a command that `takes_options` may have these."""
 
     preset: PresetOption = None
     tolerance: Annotated[
@@ -123,7 +123,7 @@ class ModelOptions:
     ] = "all"
 
     def load(self, effort: EffortOptions | None = None) -> CharLM:
-        """The model; a terminal says meanwhile what takes so long.
+        """The model; a terminal shows meanwhile that it is loaded.
 
         Raises:
             ModelNotFoundError: what was looked for, and where.

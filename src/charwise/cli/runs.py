@@ -113,7 +113,7 @@ class RunOptions(TableOptions):
         return self.on_error == "skip"
 
     def survey(self, job: Job) -> Extent:
-        """Read the input once, and print what may be mistakes in it.
+        """Read the input once, and print its possible mistakes.
 
         Raises:
             InputError: a file that cannot be used; a bad row, unless those are skipped.

@@ -176,7 +176,7 @@ def _check_output(files: list[str], out: Path | None, run: RunOptions) -> None:
 def _print(
     job: Job, lm: CharLM, extent: Extent, skip: bool, model: str, as_json: bool
 ) -> list[BadRow]:
-    """Score everything, print the records on stdout, and what was left out on stderr."""
+    """Score everything, print the records on stdout, and the rows left out on stderr."""
     measure = job.measure
     assert isinstance(measure, Measure)
     records: list[Record] = []

@@ -47,7 +47,7 @@ SCISSORS = " ✂ "
 
 
 def accept_any_text() -> None:
-    """Let stdout and stderr take every string, whatever their encoding.
+    """Let stdout and stderr take every string, in any encoding.
 
     What a stream cannot encode becomes an ASCII mark or an escape (`\\u4e2d`): the locale of a
     pipe is no reason to lose the output.
@@ -87,7 +87,7 @@ def table(*columns: str, right: Container[str] = ()) -> Table:
 
 
 def spelling(token: bytes) -> str:
-    r"""Bytes as text; what is not UTF-8 as escapes.
+    r"""Bytes as text; those that are not UTF-8 as escapes.
 
     >>> spelling(b"na\xc3\xaf"), spelling(b"\xc3")
     ('naï', '\\xc3')
@@ -150,7 +150,7 @@ def _plain_numbers(value: Any) -> Any:
 
 @contextlib.contextmanager
 def busy(what: str) -> Iterator[None]:
-    """Say on a terminal's stderr what takes a while."""
+    """Name on a terminal's stderr the work that takes a while."""
     screen = Console(stderr=True)
     with screen.status(what) if screen.is_terminal else contextlib.nullcontext():
         yield
@@ -158,7 +158,7 @@ def busy(what: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def bars() -> Iterator[Callable[[str], Callable[[int, int], None]]]:
-    """Bars on a terminal's stderr: one for each name asked for, which is told what is done.
+    """Bars on a terminal's stderr, one for each name: each takes the steps done and all steps.
 
     >>> with bars() as bar:
     ...     bar("completing")(1, 3)

@@ -37,7 +37,7 @@ class _Settings:
 
 @takes_options
 def vocab(settings: _Settings, hub: HubOptions) -> None:
-    """Describe a vocabulary, and what a prefix allows.
+    """Describe a vocabulary, and the tokens that a prefix allows.
 
     It takes a tokenizer, and no model.
     """

@@ -1,4 +1,4 @@
-"""Several models as one, over characters: mixtures, products, and more, whatever their tokenizers.
+"""Several models as one, over characters: mixtures, products, and more, with any tokenizers.
 
     both = charwise.combine.mixture([lm1, lm2], weights=[0.5, 0.5])
     both.next("x"), both.score("x"), both.complete("x")

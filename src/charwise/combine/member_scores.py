@@ -184,7 +184,7 @@ def _filled(score: Score | None, text: bytes, last: Floats | None) -> Score:
 
 
 def _row_after(member: Member, text: bytes) -> Floats:
-    """`[257]` p(byte | text); zeros for what the member cannot write."""
+    """`[257]` p(byte | text); zeros if the member cannot write the text."""
     try:
         state = member.after(text)
         return np.asarray(state.next().probs)
@@ -197,7 +197,7 @@ def _log(p: float) -> float:
 
 
 def curves_of(each: Sequence[MemberScore]) -> tuple[Floats, Floats]:
-    """`[n, T + 1]` log →p_i of all beginnings of a text, `[n, T]` what each byte may be off.
+    """`[n, T + 1]` log →p_i of all beginnings of a text, `[n, T]` the error of each byte.
 
     >>> zeros = np.zeros(2)
     >>> one = Score(b"ab", np.log([0.5, 0.25]), zeros, zeros, 0, 0)
@@ -266,7 +266,7 @@ def likelihood_of_byte(
 
 
 def _loses_mass(lm: Any) -> bool:
-    """Whether what may come next adds up to less than what it comes after."""
+    """Whether the prefix probabilities of all next bytes add up to less than that of the text."""
     team = getattr(lm, "team", None)
     if isinstance(team, Team):
         return any(_loses_mass(one.lm) for one in team.members)

@@ -257,7 +257,7 @@ def _of_mixture(
     errors: Floats,
     prefix_errors: Floats,
 ) -> float:
-    """Σ_i λ_i e_i, and what the weights may be off: one member foresaw more, all others less."""
+    """Σ_i λ_i e_i, and the error of the weights: one member foresaw more, all others less."""
     found = [0.0]
     for member in np.flatnonzero(np.isfinite(before)).tolist():
         less = before - prefix_errors

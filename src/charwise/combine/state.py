@@ -175,7 +175,7 @@ class CombinedState(CharacterState):
         )
 
     def _given_to(self, byte: int, after: Sequence[Any]) -> Floats:
-        """`[2, n]` what the members give to a byte, nats, and by how much that may be off."""
+        """`[2, n]` log-probabilities that the members give to a byte, nats, and their errors."""
         each = zip(self.team.members, self.states, after, strict=True)
         given = [likelihood_of_byte(*one, byte, self.raw) for one in each]
         return np.asarray(np.minimum(np.array(given).T, 700.0))
@@ -284,7 +284,7 @@ def _total(score: Score) -> float:
 
 
 def _onward(start: Floats, steps: Floats) -> Floats:
-    """`[…, T + 1]` a start, and what `[…, T]` steps make of it."""
+    """`[…, T + 1]` a start, and its sums with the first 1, 2, … of `[…, T]` steps."""
     start = start[..., None]
     return np.concatenate([start, start + np.cumsum(steps, axis=-1)], axis=-1)
 

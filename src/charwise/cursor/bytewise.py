@@ -86,7 +86,7 @@ class ByteDrafts(Drawing[_ByteDraft]):
         self.drafts = [draft for draft in self.drafts if draft.raw or draft.finish]
 
     def _next(self, draft: _ByteDraft) -> tuple[NextBytes, NextBytes]:
-        """What the model says comes next, and that under the constraint."""
+        """The model's next byte, and the next byte under the constraint."""
         model = draft.state.next()
         return model, model if draft.constraint is None else model.under(draft.constraint)
 
@@ -172,7 +172,7 @@ class ByteParticles(Proposal[_ByteParticle]):
         return [first]
 
     def step(self, going: list[_ByteParticle]) -> list[_ByteParticle]:
-        """What becomes of these with one more byte; none of those in a dead end."""
+        """These particles with one more byte, without those in a dead end."""
         return [new for particle in going for new in self._next(particle)]
 
     def _next(self, particle: _ByteParticle) -> list[_ByteParticle]:

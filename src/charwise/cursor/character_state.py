@@ -29,7 +29,7 @@ from charwise.tokens.stops import StopStrings
 
 
 class CharacterState(ABC):
-    """What a model knows after some text; immutable: `state + "text"`, `state - n` characters.
+    """A model after some text; immutable: `state + "text"`, `state - n` characters.
 
     `State` is that of one model, `combine.CombinedState` that of several.
     """
@@ -243,11 +243,11 @@ class CharacterState(ABC):
         yield from (one.text for one in self._completions(options, limit) if one.text)
 
     def _drawing(self, options: GenerationOptions, limit: Limit) -> Drawing[Any]:
-        """What draws completions."""
+        """The drafts of completions."""
         return ByteDrafts(self, options, limit)
 
     def _proposal(self, options: GenerationOptions) -> Proposal[Any]:
-        """What moves particles."""
+        """The particles of completions under a constraint."""
         return ByteParticles(self, options)
 
     def _as_a_whole(self, options: GenerationOptions) -> tuple[Self, GenerationOptions]:

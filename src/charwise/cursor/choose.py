@@ -136,12 +136,12 @@ class ChoiceList(NamedTuple):
 
     @property
     def texts(self) -> list[bytes]:
-        """What has to be evaluated: each choice with each of its ends, in this order."""
+        """The texts to evaluate: each choice with each of its ends, in this order."""
         return [choice + end for choice in self.raw for end in self.stops or (b"",)]
 
 
 def checked_choices(given: Iterable[str | bytes], stop: StopStrings, ended: bool) -> ChoiceList:
-    """What is asked, if it makes sense; see `CharLM.choose` for what is given and raised.
+    """The choices asked for, checked; `CharLM.choose` describes arguments and errors.
 
     >>> checked_choices(["a"], None, True)
     ChoiceList(raw=(b'a',), stops=(), ended=True)
@@ -155,7 +155,7 @@ def checked_choices(given: Iterable[str | bytes], stop: StopStrings, ended: bool
 
 
 class Sums(NamedTuple):
-    """What is known of the texts of some choices.
+    """The log-probabilities of the texts of some choices.
 
     >>> Sums([-1.0], [0.0], missing=0.0, limited=False).logs
     [-1.0]

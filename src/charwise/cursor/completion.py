@@ -105,7 +105,7 @@ class Weighted(list[Completion]):
 
 
 def weighed_text(state: Placed, raw: bytes, finish: str, logprob: float) -> Completion:
-    """A text after a state, of whatever tokens.
+    """A text after a state, without its tokens.
 
     >>> import charwise
     >>> weighed_text(charwise.load().state("x = "), b"1", "end", -2.0).drawn

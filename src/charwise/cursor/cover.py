@@ -151,7 +151,7 @@ class _Levels:
         self.last = 0.0
 
     def error(self, lattice: Lattice) -> float:
-        """The change since the last level, and what has no stand-in."""
+        """The change since the last level, and the mass without a stand-in."""
         masses = next_byte_masses(self._rows, _bundles_of(lattice, self._known))[0]
         probs = masses / max(float(masses.sum()), 1e-300)
         changed = 0.0 if self._probs is None else float(np.abs(probs - self._probs).sum()) / 2

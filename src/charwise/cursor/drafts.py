@@ -148,7 +148,7 @@ class Drafts(Drawing[Draft]):
         return drafts, logprobs
 
     def begun(self, draft: Draft) -> bytes:
-        """What the last token of a draft began with that is no part of it: nothing, here."""
+        """The first bytes of a draft's last token that are no part of the draft: none, here."""
         return b""
 
     def take(self, draft: Draft, data: bytes) -> None:

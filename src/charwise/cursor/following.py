@@ -75,7 +75,7 @@ _SPARSE = 8
 
 
 class Following:
-    """What may follow a text that is being drawn: over bytes, quick to ask, and over tokens.
+    """The continuations of a text that is being drawn: over bytes, quick to ask, and over tokens.
 
     Attributes:
         allowed: `[257]` the bytes that may follow; at 256 whether the text may end here.
@@ -123,7 +123,7 @@ class Following:
     def draw(
         self, token: int, row: torch.Tensor, options: GenerationOptions, generator: torch.Generator
     ) -> tuple[int, Self]:
-        """A token drawn without the constraint, if it may follow, or another; what may follow that.
+        """A token drawn without the constraint, if it may follow, or another; the state after it.
 
         Args:
             token: drawn from the row.
@@ -163,7 +163,7 @@ class Following:
         return bool(data and self.allowed[data[0]])
 
     def _past(self, token: int) -> Self:
-        """What may follow a token."""
+        """The state after a token."""
         data = self._index.vocabulary.tokens[token]
         return self.after(data) if data else self
 

@@ -127,7 +127,7 @@ def char_entropies(score: Score, begin: Callable[[bytes], Bytewise]) -> NDArray[
 
 @dataclass
 class _Tree:
-    """What is known of the next character: outcomes, and beginnings that are not taken apart."""
+    """The next character so far: outcomes, and beginnings that are not taken apart."""
 
     bits: float = 0.0  # −Σ p log₂ p over both
     hidden: float = 0.0  # bits that the beginnings may hide
@@ -141,7 +141,7 @@ class _Tree:
         return tree
 
     def add(self, begun: bytes, probs: NDArray[np.float64], mass: float) -> None:
-        """What follows a beginning of this mass."""
+        """Add the outcomes after a beginning of this mass."""
         for code in np.flatnonzero(probs).tolist():
             p = mass * float(probs[code])
             longer = begun + bytes([code]) if code < 256 else b""

@@ -24,7 +24,7 @@ _MOST_DRAWN = 1_000_000
 
 
 class Cancel(Protocol):
-    """What can be set to stop, from any thread: a `threading.Event`."""
+    """A flag that stops the work, set from any thread: a `threading.Event`."""
 
     def is_set(self) -> bool:
         """Whether to stop."""

@@ -53,7 +53,7 @@ class Branch:
 
 
 class Complete(NamedTuple):
-    """A text that is complete, whatever follows.
+    """A text that is complete; anything may follow.
 
     >>> Complete(b"yes", "constraint", 0.25).finish
     'constraint'

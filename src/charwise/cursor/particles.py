@@ -38,7 +38,7 @@ from charwise.errors import ConstraintError, SettingError
 
 @dataclass(kw_only=True)
 class Particle:
-    """Particles that drew the same: what was allowed on their way is the same, so is their weight.
+    """Particles that drew the same: the same was allowed on their way, so their weights are equal.
 
     >>> Particle(constraint=None, size=3).weight
     0.0
@@ -81,13 +81,13 @@ class Proposal(ABC, Generic[P]):
 
     @abstractmethod
     def step(self, going: list[P]) -> list[P]:
-        """What becomes of these with one more token or byte; none of those in a dead end."""
+        """These particles with one more token or byte, without those in a dead end."""
 
     def free(self, alive: list[P]) -> None:
-        """Free what none of these needs."""
+        """Free the memory that none of these needs."""
 
     def close(self) -> None:
-        """Give back what was evaluated on the way."""
+        """Give back the contexts evaluated on the way."""
 
     def settle(self, particle: P) -> None:
         """Finish particles that are complete, or long enough."""

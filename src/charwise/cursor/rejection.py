@@ -168,7 +168,7 @@ class _Search:
         return self._text(raw, "end", cost)
 
     def _finish(self, raw: bytes, left: Constraint) -> tuple[str, bytes]:
-        """Why a text ends here, and what is kept of it; "" if it goes on."""
+        """Why a text ends here ("" if it goes on), and the part that is kept."""
         match = self.stops.first(raw)
         if match is not None:
             valid = fault_of(self.constraint.after(raw[: match[0]])) is None
@@ -190,7 +190,7 @@ class _Search:
         heapq.heappush(self.heap, (cost, self.pushed, beginning, ended))
 
     def _leave_out(self, beginning: bytes) -> None:
-        """Drop what begins with these bytes."""
+        """Drop the texts that begin with these bytes."""
         self.heap = [entry for entry in self.heap if not entry[2].startswith(beginning)]
         heapq.heapify(self.heap)
 

@@ -145,7 +145,7 @@ class SharedTree:
             self.evaluated.keep(sorted(kept))
 
     def settle(self, nodes: Sequence[int]) -> None:
-        """`keep` what covers the end of a long text, before there is a state of it."""
+        """`keep` the contexts that cover the end of a long text, before there is a state of it."""
         self.keep(nodes)
         self._settled = self.evaluated.tree.size
 

@@ -170,7 +170,7 @@ class State(CharacterState):
         return State(shared, whole, cover, self.effort, parent=self)
 
     def _shortened(self, n: int) -> State:
-        """The state with n bytes of its prompt deleted, from what has been evaluated."""
+        """The state with n bytes of its prompt deleted, from contexts already evaluated."""
         shared, whole = self.shared, self.whole[: len(self.whole) - n]
         if len(whole) <= shared.start or shared.summed:
             return self._anew(whole)
@@ -186,7 +186,7 @@ class State(CharacterState):
         return begin(self.shared.conditions, whole, self.effort)
 
     def _plain(self) -> State:
-        """The state of the same text that conditions on what is before its last tokens."""
+        """The state of the same text that conditions on the tokens before its last ones."""
         return begin(replace(self.shared.conditions, history=None), self.whole, self.effort)
 
     def _drawing(self, options: GenerationOptions, limit: Limit) -> Drafts:

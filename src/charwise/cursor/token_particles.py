@@ -130,7 +130,7 @@ class TokenParticles(Proposal[_TokenParticle]):
         return np.asarray(rows.double().cpu().numpy(), dtype=np.float64)
 
     def _next(self, particle: _TokenParticle, row: Floats) -> list[_TokenParticle]:
-        """What becomes of particles of equal tokens with one more; none of those in a dead end."""
+        """Particles of equal tokens with one more, without those in a dead end."""
         index, vocabulary = self.index, self.index.vocabulary
         probs, mask = np.exp(row), particle.tokens.mask()
         end = float(probs[list(vocabulary.end_ids)].sum())
@@ -155,7 +155,7 @@ class TokenParticles(Proposal[_TokenParticle]):
         end: float,
         new: Callable[[int, int], _TokenParticle],
     ) -> list[_TokenParticle]:
-        """Particles drawn from what becomes of some of equal tokens.
+        """Particles drawn from the next tokens of some of equal tokens.
 
         Args:
             particle: those.
@@ -199,7 +199,7 @@ class TokenParticles(Proposal[_TokenParticle]):
         mass: float,
         new: Callable[[int, int], _TokenParticle],
     ) -> list[_TokenParticle]:
-        """The particle made by a token drawn from what is unsure; none if it may not follow."""
+        """The particle made by a token drawn from the unsure ones; none if it may not follow."""
         for branch in unsure:
             if place < branch.hi - branch.lo:
                 break

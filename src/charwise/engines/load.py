@@ -100,7 +100,7 @@ def _no_engine(engine: object) -> SettingError:
 
 
 def _opened(place: str, asked: dict[str, Any]) -> Engine:
-    """The engine that is open already, or a new one; also what pickled engines are made by."""
+    """The engine that is open already, or a new one. Pickled engines are made by it, too."""
     key = repr((place, asked))
     found = _open.get(key)
     if found is None:

@@ -123,7 +123,7 @@ def read_pretrained(name: str, **settings: Unpack[LoadKeywords]) -> Any:
 
 
 def _hub(settings: HubKeywords) -> HubKeywords:
-    """What is taken from the hub. Without a word about code, transformers asks on the terminal."""
+    """The hub's settings. Without one for code, transformers asks on the terminal."""
     return {
         "revision": settings.get("revision"),
         "trust_remote_code": settings.get("trust_remote_code", False),

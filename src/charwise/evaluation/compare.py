@@ -1,4 +1,4 @@
-"""Several models on the same texts, whatever their tokenizers: bits a byte, and who is better.
+"""Several models on the same texts, with any tokenizers: bits a byte, and who is better.
 
 Over bytes, all models speak of the same events, so their surprisals can be compared byte by byte,
 and the difference of two models has the interval of pairs (`resampling`). Beside each interval

@@ -60,7 +60,7 @@ class Reader(NamedTuple):
         return Continuation(self.vocabulary, self.healed, self.bounds, may_be_lost=self.may_be_lost)
 
     def text(self, ids: Iterable[int]) -> str:
-        """What a whole completion adds to the prompt.
+        """The text that a whole completion adds to the prompt.
 
         Raises:
             HealingError: the tokens do not reproduce the forced text: nothing masked them.
@@ -144,7 +144,7 @@ class Continuation:
 
     @property
     def text(self) -> str:
-        """The new text so far, also what `take` holds back.
+        """The new text so far, with the part that `take` holds back.
 
         Bytes that are not UTF-8 are U+FFFD in it, and a last character that is not complete is
         missing.
@@ -198,7 +198,7 @@ class Continuation:
             del self._new[len(self._new) - len(self._ending) :]
 
     def take(self, final: bool = False) -> str:
-        """New text not handed out yet, without what may begin a stop string or the ending."""
+        """New text not handed out yet, less a tail that may begin a stop string or the ending."""
         end = len(self._new)
         if not (final or self.ended):
             held = 0 if self._include_stop else self._stops.held(self._new)

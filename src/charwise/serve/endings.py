@@ -130,7 +130,7 @@ def _margin(line: bytes) -> int:
 
 
 def _overlap(line: bytes, rest: bytes) -> int:
-    """Where a line begins to repeat what follows it, brackets that it opened apart; else its end.
+    """Where a line begins to repeat the text after it, brackets that it opened apart; else its end.
 
     It does so with the first word or sign of that: what would follow is there already.
 

@@ -64,7 +64,7 @@ class GenerateBody(_Body):
 
 
 class _ShowBody(BaseModel):
-    """`/api/show`; there is one model, whatever its name."""
+    """`/api/show`; any name stands for the one model."""
 
     model_config = ConfigDict(extra="ignore")
 

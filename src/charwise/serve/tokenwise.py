@@ -126,7 +126,7 @@ class HealedDrafts(Drafts):
         return self
 
     def begun(self, draft: Draft) -> bytes:
-        """What the last token of a draft began with of the forced text."""
+        """The part of the forced text that a draft's last token began with."""
         return self._begun[id(draft)] if draft.finish != "end" else b""
 
     def reachable(

@@ -277,7 +277,7 @@ class Worker:
                 under_way[:] = [job for job, error in together if job.goes_on(error)]
 
     def _step(self) -> Sequence[BaseException | None]:
-        """Make a step of all that is under way: what ends each of them, where something does."""
+        """Make a step of all that is under way: the error that ends each, if one does."""
         try:
             assert self._advance is not None
             return self._advance([job.next for job in self._under_way])

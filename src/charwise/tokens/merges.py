@@ -122,7 +122,7 @@ class Merges:
 
 
 def _derive(pieces: Sequence[Sequence[int]], rules: Rules) -> tuple[Flags, Ints, Ints, Ints]:
-    """Encode every token by itself, all at once: is it made, of which two, at what rank?
+    """Encode every token by itself, all at once: is it made, of which two, at which rank?
 
     Returns:
         Whether each token is what its own characters become; its last two pieces (−1: it is one

@@ -37,7 +37,7 @@ SPLIT, WHOLE, EITHER, SETTLED = "snb."
 
 
 class Tail(NamedTuple):
-    """The end of a text, from the last border on that is split whatever comes.
+    """The end of a text, from the last border that is split before any next text.
 
     >>> Tail("  ", "s").begun
     b''

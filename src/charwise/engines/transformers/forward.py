@@ -17,7 +17,7 @@ _CACHES = ("cache", "past_key_values", "cache_params")
 
 
 class Forward:
-    """A causal language model's forward pass, whatever its family calls the arguments.
+    """A causal language model's forward pass, with the argument names of any family.
 
     Attributes:
         config: of the text model.

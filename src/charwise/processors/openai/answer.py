@@ -99,7 +99,7 @@ class Answer:
 
     @property
     def told_all(self) -> bool:
-        """Whether every choice has ended, whatever the engine still writes."""
+        """Whether every choice has ended, even if the engine still writes."""
         choices = self._choices.values()
         return len(choices) == self._n and all(choice.ended for choice in choices)
 

@@ -246,7 +246,7 @@ class Outcome(NamedTuple):
 
 
 def telling(send: Send, outcome: Outcome) -> Send:
-    """A `send` that adds the header to the response, in whatever form it comes.
+    """A `send` that adds the header to any form of response.
 
     What was not answered with a completion (an error, a redirection) was not healed.
     """

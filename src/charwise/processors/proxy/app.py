@@ -177,7 +177,7 @@ class HealingProxy:
             )
 
     async def _find_server(self, scope: Scope) -> Server:
-        """What the server behind takes; asked for until it says so."""
+        """The kind of the server behind; it is asked until it tells."""
         if self._known is not None:
             return self._known
         headers = _keys(scope)

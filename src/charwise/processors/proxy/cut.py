@@ -186,7 +186,7 @@ def _escaped(character: str) -> str:
 
 
 def forced_first(text: str, grammar: str | None = None) -> str:
-    """A grammar of a text and whatever follows, or of a text and what another grammar allows.
+    """A grammar of a text followed by anything, or by a text of another grammar.
 
     Raises:
         SettingError: the other grammar has no rule `root`, or uses the name that it would get.

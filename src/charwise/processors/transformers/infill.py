@@ -161,7 +161,7 @@ def _pairs(prefix: Any, suffix: Any) -> list[tuple[str | bytes, str | bytes]]:
 
 
 def _warn_of_cuts(asked: Sequence[Request]) -> None:
-    """Of the answer, which is text alone, nobody could tell what the model has not read."""
+    """Warn of text that the model has not read: the answer, text alone, does not show it."""
     before, after = sum(one.prefix_cut for one in asked), sum(one.suffix_cut for one in asked)
     if before or after:
         warnings.warn(

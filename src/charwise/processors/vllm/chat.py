@@ -133,7 +133,7 @@ def before_rendering(request: Message, parses: bool) -> str | None:
 
 def out_of_bounds(request: Message, limits: Limits, munch: int) -> str | None:
     """ "too-much" for a chat request that vLLM refuses, as far as that shows before its messages
-    are rendered, which takes a while for what is very long.
+    are rendered: rendering a very long chat takes a while.
 
     >>> out_of_bounds({"messages": [{"content": "aaaa"}]}, Limits(window=3), munch=1)
     'too-much'

@@ -175,7 +175,7 @@ def after(
     members: Sequence[tuple[int, ...]],
     parameters: Any,
 ) -> list[Any]:
-    """What is asked of vLLM after each member: one completion, as much shorter as it is begun.
+    """Parameters of one completion after each member, as much shorter as it goes beyond the prompt.
 
     Stop strings of which a match could begin in the member are searched by the reader alone.
     """

@@ -179,7 +179,7 @@ def _body(
     first: int,
     copy: int,
 ) -> Message:
-    """What vLLM is asked: one completion, as much shorter as the member goes beyond the prompt."""
+    """The body for vLLM: one completion, as much shorter as the member goes beyond the prompt."""
     body = without_heal(request)
     body |= {"prompt": [*healed.kept, *member], "n": 1, "echo": False, "return_token_ids": True}
     most = most_tokens(request)

@@ -193,7 +193,7 @@ def _admitted(sampling_params: Any) -> _HealingArguments:
 
 
 def _served(model_config: Any) -> Served:
-    """What the engine serves, or the reason why it cannot be had as a refusal of this request."""
+    """The engine's tokenizer and settings, or a refusal of this request with the reason."""
     try:
         return served(model_config)
     except CharwiseError:

@@ -163,7 +163,7 @@ class HealingMiddleware:
     async def _refused(
         self, scope: Scope, receive: Receive, send: Send, request: Message, body: bytes
     ) -> None:
-        """vLLM refused what was made of a request: asked for the request itself, it says why.
+        """vLLM refused the healed request: asked for the client's own, it gives the reason.
 
         What was made of it has other numbers than the client knows, and its constraints begin with
         text that is not theirs. A request that is refused only so is not healed; if it asks for

@@ -69,7 +69,7 @@ def steps(lm: CharLM, kept: Sequence[int], forced: bytes) -> Iterator[Step]:
 
 
 def generated(lm: CharLM, kept: Sequence[int], forced: bytes, most: int = 32) -> bytes:
-    """What comes after a prompt that was cut, the forced text not among it; `most` bytes or so.
+    """The text after a prompt that was cut, without the forced text; `most` bytes or so.
 
     >>> import charwise
     >>> lm = charwise.load()

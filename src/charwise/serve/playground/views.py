@@ -28,7 +28,7 @@ def shown(raw: bytes) -> str:
 
 
 def tokens_view(lm: CharLM, text: bytes) -> dict[str, Any]:
-    """The tokens of a text, how many of them healing keeps, and what is forced then.
+    """The tokens of a text, how many of them healing keeps, and the forced text.
 
     Returns:
         `tokens` (the last ones) with `id`, `text` and whether each is `kept`, `left_out` before
@@ -185,7 +185,7 @@ def _begin_alike(paths: Sequence[tuple[int, ...]]) -> int:
 
 
 def _order(children: list[dict[str, Any]]) -> None:
-    """The heaviest first, at every level; what is summed last."""
+    """Sort by weight at every level, sums of others last."""
     children.sort(key=lambda one: ("others" in one, -one["share"]))
     for one in children:
         _order(one.get("children", []))
