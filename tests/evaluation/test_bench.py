@@ -275,7 +275,7 @@ def value(cell: str) -> Any:
 @pytest.mark.slow
 def test_files(file: Path, tmp_path: Path):
     folder = tmp_path / "results" / "embedded"
-    options = ("--K", "2", "4", "--preset", "fast", "--reference-K", "8", "--repeat", "1")
+    options = ("--K", "2,4", "--preset", "fast", "--reference-K", "8", "--repeat", "1")
     result = run("--text", str(file), *options, "--out", str(folder), "--json")
     assert result.exit_code == 0, result.output
     printed = json.loads(result.stdout)

@@ -84,18 +84,13 @@ COMMANDS: dict[str, tuple[Callable[..., None], str]] = {
     ),
 }
 
-#: How some of them are registered.
-_REGISTERED: dict[str, dict[str, Any]] = {
-    "bench": {"cls": bench.ListsCommand},
-    "lm-eval": {"context_settings": lm_eval.SETTINGS},
-}
-
 EXAMPLES = {name: f"charwise {name} {rest}".rstrip() for name, (_, rest) in COMMANDS.items()}
 
 for _name, (_command, _) in COMMANDS.items():
     # \b keeps the lines as they are.
     _epilog = f"\b\nExample:\n  {EXAMPLES[_name]}"
-    app.command(_name, epilog=_epilog, **_REGISTERED.get(_name, {}))(_command)
+    _settings = lm_eval.SETTINGS if _name == "lm-eval" else None
+    app.command(_name, epilog=_epilog, context_settings=_settings)(_command)
 
 
 def main() -> int:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 from rich.table import Table
 from rich.text import Text
-from typer.core import TyperCommand
 
 from charwise.cli.options import JsonOption, ModelOptions, takes_options
 from charwise.cli.terminal import bars, console, print_json, table
@@ -27,10 +26,6 @@ if TYPE_CHECKING:
 
 Number = TypeVar("Number", int, float)
 
-#: Options that take several values.
-_LISTS = ("--K", "--theta", "--preset")
-
-
 #: Column → attribute of `Result`, and format of a number.
 _COLUMNS = {
     "JS distance": ("js_distance", ".2e"),
@@ -39,33 +34,6 @@ _COLUMNS = {
     "bytes/s": ("bytes_per_second", ",.0f"),
     "contexts/byte": ("contexts_per_byte", ".2f"),
 }
-
-
-class ListsCommand(TyperCommand):
-    """A command whose list options may be given as `--K 2 4 8`, besides `--K 2,4,8`."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Click's own, after joining."""
-        return super().parse_args(ctx, _joined(args))
-
-
-def _joined(arguments: list[str]) -> list[str]:
-    """The values that follow a list option, as one.
-
-    >>> _joined(["--K", "2", "4", "--text", "F", "--theta", "0", "1e-3"])
-    ['--K', '2,4', '--text', 'F', '--theta', '0,1e-3']
-    """
-    out: list[str] = []
-    at = 0
-    while at < len(arguments):
-        out.append(arguments[at])
-        at += 1
-        if out[-1] in _LISTS:
-            first = at
-            while at < len(arguments) and not arguments[at].startswith("--"):
-                at += 1
-            out += [",".join(arguments[first:at])] if at > first else []
-    return out
 
 
 @dataclass(frozen=True)
@@ -95,7 +63,7 @@ def bench(
     options: ModelOptions,
     settings: _Settings,
     k: Annotated[
-        list[str], typer.Option("--K", help="Widths of beams: 2,4,8 or 2 4 8.", metavar="N,…")
+        list[str], typer.Option("--K", help="Widths of beams, as in 2,4,8.", metavar="N,…")
     ] = ["2,4,8,16"],  # noqa: B006
     theta: Annotated[
         list[str],
