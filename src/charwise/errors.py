@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from difflib import get_close_matches
 from numbers import Integral, Real
 from typing import Any
@@ -132,6 +133,22 @@ def missing_extra(error: ModuleNotFoundError) -> MissingExtraError | None:
         return None
     extra = _EXTRAS[module]
     return MissingExtraError(f"{module} is not installed. Run: pip install 'charwise[{extra}]'")
+
+
+@contextmanager
+def needs(extra: str, what: str) -> Iterator[None]:
+    """Raise `MissingExtraError` for an import within that fails: what needs which extra.
+
+    >>> with needs("tables", "tables need pandas"):
+    ...     raise ImportError("none here")
+    Traceback (most recent call last):
+    charwise.errors.MissingExtraError: tables need pandas: pip install 'charwise[tables]'.
+    (none here)
+    """
+    try:
+        yield
+    except ImportError as error:
+        raise MissingExtraError(f"{what}: pip install 'charwise[{extra}]'. ({error})") from error
 
 
 class SpanError(CharwiseError, ValueError):

@@ -11,7 +11,7 @@ import typer
 
 from charwise.cli.options import HubOptions, takes_options
 from charwise.cli.terminal import busy
-from charwise.errors import MissingExtraError, SettingError
+from charwise.errors import SettingError, needs
 
 if TYPE_CHECKING:
     from charwise.tokens.vocabulary import Vocabulary
@@ -55,17 +55,13 @@ def heal_proxy(settings: _Settings, hub: HubOptions) -> None:
 
     Clients call the proxy as they called the server. It needs `charwise[proxy]`.
     """
-    try:
+    with needs("proxy", "the proxy's parts are not installed"):
         import uvicorn
 
         from charwise.api.http import UVICORN
         from charwise.processors.proxy.app import HealingProxy
         from charwise.processors.proxy.plan import SERVERS
         from charwise.processors.proxy.relay import Relay
-    except ImportError as error:
-        raise MissingExtraError(
-            f"the proxy's parts are not installed: pip install 'charwise[proxy]'. ({error})"
-        ) from error
     if settings.server != "auto" and settings.server not in SERVERS:
         known = ", ".join(["auto", *SERVERS])
         raise SettingError(f"unknown server {settings.server!r}: use one of {known}.")

@@ -16,7 +16,7 @@ from charwise.cli.options import (
     given,
     takes_options,
 )
-from charwise.errors import InputError, MissingExtraError, OutputError, SettingError
+from charwise.errors import InputError, OutputError, SettingError, needs
 
 
 @dataclass(frozen=True)
@@ -42,13 +42,9 @@ def lsp(options: ModelOptions, effort: EffortOptions, speech: _Settings) -> None
     effort.check()
     if speech.stdio and speech.tcp is not None:
         raise SettingError("--stdio and --tcp are two ways to speak: give one of them.")
-    try:
+    with needs("lsp", "the language server's parts are not installed"):
         from charwise.serve.lsp import serve_stdin, serve_tcp
         from charwise.serve.model_thread import ModelThread
-    except ImportError as error:
-        raise MissingExtraError(
-            f"the language server's parts are not installed: pip install 'charwise[lsp]'. ({error})"
-        ) from error
     from charwise.serve.lsp_settings import Settings
 
     def load(**chosen: Any) -> Any:

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 import typer
 
 from charwise.cli.options import EffortOptions, ModelOptions, takes_options
-from charwise.errors import MissingExtraError, SettingError
+from charwise.errors import SettingError, needs
 
 #: Names of the loopback interface: who listens there is asked under these.
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -54,16 +54,12 @@ def serve(options: ModelOptions, effort: EffortOptions, server: _Settings) -> No
 
     It listens on this machine alone unless told otherwise, and needs `charwise[serve]`.
     """
-    try:
+    with needs("serve", "the server's parts are not installed"):
         import uvicorn
 
         from charwise.api.http import UVICORN
         from charwise.serve.app import application
         from charwise.serve.server import Settings, started
-    except ImportError as error:
-        raise MissingExtraError(
-            f"the server's parts are not installed: pip install 'charwise[serve]'. ({error})"
-        ) from error
     listening = _listen(server.host, server.port)  # before a model is loaded in vain
     lm = options.load(effort)
     settings = Settings(

@@ -18,7 +18,7 @@ import numpy as np
 from charwise.constraints.constraint import END, Flags, refuse
 from charwise.constraints.diagnostics import diagnosis, refuse_tokens, size, slashed, why
 from charwise.constraints.validity import Fault, Validity
-from charwise.errors import ConstraintError, MissingExtraError, shown
+from charwise.errors import ConstraintError, needs, shown
 from charwise.tokens.canonical import to_bytes
 from charwise.tokens.index import SortedVocabulary
 
@@ -275,12 +275,8 @@ def grammar_of(
     >>> grammar_of("the letter", 'start: "a"').allowed().nonzero()[0].tolist()
     [97]
     """
-    try:
+    with needs("constraints", "expressions and grammars need llguidance"):
         from llguidance import LLMatcher
-    except ImportError as error:
-        raise MissingExtraError(
-            "expressions and grammars need llguidance: pip install 'charwise[constraints]'."
-        ) from error
     try:
         compiled = LLMatcher.grammar_from_lark(f"{source}\n{_ALL_TOKENS}")
     except UnicodeEncodeError as error:

@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from charwise.constraints.constraint import Constraint
-from charwise.errors import ConstraintError, MissingExtraError, reason, shorter
+from charwise.errors import ConstraintError, needs, reason, shorter
 
 #: Larger powers of ten are not written out.
 _MOST_DIGITS = 4000
@@ -71,12 +71,8 @@ class Validity:
 
     def __init__(self, schema: str) -> None:
         self.schema = schema
-        try:
+        with needs("constraints", "JSON schemas need jsonschema"):
             from jsonschema.exceptions import SchemaError
-        except ImportError as error:
-            raise MissingExtraError(
-                "JSON schemas need jsonschema: pip install 'charwise[constraints]'."
-            ) from error
         try:
             self._kind.check_schema(json.loads(schema))
         except SchemaError as error:

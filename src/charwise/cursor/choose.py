@@ -21,12 +21,12 @@ from charwise.cursor.distributions import bars
 from charwise.cursor.shared_tree import SharedTree
 from charwise.errors import (
     ContextLengthError,
-    MissingExtraError,
     SettingError,
     TokenizationError,
     check_count,
     check_flag,
     items,
+    needs,
     shown,
     zero_probability,
 )
@@ -91,12 +91,8 @@ class ChoicePosterior:
         Raises:
             MissingExtraError: without pandas (`charwise[tables]`).
         """
-        try:
+        with needs("tables", "tables need pandas"):
             import pandas
-        except ImportError as error:
-            raise MissingExtraError(
-                "tables need pandas: pip install 'charwise[tables]'."
-            ) from error
         return pandas.DataFrame(
             {
                 "choice": self.texts,

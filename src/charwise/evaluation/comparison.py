@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from charwise.errors import MissingExtraError, SettingError, check_count, shown
+from charwise.errors import SettingError, check_count, needs, shown
 from charwise.evaluation.resampling import Floats, Mean
 from charwise.surprisal.spans import WORDS, Convention, Spans, characters_of, spans_of
 from charwise.surprisal.spans import words as words_of
@@ -173,12 +173,8 @@ class Comparison:
         Raises:
             MissingExtraError: pandas is not installed.
         """
-        try:
+        with needs("tables", "to_pandas needs pandas"):
             import pandas
-        except ImportError as error:
-            raise MissingExtraError(
-                "to_pandas needs pandas: pip install 'charwise[tables]'."
-            ) from error
         return pandas.DataFrame(self.rows())
 
     def to_csv(self) -> str:

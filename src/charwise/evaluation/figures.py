@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from charwise.errors import MissingExtraError
+from charwise.errors import needs
 from charwise.evaluation.bench import Report, Result
 from charwise.evaluation.resampling import Floats, Mean
 from charwise.surprisal.plot import COLOUR
@@ -115,12 +115,8 @@ def need_matplotlib() -> None:
 
     >>> need_matplotlib()
     """
-    try:
+    with needs("plots", "the figures need matplotlib"):
         import matplotlib  # noqa: F401
-    except ImportError as error:
-        raise MissingExtraError(
-            "the figures need matplotlib: pip install 'charwise[plots]', or leave the figures out."
-        ) from error
 
 
 def _axes(report: Report, ylabel: str) -> tuple[Figure, Any]:

@@ -11,7 +11,7 @@ import os
 import time
 from typing import Any
 
-from charwise.errors import MissingExtraError, ServerError, SettingError, check_number, shown
+from charwise.errors import ServerError, SettingError, check_number, needs, shown
 
 #: Where a key is looked for that was not given.
 KEY = "CHARWISE_API_KEY"
@@ -37,12 +37,8 @@ class Client:
     """
 
     def __init__(self, url: str, *, api_key: str | None = None, seconds: float = 60.0) -> None:
-        try:
+        with needs("completions", "httpx is not installed"):
             import httpx
-        except ImportError as error:
-            raise MissingExtraError(
-                "httpx is not installed: pip install 'charwise[completions]'."
-            ) from error
         if not isinstance(url, str) or not url.startswith(("http://", "https://")):
             raise SettingError(f"the server is at {shown(url)}: give http://HOST:PORT/v1.")
         check_number("seconds", seconds, 0.0, float("inf"))

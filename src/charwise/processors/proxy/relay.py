@@ -18,7 +18,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from charwise.api.errors import Refused, UpstreamError
 from charwise.api.http import refusal, stream_response, while_connected
-from charwise.errors import MissingExtraError, SettingError, TokenizationError, shown
+from charwise.errors import SettingError, TokenizationError, needs, shown
 from charwise.tokens.vocabulary import Vocabulary
 
 logger = logging.getLogger("charwise.proxy")
@@ -60,12 +60,8 @@ class Relay:
     """
 
     def __init__(self, upstream: str, seconds: float = 600.0) -> None:
-        try:
+        with needs("proxy", "httpx is not installed"):
             import httpx
-        except ImportError as error:
-            raise MissingExtraError(
-                "httpx is not installed: pip install 'charwise[proxy]'."
-            ) from error
         if not upstream.startswith(("http://", "https://")):
             raise SettingError(f"the server behind is at {upstream!r}: give http://HOST:PORT.")
         self._errors = (httpx.ConnectError, httpx.TimeoutException, httpx.HTTPError)
