@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from charwise.api.errors import Refused
 from charwise.api.request import CompletionRequest
-from charwise.serve.http import unread, warning
-from charwise.serve.llama_cpp import CompletionBody, InfillBody
-from charwise.serve.ollama import GenerateBody
+from charwise.serve.http import _unread, warning
+from charwise.serve.llama_cpp import _CompletionBody, _InfillBody
+from charwise.serve.ollama import _GenerateBody
 
 CHANGING = {
     "tools": [{"type": "function"}],
@@ -33,34 +33,34 @@ NEUTRAL = {
 }
 
 
-@pytest.mark.parametrize("kind", [CompletionRequest, CompletionBody, InfillBody, GenerateBody])
+@pytest.mark.parametrize("kind", [CompletionRequest, _CompletionBody, _InfillBody, _GenerateBody])
 @pytest.mark.parametrize("name", list(CHANGING))
 def test_a_field_that_changes_the_answer_is_refused_by_its_name(kind: type, name: str) -> None:
     with pytest.raises(Refused, match=name) as caught:
-        unread(kind.model_validate({"prompt": "a", name: CHANGING[name]}))
+        _unread(kind.model_validate({"prompt": "a", name: CHANGING[name]}))
     assert (caught.value.status, caught.value.param) == (400, name)
 
 
-@pytest.mark.parametrize("kind", [CompletionRequest, CompletionBody, InfillBody, GenerateBody])
+@pytest.mark.parametrize("kind", [CompletionRequest, _CompletionBody, _InfillBody, _GenerateBody])
 def test_a_field_that_changes_nothing_is_listed(kind: type) -> None:
-    assert unread(kind.model_validate({"prompt": "a", **NEUTRAL})) == list(NEUTRAL)
+    assert _unread(kind.model_validate({"prompt": "a", **NEUTRAL})) == list(NEUTRAL)
 
 
 def test_samplers_count_where_tokens_are_drawn() -> None:
     with pytest.raises(Refused, match="min_p"):
-        unread(CompletionRequest(temperature=0.8, min_p=0.05))
+        _unread(CompletionRequest(temperature=0.8, min_p=0.05))
 
 
 def test_fields_of_an_object_are_named_with_it() -> None:
-    assert unread(GenerateBody(options={"num_ctx": 8})) == ["options.num_ctx"]
+    assert _unread(_GenerateBody(options={"num_ctx": 8})) == ["options.num_ctx"]
     with pytest.raises(Refused, match=r"options\.mirostat"):
-        unread(GenerateBody(options={"mirostat": 2}))
+        _unread(_GenerateBody(options={"mirostat": 2}))
 
 
 def test_a_field_of_another_dialect_is_not_passed_over() -> None:
-    assert unread(CompletionRequest.model_validate({"n_predict": 5})) == ["n_predict"]
+    assert _unread(CompletionRequest.model_validate({"n_predict": 5})) == ["n_predict"]
     with pytest.raises(Refused, match="input_extra"):
-        unread(CompletionRequest.model_validate({"input_extra": [{"text": "a"}]}))
+        _unread(CompletionRequest.model_validate({"input_extra": [{"text": "a"}]}))
 
 
 @given(st.lists(st.text(), min_size=1))

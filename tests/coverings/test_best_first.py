@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import charwise.coverings.best_first
 from charwise.coverings.best_first import Covering, Interval, best_first
-from charwise.coverings.members import covering_size, encodings_size, members_in_order
+from charwise.coverings.members import _encodings_size, covering_size, members_in_order
 from charwise.coverings.reference import (
     enum_cover,
     next_character_probability,
@@ -184,7 +184,7 @@ def test_members_come_in_order(case: Case):
     model, text = case.model, case.text
     oracle = enum_cover(text, model.p, model.vocabulary)
     assert covering_size(model.index, text) == len(oracle)
-    assert encodings_size(model.index, text) == sum(m.raw == text for m in oracle)
+    assert _encodings_size(model.index, text) == sum(m.raw == text for m in oracle)
     for exactly in (False, True):
         expected = {
             m.tokens: (m.raw, math.log(m.p))
@@ -222,7 +222,7 @@ def test_few_contexts_are_evaluated_for_the_top():
 def test_the_size_of_a_covering_is_bounded_by_the_paper():
     # Proposition 4: with tokens a and aa, coverings of a^n grow like Fibonacci numbers.
     index = table([b"a", b"aa"], {}).index
-    sizes = [encodings_size(index, b"a" * n) for n in range(8)]
+    sizes = [_encodings_size(index, b"a" * n) for n in range(8)]
     assert sizes == [1, 1, 2, 3, 5, 8, 13, 21]
     assert [covering_size(index, b"a" * n) for n in range(8)] == [1, 2, 3, 5, 8, 13, 21, 34]
 
@@ -238,7 +238,7 @@ def test_a_text_that_nothing_spells():
             )
             assert covering.logprob().lower == covering.prefix_logprob().lower == -math.inf
             assert not masses_of(covering).any()
-        assert covering_size(two_ways().index, text) == encodings_size(two_ways().index, text) == 0
+        assert covering_size(two_ways().index, text) == _encodings_size(two_ways().index, text) == 0
         assert list(members_in_order(two_ways().evaluated(), 0, text)) == []
         found = best_first(two_ways().evaluated(), 0, text, tolerance=0).prefix_logprob()
         assert found == Interval(-math.inf, -math.inf)
@@ -262,7 +262,7 @@ def test_empty_text():
     assert masses[[ord("a"), ord("b"), 256]] == approx([0.7, 0.2, 0.1])
     assert best_first(two_ways().evaluated(), 0, b"").prefix_logprob() == Interval(0.0, 0.0)
     assert [m.token_ids for m in members_in_order(two_ways().evaluated(), 0, b"")] == [()]
-    assert covering_size(two_ways().index, b"") == encodings_size(two_ways().index, b"") == 1
+    assert covering_size(two_ways().index, b"") == _encodings_size(two_ways().index, b"") == 1
 
 
 def test_nul_bytes_and_twins():
@@ -270,7 +270,7 @@ def test_nul_bytes_and_twins():
     covering = best_first(model.evaluated(), 0, b"\x00\x00", tolerance=0, through=True)
     expected = 0.4 * (0.4 + 0.2 + 0.2) + 0.2
     assert math.exp(covering.prefix_logprob().lower) == approx(expected)
-    assert encodings_size(model.index, b"\x00\x00") == 5
+    assert _encodings_size(model.index, b"\x00\x00") == 5
     assert covering_size(model.index, b"\x00\x00") == 2 * 4 + 1
     assert {m.token_ids for m in members_in_order(model.evaluated(), 0, b"\x00\x00")} == {
         (2,), *((first, second) for first in (0, 1) for second in (0, 1, 2, 3))
@@ -314,8 +314,8 @@ def test_the_least_floats():
 def test_the_covering_of_hello_world(data: Data):
     index = data.index("gpt2")
     assert covering_size(index, b"Hello, worl") == 36_608  # Vieira et al. 2025, Example 2
-    assert encodings_size(index, b"Hello, worl") == 176
-    assert encodings_size(index, b"Hello, world") == 352
+    assert _encodings_size(index, b"Hello, worl") == 176
+    assert _encodings_size(index, b"Hello, world") == 352
 
 
 def test_the_covering_of_hello_world_one_by_one(data: Data):

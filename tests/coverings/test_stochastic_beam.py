@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from charwise.coverings.bundles import Bundle, next_byte_masses
 from charwise.coverings.reference import prefix_probability
-from charwise.coverings.stochastic_beam import Draws, inclusion, log_estimates, thinned, walks
+from charwise.coverings.stochastic_beam import Draws, _inclusion, _thinned, log_estimates, walks
 from charwise.surprisal.audit import mean_of_logs
 from models import CLOSE, Case, Model, cases, examples, random_lm, table, two_ways
 from near import approx
@@ -76,7 +76,7 @@ def test_z_scores_are_standard():
 def test_chances_add_up_and_fall_with_size(sizes: list[float], k: int):
     if k >= len(sizes):
         return
-    chances = inclusion(np.array(sizes), k)
+    chances = _inclusion(np.array(sizes), k)
     assert chances.sum() == approx(k)
     assert ((chances > 0) & (chances <= 1 + 1e-12)).all()
     uncertain = [(s, c) for s, c in zip(sizes, chances, strict=True) if c < 1 - 1e-9]
@@ -90,9 +90,9 @@ def test_each_bundle_stays_as_often_as_its_chance_says():
     """Over 2,000 draws, within five standard deviations; and heavier by what that costs."""
     logs = np.array([-0.5, -3.0, -4.0, -4.0, -6.0, -9.0])
     bundles = [Bundle(node, 0.0, 1, 0, 1, log_p) for node, log_p in enumerate(logs.tolist())]
-    chances = inclusion(np.exp(logs / 2), 3)
+    chances = _inclusion(np.exp(logs / 2), 3)
     rng, draws = np.random.default_rng(2), 2000
-    kept = [bundle for _ in range(draws) for bundle in thinned(bundles, 3, rng)]
+    kept = [bundle for _ in range(draws) for bundle in _thinned(bundles, 3, rng)]
     counts = np.bincount([bundle.node for bundle in kept], minlength=len(logs))
     spread = np.sqrt(draws * chances * (1 - chances))
     assert (np.abs(counts - draws * chances) <= 5 * spread + 1e-9).all()

@@ -16,7 +16,7 @@ from charwise.cursor.options import Limit
 from charwise.serve.completions import Completions
 from charwise.serve.memory import Memory, common
 from charwise.serve.stoppable import Stopped
-from charwise.serve.suggestion_cache import SuggestionCache, rest_of
+from charwise.serve.suggestion_cache import SuggestionCache, _rest_of
 from charwise.serve.task import Candidate, CompletionTask, Mode, Piece
 from charwise.tokens.prompts import split
 from models import Case, cases, examples
@@ -156,29 +156,29 @@ def candidate(text: bytes, finish: str = "line") -> Candidate:
 
 
 def test_what_is_left_of_an_offer() -> None:
-    rest = rest_of(candidate(b"numpy as np"), b"nump", b"import nump")
+    rest = _rest_of(candidate(b"numpy as np"), b"nump", b"import nump")
     assert rest is not None
     assert rest.text == "y as np"
     assert b"".join(piece.raw for piece in rest.pieces) == b"y as np"
     assert rest.logprob == -1.5
-    assert rest_of(candidate(b"numpy"), b"numb", b"numb") is None
-    assert rest_of(candidate(b"numpy"), b"numpy", b"numpy") is None
-    assert rest_of(candidate(b"numpy", "length"), b"num", b"num") is None  # too little of it
-    assert rest_of(candidate(b"numpy", "length"), b"nu", b"nu") is not None
-    assert rest_of(candidate(b"numpy", "time"), b"", b"") is None
-    assert rest_of(candidate(b"numpy", "time"), b"n", b"n") is None  # more time may be there now
+    assert _rest_of(candidate(b"numpy"), b"numb", b"numb") is None
+    assert _rest_of(candidate(b"numpy"), b"numpy", b"numpy") is None
+    assert _rest_of(candidate(b"numpy", "length"), b"num", b"num") is None  # too little of it
+    assert _rest_of(candidate(b"numpy", "length"), b"nu", b"nu") is not None
+    assert _rest_of(candidate(b"numpy", "time"), b"", b"") is None
+    assert _rest_of(candidate(b"numpy", "time"), b"n", b"n") is None  # more time may be there now
 
 
 @pytest.mark.parametrize("finish", ["time", "length", "window"])
 def test_a_last_line_that_was_cut_is_not_offered_for_a_whole_one(finish: str) -> None:
     cut = candidate(b"er()\n    parser.add_argument('---', act", finish)
-    assert rest_of(cut, b"er(", b"er(") is not None
-    assert rest_of(cut, b"er()\n  ", b"er()\n  ") is None
-    assert rest_of(cut, b"er()", b"er()") is None  # the end of a line is no whole one
-    assert rest_of(candidate(b"s\r\nimport o", finish), b"s", b"s") is None
-    assert rest_of(candidate(b"s\n\nx = 1\ny", finish), b"s", b"s") is not None
+    assert _rest_of(cut, b"er(", b"er(") is not None
+    assert _rest_of(cut, b"er()\n  ", b"er()\n  ") is None
+    assert _rest_of(cut, b"er()", b"er()") is None  # the end of a line is no whole one
+    assert _rest_of(candidate(b"s\r\nimport o", finish), b"s", b"s") is None
+    assert _rest_of(candidate(b"s\n\nx = 1\ny", finish), b"s", b"s") is not None
     whole = replace(cut, finish="stop")
-    assert rest_of(whole, b"er()\n  ", b"er()\n  ") is not None
+    assert _rest_of(whole, b"er()\n  ", b"er()\n  ") is not None
 
 
 def test_a_cut_line_is_drawn_anew_where_the_cursor_has_come_to_it() -> None:

@@ -79,10 +79,10 @@ class CheckedSettings(BaseModel):
         try:
             super().__init__(**given)
         except ValidationError as error:
-            raise SettingError(complaint(error)) from None
+            raise SettingError(_complaint(error)) from None
 
 
-def complaint(error: ValidationError) -> str:
+def _complaint(error: ValidationError) -> str:
     """Return the first mistake of some settings: its name, its value, and what is wanted."""
     first = error.errors(include_url=False)[0]
     name = ".".join(str(part) for part in first["loc"][:1])

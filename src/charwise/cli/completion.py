@@ -69,7 +69,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class PromptCut:
+class _PromptCut:
     """The tokens of a prompt: `ids[:kept]` stay, the rest is given back as `forced` bytes.
 
     `dropped` tokens at the start did not fit into the model's window; `allowed` tokens may come
@@ -165,20 +165,20 @@ def prompt_ids(loaded: Loaded, request: Request) -> tuple[list[int], int]:
     return [*vocabulary.bos_ids, *ids[dropped:]], dropped
 
 
-def prompt_cut(loaded: Loaded, request: Request) -> PromptCut:
+def prompt_cut(loaded: Loaded, request: Request) -> _PromptCut:
     """Where the request's rule cuts its prompt."""
     ids, dropped = prompt_ids(loaded, request)
     kept, forced = cut(ids, loaded.index, request.rule)
     allowed = len(allowed_next(forced, loaded.index))
-    return PromptCut(ids, len(kept), forced, dropped, allowed)
+    return _PromptCut(ids, len(kept), forced, dropped, allowed)
 
 
-def cut_line(vocabulary: Vocabulary, cut: PromptCut, shown: int = 10) -> Text:
+def cut_line(vocabulary: Vocabulary, cut: _PromptCut, shown: int = 10) -> Text:
     """The last tokens of a prompt, divided by bars, with scissors where it is cut.
 
     >>> from charwise import Vocabulary
     >>> vocabulary = Vocabulary.from_bytes([b"->", b" N", b"od", b" Node"])
-    >>> cut_line(vocabulary, PromptCut([0, 1, 2], 1, b" Nod", 0, 3)).plain
+    >>> cut_line(vocabulary, _PromptCut([0, 1, 2], 1, b" Nod", 0, 3)).plain
     '-> ✂ ␣N|od'
     """
     given_back = [token_spelling(vocabulary, id) for id in cut.ids[cut.kept :]]
@@ -200,10 +200,10 @@ def _tokens(spellings: Sequence[str], styles: tuple[str, str]) -> Text:
     return line
 
 
-def cut_sentence(cut: PromptCut, rule: object) -> str:
+def cut_sentence(cut: _PromptCut, rule: object) -> str:
     """The cut in words.
 
-    >>> cut_sentence(PromptCut([0, 1, 2], 1, b" Nod", 0, 3), "auto")
+    >>> cut_sentence(_PromptCut([0, 1, 2], 1, b" Nod", 0, 3), "auto")
     "2 tokens given back; ' Nod' is forced; 3 tokens may come first."
     """
     dropped = (

@@ -69,16 +69,16 @@ class Choices:
         """The next byte of one that is left; −1 if it ends here."""
         return string[self.depth] if len(string) > self.depth else -1
 
-    def over(self, index: SortedVocabulary) -> ChoiceTokens:
+    def over(self, index: SortedVocabulary) -> _ChoiceTokens:
         """The same over the tokens of a vocabulary."""
-        return ChoiceTokens(self, index)
+        return _ChoiceTokens(self, index)
 
     def __repr__(self) -> str:
         left = b", ".join(self.sorted[self.lo : min(self.hi, self.lo + 3)])
         return f"Choices({self.hi - self.lo} left, from {left!r} on)"
 
 
-class ChoiceTokens:
+class _ChoiceTokens:
     """One of a list of byte strings, over the tokens of a vocabulary.
 
     A token may follow if it is a prefix of what is left of a choice: these are read off the sorted

@@ -32,7 +32,7 @@ _ALL_TOKENS = '%llguidance {"no_forcing": true}'
 _SPECIAL = b"\xff"
 
 
-class Alphabet:
+class _Alphabet:
     """llguidance's view of a vocabulary: its tokens, then the 256 bytes, then the end.
 
     Attributes:
@@ -75,18 +75,18 @@ class _Tokens:
         return [self.width + byte for byte in data]
 
 
-_alphabets: WeakKeyDictionary[SortedVocabulary, Alphabet] = WeakKeyDictionary()
-_bytes: list[Alphabet] = []
+_alphabets: WeakKeyDictionary[SortedVocabulary, _Alphabet] = WeakKeyDictionary()
+_bytes: list[_Alphabet] = []
 
 
-def _alphabet(index: SortedVocabulary | None) -> Alphabet:
+def _alphabet(index: SortedVocabulary | None) -> _Alphabet:
     """Made once for each vocabulary: it takes a second for the largest."""
     if index is not None:
         if index not in _alphabets:
-            _alphabets[index] = Alphabet(index)
+            _alphabets[index] = _Alphabet(index)
         return _alphabets[index]
     if not _bytes:
-        _bytes.append(Alphabet())
+        _bytes.append(_Alphabet())
     return _bytes[0]
 
 
@@ -111,7 +111,7 @@ class Grammar:
         compiled: str,
         pattern: str | None,
         check: Validity | None,
-        alphabet: Alphabet,
+        alphabet: _Alphabet,
         matcher: LLMatcher,
     ) -> None:
         self.name, self.compiled, self.pattern, self.check = name, compiled, pattern, check
@@ -165,7 +165,7 @@ class Grammar:
         out.check = check
         return out
 
-    def _with(self, alphabet: Alphabet, matcher: LLMatcher) -> Self:
+    def _with(self, alphabet: _Alphabet, matcher: LLMatcher) -> Self:
         """The same with another matcher."""
         return type(self)(self.name, self.compiled, self.pattern, self.check, alphabet, matcher)
 
@@ -302,7 +302,7 @@ def _over_bytes(
     return grammar.after(raw) if raw else grammar
 
 
-def _matcher(compiled: str, alphabet: Alphabet) -> LLMatcher:
+def _matcher(compiled: str, alphabet: _Alphabet) -> LLMatcher:
     from llguidance import LLMatcher
 
     return LLMatcher(alphabet.tokenizer, compiled, log_level=0)

@@ -79,7 +79,7 @@ class Covering:
     [(0,), (1,)]
     """
 
-    def __init__(self, evaluated: EvaluatedRows, root: int, raw: bytes, limits: Limits) -> None:
+    def __init__(self, evaluated: EvaluatedRows, root: int, raw: bytes, limits: _Limits) -> None:
         self._evaluated = evaluated
         self._root = root
         self.raw = raw
@@ -172,10 +172,10 @@ class Covering:
         return (_covering_after, (*self._evaluated.origin(self._root), self.raw, self.limits))
 
 
-class Limits(NamedTuple):
+class _Limits(NamedTuple):
     """How far a covering is searched: the arguments of `best_first`.
 
-    >>> Limits(tolerance=0.0).max_contexts
+    >>> _Limits(tolerance=0.0).max_contexts
     100000
     """
 
@@ -184,7 +184,7 @@ class Limits(NamedTuple):
     max_contexts: int = 100_000
 
 
-def _covering_after(engine: TokenLM, ids: Sequence[int], raw: bytes, limits: Limits) -> Covering:
+def _covering_after(engine: TokenLM, ids: Sequence[int], raw: bytes, limits: _Limits) -> Covering:
     return Covering(EvaluatedRows.of(engine, ids), 0, raw, limits)
 
 
@@ -228,7 +228,7 @@ def best_first(
     """
     check_number("tolerance", tolerance, 0.0, 1.0)
     check_count("max_contexts", max_contexts, 1)
-    return Covering(evaluated, root, text, Limits(tolerance, through, max_contexts))
+    return Covering(evaluated, root, text, _Limits(tolerance, through, max_contexts))
 
 
 def _log_weight(frontier: list[_Frontier]) -> float:

@@ -149,11 +149,11 @@ def covering_size(index: SortedVocabulary, text: bytes) -> int:
     return total
 
 
-def encodings_size(index: SortedVocabulary, text: bytes) -> int:
+def _encodings_size(index: SortedVocabulary, text: bytes) -> int:
     """|E(text)|, how many token strings decode to exactly this text.
 
     >>> from charwise.tokens.vocabulary import Vocabulary
-    >>> encodings_size(SortedVocabulary(Vocabulary.from_bytes([b"a", b"aa"])), b"aaa")
+    >>> _encodings_size(SortedVocabulary(Vocabulary.from_bytes([b"a", b"aa"])), b"aaa")
     3
     """
     return _spellings(index, text)[-1]
@@ -195,7 +195,7 @@ class Encodings:
     @cached_property
     def size(self) -> int:
         """How many there are; of a long text a number of many digits."""
-        return encodings_size(self._evaluated.index, self.raw)
+        return _encodings_size(self._evaluated.index, self.raw)
 
     def top(self, k: int, *, max_contexts: int = MAX_CONTEXTS) -> list[Member]:
         """The k most probable, in guaranteed order; `logprob` is that of the tokens, log →p_Δ.

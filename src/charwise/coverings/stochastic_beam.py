@@ -103,25 +103,25 @@ def walks(evaluated: EvaluatedRows, text: bytes, draws: Draws) -> Iterator[list[
         yield alive
         for n, bundles in enumerate(alive):
             narrowed = (narrow(evaluated, bundle, byte) for bundle in bundles)
-            alive[n] = thinned([bundle for bundle in narrowed if bundle], k, rng)
+            alive[n] = _thinned([bundle for bundle in narrowed if bundle], k, rng)
         if evaluated.tree.size - size > _SPARE * beams * k + 256:
             evaluated.keep([root, *(bundle.node for bundles in alive for bundle in bundles)])
             size = evaluated.tree.size
     yield alive
 
 
-def thinned(bundles: Sequence[Bundle], k: int, rng: np.random.Generator) -> list[Bundle]:
+def _thinned(bundles: Sequence[Bundle], k: int, rng: np.random.Generator) -> list[Bundle]:
     """At most k bundles, each weight divided by the chance that it had to stay.
 
     >>> bundles = [Bundle(0, 0.0, 1, 0, 1, log_p) for log_p in (-1.0, -2.0, -9.0)]
-    >>> kept = thinned(bundles, 2, np.random.default_rng(1))
+    >>> kept = _thinned(bundles, 2, np.random.default_rng(1))
     >>> len(kept), kept[0].log_p
     (2, -1.0)
     """
     if len(bundles) <= k:
         return list(bundles)
     roots = np.array([bundle.log_p for bundle in bundles]) / 2
-    chances = inclusion(np.exp(roots - roots.max()), k)
+    chances = _inclusion(np.exp(roots - roots.max()), k)
     # Systematic, in a random order: πᵢ is the chance of i, and k or one fewer or more are kept.
     order = rng.permutation(len(bundles))
     edges = np.concatenate(([0.0], np.cumsum(chances[order]))) + rng.random()
@@ -129,10 +129,10 @@ def thinned(bundles: Sequence[Bundle], k: int, rng: np.random.Generator) -> list
     return [_heavier(bundles[i], -math.log(chances[i])) for i in chosen.tolist()]
 
 
-def inclusion(sizes: Floats, k: int) -> Floats:
+def _inclusion(sizes: Floats, k: int) -> Floats:
     """`[n]` chances min(1, size / c) that add up to k, of n > k sizes.
 
-    >>> inclusion(np.array([8.0, 1.0, 1.0]), 2).tolist()
+    >>> _inclusion(np.array([8.0, 1.0, 1.0]), 2).tolist()
     [1.0, 0.5, 0.5]
     """
     order = np.argsort(-sizes)

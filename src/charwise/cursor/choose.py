@@ -106,7 +106,9 @@ class ChoicePosterior:
         return bars(self.top(20), f"choices; none of them: {self.other:.3g}")
 
 
-def choose(shared: SharedTree, whole: bytes, effort: Effort, wanted: ChoiceList) -> ChoicePosterior:
+def choose(
+    shared: SharedTree, whole: bytes, effort: Effort, wanted: _ChoiceList
+) -> ChoicePosterior:
     """The posterior over continuations of a text; see `CharLM.choose`.
 
     Args:
@@ -119,7 +121,7 @@ def choose(shared: SharedTree, whole: bytes, effort: Effort, wanted: ChoiceList)
     return replace(found, logprobs=np.minimum(found.logprobs, 0.0))
 
 
-class ChoiceList(NamedTuple):
+class _ChoiceList(NamedTuple):
     """Choices as they were asked for.
 
     >>> checked_choices(["a", "b"], "!", False).texts
@@ -136,18 +138,18 @@ class ChoiceList(NamedTuple):
         return [choice + end for choice in self.raw for end in self.stops or (b"",)]
 
 
-def checked_choices(given: Iterable[str | bytes], stop: StopStrings, ended: bool) -> ChoiceList:
+def checked_choices(given: Iterable[str | bytes], stop: StopStrings, ended: bool) -> _ChoiceList:
     """The choices asked for, checked; `CharLM.choose` describes arguments and errors.
 
     >>> checked_choices(["a"], None, True)
-    ChoiceList(raw=(b'a',), stops=(), ended=True)
+    _ChoiceList(raw=(b'a',), stops=(), ended=True)
     """
     stops, ended = Stops(stop).strings, check_flag("ended", ended)
     raw = _checked(given, bool(stops) or ended)
     if stops and ended:
         raise SettingError("choices end with a stop string or with the text: give one of the two.")
     _apart(stops, "stop string")
-    return ChoiceList(raw, stops, ended)
+    return _ChoiceList(raw, stops, ended)
 
 
 class Sums(NamedTuple):
@@ -163,7 +165,7 @@ class Sums(NamedTuple):
     limited: bool  # whether a limit ended the work
 
 
-def posterior_of(wanted: ChoiceList, whole: bytes, sums: Sums) -> ChoicePosterior:
+def posterior_of(wanted: _ChoiceList, whole: bytes, sums: Sums) -> ChoicePosterior:
     """The posterior, from log p of each text that was asked for, and by how much it may be off.
 
     Raises:
@@ -206,7 +208,7 @@ def _apart(strings: Sequence[bytes], what: str) -> None:
             )
 
 
-def _evaluate(shared: SharedTree, whole: bytes, effort: Effort, wanted: ChoiceList) -> Sums:
+def _evaluate(shared: SharedTree, whole: bytes, effort: Effort, wanted: _ChoiceList) -> Sums:
     """log p(text | whole) of all that has to be evaluated."""
     texts, ended = wanted.texts, wanted.ended
     base = whole[shared.start :]

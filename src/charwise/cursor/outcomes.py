@@ -52,10 +52,10 @@ class Branch:
         return Branch(constraint, byte, text, self.shift, lo, hi, self.depth + 1)
 
 
-class Complete(NamedTuple):
+class _Complete(NamedTuple):
     """A text that is complete; anything may follow.
 
-    >>> Complete(b"yes", "constraint", 0.25).finish
+    >>> _Complete(b"yes", "constraint", 0.25).finish
     'constraint'
     """
 
@@ -75,7 +75,7 @@ class Outcomes:
     """
 
     fits: Flags
-    complete: list[Complete]
+    complete: list[_Complete]
     unsure: list[Branch]
 
 
@@ -109,7 +109,7 @@ def explore(
     >>> whole = Branch(choices(["no"]), b"", b"", 0, 0, 3, 0)
     >>> found = explore(index, np.array([0.2, 0.5, 0.3]), [whole], 0.0, 9)
     >>> found.fits.tolist(), found.complete
-    ([True, False, False], [Complete(text=b'no', finish='constraint', mass=0.8)])
+    ([True, False, False], [_Complete(text=b'no', finish='constraint', mass=0.8)])
     """
     found = Outcomes(np.zeros(len(masses), dtype=np.bool_), [], [])
     heap = [(-_mass(masses, branch), n, branch) for n, branch in enumerate(branches)]
@@ -122,7 +122,7 @@ def explore(
         allowed = constraint.allowed()
         finish = ended(allowed, len(branch.text), most)
         if finish:
-            found.complete.append(Complete(branch.text, finish, -weight))
+            found.complete.append(_Complete(branch.text, finish, -weight))
             known -= weight
             continue
         while lo < branch.hi and len(index.sorted[lo]) == branch.depth:

@@ -29,7 +29,7 @@ from charwise.tokens.prompts import split
 OTHER = b"<other>"
 
 
-class Context(NamedTuple):
+class _Context(NamedTuple):
     """A context from which the next token is drawn.
 
     Attributes:
@@ -37,7 +37,7 @@ class Context(NamedTuple):
         row: of its next tokens.
         begun: bytes that its next token begins with, and that are not shown.
 
-    >>> Context(1.0, Row(np.array([0.5, 0.25]), end=0.25), b"").row.end
+    >>> _Context(1.0, Row(np.array([0.5, 0.25]), end=0.25), b"").row.end
     0.25
     """
 
@@ -46,7 +46,7 @@ class Context(NamedTuple):
     begun: bytes
 
 
-def after_characters(state: Cursor) -> list[Context]:
+def after_characters(state: Cursor) -> list[_Context]:
     """Return the contexts after a prompt's characters: those of all its tokenizations.
 
     >>> import charwise
@@ -58,7 +58,7 @@ def after_characters(state: Cursor) -> list[Context]:
     shared, index = state.shared, state.shared.index
     with shared.lock:
         return [
-            Context(
+            _Context(
                 float(np.exp(bundle.log_weight - state.logprob)),
                 shared.evaluated.row(bundle.node),
                 index.sorted[bundle.lo][: bundle.depth] if bundle.depth else b"",
@@ -67,7 +67,7 @@ def after_characters(state: Cursor) -> list[Context]:
         ]
 
 
-def after_tokens(logprobs: torch.Tensor, begun: bytes, index: SortedVocabulary) -> list[Context]:
+def after_tokens(logprobs: torch.Tensor, begun: bytes, index: SortedVocabulary) -> list[_Context]:
     """Return the context after given tokens.
 
     Args:
@@ -82,11 +82,11 @@ def after_tokens(logprobs: torch.Tensor, begun: bytes, index: SortedVocabulary) 
     """
     probs = logprobs.double().exp().cpu().numpy()
     end = float(probs[list(index.vocabulary.end_ids)].sum())
-    return [Context(1.0, Row(index.in_order(probs), end), begun)]
+    return [_Context(1.0, Row(index.in_order(probs), end), begun)]
 
 
 def alternatives(
-    contexts: Sequence[Context], chosen: bytes, most: int, index: SortedVocabulary
+    contexts: Sequence[_Context], chosen: bytes, most: int, index: SortedVocabulary
 ) -> Alternatives:
     """Return the text that came, then the most probable others of the same place.
 
@@ -98,7 +98,7 @@ def alternatives(
 
     >>> from charwise.tokens.vocabulary import Vocabulary
     >>> index = SortedVocabulary(Vocabulary.from_bytes([b"a", b"ab", b"ac", b"ab"]))
-    >>> contexts = [Context(1.0, Row(np.array([0.5, 0.125, 0.125, 0.25]), end=0.0), b"a")]
+    >>> contexts = [_Context(1.0, Row(np.array([0.5, 0.125, 0.125, 0.25]), end=0.0), b"a")]
     >>> [(text, round(float(np.exp(p)), 3)) for text, p in alternatives(contexts, b"c", 2, index)]
     [(b'c', 0.25), (b'b', 0.25)]
     """
@@ -118,7 +118,7 @@ def alternatives(
     return ((chosen, own), *others[: max(0, room)])
 
 
-def _mass(context: Context, text: bytes, index: SortedVocabulary) -> float:
+def _mass(context: _Context, text: bytes, index: SortedVocabulary) -> float:
     """The probability of a context and a token that shows a text after it."""
     weight, row, begun = context
     if not text:

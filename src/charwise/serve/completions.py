@@ -31,7 +31,7 @@ from charwise.tokens.line_ends import line_end, read, write
 from charwise.tokens.prompts import split
 
 
-class Kept(NamedTuple):
+class _Kept(NamedTuple):
     """How much is kept: states, token trees, and bytes of them."""
 
     states: int = 0
@@ -71,7 +71,7 @@ class Completions:
         self._drawing: list[SharedTree] = []
         self.trees = TokenTrees(self.lm)
         self.suggestions = SuggestionCache()
-        self.kept = Kept()
+        self.kept = _Kept()
         try:
             self.template: Template | None = Template.of(lm.vocabulary)
         except TemplateError:
@@ -199,7 +199,7 @@ class Completions:
             if not any(part.forget_oldest() for part in parts):
                 break
             size = self.size
-        self.kept = Kept(len(self.memory), self.token_trees, size)
+        self.kept = _Kept(len(self.memory), self.token_trees, size)
 
     def _remembered(self, key: object, sides: Sides, task: CompletionTask) -> Answer | None:
         left = self.suggestions.lookup(key, sides.before)

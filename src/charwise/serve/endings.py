@@ -12,11 +12,11 @@ from typing import NamedTuple
 _TOKEN = re.compile(rb"[\w\x80-\xff]+|[-+*/=<>!&|^%~@.]+|[^\w\s]")
 
 
-class Ending(NamedTuple):
+class _Ending(NamedTuple):
     """Where a completion ends, and why.
 
-    >>> Ending(4, "line")
-    Ending(at=4, why='line')
+    >>> _Ending(4, "line")
+    _Ending(at=4, why='line')
     """
 
     at: int
@@ -34,9 +34,9 @@ class Rules:
         indent: in place of that line's: ends before a line indented by less.
 
     >>> Rules(b"    x = ", b"", until="line").ending(b"1\n    y", False)
-    Ending(at=1, why='line')
+    _Ending(at=1, why='line')
     >>> Rules(b"foo(", b")", until=None).ending(b"bar)", True)
-    Ending(at=3, why='suffix')
+    _Ending(at=3, why='suffix')
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Rules:
         self._next = following[0] if following else None
         self._two = following[:2]
 
-    def ending(self, new: bytes, done: bool) -> Ending | None:
+    def ending(self, new: bytes, done: bool) -> _Ending | None:
         """Where the new bytes end; None if they may go on.
 
         Args:
@@ -62,19 +62,19 @@ class Rules:
         found = [one for one in ends if one is not None]
         return min(found, key=lambda one: one.at, default=None)
 
-    def _line(self, new: bytes) -> Ending | None:
+    def _line(self, new: bytes) -> _Ending | None:
         at = new.find(b"\n")
         if at < 0 or self._until != "line":
             return None
         if not new[:at].strip() and at + 1 < len(new) and not self._rest.strip():
             # The cursor is at the end of a line: the next one is meant.
             more = new.find(b"\n", at + 1)
-            return None if more < 0 else Ending(_without_return(new, more), "line")
+            return None if more < 0 else _Ending(_without_return(new, more), "line")
         if not new[:at].strip() and not self._rest.strip():
             return None
-        return Ending(_without_return(new, at), "line")
+        return _Ending(_without_return(new, at), "line")
 
-    def _block(self, new: bytes) -> Ending | None:
+    def _block(self, new: bytes) -> _Ending | None:
         if not self._indent and self._until != "block":
             return None
         at, empty = new.find(b"\n"), False
@@ -83,14 +83,14 @@ class Rules:
             line = new[at + 1 : len(new) if end < 0 else end]
             if line.strip():
                 if _margin(line) < self._indent or (empty and _margin(line) <= self._indent):
-                    return Ending(len(new[: at + 1].rstrip()), "block")
+                    return _Ending(len(new[: at + 1].rstrip()), "block")
                 empty = False
             else:
                 empty = empty or (end >= 0 and self._until == "block")
             at = end
         return None
 
-    def _suffix(self, new: bytes, done: bool) -> Ending | None:
+    def _suffix(self, new: bytes, done: bool) -> _Ending | None:
         end = new.find(b"\n")
         if self._rest.strip():
             if end < 0 and not done:
@@ -98,7 +98,7 @@ class Rules:
             line = new if end < 0 else new[:end]
             kept = _overlap(line, self._rest)
             if kept < len(line) or end >= 0:
-                return Ending(kept, "suffix")
+                return _Ending(kept, "suffix")
             return None
         if self._next is None:
             return None
@@ -108,16 +108,16 @@ class Rules:
                 return None
             line = new[end + 1 : len(new) if stop < 0 else stop].rstrip()
             if line and (line == self._next or (stop < 0 and self._next.startswith(line))):
-                return Ending(len(new[: end + 1].rstrip(b" \t\r\n")), "suffix")
+                return _Ending(len(new[: end + 1].rstrip(b" \t\r\n")), "suffix")
             end = stop
         return None
 
-    def _written(self, new: bytes) -> Ending | None:
+    def _written(self, new: bytes) -> _Ending | None:
         """The rest of the line written out, where no bracket is open before it."""
         at = new.find(self._rest)
         while at >= 0 and not _matched(new[:at]):
             at = new.find(self._rest, at + 1)
-        return None if at < 0 or len(self._rest.strip()) < 2 else Ending(at, "suffix")
+        return None if at < 0 or len(self._rest.strip()) < 2 else _Ending(at, "suffix")
 
 
 def _without_return(new: bytes, at: int) -> int:

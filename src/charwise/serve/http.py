@@ -53,7 +53,7 @@ _SAMPLERS: dict[str, tuple[Any, ...]] = {
 _EMPTY: tuple[Any, ...] = (None, False, 0, "", [], {})
 
 
-def unread(body: BaseModel, within: str = "") -> list[str]:
+def _unread(body: BaseModel, within: str = "") -> list[str]:
     """Return the names of the fields that a request has and its model does not know.
 
     Args:
@@ -64,9 +64,9 @@ def unread(body: BaseModel, within: str = "") -> list[str]:
         Refused: one of them would change the answer.
 
     >>> from charwise.api.request import CompletionRequest
-    >>> unread(CompletionRequest(user="me", min_p=0.1, ebnf=""))
+    >>> _unread(CompletionRequest(user="me", min_p=0.1, ebnf=""))
     ['user', 'min_p', 'ebnf']
-    >>> unread(CompletionRequest(ebnf='root ::= "a"'))
+    >>> _unread(CompletionRequest(ebnf='root ::= "a"'))
     Traceback (most recent call last):
     charwise.api.errors.Refused: ebnf is not read here, and changes the answer: leave it out.
     """
@@ -82,7 +82,7 @@ def unread(body: BaseModel, within: str = "") -> list[str]:
         names.append(within + name)
     for name in type(body).model_fields:
         if isinstance(value := getattr(body, name), BaseModel):
-            names += unread(value, f"{within}{name}.")
+            names += _unread(value, f"{within}{name}.")
     return names
 
 
@@ -125,7 +125,7 @@ async def read(request: Request, server: Server, kind: type[_Kind]) -> _Kind:
     if not whole or len(body) > most:
         raise Refused(413, f"the body of this request has more than {most} bytes.")
     checked = kind.model_validate_json(body or b"{}")
-    request.scope[_UNREAD] = unread(checked)
+    request.scope[_UNREAD] = _unread(checked)
     return checked
 
 

@@ -25,7 +25,7 @@ from charwise.tokens.prompt_parts import Prompt
 _TYPES = {"end": "eos", "constraint": "eos", "stop": "word"}
 
 
-class CompletionBody(Extensions):
+class _CompletionBody(Extensions):
     """`/completion`; `/infill` takes more."""
 
     prompt: str | list[str | int | list[str | int]] = ""
@@ -111,7 +111,7 @@ class _Extra(BaseModel):
         return f"{self.filename}\n{self.text}" + "\n" * (not self.text.endswith("\n"))
 
 
-class InfillBody(CompletionBody):
+class _InfillBody(_CompletionBody):
     """`/infill`."""
 
     input_prefix: str = ""
@@ -159,7 +159,7 @@ def router(server: Server) -> APIRouter:
     """The routes of a server."""
     routes = APIRouter()
 
-    async def complete(request: Request, body: CompletionBody) -> Response:
+    async def complete(request: Request, body: _CompletionBody) -> Response:
         asked, mode = body.translated(), server.settings.mode
         tasks = [CompletionTask.of(asked, prompt, mode, body.files) for prompt in body.prompts]
         for task in tasks:
@@ -180,12 +180,12 @@ def router(server: Server) -> APIRouter:
 
     @routes.post("/infill")
     async def infill(request: Request) -> Response:
-        return await complete(request, await read(request, server, InfillBody))
+        return await complete(request, await read(request, server, _InfillBody))
 
     @routes.post("/completion")
     @routes.post("/completions")
     async def completion(request: Request) -> Response:
-        return await complete(request, await read(request, server, CompletionBody))
+        return await complete(request, await read(request, server, _CompletionBody))
 
     @routes.get("/health")
     async def health() -> Response:
@@ -240,7 +240,7 @@ def _piece(raw: bytes) -> str | list[int]:
 
 
 def _message(
-    server: Server, body: CompletionBody, answer: Answer, one: Candidate, index: int
+    server: Server, body: _CompletionBody, answer: Answer, one: Candidate, index: int
 ) -> Message:
     """A whole answer, or those of its fields that were asked for."""
     known = answer.cached
@@ -309,7 +309,7 @@ def _probabilities(piece: Piece) -> Message:
 
 
 async def _streamed(
-    server: Server, body: CompletionBody, tasks: list[CompletionTask]
+    server: Server, body: _CompletionBody, tasks: list[CompletionTask]
 ) -> AsyncGenerator[bytes]:
     """Pieces as they are drawn, one prompt after the other; last of each, all but the content."""
     for number, task in enumerate(tasks):

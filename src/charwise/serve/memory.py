@@ -19,7 +19,7 @@ from charwise.infill import Request
 from charwise.tokens.prompts import Opening
 
 
-class Known(NamedTuple):
+class _Known(NamedTuple):
     """A state, and the text that it stands for.
 
     Attributes:
@@ -35,7 +35,7 @@ class Known(NamedTuple):
     typed: int = 0
 
 
-class Read(NamedTuple):
+class _Read(NamedTuple):
     """A prompt that was read, and has no state yet.
 
     Attributes:
@@ -71,9 +71,9 @@ class Memory:
 
     def __init__(self, lm: CharLM) -> None:
         self.lm = lm
-        self._kept: OrderedDict[tuple[Hashable, bytes], Known] = OrderedDict()
+        self._kept: OrderedDict[tuple[Hashable, bytes], _Known] = OrderedDict()
         # Prompts that were read, and given up before there was a state.
-        self._reads: deque[Read] = deque(maxlen=16)
+        self._reads: deque[_Read] = deque(maxlen=16)
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -130,7 +130,7 @@ class Memory:
             return False
         return True
 
-    def after(self, opening: Opening, whole: bytes) -> Known:
+    def after(self, opening: Opening, whole: bytes) -> _Known:
         """Return the state after a text.
 
         Raises:
@@ -142,7 +142,7 @@ class Memory:
             return self._keep(opening, self._begun(read, whole))
         return self._keep(opening, self._moved(known, whole, both), known)
 
-    def between(self, prefix: bytes, suffix: bytes, opening: tuple[int, ...] = ()) -> Known:
+    def between(self, prefix: bytes, suffix: bytes, opening: tuple[int, ...] = ()) -> _Known:
         """Return the state between two texts, by a model that fills in.
 
         What is typed after the prompt was divided is conditioned on as the beginning of the
@@ -176,14 +176,14 @@ class Memory:
         opening: Opening,
         whole: bytes,
         request: Request | None = None,
-    ) -> Read:
+    ) -> _Read:
         """A prompt, read: one model call, of use to the next key if this one is given up."""
         lm = self.lm
         shared, _ = prefill(Conditions(lm.engine, lm.index, opening, limits=lm.limits), whole)
-        self._reads.append(Read(key, text, whole, shared, request))
+        self._reads.append(_Read(key, text, whole, shared, request))
         return self._reads[-1]
 
-    def _read_before(self, key: Hashable, text: bytes) -> Read | None:
+    def _read_before(self, key: Hashable, text: bytes) -> _Read | None:
         """A prompt that was read, and that this text goes on from."""
         for read in self._reads:
             back = len(read.text) - common(read.text, text)
@@ -194,21 +194,21 @@ class Memory:
                     return read
         return None
 
-    def _rest(self, read: Read, text: bytes) -> tuple[bytes, list[int]]:
+    def _rest(self, read: _Read, text: bytes) -> tuple[bytes, list[int]]:
         """A text on the tree of a prompt, and its tokens after the root."""
         both = common(read.text, text)
         whole = read.whole[: len(read.whole) - (len(read.text) - both)] + text[both:]
         return whole, self.lm.vocabulary.encode_beginning(whole[read.shared.start :])
 
-    def _begun(self, read: Read, text: bytes) -> Known:
+    def _begun(self, read: _Read, text: bytes) -> _Known:
         """The first state on the tree of a prompt."""
         whole, canonical = self._rest(read, text)
         effort = self.lm.effort
         cover = next(covers(read.shared, whole, canonical, effort))
         self._reads.remove(read)
-        return Known(text, State(read.shared, whole, cover, effort), read.request)
+        return _Known(text, State(read.shared, whole, cover, effort), read.request)
 
-    def _nearest(self, key: Hashable, text: bytes) -> tuple[Known | None, int]:
+    def _nearest(self, key: Hashable, text: bytes) -> tuple[_Known | None, int]:
         """The state of the longest text that this one begins like, and for how many bytes."""
         best: tuple[int, int] = (-1, 0)
         found = None
@@ -219,14 +219,14 @@ class Memory:
                     best, found = (both, -len(known.text)), known
         return found, best[0]
 
-    def _moved(self, known: Known, text: bytes, both: int) -> Known:
+    def _moved(self, known: _Known, text: bytes, both: int) -> _Known:
         """The state of another text with this beginning."""
         back, more = len(known.text) - both, text[both:]
         state = known.state.without_bytes(back) if back else known.state
         state = state + more if more else state
-        return Known(text, state, known.request, max(0, known.typed - back) + len(more))
+        return _Known(text, state, known.request, max(0, known.typed - back) + len(more))
 
-    def _keep(self, key: Hashable, known: Known, grown_from: Known | None = None) -> Known:
+    def _keep(self, key: Hashable, known: _Known, grown_from: _Known | None = None) -> _Known:
         if grown_from is not None and known.text.startswith(grown_from.text):
             self._kept.pop((key, grown_from.text), None)  # its parents know it
         self._kept[key, known.text] = known

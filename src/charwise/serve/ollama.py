@@ -23,7 +23,7 @@ from charwise.serve.server import Server
 from charwise.serve.task import NOTHING, Answer, Candidate, CompletionTask
 
 
-class Options(BaseModel):
+class _Options(BaseModel):
     """`options` of a request."""
 
     model_config = ConfigDict(extra="allow", allow_inf_nan=False)
@@ -41,11 +41,11 @@ class _Body(Extensions):
 
     model: str | None = None
     stream: bool = True
-    options: Options | None = None
+    options: _Options | None = None
 
     def translated(self, prompt: str = "", suffix: str | None = None) -> CompletionRequest:
         """Return the request in OpenAI's form. A negative number of tokens is no bound."""
-        options = self.options or Options()
+        options = self.options or _Options()
         return CompletionRequest(
             prompt=prompt,
             suffix=suffix,
@@ -56,7 +56,7 @@ class _Body(Extensions):
         )
 
 
-class GenerateBody(_Body):
+class _GenerateBody(_Body):
     """`/api/generate`. No template is applied."""
 
     prompt: str = ""
@@ -81,7 +81,7 @@ def router(server: Server) -> APIRouter:
 
     @routes.post("/api/generate")
     async def generate(request: Request) -> Response:
-        body = await read(request, server, GenerateBody)
+        body = await read(request, server, _GenerateBody)
         asked = body.translated(body.prompt, body.suffix)
         task = CompletionTask.of(asked, body.prompt, server.settings.mode)
         sides_of(task, server.lm.vocabulary)

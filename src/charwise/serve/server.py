@@ -34,7 +34,7 @@ access = logging.getLogger("charwise.access")
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
-class Metrics:
+class _Metrics:
     """Counters of one server.
 
     Args:
@@ -103,7 +103,7 @@ class Counting:
         metrics: where they are counted.
     """
 
-    def __init__(self, app: Any, metrics: Metrics) -> None:
+    def __init__(self, app: Any, metrics: _Metrics) -> None:
         self._app = app
         self._metrics = metrics
 
@@ -195,7 +195,7 @@ class Server:
         self.completions = Completions(lm)
         self.lm = self.completions.lm
         self.worker = Worker(settings.max_queue, settings.seconds, advance)
-        self.metrics = Metrics(self.completions, self.worker)
+        self.metrics = _Metrics(self.completions, self.worker)
         self.started = int(time.time())
 
     def close(self) -> None:

@@ -53,7 +53,7 @@ class SuggestionCache:
         for (other, before), candidates in (*own, *reversed(self._kept.items())):
             if other == key and text.startswith(before):
                 typed = text[len(before) :]
-                rests = [rest_of(one, typed, text) for one in candidates]
+                rests = [_rest_of(one, typed, text) for one in candidates]
                 if found := tuple(rest for rest in rests if rest is not None):
                     return found
         return ()
@@ -67,7 +67,7 @@ def _size(one: tuple[Hashable, bytes], candidates: tuple[Candidate, ...]) -> int
     return size + sum(128 + 4 * len(candidate.raw) for candidate in candidates)
 
 
-def rest_of(candidate: Candidate, typed: bytes, text: bytes) -> Candidate | None:
+def _rest_of(candidate: Candidate, typed: bytes, text: bytes) -> Candidate | None:
     """Return the rest of a candidate after its beginning was typed; None if the text differs.
 
     Of one that could go on, more than half must be left, and a whole line if it has lines, or if

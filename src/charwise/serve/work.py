@@ -84,7 +84,7 @@ class _FairQueue(Generic[Item]):
         return left
 
 
-class Job:
+class _Job:
     """Some work, where its result is wanted, and a flag that ends it."""
 
     def __init__(
@@ -166,11 +166,11 @@ class Worker:
         advance: Callable[[list[Any]], Sequence[BaseException | None]] | None = None,
     ) -> None:
         self._advance = advance
-        self._under_way = list[Job]()
+        self._under_way = list[_Job]()
         self.most = most
         self.patience = patience
-        self._typed = _FairQueue[Job]()
-        self._others = _FairQueue[Job]()
+        self._typed = _FairQueue[_Job]()
+        self._others = _FairQueue[_Job]()
         self._wake = threading.Condition()
         self._closed = False
         self._turns = 0
@@ -206,7 +206,7 @@ class Worker:
             QueueFullError: too much waits already, or this waited for too long.
         """
         loop = asyncio.get_running_loop()
-        job = Job(work, loop, typed)
+        job = _Job(work, loop, typed)
         with self._wake:
             if self._closed:
                 raise QueueFullError("the server is about to stop.")
@@ -227,13 +227,13 @@ class Worker:
             job.cancel.set()
             self._forget(job)
 
-    def _forget(self, job: Job) -> bool:
+    def _forget(self, job: _Job) -> bool:
         """Take a job out of the queue, if it still waits."""
         waiting = self._typed if job.typed else self._others
         with self._wake:
             return waiting.remove(job.client, job)
 
-    def _expire(self, job: Job) -> None:
+    def _expire(self, job: _Job) -> None:
         if self._forget(job) and not job.result.done():
             job.result.set_exception(
                 QueueFullError(f"this waited for its turn for {self.patience:g} seconds.")
@@ -250,7 +250,7 @@ class Worker:
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
-    def _next(self, wait: bool) -> Job | None:
+    def _next(self, wait: bool) -> _Job | None:
         """The job whose turn it is; None if none waits, or all are to end."""
         with self._wake:
             while wait and not self._closed and not self.waiting:

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 
-class Piece(NamedTuple):
+class _Piece(NamedTuple):
     """A part of a text: where it begins, its bytes, and those before that it is conditioned on.
 
-    >>> Piece(3, b"def", b"abc").start
+    >>> _Piece(3, b"def", b"abc").start
     3
     """
 
@@ -23,7 +23,7 @@ class Piece(NamedTuple):
     context: bytes
 
 
-def pieces(text: bytes, most: int = 2**15, before: int = 2**13) -> Iterator[Piece]:
+def pieces(text: bytes, most: int = 2**15, before: int = 2**13) -> Iterator[_Piece]:
     """The pieces of a text, in order; of the empty text one that is empty.
 
     Where they end depends on the bytes alone: after a line, else before a space, else after a
@@ -39,7 +39,7 @@ def pieces(text: bytes, most: int = 2**15, before: int = 2**13) -> Iterator[Piec
         stop = _stop(text, start, most)
         first = max(0, start - before)
         first = first and _whole(text, range(first, first + 4))
-        yield Piece(start, text[start:stop], text[first:start])
+        yield _Piece(start, text[start:stop], text[first:start])
         if stop == len(text):
             return
         start = stop

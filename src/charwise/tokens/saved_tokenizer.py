@@ -17,14 +17,14 @@ _ROLES = tuple(f"{role}_token" for role in ("bos", "eos", "unk", "sep", "pad", "
 _LISTS = ("additional_special_tokens", "extra_special_tokens")
 
 
-class SavedTokenizer:
+class _SavedTokenizer:
     """The tokenizer that `Vocabulary.from_transformers` needs, from files alone.
 
     Args:
         files: file name → its path; `tokenizer.json` is needed.
 
     >>> from charwise.models import EMBEDDED
-    >>> tokenizer = SavedTokenizer({file.name: file for file in Path(EMBEDDED).iterdir()})
+    >>> tokenizer = _SavedTokenizer({file.name: file for file in Path(EMBEDDED).iterdir()})
     >>> tokenizer.eos_token_id, tokenizer.convert_ids_to_tokens(0)
     (0, '<|endoftext|>')
     """
@@ -33,7 +33,7 @@ class SavedTokenizer:
         from tokenizers import Tokenizer
 
         self.backend_tokenizer = Tokenizer.from_file(str(files["tokenizer.json"]))
-        self._config = read_json(files, "tokenizer_config.json")
+        self._config = _read_json(files, "tokenizer_config.json")
         template = files.get("chat_template.jinja")
         given = self._config.get("chat_template")
         if isinstance(given, list):
@@ -73,7 +73,7 @@ class SavedTokenizer:
         return None if text is None else self.backend_tokenizer.token_to_id(text)
 
 
-def read_json(files: dict[str, Path], name: str) -> dict[str, Any]:
+def _read_json(files: dict[str, Path], name: str) -> dict[str, Any]:
     """Return the object in a file; an empty one where there is no such file."""
     if name not in files:
         return {}
@@ -102,9 +102,9 @@ def vocabulary_of_files(files: dict[str, Path], name: str) -> Vocabulary:
             f"{name} has no tokenizer.json. To read other forms of tokenizers, run: "
             "pip install 'charwise[transformers]'"
         )
-    config = read_json(files, "config.json")
+    config = _read_json(files, "config.json")
     width = (config.get("text_config") or config).get("vocab_size")
-    generation = SimpleNamespace(**read_json(files, "generation_config.json"))
+    generation = SimpleNamespace(**_read_json(files, "generation_config.json"))
     if not hasattr(generation, "eos_token_id"):
         generation.eos_token_id = config.get("eos_token_id")
-    return Vocabulary.from_transformers(SavedTokenizer(files), width, generation_config=generation)
+    return Vocabulary.from_transformers(_SavedTokenizer(files), width, generation_config=generation)

@@ -40,10 +40,10 @@ class CutText(NamedTuple):
     whole: bool = True
 
 
-def most_forced(vocabulary: Vocabulary) -> int:
+def _most_forced(vocabulary: Vocabulary) -> int:
     """Most bytes that are forced: a grammar keeps a state for each.
 
-    >>> most_forced(Vocabulary.from_bytes([b"a"]))
+    >>> _most_forced(Vocabulary.from_bytes([b"a"]))
     256
     """
     return max(256, 4 * vocabulary.munch)
@@ -84,7 +84,7 @@ def cut_text(
                 break
         found = _as_text(near, healed, index.vocabulary)
         if found is not None:
-            most = most_forced(index.vocabulary)
+            most = _most_forced(index.vocabulary)
             if len(healed.forced) > most:
                 raise HealingError(
                     f"{len(healed.forced)} bytes would be forced; at most {most} may be. Give "

@@ -49,7 +49,7 @@ _SAFE = {
 }
 
 
-class Text(BaseModel):
+class _Text(BaseModel):
     """The request of the page."""
 
     text: str = Field(max_length=8_000)
@@ -63,7 +63,7 @@ def router(server: Server) -> APIRouter:
         return server.completions.memory.after(*split(lm.vocabulary, raw)).state
 
     async def view(request: Request, made: Callable[[CharLM, bytes], dict[str, Any]]) -> Response:
-        body = await read(request, server, Text)
+        body = await read(request, server, _Text)
         raw = body.text.encode("utf-8", "replace")  # half an emoji is what a browser may send
         found = server.run(lambda lm: made(lm, raw), typed=True)
         return json_response(await answered(request, found))

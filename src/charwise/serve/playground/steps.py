@@ -17,7 +17,7 @@ from charwise.tokens.utf8 import decoder_after
 _END = b"\n\n"
 
 
-class Step(NamedTuple):
+class _Step(NamedTuple):
     """One token of a healed generation.
 
     Attributes:
@@ -28,7 +28,7 @@ class Step(NamedTuple):
 
     The first of `allowed` is the one that comes.
 
-    >>> Step(b"w", [3], [0.5], 0.5).left
+    >>> _Step(b"w", [3], [0.5], 0.5).left
     b'w'
     """
 
@@ -38,7 +38,7 @@ class Step(NamedTuple):
     mass: float
 
 
-def steps(lm: CharLM, kept: Sequence[int], forced: bytes) -> Iterator[Step]:
+def steps(lm: CharLM, kept: Sequence[int], forced: bytes) -> Iterator[_Step]:
     """Yield greedy generation after a cut: the likeliest allowed token, until the text ends.
 
     A prompt longer than the window loses its beginning.
@@ -60,7 +60,7 @@ def steps(lm: CharLM, kept: Sequence[int], forced: bytes) -> Iterator[Step]:
         order = torch.argsort(-logs, stable=True)
         probabilities = logs[order].exp()
         allowed = ids[order].tolist()
-        yield Step(left, allowed, probabilities.tolist(), float(probabilities.sum()))
+        yield _Step(left, allowed, probabilities.tolist(), float(probabilities.sum()))
         if allowed[0] in vocabulary.end_ids:
             return
         generated.append(allowed[0])
@@ -149,7 +149,7 @@ def steps_view(lm: CharLM, text: bytes) -> dict[str, Any]:
     }
 
 
-def _candidate(lm: CharLM, step: Step, id_: int, p: float) -> dict[str, Any]:
+def _candidate(lm: CharLM, step: _Step, id_: int, p: float) -> dict[str, Any]:
     raw = lm.vocabulary.tokens[id_]
     token, left = raw or b"", step.left
     return {

@@ -97,7 +97,7 @@ def covering_view(state: State) -> dict[str, Any]:
 
     >>> import charwise
     >>> view = covering_view(charwise.load().state("import nump"))
-    >>> leaf = max(leaves(view["children"]), key=lambda leaf: leaf["share"])
+    >>> leaf = view["children"][0]
     >>> leaf["inside"], leaf["beyond"]
     (' nump', 'y')
     """
@@ -189,18 +189,6 @@ def _order(children: list[dict[str, Any]]) -> None:
     children.sort(key=lambda one: ("others" in one, -one["share"]))
     for one in children:
         _order(one.get("children", []))
-
-
-def leaves(children: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The members below some nodes of a covering's tree.
-
-    >>> leaves([{"children": [{"beyond": "y"}]}, {"others": 3}])
-    [{'beyond': 'y'}]
-    """
-    found = [one for one in children if "beyond" in one]
-    for one in children:
-        found += leaves(one.get("children", []))
-    return found
 
 
 def surprisal_view(lm: CharLM, text: bytes) -> dict[str, Any]:
