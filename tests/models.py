@@ -22,13 +22,14 @@ from itertools import product
 from typing import Any
 
 import numpy as np
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, assume, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from charwise import GenerationOptions, SortedVocabulary, State, Vocabulary
 from charwise.constraints import Constraint
 from charwise.coverings.members import covering_size
+from charwise.coverings.reference import prefix_probability
 from charwise.coverings.rows import EvaluatedRows
 from charwise.cursor.completion import Weighted
 from charwise.cursor.particles import sample
@@ -131,6 +132,21 @@ class Model:
     def evaluated(self) -> EvaluatedRows:
         """A new tree, with nothing but the root evaluated."""
         return EvaluatedRows(self.lm.tree(self.vocabulary.bos_ids), self.index)
+
+
+def with_sentinels(model: Model) -> Model:
+    """The same tokens and the sentinels of infilling, with rows of a model that is as random."""
+    old, lm = model.vocabulary, model.lm
+    width = old.width
+    vocabulary = Vocabulary.from_bytes(
+        [*old.tokens, None, None, None],
+        end_ids=old.end_ids,
+        bos_ids=old.bos_ids,
+        special={width: "<fim_prefix>", width + 1: "<fim_suffix>", width + 2: "<fim_middle>"},
+    )
+    given: Any = lm._rows
+    rows = Rows(vocabulary, given.seed, given.zeros, 0.0, given.power)
+    return Model(vocabulary, NgramLM(vocabulary, lm.order, rows))
 
 
 @dataclass(frozen=True)
@@ -261,12 +277,17 @@ def cases(
     longest: int = 8,
     largest: int = 400,
     order: st.SearchStrategy[int] | None = None,
+    possible: bool = False,
 ) -> Case:
-    """Models with texts whose coverings have at most `largest` members (others are cut)."""
+    """Models with texts whose coverings have at most `largest` members (others are cut).
+
+    Only `possible` ones have a positive probability for sure.
+    """
     model = draw(models(order))
     text = draw(texts(model, longest))
     while covering_size(model.index, text) > largest:
         text = text[:-1]
+    assume(not possible or prefix_probability(text, model.p, model.vocabulary) > 0)
     return Case(model, text)
 
 
@@ -287,6 +308,17 @@ def chi_square(counts: Counter[bytes], expected: dict[bytes, float]) -> float:
     freedom = len(bins) - 1
     statistic = sum((seen - mean) ** 2 / mean for seen, mean in bins)
     return (statistic - freedom) / math.sqrt(2 * freedom)
+
+
+class After:
+    """A flag that sets itself when it has been asked so many times."""
+
+    def __init__(self, times: int) -> None:
+        self.times = times
+
+    def is_set(self) -> bool:
+        self.times -= 1
+        return self.times < 0
 
 
 def by_hand() -> Model:

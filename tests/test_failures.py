@@ -25,9 +25,7 @@ from charwise.coverings.rows import EvaluatedRows
 from charwise.engines.ngram import NgramLM
 from charwise.engines.transformers import TransformersLM
 from charwise.errors import (
-    ContextLengthError,
     EmptyBeamError,
-    TokenizationError,
     ZeroProbabilityError,
 )
 from models import random_lm, table
@@ -124,29 +122,7 @@ def test_the_spelling_of_an_end_token_is_ordinary_text():
     assert embedded.score(ends + "x").raw == (ends + "x").encode()
 
 
-def test_a_byte_that_no_token_spells():
-    lm = CharLM(table([b"a", b"b"], {(): [0.5, 0.4, 0.1]}).lm)
-    for prompt in ("z", "az", "aaz", "aaza", b"\xff", "aé"):
-        for ask in (lm.next, lm.score, lm.complete, lm.logprob, lm.prefix_logprob):
-            with pytest.raises((TokenizationError, ZeroProbabilityError)) as caught:
-                ask(prompt)
-            assert "." in str(caught.value), "a sentence"
-    assert (lm.next("a").probs[[ord("z"), 255]] == 0).all()
-    assert "z" not in lm.next_chars("a", coverage=1.0)
-
-
 # ---- texts --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("prompt", ["", b"", []])
-def test_the_empty_prompt(kind: str, prompt: Any):
-    lm = small(kind)
-    sound(lm, prompt)
-    assert lm.prefix_logprob(prompt) == 0
-    assert lm.covering(prompt).prefix_logprob().lower == 0
-    assert lm.complete(prompt, n=2, temperature=1.0, seed=0, max_new_bytes=4)
-    assert (lm.state(prompt) + "d").next().probs == approx(lm.next("d").probs, abs=1e-4)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -163,19 +139,6 @@ def test_a_text_several_windows_long(kind: str, preset: str):
     assert nxt.probs.sum() == approx(1)
     [completion] = lm.complete(text, max_new_bytes=8, preset=preset)
     assert completion.exact_from > 500
-
-
-def test_a_context_longer_than_the_window():
-    lm = small("gpt2", window=96)
-    ids = [0] * 97
-    for ask in (lm.next, lm.score, lm.complete, lm.covering):
-        with pytest.raises(ContextLengthError, match="96"):
-            ask([*ids, "a"])
-    with pytest.raises(ContextLengthError, match="96"):
-        lm.covering("x" * 4000)
-    [completion] = lm.complete("def ", max_new_bytes=4000)
-    assert completion.finish in ("window", "end")
-    assert math.isfinite(completion.logprob)
 
 
 # ---- numbers ------------------------------------------------------------------------------------
@@ -207,21 +170,6 @@ def test_a_very_peaked_model(kind: str):
         assert np.isfinite(logprobs).all()
 
 
-def test_zero_probability_prefixes():
-    model = table([b"a", b"b"], {(2,): [0.5, 0.5, 0], (0,): [1, 0, 0], (1,): [0.5, 0, 0.5]}, 2)
-    lm = CharLM(model.lm)
-    for ask in (lm.next, lm.score, lm.state, lm.complete, lm.prefix_logprob, lm.logprob):
-        with pytest.raises(ZeroProbabilityError, match="'ab'"):
-            ask("ab")
-    with pytest.raises(ZeroProbabilityError, match="'ab'"):
-        _ = lm.state("a") + "b"
-    with pytest.raises(ZeroProbabilityError):
-        list(lm.stream("ab"))
-    # A text that can begin but not end is the one −inf, and the docstring has the word.
-    assert lm.logprob("a") == -math.inf
-    assert "−inf" in (CharLM.logprob.__doc__ or "")
-
-
 # ---- thresholds ---------------------------------------------------------------------------------
 
 
@@ -247,9 +195,6 @@ def test_a_threshold_that_empties_the_beam():
     state = lighter.state("") + "a" + "a"
     assert state.logprob == approx(math.log(0.3 * 0.9))
     assert state.next().probs[[ord("a"), ord("b"), 256]] == approx([0.3, 2 / 3, 0.1 / 3])
-
-
-# ---- states -------------------------------------------------------------------------------------
 
 
 # --- found by reviewers ------------------------------------------------------------------------
@@ -293,13 +238,3 @@ def test_an_interrupted_evaluation_leaves_no_trace(monkeypatch: pytest.MonkeyPat
             state + "cabca"
     state + "zzzzz"
     assert (state + "cabca").next().probs == approx(expected)
-
-
-def test_a_character_that_the_prompt_began_is_returned_whole():
-    vocabulary = Vocabulary.from_bytes([b"a", b"\xc3", b"\xa9", None], end_ids=[3], bos_ids=[3])
-    rows = {(3,): [0.5, 0.5, 0, 0], (0,): [0, 1, 0, 0], (1,): [0, 0, 1, 0], (2,): [0, 0, 0, 1]}
-    lm = CharLM(NgramLM(vocabulary, 2, rows))
-    prompt = "aé".encode()[:-1]
-    assert lm.complete(prompt)[0].text == "é"
-    assert list(lm.stream(prompt)) == ["é"]
-    assert [drawn.character for drawn in lm.characters(prompt, temperature=0)] == ["é", ""]

@@ -67,19 +67,6 @@ def test_every_template_is_found_and_laid_out(spelling: Spelling, special: bool)
         assert spm.ids[: spm.opening][-1] == template.middle
 
 
-@pytest.mark.parametrize("spelling", SPELLINGS, ids=lambda one: one.family)
-def test_a_sentinel_in_a_text_is_text(spelling: Spelling) -> None:
-    vocabulary = Vocabulary.from_transformers(tokenizer_with((*spelling.names, *spelling.ends)))
-    index = SortedVocabulary(vocabulary)
-    template = Template.named(vocabulary, spelling.prefix, spelling.suffix, spelling.middle)
-    for name in spelling.names:
-        text = f"see {name} and "
-        asked = request(text, text, template, index)
-        assert _given(asked, template, vocabulary) == (text.encode(), text.encode())
-        sentinels = [id for id in asked.ids if id in vocabulary.special]
-        assert len(sentinels) == len(vocabulary.bos_ids) + len(spelling.names)
-
-
 def _given(asked: Request, template: Template, vocabulary: Vocabulary) -> tuple[bytes, bytes]:
     """Prefix and suffix as a request holds them."""
     parts: dict[int, list[int]] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
     GPT2Config,
@@ -51,3 +52,90 @@ def random_model(
             if weights.ndim == 2:
                 weights.mul_(15)
     return model.eval()
+
+
+#: The output layer of the models of `family`.
+WIDTH = 32
+
+LLAMA = {
+    "vocab_size": WIDTH,
+    "hidden_size": 32,
+    "intermediate_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "pad_token_id": None,
+}
+#: name → (configuration class, arguments); initializer_range is large so that attention matters.
+FAMILIES = {
+    "llama": ("LlamaConfig", LLAMA),
+    "gpt2": (
+        "GPT2Config",
+        {
+            "vocab_size": WIDTH,
+            "n_embd": 32,
+            "n_layer": 2,
+            "n_head": 4,
+            "n_positions": 64,
+        },
+    ),
+    "gpt_neox": ("GPTNeoXConfig", {k: v for k, v in LLAMA.items() if "key_value" not in k}),
+    "gpt_neo": (
+        "GPTNeoConfig",
+        {
+            "vocab_size": WIDTH,
+            "hidden_size": 32,
+            "num_layers": 2,
+            "num_heads": 4,
+            "attention_types": [[["global", "local"], 1]],
+            "window_size": 5,
+            "max_position_embeddings": 32,
+        },
+    ),
+    "qwen2": ("Qwen2Config", LLAMA),
+    "qwen2_sliding": (
+        "Qwen2Config",
+        LLAMA | {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 1},
+    ),
+    "mistral": ("MistralConfig", LLAMA | {"sliding_window": 8}),
+    "gemma3": (
+        "Gemma3TextConfig",
+        LLAMA
+        | {
+            "head_dim": 8,
+            "sliding_window": 5,
+            "layer_types": ["sliding_attention", "full_attention"],
+        },
+    ),
+    "phi3": ("Phi3Config", LLAMA | {"sliding_window": 7}),
+}
+BRANCHED = {
+    "mamba": (
+        "MambaConfig",
+        {
+            "vocab_size": WIDTH,
+            "hidden_size": 16,
+            "num_hidden_layers": 2,
+            "state_size": 4,
+        },
+    ),
+    "lfm2": (
+        "Lfm2Config",
+        LLAMA | {"layer_types": ["conv", "full_attention"], "block_auto_adjust_ff_dim": False},
+    ),
+    "bloom": ("BloomConfig", {"vocab_size": WIDTH, "hidden_size": 32, "n_layer": 2, "n_head": 4}),
+}
+EAGER_ONLY = {"gpt_neo", "mamba", "bloom"}
+
+
+def family(name: str, attention: str = "eager", dtype: torch.dtype = torch.float32) -> Any:
+    """An untrained model of one of the families."""
+    kind, arguments = (FAMILIES | BRANCHED)[name]
+    torch.manual_seed(0)
+    config = getattr(transformers, kind)(**arguments, initializer_range=0.3)
+    if name not in EAGER_ONLY:
+        config._attn_implementation = attention
+    model = transformers.AutoModelForCausalLM.from_config(config).to(dtype).eval()
+    assert name in EAGER_ONLY or model.config._attn_implementation == attention
+    return model

@@ -343,8 +343,3 @@ def test_what_has_no_bounds_says_so(name: str):
         lm.other  # noqa: B018
     with pytest.raises(BoundsError, match="constraint"):
         lm.next("a").under(None)
-
-
-def test_engines_that_tell_nothing_of_the_kind():
-    with pytest.raises(EngineError, match=r"NgramLM .*CharLM is for engines that tell all"):
-        BoundedLM(two_ways().lm)

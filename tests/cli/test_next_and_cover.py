@@ -138,26 +138,6 @@ def test_the_empty_text_and_half_characters() -> None:
     assert run_json("cover", "--stdin", stdin=b"\xc3")["members"]
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["next"],
-        ["next", "a", "--stdin"],
-        ["next", "a", "--preset", "perhaps"],
-        ["next", "a", "--top", "0"],
-        ["cover"],
-        ["cover", "a", "--tolerance", "1.5"],
-        ["cover", "a", "--tolerance", "-1"],
-        ["cover", "a", "--top", "0"],
-    ],
-)
-def test_bad_usage_is_2(arguments: list[str]) -> None:
-    result = run(*arguments)
-    assert result.exit_code == 2
-    assert result.stdout == ""
-    assert "Error: " in result.stderr
-
-
 @pytest.mark.parametrize("estimand", ["canonical", "canonical-mass"])
 def test_the_estimand_is_chosen_on_the_command_line(estimand: str) -> None:
     found = run_json("cover", "import nump", "--estimand", estimand, "--top", "3")

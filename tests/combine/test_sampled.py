@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from charwise import CharLM, combine
-from charwise.combine import Combination
 from charwise.cursor.completion import Weighted
 from charwise.errors import SettingError, ZeroProbabilityError
 from models import Model, chi_square, table
@@ -145,17 +144,6 @@ def test_the_global_rule_under_a_constraint() -> None:
     assert abs(np.mean(estimates) - sum(allowed.values())) < 4 * spread
 
 
-def test_local_and_global_differ_where_they_should() -> None:
-    def total_variation(oracle: Oracle) -> float:
-        local, whole = (oracle.strings(LONGEST, whole=way) for way in (False, True))
-        total = sum(whole.values())
-        return 0.5 * sum(abs(local.get(text, 0.0) - whole[text] / total) for text in whole)
-
-    apart = {oracle.name: total_variation(oracle) for oracle in ORACLES}
-    assert apart["mixture"] < 1e-12
-    assert all(apart[name] > 0.01 for name in apart if name != "mixture")
-
-
 def test_greedy_takes_the_likeliest_byte() -> None:
     oracle = ORACLES[1]
     text = b""
@@ -172,16 +160,6 @@ def test_greedy_takes_the_likeliest_byte() -> None:
     assert len({one.raw[:1] for one in several}) == len(several) == 3  # a, b, and the end
     rates: Sequence[float] = [one.bits_per_byte for one in several]
     assert list(rates) == sorted(rates)
-
-
-def test_an_average_at_each_byte_is_not_the_mixture() -> None:
-    oracle = ORACLES[0]
-    rows = oracle.members_next(b"ab")
-    average = np.array([0.3, 0.7]) @ rows
-    assert np.abs(oracle.lm.next("ab").probs - average).max() > 1e-3
-    lm: Combination = oracle.lm
-    posterior = lm.state("ab").shares @ rows
-    np.testing.assert_allclose(lm.next("ab").probs, posterior, rtol=1e-9)
 
 
 def at_odds() -> list[CharLM]:

@@ -24,11 +24,11 @@ from charwise.coverings.reference import enum_cover, next_character_probability,
 from charwise.cursor.drafts import draw_members
 from charwise.cursor.shared_tree import EXACT_TOKENS
 from charwise.engines.ngram import NgramLM
-from charwise.errors import EngineError, SettingError, TokenizationError, ZeroProbabilityError
+from charwise.errors import EngineError, TokenizationError, ZeroProbabilityError
 from charwise.models import EMBEDDED
 from charwise.scoring.effort import Effort
 from charwise.tokens.utf8 import pending
-from models import Case, Model, cases, chi_square, examples, model_of, table, two_ways
+from models import After, Case, Model, cases, chi_square, examples, model_of, table, two_ways
 
 #: Draws in a chi-square test.
 DRAWS = 20_000
@@ -100,12 +100,10 @@ def test_the_character_path_itself():
     assert abs(chi_square(counts, expected)) < 4
 
 
-@given(cases(longest=4, largest=60), st.integers(0, 2**32))
+@given(cases(longest=4, largest=60, possible=True), st.integers(0, 2**32))
 @examples(30)
 def test_draws_from_random_models(case: Case, seed: int):
     model, prompt = case.model, case.text
-    if prefix_probability(prompt, model.p, model.vocabulary) == 0:
-        return
     members = {
         (m.tokens, m.raw): m.p for m in enum_cover(prompt, model.p, model.vocabulary) if m.p > 0
     }
@@ -187,13 +185,11 @@ def greedy_tokens(model: Model, tokens: tuple[int, ...], size: int) -> tuple[lis
     return ids, logprob
 
 
-@given(cases())
+@given(cases(possible=True))
 @examples(200)
 def test_greedy_is_the_best_member_then_greedy_tokens(case: Case):
     model, prompt = case.model, case.text
     total = prefix_probability(prompt, model.p, model.vocabulary)
-    if total == 0:
-        return
     lm = exact(model)
     oracle = sorted(enum_cover(prompt, model.p, model.vocabulary), key=lambda m: -m.p)
     [found] = lm.complete(prompt, max_new_bytes=8)
@@ -212,12 +208,10 @@ def test_greedy_is_the_best_member_then_greedy_tokens(case: Case):
         assert draft.logprob == pytest.approx(math.log(m.p / total), rel=1e-9, abs=1e-9)
 
 
-@given(cases(), st.integers(1, 6), st.integers(0, 6))
+@given(cases(possible=True), st.integers(1, 6), st.integers(0, 6))
 @examples(200)
 def test_the_most_probable_come_first_and_once(case: Case, n: int, limit: int):
     model, prompt = case.model, case.text
-    if prefix_probability(prompt, model.p, model.vocabulary) == 0:
-        return
     found = exact(model).complete(prompt, n=n, max_new_bytes=limit)
     assert 1 <= len(found) <= n
     assert len({completion.raw for completion in found}) == len(found)
@@ -245,17 +239,6 @@ def test_a_state_completes_as_its_text_does_and_evaluates_nothing_twice():
     )
 
 
-class After:
-    """A flag that sets itself when it has been asked so many times."""
-
-    def __init__(self, times: int) -> None:
-        self.times = times
-
-    def is_set(self) -> bool:
-        self.times -= 1
-        return self.times < 0
-
-
 @pytest.mark.parametrize("calls", [0, 1, 3])
 def test_cancelling_stops_within_one_model_call(calls: int):
     state = charwise.load().state("import num")
@@ -277,9 +260,6 @@ def test_a_time_budget_ends_a_completion():
     event = threading.Event()
     event.set()
     assert lm.complete("import num", cancel=event)[0].finish == "cancelled"
-    for wrong in ({"seconds": -1}, {"seconds": "1"}, {"seconds": math.nan}, {"cancel": True}):
-        with pytest.raises(SettingError):
-            lm.complete("a", **wrong)
 
 
 def test_a_model_that_one_has_already():

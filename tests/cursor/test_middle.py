@@ -28,34 +28,30 @@ from charwise.engines.ngram import NgramLM
 from charwise.errors import TokenizationError, ZeroProbabilityError
 from charwise.infill import request
 from charwise.template import Template
-from models import CLOSE, Model, Rows, close_logs, examples, log_of, models, random_lm, texts
-
-
-def with_sentinels(model: Model) -> tuple[Model, Template]:
-    """The same tokens and three sentinels, with rows of a model that is as random."""
-    old, lm = model.vocabulary, model.lm
-    width = old.width
-    vocabulary = Vocabulary.from_bytes(
-        [*old.tokens, None, None, None],
-        end_ids=old.end_ids,
-        bos_ids=old.bos_ids,
-        special={width: "<fim_prefix>", width + 1: "<fim_suffix>", width + 2: "<fim_middle>"},
-    )
-    given: Any = lm._rows
-    rows = Rows(vocabulary, given.seed, given.zeros, 0.0, given.power)
-    return Model(vocabulary, NgramLM(vocabulary, lm.order, rows)), Template.of(vocabulary)
+from models import (
+    CLOSE,
+    Model,
+    close_logs,
+    examples,
+    log_of,
+    models,
+    random_lm,
+    texts,
+    with_sentinels,
+)
 
 
 @st.composite
 def tasks(draw: st.DrawFn) -> tuple[Model, Template, bytes, bytes, bytes, str]:
     """A model with sentinels, a prefix, a middle, a suffix and an order."""
-    model, template = with_sentinels(draw(models()))
+    model = with_sentinels(draw(models()))
     whole = draw(texts(model, 9))
     cuts = sorted(
         random.Random(draw(st.integers(0, 2**32 - 1))).choices(range(len(whole) + 1), k=2)
     )
     prefix, middle, suffix = whole[: cuts[0]], whole[cuts[0] : cuts[1]], whole[cuts[1] :]
-    return model, template, prefix, middle, suffix, draw(st.sampled_from(("psm", "spm")))
+    order = draw(st.sampled_from(("psm", "spm")))
+    return model, Template.of(model.vocabulary), prefix, middle, suffix, order
 
 
 def given_up(tokens: list[bytes], prefix: list[bytes], suffix: list[bytes]) -> tuple[int, int]:

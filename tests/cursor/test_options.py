@@ -79,12 +79,9 @@ def test_middles_are_drawn_by_the_same_options():
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        ({"n": 0}, "n is 0"),
         ({"n": True}, "n is True"),
         ({"n": 1.5}, "n is 1.5"),
         ({"max_new_bytes": -1}, "max_new_bytes is -1"),
-        ({"max_new_bytes": "5"}, "max_new_bytes is '5'"),
-        ({"temperature": -1.0}, "temperature is -1"),
         ({"temperature": float("nan")}, "temperature is nan"),
         ({"temperature": float("inf")}, "temperature is infinite"),
         ({"temperature": None}, "temperature is None"),
@@ -94,18 +91,13 @@ def test_middles_are_drawn_by_the_same_options():
         ({"seed": -1}, "seed is -1"),
         ({"seed": "a"}, "seed is 'a'"),
         ({"stop": ""}, "stop string is empty"),
-        ({"stop": 5}, "stop is 5"),
         ({"seconds": -1.0}, "seconds is -1"),
         ({"seconds": float("nan")}, "seconds is nan"),
         ({"cancel": 5}, "cancel is 5"),
         ({"progress": 5}, "progress is 5"),
         ({"particles": 0}, "particles is 0"),
-        ({"conditioning": "globally"}, "choose 'local' or 'global'"),
         ({"conditioning": []}, "choose 'local' or 'global'"),
         ({"conditioning": "global", "top_k": 2}, "leave temperature"),
-        ({"constraint": 3}, "is no constraint"),
-        ({"choices": []}, "no choices"),
-        ({"choices": ["a"], "regex": "a"}, "choices and regex are given"),
     ],
 )
 def test_what_makes_no_sense_is_refused_when_it_is_made(wrong: dict[str, Any], says: str):

@@ -297,12 +297,6 @@ def test_asking_a_distribution():
     assert "next byte" in nxt._repr_html_()
 
 
-@pytest.mark.parametrize("coverage", [0, -1, 1.01, math.nan])
-def test_bad_coverage(coverage: float):
-    with pytest.raises(SettingError, match="coverage"):
-        CharLM(two_ways().lm).next_chars("a", coverage=coverage)
-
-
 @pytest.mark.parametrize("window", [3, 4, 8, 12, 20, 24, 28])
 def test_a_window_of_few_tokens_takes_what_fits(window: int):
     text = "import numpy as np\nx = np.zeros(3)\nfor i in rang"

@@ -187,10 +187,6 @@ def test_no_server(monkeypatch):
         port = free.getsockname()[1]
     with pytest.raises(ServerError, match="no server answers at"):
         connect(f"http://127.0.0.1:{port}/v1")
-    with pytest.raises(SettingError, match="give http://HOST"):
-        connect("127.0.0.1:8000")
-    with pytest.raises(SettingError, match=r"charwise\.connect\(url, tokenizer\)"):
-        charwise.load("http://127.0.0.1:8000/v1")
 
 
 def test_a_tokenizer_that_is_not_there(served, tmp_path):

@@ -15,93 +15,11 @@ from charwise.engines.transformers.branch_cache import SlotLayer
 from charwise.errors import ContextLengthError, EngineError
 from charwise.token_lm import TokenLM, TokenTree
 from charwise.tokens.vocabulary import Vocabulary
+from tiny import BRANCHED, EAGER_ONLY, FAMILIES, WIDTH, family
 
 DATA = Path(os.environ.get("CHARWISE_DATA", Path(__file__).parents[3] / "shared" / "data"))
-WIDTH = 32  # of the output layers; ids 26 … 29 and 31 spell nothing, 30 ends a text
 TREES = 80
-TEXT = 26
-
-LLAMA = {
-    "vocab_size": WIDTH,
-    "hidden_size": 32,
-    "intermediate_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 64,
-    "pad_token_id": None,
-}
-#: name → (configuration class, arguments); initializer_range is large so that attention matters.
-FAMILIES = {
-    "llama": ("LlamaConfig", LLAMA),
-    "gpt2": (
-        "GPT2Config",
-        {
-            "vocab_size": WIDTH,
-            "n_embd": 32,
-            "n_layer": 2,
-            "n_head": 4,
-            "n_positions": 64,
-        },
-    ),
-    "gpt_neox": ("GPTNeoXConfig", {k: v for k, v in LLAMA.items() if "key_value" not in k}),
-    "gpt_neo": (
-        "GPTNeoConfig",
-        {
-            "vocab_size": WIDTH,
-            "hidden_size": 32,
-            "num_layers": 2,
-            "num_heads": 4,
-            "attention_types": [[["global", "local"], 1]],
-            "window_size": 5,
-            "max_position_embeddings": 32,
-        },
-    ),
-    "qwen2": ("Qwen2Config", LLAMA),
-    "qwen2_sliding": (
-        "Qwen2Config",
-        LLAMA | {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 1},
-    ),
-    "mistral": ("MistralConfig", LLAMA | {"sliding_window": 8}),
-    "gemma3": (
-        "Gemma3TextConfig",
-        LLAMA
-        | {
-            "head_dim": 8,
-            "sliding_window": 5,
-            "layer_types": ["sliding_attention", "full_attention"],
-        },
-    ),
-    "phi3": ("Phi3Config", LLAMA | {"sliding_window": 7}),
-}
-BRANCHED = {
-    "mamba": (
-        "MambaConfig",
-        {
-            "vocab_size": WIDTH,
-            "hidden_size": 16,
-            "num_hidden_layers": 2,
-            "state_size": 4,
-        },
-    ),
-    "lfm2": (
-        "Lfm2Config",
-        LLAMA | {"layer_types": ["conv", "full_attention"], "block_auto_adjust_ff_dim": False},
-    ),
-    "bloom": ("BloomConfig", {"vocab_size": WIDTH, "hidden_size": 32, "n_layer": 2, "n_head": 4}),
-}
-EAGER_ONLY = {"gpt_neo", "mamba", "bloom"}
-
-
-def make_model(name: str, attention: str = "eager", dtype: torch.dtype = torch.float32):
-    kind, arguments = (FAMILIES | BRANCHED)[name]
-    torch.manual_seed(0)
-    config = getattr(transformers, kind)(**arguments, initializer_range=0.3)
-    if name not in EAGER_ONLY:
-        config._attn_implementation = attention
-    model = transformers.AutoModelForCausalLM.from_config(config).to(dtype).eval()
-    assert name in EAGER_ONLY or model.config._attn_implementation == attention
-    return model
+TEXT = 26  # of the output layers' 32: ids 26 … 29 and 31 spell nothing, 30 ends a text
 
 
 def make_vocabulary(width: int = WIDTH) -> Vocabulary:
@@ -110,7 +28,7 @@ def make_vocabulary(width: int = WIDTH) -> Vocabulary:
 
 
 def make_lm(name: str, attention: str = "eager", dtype=torch.float32, **options) -> TransformersLM:
-    return TransformersLM(make_model(name, attention, dtype), make_vocabulary(), **options)
+    return TransformersLM(family(name, attention, dtype), make_vocabulary(), **options)
 
 
 @torch.inference_mode()
@@ -187,12 +105,16 @@ def one_thread():
     torch.set_num_threads(threads)
 
 
+with_each_attention = pytest.mark.parametrize(
+    ("name", "attention"),
+    [(name, "eager") for name in FAMILIES]
+    + [(name, "sdpa") for name in FAMILIES if name not in EAGER_ONLY],
+)
+
+
 @pytest.mark.parametrize("trees", [10, pytest.param(TREES, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("attention", ["eager", "sdpa"])
-@pytest.mark.parametrize("name", FAMILIES)
+@with_each_attention
 def test_trees_agree_with_plain_passes(name, attention, trees):
-    if name in EAGER_ONLY and attention == "sdpa":
-        pytest.skip(f"{name} has eager attention only")
     lm = make_lm(name, attention)
     assert lm.info()["path"] == "tree attention", lm.info()
     assert random_trees(lm, trees) < 1e-4
@@ -240,12 +162,9 @@ def test_a_tree_may_have_more_nodes_than_the_window(name):
     assert difference(lm, prompt, tree, path) < 1e-4
 
 
-@pytest.mark.parametrize("attention", ["eager", "sdpa"])
-@pytest.mark.parametrize("name", FAMILIES)
+@with_each_attention
 def test_a_call_attends_to_no_more_than_its_paths(name, attention, monkeypatch):
     """Slots that no row of the call sees are left out where they are many, and come back later."""
-    if name in EAGER_ONLY and attention == "sdpa":
-        pytest.skip(f"{name} has eager attention only")
     lm = make_lm(name, attention)
     prompt = [30, 1, 2, 3, 4, 5]
     tree = lm.tree(prompt)
@@ -313,7 +232,7 @@ def test_large_calls_are_split(name):
 
 
 def test_the_users_model_is_left_as_it_is():
-    model = make_model("gpt_neo")
+    model = family("gpt_neo")
     before = {name: (value, value.clone()) for name, value in model.named_buffers()}
     parameters = dict(model.named_parameters())
     lm = TransformersLM(model, make_vocabulary())
@@ -414,7 +333,7 @@ def test_bad_requests():
             tree.extend([(0, 3), edge] if edge[0] != 1 else [edge])
     assert tree.size == 1
     with pytest.raises(EngineError, match="width=32"):
-        TransformersLM(make_model("llama"), make_vocabulary(31)).tree([30])
+        TransformersLM(family("llama"), make_vocabulary(31)).tree([30])
     t5 = transformers.T5Config(
         vocab_size=WIDTH, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2
     )
@@ -452,7 +371,7 @@ def test_a_window_that_the_models_positions_do_not_fill(path):
 
 
 def test_every_id_counted_and_none_beyond():
-    model = make_model("llama")
+    model = family("llama")
     vocabulary = Vocabulary.from_bytes([bytes([i]) for i in range(WIDTH)])
     lm = TransformersLM(model, vocabulary)
     tree = lm.tree([3])
@@ -464,7 +383,7 @@ def test_every_id_counted_and_none_beyond():
 
 def adjusted(fixed: dict[int, float], path="auto") -> TransformersLM:
     """A Llama some of whose logits are fixed, as models do with columns that pad their output."""
-    model = make_model("llama")
+    model = family("llama")
 
     def fix(model, inputs, output):
         for id, value in fixed.items():
@@ -524,7 +443,7 @@ def test_numbers_without_a_cache_and_none_with_it():
 
 
 def test_a_model_that_ignores_the_mask_is_found_out(monkeypatch):
-    model = make_model("llama")
+    model = family("llama")
     forward = model.forward
 
     def careless(self, *args, attention_mask=None, position_ids=None, logits_to_keep=0,
@@ -542,7 +461,7 @@ def test_a_model_that_ignores_the_mask_is_found_out(monkeypatch):
 
 
 def test_a_model_without_logits_to_keep(monkeypatch):
-    model = make_model("llama")
+    model = family("llama")
     forward = model.forward
 
     def old(self, input_ids=None, attention_mask=None, position_ids=None, past_key_values=None,
@@ -575,23 +494,6 @@ def test_threads_share_a_tree():
         thread.join()
     assert sorted(made) == list(range(1, 33))
     assert difference(lm, [30, 1], tree, made) < 1e-4
-
-
-def test_slots_are_appended_in_place():
-    layer = SlotLayer()
-    parts = [torch.randn(1, 2, n, 3) for n in (5, 1, 1, 200, 1)]
-    for part in parts:
-        layer.update(part, 2 * part)
-    whole = torch.cat(parts, dim=2)
-    assert torch.equal(layer.keys, whole)
-    assert torch.equal(layer.values, 2 * whole)
-    start = layer.keys.data_ptr()
-    layer.truncate(100)
-    layer.update(parts[1], parts[1])
-    assert layer.keys.data_ptr() == start
-    layer.select(torch.tensor([0, 7, 100]))
-    assert torch.equal(layer.keys, torch.cat([whole[:, :, [0, 7]], parts[1]], dim=2))
-    assert layer._buffers[0].shape[2] == 3
 
 
 def test_a_real_model():

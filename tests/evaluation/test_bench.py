@@ -120,12 +120,10 @@ def test_the_canonical_baseline_books_tokens_on_their_first_bytes(case: Case):
     assert walk.logprobs == approx(expected, rel=1e-9, abs=1e-9)
 
 
-@given(cases())
+@given(cases(possible=True))
 @examples(100)
 def test_the_distributions_of_rounds_are_those_of_the_definition(case: Case):
     model, text = case.model, case.text
-    if not prefix_probability(text, model.p, model.vocabulary):
-        return
     walk = walk_rounds(CharLM(model.lm), text, PRESETS["exact"], distributions=True)
     assert walk.distributions is not None
     for t, row in enumerate(walk.distributions):

@@ -182,14 +182,11 @@ def test_a_model_that_is_not_there_is_missed_before_any_is_loaded(
 @pytest.mark.parametrize(
     ("models", "texts", "options", "message"),
     [
-        ([], "a", {}, "no model"),
         ("embedded", "a", {}, "put one into a list"),
         ([3], "a", {}, "a name, a folder, a file or a CharLM"),
         (["embedded"], "", {}, "is empty"),
-        (["embedded"], [], {}, "no text"),
         (["embedded"], ["a", ""], {}, "text 2 is empty"),
         (["embedded"], 3, {}, "texts are a list"),
-        (["embedded"], "a", {"over": "lines"}, "choose 'auto', 'texts' or 'blocks'"),
         (["embedded"], "a", {"resamples": 0}, "resamples is 0"),
         (["embedded"], "a", {"seed": -1}, "seed is -1"),
         (["embedded"], "a", {"preset": "best"}, "unknown preset"),

@@ -9,24 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import (
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    BloomConfig,
-    BloomForCausalLM,
-    GPT2Config,
-    GPT2LMHeadModel,
-    LlamaConfig,
-    LlamaForCausalLM,
-    Mamba2Config,
-    Mamba2ForCausalLM,
-    MistralConfig,
-    MistralForCausalLM,
-)
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import charwise
-from charwise import heal_generate
-from charwise.boundary import Question, Search
+from charwise import SortedVocabulary, heal_generate
+from charwise.boundary import Members, Question, Search
 from charwise.coverings.best_first import best_first
 from charwise.coverings.rows import EvaluatedRows
 from charwise.errors import SettingError
@@ -35,10 +22,9 @@ from charwise.models import EMBEDDED
 from charwise.processors.transformers import exact
 from charwise.processors.transformers.generate import index_of
 from near import approx
+from tiny import family
 
 PROMPTS = ["return isinst", "for i in rang", "import nump", "class Nod", "x = ", "def f(self, val"]
-SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
-WIDTH = 4096
 
 
 @cache
@@ -55,57 +41,18 @@ def unknown_cache(*_: Any) -> None:
     """In the place of `_copied`: the model's cache is of a kind that is not known."""
 
 
-def small(kind: str) -> Any:
-    torch.manual_seed(0)
-    made = {
-        "llama": lambda: LlamaForCausalLM(
-            LlamaConfig(vocab_size=WIDTH, intermediate_size=32, **SIZES)
-        ),
-        "sliding window": lambda: MistralForCausalLM(
-            MistralConfig(
-                vocab_size=WIDTH,
-                intermediate_size=32,
-                num_key_value_heads=1,
-                sliding_window=6,
-                **SIZES,
-            )
-        ),
-        "learned positions": lambda: GPT2LMHeadModel(
-            GPT2Config(vocab_size=WIDTH, n_embd=32, n_layer=2, n_head=2)
-        ),
-        "no positions": lambda: BloomForCausalLM(
-            BloomConfig(vocab_size=WIDTH, hidden_size=32, n_layer=2, n_head=2)
-        ),
-        "state space": lambda: Mamba2ForCausalLM(
-            Mamba2Config(
-                vocab_size=WIDTH,
-                hidden_size=32,
-                num_hidden_layers=2,
-                num_heads=4,
-                head_dim=16,
-                state_size=8,
-                n_groups=1,
-                chunk_size=8,
-            )
-        ),
-    }[kind]()
-    return made.eval()
-
-
-@pytest.mark.parametrize(
-    "kind", ["llama", "sliding window", "learned positions", "no positions", "state space"]
-)
+@pytest.mark.parametrize("kind", ["llama", "mistral", "gpt2", "bloom", "mamba"])
 @pytest.mark.parametrize("known", [True, False])
 def test_answers_are_the_models(kind, known, monkeypatch):
     """A batch of contexts of prompts of several lengths, and each by itself."""
     if not known:
         monkeypatch.setattr(exact, "_copied", unknown_cache)
-    model = small(kind)
+    model = family(kind)
     kept = [list(range(5, 5 + n)) for n in (3, 12, 8)]
-    if kind == "state space":
+    if kind == "mamba":
         kept = kept[:1]  # it reads what is padded
-    contexts = [(0, ()), (0, (7, 9, 300)), (len(kept) - 1, (8,)), (len(kept) - 1, ())]
-    ids = np.array([1, 50, 4000])
+    contexts = [(0, ()), (0, (7, 9, 30)), (len(kept) - 1, (8,)), (len(kept) - 1, ())]
+    ids = np.array([1, 20, 31])
     asked = [(at, Question(tokens, ids)) for at, tokens in contexts]
     with torch.no_grad():
         answers = exact._Kept(model, kept, 0).answers(asked)
@@ -115,19 +62,24 @@ def test_answers_are_the_models(kind, known, monkeypatch):
             assert found == approx(logits.log_softmax(-1)[ids].numpy(), abs=1e-4)
 
 
+def members_of(index: SortedVocabulary, kept: list[int], forced: bytes) -> Members:
+    """The members that the embedded model finds after a prompt, beside a longer one."""
+    search = Search(index, forced)
+    with torch.no_grad():
+        batch = exact._Kept(embedded(), [kept, [*kept, 5, 6, 7]], 0)
+        while asked := search.questions():
+            for _, question, logs in batch.answers([(0, each) for each in asked]):
+                search.answer(question.context, logs)
+    return search.members()
+
+
 def test_members_are_those_of_the_exact_engine():
     """Every member's log-probability, for the embedded model, on prompts of several lengths."""
     lm = charwise.load()
     index = index_of(tokenizer(), embedded())
     for prompt in PROMPTS:
         kept, forced = cut(prompt, index)
-        search = Search(index, forced)
-        with torch.no_grad():
-            batch = exact._Kept(embedded(), [kept, [*kept, 5, 6, 7]], 0)
-            while asked := search.questions():
-                for _, question, logs in batch.answers([(0, each) for each in asked]):
-                    search.answer(question.context, logs)
-        members = search.members()
+        members = members_of(index, kept, forced)
         rows = EvaluatedRows(lm.engine.tree(kept), lm.index)
         covering = best_first(rows, 0, forced, tolerance=1e-6)
         assert members.missing <= 1e-3
@@ -148,13 +100,7 @@ def test_a_short_token_is_weighed_by_what_follows_it():
     assert exactly.startswith("ance(x, ")
     index = index_of(tokenizer(), embedded())
     kept, forced = cut(prompt, index)
-    search = Search(index, forced)
-    with torch.no_grad():
-        batch = exact._Kept(embedded(), [kept], 0)
-        while asked := search.questions():
-            for _, question, logs in batch.answers([(0, each) for each in asked]):
-                search.answer(question.context, logs)
-    members = search.members()
+    members = members_of(index, kept, forced)
     share = sum(
         weight
         for at, weight in enumerate(members.weights())

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from charwise import CharLM, Effort
@@ -33,11 +33,10 @@ def lattice_of(model: Model, text: bytes, *paths: list[int]) -> Lattice:
     return lattice
 
 
-def refined(case: Case, effort: Effort) -> Lattice | None:
-    """The sums in the state in which a score ends; None for a text that cannot be."""
+def refined(case: Case, effort: Effort) -> Lattice:
+    """The sums in the state in which a score ends."""
     model, text = case.model, case.text
-    if not text or prefix_probability(text, model.p, model.vocabulary) == 0:
-        return None
+    assume(text)
     canonical = model.vocabulary.encode_beginning(text)
     found = Refinement(model.evaluated(), KnownText.of(text, model.index), canonical, effort)
     run_together([found])
@@ -89,13 +88,11 @@ def test_who_stands_in_ends_in_the_most_equal_tokens():
     assert stand_in == max(rivals, key=lambda context: c.log_p[context])
 
 
-@given(cases(), st.sampled_from((Effort(1, 0.2), Effort(2), Effort(8))))
+@given(cases(possible=True), st.sampled_from((Effort(1, 0.2), Effort(2), Effort(8))))
 @examples(200)
 def test_sums_are_those_over_all_edges(case: Case, effort: Effort):
     """Forward and backward against sums one edge at a time, in whatever state a score ends."""
     lattice = refined(case, effort)
-    if lattice is None:
-        return
     text, c = case.text, lattice.contexts
     lattice.backward()
     n, order = len(text), np.argsort(c.position, kind="stable").tolist()
@@ -121,13 +118,11 @@ def test_sums_are_those_over_all_edges(case: Case, effort: Effort):
     assert lattice.worth == approx(worth * scale / total[n], rel=1e-9, abs=1e-12)
 
 
-@given(cases(), st.sampled_from((Effort(1, 0.2), Effort(4))))
+@given(cases(possible=True), st.sampled_from((Effort(1, 0.2), Effort(4))))
 @examples(100)
 def test_what_is_on_loan_is_what_no_path_has(case: Case, effort: Effort):
     """Against the paths of the evaluated contexts, one by one."""
     lattice = refined(case, effort)
-    if lattice is None:
-        return
     text, c = case.text, lattice.contexts
     own = np.zeros(len(text) + 1)
     own[0] = 1.0
@@ -138,13 +133,11 @@ def test_what_is_on_loan_is_what_no_path_has(case: Case, effort: Effort):
     assert lattice.on_loan * sums == pytest.approx(np.maximum(sums - own, 0), abs=1e-8)
 
 
-@given(cases(order=st.just(1)), st.sampled_from((1, 2, 8)))
+@given(cases(order=st.just(1), possible=True), st.sampled_from((1, 2, 8)))
 @examples(200)
 def test_loans_between_contexts_that_go_on_alike_are_exact(case: Case, width: int):
     """After every context a unigram model goes on in the same way."""
     model, text = case.model, case.text
-    if prefix_probability(text, model.p, model.vocabulary) == 0:
-        return
     lm = CharLM(model.lm)
     every = lm.score(text, preset="exact")
     some = lm.score(text, preset=Effort(width))

@@ -14,14 +14,16 @@ from hypothesis import strategies as st
 import charwise
 import charwise.scoring.refinement
 from charwise import CharLM, Effort, Limits
-from charwise.coverings.reference import next_character_probability, prefix_probability
+from charwise.coverings.reference import next_character_probability
 from charwise.coverings.rows import EvaluatedRows
+from charwise.engines.transformers import TransformersLM
 from charwise.errors import EngineError
 from charwise.evaluation.methods import walk_beam, walk_canonical, walk_rounds
 from charwise.evaluation.resampling import js_distance
 from charwise.scoring.effort import PRESETS
 from models import Case, cases, examples, table
 from near import approx
+from tiny import random_model
 
 
 def small_portions(patch: pytest.MonkeyPatch, portion: int) -> None:
@@ -29,13 +31,11 @@ def small_portions(patch: pytest.MonkeyPatch, portion: int) -> None:
     patch.setattr(charwise.scoring.refinement, "LOOKAHEAD", 2)
 
 
-@given(cases(), st.sampled_from((1, 2, 3)))
+@given(cases(possible=True), st.sampled_from((1, 2, 3)))
 @examples(300)
 def test_portions_change_no_number(case: Case, portion: int):
     """The oracle's sums come out however the text is cut into portions."""
     model, text = case.model, case.text
-    if prefix_probability(text, model.p, model.vocabulary) == 0:
-        return
     lm = CharLM(model.lm, preset="exact")
     whole = lm.score(text)
     with pytest.MonkeyPatch.context() as patch:
@@ -49,12 +49,10 @@ def test_portions_change_no_number(case: Case, portion: int):
         assert distributions[t] == approx(expected, rel=1e-9, abs=1e-12)
 
 
-@given(cases())
+@given(cases(possible=True))
 @examples(100)
 def test_a_wide_beam_and_exact_refinement_walk_alike(case: Case):
     model, text = case.model, case.text
-    if not text or prefix_probability(text, model.p, model.vocabulary) == 0:
-        return
     lm = CharLM(model.lm, preset="exact")
     beam = walk_beam(lm, text, 10_000, distributions=True)
     refined = walk_rounds(lm, text, PRESETS["exact"], distributions=True)
@@ -64,13 +62,11 @@ def test_a_wide_beam_and_exact_refinement_walk_alike(case: Case):
     assert js_distance(beam.distributions, refined.distributions) == approx(0, abs=1e-6)
 
 
-@given(cases(), st.sampled_from(("fast", "default", "accurate")))
+@given(cases(possible=True), st.sampled_from(("fast", "default", "accurate")))
 @examples(300)
 def test_distributions_hold_the_bytes_that_came(case: Case, preset: str):
     """At every byte the distribution sums to 1, and gives the byte what the score gives it."""
     model, text = case.model, case.text
-    if not text or prefix_probability(text, model.p, model.vocabulary) == 0:
-        return
     score = CharLM(model.lm, preset=preset).score(text, entropy="char")
     assert score.distributions is not None
     assert score.distributions.sum(axis=1) == approx(1)
@@ -158,12 +154,10 @@ def test_nothing_is_known_of_a_call_that_failed():
     assert [evaluated.tree.tokens(node) for node in range(4)] == [(), (1,), (1, 0), (0,)]
 
 
-@given(cases(), st.sampled_from((1, 2, 5)))
+@given(cases(possible=True), st.sampled_from((1, 2, 5)))
 @examples(100)
 def test_the_size_of_calls_changes_no_number(case: Case, contexts: int):
     model, text = case.model, case.text
-    if prefix_probability(text, model.p, model.vocabulary) == 0:
-        return
     whole = CharLM(model.lm, preset="exact").score(text, end=True)
     limits = Limits(memory=32 * 4 * model.vocabulary.width * contexts)
     cut = CharLM(model.lm, preset="exact", limits=limits).score(text, end=True)
@@ -201,12 +195,8 @@ def test_plain_perplexity_is_that_of_the_canonical_tokens():
 @pytest.mark.parametrize("bad", [math.nan, -math.inf])
 @pytest.mark.parametrize("preset", ["fast", "exact"])
 def test_a_model_that_returns_no_numbers_is_refused(bad: float, preset: str):
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    from charwise.engines.transformers import TransformersLM
-
     model = table([b"a", b"b", b"ab"], {(): [0.4, 0.2, 0.3, 0.1]})
-    net = GPT2LMHeadModel(GPT2Config(n_embd=16, n_layer=1, n_head=2, vocab_size=4)).eval()
+    net = random_model("gpt2", 4)
 
     def spoil(_: Any, __: Any, output: Any) -> None:
         output.logits.fill_(bad)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise, product
-from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,12 +14,14 @@ from charwise import CharLM, SortedVocabulary, Vocabulary
 from charwise.coverings.reference import conditional, prefix_probability, string_probability
 from charwise.coverings.windows import Window, plan
 from charwise.engines.ngram import NgramLM
+from charwise.engines.transformers import TransformersLM
 from charwise.errors import ContextLengthError
 from charwise.scoring.effort import PRESETS
 from charwise.scoring.score import Scorer, Text
 from charwise.tokens.prompts import split
 from models import Case, Model, cases, close_logs, examples, model_of, table
 from near import approx
+from tiny import random_model
 
 
 def with_window(model: Model, window: int) -> NgramLM:
@@ -124,18 +124,8 @@ def test_only_where_nothing_fits_it_is_refused():
 
 @pytest.mark.parametrize("window", [8, 16, 40])
 def test_a_transformer_with_a_tiny_window(window: int):
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    from charwise.engines.transformers import TransformersLM
-
-    torch.manual_seed(0)
-    settings: dict[str, Any] = {"n_embd": 16, "n_layer": 1, "n_head": 2, "vocab_size": 5}
-    model = GPT2LMHeadModel(GPT2Config(n_positions=window, **settings)).eval()
-    with torch.no_grad():
-        for weights in model.parameters():
-            weights.mul_(8)
     vocabulary = Vocabulary.from_bytes([b"a", b"b", b"ab", b"ba", None], end_ids=[4], bos_ids=[4])
-    engine = TransformersLM(model, vocabulary)
+    engine = TransformersLM(random_model("gpt2", 5, window=window), vocabulary)
     lm, text = CharLM(engine, preset="exact"), b"abbaaba"
     score = lm.score(text, end=True)
     p = conditional(engine)

@@ -8,33 +8,16 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from charwise import CharLM, Vocabulary
+from charwise import CharLM
 from charwise.cursor.middle import opening_of, score_middles
 from charwise.cursor.options import Limit
-from charwise.engines.ngram import NgramLM
 from charwise.errors import CharwiseError, TokenizationError, ZeroProbabilityError
 from charwise.scoring.score import Scorer
 from charwise.serve.completions import Completions
 from charwise.serve.memory import Memory
 from charwise.serve.prompts import sides_of
 from charwise.serve.task import CompletionTask
-from models import Model, Rows, examples, models, texts
-
-
-def filling(model: Model) -> CharLM:
-    """A model over the same tokens, and three sentinels."""
-    old, lm = model.vocabulary, model.lm
-    width = old.width
-    names = ("<fim_prefix>", "<fim_suffix>", "<fim_middle>")
-    vocabulary = Vocabulary.from_bytes(
-        [*old.tokens, None, None, None],
-        end_ids=old.end_ids,
-        bos_ids=old.bos_ids,
-        special={width + at: name for at, name in enumerate(names)},
-    )
-    given: Any = lm._rows
-    rows = Rows(vocabulary, given.seed, given.zeros, 0.0, given.power)
-    return CharLM(NgramLM(vocabulary, lm.order, rows), preset="exact")
+from models import examples, models, texts, with_sentinels
 
 
 @st.composite
@@ -43,7 +26,8 @@ def typed(draw: st.DrawFn) -> tuple[CharLM, list[bytes], bytes]:
     model = draw(models())
     whole, suffix = draw(texts(model, 8)), draw(texts(model, 4))
     sizes = draw(st.lists(st.integers(0, len(whole)), min_size=1, max_size=5))
-    return filling(model), [whole[:size] for size in sizes], suffix
+    lm = CharLM(with_sentinels(model).lm, preset="exact")
+    return lm, [whole[:size] for size in sizes], suffix
 
 
 @given(typed())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from charwise.models import EMBEDDED
@@ -21,26 +23,37 @@ PAIRS = [
 ]
 
 
-@pytest.mark.slow
-def test_the_same_numbers_as_in_process(running_server: Running) -> None:
+def asked(kind: str, *arguments: tuple[Any, ...]) -> list[Any]:
+    """Requests as the harness makes them."""
     from lm_eval.api.instance import Instance
+
+    return [
+        Instance(kind, {}, arguments=pair, idx=n, task_name="", doc_id=n)
+        for n, pair in enumerate(arguments)
+    ]
+
+
+def over_http(server: Running) -> Any:
+    """The harness' own client."""
     from lm_eval.models.openai_completions import LocalCompletionsAPI
 
-    from charwise.evaluation.lm_eval import CharwiseLM
-
-    instances = [
-        Instance("loglikelihood", {}, arguments=pair, idx=n, task_name="", doc_id=n)
-        for n, pair in enumerate(PAIRS)
-    ]
-    here = CharwiseLM(running_server.lm).loglikelihood(instances, disable_tqdm=True)
-    there = LocalCompletionsAPI(
+    return LocalCompletionsAPI(
         model="charwise",
-        base_url=f"{running_server.url}/v1/completions",
+        base_url=f"{server.url}/v1/completions",
         tokenizer=EMBEDDED,
         tokenizer_backend="huggingface",
         batch_size=2,
         max_length=1024,
-    ).loglikelihood(instances, disable_tqdm=True)
+    )
+
+
+@pytest.mark.slow
+def test_the_same_numbers_as_in_process(running_server: Running) -> None:
+    from charwise.evaluation.lm_eval import CharwiseLM
+
+    instances = asked("loglikelihood", *PAIRS)
+    here = CharwiseLM(running_server.lm).loglikelihood(instances, disable_tqdm=True)
+    there = over_http(running_server).loglikelihood(instances, disable_tqdm=True)
     for pair, (logprob, greedy), found in zip(PAIRS, here, there, strict=True):
         assert found[0] == pytest.approx(logprob, abs=2e-3), pair
         assert found[1] == greedy, pair
@@ -49,25 +62,6 @@ def test_the_same_numbers_as_in_process(running_server: Running) -> None:
 
 @pytest.mark.slow
 def test_generation_until_a_stop(running_server: Running) -> None:
-    from lm_eval.api.instance import Instance
-    from lm_eval.models.openai_completions import LocalCompletionsAPI
-
     settings = {"until": ["\n"], "max_gen_toks": 8, "do_sample": False}
-    instances = [
-        Instance(
-            "generate_until",
-            {},
-            arguments=("import os\nimport sy", settings),
-            idx=0,
-            task_name="",
-            doc_id=0,
-        )
-    ]
-    found = LocalCompletionsAPI(
-        model="charwise",
-        base_url=f"{running_server.url}/v1/completions",
-        tokenizer=EMBEDDED,
-        tokenizer_backend="huggingface",
-        max_length=1024,
-    ).generate_until(instances, disable_tqdm=True)
-    assert found == ["s"]
+    instances = asked("generate_until", ("import os\nimport sy", settings))
+    assert over_http(running_server).generate_until(instances, disable_tqdm=True) == ["s"]

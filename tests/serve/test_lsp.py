@@ -236,14 +236,6 @@ def test_a_file_with_crlf_is_offered_its_own_line_ends(editor: Editor, lm: CharL
     assert found == write(expected.text, "\r\n")
 
 
-@pytest.mark.parametrize("text", ["# 🍋", "# 🍋🍋", "s = 'é🍋", "# 東"])
-def test_nothing_empty_is_offered(editor: Editor, text: str) -> None:
-    for most in (1, 2, 3, 40):
-        editor.configure({"charwise": DEFAULTS | {"maxBytes": most}})
-        editor.open(text)
-        assert all(one.strip() and "\ufffd" not in one for one in editor.suggestions())
-
-
 def test_the_suffix_is_never_repeated(editor: Editor, lm: CharLM) -> None:
     text = "for i in rang(10):\n    print(i)\n"
     editor.open(text)

@@ -19,7 +19,7 @@ from charwise.serve.stoppable import Stopped
 from charwise.serve.suggestion_cache import SuggestionCache, _rest_of
 from charwise.serve.task import Candidate, CompletionTask, Mode, Piece
 from charwise.tokens.prompts import split
-from models import Case, cases, examples
+from models import After, Case, cases, examples
 
 CODE = b"import os\n\n\ndef names(path):\n    return [n for n in os.listdir(path) if n]\n"
 
@@ -59,17 +59,6 @@ def test_typing_and_deleting_stays_near_a_new_state() -> None:
         at = min(len(CODE), max(1, at + rng.choice([1, 1, 1, -1, 7, -4])))
         assert_near(memory, at)
     assert memory.trees < 6
-
-
-class After:
-    """A flag that is set after it was looked at so many times."""
-
-    def __init__(self, times: int) -> None:
-        self.left = times
-
-    def is_set(self) -> bool:
-        self.left -= 1
-        return self.left < 0
 
 
 @pytest.mark.parametrize("calls", range(6))

@@ -85,24 +85,6 @@ def test_a_stream_has_the_ends_of_the_file(http: httpx.Client, end: str) -> None
     assert end in text
 
 
-@pytest.mark.parametrize(
-    ("path", "field", "value"),
-    [
-        ("/v1/completions", "tools", [{"type": "function"}]),
-        ("/v1/completions", "logit_bias", {"5": 1}),
-        ("/completion", "ebnf", 'root ::= "a"'),
-        ("/completion", "input_extra", [{"text": "a"}]),
-        ("/api/generate", "template", "x"),
-    ],
-)
-def test_what_would_change_the_answer_is_refused(
-    http: httpx.Client, path: str, field: str, value: Any
-) -> None:
-    answer = http.post(path, json={"prompt": "a", field: value})
-    assert answer.status_code == 400
-    assert field in answer.text
-
-
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("streams", [False, True])
 def test_other_fields_are_listed_in_a_header(http: httpx.Client, path: str, streams: bool) -> None:

@@ -107,24 +107,6 @@ def test_a_keystroke_is_not_kept_waiting_by_clients_that_ask_again_and_again() -
     assert waited[0] < 20
 
 
-def test_too_much_work_is_refused() -> None:
-    worker, hold = Worker(most=2), threading.Event()
-
-    async def run() -> None:
-        tasks = [asyncio.create_task(worker.run(lambda _: hold.wait())) for _ in range(1)]
-        await asyncio.sleep(0.05)
-        tasks += [asyncio.create_task(worker.run(lambda _: None)) for _ in range(2)]
-        await asyncio.sleep(0.05)
-        assert worker.waiting == 2
-        with pytest.raises(QueueFullError):
-            await worker.run(lambda _: None)
-        hold.set()
-        await asyncio.gather(*tasks)
-
-    asyncio.run(run())
-    worker.close()
-
-
 def test_who_waits_for_too_long_is_told_so() -> None:
     worker, hold = Worker(patience=0.1), threading.Event()
 

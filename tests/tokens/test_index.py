@@ -308,12 +308,6 @@ def test_edges(tokens: list[bytes], forced: bytes, expected: list[int]) -> None:
     assert sorted(index.allowed(forced).tolist()) == expected
 
 
-def test_masses_that_a_difference_would_lose() -> None:
-    index = SortedVocabulary(Vocabulary.from_bytes([b"a", b"ab", b"abc", b"b"]))
-    in_order = np.array([0.7, 1e-40, 1e-300, 0.3])
-    assert index.next_byte_masses(in_order, *index.range(b"a"), 1)[ord("b")] == 1e-40
-
-
 def test_attributes_are_of_the_types_that_are_promised() -> None:
     index = SortedVocabulary(Vocabulary.from_bytes([b"b", None, b"a"]))
     assert (index.ids.dtype, index.ids.tolist()) == (np.int64, [2, 0])

@@ -523,24 +523,6 @@ def test_the_tokenizer_itself_is_left_as_it_was() -> None:
 # --- errors ------------------------------------------------------------------------------------
 
 
-def test_uncovered_character(data: Data) -> None:
-    vocabulary = data.vocabulary("tinystories-656k")
-    with pytest.raises(TokenizationError) as caught:
-        vocabulary.encode("Once upon é time")
-    assert caught.value.position == len("Once upon ")
-    assert str(caught.value) == (
-        "no token of this vocabulary spells the character 'é' (U+00E9 LATIN SMALL LETTER E WITH "
-        "ACUTE) at byte 10 of the text. Remove or replace it, or use a model whose vocabulary has "
-        "byte tokens."
-    )
-    with pytest.raises(TokenizationError) as caught:
-        vocabulary.encode("Tom and\n\nthe 👍")
-    assert caught.value.position == 13
-    with pytest.raises(TokenizationError, match="the byte 0xFF at byte 4 of") as caught:
-        vocabulary.encode(b"Once\xff upon")
-    assert caught.value.position == 4
-
-
 @pytest.mark.parametrize(
     ("text", "what", "position"),
     [
