@@ -101,7 +101,7 @@ REFUSED = {
     'lm.score("a").spans(0.5)': "are pairs of integers (start, end), not 0.5",
     'lm.score("a").spans([(0, 9)])': "the text ends at character 1",
     'lm.score("a").spans([(0, 1)], unit="page")': "offsets count 'character' or 'byte'",
-    'lm.score("a").words("both")': "or to neither ('none')",
+    'lm.score("a").words("both")': "or to neither ('none', 'ending')",
     "Score(b'a', *np.zeros((3, 1)), 1, 1).tokens()": "Pass token_ends to Score",
     'lm.score("a").regex("(")': "), unterminated subpattern at position 0",
     'lm.score("a").audit(n=0)': "it must be 8 or more",
