@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from charwise import CharLM
 from charwise.cursor.middle import opening_of, score_middles
-from charwise.cursor.options import Limit
+from charwise.cursor.options import GenerationOptions, Limit
 from charwise.errors import CharwiseError, TokenizationError, ZeroProbabilityError
 from charwise.scoring.score import Scorer
 from charwise.serve.completions import Completions
@@ -59,7 +59,9 @@ def test_completions_between_two_sides_end(
     lm, prefixes, suffix = case
     completions = Completions(lm)
     for prefix in prefixes:
-        asked = CompletionTask(prefix, suffix, mode=mode, n=2, max_bytes=6)
+        asked = CompletionTask(
+            prefix, suffix, mode=mode, options=GenerationOptions(n=2), max_bytes=6
+        )
         try:
             answer = completions.answer(asked, Limit())
         except CharwiseError:
@@ -76,7 +78,7 @@ def test_middles_are_ranked_by_their_sums(case: tuple[CharLM, list[bytes], bytes
     lm, prefixes, suffix = case
     completions = Completions(lm)
     for prefix in prefixes:
-        asked = CompletionTask(prefix, suffix, n=3, max_bytes=8)
+        asked = CompletionTask(prefix, suffix, options=GenerationOptions(n=3), max_bytes=8)
         try:
             found = completions.answer(asked, Limit()).candidates
             known = completions.memory.between(prefix, suffix)

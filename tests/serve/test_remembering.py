@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import charwise
 from charwise import CharLM
-from charwise.cursor.options import Limit
+from charwise.cursor.options import GenerationOptions, Limit
 from charwise.serve.completions import Completions
 from charwise.serve.memory import Memory, common
 from charwise.serve.stoppable import Stopped
@@ -20,6 +20,8 @@ from charwise.serve.suggestion_cache import SuggestionCache, _rest_of
 from charwise.serve.task import Candidate, CompletionTask, Mode, Piece
 from charwise.tokens.prompts import split
 from models import After, Case, cases, examples
+
+SEEDED = GenerationOptions(seed=0)
 
 CODE = b"import os\n\n\ndef names(path):\n    return [n for n in os.listdir(path) if n]\n"
 
@@ -71,7 +73,9 @@ def test_a_prompt_that_was_given_up_is_not_read_again(calls: int) -> None:
     made = completions.engine.calls
     assert made <= calls
     trees = completions.memory.trees
-    found = completions.answer(CompletionTask(code + "\ndef na", max_bytes=3, seed=0), Limit())
+    found = completions.answer(
+        CompletionTask(code + "\ndef na", max_bytes=3, options=SEEDED), Limit()
+    )
     assert completions.memory.trees == 1
     assert trees == (calls > 0)
     assert found.candidates[0].raw == lm.complete(code + "\ndef na", max_new_bytes=3)[0].raw
@@ -100,7 +104,7 @@ def test_what_is_kept_is_bounded(modes: list[Mode]) -> None:
         mode = modes[number % len(modes)]
         text = f"x{number} = " + CODE.decode() * 2
         for typed in ("", "for"):
-            asked = CompletionTask(text + typed, mode=mode, max_bytes=4, seed=0)
+            asked = CompletionTask(text + typed, mode=mode, max_bytes=4, options=SEEDED)
             found = completions.answer(asked, Limit()).candidates
             assert completions.size <= most
             assert found[0].raw == free.answer(asked, Limit()).candidates[0].raw
@@ -226,7 +230,7 @@ def test_typing_along_an_offer_asks_no_model(mode: str) -> None:
 def test_who_asks_with_a_seed_gets_no_remembered_answer() -> None:
     completions = Completions(charwise.load())
     for _ in range(2):
-        asked = CompletionTask("import nump", max_tokens=2, seed=7)
+        asked = CompletionTask("import nump", max_tokens=2, options=SEEDED)
         assert not completions.answer(asked, Limit()).from_memory
 
 
@@ -249,7 +253,7 @@ def test_token_by_token_as_transformers_generates(mode: str) -> None:
     )
     completions = Completions(charwise.load())
     for cut in (len(prompt), len(prompt) - 5, len(prompt)):
-        asked = CompletionTask(prompt[:cut], mode=mode, max_tokens=8, seed=0)  # type: ignore[arg-type]
+        asked = CompletionTask(prompt[:cut], mode=mode, max_tokens=8, options=SEEDED)  # type: ignore[arg-type]
         found = completions.answer(asked, Limit())
     assert found.candidates[0].text == expected
     assert found.cached > 0
@@ -258,7 +262,10 @@ def test_token_by_token_as_transformers_generates(mode: str) -> None:
 def test_several_candidates_come_with_their_probability() -> None:
     lm = charwise.load()
     completions = Completions(lm)
-    found = completions.answer(CompletionTask("import s", n=4, max_bytes=12, until="line"), Limit())
+    found = completions.answer(
+        CompletionTask("import s", options=GenerationOptions(n=4), max_bytes=12, until="line"),
+        Limit(),
+    )
     texts = [one.raw for one in found.candidates]
     assert len(set(texts)) == len(texts) > 2
     whole = lm.score("import s" + found.candidates[0].text, context="").logprobs[8:].sum()

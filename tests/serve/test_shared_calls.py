@@ -10,7 +10,7 @@ import pytest
 
 import charwise
 from charwise import CharLM
-from charwise.cursor.options import Limit
+from charwise.cursor.options import GenerationOptions, Limit
 from charwise.errors import EngineError
 from charwise.serve.completions import Completions
 from charwise.serve.server import Server, Settings
@@ -53,7 +53,14 @@ def answers(server: Server, requests: list[CompletionTask]) -> list[Answer | Bas
 
 
 @pytest.mark.parametrize("mode", ["exact", "healed", "plain"])
-@pytest.mark.parametrize("more", [{}, {"n": 3}, {"temperature": 0.7, "seed": 5, "top": 2}])
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"options": GenerationOptions(n=3)},
+        {"options": GenerationOptions(temperature=0.7, seed=5), "top": 2},
+    ],
+)
 def test_requests_that_wait_share_calls(mode: Mode, more: dict[str, Any]) -> None:
     requests = asked(mode, **more)
     alone = Completions(charwise.load())
@@ -77,7 +84,8 @@ def test_requests_that_wait_share_calls(mode: Mode, more: dict[str, Any]) -> Non
 
 
 def test_requests_after_one_text_share_its_tree() -> None:
-    requests = [CompletionTask(TEXTS[0], max_tokens=8, seed=n, temperature=1.0) for n in range(6)]
+    drawn = [GenerationOptions(seed=n, temperature=1.0) for n in range(6)]
+    requests = [CompletionTask(TEXTS[0], max_tokens=8, options=options) for options in drawn]
     alone = Completions(charwise.load())
     expected = [alone.answer(one, Limit()).candidates[0].raw for one in requests]
     server = Server(charwise.load(), Settings(seconds=600.0))

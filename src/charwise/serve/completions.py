@@ -123,7 +123,7 @@ class Completions:
             return tell and tell(number, write(text, end))
 
         answer = yield from self._steps(task, sides, limit, tell and told)
-        candidates = tuple(one.written(end, task.stop) for one in answer.candidates)
+        candidates = tuple(one.written(end, task.options.stop) for one in answer.candidates)
         forced, cut_off = write(answer.forced, end), answer.truncated or far
         return replace(answer, candidates=candidates, forced=forced, truncated=cut_off)
 
@@ -158,7 +158,7 @@ class Completions:
             self._drawing.remove(begun.cursor.shared)
             if drawing is not None:
                 drawing.close()
-        if begun.request is not None and tell is None and not task.temperature:
+        if begun.request is not None and tell is None and not task.options.temperature:
             with self.engine.until(limit):
                 candidates = _ranked(self.lm, begun.whole, begun.request, candidates)
         if task.repeatable:

@@ -16,6 +16,8 @@ from charwise.serve.prompts import Sides
 from charwise.serve.stoppable import StoppableLM, Stopped
 from charwise.serve.task import Alternatives, Candidate, CompletionTask, Piece
 from charwise.serve.tokenwise import HealedDrafts
+from charwise.tokens.line_ends import read, write
+from charwise.tokens.stops import Stops
 from charwise.tokens.utf8 import decoder_after, pending
 
 #: Told after each model call what can be sent of each draft: its number, and text.
@@ -114,11 +116,13 @@ class Drawing:
             munch = begun.cursor.shared.index.vocabulary.munch
             most = min(2**20, (asked.max_tokens or 2**20) * munch)
         # The most probable beginnings often go on alike: of more, enough differ.
-        several = asked.n > 1 and not asked.temperature and tell is None
+        n, stops = asked.options.n, [read(one) for one in Stops(asked.options.stop).strings]
+        several = n > 1 and not asked.options.temperature and tell is None
         options = replace(
             asked.options,
-            n=asked.n + 2 if several else asked.n,
+            n=n + 2 if several else n,
             max_new_bytes=most + len(begun.ending),
+            stop=[*stops, *(write(one, "\r\n") for one in stops)],  # as a model may write them
         )
         arguments = (begun.cursor, options, limit)
         self.drafts: Drafts = (
@@ -129,8 +133,8 @@ class Drawing:
         self._started = time.perf_counter()
         self._pieces: dict[int, list[Piece]] = {}
         self._carried: dict[int, float] = {}
-        self._sent = [0] * asked.n
-        self._decoders = [decoder_after(sides.before) for _ in range(asked.n)]
+        self._sent = [0] * n
+        self._decoders = [decoder_after(sides.before) for _ in range(n)]
 
     def begin(self) -> None:
         """Judge the part of the prompt's last tokens beyond it."""
@@ -164,7 +168,7 @@ class Drawing:
         if any(draft.finish == "cancelled" for draft in self.drafts.drafts):
             raise Stopped("cancelled")
         found = [self._candidate(draft) for draft in self.drafts.drafts]
-        if self._tell is not None or self._asked.temperature:
+        if self._tell is not None or self._asked.options.temperature:
             return tuple(one for one in found if one.probability >= self._asked.threshold)
         return self._distinct(found)
 
@@ -238,7 +242,7 @@ class Drawing:
                 best.setdefault(one.raw, one)
         if len(best) > 1:
             best.pop(b"", None)
-        return tuple(best.values())[: self._asked.n]
+        return tuple(best.values())[: self._asked.options.n]
 
     def _send(self) -> None:
         """Send the text that will not be taken back."""

@@ -172,11 +172,11 @@ def router(server: Server) -> APIRouter:
 
         found = await answered(request, answers())
         every = [
-            _message(server, body, answer, one, number * task.n + at)
+            _message(server, body, answer, one, number * task.options.n + at)
             for number, (task, answer) in enumerate(zip(tasks, found, strict=True))
             for at, one in enumerate(answer.candidates or (NOTHING,))
         ]
-        return json_response(every[0] if len(tasks) == task.n == 1 else every)
+        return json_response(every[0] if len(tasks) == task.options.n == 1 else every)
 
     @routes.post("/infill")
     async def infill(request: Request) -> Response:
@@ -313,7 +313,7 @@ async def _streamed(
 ) -> AsyncGenerator[bytes]:
     """Pieces as they are drawn, one prompt after the other; last of each, all but the content."""
     for number, task in enumerate(tasks):
-        first = number * task.n
+        first = number * task.options.n
         async for piece in server.stream(task):
             if isinstance(piece, Answer):
                 for at, one in enumerate(piece.candidates or (NOTHING,), first):

@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from charwise.api.limits import SERVER, CheckedSettings
+from charwise.cursor.options import GenerationOptions
 from charwise.errors import SettingError
 from charwise.serve.task import CompletionTask, Mode, Until
 
@@ -83,15 +84,17 @@ class Settings(CheckedSettings):
             before.encode("utf-8", "replace"),
             None if after is None else after.encode("utf-8", "replace"),
             mode=self.mode,
-            n=self.candidates,
+            options=GenerationOptions(
+                n=self.candidates,
+                temperature=self.temperature,
+                top_p=self.top_p,
+                top_k=self.top_k,
+                seed=self.seed,
+                stop=self.stop,
+                seconds=self.seconds,
+            ),
             max_bytes=self.max_bytes,
-            temperature=self.temperature,
-            top_p=self.top_p,
-            top_k=self.top_k,
-            seed=self.seed,
-            stop=self.stop,
             until=self.until,
-            seconds=self.seconds,
             threshold=self.threshold,
         )
 

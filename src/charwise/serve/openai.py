@@ -154,7 +154,7 @@ def _choices(
         top = task.top
         logprobs = None if top is None else _logprobs([*echoed, *one.pieces], top)
         reason = "stop" if one.finish in _STOPS else "length"
-        written = choice(number * task.n + at, before + one.text, reason, logprobs)
+        written = choice(number * task.options.n + at, before + one.text, reason, logprobs)
         found.append(written | {"charwise": _details(one) | more})
     return found
 
@@ -246,7 +246,7 @@ async def _streamed(
                 for one in _choices(server, body, task, piece, (), number):
                     yield chunks.of(one | {"text": ""})
             else:
-                yield chunks.of(choice(number * task.n + piece[0], piece[1]))
+                yield chunks.of(choice(number * task.options.n + piece[0], piece[1]))
     if chunks.tells_usage:
         yield chunks.last(_usage(server, found))
 
@@ -273,7 +273,7 @@ async def _streamed_chat(
     """Yield chunks, as the answers are drawn. Log-probabilities come when a choice is whole."""
     chunks = _Chunks(body, chat_head(server.settings.name, streamed=True))
     [task] = every
-    for index in range(task.n):
+    for index in range(task.options.n):
         yield chunks.of(_delta(index, {"role": "assistant", "content": ""}))
     async for piece in server.stream(task):
         if not isinstance(piece, Answer):

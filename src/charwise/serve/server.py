@@ -276,4 +276,5 @@ class Server:
 
     def _seconds(self, task: CompletionTask) -> float:
         most = self.settings.seconds
-        return most if task.seconds is None else min(most, task.seconds)
+        asked = task.options.seconds
+        return most if asked is None else min(most, asked)

@@ -36,20 +36,16 @@ class CompletionTask:
         files: other files, which come before a prompt that is a text: each a control token, and
             its path and text (`charwise.template`).
         mode: how the prompt's end is treated.
-        n: candidates. At temperature 0 they differ.
+        options: how its candidates are drawn, of which there are `n`; at temperature 0 they differ.
+            A request with a seed is always computed: it asks for what can be had again. `seconds`
+            count from when the model begins with it. A constraint needs the mode "exact", and no
+            suffix.
         max_tokens: tokens of each, and `max_bytes` bytes; None for as many as there is room for.
-        temperature, top_p, top_k, seed: as for `CharLM.complete`. A request with a seed is always
-            computed: it asks for what can be had again.
-        stop: strings before which it ends.
         indent: it ends before a line that is indented by less.
         until: "line" or "block".
-        seconds: a time budget, from when the model begins with it.
-        line_seconds: another one, which counts once a whole line is there.
+        line_seconds: another time budget, which counts once a whole line is there.
         threshold: a candidate less probable than this is not offered.
         top: alternatives to list for each token; None for no log-probabilities at all.
-        constraint: what an answer may be; only in mode "exact", and without a suffix.
-        options: how candidates are drawn, of the above; its stop strings have the line ends that a
-            model writes.
 
     >>> CompletionTask("import nu", until="page")
     Traceback (most recent call last):
@@ -60,22 +56,14 @@ class CompletionTask:
     suffix: str | bytes | None = None
     files: Files = ()
     mode: Mode = "exact"
-    n: int = 1
+    options: GenerationOptions = field(default_factory=GenerationOptions)
     max_tokens: int | None = None
     max_bytes: int | None = None
-    temperature: float = 0.0
-    top_p: float = 1.0
-    top_k: int = 0
-    seed: int | None = None
-    stop: StopStrings = None
     indent: int = 0
     until: Until | None = None
-    seconds: float | None = None
     line_seconds: float | None = None
     threshold: float = 0.0
     top: int | None = None
-    constraint: Constraint | None = None
-    options: GenerationOptions = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.mode not in get_args(Mode):
@@ -84,26 +72,14 @@ class CompletionTask:
             raise SettingError(
                 f"until is {self.until!r}: choose 'line' or 'block', or leave it out."
             )
-        check_count("n", self.n, 1, SERVER.completions)
+        check_count("n", self.options.n, 1, SERVER.completions)
         for name in ("max_tokens", "max_bytes", "top"):
             if getattr(self, name) is not None:
                 check_count(name, getattr(self, name), 0)
-        stops = [read(one) for one in Stops(self.stop).strings]
-        options = GenerationOptions(
-            n=self.n,
-            temperature=self.temperature,
-            top_p=self.top_p,
-            top_k=self.top_k,
-            seed=self.seed,
-            stop=[*stops, *(write(one, "\r\n") for one in stops)],
-            seconds=self.seconds,
-            constraint=self.constraint,
-        )
-        if self.constraint is not None and (self.mode != "exact" or self.suffix):
+        if self.options.constraint is not None and (self.mode != "exact" or self.suffix):
             raise SettingError(
                 "an answer with a form needs the mode 'exact' and no suffix: change the request."
             )
-        object.__setattr__(self, "options", options)
         check_count("indent", self.indent, 0)
         if self.line_seconds is not None:
             check_number("line_seconds", self.line_seconds, 0.0, math.inf)
@@ -124,33 +100,36 @@ class CompletionTask:
         >>> CompletionTask.of(CompletionRequest(n=2), "import nu", "healed").mode
         'healed'
         """
-        constraint = _constraint(request)
-        return cls(
-            prompt,
-            request.suffix,
-            files,
-            mode=request.mode or (mode if constraint is None else "exact"),
+        options = GenerationOptions(
             n=1 if request.n is None else request.n,
-            max_tokens=DEFAULT_TOKENS if request.max_tokens is None else request.max_tokens,
-            max_bytes=request.max_bytes,
             temperature=request.temperature or 0.0,
             top_p=1.0 if request.top_p is None else request.top_p,
             top_k=max(0, request.top_k or 0),
             seed=request.seed,
             stop=request.stops,
+            constraint=_constraint(request),
+        )
+        return cls(
+            prompt,
+            request.suffix,
+            files,
+            request.mode or (mode if options.constraint is None else "exact"),
+            options,
+            max_tokens=DEFAULT_TOKENS if request.max_tokens is None else request.max_tokens,
+            max_bytes=request.max_bytes,
             indent=request.n_indent or 0,
             until=request.until,
             line_seconds=request.line_seconds,
             threshold=request.threshold or 0.0,
             top=request.logprobs,
-            constraint=constraint,
         )
 
     @property
     def repeatable(self) -> bool:
         """Whether the answer may come from earlier offers."""
-        plain = self.top is None and self.constraint is None
-        return self.temperature == 0 and self.seed is None and plain
+        options = self.options
+        plain = self.top is None and options.constraint is None
+        return options.temperature == 0 and options.seed is None and plain
 
 
 def _constraint(request: CompletionRequest) -> Constraint | None:
