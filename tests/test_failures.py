@@ -14,21 +14,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import (
-    PreTrainedTokenizerFast,
-)
+from transformers import PreTrainedTokenizerFast
 
 import charwise
 from charwise import CharLM, Effort, Vocabulary
-from charwise.coverings.beam import start
-from charwise.coverings.rows import EvaluatedRows
 from charwise.engines.ngram import NgramLM
 from charwise.engines.transformers import TransformersLM
-from charwise.errors import (
-    EmptyBeamError,
-    ZeroProbabilityError,
-)
-from models import random_lm, table
+from charwise.errors import ZeroProbabilityError
+from models import random_lm
 from near import approx
 from tiny import random_model, trained_tokenizer
 
@@ -122,25 +115,6 @@ def test_the_spelling_of_an_end_token_is_ordinary_text():
     assert embedded.score(ends + "x").raw == (ends + "x").encode()
 
 
-# ---- texts --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("preset", ["fast", "default"])
-def test_a_text_several_windows_long(kind: str, preset: str):
-    lm = small(kind, window=96)
-    text = TEXT[3000:4000].encode()
-    assert len(lm.vocabulary.encode(text)) > 2 * 96
-    score = lm.score(text, preset=preset)
-    assert len(score.logprobs) == len(text)
-    assert np.isfinite(score.logprobs).all()
-    assert (score.logprobs <= 1e-6).all()
-    nxt = lm.next(text, preset=preset)
-    assert nxt.probs.sum() == approx(1)
-    [completion] = lm.complete(text, max_new_bytes=8, preset=preset)
-    assert completion.exact_from > 500
-
-
 # ---- numbers ------------------------------------------------------------------------------------
 
 
@@ -168,33 +142,6 @@ def test_a_very_peaked_model(kind: str):
         except ZeroProbabilityError:
             continue
         assert np.isfinite(logprobs).all()
-
-
-# ---- thresholds ---------------------------------------------------------------------------------
-
-
-def test_a_threshold_that_empties_the_beam():
-    """A beam that can be emptied says so; coverings and states fall back or say so."""
-    model = table([b"a", b"aab", b"c"], {(): [0.9, 1e-5, 0.1 - 2e-5, 1e-5]})
-    evaluated = EvaluatedRows(model.lm.tree(model.vocabulary.bos_ids), model.index)
-    with pytest.raises(EmptyBeamError, match="larger"):
-        start(evaluated, 0, k=1).advance(b"aab")
-    for preset in (Effort(1, 1.0), Effort(1, 0.5), "fast", "default", "accurate", "exact"):
-        lm = CharLM(model.lm, preset=preset)
-        for text in ("aab", "aaab", "acaab"):
-            try:
-                logprob = lm.prefix_logprob(text)
-                nxt = lm.next(text)
-            except EmptyBeamError:  # its sentence is tested below
-                assert preset not in ("accurate", "exact")
-                continue
-            assert math.isfinite(logprob)
-            assert nxt.probs.sum() == approx(1)
-    # The lighter way is left out, and turns out to be the only one that goes on: a state takes it.
-    lighter = CharLM(table([b"ab", b"a"], {(): [0.6, 0.3, 0.1]}).lm, preset=Effort(1, 1.0))
-    state = lighter.state("") + "a" + "a"
-    assert state.logprob == approx(math.log(0.3 * 0.9))
-    assert state.next().probs[[ord("a"), ord("b"), 256]] == approx([0.3, 2 / 3, 0.1 / 3])
 
 
 # --- found by reviewers ------------------------------------------------------------------------

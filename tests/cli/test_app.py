@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
 import subprocess
@@ -26,16 +25,6 @@ from conftest import Data
 from preloaded import finished
 
 PROMPT = "def check(value):\n    if value < 0:\n        raise ValueErr"
-
-
-def other_process(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "charwise", *arguments],
-        env={**os.environ, "HF_HUB_OFFLINE": "1", **environment},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
 
 
 # ---- complete -----------------------------------------------------------------------------------
@@ -308,7 +297,8 @@ def test_tab_completes_commands_options_and_presets() -> None:
 
 @pytest.mark.slow
 def test_a_process_of_its_own_prints_nothing_else() -> None:
-    done = other_process("complete", PROMPT, "--max-new-bytes", "3", "--json")
+    command = [sys.executable, "-m", "charwise", "complete", PROMPT, "--max-new-bytes", "3"]
+    done = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     assert json.loads(done.stdout)["completions"]["healed"] == ["or("]

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import re
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +17,7 @@ from charwise import SortedVocabulary, Vocabulary, constraints
 from charwise.constraints.constraint import END, Constraint, closed, finite
 from charwise.constraints.schemas import _misspelt_keyword
 from charwise.errors import ConstraintError
+from conftest import Data
 from models import examples
 from over_tokens import OverTokens
 
@@ -271,14 +270,8 @@ class TestTokens:
                 )
 
     @pytest.mark.parametrize("name", ["llama3", "qwen2", "llama2", "gpt2"])
-    def test_real_vocabularies(self, name: str) -> None:
-        data = os.environ.get("CHARWISE_DATA", "../shared/data")
-        folder = Path(data) / "tokenizers" / name
-        if not folder.is_dir():
-            pytest.skip("the tokenizers of CHARWISE_DATA are not here")
-        transformers = pytest.importorskip("transformers")
-        tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-        index = SortedVocabulary(Vocabulary.from_transformers(tokenizer))
+    def test_real_vocabularies(self, name: str, data: Data) -> None:
+        index = data.index(name)
         for constraint in (constraints.regex(r"(yes|no)\."), constraints.regex("naï?ve|\nx{3}")):
             np.testing.assert_array_equal(
                 constraint.over(index).mask(), OverTokens(constraint, index).mask()

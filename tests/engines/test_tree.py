@@ -1,8 +1,6 @@
 """Trees of contexts agree with plain forward passes, whatever the model's attention looks like."""
 
-import os
 import threading
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,7 +15,6 @@ from charwise.token_lm import TokenLM, TokenTree
 from charwise.tokens.vocabulary import Vocabulary
 from tiny import BRANCHED, EAGER_ONLY, FAMILIES, WIDTH, family
 
-DATA = Path(os.environ.get("CHARWISE_DATA", Path(__file__).parents[3] / "shared" / "data"))
 TREES = 80
 TEXT = 26  # of the output layers' 32: ids 26 … 29 and 31 spell nothing, 30 ends a text
 
@@ -496,13 +493,10 @@ def test_threads_share_a_tree():
     assert difference(lm, [30, 1], tree, made) < 1e-4
 
 
-def test_a_real_model():
-    folder = DATA / "models" / "tinystories-3m"
-    if not folder.is_dir():
-        pytest.skip(f"no {folder}: set CHARWISE_DATA to a folder that has models/tinystories-3m")
+def test_a_real_model(data):
+    folder = data.folder / "models" / "tinystories-3m"
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    vocabulary = Vocabulary.from_transformers(tokenizer, width=model.config.vocab_size)
+    vocabulary = data.vocabulary("tinystories-3m")
     lm = TransformersLM(model, vocabulary)
     assert lm.info()["path"] == "tree attention", lm.info()
     prompt = [*vocabulary.bos_ids, *vocabulary.encode("Once upon a time, there was a little")]

@@ -22,7 +22,6 @@ from hypothesis import strategies as st
 
 import charwise
 from charwise.api.limits import HEALED_BODY, PROXY
-from charwise.api.request import LlamaCppRequest, parsed
 from charwise.engines.pretrained import read_vocabulary
 from charwise.errors import CharwiseError, HealingError, SettingError
 from charwise.processors.openai.upstream import Upstream
@@ -246,16 +245,6 @@ def test_servers_that_cannot_heal() -> None:
     python = SERVERS["llama-cpp-python"]
     assert planned({"prompt": PROMPT}, python, native=True) == "endpoint"
     assert planned({"prompt": [PROMPT, "a"]}, native=True) == "several"
-
-
-def test_requests_of_other_types_are_not_touched() -> None:
-    def read(request: Any) -> Any:
-        return parsed(json.dumps(request).encode(), LlamaCppRequest)
-
-    for request in ([], "x", {"stop": 3}, {"stop": [3]}, {"stop": [""]}, {"stream_options": 1}):
-        assert read(request) == {}
-    known = {"stop": ["a"], "stream_options": {}, "other": [None]}
-    assert read(known) == known
 
 
 # Answers

@@ -153,17 +153,6 @@ def test_the_overlap_schedule_is_refused_and_others_go_on(abort: None) -> None:
     assert len(requests[2].output_ids) == 12
 
 
-@pytest.mark.parametrize("generated", [[], [5], [5, 6]])
-def test_ids_that_lag_by_one_token_are_seen_in_the_call(abort: None, generated: list[int]) -> None:
-    forced = b"def f"
-    ids = embedded().vocabulary.encode(forced)[:1] * len(generated)
-    logits = torch.zeros(1, embedded().vocabulary.width)
-    params = sglang_request(embedded(), forced, [*ids, 5], lag=1)
-    HealingLogitProcessor()(logits, [params])
-    assert "--disable-overlap-schedule" in params["__req__"].to_finish.message
-    assert not logits.isneginf().any()
-
-
 def test_draft_rows_are_refused(abort: None) -> None:
     requests = requests_for(["    raise ValueErr", "import nump"], rule=2)
     Engine(drafts=4).run(requests, steps=1)
