@@ -61,7 +61,6 @@ TESTS = {
     "scoring/selection": SCORING,
     "scoring/refinement": [*SCORING, "scoring/test_enumeration.py", "scoring/test_error.py"],
     "scoring/respelling": ["scoring/test_respelling.py"],
-    "scoring/calls": SCORING,
     "scoring/score": [*SCORING, "surprisal/test_entropies.py"],
     "coverings/windows": ["scoring/test_windows.py"],
     "tokens/known_text": ["tokens/test_known_text.py", *SCORING],

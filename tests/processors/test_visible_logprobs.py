@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from charwise import Vocabulary
 from charwise.processors.healed_prompt import HealedPrompt
-from charwise.processors.openai.answer import Answer, Call
-from charwise.processors.openai.logprobs import beyond
+from charwise.processors.openai.answer import Answer, Call, beyond
 from charwise.processors.vllm.chat import _ChatAnswer as ChatAnswer
 
 TOKENS = ["rang", "e", "range", "ranger", "r", "an", "ang", "anger", "(", "x)"]

@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 
 from charwise import CharLM, Effort
 from charwise.coverings.reference import next_character_probability, prefix_probability
-from charwise.scoring.calls import run_together
 from charwise.scoring.contexts import Branch, Contexts
 from charwise.scoring.lattice import Lattice
-from charwise.scoring.refinement import Refinement
+from charwise.scoring.refinement import Refinement, run_together
 from charwise.scoring.selection import select
 from charwise.tokens.known_text import KnownText
 from models import Case, Model, cases, examples, table

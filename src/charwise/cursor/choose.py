@@ -30,9 +30,8 @@ from charwise.errors import (
     shown,
     zero_probability,
 )
-from charwise.scoring.calls import run_together
 from charwise.scoring.effort import Effort
-from charwise.scoring.refinement import Refinement
+from charwise.scoring.refinement import Refinement, run_together
 from charwise.tokens.canonical import to_bytes
 from charwise.tokens.known_text import KnownText
 from charwise.tokens.stops import Stops, StopStrings

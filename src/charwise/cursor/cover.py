@@ -21,10 +21,9 @@ from charwise.coverings.log_sums import log, log_sum
 from charwise.coverings.rows import EvaluatedRows
 from charwise.cursor.shared_tree import SharedTree
 from charwise.errors import SearchLimitError, impossible
-from charwise.scoring.calls import run_together
 from charwise.scoring.effort import Effort
 from charwise.scoring.lattice import Lattice
-from charwise.scoring.refinement import Refinement
+from charwise.scoring.refinement import Refinement, run_together
 from charwise.scoring.selection import FIRST
 from charwise.tokens.known_text import KnownText
 

@@ -18,10 +18,9 @@ from numpy.typing import NDArray
 from charwise.coverings.rows import EvaluatedRows
 from charwise.coverings.windows import Window, plan
 from charwise.errors import SearchLimitError, impossible
-from charwise.scoring.calls import run_together
 from charwise.scoring.contexts import Floats
 from charwise.scoring.effort import Effort, Limits
-from charwise.scoring.refinement import PORTION, Refinement, base_path, portion_of
+from charwise.scoring.refinement import PORTION, Refinement, base_path, portion_of, run_together
 from charwise.surprisal.entropies import entropies as entropies_of
 from charwise.surprisal.entropies import ranks as ranks_of
 from charwise.surprisal.score import Entropy, Score, canonical_ends

@@ -19,8 +19,7 @@ from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingW
 from charwise.boundary import Members, Question, Search
 from charwise.errors import HealingError, SettingError
 from charwise.healing import Cut
-from charwise.processors.transformers.arguments import cache_name_of, filler_of
-from charwise.processors.transformers.limits import left_padded
+from charwise.processors.transformers.arguments import cache_name_of, filler_of, left_padded
 from charwise.tokens.index import SortedVocabulary
 
 

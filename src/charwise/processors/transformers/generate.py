@@ -19,12 +19,13 @@ from charwise.healing import Cut, Rule
 from charwise.processors.healed_prompt import heal_prompt
 from charwise.processors.transformers.arguments import (
     Arguments,
+    Limits,
     as_list,
     cache_name_of,
     check_arguments,
+    left_padded,
 )
 from charwise.processors.transformers.exact import Begun, begin, sampling_of
-from charwise.processors.transformers.limits import Limits, left_padded
 from charwise.processors.transformers.logits_processor import HealingLogitsProcessor
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.prompt_parts import Prompt, is_text, parts_of

@@ -18,8 +18,8 @@ from charwise.errors import HealingError, SettingError, check_count
 from charwise.healing import Rule
 from charwise.infill import Request, middle_of, request
 from charwise.processors.ending import hold_end_of_, new_bytes
+from charwise.processors.transformers.arguments import left_padded
 from charwise.processors.transformers.generate import index_of, window_of
-from charwise.processors.transformers.limits import left_padded
 from charwise.processors.transformers.logits_processor import HealingLogitsProcessor
 from charwise.template import Order, Template
 from charwise.tokens.index import SortedVocabulary
