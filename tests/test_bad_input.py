@@ -67,7 +67,9 @@ REFUSED = {
     'lm.next_chars("a", coverage=0)': "it must lie in (0, 1]",
     "lm.state(np.zeros(2))": "bytes or a token id, not np.float64(0.0)",
     'lm.score("a", end=2)': "it must be True or False",
-    'lm.score("a", entropy="word")': "choose 'byte', 'char' or None",
+    'lm.score("a", entropy="line")': "choose 'byte', 'char', 'word' or None",
+    'lm.score("a", entropy="word", coverage=0)': "coverage is 0",
+    'lm.next_words("a", coverage=2)': "coverage is 2",
     'lm.score("\\ud800")': "or decode the source with errors='replace'",
     'lm.scores("import")': "put one text into a list",
     'lm.scores(["a"], contexts=[])': "give one for each",
@@ -232,7 +234,15 @@ def test_a_refusal_says_what_to_type(call: str, way_out: str, names: dict[str, A
 
 #: What nobody makes by hand; methods of results are called above.
 RESULTS = {"ChoicePosterior", "Completion", "Covering", "InfillCompletion", "NextBytes", "Score"}
-RESULTS |= {"NextChars", "State", "Combination", "CombinedState", "Member", "ConstraintKeywords"}
+RESULTS |= {
+    "NextChars",
+    "NextWords",
+    "State",
+    "Combination",
+    "CombinedState",
+    "Member",
+    "ConstraintKeywords",
+}
 
 
 @pytest.mark.parametrize("module", [charwise, combine, constraints])

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from charwise.cursor.completion import Completion
     from charwise.cursor.distributions import NextBytes, NextChars
     from charwise.cursor.middle import InfillCompletion
+    from charwise.cursor.next_words import NextWords
     from charwise.cursor.options import GenerationOptions
     from charwise.cursor.state import State
     from charwise.evaluation.compare import compare
@@ -43,6 +44,7 @@ _HOME = {
     "Limits": "charwise.scoring.effort",
     "NextBytes": "charwise.cursor.distributions",
     "NextChars": "charwise.cursor.distributions",
+    "NextWords": "charwise.cursor.next_words",
     "Score": "charwise.surprisal.score",
     "State": "charwise.cursor.state",
     "SortedVocabulary": "charwise.tokens.index",
@@ -67,6 +69,7 @@ __all__ = [
     "Limits",
     "NextBytes",
     "NextChars",
+    "NextWords",
     "Score",
     "SortedVocabulary",
     "State",

@@ -17,6 +17,7 @@ from charwise.cursor.choose import ChoicePosterior
 from charwise.cursor.completion import Completion
 from charwise.cursor.distributions import NextBytes, NextChars
 from charwise.cursor.next_chars import char_entropies
+from charwise.cursor.next_words import NextWords, check_coverage, word_entropies
 from charwise.cursor.options import (
     GenerationKeywords,
     GenerationOptions,
@@ -26,7 +27,7 @@ from charwise.cursor.options import (
 )
 from charwise.errors import SettingError, check_flag, shown
 from charwise.scoring.effort import Effort, EffortKeywords, StateKeywords
-from charwise.surprisal.score import Entropy, Score
+from charwise.surprisal.score import ENTROPIES, Entropy, Score
 from charwise.tokens.prompt_parts import Prompt, parts_of, prompts_of
 from charwise.tokens.prompts import last_text
 from charwise.tokens.stops import StopStrings
@@ -95,6 +96,23 @@ class CharacterModel(ABC):
         """
         return self.state(prompt, **spend).next_chars(coverage)
 
+    def next_words(
+        self,
+        prompt: Prompt = "",
+        *,
+        coverage: float = 0.9,
+        **spend: Unpack[StateKeywords],
+    ) -> NextWords:
+        """Return p(word | prompt), for the words that hold `coverage` of the probability.
+
+        See `State.next_words`.
+
+        >>> import charwise
+        >>> charwise.load().next_words("raise Val", coverage=0.5).top(1)[0][0]
+        'ueError'
+        """
+        return self.state(prompt, **spend).next_words(coverage)
+
     def prefix_logprob(self, prompt: Prompt, **spend: Unpack[EffortKeywords]) -> float:
         """Return log →p(text): the log-probability that a text starts with this, nats.
 
@@ -133,6 +151,7 @@ class CharacterModel(ABC):
         context: Prompt = "",
         end: bool = False,
         entropy: Entropy | None = None,
+        coverage: float = 0.9,
         **spend: Unpack[EffortKeywords],
     ) -> Score:
         """Return the log-probability of every byte of a text, given all bytes before it.
@@ -143,7 +162,9 @@ class CharacterModel(ABC):
                 the text as characters: where the one ends and the other begins changes no number.
             end: also score the end of text.
             entropy: also the entropy before each byte and the rank of the byte that came
-                ("byte"), and the entropy of characters ("char").
+                ("byte"), and the entropy of characters ("char"), or bounds of that of the next
+                word, where a word begins ("word"), which costs hundreds of model calls a word.
+            coverage: with "word": look for words until they hold so much of the probability.
             spend: `preset` ("fast", "default", "accurate" or "exact", or an `Effort`), or in its
                 place `tolerance`: the mean error that you accept, in bits a byte. The beam widens
                 until `Score.error` is below it, or a limit ends the work (`Score.limited`).
@@ -160,7 +181,10 @@ class CharacterModel(ABC):
         >>> bool((lm.score("py", context="import num").logprobs == score.logprobs[-2:]).all())
         True
         """
-        return self.scores([prompt], contexts=[context], end=end, entropy=entropy, **spend)[0]
+        [score] = self.scores(
+            [prompt], contexts=[context], end=end, entropy=entropy, coverage=coverage, **spend
+        )
+        return score
 
     def scores(
         self,
@@ -169,6 +193,7 @@ class CharacterModel(ABC):
         contexts: Sequence[Prompt] | None = None,
         end: bool = False,
         entropy: Entropy | None = None,
+        coverage: float = 0.9,
         progress: Report | None = None,
         **spend: Unpack[EffortKeywords],
     ) -> list[Score]:
@@ -177,7 +202,7 @@ class CharacterModel(ABC):
         Args:
             prompts: the texts.
             contexts: what comes before each, conditioned on and not scored; by default nothing.
-            end, entropy, spend: as in `score`.
+            end, entropy, coverage, spend: as in `score`.
             progress: called after each batch of texts with how many bytes are scored, and of how
                 many.
 
@@ -194,23 +219,30 @@ class CharacterModel(ABC):
             raise SettingError(
                 f"{len(contexts)} contexts for {len(prompts)} texts: give one for each."
             )
-        if entropy is not None and not (isinstance(entropy, str) and entropy in ("byte", "char")):
-            raise SettingError(f"entropy is {shown(entropy)}: choose 'byte', 'char' or None.")
+        if entropy is not None and not (isinstance(entropy, str) and entropy in ENTROPIES):
+            raise SettingError(
+                f"entropy is {shown(entropy)}: choose 'byte', 'char', 'word' or None."
+            )
+        check_coverage(coverage)
         check_report(progress)
         scores = self._scored(
             prompts,
             contexts,
             end=check_flag("end", end),
-            entropy=entropy,
+            entropy="byte" if entropy == "word" else entropy,
             progress=progress,
             **spend,
         )
-        if entropy != "char":
+        if entropy not in ("char", "word"):
             return scores
         found = []
         for prompt, context, score in zip(prompts, contexts, scores, strict=True):
             begun = self._begun([*parts_of(context), *parts_of(prompt)], score, spend)
-            found.append(replace(score, char_entropies=char_entropies(score, begun)))
+            found.append(
+                replace(score, char_entropies=char_entropies(score, begun))
+                if entropy == "char"
+                else replace(score, word_entropies=word_entropies(score, begun, coverage))
+            )
         return found
 
     def scores_with_rows(

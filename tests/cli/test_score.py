@@ -311,6 +311,22 @@ def test_columns_that_cannot_be_kept(
     assert sentence in " ".join((result.output + str(result.exception)).split())
 
 
+def test_entropies_of_words(tmp_path: Path, ngram: None) -> None:
+    lm = charwise.cli.options.ModelOptions().load()
+    path = table(tmp_path / "a.jsonl", [{"text": "ab a"}, {"text": "a"}])
+    rows = run_json(path, "--entropy", "word", "--coverage", "0.4")["rows"]
+    scores = lm.scores(["ab a", "a"], entropy="word", coverage=0.4)
+    assert [row["entropy_most"] for row in rows] == [
+        span.entropy_most for score in scores for span in score.words()
+    ]
+    assert all(row["entropy"] < row["entropy_most"] for row in rows)
+    out = tmp_path / "out.csv"
+    result = run(path, "--entropy", "word", "--out", out)
+    assert result.exit_code == 0, result.output
+    assert out.read_text().splitlines()[0].endswith("entropy,reduction,rank,entropy_most")
+    assert json.loads(out.with_name("out.csv.json").read_text())["coverage"] == "0.9"
+
+
 @pytest.mark.parametrize("entropy", ["byte", "char"])
 def test_entropies_are_columns(
     tmp_path: Path, ngram: None, entropy: Literal["byte", "char"]
@@ -323,7 +339,7 @@ def test_entropies_are_columns(
     rows = run_json(path, *more)["rows"]
     assert list(rows[0])[-4:] == [*names, "condition"]
     spans = [span for score in lm.scores(["ab a", "a"], entropy=entropy) for span in score.words()]
-    assert [tuple(row[name] for name in names) for row in rows] == [span[7:] for span in spans]
+    assert [tuple(row[name] for name in names) for row in rows] == [span[7:10] for span in spans]
     assert [row["reduction"] is None for row in rows] == [False, True, True]
     plain = run_json(path)["rows"]
     assert not {*names} & {*plain[0]}
@@ -351,6 +367,8 @@ def test_entropies_are_columns(
         ["FILE", "--per", "char", "--convention", "none"],
         ["FILE", "--convention", "both"],
         ["FILE", "--convention", "ending", "--end"],
+        ["FILE", "--coverage", "0.5"],
+        ["FILE", "--entropy", "word", "--coverage", "0"],
         ["FILE", "--preset", "perhaps"],
         ["FILE", "--regions-column", "text"],
         ["FILE", "--region", "numpy"],

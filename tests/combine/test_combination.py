@@ -264,7 +264,7 @@ class TestMembers:
         (lambda lm: combine.mixture([combine.member(lm, before=[10**6])]).next("x"), "token"),
         (lambda lm: combine.mixture([lm]).scores("ab"), "put one text into a list"),
         (lambda lm: combine.mixture([lm]).scores(["a"], contexts=[]), "0 contexts for 1"),
-        (lambda lm: combine.mixture([lm]).score("a", entropy="word"), "entropy is 'word'"),
+        (lambda lm: combine.mixture([lm]).score("a", entropy="line"), "entropy is 'line'"),
         (lambda lm: combine.mixture([lm]).score("a", end=2), "must be True or False"),
         (lambda lm: combine.mixture([lm]).next("a", preset="slow"), "unknown preset"),
         (lambda lm: combine.product([lm]).next("a", preset="slow"), "unknown preset"),

@@ -31,6 +31,7 @@ _INSTEAD = {
     "stream": "complete(prompt)",
     "characters": "complete(prompt)",
     "next_chars": "next(prompt), and next after each byte of a character",
+    "next_words": "next(prompt), and next after each byte of a word",
     "scores": "score(text) of each",
     "encodings": "covering(text)",
     "choose": "score(choice, context=prompt) of each choice",

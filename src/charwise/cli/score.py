@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Container
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich import box
@@ -30,7 +30,8 @@ from charwise.cli.runs import (
 )
 from charwise.cli.terminal import VISIBLE, console, print_json
 from charwise.errors import SettingError
-from charwise.surprisal.spans import Convention
+from charwise.surprisal.score import Entropy
+from charwise.surprisal.spans import ENTROPIES, Convention
 from charwise.tables.jobs import Job
 from charwise.tables.measure import Measure, Per
 from charwise.tables.rows import BadRow
@@ -70,8 +71,14 @@ class _Settings:
         list[str] | None, typer.Option(help="Is copied to the output; may be given several times.")
     ] = None
     entropy: Annotated[
-        Literal["byte", "char"] | None,
-        typer.Option(help="Add the entropy of what may come, and the rank of what came."),
+        Entropy | None,
+        typer.Option(
+            help="Add the entropy of what may come, and the rank of what came. Of words it is slow."
+        ),
+    ] = None
+    coverage: Annotated[
+        float | None,
+        typer.Option(help="With --entropy word: the share of the words to find; 0.9 if not given."),
     ] = None
     end: Annotated[bool, typer.Option("--end", help="Add the end of each text, as a row.")] = False
     out: Annotated[
@@ -108,7 +115,12 @@ def score(
         settings.entropy,
         effort.tolerance,
         settings.end,
+        0.9 if settings.coverage is None else settings.coverage,
     )
+    if settings.coverage is not None and settings.entropy != "word":
+        raise typer.BadParameter("--coverage is about words: use it with --entropy word.")
+    if not 0 < measure.coverage <= 1:
+        raise typer.BadParameter(f"--coverage is {measure.coverage}: it must lie in (0, 1].")
     run.check()
     _check_output(settings.files, settings.out, run)
     columns = run.columns(
@@ -240,7 +252,8 @@ def _table(records: list[Record], kinds: dict[str, type], kept: Container[str] =
     bits = "{:.3f}".format
     shown: dict[str, Callable[[Any], str]] = {
         "text": lambda text: text.translate(VISIBLE),
-        **dict.fromkeys(("surprisal", "cumulative", "entropy", "reduction"), bits),
+        **dict.fromkeys(("surprisal", "cumulative", *ENTROPIES), bits),
+        "rank": str,
         **dict.fromkeys(("missing", "error"), "{:.2g}".format),
         "limited": {True: "yes", False: ""}.__getitem__,
     }

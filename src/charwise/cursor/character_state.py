@@ -19,6 +19,7 @@ from charwise.cursor.completion import Completion
 from charwise.cursor.distributions import NextBytes, NextChars
 from charwise.cursor.drawing import Drawing
 from charwise.cursor.next_chars import next_chars
+from charwise.cursor.next_words import NextWords, next_words
 from charwise.cursor.options import GenerationKeywords, GenerationOptions, Limit, options_of
 from charwise.cursor.particles import Proposal, added_up, sample
 from charwise.cursor.rejection import valid
@@ -124,6 +125,22 @@ class CharacterState(ABC):
         'y'
         """
         return next_chars(self, coverage)
+
+    def next_words(self, coverage: float = 0.9) -> NextWords:
+        """Return p(word | text), for the words that hold `coverage` of the probability.
+
+        ASCII whitespace or the end of text ends a word. If the text ends inside a word, the rest of
+        it is listed; "" is that the word ends here. At most 1,000 beginnings of words are followed,
+        at about a model call each; `NextWords.missing` has the share of the words not found.
+
+        Raises:
+            SettingError: for a coverage outside (0, 1].
+
+        >>> import charwise
+        >>> charwise.load().state("raise Val").next_words(0.5).top(1)[0][0]
+        'ueError'
+        """
+        return next_words(self, coverage)
 
     def __add__(self, more: str | bytes) -> Self:
         """The state after more text.

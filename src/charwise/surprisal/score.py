@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 
     from charwise.tokens.index import SortedVocabulary
 
-#: Whose entropy is wanted: of the next byte, or of the next character too.
-Entropy = Literal["byte", "char"]
+#: Whose entropy is wanted: of the next byte, and of the next character or word too.
+Entropy = Literal["byte", "char", "word"]
+ENTROPIES = get_args(Entropy)
 
 #: How a figure says which words its bars are of.
 _CHOICE = {
@@ -63,6 +64,8 @@ class Score:
             entropies of characters.
         char_entropies: `[n_chars]` entropy of the next character (or the end of text) given all
             before each character, bits, if that was asked for.
+        word_entropies: `[n_chars, 2]` bounds of the entropy of the next word, bits, where a word
+            begins, and NaN elsewhere, if that was asked for.
         word_ends: `[n_bytes + 1]` log p(ASCII whitespace or the end of text | all before), nats, at
             each byte and after the last, if entropies and the end were asked for.
         auditor: what `audit` asks: (n, seed, log-probability of the text).
@@ -89,6 +92,7 @@ class Score:
     ranks: NDArray[np.int64] | None = None
     distributions: NDArray[np.float64] | None = None
     char_entropies: NDArray[np.float64] | None = None
+    word_entropies: NDArray[np.float64] | None = None
     word_ends: NDArray[np.float64] | None = None
     auditor: Callable[[int, int, float], Audit] | None = field(default=None, repr=False)
 
@@ -369,9 +373,11 @@ class Score:
         found = spans.spans_of(self.raw, self._cumulative, self.missing, offsets, error=self.error)
         if self.entropies is None or self.ranks is None:
             return found
-        return spans.with_entropies(
-            found, self._characters, self.entropies, self.ranks, letters=letters
-        )
+        of = self.entropies
+        if self.word_entropies is not None:
+            of = np.full((len(self.raw), 2), np.nan)
+            of[self._characters[1][:-1]] = self.word_entropies
+        return spans.with_entropies(found, self._characters, of, self.ranks, letters=letters)
 
     def _char_spans(
         self,
@@ -384,7 +390,9 @@ class Score:
         found = spans.spans_of(self.raw, cumulative, self.missing, offsets, edges, self.error)
         if self.entropies is None or self.ranks is None:
             return found
-        of = self.entropies[edges[:-1]] if self.char_entropies is None else self.char_entropies
+        of = self.entropies[edges[:-1]]
+        for other in (self.char_entropies, self.word_entropies):
+            of = of if other is None else other
         return spans.with_entropies(
             found, self._characters, of, self.ranks[edges[:-1]], letters=letters
         )

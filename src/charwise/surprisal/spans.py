@@ -52,7 +52,7 @@ WORDS: dict[str, re.Pattern[str]] = {
 _PARTS = {"leading": " *x| +", "trailing": "x *| +", "none": "x| +"}
 
 #: The columns of `Span` that only scores with entropies have.
-ENTROPIES = ("entropy", "reduction", "rank")
+ENTROPIES = ("entropy", "reduction", "rank", "entropy_most")
 
 #: The types of a table without rows.
 _TYPES = {"text": "object", "start": "int64", "end": "int64"}
@@ -76,10 +76,11 @@ class Span(NamedTuple):
         entropy: of what may come at the span's first letter, given all before it, bits.
         reduction: that entropy, less the entropy at the first letter after the span, bits.
         rank: of the byte that did come there, among the 256 and the end of text, from 1.
+        entropy_most: an upper bound of the entropy of the next word; `entropy` is a lower one.
 
-    The last three are None if the score has no entropies; the reduction is None too where no letter
-    follows. A span of whitespace alone counts from its beginning, as do single bytes and
-    characters, whatever they are.
+    The last four are None if the score has no such entropies; the reduction is None too where no
+    letter follows. Those of words are None where no word begins. A span of whitespace alone counts
+    from its beginning, as do single bytes and characters, whatever they are.
 
     >>> Span("py", 10, 12, surprisal=0.25, cumulative=8.5, missing=0.0).text
     'py'
@@ -95,6 +96,7 @@ class Span(NamedTuple):
     entropy: float | None = None
     reduction: float | None = None
     rank: int | None = None
+    entropy_most: float | None = None
 
 
 @dataclass(frozen=True, repr=False)
@@ -143,7 +145,8 @@ class Spans(Sequence[Span]):
         """
         some = {
             "error": not self.rows or any(row.error is not None for row in self.rows),
-            **dict.fromkeys(ENTROPIES, any(row.entropy is not None for row in self.rows)),
+            **dict.fromkeys(ENTROPIES, any(row.rank is not None for row in self.rows)),
+            "entropy_most": any(row.entropy_most is not None for row in self.rows),
         }
         return tuple(name for name in Span._fields if some.get(name, True))
 
@@ -186,7 +189,7 @@ class Spans(Sequence[Span]):
 def _line(row: Span, names: Sequence[str]) -> tuple[str, ...]:
     """The cells of a row in these columns."""
     cells = dict(zip(Span._fields, row, strict=True))
-    digits = dict.fromkeys(("surprisal", "cumulative", "entropy", "reduction"), ".3f")
+    digits = dict.fromkeys(("surprisal", "cumulative", *ENTROPIES), ".3f") | {"rank": ""}
     digits |= dict.fromkeys(("missing", "error"), ".2g")
     left = ("" if cells[n] is None else format(cells[n], digits.get(n, "")) for n in names[1:])
     return (repr(row.text), *left)
@@ -400,7 +403,8 @@ def with_entropies(
     Args:
         spans: in bytes or characters.
         characters: of the whole text, as `characters_of` gives them.
-        entropies, ranks: `[n]` before each byte, or each character: what the spans count.
+        entropies, ranks: `[n]` before each byte, or each character: what the spans count. Of words
+            `[n, 2]` bounds, or NaN.
         letters: whether to look at the first letter of each span, not at its beginning.
 
     >>> spans = Spans((Span(" a", 0, 2, 3.0, 3.0, 0.0), Span(" b", 2, 4, 1.5, 4.5, 0.0)))
@@ -423,7 +427,19 @@ def with_entropies(
         at = min(int(ahead[row.start]), size)
         at = at if at < row.end else row.start
         then = int(ahead[row.end])
-        entropy = float(entropies[at])
-        reduction = entropy - float(entropies[then]) if then < size else None
-        rows.append(row._replace(entropy=entropy, reduction=reduction, rank=int(ranks[at])))
+        bounds = entropies[[at, min(then, size - 1)]].reshape(2, -1)  # here and after it
+        entropy, most = _known(bounds[0, 0]), _known(bounds[0, -1])
+        later = _known(bounds[1, 0]) if then < size else None
+        rows.append(
+            row._replace(
+                entropy=entropy,
+                reduction=None if entropy is None or later is None else entropy - later,
+                rank=int(ranks[at]),
+                entropy_most=most if entropies.ndim == 2 else None,
+            )
+        )
     return Spans(tuple(rows), spans.unit)
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else float(value)

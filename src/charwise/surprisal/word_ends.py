@@ -23,7 +23,7 @@ Floats = NDArray[np.float64]
 
 #: Columns of a distribution of the next byte that end a word: the ASCII characters that `\s`
 #: matches, and the end of text.
-_ENDS = [*range(9, 14), *range(28, 33), 256]
+ENDS = [*range(9, 14), *range(28, 33), 256]
 
 
 def word_ends(rows: Floats) -> Floats:
@@ -35,7 +35,7 @@ def word_ends(rows: Floats) -> Floats:
     [0.5]
     """
     with np.errstate(divide="ignore"):
-        return np.asarray(np.log(rows[:, _ENDS].sum(axis=1)))
+        return np.asarray(np.log(rows[:, ENDS].sum(axis=1)))
 
 
 def costs_of_ends(

@@ -30,8 +30,9 @@ class Measure:
         per: the unit.
         convention: which whitespace belongs to words, or their ends.
         preset, tolerance: how much to spend, see `CharLM.score`; of neither, the default.
-        entropy: whose entropy is added, of the next byte or of the next character; None for none.
+        entropy: whose entropy is added, of the next byte, character or word; None for none.
         end: whether the end of each text is a unit of its own, after its last.
+        coverage: of the probability of the next word, with entropies of words.
     """
 
     per: Per = "word"
@@ -40,6 +41,7 @@ class Measure:
     entropy: Entropy | None = None
     tolerance: float | None = None
     end: bool = False
+    coverage: float = 0.9
 
     #: Bytes of text after which a chunk ends.
     chunk_bytes: ClassVar[int] = 2**18
@@ -57,7 +59,8 @@ class Measure:
         - text, start, end, surprisal, cumulative, missing, error: as in `Span`; offsets are in
           bytes where units are bytes, and else in characters.
         - limited: whether the error stayed above the tolerance in a part of the text.
-        - entropy, reduction, rank, if entropies are asked for: as in `Span`.
+        - entropy, reduction, rank, if entropies are asked for, and entropy_most of words: as in
+          `Span`.
         - the columns of the input that are kept.
 
         Raises:
@@ -74,6 +77,8 @@ class Measure:
         own |= dict.fromkeys(numbers, float) | {"limited": bool}
         if self.entropy is not None:
             own |= {"entropy": float, "reduction": float, "rank": int}
+        if self.entropy == "word":
+            own |= {"entropy_most": float}
         for n, name in enumerate(kept):
             if name in own or name in kept[:n]:
                 raise SettingError(
@@ -89,6 +94,7 @@ class Measure:
             "--convention": self.convention,
             "--entropy": self.entropy,
             "--end": "given" if self.end else None,
+            "--coverage": str(self.coverage) if self.entropy == "word" else None,
         }
 
     @property
@@ -131,6 +137,7 @@ class Measure:
                     preset=self.preset,
                     tolerance=self.tolerance,
                     entropy=entropy,
+                    coverage=self.coverage,
                     end=end,
                 )
             )
@@ -164,6 +171,7 @@ def _outcome(
                 preset=measure.preset,
                 tolerance=measure.tolerance,
                 entropy=entropy,
+                coverage=measure.coverage,
                 end=end,
             )
         if not np.isfinite(score.missing).all():
