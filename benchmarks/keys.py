@@ -20,7 +20,7 @@ import httpx
 import numpy as np
 
 ROOT = Path(__file__).parents[1]
-sys.path[:0] = [str(ROOT / "tests_editors"), str(ROOT / "tests" / "serve")]
+sys.path[:0] = [str(ROOT / name) for name in ("tests_editors", "tests/serve", "tests")]
 
 from editors import GHOST, Window, vscode_web  # noqa: E402
 from serving import running  # noqa: E402
