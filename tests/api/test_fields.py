@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from charwise.api.errors import Refused
 from charwise.api.request import CompletionRequest
-from charwise.serve.http import _unread, warning
+from charwise.serve.http import _unread, _warning
 from charwise.serve.llama_cpp import _CompletionBody, _InfillBody
 from charwise.serve.ollama import _GenerateBody
 
@@ -65,7 +65,7 @@ def test_a_field_of_another_dialect_is_not_passed_over() -> None:
 
 @given(st.lists(st.text(), min_size=1))
 def test_the_header_can_be_sent(names: list[str]) -> None:
-    name, value = warning(names)
+    name, value = _warning(names)
     assert name == b"warning"
     assert all(32 <= byte < 127 for byte in value)
     assert value.count(b'"') == 2

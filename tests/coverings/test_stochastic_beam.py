@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from charwise.coverings.bundles import Bundle, next_byte_masses
 from charwise.coverings.reference import prefix_probability
-from charwise.coverings.stochastic_beam import Draws, _inclusion, _thinned, log_estimates, walks
+from charwise.coverings.stochastic_beam import Draws, _inclusion, _thinned, _walks, log_estimates
 from charwise.surprisal.audit import mean_of_logs
 from models import CLOSE, Case, Model, cases, examples, random_lm, table, two_ways
 from near import approx
@@ -37,7 +37,7 @@ def test_with_room_for_all_it_is_the_oracle(case: Case):
 def test_on_the_way_it_knows_what_may_come_next(case: Case):
     model, text, p = case.model, case.text, case.model.p
     evaluated = model.evaluated()
-    steps = walks(evaluated, text, Draws(1, 400, np.random.default_rng(1)))
+    steps = _walks(evaluated, text, Draws(1, 400, np.random.default_rng(1)))
     for t, [bundles] in zip(range(len(text)), steps, strict=False):
         masses, scale = next_byte_masses(evaluated, bundles)
         for byte in {*text, *b"ab"}:

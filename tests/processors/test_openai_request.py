@@ -199,13 +199,13 @@ def test_a_grammar_takes_the_forced_text_in_the_place_of_the_processor():
 
 
 def test_exact_healing_takes_so_many_completions_and_no_more():
-    exact_answers.check({"n": 256}, prompts=4)
+    exact_answers._check({"n": 256}, prompts=4)
     for request, prompts in (({"n": 1025}, 1), ({"n": 256}, 5), ({}, 1025)):
         with pytest.raises(SettingError, match="at most 1024"):
-            exact_answers.check(request, prompts)
+            exact_answers._check(request, prompts)
     for fields in ({"logprobs": 1}, {"structured_outputs": {"regex": "a"}}):
         with pytest.raises(SettingError, match="cannot be healed exactly"):
-            exact_answers.check(fields, prompts=1)
+            exact_answers._check(fields, prompts=1)
 
 
 def test_numbers_that_are_none_are_left_to_the_server():

@@ -27,7 +27,7 @@ from charwise.errors import CharwiseError, HealingError, SettingError
 from charwise.processors.openai.upstream import Upstream
 from charwise.processors.proxy.answer import NativeForm, TextAnswer
 from charwise.processors.proxy.app import HealingProxy
-from charwise.processors.proxy.cut import cut_text, forced_first, literal
+from charwise.processors.proxy.cut import _literal, cut_text, forced_first
 from charwise.processors.proxy.plan import SERVERS, plan
 from charwise.processors.proxy.relay import Relay, has_tokenizer
 from charwise.serve.app import application
@@ -118,7 +118,7 @@ def test_a_long_forced_text_is_refused() -> None:
     ],
 )
 def test_literals(text: str, expected: str) -> None:
-    assert literal(text) == expected
+    assert _literal(text) == expected
 
 
 def test_a_grammar_keeps_its_strings_and_gets_another_root() -> None:

@@ -14,7 +14,7 @@ import charwise
 from charwise import CharLM
 from charwise.cursor.options import GenerationOptions, Limit
 from charwise.serve.completions import Completions
-from charwise.serve.memory import Memory, common
+from charwise.serve.memory import Memory, _common
 from charwise.serve.stoppable import Stopped
 from charwise.serve.suggestion_cache import SuggestionCache, _rest_of
 from charwise.serve.task import Candidate, CompletionTask, Mode, Piece
@@ -138,7 +138,7 @@ def test_what_is_cut_is_evaluated_again() -> None:
 
 @given(st.binary(max_size=12), st.binary(max_size=12))
 def test_common(one: bytes, other: bytes) -> None:
-    size = common(one, other)
+    size = _common(one, other)
     assert one[:size] == other[:size]
     assert one[size : size + 1] != other[size : size + 1] or size == min(len(one), len(other))
 

@@ -138,7 +138,7 @@ def _generate(loaded: Loaded, request: Request, rule: Rule) -> list[str]:
         settings = {"do_sample": True, "temperature": options.temperature, "top_k": 0}
         settings["num_return_sequences"] = options.n
     torch.manual_seed(options.seed or 0)
-    ids, _ = prompt_ids(loaded, request)
+    ids, _ = _prompt_ids(loaded, request)
     with quietly():
         return heal_generate(
             loaded.model,
@@ -150,7 +150,7 @@ def _generate(loaded: Loaded, request: Request, rule: Rule) -> list[str]:
         )
 
 
-def prompt_ids(loaded: Loaded, request: Request) -> tuple[list[int], int]:
+def _prompt_ids(loaded: Loaded, request: Request) -> tuple[list[int], int]:
     """The prompt's ids as the model sees them, and how many at the start do not fit its window.
 
     A completion of n bytes takes at most n tokens; half of the window always stays for the prompt.
@@ -167,7 +167,7 @@ def prompt_ids(loaded: Loaded, request: Request) -> tuple[list[int], int]:
 
 def prompt_cut(loaded: Loaded, request: Request) -> _PromptCut:
     """Where the request's rule cuts its prompt."""
-    ids, dropped = prompt_ids(loaded, request)
+    ids, dropped = _prompt_ids(loaded, request)
     kept, forced = cut(ids, loaded.index, request.rule)
     allowed = len(allowed_next(forced, loaded.index))
     return _PromptCut(ids, len(kept), forced, dropped, allowed)

@@ -85,7 +85,7 @@ class _Settings:
             raise typer.BadParameter(
                 "give a place in a file, or --prefix and --suffix, and not both."
             )
-        return sides(self.place)
+        return _sides(self.place)
 
     def names(self) -> list[str] | None:
         """The sentinels that are named."""
@@ -154,7 +154,7 @@ def _sentinels(vocabulary: Vocabulary, names: list[str] | None) -> Template:
         raise TemplateError(str(error).replace(IN_PYTHON, in_a_shell)) from None
 
 
-def sides(place: str) -> tuple[bytes, bytes]:
+def _sides(place: str) -> tuple[bytes, bytes]:
     """The text before and after a place in a file.
 
     Columns count characters, as editors do; a line's end is its last column.

@@ -71,12 +71,12 @@ def log_estimates(evaluated: EvaluatedRows, text: bytes, draws: Draws) -> Floats
     [0.375, 0.375]
     """
     after: list[list[Bundle]] = []
-    for bundles in walks(evaluated, text, draws):
+    for bundles in _walks(evaluated, text, draws):
         after = bundles
     return np.array([log_sum([bundle.log_p for bundle in beam]) for beam in after])
 
 
-def walks(evaluated: EvaluatedRows, text: bytes, draws: Draws) -> Iterator[list[list[Bundle]]]:
+def _walks(evaluated: EvaluatedRows, text: bytes, draws: Draws) -> Iterator[list[list[Bundle]]]:
     """The bundles of each beam before each byte, and at last those after the text.
 
     Before a byte, the contexts that end there are bundles too: what `next_byte_masses` says of
@@ -85,7 +85,7 @@ def walks(evaluated: EvaluatedRows, text: bytes, draws: Draws) -> Iterator[list[
 
     >>> from charwise.engines.ngram import example_lm
     >>> evaluated = EvaluatedRows.of(example_lm(), [2])
-    >>> steps = walks(evaluated, b"aa", Draws(1, 4, np.random.default_rng(1)))
+    >>> steps = _walks(evaluated, b"aa", Draws(1, 4, np.random.default_rng(1)))
     >>> [len(bundles) for [bundles] in steps]  # []; [] and [a]; [a]
     [1, 2, 1]
     """

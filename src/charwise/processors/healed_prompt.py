@@ -98,17 +98,17 @@ def heal_middle(
     template = Template.of(index.vocabulary) if template is None else template
     asked = request(prefix, suffix, template, index, left=rule, right=right, most=most)
     given_back = len(index.vocabulary.encode(asked.forced))
-    until = beginning(to_bytes(suffix))
+    until = _beginning(to_bytes(suffix))
     return HealedPrompt(asked.ids, asked.forced, given_back, asked.ending, until)
 
 
-def beginning(suffix: bytes) -> bytes:
+def _beginning(suffix: bytes) -> bytes:
     """Return the lines of a suffix that show that a middle goes on into it.
 
     They end with the first line by which there are eight bytes besides spaces; where the suffix
     has fewer, they are all of it, and none where it has only spaces.
 
-    >>> beginning(b")\\n    return total\\n\\nprint()"), beginning(b"\\n")
+    >>> _beginning(b")\\n    return total\\n\\nprint()"), _beginning(b"\\n")
     (b')\\n    return total\\n', b'')
     """
     end = 0

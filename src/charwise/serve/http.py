@@ -86,10 +86,10 @@ def _unread(body: BaseModel, within: str = "") -> list[str]:
     return names
 
 
-def warning(names: list[str]) -> tuple[bytes, bytes]:
+def _warning(names: list[str]) -> tuple[bytes, bytes]:
     """Return the header that lists fields which are not read.
 
-    >>> warning(["usre", "ä"])
+    >>> _warning(["usre", "ä"])
     (b'warning', b'299 charwise "fields that are not read: usre, %C3%A4"')
     """
     shown = [quote(name[:64], errors="replace") for name in names[:20]]
@@ -140,7 +140,7 @@ class Warnings:
 
         async def tell(message: Event) -> None:
             if message["type"] == "http.response.start" and (names := scope.get(_UNREAD)):
-                message = {**message, "headers": [*message["headers"], warning(names)]}
+                message = {**message, "headers": [*message["headers"], _warning(names)]}
             await send(message)
 
         await self._app(scope, receive, tell)

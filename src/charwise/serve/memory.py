@@ -186,7 +186,7 @@ class Memory:
     def _read_before(self, key: Hashable, text: bytes) -> _Read | None:
         """A prompt that was read, and that this text goes on from."""
         for read in self._reads:
-            back = len(read.text) - common(read.text, text)
+            back = len(read.text) - _common(read.text, text)
             if read.key == key and back <= len(read.whole) - read.shared.start:
                 tokens = len(self._rest(read, text)[1])
                 enough = not read.shared.given or tokens >= EXACT_TOKENS - 1
@@ -196,7 +196,7 @@ class Memory:
 
     def _rest(self, read: _Read, text: bytes) -> tuple[bytes, list[int]]:
         """A text on the tree of a prompt, and its tokens after the root."""
-        both = common(read.text, text)
+        both = _common(read.text, text)
         whole = read.whole[: len(read.whole) - (len(read.text) - both)] + text[both:]
         return whole, self.lm.vocabulary.encode_beginning(whole[read.shared.start :])
 
@@ -214,7 +214,7 @@ class Memory:
         found = None
         for (other, _), known in self._kept.items():
             if other == key:
-                both = common(known.text, text)
+                both = _common(known.text, text)
                 if (both, -len(known.text)) > best:
                     best, found = (both, -len(known.text)), known
         return found, best[0]
@@ -256,10 +256,10 @@ def _forget_parents(state: State) -> None:
     state._parent = None
 
 
-def common(one: bytes, other: bytes) -> int:
+def _common(one: bytes, other: bytes) -> int:
     """How many bytes two texts begin with alike.
 
-    >>> common(b"import nu", b"import os"), common(b"ab", b"abc"), common(b"b", b"a")
+    >>> _common(b"import nu", b"import os"), _common(b"ab", b"abc"), _common(b"b", b"a")
     (7, 2, 0)
     """
     low, high = 0, min(len(one), len(other))

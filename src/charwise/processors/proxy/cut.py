@@ -169,10 +169,10 @@ _TOKENS = re.compile(
 )
 
 
-def literal(text: str) -> str:
+def _literal(text: str) -> str:
     r"""A text as a string of a grammar.
 
-    >>> print(literal('x = "\n'), literal("naï"))
+    >>> print(_literal('x = "\n'), _literal("naï"))
     "x = \u0022\u000A" "na\u00EF"
     """
     return '"' + "".join(_escaped(character) for character in text) + '"'
@@ -199,7 +199,7 @@ def forced_first(text: str, grammar: str | None = None) -> str:
     item ::= [root]
     """
     if grammar is None:
-        return f"root ::= {literal(text)} .*"
+        return f"root ::= {_literal(text)} .*"
     names = {found["name"] for found in _TOKENS.finditer(grammar)}
     if "root" not in names or _USERS_ROOT in names:
         raise SettingError(
@@ -208,4 +208,4 @@ def forced_first(text: str, grammar: str | None = None) -> str:
     renamed = _TOKENS.sub(
         lambda found: _USERS_ROOT if found["name"] == "root" else found[0], grammar
     )
-    return f"root ::= {literal(text)} {_USERS_ROOT}\n{renamed}"
+    return f"root ::= {_literal(text)} {_USERS_ROOT}\n{renamed}"

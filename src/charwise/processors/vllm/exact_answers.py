@@ -35,13 +35,13 @@ def is_wanted(request: Message) -> bool:
     return bool(heal_rule(request) == "exact")
 
 
-def check(request: Message, prompts: int) -> None:
+def _check(request: Message, prompts: int) -> None:
     """Refuse requests that cannot go with exact healing, beside those that go with none.
 
     Raises:
         SettingError: what it is, and why.
 
-    >>> check({"n": 1024}, prompts=1)
+    >>> _check({"n": 1024}, prompts=1)
     """
     choices = prompts * (request.get("n") or 1)
     if choices > 1024:  # as many as vLLM takes prompts
@@ -91,7 +91,7 @@ async def draw(
         SettingError: an engine that cannot be asked; a model that is an adapter; what cannot go
             with exact healing.
     """
-    check(request, len(answers))
+    _check(request, len(answers))
     config = state.vllm_config
     model = served(config.model_config)
     _check_base_model(state, request)

@@ -68,12 +68,12 @@ def steps(lm: CharLM, kept: Sequence[int], forced: bytes) -> Iterator[_Step]:
         node = tree.extend([(node, allowed[0])])[0]
 
 
-def generated(lm: CharLM, kept: Sequence[int], forced: bytes, most: int = 32) -> bytes:
+def _generated(lm: CharLM, kept: Sequence[int], forced: bytes, most: int = 32) -> bytes:
     """The text after a prompt that was cut, without the forced text; `most` bytes or so.
 
     >>> import charwise
     >>> lm = charwise.load()
-    >>> generated(lm, *cut("import nump", lm.index), 1)
+    >>> _generated(lm, *cut("import nump", lm.index), 1)
     b'y'
     """
     made = b""
@@ -97,8 +97,8 @@ def completions_view(lm: CharLM, text: bytes, state: State) -> dict[str, Any]:
     """
     exact = state.complete(max_new_bytes=32, stop=_END)
     return {
-        "plain": _text(text, generated(lm, prompt_ids(text, lm.vocabulary), b"")),
-        "healed": _text(text, generated(lm, *cut(text, lm.index))),
+        "plain": _text(text, _generated(lm, prompt_ids(text, lm.vocabulary), b"")),
+        "healed": _text(text, _generated(lm, *cut(text, lm.index))),
         "exact": exact[0].text if exact else "",
     }
 
