@@ -156,26 +156,26 @@ class Search:
             )
         del self._pending[context]
         if unseen > 0:
-            self._unseen = _added(self._unseen, weight + math.log(unseen))
+            self._unseen = float(np.logaddexp(self._unseen, weight + math.log(unseen)))
         lengths = [self._index.length(id) for id in ids[: len(ids) - self._reaching(at)].tolist()]
         for id, length, log in zip(ids.tolist(), lengths, logs.tolist(), strict=False):
             if log == -math.inf:
                 continue
             if self._room is not None and len(context) >= self._room:
-                self._unseen = _added(self._unseen, weight + log)
+                self._unseen = float(np.logaddexp(self._unseen, weight + log))
                 continue
             self._order += 1
             entry = (-weight - log, self._order, (*context, id), at + length)
             heapq.heappush(self._frontier, entry)
         found = _Found(context, ids[len(lengths) :], weight + logs[len(lengths) :])
         self._found.append(found)
-        self._inside = _added(self._inside, float(np.logaddexp.reduce(found.logprobs)))
+        self._inside = float(np.logaddexp.reduce((self._inside, *found.logprobs)))
 
     @property
     def missing(self) -> float:
         """The most that the members found so far leave out of →p(σ): a share of it."""
-        outside = _added(self._unseen, *(-item[0] for item in self._frontier))
-        whole = _added(outside, self._inside)
+        outside = np.logaddexp.reduce((self._unseen, *(-item[0] for item in self._frontier)))
+        whole = np.logaddexp(outside, self._inside)
         return math.exp(outside - whole) if whole > -math.inf else 1.0
 
     def members(self) -> Members:
@@ -198,14 +198,6 @@ class Search:
             f"{self._forced!r}; {self._tolerance:.2g} is allowed. Give back fewer tokens, or heal "
             "with the mask."
         )
-
-
-def _added(*logs: float) -> float:
-    """log Σ exp."""
-    top = max(logs)
-    if top == -math.inf:
-        return top
-    return top + math.log(math.fsum(math.exp(x - top) for x in logs))
 
 
 class _Found(NamedTuple):

@@ -75,7 +75,7 @@ class Mixture:
 
     def combine(self, logs: Floats) -> Floats:
         """log Σ_i λ_i p_i."""
-        return _log_sum(logs + self._logs(logs.ndim))
+        return np.asarray(np.logaddexp.reduce(logs + self._logs(logs.ndim), axis=0))
 
     def next(self, logs: Floats, before: Floats, whole: bool) -> Floats:
         """log Σ_i λ_i(σ) p_i(c | σ), λ_i(σ) ∝ λ_i →p_i(σ): Bayes' rule."""
@@ -179,17 +179,9 @@ def normalised(masses: Floats) -> tuple[Floats, Floats]:
     >>> probs.round(9).tolist(), round(float(np.exp(total)), 9)
     ([0.25, 0.75], 0.4)
     """
-    total = np.asarray(_log_sum(np.moveaxis(masses, -1, 0)))
+    total = np.asarray(np.logaddexp.reduce(masses, axis=-1))
     least = np.where(total > -np.inf, total, 0.0)
     return np.exp(masses - least[..., None]), total
-
-
-def _log_sum(logs: Floats) -> Floats:
-    """log Σ exp over the first axis."""
-    top = logs.max(axis=0)
-    top = np.where(np.isfinite(top), top, 0.0)
-    with np.errstate(divide="ignore"):
-        return np.asarray(top + np.log(np.exp(logs - top).sum(axis=0)))
 
 
 def error_of_next(
