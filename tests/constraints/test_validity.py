@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from charwise import constraints
-from charwise.constraints.constraint import END, finite, member
+from charwise.constraints.constraint import END, _member, finite
 from charwise.constraints.schemas import _unwritable
 from charwise.constraints.validity import Validity, fault_of, has_check, read
 from charwise.errors import ConstraintError, MissingExtraError
@@ -29,7 +29,7 @@ TEXT = {"type": "string"}
 
 
 def accepts(schema: Any, text: str) -> bool:
-    return member(constraints.json_schema(schema), text.encode())
+    return _member(constraints.json_schema(schema), text.encode())
 
 
 #: Texts of each kind that llguidance takes for right or wrong by mistake, and the truth.
@@ -122,8 +122,8 @@ def test_bounds_of_any_size_are_exact_or_refused(
 def test_integers_of_any_size_are_written_exactly(value: int) -> None:
     for schema in ({"const": value}, {"enum": [value, "other"]}):
         constraint = constraints.json_schema(schema)
-        assert member(constraint, str(value).encode())
-        assert not member(constraint, str(value + 1).encode())
+        assert _member(constraint, str(value).encode())
+        assert not _member(constraint, str(value + 1).encode())
         assert {json.loads(text) for text in finite(constraint, 4) or ()} - {"other"} == {value}
     inside = {"properties": {"id": {"const": value}}}
     if list(_unwritable(value)):
@@ -131,7 +131,7 @@ def test_integers_of_any_size_are_written_exactly(value: int) -> None:
         with pytest.raises(ConstraintError, match=f"const {value} cannot .*Write it in quotes"):
             constraints.json_schema(inside)
     else:
-        assert member(constraints.json_schema(inside), b'{"id":%d}' % value)
+        assert _member(constraints.json_schema(inside), b'{"id":%d}' % value)
 
 
 @given(st.integers(1, 100).flatmap(lambda size: st.integers(1, 2**size)))
@@ -198,7 +198,7 @@ def test_both_and_choices_hold_the_check() -> None:
     february = constraints.both(date, constraints.regex('"2021-02-2[89]"'))
     assert has_check(february)
     assert not has_check(constraints.regex("a"))
-    assert member(february, days[0].encode())
+    assert _member(february, days[0].encode())
     wrong = february.after(days[1].encode())
     assert not wrong.allowed().any()
     found = fault_of(wrong)

@@ -115,7 +115,7 @@ def test_a_long_text_is_scored_in_pieces(monkeypatch: pytest.MonkeyPatch) -> Non
     pair = {"one": small(0, b"ab", window=None), "other": small(1, b"ba", b"aab", window=None)}
     text = bytes(np.random.default_rng(0).choice(list(b"ab"), 160).tolist())
     whole = charwise.compare(pair, text, resamples=10)
-    monkeypatch.setattr("charwise.tokens.pieces.pieces.__defaults__", (40, 36))
+    monkeypatch.setattr("charwise.tokens.utf8.pieces.__defaults__", (40, 36))
     parts = charwise.compare(pair, text, resamples=10)
     for a, b in zip(whole.models, parts.models, strict=True):
         # Of an order of 2, what is 36 bytes before changes next to nothing.

@@ -15,8 +15,7 @@ from transformers import LogitsProcessor
 from charwise import SortedVocabulary, Vocabulary, heal_generate, heal_infill
 from charwise.errors import SettingError, TemplateError
 from charwise.infill import Request, request
-from charwise.processors.ending import _hold_end_
-from charwise.processors.healed_prompt import heal_middle, heal_prompt
+from charwise.processors.healed_prompt import _hold_end_, heal_middle, heal_prompt
 from charwise.processors.transformers.generate import index_of
 from charwise.processors.transformers.infill import EndingLogitsProcessor
 from charwise.processors.vllm.openai_request import plan

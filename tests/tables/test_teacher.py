@@ -24,7 +24,7 @@ from charwise.tables.rows import BadRow, Place, Stimulus
 from charwise.tables.sources import Source, find
 from charwise.tables.teacher import Floats, Teacher, rounded
 from charwise.tables.writers import check_folder, shards
-from charwise.tokens.pieces import pieces
+from charwise.tokens.utf8 import pieces
 from models import Case, cases, examples, random_lm
 
 pa = pytest.importorskip("pyarrow", reason="these need: pip install 'charwise[tables]'")
@@ -197,7 +197,7 @@ def test_one_byte_long_texts_and_what_is_no_utf8(ab: CharLM, text: bytes) -> Non
 def test_a_long_text_goes_on_where_its_pieces_meet(
     ab: CharLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("charwise.tokens.pieces.pieces.__defaults__", (64, 60))
+    monkeypatch.setattr("charwise.tokens.utf8.pieces.__defaults__", (64, 60))
     text = b"ab a b ab " * 40
     job = Job((Source("-", text),), measure=Teacher(floats="float32", preset="accurate"))
     assert job.survey().rows == 7

@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from charwise.bounded.rows import Part, PartialRow
+from charwise.bounded.rows import Part, PartialRow, share_of
 from charwise.coverings.best_first import Interval
 from charwise.coverings.log_sums import log, log_sum
 from charwise.partial_lm import Best, PartialLM
@@ -78,13 +78,9 @@ class _Masses(NamedTuple):
         """
         others_most = np.minimum(self.most.sum() - self.most, self.total_most - self.least)
         others_least = np.maximum(0.0, self.least.sum() - self.least)
-        lower = _of(self.least, np.maximum(0.0, others_most))
-        upper = _of(self.most, others_least)
+        lower = share_of(self.least, np.maximum(0.0, others_most))
+        upper = share_of(self.most, others_least)
         return np.minimum(lower, upper), upper
-
-
-def _of(one: NDArray[np.float64], other: NDArray[np.float64]) -> NDArray[np.float64]:
-    return np.divide(one, one + other, out=np.zeros_like(one), where=one > 0)
 
 
 class BoundedCovering:

@@ -175,12 +175,13 @@ class PartialRow:
         least, others = told * self._down, others * self._down
         rest, unused = self._rest, self._uncounted_room
         taken = np.minimum(room, rest)
-        most = _share(least + taken, others + np.maximum(0.0, rest - taken - unused))
+        most = share_of(least + taken, others + np.maximum(0.0, rest - taken - unused))
         forced = np.minimum(room, np.maximum(0.0, rest - theirs - unused))
-        return _share(least + forced, others + np.minimum(theirs, rest - forced)), most
+        return share_of(least + forced, others + np.minimum(theirs, rest - forced)), most
 
 
-def _share(one: NDArray[np.float64], other: NDArray[np.float64]) -> NDArray[np.float64]:
+def share_of(one: NDArray[np.float64], other: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return one / (one + other), 0 where `one` is."""
     return np.divide(one, one + other, out=np.zeros_like(one), where=one > 0)
 
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from charwise.combine.members import Member, Team
 from charwise.combine.rules import Floats, Mixture
+from charwise.coverings.log_sums import log
 from charwise.cursor.distributions import EOS
 from charwise.cursor.state import State
 from charwise.errors import TokenizationError, ZeroProbabilityError
@@ -66,7 +67,7 @@ def member_scores(
         known, ended = score.distributions, score.end_logprob
         if known is not None and end:
             last = _row_after(member, context + text)
-            known, ended = np.concatenate([known, last[None]]), _log(float(last[EOS]))
+            known, ended = np.concatenate([known, last[None]]), log(float(last[EOS]))
         found.append(MemberScore(score, -math.inf if ended is None else ended, known))
     return found
 
@@ -114,7 +115,7 @@ def _stepped(member: Member, text: bytes, context: bytes, *, end: bool) -> Score
         calls=0,
         error=error,
         limited=limited,
-        end_logprob=_log(float(state.next().probs[EOS])) if end else None,
+        end_logprob=log(float(state.next().probs[EOS])) if end else None,
         distributions=np.reshape(rows, (size, 257)),
     )
 
@@ -190,10 +191,6 @@ def _row_after(member: Member, text: bytes) -> Floats:
         return np.asarray(state.next().probs)
     except IMPOSSIBLE:
         return np.zeros(257)
-
-
-def _log(p: float) -> float:
-    return math.log(p) if p > 0 else -math.inf
 
 
 def curves_of(each: Sequence[MemberScore]) -> tuple[Floats, Floats]:

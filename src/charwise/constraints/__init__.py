@@ -15,8 +15,7 @@ b'ny'
 from __future__ import annotations
 
 from charwise.constraints.arguments import ConstraintKeywords, both, constraint_of
-from charwise.constraints.choices import choices
-from charwise.constraints.constraint import Constraint
+from charwise.constraints.constraint import Constraint, choices
 from charwise.constraints.grammars import lark, regex
 from charwise.constraints.schemas import json_schema
 

@@ -5,8 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Self, TypedDict
 
-from charwise.constraints.choices import Choices, choices
-from charwise.constraints.constraint import Constraint, Flags, TokenConstraint, checked
+from charwise.constraints.constraint import (
+    Choices,
+    Constraint,
+    Flags,
+    TokenConstraint,
+    checked,
+    choices,
+)
 from charwise.constraints.grammars import Grammar, both_patterns, lark, regex
 from charwise.constraints.schemas import json_schema
 from charwise.constraints.validity import Fault, Validity, fault_of

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from charwise.constraints.choices import choices as choices_of
+from charwise.constraints.constraint import choices as choices_of
 from charwise.coverings.log_sums import log_sum
 from charwise.cursor.distributions import bars
 from charwise.cursor.shared_tree import SharedTree

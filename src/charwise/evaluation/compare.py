@@ -25,7 +25,7 @@ from charwise.evaluation.resampling import Floats, by_blocks, by_texts
 from charwise.model import load
 from charwise.scoring.effort import Effort, effort_of
 from charwise.tokens.canonical import to_bytes
-from charwise.tokens.pieces import pieces
+from charwise.tokens.utf8 import pieces
 
 if TYPE_CHECKING:
     from charwise.engines.load import LoadKeywords

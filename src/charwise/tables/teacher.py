@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from charwise.errors import CharwiseError, EngineError, SettingError, check_count
 from charwise.tables.output import Identity
 from charwise.tables.rows import BadRow, Stimulus
-from charwise.tokens.pieces import pieces
+from charwise.tokens.utf8 import pieces
 
 if TYPE_CHECKING:
     from charwise.char_lm import CharLM

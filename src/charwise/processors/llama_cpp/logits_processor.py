@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from charwise.errors import HealingError, SettingError, check_count
 from charwise.processors.decision import Decisions
-from charwise.processors.ending import hold_end_of_
+from charwise.processors.healed_prompt import hold_end_of_
 from charwise.tokens.index import SortedVocabulary
 
 Ids = NDArray[np.int32]

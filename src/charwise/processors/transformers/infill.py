@@ -17,7 +17,7 @@ from transformers import LogitsProcessor, LogitsProcessorList
 from charwise.errors import HealingError, SettingError, check_count
 from charwise.healing import Rule
 from charwise.infill import Request, middle_of, request
-from charwise.processors.ending import hold_end_of_, new_bytes
+from charwise.processors.healed_prompt import hold_end_of_, new_bytes
 from charwise.processors.transformers.arguments import left_padded
 from charwise.processors.transformers.generate import index_of, window_of
 from charwise.processors.transformers.logits_processor import HealingLogitsProcessor

@@ -25,7 +25,7 @@ from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 
 from charwise.errors import CharwiseError, SettingError, shown
 from charwise.processors.decision import Decisions
-from charwise.processors.ending import hold_end_of_
+from charwise.processors.healed_prompt import hold_end_of_
 from charwise.processors.vllm.prompts import (
     ENDING,
     Served,

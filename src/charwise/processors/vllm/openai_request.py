@@ -23,8 +23,7 @@ from charwise.api.request import (
 from charwise.api.writer import Message
 from charwise.errors import ContextLengthError, SettingError
 from charwise.healing import Rule
-from charwise.processors.ending import end_ids
-from charwise.processors.healed_prompt import HealedPrompt
+from charwise.processors.healed_prompt import HealedPrompt, end_ids
 from charwise.processors.openai.answer import Answer, Call
 from charwise.processors.vllm.prompts import ENDING, Served
 from charwise.processors.vllm.settings import FORCED, Limits, is_refused
