@@ -137,7 +137,7 @@ def missing_extra(error: ModuleNotFoundError) -> MissingExtraError | None:
 
 @contextmanager
 def needs(extra: str, what: str) -> Iterator[None]:
-    """Raise `MissingExtraError` for an import within that fails: what needs which extra.
+    """Raise `MissingExtraError` for an import within that fails: some part needs an extra.
 
     >>> with needs("tables", "tables need pandas"):
     ...     raise ImportError("none here")
