@@ -101,11 +101,15 @@ class RunOptions(TableOptions):
     as_json: JsonOption = False
 
     def columns(
-        self, regions: str | None = None, kept: Sequence[str] = (), searched: Sequence[str] = ()
+        self,
+        regions: str | None = None,
+        kept: Sequence[str] = (),
+        searched: Sequence[str] = (),
+        alternatives: str | None = None,
     ) -> Columns:
         """Return the names of all columns."""
         names = self.text_column or "text", self.item_column, self.context_column
-        return Columns(*names, regions, tuple(kept), tuple(searched))
+        return Columns(*names, regions, tuple(kept), tuple(searched), alternatives)
 
     @property
     def skip(self) -> bool:

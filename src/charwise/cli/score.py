@@ -67,6 +67,9 @@ class _Settings:
         list[str] | None,
         typer.Option(help="A string that is a region wherever it occurs; may be repeated."),
     ] = None
+    alternatives_column: Annotated[
+        str | None, typer.Option(help="Has other strings for a region, river|sea or a JSON list.")
+    ] = None
     keep_column: Annotated[
         list[str] | None, typer.Option(help="Is copied to the output; may be given several times.")
     ] = None
@@ -116,6 +119,7 @@ def score(
         effort.tolerance,
         settings.end,
         0.9 if settings.coverage is None else settings.coverage,
+        settings.alternatives_column is not None,
     )
     if settings.coverage is not None and settings.entropy != "word":
         raise typer.BadParameter("--coverage is about words: use it with --entropy word.")
@@ -124,10 +128,14 @@ def score(
     run.check()
     _check_output(settings.files, settings.out, run)
     columns = run.columns(
-        settings.regions_column, settings.keep_column or (), settings.region or ()
+        settings.regions_column,
+        settings.keep_column or (),
+        settings.region or (),
+        settings.alternatives_column,
     )
-    if (settings.regions_column or settings.region) and settings.per != "region":
-        raise typer.BadParameter("--regions-column and --region need --per region.")
+    for option in ("regions_column", "region", "alternatives_column"):
+        if getattr(settings, option) and settings.per != "region":
+            raise typer.BadParameter(f"--{option.replace('_', '-')} needs --per region.")
     if settings.regions_column and settings.region:
         raise typer.BadParameter("give --regions-column or --region, and not both.")
     effort.check()

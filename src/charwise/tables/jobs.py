@@ -17,7 +17,7 @@ from charwise.errors import CharwiseError, InputError
 from charwise.tables.measure import Measure
 from charwise.tables.mistakes import Mistakes
 from charwise.tables.output import Identity, Scored
-from charwise.tables.rows import BadRow, Columns, Stimulus
+from charwise.tables.rows import PARTS, BadRow, Columns, Stimulus
 from charwise.tables.sources import Source
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ class Job:
             f"file {number}": f"{source.name} with SHA-256 {source.digest()}"
             for number, source in enumerate(self.sources, 1)
         }
-        for part in ("text", "item", "context", "regions"):
+        for part in PARTS:
             facts[f"--{part}-column"] = getattr(self.columns, part)
         facts["--keep-column"] = ", ".join(self.columns.kept) or None
         facts["--region"] = ", ".join(map(repr, self.columns.searched)) or None

@@ -11,6 +11,7 @@ import numpy as np
 
 from charwise.errors import CharwiseError, EngineError, SettingError, ZeroProbabilityError
 from charwise.surprisal.spans import Convention, Span, characters_of
+from charwise.tables.alternatives import variants
 from charwise.tables.output import Identity
 from charwise.tables.rows import BadRow, Stimulus
 from charwise.tables.writers import Record
@@ -33,6 +34,7 @@ class Measure:
         entropy: whose entropy is added, of the next byte, character or word; None for none.
         end: whether the end of each text is a unit of its own, after its last.
         coverage: of the probability of the next word, with entropies of words.
+        alternatives: whether rows have alternatives of their regions, which are scored too.
     """
 
     per: Per = "word"
@@ -42,6 +44,7 @@ class Measure:
     tolerance: float | None = None
     end: bool = False
     coverage: float = 0.9
+    alternatives: bool = False
 
     #: Bytes of text after which a chunk ends.
     chunk_bytes: ClassVar[int] = 2**18
@@ -56,6 +59,8 @@ class Measure:
           from 1, the name of the item.
         - unit: the number of the unit in its text, from 1.
         - region, per region: its name, if it has one.
+        - alternative, if there are some: the number of the one that stands in the region, from 1;
+          0 for the text as it is.
         - text, start, end, surprisal, cumulative, missing, error: as in `Span`; offsets are in
           bytes where units are bytes, and else in characters.
         - limited: whether the error stayed above the tolerance in a part of the text.
@@ -72,6 +77,8 @@ class Measure:
         own: dict[str, type] = {"file": str, "row": int, "item": str, "unit": int}
         if self.per == "region":
             own |= {"region": str}
+        if self.alternatives:
+            own |= {"alternative": int}
         own |= {"text": str, "start": int, "end": int}
         numbers = ("surprisal", "cumulative", "missing", "error")
         own |= dict.fromkeys(numbers, float) | {"limited": bool}
@@ -110,8 +117,8 @@ class Measure:
         return self.per == "region"
 
     def pieces(self, row: Stimulus) -> Iterable[Stimulus]:
-        """Return the row: a text is scored as a whole."""
-        return (row,)
+        """Return the row, which is scored as a whole, and the texts with its alternatives."""
+        return (row, *variants(row))
 
     def outcomes(
         self, lm: CharLM, chunk: Sequence[Stimulus | BadRow]
@@ -188,12 +195,13 @@ def _records(score: Score, row: Stimulus, measure: Measure) -> list[Record]:
     # A name of a file may be any bytes, which arrive as surrogate escapes.
     file = row.place.file.encode("utf-8", "backslashreplace").decode()
     common = {"file": file, "row": row.place.number, "item": row.item, "limited": score.limited}
+    common |= {"alternative": row.alternative}
     units: list[Record] = [span._asdict() for span in _units(score, row, measure)]
     if measure.per == "region":
         units = [
             unit | {"region": each.name} for unit, each in zip(units, row.regions, strict=True)
         ]
-    if measure.end:
+    if measure.end and not row.alternative:
         units.append(_end_of(score, measure))
     names, kept = measure.fields(), dict(row.kept)
     cells = ({**common, "unit": n, **unit} for n, unit in enumerate(units, 1))

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from charwise.errors import SpanError
 from charwise.surprisal.spans import valid
 
-_BAR = "|"
+BAR = "|"
 
 
 class Region(NamedTuple):
@@ -54,7 +54,7 @@ def read_bars(marked: bytes) -> tuple[bytes, list[Region]]:
     >>> text, [(start, end) for start, end, _ in regions]
     (b'The horse fell.', [(0, 10), (10, 15)])
     """
-    pieces = characters(marked).split(_BAR)
+    pieces = characters(marked).split(BAR)
     edges = [0, *accumulate(map(len, pieces))]
     text = "".join(pieces)
     for number, piece in enumerate(pieces, 1):
@@ -88,11 +88,11 @@ def regions_of(text: bytes, cell: Any) -> list[Region]:
         raise CellError("there are no regions.")
     if marked.lstrip().startswith(("[", "{")):
         try:
-            value = json.loads(marked, object_pairs_hook=_once)
+            value = json.loads(marked, object_pairs_hook=once)
         except CellError:
             raise
         except (ValueError, RecursionError) as error:
-            if _BAR not in marked:
+            if BAR not in marked:
                 raise CellError(f"these are no offsets, [[start, end], …]: {error}.") from None
         else:
             return _listed(value, string)
@@ -131,8 +131,15 @@ def _placed(name: str, pair: Any, size: int) -> tuple[int, int]:
     return place
 
 
-def _once(members: list[tuple[str, Any]]) -> dict[str, Any]:
-    """The members of an object, none of whose names is twice."""
+def once(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The members of an object of JSON, none of whose names is twice.
+
+    Raises:
+        CellError: a name is twice.
+
+    >>> once([("noun", 1), ("verb", 2)])
+    {'noun': 1, 'verb': 2}
+    """
     found = dict(members)
     if len(found) < len(members):
         names = [name for name, _ in members]

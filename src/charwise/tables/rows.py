@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from charwise.errors import SpanError
+from charwise.tables.alternatives import Alternative, alternatives_of
 from charwise.tables.regions import CellError, Region, characters, read_bars, regions_of, searched
 
 #: Bytes that a cell of a table has at most. More is a quote that was never closed, or a book, which
@@ -16,12 +17,16 @@ from charwise.tables.regions import CellError, Region, characters, read_bars, re
 LONGEST_CELL = 2**20
 
 
+#: What the columns of a table hold, besides what is copied.
+PARTS = ("text", "item", "context", "regions", "alternatives")
+
+
 @dataclass(frozen=True, slots=True)
 class Columns:
     """The columns of a table, by their contents; None for contents without a column.
 
     Attributes:
-        text, item, context, regions: the names of the columns that hold these.
+        text, item, context, regions, alternatives: the names of the columns that hold these.
         kept: names of columns that are copied to the output.
         searched: strings that are regions wherever they occur in a text.
 
@@ -35,10 +40,11 @@ class Columns:
     regions: str | None = None
     kept: tuple[str, ...] = ()
     searched: tuple[str, ...] = ()
+    alternatives: str | None = None
 
     def wanted(self) -> dict[str, str]:
         """The names that are given, by what they hold."""
-        parts = {part: getattr(self, part) for part in ("text", "item", "context", "regions")}
+        parts = {part: getattr(self, part) for part in PARTS}
         found = {part: name for part, name in parts.items() if name is not None}
         return found | {f"keep {name}": name for name in self.kept}
 
@@ -75,6 +81,8 @@ class Stimulus:
         regions: offsets in characters, and names, if regions were asked for.
         column: the column that the text is from.
         kept: name and cell, as text, of each column that is copied.
+        alternatives: of its regions, if there are some.
+        alternative: the number of the one that stands in the text, from 1; 0 for none.
     """
 
     place: Place
@@ -84,6 +92,8 @@ class Stimulus:
     regions: tuple[Region, ...] = ()
     column: str | None = None
     kept: tuple[tuple[str, str | None], ...] = ()
+    alternatives: tuple[Alternative, ...] = ()
+    alternative: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +146,8 @@ def stimulus_of(
             cell = cells["regions"]
             cell = _to_bytes(cell) if isinstance(cell, str | bytes | None) else cell
             found = regions_of(text, cell)
+        part = "alternatives"
+        others = alternatives_of(cells.get(part), found) if place.table else []
         part = "context"
         context = _to_bytes(cells.get("context"))
         part = "item"
@@ -146,7 +158,8 @@ def stimulus_of(
             kept.append((name, _copied(cells.get(part))))
     except (CellError, SpanError) as error:
         return BadRow(place, names.get(part), str(error))
-    return Stimulus(place, text, context, item, tuple(found), names.get("text"), tuple(kept))
+    copied, column = tuple(kept), names.get("text")
+    return Stimulus(place, text, context, item, tuple(found), column, copied, tuple(others))
 
 
 def _to_bytes(value: Any, limit: int | None = LONGEST_CELL) -> bytes:
