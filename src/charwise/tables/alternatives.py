@@ -10,14 +10,10 @@ A cell lists them in one of three ways:
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from charwise.tables.regions import BAR, CellError, Region, characters, once
-
-if TYPE_CHECKING:
-    from charwise.tables.rows import Stimulus
 
 #: A region's place among those of its text, and what may stand there.
 Alternative = tuple[int, str]
@@ -91,32 +87,3 @@ def _place(name: str | None, regions: Sequence[Region]) -> int:
         numbers = ", ".join(str(place + 1) for place in places)
         raise CellError(f"several regions are called {name!r}: give the number, {numbers}.")
     raise CellError(f"no region is called {name!r}, of {len(regions)}.")
-
-
-def variants(row: Stimulus) -> Iterator[Stimulus]:
-    """Yield the text with each alternative, up to the end of the region that it stands in.
-
-    The whitespace around it is that of the region.
-
-    >>> from charwise.tables.rows import Place, Stimulus
-    >>> row = Stimulus(Place("a.csv", 1), b"The boat sank.", regions=(Region(9, 13),))
-    >>> [found] = variants(replace(row, alternatives=((0, "leaked"),)))
-    >>> found.text, found.regions[0][:2], found.alternative
-    (b'The boat leaked', (9, 15), 1)
-    """
-    if not row.alternatives:
-        return
-    string = row.text.decode()
-    for number, (place, alternative) in enumerate(row.alternatives, 1):
-        start, end, name = row.regions[place]
-        region = string[start:end]
-        before = region[: len(region) - len(region.lstrip())]
-        after = region[len(region.rstrip()) :] if region.strip() else ""
-        text = string[:start] + before + alternative + after
-        yield replace(
-            row,
-            text=text.encode(),
-            regions=(Region(start, len(text), name),),
-            alternatives=(),
-            alternative=number,
-        )

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
 from charwise.errors import CharwiseError, EngineError, SettingError, ZeroProbabilityError
 from charwise.surprisal.spans import Convention, Span, characters_of
-from charwise.tables.alternatives import variants
 from charwise.tables.output import Identity
+from charwise.tables.regions import Region
 from charwise.tables.rows import BadRow, Stimulus
 from charwise.tables.writers import Record
 
@@ -125,14 +125,15 @@ class Measure:
     ) -> Iterator[list[Record] | BadRow]:
         """Yield the records of every row of a chunk, or its fault.
 
-        Raises:
-            EngineError: the model failed, which is not the fault of a row.
+                Raises:
+                    EngineError: the model failed, which is not the fault of a row.
 
-        >>> import charwise
-        >>> from charwise.tables.rows import Place
-        >>> chunk = [Stimulus(Place("a.csv", 1), b"import numpy")]
-        >>> [record["text"] for record in next(Measure().outcomes(charwise.load(), chunk))]
-        ['import', ' numpy']
+                >>> import charwise
+                >>> from charwise.tables.regions import Region
+        from charwise.tables.rows import Place
+                >>> chunk = [Stimulus(Place("a.csv", 1), b"import numpy")]
+                >>> [record["text"] for record in next(Measure().outcomes(charwise.load(), chunk))]
+                ['import', ' numpy']
         """
         good = [row for row in chunk if isinstance(row, Stimulus)]
         entropy, end = self.asked
@@ -228,3 +229,32 @@ def _units(score: Score, row: Stimulus, measure: Measure) -> Sequence[Span]:
     if measure.per == "region":
         return score.spans([(region.start, region.end) for region in row.regions])
     return score.spans([(0, len(characters_of(score.raw)[0]))])
+
+
+def variants(row: Stimulus) -> Iterator[Stimulus]:
+    """Yield the text with each alternative, up to the end of the region that it stands in.
+
+    The whitespace around it is that of the region.
+
+    >>> from charwise.tables.rows import Place
+    >>> row = Stimulus(Place("a.csv", 1), b"The boat sank.", regions=(Region(9, 13),))
+    >>> [found] = variants(replace(row, alternatives=((0, "leaked"),)))
+    >>> found.text, found.regions[0][:2], found.alternative
+    (b'The boat leaked', (9, 15), 1)
+    """
+    if not row.alternatives:
+        return
+    string = row.text.decode()
+    for number, (place, alternative) in enumerate(row.alternatives, 1):
+        start, end, name = row.regions[place]
+        region = string[start:end]
+        before = region[: len(region) - len(region.lstrip())]
+        after = region[len(region.rstrip()) :] if region.strip() else ""
+        text = string[:start] + before + alternative + after
+        yield replace(
+            row,
+            text=text.encode(),
+            regions=(Region(start, len(text), name),),
+            alternatives=(),
+            alternative=number,
+        )
