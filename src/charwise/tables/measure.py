@@ -129,8 +129,7 @@ class Measure:
                     EngineError: the model failed, which is not the fault of a row.
 
                 >>> import charwise
-                >>> from charwise.tables.regions import Region
-        from charwise.tables.rows import Place
+        >>> from charwise.tables.rows import Place
                 >>> chunk = [Stimulus(Place("a.csv", 1), b"import numpy")]
                 >>> [record["text"] for record in next(Measure().outcomes(charwise.load(), chunk))]
                 ['import', ' numpy']
