@@ -125,13 +125,13 @@ class Measure:
     ) -> Iterator[list[Record] | BadRow]:
         """Yield the records of every row of a chunk, or its fault.
 
-                Raises:
-                    EngineError: the model failed, which is not the fault of a row.
+        Raises:
+            EngineError: the model failed, which is not the fault of a row.
 
-                >>> import charwise
+        >>> import charwise
         >>> from charwise.tables.rows import Place
-                >>> chunk = [Stimulus(Place("a.csv", 1), b"import numpy")]
-                >>> [record["text"] for record in next(Measure().outcomes(charwise.load(), chunk))]
+        >>> chunk = [Stimulus(Place("a.csv", 1), b"import numpy")]
+        >>> [record["text"] for record in next(Measure().outcomes(charwise.load(), chunk))]
                 ['import', ' numpy']
         """
         good = [row for row in chunk if isinstance(row, Stimulus)]
