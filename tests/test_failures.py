@@ -16,7 +16,6 @@ import pytest
 import torch
 from transformers import PreTrainedTokenizerFast
 
-import charwise
 from charwise import CharLM, Effort, Vocabulary
 from charwise.engines.ngram import NgramLM
 from charwise.engines.transformers import TransformersLM
@@ -96,23 +95,6 @@ def test_an_output_layer_wider_than_the_tokenizer(kind: str):
     found = lm.complete("de", n=20, temperature=5.0, seed=0, max_new_bytes=20)
     assert len(found) > 1
     assert max(max(completion.token_ids) for completion in found) < width - WIDER
-
-
-def test_the_spelling_of_an_end_token_is_ordinary_text():
-    lm = small()
-    prompt = f"a{END}b"
-    score = lm.score(prompt)
-    assert score.raw == prompt.encode()
-    assert 0 not in lm.vocabulary.encode(prompt)
-    assert lm.state(prompt).raw == prompt.encode()
-    assert lm.complete(prompt, max_new_bytes=4)[0].exact_from == 0
-    special = lm.next(["a", 0, "b"]).probs
-    assert np.abs(special - lm.next(prompt).probs).max() > 1e-6
-    assert lm.state(["a", 0, "b"]).raw == b"b"
-    assert all(0 not in member.token_ids for member in lm.covering(f"a{END[:5]}").top(5))
-    embedded = charwise.load()
-    ends = embedded.vocabulary.special[embedded.vocabulary.end_ids[0]]
-    assert embedded.score(ends + "x").raw == (ends + "x").encode()
 
 
 # ---- numbers ------------------------------------------------------------------------------------
