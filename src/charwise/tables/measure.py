@@ -132,7 +132,7 @@ class Measure:
         >>> from charwise.tables.rows import Place
         >>> chunk = [Stimulus(Place("a.csv", 1), b"import numpy")]
         >>> [record["text"] for record in next(Measure().outcomes(charwise.load(), chunk))]
-                ['import', ' numpy']
+        ['import', ' numpy']
         """
         good = [row for row in chunk if isinstance(row, Stimulus)]
         entropy, end = self.asked
