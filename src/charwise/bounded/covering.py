@@ -56,15 +56,14 @@ class _Open(NamedTuple):
 
 
 class _Masses(NamedTuple):
-    """`[257]` bounds of →p(σ·byte) / s, at 256 of p(σ) / s, and of →p(σ) / s; and log s.
+    """`[257]` bounds of →p(σ·byte) / s, at 256 of p(σ) / s; the most of →p(σ) / s; and log s.
 
-    >>> _Masses(np.zeros(257), np.ones(257), 0.5, 1.0, -3.0).total_most
+    >>> _Masses(np.zeros(257), np.ones(257), 1.0, -3.0).total_most
     1.0
     """
 
     least: NDArray[np.float64]
     most: NDArray[np.float64]
-    total_least: float
     total_most: float
     log_scale: float
 
@@ -72,7 +71,7 @@ class _Masses(NamedTuple):
         """`[257]` bounds of p(byte | σ).
 
         >>> a, b = np.eye(257)[[97, 98]]
-        >>> masses = _Masses(0.5 * a + 0.1 * b, 0.6 * a + 0.3 * b, 0.6, 0.75, 0.0)
+        >>> masses = _Masses(0.5 * a + 0.1 * b, 0.6 * a + 0.3 * b, 0.75, 0.0)
         >>> [float(bound[97].round(3)) for bound in masses.shares()]  # 0.5 / 0.75, 0.6 / 0.7
         [0.667, 0.857]
         """
@@ -166,8 +165,7 @@ class BoundedCovering:
     def masses(self, size: int | None = None) -> _Masses:
         """Return the masses of the bytes that may follow σ, or its first `size` bytes."""
         size = len(self.raw) if size is None else size
-        total = self.prefix_logprob(size)
-        scale = total.upper
+        scale = self.prefix_logprob(size).upper
         least, most = np.zeros(257), np.zeros(257)
         for context in self.contexts if scale > -math.inf else ():
             if context.position > size:
@@ -179,8 +177,7 @@ class BoundedCovering:
             upper = context.row.bounds(told + hidden.told, untold + hidden.untold)[1]
             least += _scaled(context.log_least - scale, lower)
             most += _scaled(context.log_most - scale, upper)
-        part = math.exp(total.lower - scale) if scale > -math.inf else 0.0
-        return _Masses(least, np.minimum(most, 1.0), part, float(scale > -math.inf), scale)
+        return _Masses(least, np.minimum(most, 1.0), float(scale > -math.inf), scale)
 
     def next_bytes(
         self, size: int | None = None

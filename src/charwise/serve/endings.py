@@ -49,7 +49,6 @@ class Rules:
         below = after[len(after.split(b"\n", 1)[0]) + 1 :]
         following = [one.rstrip() for one in below.split(b"\n") if one.strip()]
         self._next = following[0] if following else None
-        self._two = following[:2]
 
     def ending(self, new: bytes, done: bool) -> _Ending | None:
         """Where the new bytes end; None if they may go on.
