@@ -28,14 +28,13 @@ from transformers import (
 )
 
 from data import COPYLEFT, Document, decode, fetch, packages
+from optimisers import optimisers
 
 SEED = 20
 END = "<|endoftext|>"
 VOCABULARY = 3000
 CONTEXT = 512
 ROWS, LENGTH = 8, 256  # of a step
-MATRIX_RATE = 0.012  # Muon
-OTHER_RATE = 0.003  # AdamW
 WARMUP_STEPS = 60
 DECAY_FROM = 0.3  # share of the run after which the rate falls linearly to zero
 PACKAGE = "django"
@@ -145,26 +144,6 @@ class Stream:
         row = self.run[self.at : self.at + length + 1]
         self.at += length
         return torch.from_numpy(row.astype(np.int64))
-
-
-def optimisers(model: nn.Module) -> list[torch.optim.Optimizer]:
-    """Return Muon for the layers' matrices and AdamW for the embedding and the norms."""
-    matrices: list[nn.Parameter] = []
-    embedding: list[nn.Parameter] = []
-    norms: list[nn.Parameter] = []
-    for name, parameter in model.named_parameters():
-        if parameter.ndim < 2:
-            norms.append(parameter)
-        else:
-            (embedding if "embed" in name else matrices).append(parameter)
-    groups = [
-        {"params": embedding, "weight_decay": 0.1},
-        {"params": norms, "weight_decay": 0.0},
-    ]
-    return [
-        torch.optim.Muon(matrices, lr=MATRIX_RATE, weight_decay=0.1, momentum=0.95),
-        torch.optim.AdamW(groups, lr=OTHER_RATE, betas=(0.9, 0.95), fused=True),
-    ]
 
 
 def rate(progress: float, step: int) -> float:

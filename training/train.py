@@ -39,6 +39,7 @@ from transformers import (
 
 from attention import causal_attention
 from data import held_out
+from optimisers import optimisers
 from rows import IGNORED, MIDDLE, PREFIX, SUFFIX, Plan, Rows, span
 
 CONTEXT = 2048
@@ -47,8 +48,6 @@ LAST_PART = 0.5  # of the fall
 CALL_TOKENS = 1024  # of one forward pass, or one row if that is longer
 STEP_TOKENS = 8192
 STDLIB_SHARE = (0.5, 0.6)  # while the rate is flat, and when it is zero
-MATRIX_RATE = 0.012  # Muon
-OTHER_RATE = 0.003  # AdamW
 WARMUP_STEPS = 60
 SAVE_MINUTES = 4
 MIDDLES = 96  # held-out middles that the log measures
@@ -187,26 +186,6 @@ def rate(args: argparse.Namespace, tokens: int, step: int) -> float:
 def to_come(args: argparse.Namespace, tokens: int) -> float:
     """Return 1 while the rate is flat, then how much of its fall is still to come."""
     return min(1.0, max(0.0, (args.tokens - tokens) / args.cooldown))
-
-
-def optimisers(model: nn.Module, scale: float) -> list[torch.optim.Optimizer]:
-    """Return Muon for the layers' matrices and AdamW for the embedding and the norms."""
-    matrices: list[nn.Parameter] = []
-    embedding: list[nn.Parameter] = []
-    norms: list[nn.Parameter] = []
-    for name, parameter in model.named_parameters():
-        if parameter.ndim < 2:
-            norms.append(parameter)
-        else:
-            (embedding if "embed" in name else matrices).append(parameter)
-    groups = [
-        {"params": embedding, "weight_decay": 0.1},
-        {"params": norms, "weight_decay": 0.0},
-    ]
-    return [
-        torch.optim.Muon(matrices, lr=scale * MATRIX_RATE, weight_decay=0.1, momentum=0.95),
-        torch.optim.AdamW(groups, lr=scale * OTHER_RATE, betas=(0.9, 0.95), fused=True),
-    ]
 
 
 def flat_gradients(model: nn.Module) -> Tensor:
