@@ -20,7 +20,7 @@ from charwise import CharLM, Effort, Vocabulary
 from charwise.engines.ngram import NgramLM
 from charwise.engines.transformers import TransformersLM
 from charwise.errors import ZeroProbabilityError
-from models import random_lm
+from models import random_lm, table
 from near import approx
 from tiny import random_model, trained_tokenizer
 
@@ -126,7 +126,14 @@ def test_a_very_peaked_model(kind: str):
         assert np.isfinite(logprobs).all()
 
 
-# --- found by reviewers ------------------------------------------------------------------------
+def test_a_state_takes_the_lighter_way_if_only_that_goes_on():
+    lighter = CharLM(table([b"ab", b"a"], {(): [0.6, 0.3, 0.1]}).lm, preset=Effort(1, 1.0))
+    state = lighter.state("") + "a" + "a"
+    assert state.logprob == approx(math.log(0.3 * 0.9))
+    assert state.next().probs[[ord("a"), ord("b"), 256]] == approx([0.3, 2 / 3, 0.1 / 3])
+
+
+# ---- odd cases ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("effort", [Effort(1, 0.5), Effort(2, 0.5), Effort(1, 1.0)])
