@@ -33,6 +33,18 @@ GEMMA3 = LAYER | {
 }
 
 
+def writer_of(path: Path, kind: str, config: Any) -> gguf.GGUFWriter:
+    """The writer of a model of this kind, which knows its sizes."""
+    writer = gguf.GGUFWriter(path, kind)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    return writer
+
+
 def write_llama(
     path: Path,
     model: Any,
@@ -42,13 +54,7 @@ def write_llama(
 ) -> Path:
     """A `LlamaForCausalLM` in float32; without a tokenizer with ids that spell letters."""
     config = model.config
-    writer = gguf.GGUFWriter(path, "llama")
-    writer.add_context_length(config.max_position_embeddings)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_block_count(config.num_hidden_layers)
-    writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
+    writer = writer_of(path, "llama", config)
     writer.add_rope_dimension_count(config.head_dim)
     writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
@@ -67,13 +73,7 @@ def write_llama(
 def write_gemma3(path: Path, model: Any) -> Path:
     """A `Gemma3ForCausalLM` in float32, every other layer with a sliding window, of letters."""
     config = model.config
-    writer = gguf.GGUFWriter(path, "gemma3")
-    writer.add_context_length(config.max_position_embeddings)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_block_count(config.num_hidden_layers)
-    writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
+    writer = writer_of(path, "gemma3", config)
     writer.add_key_length(config.head_dim)
     writer.add_value_length(config.head_dim)
     writer.add_rope_freq_base(config.rope_parameters["full_attention"]["rope_theta"])

@@ -89,21 +89,21 @@ def test_many_texts_have_the_entropies_of_each() -> None:
 
 @pytest.mark.parametrize("window", [None, 120])
 def test_a_long_text_in_windows_and_portions(window: int | None) -> None:
-    """A model of the last token alone forgets, at each c, all that came before it."""
+    """A model of the last token alone forgets, at each space, all that came before it."""
     vocabulary = Vocabulary.from_bytes(
-        [b"a", b"b", b"c", b"ab", b"ba", None], end_ids=[5], bos_ids=[5]
+        [b"a", b"b", b" ", b"ab", b"ba", None], end_ids=[5], bos_ids=[5]
     )
     lm = CharLM(random_lm(vocabulary, 2, 3, window=window))
-    text = bytes(np.random.default_rng(0).choice(list(b"aabbc"), size=400).tolist())
+    text = bytes(np.random.default_rng(0).choice(list(b"aabb "), size=400).tolist())
     effort = Effort(12, 1e-9)  # who agrees on one token says the same
-    score = lm.score(text, preset=effort, entropy="byte")
-    assert score.entropies is not None
-    assert len(score.entropies) == len(text)
+    score = lm.score(text, preset=effort, entropy="byte", end=True)
+    assert score.entropies.shape == (400,)
+    assert score.word_ends.shape == (401,)
     for t in range(100, 400, 7):
-        since = text.rindex(b"c", 0, t)
-        short = lm.score(text[since : t + 1], preset=effort, entropy="byte")
-        assert short.entropies is not None
+        since = text.rindex(b" ", 0, t)
+        short = lm.score(text[since : t + 1], preset=effort, entropy="byte", end=True)
         assert score.entropies[t] == approx(short.entropies[-1], abs=1e-9)
+        assert score.word_ends[t + 1] == approx(short.word_ends[-1], abs=0.01)
 
 
 # ---- characters ---------------------------------------------------------------------------------

@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 
 import charwise
-from charwise import CharLM, Vocabulary
+from charwise import CharLM
 from charwise.combine import mixture, product
 from charwise.coverings.reference import next_character_probability, prefix_probability
 from charwise.errors import SettingError, ZeroProbabilityError
-from charwise.scoring.effort import Effort
 from charwise.surprisal.score import Score
-from models import model_of, random_lm
+from models import model_of
 from near import approx
 
 TOKENS = [
@@ -61,24 +60,6 @@ def test_a_word_pays_for_its_end_by_any_whitespace(seed: int, text: str, context
     if rows and not rows[-1].text.isspace():
         total *= ends
     assert cumulative == approx(-math.log2(total), rel=1e-9, abs=1e-9)
-
-
-@pytest.mark.parametrize("window", [None, 120])
-def test_the_words_of_a_long_text_in_windows(window: int | None) -> None:
-    """A model of the last token alone forgets, at each space, all that came before it."""
-    vocabulary = Vocabulary.from_bytes(
-        [b"a", b"b", b" ", b"ab", b"ba", None], end_ids=[5], bos_ids=[5]
-    )
-    lm = CharLM(random_lm(vocabulary, 2, 3, window=window))
-    text = bytes(np.random.default_rng(0).choice(list(b"aabb "), size=400).tolist())
-    effort = Effort(12, 1e-9)  # who agrees on one token says the same
-    score = lm.score(text, preset=effort, entropy="byte", end=True)
-    assert score.word_ends is not None
-    assert score.word_ends.shape == (401,)
-    for t in [*range(100, 400, 7), 400]:
-        since = text.rindex(b" ", 0, t)
-        short = lm.score(text[since:t], preset=effort, entropy="byte", end=True)
-        assert score.word_ends[t] == approx(short.word_ends[-1], abs=1e-9)
 
 
 @pytest.mark.parametrize("rule", [mixture, product])
