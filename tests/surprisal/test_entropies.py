@@ -18,8 +18,9 @@ from charwise.cursor import next_chars
 from charwise.cursor.distributions import NextChars
 from charwise.errors import SettingError, TokenizationError, ZeroProbabilityError
 from charwise.scoring.effort import Effort
+from charwise.surprisal.offsets import WORDS, Convention, characters_of
 from charwise.surprisal.score import Score
-from charwise.surprisal.spans import WORDS, Convention, Span, Spans, characters_of
+from charwise.surprisal.spans import Span, Spans
 from models import Case, Model, cases, examples, model_of, random_lm
 from near import approx
 

@@ -19,6 +19,7 @@ from matplotlib.font_manager import fontManager, get_font
 import charwise
 from charwise.errors import MissingExtraError, SettingError
 from charwise.surprisal import plot
+from charwise.surprisal.offsets import Convention
 from charwise.surprisal.plot import (
     COLUMN,
     HOT,
@@ -32,7 +33,6 @@ from charwise.surprisal.plot import (
     wrap,
 )
 from charwise.surprisal.score import Score
-from charwise.surprisal.spans import Convention
 from models import examples
 
 # Which fonts there are depends on the machine.

@@ -28,8 +28,9 @@ from charwise.errors import (
     TokenizationError,
     ZeroProbabilityError,
 )
+from charwise.surprisal.offsets import WORDS, Convention, characters_of
 from charwise.surprisal.score import Score
-from charwise.surprisal.spans import WORDS, Convention, Span, Spans, characters_of, exact_bits
+from charwise.surprisal.spans import Span, Spans, exact_bits
 from conftest import Data
 from models import Case, cases, examples
 

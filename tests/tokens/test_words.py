@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from charwise.errors import SettingError
+from charwise.surprisal.offsets import WORDS
 from charwise.surprisal.score import Score
-from charwise.surprisal.spans import WORDS
 from charwise.tokens.words import first_word, graphemes, words
 from models import examples
 

@@ -30,8 +30,9 @@ from charwise.cli.runs import (
 )
 from charwise.cli.terminal import VISIBLE, console, print_json
 from charwise.errors import SettingError
+from charwise.surprisal.offsets import Convention
 from charwise.surprisal.score import Entropy
-from charwise.surprisal.spans import ENTROPIES, Convention
+from charwise.surprisal.spans import ENTROPIES
 from charwise.tables.jobs import Job
 from charwise.tables.measure import Measure, Per
 from charwise.tables.rows import BadRow

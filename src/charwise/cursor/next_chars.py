@@ -27,8 +27,8 @@ from charwise.errors import (
     check_count,
     check_number,
 )
+from charwise.surprisal.offsets import characters_of
 from charwise.surprisal.score import Score
-from charwise.surprisal.spans import characters_of
 from charwise.tokens import utf8
 
 #: Bits by which an entropy may be off.

@@ -23,8 +23,8 @@ from charwise.errors import (
     check_count,
     check_number,
 )
+from charwise.surprisal.offsets import characters_of, words
 from charwise.surprisal.score import Score
-from charwise.surprisal.spans import characters_of, words
 from charwise.surprisal.word_ends import ENDS
 
 #: Beginnings that are taken apart, at most. Each costs about a model call.

@@ -11,7 +11,8 @@ from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 from charwise.errors import MissingExtraError, SettingError
-from charwise.surprisal.spans import Spans, matches
+from charwise.surprisal.offsets import matches
+from charwise.surprisal.spans import Spans
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

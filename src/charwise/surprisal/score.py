@@ -14,9 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from charwise.errors import SettingError
-from charwise.surprisal import spans
 from charwise.surprisal.audit import Audit
-from charwise.surprisal.spans import Boundaries, Convention, Spans, Unit
+from charwise.surprisal.entropies import with_entropies
+from charwise.surprisal.offsets import Boundaries, Convention, Unit, characters_of, matches, valid
+from charwise.surprisal.offsets import words as words_of
+from charwise.surprisal.spans import Spans, exact_bits, spans_of
 from charwise.surprisal.word_ends import costs_of_ends, with_errors_of_ends
 from charwise.tokens.words import graphemes
 
@@ -114,13 +116,13 @@ class Score:
     def surprisals(self) -> NDArray[np.float64]:
         """The surprisals −log₂ p(byte | all before), `[n_bytes]` bits; all their sums are exact.
 
-        They are rounded, for that, at the last digit of their sum: see `spans.exact_bits`.
+        They are rounded, for that, at the last digit of their sum: see `exact_bits`.
 
         >>> zeros = np.zeros(2)
         >>> Score(b"ab", np.log([0.5, 0.125]), zeros, zeros, contexts=1, calls=1).surprisals
         array([1., 3.])
         """
-        return spans.exact_bits(self.logprobs)
+        return exact_bits(self.logprobs)
 
     @cached_property
     def _cumulative(self) -> NDArray[np.float64]:
@@ -128,7 +130,7 @@ class Score:
 
     @cached_property
     def _characters(self) -> tuple[str, NDArray[np.int64]]:
-        return spans.characters_of(self.raw)
+        return characters_of(self.raw)
 
     @property
     def bits(self) -> float:
@@ -226,7 +228,7 @@ class Score:
         """
         if isinstance(convention, str) and convention == "ending":
             return self._ended_words(boundaries)
-        return self._char_spans(spans.words(self._characters[0], convention, boundaries))
+        return self._char_spans(words_of(self._characters[0], convention, boundaries))
 
     def _ended_words(self, boundaries: Boundaries) -> Spans:
         """The words, and runs of whitespace, where a word pays for its end."""
@@ -240,10 +242,10 @@ class Score:
                 "entropy='byte', end=True."
             )
         string, edges = self._characters
-        offsets = spans.words(string, "none")
-        costs = costs_of_ends(offsets, string, edges, self.logprobs, self.word_ends)
-        found = self._char_spans(offsets, costs=costs)
-        return found if self.error is None else with_errors_of_ends(found, edges, self.error)
+        found = words_of(string, "none")
+        costs = costs_of_ends(found, string, edges, self.logprobs, self.word_ends)
+        rows = self._char_spans(found, costs=costs)
+        return rows if self.error is None else with_errors_of_ends(rows, edges, self.error)
 
     def regex(self, pattern: str | re.Pattern[str]) -> Spans:
         """A row for each match of a regular expression, from left to right.
@@ -256,7 +258,7 @@ class Score:
         >>> [row.text for row in charwise.load().score("x1 = y2").regex("[a-z]")]
         ['x', 'y']
         """
-        return self._char_spans(spans.matches(self._characters[0], pattern))
+        return self._char_spans(matches(self._characters[0], pattern))
 
     def spans(self, offsets: Iterable[Sequence[int]], *, unit: Unit = "character") -> Spans:
         """A row for each (start, end), end exclusive, in the order given; spans may overlap.
@@ -272,7 +274,7 @@ class Score:
         """
         bytewise = isinstance(unit, str) and unit == "byte"
         size = len(self.raw if bytewise else self._characters[0])
-        good = spans.valid(offsets, size, unit)
+        good = valid(offsets, size, unit)
         return self._char_spans(good) if unit == "character" else self._byte_spans(good)
 
     def tokens(self) -> Spans:
@@ -370,14 +372,14 @@ class Score:
         return f"{self.bits:.1f} bits, {self.bits_per_char:.2f} a character"
 
     def _byte_spans(self, offsets: list[tuple[int, int]], letters: bool = True) -> Spans:
-        found = spans.spans_of(self.raw, self._cumulative, self.missing, offsets, error=self.error)
+        found = spans_of(self.raw, self._cumulative, self.missing, offsets, error=self.error)
         if self.entropies is None or self.ranks is None:
             return found
         of = self.entropies
         if self.word_entropies is not None:
             of = np.full((len(self.raw), 2), np.nan)
             of[self._characters[1][:-1]] = self.word_entropies
-        return spans.with_entropies(found, self._characters, of, self.ranks, letters=letters)
+        return with_entropies(found, self._characters, of, self.ranks, letters=letters)
 
     def _char_spans(
         self,
@@ -387,15 +389,13 @@ class Score:
     ) -> Spans:
         """Spans of characters; `costs` in bits are added to the cumulative surprisals."""
         edges, cumulative = self._characters[1], self._cumulative + costs
-        found = spans.spans_of(self.raw, cumulative, self.missing, offsets, edges, self.error)
+        found = spans_of(self.raw, cumulative, self.missing, offsets, edges, self.error)
         if self.entropies is None or self.ranks is None:
             return found
         of = self.entropies[edges[:-1]]
         for other in (self.char_entropies, self.word_entropies):
             of = of if other is None else other
-        return spans.with_entropies(
-            found, self._characters, of, self.ranks[edges[:-1]], letters=letters
-        )
+        return with_entropies(found, self._characters, of, self.ranks[edges[:-1]], letters=letters)
 
 
 def canonical_ends(index: SortedVocabulary, whole: builtins.bytes, skip: int) -> NDArray[np.int64]:

@@ -50,7 +50,7 @@ def costs_of_ends(
     Other whitespace than ASCII counts as an end where the text has it.
 
     Args:
-        words: words and runs of whitespace, as `spans.words` gives them for "none".
+        words: words and runs of whitespace, as `offsets.words` gives them for "none".
         string, edges: the text's characters, and the byte offsets between them.
         logprobs: `[n_bytes]` of the bytes, nats.
         ends: `[n_bytes + 1]` as `Score.word_ends`.

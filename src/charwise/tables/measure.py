@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 
 from charwise.errors import CharwiseError, EngineError, SettingError, ZeroProbabilityError
-from charwise.surprisal.spans import Convention, Span, characters_of
+from charwise.surprisal.offsets import Convention, characters_of
+from charwise.surprisal.spans import Span
 from charwise.tables.output import Identity
 from charwise.tables.regions import Region
 from charwise.tables.rows import BadRow, Stimulus

@@ -18,7 +18,7 @@ from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 from charwise.errors import SpanError
-from charwise.surprisal.spans import valid
+from charwise.surprisal.offsets import valid
 
 BAR = "|"
 
