@@ -131,7 +131,7 @@ def heal_generate(
         settings[cache_name_of(model)] = begun.cache
     written: list[list[int]] = [[] for _ in rows]
     if not limits.all_ended():
-        written = _written(model, rows, filler, settings)
+        written = written_after(rows, model, filler, settings)
     copies = len(written) // len(rows)
     return [
         _text(cuts[row // copies], limits.new_bytes(_until(ids, ends), row // copies), index)
@@ -198,10 +198,10 @@ def _as_batch(prompts: Prompt | Sequence[Prompt]) -> list[Any]:
     return parts
 
 
-def _written(
-    model: Any, rows: Sequence[list[int]], filler: int, settings: dict[str, Any]
+def written_after(
+    rows: Sequence[list[int]], model: Any, filler: int, settings: dict[str, Any]
 ) -> list[list[int]]:
-    """The ids that `generate` writes after each row, or after each copy of it."""
+    """Return the ids that `generate` writes after each row, or after each copy of it."""
     ids, seen = left_padded(rows, filler)
     output = model.generate(
         input_ids=ids.to(model.device), attention_mask=seen.to(model.device), **settings

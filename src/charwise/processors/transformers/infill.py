@@ -18,8 +18,7 @@ from charwise.errors import HealingError, SettingError, check_count
 from charwise.healing import Rule
 from charwise.infill import Request, middle_of, request
 from charwise.processors.healed_prompt import hold_end_of_, new_bytes
-from charwise.processors.transformers.arguments import left_padded
-from charwise.processors.transformers.generate import index_of, window_of
+from charwise.processors.transformers.generate import index_of, window_of, written_after
 from charwise.processors.transformers.logits_processor import HealingLogitsProcessor
 from charwise.template import Order, Template
 from charwise.tokens.index import SortedVocabulary
@@ -85,30 +84,21 @@ def heal_infill(
     _warn_of_cuts(asked)
     end = list(index.vocabulary.stop_ids)
     filler = end[0] if end else 0
-    ids, seen = left_padded([one.ids for one in asked], filler)
-    length = ids.shape[1]
+    length = max(len(one.ids) for one in asked)
     masks = [
         HealingLogitsProcessor(index, [one.forced for one in asked], length),
         EndingLogitsProcessor(index, asked, length),
     ]
     given = list(generate_kwargs.pop("logits_processor", None) or ())
-    again = max(len(one.forced) + len(one.ending) for one in asked)  # a byte is a token at most
-    room = (
-        max_new_tokens + again if window is None else min(max_new_tokens + again, window - length)
-    )
+    room = max_new_tokens + max(len(one.forced) + len(one.ending) for one in asked)
     settings = {
         "eos_token_id": end or None,
         "pad_token_id": filler,
-        "max_new_tokens": room,
+        "max_new_tokens": room if window is None else min(room, window - length),
+        "logits_processor": LogitsProcessorList([*given, *masks]),
         **generate_kwargs,
     }
-    output = model.generate(
-        input_ids=ids.to(model.device),
-        attention_mask=seen.to(model.device),
-        logits_processor=LogitsProcessorList([*given, *masks]),
-        **settings,
-    )
-    rows = getattr(output, "sequences", output)[:, length:].tolist()
+    rows = written_after([one.ids for one in asked], model, filler, settings)
     copies = len(rows) // len(asked)
     return [_text(model, asked[row // copies], new, index) for row, new in enumerate(rows)]
 
