@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Unpack
 
-from charwise.character_model import CharacterModel
+from charwise.character_model import Asked, CharacterModel
 from charwise.coverings.best_first import Covering, best_first
 from charwise.coverings.members import Encodings
 from charwise.coverings.rows import EvaluatedRows
 from charwise.cursor.middle import InfillCompletion, infill, opening_of, score_middles
-from charwise.cursor.options import GenerationKeywords, GenerationOptions, Report, options_of
+from charwise.cursor.options import GenerationKeywords, GenerationOptions, options_of
 from charwise.cursor.shared_tree import Conditions, History
 from charwise.cursor.state import State, begin
 from charwise.errors import CharwiseError, EngineError, SettingError, check_count, shown
@@ -21,7 +21,7 @@ from charwise.infill import Request, request
 from charwise.scoring.effort import PRESETS, Effort, EffortKeywords, Limits, effort_of
 from charwise.scoring.score import Scorer, Text
 from charwise.surprisal.audit import Auditor
-from charwise.surprisal.score import Entropy, Score
+from charwise.surprisal.score import Score
 from charwise.template import Order, Template
 from charwise.token_lm import Estimand, TokenLM
 from charwise.tokens.canonical import to_bytes
@@ -155,16 +155,13 @@ class CharLM(CharacterModel):
         self,
         prompts: Sequence[Prompt],
         contexts: Sequence[Prompt],
-        *,
-        end: bool = False,
-        entropy: Entropy | None = None,
-        progress: Report | None = None,
+        asked: Asked,
         **spend: Unpack[EffortKeywords],
     ) -> list[Score]:
         texts = [self._text_of(n, prompts, contexts) for n in range(len(prompts))]
-        effort = self._chosen(**spend)
-        scorer = Scorer(self.engine, self.index, effort, self.limits, end, entropy)
-        scores = scorer.scores(texts, progress)
+        extra = asked.end, asked.entropy
+        scorer = Scorer(self.engine, self.index, self._chosen(**spend), self.limits, *extra)
+        scores = scorer.scores(texts, asked.progress)
         return [
             replace(score, auditor=Auditor(weakref.ref(self.engine), self.index, *text))
             for text, score in zip(texts, scores, strict=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Unpack
+from typing import NamedTuple, Unpack
 
 from charwise.cursor.bytewise import Drawn, characters
 from charwise.cursor.character_state import CharacterState
@@ -31,6 +31,14 @@ from charwise.surprisal.score import ENTROPIES, Entropy, Score
 from charwise.tokens.prompt_parts import Prompt, parts_of, prompts_of
 from charwise.tokens.prompts import last_text
 from charwise.tokens.stops import StopStrings
+
+
+class Asked(NamedTuple):
+    """The extra results of scores, and a function that is told how far they are."""
+
+    end: bool = False
+    entropy: Entropy | None = None
+    progress: Report | None = None
 
 
 class CharacterModel(ABC):
@@ -58,10 +66,7 @@ class CharacterModel(ABC):
         self,
         prompts: Sequence[Prompt],
         contexts: Sequence[Prompt],
-        *,
-        end: bool = False,
-        entropy: Entropy | None = None,
-        progress: Report | None = None,
+        asked: Asked,
         **spend: Unpack[EffortKeywords],
     ) -> list[Score]:
         """The scores of texts after their contexts, but for the entropies of characters.
@@ -225,14 +230,8 @@ class CharacterModel(ABC):
             )
         check_coverage(coverage)
         check_report(progress)
-        scores = self._scored(
-            prompts,
-            contexts,
-            end=check_flag("end", end),
-            entropy="byte" if entropy == "word" else entropy,
-            progress=progress,
-            **spend,
-        )
+        asked = Asked(check_flag("end", end), "byte" if entropy == "word" else entropy, progress)
+        scores = self._scored(prompts, contexts, asked, **spend)
         if entropy not in ("char", "word"):
             return scores
         found = []
@@ -261,7 +260,7 @@ class CharacterModel(ABC):
         >>> score.distributions.shape
         (2, 257)
         """
-        return self._scored(prompts, contexts, entropy="char", **spend)
+        return self._scored(prompts, contexts, Asked(entropy="char"), **spend)
 
     def complete(
         self,

@@ -8,12 +8,11 @@ from dataclasses import replace
 from numbers import Real
 from typing import Any, Unpack
 
-from charwise.character_model import CharacterModel
+from charwise.character_model import Asked, CharacterModel
 from charwise.combine.members import Member, Team, member
 from charwise.combine.rules import Extreme, Mixture, Product
 from charwise.combine.scoring import scores
 from charwise.combine.state import CombinedState, begin
-from charwise.cursor.options import Report
 from charwise.errors import (
     SettingError,
     TokenizationError,
@@ -22,7 +21,7 @@ from charwise.errors import (
     shown,
 )
 from charwise.scoring.effort import Effort, EffortKeywords
-from charwise.surprisal.score import Entropy, Score
+from charwise.surprisal.score import Score
 from charwise.tokens.canonical import to_bytes
 from charwise.tokens.prompt_parts import Prompt, is_text, parts_of
 
@@ -95,10 +94,7 @@ class Combination(CharacterModel):
         self,
         prompts: Sequence[Prompt],
         contexts: Sequence[Prompt],
-        *,
-        end: bool = False,
-        entropy: Entropy | None = None,
-        progress: Report | None = None,
+        asked: Asked,
         **spend: Unpack[EffortKeywords],
     ) -> list[Score]:
         # One pass of each member over the texts. Except of a mixture whose `entropy` is not asked,
@@ -107,11 +103,13 @@ class Combination(CharacterModel):
             self.team.spending(spend),
             [_text_of(prompt) for prompt in prompts],
             [_text_of(context) for context in contexts],
-            end=end,
-            rows=entropy is not None,
-            progress=progress,
+            end=asked.end,
+            rows=asked.entropy is not None,
+            progress=asked.progress,
         )
-        return [replace(one, distributions=None) for one in found] if entropy == "byte" else found
+        if asked.entropy != "byte":
+            return found
+        return [replace(one, distributions=None) for one in found]
 
     def info(self) -> dict[str, str]:
         """The rule, and the `info` of each member.
