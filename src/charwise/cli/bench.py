@@ -172,14 +172,15 @@ def _names(given: list[str]) -> list[str]:
 
 def _read_text(file: Path, size: int) -> bytes:
     """The first bytes of a file, whole characters of them."""
-    from charwise.evaluation.bench import whole_characters
+    from charwise.cursor.completion import whole_characters
 
     try:
         with file.open("rb") as stream:
             data = stream.read(size + 1)
     except OSError as error:
         raise typer.BadParameter(f"--text {file}: {error.strerror}.") from error
-    data = whole_characters(data, size)
+    if len(data) > size:
+        data = whole_characters(b"", data[:size])
     if not data:
         raise typer.BadParameter(f"--text {file}: there is no text in it.")
     return data

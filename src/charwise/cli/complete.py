@@ -110,9 +110,8 @@ def complete(options: ModelOptions, effort: EffortOptions, settings: _Settings) 
     with bars() as bar:
         for name, method in completion.methods(loaded).items():
             told = bar(name)
-            texts[name] = completion.distinct(
-                [read(one) for one in method(loaded, request.told(told))]
-            )
+            found = [read(one) for one in method(loaded, request.told(told))]
+            texts[name] = list(dict.fromkeys(found))  # each once
             told(1, 1)
     vocabulary, end = loaded.index.vocabulary, line_end(prompt)
     if settings.as_json:

@@ -86,15 +86,6 @@ class _PromptCut:
 Method = Callable[[Loaded, Request], list[str]]
 
 
-def distinct(texts: list[str]) -> list[str]:
-    """Each text once, in the order of their first appearance.
-
-    >>> distinct(["e", "o", "e"])
-    ['e', 'o']
-    """
-    return list(dict.fromkeys(texts))
-
-
 def plain(loaded: Loaded, request: Request) -> list[str]:
     """After the prompt's own tokens, as everybody does it."""
     return _generate(loaded, request, "off")

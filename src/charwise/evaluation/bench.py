@@ -32,7 +32,6 @@ from charwise.errors import CharwiseError, SettingError, zero_probability
 from charwise.evaluation.methods import Walk, walk_beam, walk_canonical, walk_healed, walk_rounds
 from charwise.evaluation.resampling import Floats, Mean, bootstrap, js_distance
 from charwise.scoring.effort import effort_of
-from charwise.tokens.utf8 import pending
 
 
 class _Method(NamedTuple):
@@ -164,17 +163,6 @@ def methods(ks: Iterable[int], thetas: Iterable[float], presets: Iterable[str]) 
     thetas = list(thetas)
     beams = [beam(k, theta) for theta in thetas for k in ks]
     return [*beams, *map(_rounds, presets), HEALED, CANONICAL]
-
-
-def whole_characters(text: bytes, size: int) -> bytes:
-    """The first `size` bytes, less the bytes of a character that would be cut.
-
-    >>> whole_characters("naïve".encode(), 3), whole_characters(b"abc", 5)
-    (b'na', b'abc')
-    """
-    if size >= len(text):
-        return text
-    return text[: size - len(pending(text[:size]))]
 
 
 def bench(

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from charwise.cursor.completion import whole_characters
 from charwise.cursor.drafts import Cursor, Draft, Drafts, advance_together
 from charwise.cursor.options import Limit
 from charwise.infill import Request, middles
@@ -18,7 +19,7 @@ from charwise.serve.task import Alternatives, Candidate, CompletionTask, Piece
 from charwise.serve.tokenwise import HealedDrafts
 from charwise.tokens.line_ends import read, write
 from charwise.tokens.stops import Stops
-from charwise.tokens.utf8 import decoder_after, pending
+from charwise.tokens.utf8 import decoder_after
 
 #: Told after each model call what can be sent of each draft: its number, and text.
 Tell = Callable[[int, str], object]
@@ -217,8 +218,7 @@ class Drawing:
                 draft.finish = "time" if late else ""
 
     def _candidate(self, draft: Draft) -> Candidate:
-        raw = self.drafts.kept(draft)
-        raw = raw[: len(raw) - len(pending(self._before[-3:] + raw)[: len(raw)])]
+        raw = whole_characters(self._before, self.drafts.kept(draft))
         stopped = self.drafts.stops.first(draft.raw) if draft.finish == "stop" else None
         pieces, left = list[Piece](), len(raw)
         for piece in self._pieces[id(draft)]:

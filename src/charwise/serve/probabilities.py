@@ -21,6 +21,7 @@ from charwise.cursor.next_chars import next_chars
 from charwise.cursor.options import GenerationOptions
 from charwise.cursor.state import State
 from charwise.serve.http import answered, read
+from charwise.serve.playground.views import shown
 from charwise.serve.prompts import sides_of
 from charwise.serve.server import Server
 from charwise.serve.task import CompletionTask
@@ -130,7 +131,7 @@ def _score(lm: CharLM, body: _ScoreBody) -> Message:
     elif body.per == "token":
         ends = [0, *(score.token_ends.tolist() if score.token_ends is not None else [])]
         found["spans"] = [
-            {"text": _text(score.raw[a:b]), "surprisal": _bits(score.logprobs[a:b].sum())}
+            {"text": shown(score.raw[a:b]), "surprisal": _bits(score.logprobs[a:b].sum())}
             for a, b in pairwise(ends)
         ]
     else:
@@ -152,8 +153,8 @@ def _covering(server: Server, body: _CoveringBody) -> Message:
         "members": [
             {
                 "ids": list(ids),
-                "tokens": [_text(tokens[id_] or b"") for id_ in ids],
-                "beyond": _text(one.raw),
+                "tokens": [shown(tokens[id_] or b"") for id_ in ids],
+                "beyond": shown(one.raw),
                 "logprob": finite(one.logprob),
                 "prob": math.exp(min(0.0, one.logprob)),
             }
@@ -164,7 +165,3 @@ def _covering(server: Server, body: _CoveringBody) -> Message:
 
 def _bits(logprob: float) -> float:
     return finite(-float(logprob) / math.log(2)) if math.isfinite(logprob) else 9999.0
-
-
-def _text(raw: bytes) -> str:
-    return raw.decode("utf-8", "backslashreplace")
