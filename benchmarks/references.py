@@ -20,7 +20,7 @@ import numpy as np
 import texts
 from charwise.coverings.beam import start
 from charwise.coverings.rows import EvaluatedRows
-from charwise.evaluation.resampling import js_distance
+from charwise.evaluation.distance import js_distance
 from harness import PRESETS, Arrays, Version, Versions, arguments, lm_of, source_of
 from texts import Passage
 

@@ -24,8 +24,8 @@ from charwise.cli import bench as cli_bench
 from charwise.coverings.reference import next_character_probability, prefix_probability
 from charwise.errors import MissingExtraError, SettingError, TokenizationError, ZeroProbabilityError
 from charwise.evaluation import bench as benches
+from charwise.evaluation.distance import js_distance
 from charwise.evaluation.methods import walk_beam, walk_canonical, walk_healed, walk_rounds
-from charwise.evaluation.resampling import js_distance
 from charwise.scoring.effort import PRESETS
 from models import Case, Model, by_hand, cases, examples, random_lm, spelled, table
 from near import approx

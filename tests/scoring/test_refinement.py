@@ -18,8 +18,8 @@ from charwise.coverings.reference import next_character_probability
 from charwise.coverings.rows import EvaluatedRows
 from charwise.engines.transformers import TransformersLM
 from charwise.errors import EngineError
+from charwise.evaluation.distance import js_distance
 from charwise.evaluation.methods import walk_beam, walk_canonical, walk_rounds
-from charwise.evaluation.resampling import js_distance
 from charwise.scoring.effort import PRESETS
 from models import Case, cases, examples, table
 from near import approx

@@ -29,8 +29,9 @@ import numpy as np
 
 from charwise.char_lm import CharLM
 from charwise.errors import CharwiseError, SettingError, zero_probability
+from charwise.evaluation.distance import js_distance
 from charwise.evaluation.methods import Walk, walk_beam, walk_canonical, walk_healed, walk_rounds
-from charwise.evaluation.resampling import Floats, Mean, bootstrap, js_distance
+from charwise.evaluation.resampling import Floats, Mean, bootstrap
 from charwise.scoring.effort import effort_of
 
 
