@@ -36,5 +36,5 @@ def test_the_page_runs_from_top_to_bottom(
             found, said = (list(map(float, NUMBER.findall(part))) for part in (printed, block))
             assert found == pytest.approx(said, abs=CLOSE, rel=0)
             printed, compared = "", compared + 1
-    assert compared == 4
+    assert compared == 6
     assert (tmp_path / "sentence.png").read_bytes().startswith(b"\x89PNG")
