@@ -17,7 +17,7 @@ from charwise.cursor.choose import ChoicePosterior
 from charwise.cursor.completion import Completion
 from charwise.cursor.distributions import NextBytes, NextChars
 from charwise.cursor.next_chars import char_entropies
-from charwise.cursor.next_words import NextWords, check_coverage, word_entropies
+from charwise.cursor.next_words import NextWords, word_entropies
 from charwise.cursor.options import (
     GenerationKeywords,
     GenerationOptions,
@@ -25,7 +25,7 @@ from charwise.cursor.options import (
     check_report,
     options_of,
 )
-from charwise.errors import SettingError, check_flag, shown
+from charwise.errors import SettingError, check_flag, check_share, shown
 from charwise.scoring.effort import Effort, EffortKeywords, StateKeywords
 from charwise.surprisal.score import ENTROPIES, Entropy, Score
 from charwise.tokens.prompt_parts import Prompt, parts_of, prompts_of
@@ -166,9 +166,9 @@ class CharacterModel(ABC):
             context: what comes before the text; conditioned on, and not scored. It is joined to
                 the text as characters: where the one ends and the other begins changes no number.
             end: also score the end of text.
-            entropy: also the entropy before each byte and the rank of the byte that came
-                ("byte"), and the entropy of characters ("char"), or bounds of that of the next
-                word, where a word begins ("word"), which costs hundreds of model calls a word.
+            entropy: "byte": also the entropy before each byte, and the rank of the byte that came.
+                "char": and the entropy of characters. "word": and bounds of the entropy of the
+                next word where one begins, which takes hundreds of model calls a word.
             coverage: with "word": look for words until they hold so much of the probability.
             spend: `preset` ("fast", "default", "accurate" or "exact", or an `Effort`), or in its
                 place `tolerance`: the mean error that you accept, in bits a byte. The beam widens
@@ -228,20 +228,24 @@ class CharacterModel(ABC):
             raise SettingError(
                 f"entropy is {shown(entropy)}: choose 'byte', 'char', 'word' or None."
             )
-        check_coverage(coverage)
+        check_share("coverage", coverage)
         check_report(progress)
-        asked = Asked(check_flag("end", end), "byte" if entropy == "word" else entropy, progress)
+        asked = Asked(check_flag("end", end), entropy, progress)
+        if entropy == "word":  # nearly all the time goes into the words
+            asked = asked._replace(entropy="byte", progress=None)
         scores = self._scored(prompts, contexts, asked, **spend)
         if entropy not in ("char", "word"):
             return scores
-        found = []
+        found, done, total = [], 0, sum(len(score.raw) for score in scores)
         for prompt, context, score in zip(prompts, contexts, scores, strict=True):
             begun = self._begun([*parts_of(context), *parts_of(prompt)], score, spend)
-            found.append(
-                replace(score, char_entropies=char_entropies(score, begun))
-                if entropy == "char"
-                else replace(score, word_entropies=word_entropies(score, begun, coverage))
-            )
+            if entropy == "char":
+                found.append(replace(score, char_entropies=char_entropies(score, begun)))
+                continue
+            found.append(replace(score, word_entropies=word_entropies(score, begun, coverage)))
+            done += len(score.raw)
+            if progress is not None:
+                progress(done, total)
         return found
 
     def scores_with_rows(

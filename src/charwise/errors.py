@@ -320,6 +320,19 @@ def check_number(name: str, value: object, low: float, high: float) -> None:
         raise SettingError(f"{name} is {value}: it must {most}.")
 
 
+def check_share(name: str, value: object) -> None:
+    """Refuse a share of the probability that is outside (0, 1].
+
+    Raises:
+        SettingError: what was given, and what is wanted.
+
+    >>> check_share("coverage", 0.5)
+    """
+    check_number(name, value, 0.0, 1.0)
+    if not value:
+        raise SettingError(f"{name} is {value}: it must lie in (0, 1].")
+
+
 def check_known(given: Mapping[str, object], known: Collection[str]) -> None:
     """Refuse keywords that a call does not have.
 

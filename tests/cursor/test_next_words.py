@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import charwise
-from charwise import CharLM
+from charwise import CharLM, State
 from charwise.combine import mixture
 from charwise.coverings.reference import next_character_probability
 from charwise.cursor import next_words
@@ -53,6 +53,8 @@ def test_words_and_bounds_are_those_of_the_definition(
     exact = entropy(list(true.values()))  # but for 1e-7 of beginnings, which hide little
     assert found.entropy <= exact + 1e-4
     assert found.entropy_most >= exact - 1e-4
+    hidden = sum(p for word, p in true.items() if word.decode() not in found.probs)
+    assert found.missing == approx(hidden, abs=1e-4)
     if coverage == 0.999:
         assert found.entropy >= exact - 0.05
     assert not found.limited
@@ -67,8 +69,7 @@ def test_a_score_has_the_entropies_at_the_beginnings_of_words(seed: int) -> None
         nxt = lm.next_words("b " + score.text[:start], coverage=0.99)
         assert row.entropy == approx(nxt.entropy, abs=1e-9)
         assert row.entropy_most == approx(nxt.entropy_most, abs=1e-9)
-    assert rows[0].reduction == approx(rows[0].entropy - rows[1].entropy, abs=1e-12)
-    assert rows[2].reduction is None
+    assert {row.reduction for row in rows} == {None}  # of two lower bounds it would say nothing
     assert [row.start for row in score.chars() if row.entropy is not None] == [0, 3, 6]
     assert [row.start for row in score.bytes() if row.entropy is not None] == [0, 3, 6]
     byte = lm.score("ab a\n b", context="b ", entropy="byte")
@@ -85,6 +86,41 @@ def test_a_search_that_is_limited_says_so(monkeypatch: pytest.MonkeyPatch) -> No
     assert found.limited
     assert found.missing > 0.1
     assert found.entropy_most == found.entropy + 20 * found.missing
+
+
+def test_states_begin_again_on_new_trees(monkeypatch: pytest.MonkeyPatch) -> None:
+    lm = charwise.load()
+    once = lm.next_words("import ", coverage=0.3)
+    monkeypatch.setattr(next_words, "_GENERATION", 3)
+    begun, renewed = [], State._renewed
+    monkeypatch.setattr(State, "_renewed", lambda state: begun.append(1) or renewed(state))
+    again = lm.next_words("import ", coverage=0.3)
+    assert len(begun) > 10
+    assert again.top(5) == [(word, approx(p, abs=1e-4)) for word, p in once.top(5)]
+    assert again.entropy == approx(once.entropy, abs=1e-3)
+
+
+def test_a_word_that_is_too_much_is_not_found() -> None:
+    lm = charwise.load(limits=charwise.Limits(contexts=40))
+    state = lm.state("x", preset="exact")
+    found = state.next_words(coverage=0.99)
+    assert found.limited
+    assert found.missing > 0.01
+
+
+def test_a_text_that_ends_inside_a_character() -> None:
+    model = model_of([b"\xc3", b"\xa9", b" ", b"a"], 2, 0, power=2.0)
+    lm = CharLM(model.lm, preset="exact")
+    found = lm.next_words(b"a\xc3", coverage=0.999)
+    following = next_character_probability(b"a\xc3", model.p, model.vocabulary)
+    ended = next_character_probability(b"a\xc3\xa9", model.p, model.vocabulary)
+    assert found.probs["é"] == approx(following[0xA9] * ended[[*SPACES, 256]].sum(), rel=1e-9)
+
+
+def test_progress_is_told_after_the_words_of_each_text() -> None:
+    lm, told = CharLM(model_of(TOKENS, 2, 0).lm), list[tuple[int, int]]()
+    lm.scores(["ab a", "b"], entropy="word", progress=lambda *done: told.append(done))
+    assert told == [(4, 5), (5, 5)]
 
 
 def test_a_combination_has_words() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 
 import numpy as np
 import pytest
@@ -70,6 +71,18 @@ def test_a_combination_of_equals_has_the_ends_of_one(rule: object) -> None:
     one, two = (each.score("import os", **asked).words("ending") for each in (lm, both))
     for a, b in zip(one, two, strict=True):
         assert a.surprisal == approx(b.surprisal, abs=1e-2)
+
+
+def test_all_sums_of_rows_are_exact() -> None:
+    text = "if x:\n    return the_last(of, them)  # é\u00a0à la carte " * 3
+    score = charwise.load().score(text, entropy="byte", end=True)
+    rows = score.words("ending")
+    rng = random.Random(0)
+    for _ in range(50):
+        costs = [row.surprisal for row in rows]
+        rng.shuffle(costs)
+        assert sum(costs) == rows[-1].cumulative
+        assert min(costs) >= 0
 
 
 def test_the_error_of_a_word_counts_its_end() -> None:

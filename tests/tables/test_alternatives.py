@@ -55,6 +55,7 @@ def test_cells(cell: Any, regions: list[Region], expected: list[tuple[int, str]]
         (b'{"noun": ["a"], "noun": ["b"]}', ONE, "'noun' is there twice"),
         (b'{"noun": ["a"]}', [*ONE, *ONE], "give the number, 1, 2"),
         (b"\xff", ONE, "no UTF-8"),
+        (b'["\\ud800"]', ONE, "half a character"),
     ],
 )
 def test_cells_that_are_wrong(cell: Any, regions: list[Region], says: str) -> None:
@@ -82,17 +83,17 @@ def test_alternatives_are_rows_with_their_own_surprisal(items: Path) -> None:
     result = run(items, *more, "--json")
     assert result.exit_code == 0, result.output
     rows = json.loads(result.stdout)["rows"]
-    found = [(row["row"], row["alternative"], row["text"]) for row in rows]
+    found = [(row["row"], row["unit"], row["alternative"], row["text"]) for row in rows]
     assert found == [
-        (1, 0, "import "),
-        (1, 0, "numpy "),
-        (1, 0, "as np"),
-        (1, 0, ""),
-        (1, 1, "os "),
-        (1, 2, "sys "),
-        (2, 0, "return "),
-        (2, 0, "None"),
-        (2, 0, ""),
+        (1, 1, 0, "import "),
+        (1, 2, 0, "numpy "),
+        (1, 3, 0, "as np"),
+        (1, 4, 0, ""),
+        (1, 2, 1, "os "),
+        (1, 2, 2, "sys "),
+        (2, 1, 0, "return "),
+        (2, 2, 0, "None"),
+        (2, 3, 0, ""),
     ]
     lm = charwise.load()
     for at, text in ((4, "os "), (5, "sys ")):
@@ -126,3 +127,15 @@ def test_a_fault_names_the_column_and_the_row(items: Path) -> None:
         result = run(items, *wrong)
         assert result.exit_code != 0
         assert says in result.output + str(result.exception)
+
+
+def test_a_cell_of_another_encoding_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "items.csv"
+    path.write_bytes(b"text,others\nthe man,caf\xe9\nthe man,boy\n")
+    more = ["--per", "region", "--region", "man", "--alternatives-column", "others"]
+    result = run(path, *more, "--on-error", "skip", "--json")
+    assert result.exit_code == 3, result.output
+    found = json.loads(result.stdout)
+    assert [row["text"] for row in found["rows"]] == ["man", "boy"]
+    assert "byte 0xE9, after 3 characters, is no UTF-8" in found["left_out"][0]
+    assert "column 'others'" in found["left_out"][0]

@@ -29,9 +29,8 @@ from charwise.cli.runs import (
     write,
 )
 from charwise.cli.terminal import VISIBLE, console, print_json
-from charwise.errors import SettingError
-from charwise.surprisal.offsets import Convention
-from charwise.surprisal.score import Entropy
+from charwise.errors import SettingError, check_share
+from charwise.surprisal.score import Convention, Entropy
 from charwise.surprisal.spans import ENTROPIES
 from charwise.tables.jobs import Job
 from charwise.tables.measure import Measure, Per
@@ -124,8 +123,10 @@ def score(
     )
     if settings.coverage is not None and settings.entropy != "word":
         raise typer.BadParameter("--coverage is about words: use it with --entropy word.")
-    if not 0 < measure.coverage <= 1:
-        raise typer.BadParameter(f"--coverage is {measure.coverage}: it must lie in (0, 1].")
+    try:
+        check_share("--coverage", measure.coverage)
+    except SettingError as error:
+        raise typer.BadParameter(str(error)) from error
     run.check()
     _check_output(settings.files, settings.out, run)
     columns = run.columns(

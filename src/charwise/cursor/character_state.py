@@ -271,6 +271,12 @@ class CharacterState(ABC):
         """The state whose texts are conditioned on a constraint as a whole, and the constraint."""
         return self, options
 
+    def _renewed(self) -> Self:
+        """The same state on a tree of its own, with nothing else evaluated."""
+        copied: Any = self.__reduce__()  # as a copy elsewhere begins
+        again: Self = copied[0](*copied[1])
+        return again
+
     def __copy__(self) -> Self:
         return self  # immutable
 

@@ -22,11 +22,11 @@ from charwise.cursor.completion import Bytewise
 from charwise.cursor.distributions import EOS, NextBytes, NextChars
 from charwise.errors import (
     EmptyBeamError,
-    SettingError,
     ZeroProbabilityError,
     check_count,
-    check_number,
+    check_share,
 )
+from charwise.surprisal.entropies import term
 from charwise.surprisal.offsets import characters_of
 from charwise.surprisal.score import Score
 from charwise.tokens import utf8
@@ -47,10 +47,8 @@ def next_chars(state: Bytewise, coverage: float = 0.99, least: int = 0) -> NextC
     >>> next_chars(charwise.load().state("import nump"), 0.5).top(1)[0][0]
     'y'
     """
-    check_number("coverage", coverage, 0.0, 1.0)
+    check_share("coverage", coverage)
     check_count("least", least, 0)
-    if not coverage > 0:
-        raise SettingError(f"coverage is {coverage}: it must lie in (0, 1].")
     begun = utf8.pending(state.raw)
     nxt = state.next()
     listed, held = dict[str, float](), nxt.eos
@@ -147,11 +145,11 @@ class _Tree:
             longer = begun + bytes([code]) if code < 256 else b""
             lacks = utf8.needs(longer) if longer else 0
             if begun and (code == 256 or lacks < 0):  # its first byte is no part of a character
-                self.bits -= _term(self.stray[begun[:1]])
+                self.bits -= term(self.stray[begun[:1]])
                 self.stray[begun[:1]] += p
-                self.bits += _term(self.stray[begun[:1]])
+                self.bits += term(self.stray[begun[:1]])
                 continue
-            self.bits += _term(p)
+            self.bits += term(p)
             if lacks > 0:
                 self.hidden += 6 * lacks * p
                 heapq.heappush(self.heap, (-6 * lacks * p, p, longer))
@@ -167,9 +165,5 @@ class _Tree:
                 probs = states[begun].next().probs
             except (ZeroProbabilityError, EmptyBeamError):
                 continue  # less than what was left out says no more about it
-            self.bits -= _term(p)
+            self.bits -= term(p)
             self.add(begun, probs, p)
-
-
-def _term(p: float) -> float:
-    return -p * math.log2(p) if p > 0 else 0.0

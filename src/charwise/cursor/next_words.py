@@ -8,33 +8,45 @@ words are possible, so the search ends when the words found hold enough of the p
 from __future__ import annotations
 
 import heapq
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from charwise.cursor.completion import Bytewise
+from charwise.cursor.distributions import NextBytes
 from charwise.errors import (
     EmptyBeamError,
-    SettingError,
+    SearchLimitError,
     ZeroProbabilityError,
     check_count,
-    check_number,
+    check_share,
 )
+from charwise.surprisal.entropies import term
 from charwise.surprisal.offsets import characters_of, words
 from charwise.surprisal.score import Score
 from charwise.surprisal.word_ends import ENDS
+from charwise.tokens import utf8
 
 #: Beginnings that are taken apart, at most. Each costs about a model call.
 MOST = 1000
+
+#: After so many, states begin on a new tree, and the old one is freed.
+_GENERATION = 64
 
 #: Beginnings of less are not kept: a million of them would hide one word in a thousand.
 _DUST = 1e-9
 
 #: Bits that a word hides which was not found, at most: it is one of a million.
 UNLISTED_BITS = 20.0
+
+
+class Renewable(Bytewise, Protocol):
+    """A state that can begin again on a tree of its own."""
+
+    def _renewed(self) -> Self: ...
 
 
 @dataclass(frozen=True)
@@ -44,11 +56,12 @@ class NextWords:
     Attributes:
         probs: word → probability. "" is that no letter comes: whitespace, or the end of text. What
             is not UTF-8 stands as in `text.decode("utf-8", "surrogateescape")`.
-        missing: probability of the words not found.
-        entropy: a lower bound of the entropy of the next word, bits. Words that were not found
-            count as one for each beginning.
+        missing: probability of the words not found, and of what was left out of the sums.
+        entropy: a lower bound of the entropy of the next word, bits, as far as the probabilities
+            are right. Words that were not found count as one for each beginning.
         error: by how much the probabilities may be off, as a total variation: an estimate.
-        limited: whether the search ended before the words held enough.
+        limited: whether a limit ended the search before the words held enough, or the work on a
+            byte before the tolerance did.
 
     >>> NextWords({"os": 0.75}, missing=0.25, entropy=0.8).entropy_most
     5.8
@@ -75,7 +88,7 @@ class NextWords:
         return list(self.probs.items())[:k]
 
 
-def next_words(state: Bytewise, coverage: float = 0.9) -> NextWords:
+def next_words(state: Renewable, coverage: float = 0.9) -> NextWords:
     """p(word | text), or of the rest of the word that the text ends in.
 
     Args:
@@ -89,71 +102,76 @@ def next_words(state: Bytewise, coverage: float = 0.9) -> NextWords:
     >>> next_words(charwise.load().state("raise Val"), 0.4).top(1)[0][0]
     'ueError'
     """
-    check_coverage(coverage)
-    states = {b"": state}
-    listed = dict[bytes, float]()
-    held, bits, error, seen, limited, left_out = 0.0, 0.0, 0.0, 0, False, 0.0
+    check_share("coverage", coverage)
+    states, listed = _States(state), dict[bytes, float]()
+    first = state.next()
+    bits = held = error = 0.0
+    seen, limited = 0, first.limited
     heap = [(-1.0, b"")]
     while heap and held < coverage and seen < MOST:
         negative, begun = heapq.heappop(heap)
-        try:
-            if begun:
-                states[begun] = states[begun[:-1]] + begun[-1:]
-            nxt = states[begun].next()
-        except (ZeroProbabilityError, EmptyBeamError):
-            if not begun:
-                raise
-            continue  # less than the beam holds: it stays a word that was not found
         seen += 1
-        left_out = left_out if begun else nxt.missing
+        try:
+            nxt = states.next(begun) if begun else first
+        except (ZeroProbabilityError, EmptyBeamError):
+            continue  # less than the beam holds: it stays a word that was not found
+        except SearchLimitError:
+            limited = True
+            continue
         error, limited = error - negative * nxt.error, limited or nxt.limited
-        bits -= _term(-negative)
-        ends, longer = _divided(nxt.probs, -negative)
+        bits -= term(-negative)
+        ends = -negative * float(nxt.probs[ENDS].sum())
         if ends > 0:
-            listed[begun], held, bits = ends, held + ends, bits + _term(ends)
-        for byte, p in longer:
-            bits += _term(p)
+            listed[begun], held, bits = ends, held + ends, bits + term(ends)
+        for longer, p in _longer(begun, -negative, nxt):
+            bits += term(p)
             if p > _DUST:
-                heapq.heappush(heap, (-p, begun + bytes([byte])))
+                heapq.heappush(heap, (-p, longer))
+    pending = utf8.pending(state.raw)  # the first bytes of a character that the words complete
     probs = {
-        word.decode("utf-8", "surrogateescape"): p
+        (pending + word).decode("utf-8", "surrogateescape") if word else "": p
         for word, p in sorted(listed.items(), key=lambda pair: -pair[1])
     }
-    missing = max(0.0, 1.0 - held * (1.0 - left_out))
-    limited = limited or (held < coverage and seen == MOST)
+    missing = max(0.0, 1.0 - held * (1.0 - first.missing))
+    limited = limited or held < coverage - 1e-9
     return NextWords(probs, missing, max(0.0, bits), min(1.0, error), limited)
 
 
-def check_coverage(coverage: float) -> None:
-    """Refuse a share of the probability that is none.
+class _States:
+    """The states after the beginnings of words, of which only those of one tree are kept."""
 
-    >>> check_coverage(0.5)
-    """
-    check_number("coverage", coverage, 0.0, 1.0)
-    if not coverage > 0:
-        raise SettingError(f"coverage is {coverage}: it must lie in (0, 1].")
+    def __init__(self, state: Renewable) -> None:
+        self._root = state
+        self._known = {b"": state}
+        self._more = _GENERATION
+
+    def next(self, begun: bytes) -> NextBytes:
+        """The distribution of the next byte after a beginning."""
+        self._more -= 1
+        if not self._more:
+            self._root, self._more = self._root._renewed(), _GENERATION
+            self._known = {b"": self._root}
+        before = self._known.get(begun[:-1])
+        state = self._root + begun if before is None else before + begun[-1:]
+        self._known[begun] = state
+        return state.next()
 
 
-def _divided(probs: NDArray[np.float64], mass: float) -> tuple[float, list[tuple[int, float]]]:
-    """The probability that a word ends, and that it goes on with each byte."""
-    going_on = probs[:256].copy()
+def _longer(begun: bytes, mass: float, nxt: NextBytes) -> Iterator[tuple[bytes, float]]:
+    """Yield each longer beginning, and its probability."""
+    going_on = nxt.probs[:256].copy()
     going_on[ENDS[:-1]] = 0.0
-    codes = np.flatnonzero(going_on)
-    longer = zip(codes.tolist(), (mass * going_on[codes]).tolist(), strict=True)
-    return mass * float(probs[ENDS].sum()), list(longer)
-
-
-def _term(p: float) -> float:
-    return -p * math.log2(p) if p > 0 else 0.0
+    for code in np.flatnonzero(going_on).tolist():
+        yield begun + bytes([code]), mass * float(going_on[code])
 
 
 def word_entropies(
-    score: Score, begin: Callable[[bytes], Bytewise], coverage: float
+    score: Score, begin: Callable[[bytes], Renewable], coverage: float
 ) -> NDArray[np.float64]:
     """`[n_chars, 2]` bounds of the entropy of the next word, where a word begins; bits.
 
-    A word is a run of characters that are no whitespace. NaN stands at all other characters. Each
-    word costs what `next_words` costs.
+    A word is a run of characters that are no whitespace; the text's first character begins one.
+    NaN stands at all other characters. Each word costs what `next_words` costs.
 
     Args:
         score: of the text.

@@ -1,4 +1,4 @@
-"""Distances between distributions, and intervals of means over text.
+"""Intervals of means over text.
 
 Intervals are of blocks of bytes or whole texts drawn again, of all models at once.
 Neighbouring bytes are not independent: an interval that treats them so is too narrow. Two units

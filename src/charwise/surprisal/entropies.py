@@ -23,6 +23,15 @@ def entropies(rows: Floats) -> Floats:
     return np.asarray(np.maximum(0.0, -(rows * logs).sum(axis=1)) + 0.0)
 
 
+def term(p: float) -> float:
+    """The part −p log₂ p of an entropy, bits; 0 of nothing.
+
+    >>> term(0.5), term(0.0)
+    (0.5, 0.0)
+    """
+    return -p * math.log2(p) if p > 0 else 0.0
+
+
 def ranks(rows: Floats, came: bytes) -> NDArray[np.int64]:
     """`[n]` rank of the byte that came in each of `[n, 257]` distributions; 1 is the likeliest.
 
@@ -77,7 +86,8 @@ def with_entropies(
         then = int(ahead[row.end])
         bounds = entropies[[at, min(then, size - 1)]].reshape(2, -1)  # here and after it
         entropy, most = _known(bounds[0, 0]), _known(bounds[0, -1])
-        later = _known(bounds[1, 0]) if then < size else None
+        # The difference of two lower bounds would bound nothing.
+        later = _known(bounds[1, 0]) if then < size and entropies.ndim == 1 else None
         rows.append(
             row._replace(
                 entropy=entropy,

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from charwise.errors import SettingError, SpanError, items, shown
 from charwise.tokens import words as segmentation
 
-Convention = Literal["leading", "trailing", "none", "ending"]
+Convention = Literal["leading", "trailing", "none"]
 Unit = Literal["character", "byte"]
 
 #: Where words end: at whitespace (None), where Unicode says ("unicode"), or at given places.

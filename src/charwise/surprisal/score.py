@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -16,9 +17,9 @@ from numpy.typing import NDArray
 from charwise.errors import SettingError
 from charwise.surprisal.audit import Audit
 from charwise.surprisal.entropies import with_entropies
-from charwise.surprisal.offsets import Boundaries, Convention, Unit, characters_of, matches, valid
+from charwise.surprisal.offsets import Boundaries, Unit, characters_of, matches, valid
 from charwise.surprisal.offsets import words as words_of
-from charwise.surprisal.spans import Spans, exact_bits, spans_of
+from charwise.surprisal.spans import Spans, exact_bits, in_digits, spans_of
 from charwise.surprisal.word_ends import costs_of_ends, with_errors_of_ends
 from charwise.tokens.words import graphemes
 
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
 #: Whose entropy is wanted: of the next byte, and of the next character or word too.
 Entropy = Literal["byte", "char", "word"]
 ENTROPIES = get_args(Entropy)
+
+#: Which whitespace belongs to a word; "ending": none, but the word pays for its end.
+Convention = Literal["leading", "trailing", "none", "ending"]
 
 #: How a figure says which words its bars are of.
 _CHOICE = {
@@ -244,7 +248,11 @@ class Score:
         string, edges = self._characters
         found = words_of(string, "none")
         costs = costs_of_ends(found, string, edges, self.logprobs, self.word_ends)
-        rows = self._char_spans(found, costs=costs)
+        # The end of the last word comes on top of the text.
+        size = self.bits + costs[-1]
+        bits = in_digits(self.logprobs / -math.log(2), size)
+        cumulative = np.concatenate(([0.0], np.cumsum(bits))) + in_digits(costs, size)
+        rows = self._char_spans(found, cumulative=cumulative)
         return rows if self.error is None else with_errors_of_ends(rows, edges, self.error)
 
     def regex(self, pattern: str | re.Pattern[str]) -> Spans:
@@ -385,10 +393,10 @@ class Score:
         self,
         offsets: list[tuple[int, int]],
         letters: bool = True,
-        costs: NDArray[np.float64] | float = 0.0,
+        cumulative: NDArray[np.float64] | None = None,
     ) -> Spans:
-        """Spans of characters; `costs` in bits are added to the cumulative surprisals."""
-        edges, cumulative = self._characters[1], self._cumulative + costs
+        edges = self._characters[1]
+        cumulative = self._cumulative if cumulative is None else cumulative
         found = spans_of(self.raw, cumulative, self.missing, offsets, edges, self.error)
         if self.entropies is None or self.ranks is None:
             return found

@@ -48,9 +48,9 @@ class Span(NamedTuple):
         rank: of the byte that did come there, among the 256 and the end of text, from 1.
         entropy_most: an upper bound of the entropy of the next word; `entropy` is a lower one.
 
-    The last four are None if the score has no such entropies; the reduction is None too where no
-    letter follows. Those of words are None where no word begins. A span of whitespace alone counts
-    from its beginning, as do single bytes and characters, whatever they are.
+    The last four are None if the score has no such entropies. The reduction is None too where no
+    letter follows, and of words. The entropies of words are None where no word begins. A span of
+    whitespace alone counts from its beginning, as do single bytes and characters.
 
     >>> Span("py", 10, 12, surprisal=0.25, cumulative=8.5, missing=0.0).text
     'py'
@@ -106,7 +106,7 @@ class Spans(Sequence[Span]):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The names of the columns: those of `Span`, the last four if there are any.
+        """The names of the columns: those of `Span`, the last five if there are any.
 
         Where there are no spans `error` is among them, as it is in all that a model has scored.
 
@@ -186,10 +186,19 @@ def exact_bits(logprobs: NDArray[np.float64]) -> NDArray[np.float64]:
         raise ZeroProbabilityError(
             f"the log-probability of byte {at} is {logprobs[at]}: only finite ones can be summed."
         )
+    return in_digits(bits, size)
+
+
+def in_digits(bits: NDArray[np.float64], size: float) -> NDArray[np.float64]:
+    """Return `[n]` numbers rounded so that all their sums up to `size` are exact.
+
+    >>> a, b = in_digits(np.array([0.1, 0.2]), 0.3).tolist()
+    >>> bool(a + b == in_digits(np.array([a + b]), 0.3)[0])
+    True
+    """
     # All sums are multiples of `digit`, and below 2^52 of it (+ n / 2 for the rounding).
     digit = 2 * math.ulp(size)
-    exact: NDArray[np.float64] = np.rint(bits / digit) * digit + 0.0  # no −0.0
-    return exact
+    return np.asarray(np.rint(bits / digit) * digit + 0.0)  # no −0.0
 
 
 def spans_of(

@@ -32,9 +32,8 @@ def alternatives_of(cell: Any, regions: Sequence[Region]) -> list[Alternative]:
     >>> alternatives_of(b"river|sea", [Region(4, 8)])
     [(0, 'river'), (0, 'sea')]
     """
-    if isinstance(cell, str | bytes):
-        marked = characters(cell.encode() if isinstance(cell, str) else cell)
-        cell = _parsed(marked)
+    if isinstance(cell, bytes):
+        cell = _parsed(characters(cell))
     if cell is None or cell == []:
         return []
     named = cell if isinstance(cell, Mapping) else {None: cell}
@@ -50,6 +49,8 @@ def alternatives_of(cell: Any, regions: Sequence[Region]) -> list[Alternative]:
         for n, string in enumerate(stripped):
             if not string:
                 raise CellError("an alternative is empty.")
+            if not string.isprintable() and any("\ud800" <= c <= "\udfff" for c in string):
+                raise CellError(f"the alternative {string!r} is no text: it has half a character.")
             if string in stripped[:n]:
                 raise CellError(f"the alternative {string!r} is there twice.")
             found.append((at, string))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 
 from charwise.errors import CharwiseError, EngineError, SettingError, ZeroProbabilityError
-from charwise.surprisal.offsets import Convention, characters_of
+from charwise.surprisal.offsets import characters_of
 from charwise.surprisal.spans import Span
 from charwise.tables.output import Identity
 from charwise.tables.regions import Region
@@ -19,7 +19,7 @@ from charwise.tables.writers import Record
 
 if TYPE_CHECKING:
     from charwise.char_lm import CharLM
-    from charwise.surprisal.score import Entropy, Score
+    from charwise.surprisal.score import Convention, Entropy, Score
 
 Per = Literal["byte", "char", "word", "region", "text"]
 
@@ -46,9 +46,6 @@ class Measure:
     end: bool = False
     coverage: float = 0.9
     alternatives: bool = False
-
-    #: Bytes of text after which a chunk ends.
-    chunk_bytes: ClassVar[int] = 2**18
 
     #: What is scored.
     noun: ClassVar[str] = "texts"
@@ -104,6 +101,11 @@ class Measure:
             "--end": "given" if self.end else None,
             "--coverage": str(self.coverage) if self.entropy == "word" else None,
         }
+
+    @property
+    def chunk_bytes(self) -> int:
+        """Bytes of text after which a chunk ends: a chunk is what an interruption loses."""
+        return 2**9 if self.entropy == "word" else 2**18
 
     @property
     def asked(self) -> tuple[Entropy | None, bool]:
@@ -188,6 +190,8 @@ def _outcome(
     except (EngineError, SettingError):
         raise
     except CharwiseError as error:
+        if row.alternative:
+            return BadRow(row.place, None, f"alternative {row.alternative}: {error}")
         return BadRow(row.place, row.column, str(error))
 
 
@@ -205,7 +209,7 @@ def _records(score: Score, row: Stimulus, measure: Measure) -> list[Record]:
     if measure.end and not row.alternative:
         units.append(_end_of(score, measure))
     names, kept = measure.fields(), dict(row.kept)
-    cells = ({**common, "unit": n, **unit} for n, unit in enumerate(units, 1))
+    cells = ({**common, "unit": n, **unit} for n, unit in enumerate(units, row.first_unit))
     return [{name: each.get(name) for name in names} | kept for each in cells]
 
 
@@ -257,4 +261,5 @@ def variants(row: Stimulus) -> Iterator[Stimulus]:
             regions=(Region(start, len(text), name),),
             alternatives=(),
             alternative=number,
+            first_unit=place + 1,
         )

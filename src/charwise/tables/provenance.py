@@ -48,7 +48,7 @@ _WORDS = {
     "leading": "whitespace counted with the word after it",
     "trailing": "whitespace counted with the word before it",
     "none": "whitespace not counted with words",
-    "ending": "with its end, by any whitespace or the end of the text",
+    "ending": "each counted with its end, by ASCII whitespace or the end of the text",
 }
 
 #: What decides a model's numbers, of the files in its folder.

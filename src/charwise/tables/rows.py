@@ -83,6 +83,7 @@ class Stimulus:
         kept: name and cell, as text, of each column that is copied.
         alternatives: of its regions, if there are some.
         alternative: the number of the one that stands in the text, from 1; 0 for none.
+        first_unit: the number of its first unit: an alternative has that of its region.
     """
 
     place: Place
@@ -94,6 +95,7 @@ class Stimulus:
     kept: tuple[tuple[str, str | None], ...] = ()
     alternatives: tuple[Alternative, ...] = ()
     alternative: int = 0
+    first_unit: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +149,9 @@ def stimulus_of(
             cell = _to_bytes(cell) if isinstance(cell, str | bytes | None) else cell
             found = regions_of(text, cell)
         part = "alternatives"
-        others = alternatives_of(cells.get(part), found) if place.table else []
+        cell = cells.get(part) if place.table else None
+        cell = _to_bytes(cell) if isinstance(cell, str | bytes | None) else cell
+        others = alternatives_of(cell, found)
         part = "context"
         context = _to_bytes(cells.get("context"))
         part = "item"
