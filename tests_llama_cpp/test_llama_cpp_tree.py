@@ -14,7 +14,8 @@ import torch
 from charwise.engines.llama_cpp import LlamaCppLM
 from charwise.errors import ContextLengthError, EngineError, SettingError
 from charwise.token_lm import TokenLM, TokenTree
-from test_tree import LLAMA, TEXT, WIDTH, difference, grow, make_model, make_vocabulary
+from test_tree import TEXT, WIDTH, difference, grow, make_vocabulary
+from tiny import LLAMA, family
 
 WINDOW = LLAMA["max_position_embeddings"]
 
@@ -27,7 +28,7 @@ class Both:
 
     def __init__(self, path, model=None, **options):
         self.vocabulary = make_vocabulary()
-        self.model = model or make_model("llama")
+        self.model = model or family("llama")
         self.lm = LlamaCppLM(path, **options)
         self.tree = self.lm.tree
 
@@ -56,7 +57,7 @@ class Both:
 
 @pytest.fixture(scope="session")
 def path(files):
-    return convert.write_llama(files / "tiny.gguf", make_model("llama"), None)
+    return convert.write_llama(files / "tiny.gguf", family("llama"), None)
 
 
 @pytest.fixture(params=ROOMS)
@@ -92,7 +93,7 @@ def test_random_trees_agree_with_plain_passes(both):
 
 @pytest.mark.parametrize("room", ROOMS)
 def test_sliding_windows_are_cut_along_the_path(files, room):
-    model = make_model("gemma3", "eager")
+    model = family("gemma3", "eager")
     # llama.cpp scales by the width of a head; the other's default is for another size of model.
     for layer in model.model.layers:
         layer.self_attn.scaling = model.config.head_dim**-0.5
@@ -345,9 +346,7 @@ def test_threads_share_a_tree(both):
 
 
 def test_more_cells_than_the_original_context_stretch_nothing(files):
-    path = convert.write_llama(
-        files / "stretched.gguf", make_model("llama"), None, stretched_from=32
-    )
+    path = convert.write_llama(files / "stretched.gguf", family("llama"), None, stretched_from=32)
     assert LlamaCppLM(path, window=32).cells.count == 32
     assert LlamaCppLM(path).cells.count > WINDOW
 
