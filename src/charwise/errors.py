@@ -328,9 +328,9 @@ def check_share(name: str, value: object) -> None:
 
     >>> check_share("coverage", 0.5)
     """
+    if isinstance(value, int | float) and not isinstance(value, bool) and not 0 < value <= 1:
+        raise SettingError(f"{name} is {shown(value)}: it must lie in (0, 1].")
     check_number(name, value, 0.0, 1.0)
-    if not value:
-        raise SettingError(f"{name} is {value}: it must lie in (0, 1].")
 
 
 def check_known(given: Mapping[str, object], known: Collection[str]) -> None:

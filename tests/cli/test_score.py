@@ -568,6 +568,7 @@ def test_a_spreadsheet_s_export(tmp_path: Path, ngram: None) -> None:
         ("text\nab\n", ["--encoding", "utf-16"], "a.csv is not in utf-16"),
         ("text\nab\n", ["--encoding", "latin-99"], "unknown encoding 'latin-99'"),
         ("text\nab\n", ["--encoding", "rot13"], "unknown encoding 'rot13'"),
+        ("text\nab\n", ["--encoding", "punycode"], "unknown encoding 'punycode'"),
         ("text\nab\n", ["--delimiter", ";;"], "the delimiter is ';;'"),
         ("text\nab\n", ["--delimiter", '"'], "the delimiter is '\"'"),
     ],
@@ -621,7 +622,7 @@ def test_lines_of_progress_where_there_is_no_terminal(
     assert [line.split(", about")[0] for line in lines] == [
         f"charwise: {rows} of 100 rows" for rows in (32, 64, 96, 100)
     ]
-    assert lines[-1].endswith("about 0 minutes left")
+    assert lines[-1].endswith("about a minute left")
 
 
 def test_ctrl_c_says_what_is_kept(

@@ -56,6 +56,8 @@ def test_cells(cell: Any, regions: list[Region], expected: list[tuple[int, str]]
         (b'{"noun": ["a"]}', [*ONE, *ONE], "give the number, 1, 2"),
         (b"\xff", ONE, "no UTF-8"),
         (b'["\\ud800"]', ONE, "half a character"),
+        (b"[" * 100_000, ONE, "nested too deeply"),
+        (b"[" + b"1" * 5000 + b"]", ONE, "a number in it is too long"),
     ],
 )
 def test_cells_that_are_wrong(cell: Any, regions: list[Region], says: str) -> None:

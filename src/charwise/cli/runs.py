@@ -282,7 +282,8 @@ def progress(extent: Extent, done: Done | None = None) -> Iterator[Callable[[Sco
             if bar.disable and now - said >= _EVERY:
                 said = now
                 left = (extent.size - size) / max(1, size - before) * (now - begun) / 60
-                line = f"{rows:,} of {extent.rows:,} rows, about {left:.0f} minutes left"
+                minutes = "a minute" if left < 1.5 else f"{left:.0f} minutes"
+                line = f"{rows:,} of {extent.rows:,} rows, about {minutes} left"
                 print(f"charwise: {line}", file=sys.stderr, flush=True)
 
         yield advance

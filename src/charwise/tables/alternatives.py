@@ -13,7 +13,15 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from charwise.tables.regions import BAR, CellError, Region, characters, once
+from charwise.tables.regions import (
+    BAR,
+    CellError,
+    Region,
+    characters,
+    check_text,
+    once,
+    unreadable,
+)
 
 #: A region's place among those of its text, and what may stand there.
 Alternative = tuple[int, str]
@@ -49,8 +57,7 @@ def alternatives_of(cell: Any, regions: Sequence[Region]) -> list[Alternative]:
         for n, string in enumerate(stripped):
             if not string:
                 raise CellError("an alternative is empty.")
-            if not string.isprintable() and any("\ud800" <= c <= "\udfff" for c in string):
-                raise CellError(f"the alternative {string!r} is no text: it has half a character.")
+            check_text(string, "alternative")
             if string in stripped[:n]:
                 raise CellError(f"the alternative {string!r} is there twice.")
             found.append((at, string))
@@ -67,7 +74,7 @@ def _parsed(marked: str) -> Any:
         except CellError:
             raise
         except (ValueError, RecursionError) as error:
-            raise CellError(f'these are no alternatives, ["…", …]: {error}.') from None
+            raise CellError(f'these are no alternatives, ["…", …]: {unreadable(error)}.') from None
     return marked.split(BAR)
 
 

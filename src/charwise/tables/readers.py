@@ -55,7 +55,9 @@ class Dialect:
             raise SettingError(f"the delimiter is {self.delimiter!r}: use a character, or 'tab'.")
         if self.encoding is not None:
             try:
-                "".encode(self.encoding)
+                "".encode(self.encoding, "surrogateescape")  # stray bytes are read so
+                if codecs.lookup(self.encoding).name == "punycode":  # which says so of bytes alone
+                    raise LookupError
             except (LookupError, ValueError):
                 raise SettingError(
                     f"unknown encoding {self.encoding!r}: use a name such as 'utf-8', 'cp1252' or "

@@ -93,7 +93,8 @@ def regions_of(text: bytes, cell: Any) -> list[Region]:
             raise
         except (ValueError, RecursionError) as error:
             if BAR not in marked:
-                raise CellError(f"these are no offsets, [[start, end], …]: {error}.") from None
+                reason = unreadable(error)
+                raise CellError(f"these are no offsets, [[start, end], …]: {reason}.") from None
         else:
             return _listed(value, string)
     unmarked, found = read_bars(cell)
@@ -110,6 +111,10 @@ def _listed(value: Any, string: str) -> list[Region]:
     """Offsets, with names or without, checked."""
     if isinstance(value, Mapping) and value:
         named = {name: each for name, each in value.items() if each is not None}  # of Parquet
+        if not named:
+            raise CellError("there are no regions.")
+        for name in named:
+            check_text(name, "name of a region")
         found = [
             Region(*_placed(name, each, len(string)), name)
             for name, each in named.items()
@@ -129,6 +134,31 @@ def _placed(name: str, pair: Any, size: int) -> tuple[int, int]:
         reason = str(error).removeprefix("span 0 is ")
         raise CellError(f"the region {name!r} is {reason}") from None
     return place
+
+
+def unreadable(error: ValueError | RecursionError) -> str:
+    """Why JSON cannot be read, without advice on Python.
+
+    >>> unreadable(RecursionError()), unreadable(ValueError("Exceeds the limit; use sys.…"))
+    ('it is nested too deeply', 'a number in it is too long')
+    """
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    return str(error) if isinstance(error, json.JSONDecodeError) else "a number in it is too long"
+
+
+def check_text(string: str, what: str) -> None:
+    """Refuse a string with half of a surrogate pair, which JSON may spell and no file can hold.
+
+    Raises:
+        CellError: what it is.
+
+    >>> check_text("verb", "name of a region")
+    """
+    try:
+        string.encode()
+    except UnicodeEncodeError:
+        raise CellError(f"the {what} {string!r} is no text: it has half a character.") from None
 
 
 def once(members: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -159,7 +189,9 @@ def searched(string: str, wanted: Mapping[str, str]) -> list[Region]:
     """
     found: list[Region] = []
     for name, part in wanted.items():
-        at = string.find(part) if part else -1
+        if not part:
+            raise CellError("a region is the empty string: name one that occurs in the text.")
+        at = string.find(part)
         if at < 0:
             raise CellError(f"the region {part!r} does not occur in the text {string!r:.60}.")
         while at >= 0:

@@ -5,6 +5,7 @@ A row becomes a `Stimulus`: a text, a context, an item, and regions (`tables.reg
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -201,4 +202,8 @@ def _copied(value: Any) -> str | None:
     """A cell that is copied, of whatever type it is, as text."""
     if isinstance(value, str | bytes):
         return _to_bytes(value).decode("utf-8", "backslashreplace")
+    if isinstance(value, dict | list):
+        # JSON spells half a surrogate pair as an escape.
+        cell = json.dumps(value, ensure_ascii=False, default=str)
+        return cell.encode("utf-8", "backslashreplace").decode()
     return None if value is None else str(value)
