@@ -87,7 +87,7 @@ def _place(name: str | None, regions: Sequence[Region]) -> int:
             f'the text has {len(regions)} regions: say which, as in {{"2": ["river", "sea"]}}.'
         )
     places = [n for n, region in enumerate(regions) if region.name == name]
-    if not places and name.isdecimal() and 0 < int(name) <= len(regions):
+    if not places and name in map(str, range(1, len(regions) + 1)):
         places = [int(name) - 1]
     if len(places) == 1:
         return places[0]
