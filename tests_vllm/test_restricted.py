@@ -102,7 +102,9 @@ def test_chat_with_several_choices_stops_and_logprobs(client):
     for choice in choices:
         items = choice["logprobs"]["content"]
         total += len(items)
-        assert "".join(item["token"] for item in items) == choice["message"]["content"]
+        text = "".join(item["token"] for item in items)
+        # A sample may end by itself: vLLM lists the end token, which is no part of the content.
+        assert text.removesuffix("<|endoftext|>") == choice["message"]["content"]
     assert total == response.json()["usage"]["completion_tokens"]
     whole = content(chat(client, max_tokens=20))
     stopped = chat(client, max_tokens=20, stop=whole[2:4])
