@@ -102,6 +102,15 @@ def data() -> Data:
     return Data(FOLDER)
 
 
+@pytest.fixture(scope="session")
+def smollm2() -> Path:
+    """The folder of a real language model, SmolLM2-135M; `smollm2-135m.gguf` lies beside it."""
+    folder = ROOT / ".models" / "smollm2-135m"
+    if not folder.is_dir():
+        pytest.skip(f"no model in {folder}: make smollm2")
+    return folder
+
+
 @pytest.fixture(scope="session", params=WIDTHS)
 def named(request: pytest.FixtureRequest, data: Data) -> Named:
     """Each of the seven real tokenizers in turn."""
