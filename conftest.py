@@ -13,7 +13,7 @@ _stays: list[Any] = []
 
 def pytest_runtest_setup() -> None:
     """Engines live as long as somebody uses them, so here somebody does, once there was one."""
-    opened = {"charwise.engines.load", "charwise.engines.transformers.lm"}
+    opened = {"charwise.engines.load", "charwise.engines.transformers"}
     if not _stays and opened <= sys.modules.keys():
         _stays.append(sys.modules["charwise.engines.load"].open_engine())
 

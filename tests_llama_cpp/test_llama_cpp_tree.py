@@ -171,18 +171,16 @@ def test_calls_are_split_by_their_logits(path):
     assert torch.allclose(results[0][1], results[1][1], atol=1e-4)
 
 
-def test_a_path_is_one_call_and_wishes_are_honoured(plenty):
+def test_a_path_is_one_call(plenty):
     assert isinstance(plenty.lm, TokenLM)
     tree = plenty.tree([30])
     assert isinstance(tree, TokenTree)
-    nodes = tree.extend([(i, i + 1) for i in range(10)], logprobs=[i % 2 == 0 for i in range(10)])
+    nodes = tree.extend([(i, i + 1) for i in range(10)])
     assert (nodes, tree.size, tree.contexts, tree.calls) == (list(range(1, 11)), 11, 11, 2)
     assert (tree.depth(10), tree.tokens(3)) == (10, (1, 2, 3))
     assert plenty.lm.cells.used == 11
-    assert difference(plenty, [30], tree, nodes[::2]) < 1e-4
-    with pytest.raises(EngineError, match="node 2 has no log-probabilities"):
-        tree.logprobs([1, 2])
-    more = tree.extend([(2, 7), (4, 8)], logprobs=[False, False])
+    assert difference(plenty, [30], tree, nodes) < 1e-4
+    more = tree.extend([(2, 7), (4, 8)])
     assert difference(plenty, [30], tree, tree.extend([(more[1], 3)])) < 1e-4
     assert tree.extend([]) == []
     assert tree.logprobs([]).shape == (0, WIDTH)
@@ -308,8 +306,6 @@ def test_bad_requests(plenty, path):
     for edge in [(1, 0), (-1, 0), (0, WIDTH), (0, -1)]:
         with pytest.raises(EngineError, match=r"does not exist|not a token id"):
             tree.extend([(0, 3), edge] if edge[0] != 1 else [edge])
-    with pytest.raises(EngineError, match="2 wishes"):
-        tree.extend([(0, 3)], logprobs=[True, True])
     assert tree.size == 1
     with pytest.raises(EngineError, match="width=32"):
         LlamaCppLM(path, make_vocabulary(31))

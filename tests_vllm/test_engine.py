@@ -105,17 +105,15 @@ def test_trees_agree_with_plain_passes(lm, plain):
         assert difference(plain, prompt, tree, live) < 1e-3
 
 
-def test_a_path_is_one_call_and_wishes_are_honoured(lm, plain):
+def test_a_path_is_one_call(lm, plain):
     assert isinstance(lm, TokenLM)
     tree = lm.tree([END])
     assert isinstance(tree, TokenTree)
-    nodes = tree.extend([(i, i + 1) for i in range(10)], logprobs=[i % 2 == 0 for i in range(10)])
-    assert (nodes, tree.size, tree.contexts, tree.calls) == (list(range(1, 11)), 11, 6, 2)
+    nodes = tree.extend([(i, i + 1) for i in range(10)])
+    assert (nodes, tree.size, tree.contexts, tree.calls) == (list(range(1, 11)), 11, 11, 2)
     assert (tree.depth(10), tree.tokens(3)) == (10, (1, 2, 3))
-    assert difference(plain, [END], tree, nodes[::2]) < 1e-3
-    with pytest.raises(EngineError, match="node 2 has no log-probabilities"):
-        tree.logprobs([1, 2])
-    more = tree.extend([(2, 7), (4, 8)], logprobs=[False, False])
+    assert difference(plain, [END], tree, nodes) < 1e-3
+    more = tree.extend([(2, 7), (4, 8)])
     assert difference(plain, [END], tree, tree.extend([(more[1], 3)])) < 1e-3
     assert tree.extend([]) == []
     assert tree.logprobs([]).shape == (0, WIDTH)

@@ -62,9 +62,7 @@ class TokenTree(Protocol):
         """The number of model calls so far."""
         ...
 
-    def extend(
-        self, edges: Sequence[tuple[int, int]], logprobs: Sequence[bool] | None = None
-    ) -> list[int]:
+    def extend(self, edges: Sequence[tuple[int, int]]) -> list[int]:
         """Evaluate the contexts `parent · token` in one batch, and return their nodes, in order.
 
         A parent may be a node that an earlier edge of the same call makes (the first edge makes
@@ -72,8 +70,6 @@ class TokenTree(Protocol):
 
         Args:
             edges: (parent node, token id) pairs.
-            logprobs: for each edge, whether its log-probabilities will be asked for (all are, by
-                default). Leaving some out saves the model's output layer there.
 
         Raises:
             ContextLengthError: a context would be longer than the window. Nothing is evaluated.
@@ -90,7 +86,7 @@ class TokenTree(Protocol):
         that leaves token strings out may give rows that sum to less (`engines/wrapped.py`).
 
         Raises:
-            EngineError: for nodes extended with `logprobs=False`, forgotten, dropped or unknown.
+            EngineError: for nodes forgotten, dropped or unknown.
         """
         ...
 

@@ -129,10 +129,8 @@ def test_the_protocol():
     tree = lm.tree([5])
     assert isinstance(lm, TokenLM)
     assert isinstance(tree, TokenTree)
-    nodes = tree.extend([(0, 1), (1, 2), (0, 0)], logprobs=[True, False, True])
+    nodes = tree.extend([(0, 1), (1, 2), (0, 0)])
     assert (nodes, tree.contexts, tree.calls) == ([1, 2, 3], 4, 2)
-    with pytest.raises(EngineError, match="node 2 has no log-probabilities"):
-        tree.logprobs([2])
     tree.forget([1])
     with pytest.raises(EngineError, match="node 1 has no log-probabilities"):
         tree.logprobs([1])

@@ -7,9 +7,9 @@ import pytest
 import torch
 import transformers
 
-import charwise.engines.transformers.tree_attention
+import charwise.engines.transformers
+from charwise.engines.forward import SlotLayer
 from charwise.engines.transformers import TransformersLM
-from charwise.engines.transformers.branch_cache import SlotLayer
 from charwise.errors import ContextLengthError, EngineError
 from charwise.token_lm import TokenLM, TokenTree
 from charwise.tokens.vocabulary import Vocabulary
@@ -207,7 +207,7 @@ def test_the_first_edges_go_with_the_prompt(name, monkeypatch):
         assert (tree.calls, tree.size, tree.contexts) == (calls, 1 + len(edges), 1 + len(edges))
         assert difference(lm, prompt, tree, list(range(tree.size))) < 1e-4
         assert difference(lm, prompt, tree, tree.extend([(tree.size - 1, 8), (0, 9)])) < 1e-4
-    monkeypatch.setattr(charwise.engines.transformers.tree_attention, "_SMALL_MASK", 4)
+    monkeypatch.setattr(charwise.engines.transformers, "_SMALL_MASK", 4)
     tree = lm.tree(prompt, branches)
     assert (tree.calls, tree.size) == (2, 8)
     assert difference(lm, prompt, tree, list(range(8))) < 1e-4
@@ -223,8 +223,7 @@ def test_large_calls_are_split(name):
         rng = np.random.default_rng(0)
         nodes = grow(tree, [0], rng, 20)
         results.append((tree.calls, tree.logprobs(nodes)))
-    assert results[0][0] == 2
-    assert results[1][0] >= 8
+    assert results[0][0] < results[1][0] >= 8
     assert torch.allclose(results[0][1], results[1][1], atol=1e-4)
 
 
@@ -236,23 +235,21 @@ def test_the_users_model_is_left_as_it_is():
     random_trees(lm, 3)
     assert all(value is before[name][0] for name, value in model.named_buffers())
     assert all(torch.equal(value, before[name][1]) for name, value in model.named_buffers())
-    twin = lm.tree([30])._cache._masked.plain.model
+    twin = lm.forward.twin.model
     assert twin is not model
     assert all(value is parameters[name] for name, value in twin.named_parameters())
 
 
-def test_a_path_is_one_call_and_wishes_are_honoured():
+def test_a_path_is_one_call():
     lm = make_lm("llama")
     assert isinstance(lm, TokenLM)
     tree = lm.tree([30])
     assert isinstance(tree, TokenTree)
-    nodes = tree.extend([(i, i + 1) for i in range(10)], logprobs=[i % 2 == 0 for i in range(10)])
+    nodes = tree.extend([(i, i + 1) for i in range(10)])
     assert (nodes, tree.size, tree.contexts, tree.calls) == (list(range(1, 11)), 11, 11, 2)
     assert (tree.depth(10), tree.tokens(3)) == (10, (1, 2, 3))
-    assert difference(lm, [30], tree, nodes[::2]) < 1e-4
-    with pytest.raises(EngineError, match="node 2 has no log-probabilities"):
-        tree.logprobs([1, 2])
-    more = tree.extend([(2, 7), (4, 8)], logprobs=[False, False])
+    assert difference(lm, [30], tree, nodes) < 1e-4
+    more = tree.extend([(2, 7), (4, 8)])
     assert difference(lm, [30], tree, tree.extend([(more[1], 3)])) < 1e-4
     assert tree.extend([]) == []
     assert tree.logprobs([]).shape == (0, WIDTH)
@@ -290,10 +287,10 @@ def test_dropped_nodes(name):
         with pytest.raises(EngineError, match=r"dropped by keep\(\)"):
             use()
     assert tree.extend([(d, 5)]) == [5]
-    assert tree._cache.rows == 4
+    assert len(tree._parent) == 4
     assert difference(lm, [30], tree, [0, b, d, 5]) < 1e-4
     tree.keep([])
-    assert tree._cache.rows == 1
+    assert len(tree._parent) == 1
     assert difference(lm, [30], tree, [0, *tree.extend([(0, 9)])]) < 1e-4
 
 
@@ -410,7 +407,7 @@ def test_tokens_that_a_model_rules_out(path):
 @pytest.mark.parametrize("path", ["auto", "tree", "branches"])
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_logits_that_are_not_finite(value, path):
-    with pytest.raises(EngineError, match=r"not finite \(NaN or infinite\) in float32"):
+    with pytest.raises(EngineError, match="not finite"):
         adjusted({3: value}, path).tree([30])
     fixed: dict[int, float] = {}
     tree = adjusted(fixed, path).tree([30])
@@ -435,7 +432,7 @@ def test_numbers_without_a_cache_and_none_with_it():
             output.logits[:] = torch.nan
 
     lm.model.register_forward_hook(broken, with_kwargs=True)
-    with pytest.raises(EngineError, match=r"with a cache than without one \(NaN"):
+    with pytest.raises(EngineError, match="not finite"):
         lm.tree([30])
 
 
@@ -469,8 +466,8 @@ def test_a_model_without_logits_to_keep(monkeypatch):
     monkeypatch.setattr(model, "forward", old.__get__(model))
     lm = TransformersLM(model, make_vocabulary())
     tree = lm.tree([30, 1])
-    nodes = tree.extend([(0, 1), (0, 2), (1, 3)], logprobs=[True, False, True])
-    assert difference(lm, [30, 1], tree, [0, nodes[0], nodes[2]]) < 1e-4
+    nodes = tree.extend([(0, 1), (0, 2), (1, 3)])
+    assert difference(lm, [30, 1], tree, [0, *nodes]) < 1e-4
 
 
 def test_threads_share_a_tree():

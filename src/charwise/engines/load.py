@@ -28,7 +28,7 @@ from charwise.models import EMBEDDED
 if TYPE_CHECKING:
     from charwise.engines.completions.lm import CompletionsLM
     from charwise.engines.llama_cpp.lm import LlamaCppLM
-    from charwise.engines.transformers.lm import TransformersLM
+    from charwise.engines.transformers import TransformersLM
     from charwise.engines.vllm import VllmLM
     from charwise.token_lm import TokenLM
 
@@ -141,8 +141,8 @@ def engine_around(model: Any, tokenizer: Any) -> TransformersLM:
     >>> engine_around(model, tokenizer).vocabulary.width
     8195
     """
-    from charwise.engines.transformers.forward import check_causal
-    from charwise.engines.transformers.lm import TransformersLM
+    from charwise.engines.forward import check_causal
+    from charwise.engines.transformers import TransformersLM
     from charwise.tokens.vocabulary import Vocabulary
 
     check_causal(model)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from charwise.engines.tree_nodes import TreeNodes, not_there
+from charwise.engines.base import TreeNodes, not_there
 from charwise.errors import EngineError
 from charwise.tokens.vocabulary import Vocabulary
 
@@ -116,11 +116,11 @@ class _NgramTree(TreeNodes):
     def __init__(self, lm: NgramLM, prompt_ids: Sequence[int]) -> None:
         super().__init__(lm, prompt_ids)
         self._lm = lm
-        self._wanted = {0}
+        self._known = {0}
         self.contexts = self.calls = 1
 
-    def _evaluate(self, nodes: list[int], wanted: list[bool]) -> int:
-        self._wanted.update(node for node, want in zip(nodes, wanted, strict=True) if want)
+    def _evaluate(self, nodes: list[int]) -> int:
+        self._known.update(nodes)
         self.calls += 1
         return len(nodes)
 
@@ -128,7 +128,7 @@ class _NgramTree(TreeNodes):
         """See `TokenTree.logprobs`: `[n, width]` float64."""
         self._check(nodes)
         for node in nodes:
-            if node not in self._wanted:
+            if node not in self._known:
                 raise not_there(node)
         rows = np.empty((len(nodes), self._lm.vocabulary.width))
         for i, node in enumerate(nodes):
@@ -136,7 +136,7 @@ class _NgramTree(TreeNodes):
         return torch.from_numpy(rows)
 
     def _forget(self, nodes: Collection[int]) -> None:
-        self._wanted.difference_update(nodes)
+        self._known.difference_update(nodes)
 
     def __getstate__(self) -> dict[str, object]:
         return {name: value for name, value in vars(self).items() if name != "_lock"}

@@ -19,8 +19,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from charwise.engines.base import TreeNodes
 from charwise.engines.pretrained import DEFAULT_MODEL, LoadKeywords, read_vocabulary
-from charwise.engines.tree_nodes import TreeNodes
 from charwise.errors import EngineError, SettingError, shown
 from charwise.models import EMBEDDED
 from charwise.tokens.vocabulary import Vocabulary
@@ -163,29 +163,26 @@ class VllmLM:
 
 
 class _VllmTree(TreeNodes):
-    """The `TokenTree` of a `VllmLM`. Contexts that nobody asks about are not evaluated."""
+    """The `TokenTree` of a `VllmLM`."""
 
     def __init__(self, lm: VllmLM, prompt_ids: Sequence[int]) -> None:
         super().__init__(lm, prompt_ids)
         self._lm = lm
-        self.contexts = self._evaluate([0], [True])
+        self.contexts = self._evaluate([0])
 
-    def _evaluate(self, nodes: list[int], wanted: list[bool]) -> int:
-        asked = [node for node, want in zip(nodes, wanted, strict=True) if want]
-        if not asked:
-            return 0
+    def _evaluate(self, nodes: list[int]) -> int:
         self.calls += 1
-        path = self._path_of_many(asked)
+        path = self._path_of_many(nodes)
         if path:
             ids = [*self._prompt_ids, *self.tokens(path[-1])]
             lengths = [len(self._prompt_ids) + self.depth(node) for node in path]
             self._logits.put(path, self._lm.path_logprobs(ids, lengths))
         together = set(path)
-        single = [node for node in asked if node not in together]
+        single = [node for node in nodes if node not in together]
         if single:
             contexts = [[*self._prompt_ids, *self.tokens(node)] for node in single]
             self._logits.put(single, self._lm.next_logprobs(contexts))
-        return len(asked)
+        return len(nodes)
 
     def _path_of_many(self, asked: list[int]) -> list[int]:
         """Those of the nodes that lie on one path, if they are many and most of it; else none."""

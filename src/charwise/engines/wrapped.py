@@ -100,11 +100,9 @@ class WrappedTree:
         """Bytes held: told by the engine, or those of all log-probabilities."""
         return held_bytes(self.inner, self._width)
 
-    def extend(
-        self, edges: Sequence[tuple[int, int]], logprobs: Sequence[bool] | None = None
-    ) -> list[int]:
+    def extend(self, edges: Sequence[tuple[int, int]]) -> list[int]:
         """See `TokenTree.extend`."""
-        return self.inner.extend(edges, logprobs)
+        return self.inner.extend(edges)
 
     def logprobs(self, nodes: Sequence[int]) -> torch.Tensor:
         """See `TokenTree.logprobs`."""
@@ -206,12 +204,10 @@ class _CanonicalTree(WrappedTree):
         self._standing: dict[int, Standing | None] = {0: lm.canonical.start(prompt_ids)}
         self._lock = threading.RLock()
 
-    def extend(
-        self, edges: Sequence[tuple[int, int]], logprobs: Sequence[bool] | None = None
-    ) -> list[int]:
+    def extend(self, edges: Sequence[tuple[int, int]]) -> list[int]:
         """See `TokenTree.extend`."""
         with self._lock:
-            nodes = self.inner.extend(edges, logprobs)
+            nodes = self.inner.extend(edges)
             self._edges += edges
         return nodes
 

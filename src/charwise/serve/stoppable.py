@@ -121,13 +121,11 @@ class _StoppableTree(WrappedTree):
         super().__init__(tree, lm.vocabulary.width)
         self._lm = lm
 
-    def extend(
-        self, edges: Sequence[tuple[int, int]], logprobs: Sequence[bool] | None = None
-    ) -> list[int]:
+    def extend(self, edges: Sequence[tuple[int, int]]) -> list[int]:
         """See `TokenTree.extend`.
 
         Raises:
             Stopped: the limit is reached; nothing was evaluated.
         """
         with self._lm.call():
-            return self.inner.extend(edges, logprobs)
+            return self.inner.extend(edges)

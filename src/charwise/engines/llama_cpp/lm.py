@@ -18,11 +18,10 @@ from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 
+from charwise.engines.base import TreeNodes
 from charwise.engines.llama_cpp.cells import BatchRow, Cells, Held
-from charwise.engines.tree_nodes import TreeNodes
 from charwise.errors import EngineError, SettingError
 from charwise.tokens.gguf import GgufModel, captured_log, library, reason, vocabulary_of
 from charwise.tokens.vocabulary import Vocabulary
@@ -178,7 +177,7 @@ class LlamaCppLM:
         self.cells = Cells(llama, context, count, sequences, self.vocabulary.width)
         self.lock = threading.RLock()
         #: Of trees that are gone: what they held. Filled by the garbage collector, at any time.
-        self.abandoned: deque[list[Held | None]] = deque()
+        self.abandoned: deque[dict[int, Held | None]] = deque()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return self.origin
@@ -226,26 +225,24 @@ class _LlamaCppTree(TreeNodes):
     ) -> None:
         super().__init__(lm, prompt_ids, edges, lock=lm.lock)
         self._lm = lm
-        self._held: list[Held | None] = []  # of each node
+        self._held: dict[int, Held | None] = {}  # of each node
         with lm.lock:
-            self.contexts = self._evaluate(list(range(self.size)), [True] * self.size)
+            self.contexts = self._evaluate(self.live)
         weakref.finalize(self, lm.abandoned.append, self._held)
 
-    def _evaluate(self, nodes: list[int], wanted: list[bool]) -> int:
-        """Evaluate nodes in as many calls as it takes, and hold the logits of the wanted."""
-        self._held += [None] * len(nodes)
-        asked = {node for node, want in zip(nodes, wanted, strict=True) if want}
+    def _evaluate(self, nodes: list[int]) -> int:
+        """Evaluate nodes in as many calls as it takes, and hold their logits."""
+        self._held.update(dict.fromkeys(nodes))
         while self._lm.abandoned:
-            self._drop(self._lm.abandoned.popleft())
+            self._drop(list(self._lm.abandoned.popleft().values()))
         waiting = deque(self._preorder(nodes))
         most = max(1, self._lm.batch_bytes // (4 * self._lm.vocabulary.width))
         while waiting:
             part = list(islice(waiting, self._lm.cells.count))
-            picked = np.cumsum([node in asked for node in part])
-            part = part[: max(1, int(np.searchsorted(picked, most, "right")))]
+            part = part[:most]
             while True:
                 order = self._preorder(self._with_ancestors(part))
-                rows = self._rows(order, asked.intersection(part))
+                rows = self._rows(order, set(part))
                 if len(part) == 1 or self._lm.cells.fits(rows):
                     break
                 part = part[: len(part) // 2]
@@ -262,7 +259,8 @@ class _LlamaCppTree(TreeNodes):
         return len(nodes)
 
     def _take_back(self, size: int) -> None:
-        del self._held[size:]
+        for node in [node for node in self._held if node >= size]:
+            del self._held[node]
 
     def _with_ancestors(self, nodes: Sequence[int]) -> set[int]:
         """These nodes, and those of their ancestors that are not held."""
@@ -311,9 +309,7 @@ class _LlamaCppTree(TreeNodes):
 
     def _free(self, nodes: set[int]) -> None:
         dropped = sorted(nodes)
-        self._drop([self._held[node] for node in dropped])
-        for node in dropped:
-            self._held[node] = None
+        self._drop([self._held.pop(node) for node in dropped])
 
     def _drop(self, held: Sequence[Held | None]) -> None:
         """Free cells; parents come before children here."""

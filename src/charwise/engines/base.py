@@ -35,7 +35,7 @@ class TreeNodes(ABC):
 
     >>> from types import SimpleNamespace as Some
     >>> class Counting(TreeNodes):
-    ...     def _evaluate(self, nodes, wanted):
+    ...     def _evaluate(self, nodes):
     ...         return len(nodes)
     >>> tree = Counting(Some(vocabulary=Some(width=10), window=None, device="cpu"), [0])
     >>> tree.extend([(0, 7), (1, 8), (0, 9)])
@@ -61,19 +61,18 @@ class TreeNodes(ABC):
         self._vocabulary, self._width = lm.vocabulary, lm.vocabulary.width
         self._window, self._device = lm.window, lm.device
         self._prompt_ids = [int(id) for id in prompt_ids]
-        self._parent, self._token, self._depth = [-1], [-1], [0]  # of each node
-        self._dropped: set[int] = set()
+        self._parent, self._token, self._depth = {0: -1}, {0: -1}, {0: 0}  # of nodes not dropped
+        self._size = 1
         self._logits = _Logits()
         self._lock: AbstractContextManager[object] = threading.RLock() if lock is None else lock
-        self.live = [0]  # nodes not dropped, in rising order
         self.contexts = 0
         self.calls = 0
         self._check_edges(edges)
         self._add(edges)
 
     @abstractmethod
-    def _evaluate(self, nodes: list[int], wanted: list[bool]) -> int:
-        """Evaluate new nodes, hold the log-probabilities of the wanted, and count the calls.
+    def _evaluate(self, nodes: list[int]) -> int:
+        """Evaluate new nodes, hold their log-probabilities, and count the calls.
 
         Returns how many contexts that were. The lock is held; after a failure comes `_take_back`.
         """
@@ -117,24 +116,24 @@ class TreeNodes(ABC):
     @property
     def size(self) -> int:
         """Nodes handed out so far."""
-        return len(self._parent)
+        return self._size
+
+    @property
+    def live(self) -> list[int]:
+        """The nodes that were not dropped, in rising order."""
+        return list(self._parent)
 
     @property
     def nbytes(self) -> int:
         """The bytes held: log-probabilities, and the additions of an engine's tree."""
         return self._logits.nbytes
 
-    def extend(
-        self, edges: Sequence[tuple[int, int]], logprobs: Sequence[bool] | None = None
-    ) -> list[int]:
+    def extend(self, edges: Sequence[tuple[int, int]]) -> list[int]:
         """See `TokenTree.extend`."""
         if not edges:
             return []
-        wanted = [True] * len(edges) if logprobs is None else [bool(want) for want in logprobs]
-        if len(wanted) != len(edges):
-            raise EngineError(f"{len(wanted)} wishes for log-probabilities, {len(edges)} edges.")
         with self._lock, self._growing(edges) as new:
-            self.contexts += self._evaluate(new, wanted)
+            self.contexts += self._evaluate(new)
         return new
 
     @contextmanager
@@ -149,7 +148,8 @@ class TreeNodes(ABC):
             # Also on an interrupt: half-grown, a tree would corrupt all that follows.
             self._take_back(size)
             self._forget(new)
-            self._truncate(size)
+            self._remove(new)
+            self._size = size
             raise
 
     def forget(self, nodes: Sequence[int]) -> None:
@@ -181,22 +181,21 @@ class TreeNodes(ABC):
                 while node not in kept:
                     kept.add(node)
                     node = self._parent[node]
-            dropped = set(self.live) - kept
+            dropped = self._parent.keys() - kept
             if dropped:
-                self.live = sorted(kept)
-                self._dropped |= dropped
+                self._remove(dropped)
                 self._free(dropped)
                 self._forget(dropped)
 
     def _check(self, nodes: Sequence[int]) -> None:
         """Raise `EngineError` unless all of these are nodes, and none was dropped."""
         for node in nodes:
-            if not 0 <= node < self.size:
-                raise EngineError(f"node {node} does not exist: the tree has {self.size} nodes.")
-            if node in self._dropped:
+            if node not in self._parent:
                 raise EngineError(
                     f"node {node} was dropped by keep(). Name it in keep() while it is needed, or "
                     "extend an ancestor that was kept."
+                    if 0 <= node < self.size
+                    else f"node {node} does not exist: the tree has {self.size} nodes."
                 )
 
     def _check_edges(self, edges: Sequence[tuple[int, int]]) -> None:
@@ -214,19 +213,15 @@ class TreeNodes(ABC):
     def _add(self, edges: Sequence[tuple[int, int]]) -> list[int]:
         """Add checked edges; returns the new nodes."""
         first = self.size
-        for parent, token in edges:
-            self._parent.append(parent)
-            self._token.append(token)
-            self._depth.append(self._depth[parent] + 1)
-        new = list(range(first, self.size))
-        self.live += new
-        return new
+        for node, (parent, token) in enumerate(edges, start=first):
+            self._parent[node], self._token[node] = parent, token
+            self._depth[node] = self._depth[parent] + 1
+        self._size += len(edges)
+        return list(range(first, self.size))
 
-    def _truncate(self, size: int) -> None:
-        """Take back the nodes from `size` on, as if they had never been added."""
-        del self._parent[size:], self._token[size:], self._depth[size:]
-        while self.live[-1] >= size:
-            self.live.pop()
+    def _remove(self, nodes: Collection[int]) -> None:
+        for node in nodes:
+            del self._parent[node], self._token[node], self._depth[node]
 
 
 def _check_prompt(prompt_ids: Sequence[int], vocabulary: Vocabulary, window: int | None) -> None:
@@ -305,8 +300,8 @@ class _Logits:
 
 
 def not_there(node: int) -> EngineError:
-    """The error of asking for log-probabilities that were not wanted, or no longer."""
+    """The error of asking for log-probabilities that were forgotten."""
     return EngineError(
-        f"node {node} has no log-probabilities: it was extended with logprobs=False, or forgotten. "
-        "Ask for them in extend(), and forget() nodes only when done with them."
+        f"node {node} has no log-probabilities: it was forgotten. "
+        "forget() nodes only when done with them."
     )

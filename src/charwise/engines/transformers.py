@@ -1,0 +1,420 @@
+"""Any causal language model of transformers as a `TokenLM`.
+
+Every context of a tree owns one *slot* of a flat key-value cache: the keys and values of its last
+token. It attends to the slots of the prompt, of its ancestors and its own, by one mask for a call:
+
+    slot    0 … P-2     P-1    P, P+1, …
+            prompt      root   nodes, in the order in which they were evaluated
+
+Positions are path lengths, and so are the distances that a sliding window limits: the order of
+slots says nothing. Models whose layers take no mask have a cache for each branch (`branches.py`).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from contextlib import ExitStack
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+import transformers
+from numpy.typing import NDArray
+from transformers.cache_utils import Cache, DynamicLayer
+
+from charwise.engines.base import TreeNodes
+from charwise.engines.branches import BranchTree
+from charwise.engines.forward import Forward, GPTNeoForward, SlotLayer
+from charwise.errors import EngineError
+from charwise.token_lm import TokenTree, Wish
+from charwise.tokens.vocabulary import Vocabulary
+
+#: Where configurations state the longest context.
+_WINDOWS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
+
+#: Entries of a mask over a whole prompt, at most: a longer one has its branches in a second call.
+_SMALL_MASK = 2**22
+
+#: Largest difference of a tree's log-probabilities to plain passes, relative to their spread,
+#: that passes for rounding. A wrong mask is off by far more, unless attention hardly matters.
+_TOLERANCE = {torch.float64: 1e-5, torch.float32: 5e-3, torch.float16: 0.05, torch.bfloat16: 0.1}
+
+
+class TransformersLM:
+    """A causal language model of transformers.
+
+    Args:
+        model: an instance of any `…ForCausalLM`, on any device, in any dtype. It is put into
+            eval mode, and otherwise left as it is.
+        vocabulary: as wide as the model's output layer.
+        window: longest context in tokens; by default what the configuration says.
+        batch_bytes: bound on the logits, and on the attention mask, of one model call. Larger
+            calls to `extend` are split; the prompt is always one call.
+        path: "tree" for tree attention, "branches" for a cache per branch, "auto" for the first
+            of them that works.
+
+    Raises:
+        EngineError: for a model that is not a causal language model with a cache.
+
+    >>> import torch
+    >>> from transformers import LlamaConfig, LlamaForCausalLM
+    >>> sizes = dict(hidden_size=16, intermediate_size=16, num_hidden_layers=1)
+    >>> config = LlamaConfig(vocab_size=4, num_attention_heads=2, **sizes)
+    >>> vocabulary = Vocabulary.from_bytes([b"a", b"b", None], end_ids=[2], bos_ids=[2], width=4)
+    >>> lm = TransformersLM(LlamaForCausalLM(config), vocabulary)
+    >>> tree = lm.tree([2])
+    >>> tree.extend([(0, 0), (0, 1), (1, 1)])
+    [1, 2, 3]
+    >>> tree.logprobs([3]).shape, tree.logprobs([3])[0, 3].item()       # id 3 is not a token
+    (torch.Size([1, 4]), -inf)
+    >>> lm.info()["path"]
+    'tree attention'
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        vocabulary: Vocabulary,
+        *,
+        window: int | None = None,
+        batch_bytes: int = 256 * 2**20,
+        path: Literal["auto", "tree", "branches"] = "auto",
+    ) -> None:
+        #: What `__reduce__` returns, if set: by who can open this engine again, by its arguments.
+        self.origin: tuple[Any, ...] | None = None
+        gpt_neo = getattr(getattr(model, "config", None), "model_type", "") == "gpt_neo"
+        self.forward = (GPTNeoForward if gpt_neo else Forward)(model, vocabulary.width)
+        self.model = model.eval()
+        self.vocabulary = vocabulary
+        self.batch_bytes = batch_bytes
+        config = self.forward.config
+        stated = (getattr(config, name, None) for name in _WINDOWS) if window is None else [window]
+        self.window = next((size for size in stated if isinstance(size, int) and size > 0), None)
+        self._path = path
+        self._lock = threading.Lock()
+        self._kind: _TreeKind | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self.origin is not None:
+            return self.origin
+        # With its weights. Which path works is found out anew where the copy is used.
+        settings: dict[str, Any] = {
+            "window": self.window,
+            "batch_bytes": self.batch_bytes,
+            "path": self._path,
+        }
+        return (partial(TransformersLM, **settings), (self.model, self.vocabulary))
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the log-probabilities: the model's."""
+        return self.forward.device
+
+    def tree(self, prompt_ids: Sequence[int], edges: Sequence[tuple[int, int]] = ()) -> TokenTree:
+        """A tree whose root is this prompt, and its first nodes; see `TokenLM.tree`."""
+        return self._tree_kind().make(self, prompt_ids, edges)
+
+    def info(self) -> dict[str, str]:
+        """The engine, device and dtype, and how and why contexts share prefixes."""
+        kind = self._tree_kind()
+        return {
+            "engine": f"transformers {transformers.__version__}",
+            "model": type(self.model).__name__,
+            "device": str(self.device),
+            "dtype": str(self.forward.dtype).removeprefix("torch."),
+            "attention": self.forward.attention,
+            "path": kind.name,
+            "why": kind.why,
+        }
+
+    def extend_together(self, wishes: Sequence[Wish]) -> list[list[int]] | None:
+        """Extend several of its trees in one call; see `TogetherLM.extend_together`."""
+        trees = [tree for tree, _ in wishes if isinstance(tree, FlatTree) and tree.lm is self]
+        if len(trees) < len(wishes):
+            return None
+        count = sum(len(edges) for _, edges in wishes)
+        with ExitStack() as stack:
+            for tree in sorted(trees, key=id):  # in one order, or two callers wait for each other
+                stack.enter_context(tree._lock)
+            slots = count + sum(tree.slots for tree in trees)
+            if count * 4 * (slots + self.vocabulary.width) > self.batch_bytes:
+                return None
+            new = [
+                stack.enter_context(tree._growing(edges))
+                for tree, (_, edges) in zip(trees, wishes, strict=True)
+            ]
+            evaluate(list(zip(trees, new, strict=True)))
+            for tree, nodes in zip(trees, new, strict=True):
+                tree.contexts += len(nodes)
+        return new
+
+    def _tree_kind(self) -> _TreeKind:
+        """The way in which contexts share prefixes, settled once, before the first tree.
+
+        The configuration says what a mask must look like, or that none will do; a small tree,
+        compared with plain passes through the same model, says whether that is true.
+        """
+        with self._lock:
+            if self._kind is None:
+                self._kind = self._choose()
+            return self._kind
+
+    def _choose(self) -> _TreeKind:
+        """The first way that works of those asked for.
+
+        Raises:
+            EngineError: for a model that gives other logits with its cache than without, or logits
+                that are not numbers.
+        """
+        why, tolerance = "asked for", _TOLERANCE.get(self.forward.dtype, 0.1)
+        if self._path != "branches":
+            why = self.forward.unmaskable or ""
+            if not why:
+                try:
+                    error = self._discrepancy(FlatTree)
+                    proof = f"{error:.1e} of the spread from plain passes on a small tree"
+                    if error <= tolerance:
+                        return _TreeKind(FlatTree, "tree attention", proof)
+                    why = proof
+                except (torch.OutOfMemoryError, EngineError):
+                    raise
+                except Exception as failure:
+                    why = f"the model refused its mask ({failure!r})"
+            if self._path == "tree":
+                raise EngineError(f"tree attention does not work for this model: {why}.")
+            why = f"no tree attention: {why}"
+        name = type(self.model).__name__
+        try:
+            error = self._discrepancy(BranchTree)
+        except (torch.OutOfMemoryError, EngineError):
+            raise
+        except Exception as failure:
+            raise EngineError(
+                f"{name} cannot be evaluated context by context ({failure!r}). Use a model whose "
+                "cache is of transformers' own kinds."
+            ) from failure
+        if not error <= 4 * tolerance:
+            raise EngineError(
+                f"{name} gives other logits with a cache than without one ({error:.1e} of their "
+                "spread): its contexts cannot share prefixes."
+            )
+        return _TreeKind(BranchTree, "cache per branch", why)
+
+    @torch.inference_mode()
+    def _discrepancy(self, kind: type[FlatTree | BranchTree]) -> float:
+        """Root mean square difference of a small tree's log-probabilities to plain passes.
+
+        It is relative to their spread. Sliding windows that are longer than the longest path, 9
+        tokens, are not put to the test.
+        """
+        text = [id for id, token in enumerate(self.vocabulary.tokens) if token is not None]
+        ids = [text[i * len(text) // 8] for i in range(8)]
+        small = self.window is not None and self.window < 9
+        # A chain of 5, branches off its start and off the root, and a node off each.
+        parents = [0] if small else [0, 1, 2, 3, 4, 1, 0, 6, 7, 8]
+        tree = kind(self, ids[:1] if small else ids[:3])
+        nodes = tree.extend([(n, ids[(3 * i + 3) % 8]) for i, n in enumerate(parents)])[-3:]
+        contexts = [[*tree._prompt_ids, *tree.tokens(node)] for node in nodes]
+        plain = torch.cat([self.forward([context], keep=1)[0] for context in contexts])
+        counted = torch.tensor(self.vocabulary.counted, device=plain.device)
+        true = plain[:, counted].double().log_softmax(-1)
+        if true.isnan().any():
+            raise tree._not_numbers()
+        difference = tree.logprobs(nodes)[:, counted].double() - true
+        difference = difference.masked_fill(difference.isnan(), 0.0)  # −inf in both: ruled out
+        if not (difference.abs() > 1e-6).any():
+            return 0.0
+        finite = true.isfinite()
+        centred = true - true.where(finite, torch.nan).nanmean(-1, keepdim=True)
+        spread = centred[finite].square().mean().sqrt()
+        return float(difference.square().mean().sqrt() / spread)
+
+
+class _TreeKind(NamedTuple):
+    """A class of trees, the name of the way in which contexts share prefixes, and its reason."""
+
+    make: type[FlatTree | BranchTree]
+    name: str
+    why: str
+
+
+class FlatTree(TreeNodes):
+    """The contexts of one prompt in one flat cache; see `TokenTree`."""
+
+    def __init__(
+        self, lm: TransformersLM, prompt_ids: Sequence[int], edges: Sequence[tuple[int, int]] = ()
+    ) -> None:
+        super().__init__(lm, prompt_ids, edges)
+        self.lm = lm
+        self.cache = Cache(layer_class_to_replicate=SlotLayer)
+        self._slot: dict[int, int] = {}  # of each node
+        self.positions = np.zeros(0, np.int64)  # [slots]: path lengths
+        self.contexts = self._evaluate(self.live)
+
+    @property
+    def slots(self) -> int:
+        """Tokens of the prompt before its last, and nodes."""
+        return len(self.positions)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held: keys and values with their room to grow, and logits."""
+        layers: list[SlotLayer] = self.cache.layers
+        return super().nbytes + sum(layer.nbytes for layer in layers)
+
+    def _evaluate(self, nodes: list[int]) -> int:
+        """In as many calls as keep to `batch_bytes`."""
+        done = 0
+        if nodes[0] == 0:
+            # One path needs no mask but the model's own, which a long prompt makes use of.
+            done = next((n for n in nodes[1:] if self._parent[n] != n - 1), len(nodes))
+            if done < len(nodes) and (len(self._prompt_ids) + len(nodes)) ** 2 <= _SMALL_MASK:
+                done = len(nodes)
+            evaluate([(self, nodes[:done])])
+        while done < len(nodes):
+            # Of the mask of one row, or of its attention scores where they are in memory; logits.
+            eager = self.lm.forward.attention == "eager"
+            heads = getattr(self.lm.forward.config, "num_attention_heads", 1) if eager else 1
+            row_bytes = 4 * (heads * (self.slots + len(nodes)) + self._width)
+            most = max(1, self.lm.batch_bytes // row_bytes)
+            evaluate([(self, nodes[done : done + most])])
+            done += most
+        return len(nodes)
+
+    def place(self, nodes: list[int]) -> tuple[list[int], NDArray[np.bool_]]:
+        """Give new nodes slots: the ids to evaluate, and the slots that each sees: `[n, slots]`.
+
+        The prompt goes with the root.
+        """
+        first, before = self.slots, len(self._prompt_ids) - 1
+        prompt = self._prompt_ids[:-1] if nodes[0] == 0 else []
+        ids = [*prompt, *(self._token[node] if node else self._prompt_ids[-1] for node in nodes)]
+        seen = np.zeros((len(ids), first + len(ids)), np.bool_)
+        seen[:, :before] = True
+        seen[: len(prompt)] = np.tri(len(prompt), seen.shape[1], dtype=np.bool_)
+        row = dict[int, int]()
+        for i, node in enumerate(nodes, start=len(prompt)):
+            above = self._parent[node]
+            if above in row:
+                seen[i] = seen[row[above]]
+            else:
+                while above >= 0:
+                    seen[i, self._slot[above]] = True
+                    above = self._parent[above]
+            row[node], self._slot[node] = i, first + i
+            seen[i, first + i] = True
+        self.positions = np.append(self.positions, np.count_nonzero(seen, axis=1) - 1)
+        return ids, seen
+
+    def take(self, nodes: list[int], logits: torch.Tensor) -> None:
+        """Keep the logits `[n, width]` of a call."""
+        self._put(nodes, logits)
+        self.calls += 1
+
+    def _take_back(self, size: int) -> None:
+        self._slot = {node: slot for node, slot in self._slot.items() if node < size}
+        self._truncate(len(self._prompt_ids) - 1 + len(self._slot))
+
+    def _truncate(self, slots: int) -> None:
+        self.positions = self.positions[:slots]
+        for layer in self.cache.layers:
+            layer.truncate(slots)
+
+    @torch.inference_mode()
+    def _free(self, nodes: set[int]) -> None:
+        before = len(self._prompt_ids) - 1
+        left = [node for node in self._slot if node not in nodes]  # in the order of slots
+        slots = np.array([*range(before), *(self._slot[node] for node in left)])
+        self._slot = {node: before + row for row, node in enumerate(left)}
+        if slots[-1] == len(slots) - 1:  # the first few: nothing moves
+            self._truncate(len(slots))
+            return
+        self.positions = self.positions[slots]
+        for layer in self.cache.layers:
+            layer.select(torch.from_numpy(slots))
+
+
+class _JointLayer(DynamicLayer):  # type: ignore[misc]
+    """The same layer of several trees' caches, as one layer of a cache: their slots in a row.
+
+    Args:
+        layers: of the trees.
+        ends: of each tree's part of the row of ids.
+    """
+
+    def __init__(self, layers: Sequence[SlotLayer], ends: Sequence[int]) -> None:
+        super().__init__()
+        self.is_initialized = True
+        self._layers, self._ends = layers, ends
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Append to each tree its part; returns the keys and values of all."""
+        parts, start = [], 0
+        for layer, end in zip(self._layers, self._ends, strict=True):
+            parts.append(layer.update(key_states[:, :, start:end], value_states[:, :, start:end]))
+            start = end
+        return torch.cat([k for k, _ in parts], dim=2), torch.cat([v for _, v in parts], dim=2)
+
+    def get_seq_length(self, *args: Any) -> int:
+        """Nothing is read off it: positions and masks are given."""
+        return 0
+
+
+@torch.inference_mode()
+def evaluate(wanted: Sequence[tuple[FlatTree, list[int]]]) -> None:
+    """Evaluate new nodes of trees of one model in one call, and keep their logits."""
+    forward = wanted[0][0].lm.forward
+    ids, ends, rows, columns = list[int](), list[int](), list[NDArray[np.bool_]](), 0
+    at, positions = list[NDArray[np.int64]](), list[NDArray[np.int64]]()
+    try:
+        for tree, nodes in wanted:
+            first = tree.slots
+            more, seen = tree.place(nodes)
+            chain = len(wanted) == 1 and (tree.positions[first:] == range(first, tree.slots)).all()
+            # Most contexts of a tree are leaves that nobody goes on from: where less than half
+            # of the slots are seen by any row, the call attends to those alone.
+            used = np.flatnonzero(seen.any(axis=0))
+            if 2 * len(used) < tree.slots:
+                for layer in tree.cache.layers:
+                    layer.chosen = torch.from_numpy(used).to(forward.device)
+            else:
+                used = np.arange(tree.slots)
+            ids += more
+            ends.append(len(ids))
+            rows.append(seen[:, used])
+            at.append(tree.positions[used])
+            positions.append(tree.positions[first:])
+            columns += len(used)
+        cache = wanted[0][0].cache
+        if len(wanted) > 1:
+            layers = zip(*(tree.cache.layers for tree, _ in wanted), strict=True)
+            cache = Cache(layers=[_JointLayer(some, ends) for some in layers])
+        keep = 0 if len(wanted) > 1 else len(wanted[0][1])
+        places = np.concatenate(positions)
+        if chain:
+            # The whole tree is one path: no mask, as in the model's own decoding.
+            logits = forward([ids], cache, positions=places, keep=keep)[0]
+        else:
+            path = np.zeros((len(ids), columns), np.bool_)
+            row = column = 0
+            for seen in rows:
+                path[row : row + len(seen), column : column + seen.shape[1]] = seen
+                row, column = row + len(seen), column + seen.shape[1]
+            away = places[:, None] - np.concatenate(at)
+            visible = {
+                name: path if window is None else path & (away < window)
+                for name, window in forward.windows.items()
+            }
+            logits = forward.with_mask(ids, cache, places, visible, keep)
+    finally:
+        for tree, _ in wanted:
+            for layer in tree.cache.layers:
+                layer.chosen = None
+    parts = torch.split(logits, [len(nodes) for _, nodes in wanted])
+    for (tree, nodes), part in zip(wanted, parts, strict=True):
+        # Each in memory of its own: a view would keep the others' alive.
+        tree.take(nodes, part.clone() if len(parts) > 1 else part)
