@@ -6,8 +6,6 @@ import gc
 import sys
 from typing import Any
 
-import pytest
-
 _stays: list[Any] = []
 
 
@@ -22,13 +20,3 @@ def pytest_collection_finish() -> None:
     """What was imported stays too, and no search for garbage goes through it again."""
     gc.collect()
     gc.freeze()
-
-
-@pytest.fixture(autouse=True)
-def _bounded(request: pytest.FixtureRequest, doctest_namespace: dict[str, Any]) -> None:
-    """`lm` in the examples of bounds: the embedded model in the place of a server."""
-    if request.node.name.startswith("charwise.bounded."):
-        import charwise
-        from top_k_lm import TopK
-
-        doctest_namespace["lm"] = charwise.BoundedLM(TopK(charwise.load().engine, 20))

@@ -16,7 +16,6 @@ from typer.testing import CliRunner
 
 import charwise
 from charwise import CharLM, SortedVocabulary, Vocabulary, combine, healing
-from charwise.bounded.lm import BoundedLM
 from charwise.cli.app import app
 from charwise.combine import Combination
 from charwise.errors import CharwiseError
@@ -46,7 +45,6 @@ from fuzz_values import (
     some,
 )
 from models import random_lm
-from top_k_lm import TopK
 
 
 class Call(NamedTuple):
@@ -111,11 +109,6 @@ def on(owner: Callable[[int], Any], method: str) -> Callable[..., Any]:
         return list(itertools.islice(result, 8)) if hasattr(result, "send") else result
 
     return run
-
-
-def bounded(which: int) -> BoundedLM:
-    """One of the models, of which the two best tokens are told."""
-    return BoundedLM(TopK(models()[which].engine, 2))
 
 
 def on_state(which: int, text: str, steps: list[tuple[str, Any]]) -> None:
@@ -263,17 +256,6 @@ METHODS: dict[str, tuple[Callable[[int], Any], int, dict[str, dict[str, Values]]
             "complete": PROMPTED | SEVERAL | CONSTRAINED | DRAWN,
             "choose": PROMPTED | {"choices": CHOICES, "stop": STOP, "ended": FLAG},
             "stream": PROMPTED | {"stop": STOP} | DRAWN,
-        },
-    ),
-    "BoundedLM": (
-        bounded,
-        2,
-        {
-            "next": PROMPTED | BOUNDED,
-            "score": PROMPTED | {"context": PROMPT} | BOUNDED,
-            "logprob": PROMPTED | BOUNDED,
-            "complete": PROMPTED
-            | {"max_new_bytes": SIZE, "temperature": some(0, 1, 0.5), "seed": SEED, "stop": STOP},
         },
     ),
 }

@@ -45,8 +45,6 @@ TESTS = {
     "healing": ["test_healing.py"],
     "coverings/reference": ["coverings/test_reference.py", "coverings/test_beam.py"],
     "coverings/best_first": ["coverings/test_best_first.py", "coverings/test_limits.py"],
-    "bounded/rows": ["bounded/test_bounds.py"],
-    "bounded/covering": ["bounded/test_bounds.py"],
     "coverings/beam": ["coverings/test_beam.py"],
     "coverings/bundles": ["coverings/test_beam.py"],
     "coverings/members": ["coverings/test_reference.py", "coverings/test_best_first.py"],
@@ -76,9 +74,6 @@ TESTS = {
     ],
     "combine/scoring": ["combine/test_oracle.py", "combine/test_error_estimates.py"],
     "cursor/bytewise": ["combine/test_sampled.py"],
-    "tokens/merges": ["tokens/test_merges.py"],
-    "tokens/canonical_next": ["tokens/test_canonical_next.py", "engines/test_canonical.py"],
-    "engines/wrapped": ["engines/test_canonical.py"],
 }
 
 #: Of each property, at most: every mutant that survives runs them all.

@@ -20,7 +20,6 @@ import torch
 
 import charwise
 from charwise import (
-    BoundedLM,
     CharLM,
     SortedVocabulary,
     Vocabulary,
@@ -34,7 +33,6 @@ from charwise.errors import CharwiseError, TokenizationError
 from charwise.infill import cut_start, request
 from charwise.template import Template
 from charwise.tokens.words import words
-from top_k_lm import TopK
 
 #: What the calls use.
 USED = (np, SortedVocabulary, TransformersLM, cut_start, request, Template, words)
@@ -47,15 +45,12 @@ nan = math.nan
 REFUSED = {
     'load("")': "Give a folder with a config.json",
     "load(3)": "CharLM.from_transformers(model, tokenizer)",
-    'load("http://127.0.0.1/v1")': "charwise.connect(url, tokenizer)",
+    'load("http://127.0.0.1/v1")': "give the name of its model",
     'load("./nowhere")': "Give a folder with a config.json",
     "load(device=[3])": "give its name",
     'load(engine="x")': "use 'transformers' or 'llama.cpp' or 'vllm'",
     'load(preset="slow")': "default, accurate, exact, or pass an Effort",
     "load(limits=3)": "give Limits(memory=…)",
-    'load(estimand="some")': "use 'all' or 'canonical' or 'canonical-mass'",
-    'connect("nowhere", "embedded")': "give http://HOST:PORT/v1",
-    'connect("http://127.0.0.1:1/v1", 3)': "a tokenizer is a name, a folder or a file",
     "CharLM(5)": "takes a model that one has already",
     "CharLM.from_transformers(3, None)": "with AutoModelForCausalLM.from_pretrained",
     "lm.next(None)": "or a list of texts and token ids",
@@ -199,10 +194,6 @@ REFUSED = {
     "combine.member(3)": "charwise.load(…) opens one",
     "combine.mixture([lm]).next(None)": "or a list of texts and token ids",
     'combine.mixture([lm]).complete("a", n=-1)': "it must be 1 or more",
-    "BoundedLM(3)": "is for engines that tell all",
-    'bounded.next("a", tolerance=2)': "it must lie in [0, 1]",
-    'bounded.score("a", max_contexts=0)': "it must be 1 or more",
-    'bounded.complete("a", max_new_bytes=-1)': "it must be 0 or more",
     'compare([], "a")': "give two or more",
     "compare([lm, lm], [])": "there is no text to compare the models on",
     'compare([lm, lm], "a", over="x")': "choose 'auto', 'texts' or 'blocks'",
@@ -220,8 +211,7 @@ def names() -> dict[str, Any]:
     lm = charwise.load()
     engine: Any = lm.engine
     public = {name: getattr(charwise, name) for name in charwise.__all__}
-    bounded = BoundedLM(TopK(engine, 2))
-    return {**globals(), **public, "lm": lm, "model": engine.model, "bounded": bounded}
+    return {**globals(), **public, "lm": lm, "model": engine.model}
 
 
 @pytest.mark.parametrize(("call", "way_out"), REFUSED.items(), ids=list(REFUSED))

@@ -13,7 +13,6 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from charwise import combine, constraints, errors, healing
-    from charwise.bounded.lm import BoundedLM
     from charwise.char_lm import CharLM
     from charwise.coverings.best_first import Covering
     from charwise.cursor.choose import ChoicePosterior
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from charwise.cursor.options import GenerationOptions
     from charwise.cursor.state import State
     from charwise.evaluation.compare import compare
-    from charwise.model import connect, load
+    from charwise.model import load
     from charwise.processors.transformers.generate import heal_generate
     from charwise.processors.transformers.infill import heal_infill
     from charwise.scoring.effort import Effort, Limits
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
     from charwise.tokens.vocabulary import Vocabulary
 
 _HOME = {
-    "BoundedLM": "charwise.bounded.lm",
     "CharLM": "charwise.char_lm",
     "ChoicePosterior": "charwise.cursor.choose",
     "Completion": "charwise.cursor.completion",
@@ -50,7 +48,6 @@ _HOME = {
     "SortedVocabulary": "charwise.tokens.index",
     "Vocabulary": "charwise.tokens.vocabulary",
     "compare": "charwise.evaluation.compare",
-    "connect": "charwise.model",
     "heal_generate": "charwise.processors.transformers.generate",
     "heal_infill": "charwise.processors.transformers.infill",
     "load": "charwise.model",
@@ -58,7 +55,6 @@ _HOME = {
 _MODULES = ("combine", "constraints", "errors", "healing")
 
 __all__ = [
-    "BoundedLM",
     "CharLM",
     "ChoicePosterior",
     "Completion",
@@ -76,7 +72,6 @@ __all__ = [
     "Vocabulary",
     "combine",
     "compare",
-    "connect",
     "constraints",
     "errors",
     "heal_generate",

@@ -23,7 +23,7 @@ from charwise.scoring.score import Scorer, Text
 from charwise.surprisal.audit import Auditor
 from charwise.surprisal.score import Score
 from charwise.template import Order, Template
-from charwise.token_lm import Estimand, TokenLM
+from charwise.token_lm import TokenLM
 from charwise.tokens.canonical import to_bytes
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.prompt_parts import Prompt, parts_of
@@ -77,7 +77,6 @@ class CharLM(CharacterModel):
         tokenizer: Any,
         *,
         limits: Limits | None = None,
-        estimand: Estimand = "all",
         **spend: Unpack[EffortKeywords],
     ) -> CharLM:
         """The character interface of a causal language model that one has already.
@@ -86,14 +85,12 @@ class CharLM(CharacterModel):
             model: of transformers, on whatever device; it is used as it is, not copied.
             tokenizer: its fast tokenizer.
             limits: bounds on the memory and the model calls of each score, state and choice.
-            estimand: which token strings count, see `charwise.load`.
             spend: `preset` or `tolerance`, the default effort, see `score`.
 
         Raises:
             EngineError: a model whose contexts cannot be evaluated, and why.
-            VocabularyError: a tokenizer that has no bytes, or whose merges cannot be read where
-                only canonical token strings count.
-            SettingError: for an unknown preset or estimand.
+            VocabularyError: a tokenizer that has no bytes.
+            SettingError: for an unknown preset.
 
         >>> from charwise.models import EMBEDDED
         >>> from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -102,10 +99,9 @@ class CharLM(CharacterModel):
         >>> lm.next("import nump").top(1)[0][0]
         'y'
         """
-        from charwise.engines.load import engine_around, with_estimand
+        from charwise.engines.load import engine_around
 
-        engine = with_estimand(engine_around(model, tokenizer), estimand)
-        return cls(engine, limits=limits, **spend)
+        return cls(engine_around(model, tokenizer), limits=limits, **spend)
 
     @property
     def vocabulary(self) -> Vocabulary:

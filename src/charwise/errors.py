@@ -118,7 +118,7 @@ _EXTRAS = {
     "pandas": "tables",
     "pyarrow": "tables",
     "ray": "ray",
-    "httpx": "completions",
+    "httpx": "proxy",
 }
 
 
@@ -194,21 +194,6 @@ class UnlistedError(CharwiseError, KeyError):
 
 class EngineError(CharwiseError, RuntimeError):
     """A model or an inference engine that cannot do its task."""
-
-
-class ServerError(EngineError):
-    """An inference server that refuses, fails, or is not there.
-
-    `status` is that of its HTTP answer; None where there was none.
-    """
-
-    def __init__(self, message: str, status: int | None = None) -> None:
-        super().__init__(message)
-        self.status = status
-
-
-class BoundsError(CharwiseError, AttributeError):
-    """A result that has no bounds, asked of an engine that tells only its best next tokens."""
 
 
 class ModelNotFoundError(CharwiseError, FileNotFoundError):

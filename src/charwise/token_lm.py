@@ -10,15 +10,12 @@ caches.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     import torch
 
     from charwise.tokens.vocabulary import Vocabulary
-
-#: Which token strings count: all, or canonical ones, renormalised at each token or not.
-Estimand = Literal["all", "canonical", "canonical-mass"]
 
 
 @runtime_checkable
@@ -82,8 +79,7 @@ class TokenTree(Protocol):
         """Return log p_Δ(· | context) of every node: `[n, width]`, nats, on the engine's device.
 
         A probability mass function over the vocabulary's *counted* ids; the others are -inf, and
-        were left out before the softmax. float32, or float64 where the engine is exact. An engine
-        that leaves token strings out may give rows that sum to less (`engines/wrapped.py`).
+        were left out before the softmax. float32, or float64 where the engine is exact.
 
         Raises:
             EngineError: for nodes forgotten, dropped or unknown.

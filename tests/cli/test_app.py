@@ -221,7 +221,6 @@ for command in sys.argv[1:]:
 #: Their examples need a file, a model or a server that is not here, or never end.
 NOT_HERE = (
     "bench",
-    "bounds",
     "compare",
     "export",
     "heal-proxy",
@@ -252,7 +251,7 @@ def test_every_command_prints_json_and_takes_the_options_of_a_model() -> None:
         for option in (named, "--revision", "--trust-remote-code"):
             assert option in shown
         assert command in ("lsp", "serve") or "--json" in shown
-        if command not in ("vocab", "bounds"):  # which read a tokenizer, and load no model
+        if command != "vocab":  # which reads a tokenizer, and loads no model
             assert "--device" in shown
             assert "--dtype" in shown
 
@@ -269,13 +268,13 @@ def test_the_options_reach_load(command: str, monkeypatch: pytest.MonkeyPatch) -
     prompt = [] if command == "demo" else ["a"]
     preset = [] if command == "cover" else ["--preset", "fast"]
     given = ["--model", "m", "--device", "cpu", "--dtype", "float16", "--revision", "v1"]
-    given += ["--trust-remote-code", "--estimand", "canonical"]
+    given += ["--trust-remote-code"]
     run(command, *prompt, *given, *preset)
     run(command, *prompt)
     first = {"device": "cpu", "dtype": "float16", "revision": "v1", "trust_remote_code": True}
     assert asked == [
-        ("m", {**first, "estimand": "canonical", "preset": "fast" if preset else "default"}),
-        ("embedded", {"estimand": "all", "preset": "default"}),
+        ("m", {**first, "preset": "fast" if preset else "default"}),
+        ("embedded", {"preset": "default"}),
     ]
 
 

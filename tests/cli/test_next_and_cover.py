@@ -136,11 +136,3 @@ def test_the_empty_text_and_half_characters() -> None:
     ]
     assert run_json("next", "")["next"]
     assert run_json("cover", "--stdin", stdin=b"\xc3")["members"]
-
-
-@pytest.mark.parametrize("estimand", ["canonical", "canonical-mass"])
-def test_the_estimand_is_chosen_on_the_command_line(estimand: str) -> None:
-    found = run_json("cover", "import nump", "--estimand", estimand, "--top", "3")
-    plain = run_json("cover", "import nump", "--top", "3")
-    assert found != plain
-    assert run("next", "import nump", "--estimand", "some").exit_code == 2

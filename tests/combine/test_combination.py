@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 import math
-import pickle
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -125,13 +123,8 @@ class TestStates:
         )
         np.testing.assert_allclose((state - 1).shares, lm.state("na").shares, rtol=1e-3)
 
-    def test_copies(self) -> None:
-        state = code_and_letters().state("import nump")
-        assert copy.copy(state) is state
-        assert copy.deepcopy(state) is state
-        again = pickle.loads(pickle.dumps(state))
-        np.testing.assert_allclose(again.next().probs, state.next().probs, atol=1e-9)
-        assert "2 members" in repr(state)
+    def test_repr(self) -> None:
+        assert "2 members" in repr(code_and_letters().state("import nump"))
         assert "2 members" in repr(code_and_letters())
 
     def test_what_is_said_of_the_text(self) -> None:
@@ -167,17 +160,6 @@ class TestMembers:
             assert typed.next()["?"] < 1e-6
             typed = typed + "?"
             assert np.allclose(typed.shares, mixed.state(typed.text).shares, atol=0.01)
-
-    def test_what_is_evidence_of_canonical_mass_is_its_mass(self) -> None:
-        mass = charwise.load(estimand="canonical-mass")
-        mixed = combine.mixture([mass, charwise.load()])
-        typed = mixed.state("")
-        for letter in "xkcdqz 8f3a":
-            typed = typed + letter
-        # A typed state lends what it does not evaluate, and a loan may hold mass that is not
-        # canonical. A new state is nearer.
-        assert np.allclose(typed.shares, mixed.state(typed.text).shares, atol=0.1)
-        assert mixed.state(typed.text).shares[0] < 0.3  # all mass is over twice the canonical
 
     def test_a_combination_of_combinations(self) -> None:
         one, other = CharLM(two_ways().lm, preset="exact"), other_words()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import pickle
 from functools import partial
 
 import pytest
@@ -12,10 +10,9 @@ from hypothesis import given
 import charwise
 from charwise import CharLM
 from charwise.coverings.beam import start
-from charwise.coverings.best_first import best_first
 from charwise.coverings.members import first_members, members_in_order
 from charwise.coverings.rows import EvaluatedRows
-from charwise.errors import EngineError, SearchLimitError, SettingError
+from charwise.errors import SearchLimitError, SettingError
 from models import Case, cases, examples, two_ways
 
 
@@ -90,25 +87,3 @@ def test_text_is_str_and_raw_is_bytes():
         assert isinstance(found.raw, bytes)
         assert found.raw.decode() == found.text
     assert lm.covering(b"a\xff").text == "a�"
-
-
-@pytest.mark.parametrize(
-    "copied", [copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))]
-)
-def test_coverings_and_encodings_are_copied(copied):
-    lm = charwise.load()
-    covering, encodings = lm.covering("import nump"), lm.encodings("import numpy")
-    again = copied(covering)
-    assert again.raw == covering.raw
-    assert again.limits == covering.limits
-    assert again.prefix_logprob().lower == pytest.approx(covering.prefix_logprob().lower, abs=1e-4)
-    assert [m.token_ids for m in again.top(3)] == [m.token_ids for m in covering.top(3)]
-    once_more = copied(encodings)
-    assert once_more.size == encodings.size
-    assert once_more.top(1)[0].token_ids == encodings.top(1)[0].token_ids
-
-
-def test_a_covering_on_rows_of_ones_own_says_why_it_is_not_copied():
-    model = two_ways()
-    with pytest.raises(EngineError, match=r"EvaluatedRows\.of"):
-        pickle.dumps(best_first(model.evaluated(), 0, b"a"))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 import math
-import pickle
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -207,28 +205,7 @@ def test_choices_grow_the_tree_of_a_state_while_its_root_is_near(size: int, shar
     assert (tree.contexts > before) == shared
 
 
-# ---- copies and threads -------------------------------------------------------------------------
-
-
-def test_copies():
-    lm = CharLM(two_ways().lm, preset="exact")
-    state = lm.state("ab") + "a"
-    expected = (state + "b").next().probs
-    for other in (copy.copy(state), copy.deepcopy(state), pickle.loads(pickle.dumps(state))):
-        same(other, state)
-        assert (other + "b").next().probs == approx(expected, rel=1e-12)
-        assert (other - 1).raw == b"ab"
-    assert copy.copy(state) is state
-
-
-def test_a_pickled_state_is_small():
-    lm = charwise.load()
-    state = lm.state("import numpy as np\n" * 20 + "np.arr")
-    sent = pickle.dumps(state)
-    assert len(sent) < 2000
-    back = pickle.loads(sent)
-    assert back.shared.engine is lm.engine  # opened by name, once in a process
-    assert back.next().probs == approx(state.next().probs, abs=1e-4)
+# ---- threads -------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import math
-import pickle
 
 import pytest
 
@@ -80,7 +79,6 @@ def test_limits_hold_for_states_too():
     state = charwise.load(limits=Limits(calls=1)).state(TEXT)
     assert state.next().limited
     assert not free.next().limited
-    assert pickle.loads(pickle.dumps(state)).next().limited
 
 
 def test_an_exact_sum_names_the_limit_that_it_met():

@@ -59,7 +59,6 @@ def test_equal_facts_are_equal_numbers(stimuli: Path) -> None:
         (["--convention", "trailing"], "convention"),
         (["--convention", "ending"], "convention"),
         (["--dtype", "bfloat16"], "dtype"),
-        (["--estimand", "canonical"], "estimand"),
     ],
 )
 def test_other_numbers_have_other_facts(stimuli: Path, options: list[str], name: str) -> None:

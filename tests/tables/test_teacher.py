@@ -285,7 +285,6 @@ def test_shards_and_what_they_say(job: Job, ab: CharLM, tmp_path: Path) -> None:
     assert about["model"] == "ab"
     assert about["top"] == 3
     assert about["preset"] == "fast"
-    assert about["estimand"] == "all"
     assert {"schema", "charwise", "revision", "tolerance", "dtype", "floats", "unit"} <= set(about)
     import pandas
 

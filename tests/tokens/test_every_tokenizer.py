@@ -23,7 +23,6 @@ from transformers import PreTrainedTokenizerFast
 from charwise import Vocabulary
 from charwise.errors import TokenizationError, VocabularyError
 from charwise.tokens.canonical import Canonical, Run
-from charwise.tokens.canonical_next import CanonicalNext
 from models import examples
 
 MIXED = (
@@ -294,16 +293,3 @@ def _bpe(**parts: Any) -> PreTrainedTokenizerFast:
 def test_what_cannot_be_read_is_refused(parts: Any, why: str) -> None:
     with pytest.raises(VocabularyError, match=why):
         Vocabulary.from_transformers(_bpe(**parts))
-
-
-def test_what_is_canonical_of_bytes_that_a_normalizer_writes() -> None:
-    vocabulary = Vocabulary.from_transformers(fast(normalized_to_bytes()))
-    canonical = CanonicalNext.of(vocabulary)
-    standing = canonical.start()
-    for id in vocabulary.encode(MIXED):
-        found = canonical.after(standing, id)
-        assert found is not None
-        standing = found
-    split = TRAINED["BPE, normalized to bytes and split"]()
-    with pytest.raises(VocabularyError, match="estimand='all'"):
-        CanonicalNext.of(Vocabulary.from_transformers(fast(split)))

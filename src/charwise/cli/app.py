@@ -18,7 +18,6 @@ from typer.core import TyperGroup
 
 from charwise.cli import (
     bench,
-    bounds,
     compare,
     complete,
     demo,
@@ -71,10 +70,6 @@ COMMANDS: dict[str, tuple[Callable[..., None], str]] = {
     "vocab": (vocab.vocab, "--prefix ' ret'"),
     "score": (score.score, "stimuli.csv --item-column item --out words.csv"),
     "bench": (bench.bench, "--text README.md --bytes 200 --K 2,4 --reference-K 16"),
-    "bounds": (
-        bounds.bounds,
-        "'raise ValueErr' --url http://127.0.0.1:8000/v1 --tokenizer FOLDER",
-    ),
     "lm-eval": (lm_eval.lm_eval, "--model charwise --model_args pretrained=gpt2 --tasks piqa"),
     "serve": (serve.serve, "--port 8000"),
     "lsp": (lsp.lsp, "--model Qwen/Qwen2.5-Coder-0.5B"),

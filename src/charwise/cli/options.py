@@ -13,7 +13,6 @@ import typer
 
 from charwise.cli.terminal import busy
 from charwise.errors import InputError, SettingError
-from charwise.token_lm import Estimand
 
 if TYPE_CHECKING:
     from charwise.char_lm import CharLM
@@ -114,13 +113,6 @@ class ModelOptions:
     ] = None
     revision: RevisionOption = None
     trust_remote_code: TrustOption = False
-    estimand: Annotated[
-        Estimand,
-        typer.Option(
-            help="Which token strings count: all; those that the tokenizer itself may produce, "
-            "renormalised at each token; or the share of those without.",
-        ),
-    ] = "all"
 
     def load(self, effort: EffortOptions | None = None) -> CharLM:
         """The model; a terminal shows meanwhile that it is loaded.

@@ -230,8 +230,7 @@ def likelihood_of_byte(
 
     It is what the state gave to the byte. That may be too little, or nothing, where the contexts
     that spell the byte were left out before it came; the state after it has looked for them, and
-    the two tell how →p_i changed. So they do with "canonical-mass", where next bytes are divided by
-    a sum that →p_i is not divided by.
+    the two tell how →p_i changed.
 
     Args:
         member: whose states they are.
@@ -248,23 +247,15 @@ def likelihood_of_byte(
     """
     if state is None or after is None:
         return -math.inf, 0.0
-    nxt, loses = state.next(), _loses_mass(member.lm)
+    nxt = state.next()
     p = float(nxt.probs[byte])
-    if p > nxt.error and not loses:
+    if p > nxt.error:
         return math.log(p), math.log1p(nxt.error / p)
     if isinstance(state, State) and isinstance(after, State) and state.shared is after.shared:
         error = sum(-math.log1p(-min(one.error, 0.999)) for one in (state, after))
         return after.logprob - state.logprob, error
-    if p > 0 and not loses:
+    if p > 0:
         return math.log(p), math.log1p(nxt.error / p)
     one = Team((member,), Mixture((1.0,)))
     logprob, error = likelihoods(one, bytes([byte]), raw)[:, 0, 0].tolist()
     return logprob, error
-
-
-def _loses_mass(lm: Any) -> bool:
-    """Whether the prefix probabilities of all next bytes add up to less than that of the text."""
-    team = getattr(lm, "team", None)
-    if isinstance(team, Team):
-        return any(_loses_mass(one.lm) for one in team.members)
-    return getattr(getattr(lm, "engine", None), "estimand", None) == "canonical-mass"

@@ -246,8 +246,8 @@ class CombinedState(CharacterState):
             evidence = _onward(np.zeros(steps.shape[:2]), steps)[..., -1:]
         return CombinedState(self.team, self.raw, self.states, evidence, whole=True)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (begin, (self.team, self.raw))
+    def _renewed(self) -> CombinedState:
+        return begin(self.team, self.raw)
 
     def __repr__(self) -> str:
         return f"CombinedState({self.text[-20:]!r}, {len(self.states)} members)"

@@ -14,10 +14,9 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +26,6 @@ from charwise.coverings.log_sums import add_logs, log, log_sum
 from charwise.coverings.members import MAX_CONTEXTS, Member, first_members, members_in_order
 from charwise.coverings.rows import EvaluatedRows
 from charwise.errors import check_count, check_number
-from charwise.token_lm import TokenLM
 
 #: Contexts evaluated in one call while searching.
 _BATCH = 32
@@ -167,10 +165,6 @@ class Covering:
         members = partial(members_in_order, self._evaluated, self._root, self.raw)
         return first_members(members, k, max_contexts)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        # A copy elsewhere evaluates again: the tree itself does not travel.
-        return (_covering_after, (*self._evaluated.origin(self._root), self.raw, self.limits))
-
 
 class _Limits(NamedTuple):
     """How far a covering is searched: the arguments of `best_first`.
@@ -182,10 +176,6 @@ class _Limits(NamedTuple):
     tolerance: float = 1e-6
     through: bool = False
     max_contexts: int = 100_000
-
-
-def _covering_after(engine: TokenLM, ids: Sequence[int], raw: bytes, limits: _Limits) -> Covering:
-    return Covering(EvaluatedRows.of(engine, ids), 0, raw, limits)
 
 
 class _Frontier(NamedTuple):

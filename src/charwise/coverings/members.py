@@ -5,10 +5,10 @@ from __future__ import annotations
 import heapq
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import cached_property, partial
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from charwise.coverings.log_sums import log
 from charwise.coverings.rows import EvaluatedRows
 from charwise.errors import SearchLimitError, check_count
-from charwise.token_lm import TokenLM
 from charwise.tokens.index import SortedVocabulary
 
 #: Contexts evaluated ahead in one call: the heaviest that are known but not evaluated.
@@ -205,15 +204,6 @@ class Encodings:
         """
         members = partial(members_in_order, self._evaluated, self._root, self.raw, exactly=True)
         return first_members(members, k, max_contexts)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # A copy elsewhere evaluates again: the tree itself does not travel.
-        engine, ids = self._evaluated.origin(self._root)
-        return (_encodings_after, (engine, ids, self.raw))
-
-
-def _encodings_after(engine: TokenLM, ids: Sequence[int], raw: bytes) -> Encodings:
-    return Encodings(EvaluatedRows.of(engine, ids), 0, raw)
 
 
 def first_members(

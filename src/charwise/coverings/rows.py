@@ -60,7 +60,6 @@ class EvaluatedRows:
         self.tree = tree
         self.index = index
         self.retain = retain
-        self._origin: tuple[TokenLM, tuple[int, ...]] | None = None
         self._rows: dict[int, Row] = {}
         self._children = {edge: node for node, edge in enumerate(edges, start=1)}
 
@@ -79,7 +78,6 @@ class EvaluatedRows:
         """
         other = EvaluatedRows(self.tree, self.index, retain=True)
         other._children.update(self._children)
-        other._origin = self._origin
         return other
 
     @classmethod
@@ -91,23 +89,7 @@ class EvaluatedRows:
         >>> EvaluatedRows.of(lm.engine, lm.vocabulary.bos_ids).tree.size
         1
         """
-        evaluated = cls(engine.tree(prompt_ids), SortedVocabulary.of(engine.vocabulary))
-        evaluated._origin = (engine, tuple(prompt_ids))
-        return evaluated
-
-    def origin(self, node: int) -> tuple[TokenLM, tuple[int, ...]]:
-        """The engine, and all tokens of a node, from which the same can be evaluated elsewhere.
-
-        Raises:
-            EngineError: for rows of a tree whose engine is not known.
-        """
-        if self._origin is None:
-            raise EngineError(
-                "what was found on a tree of one's own cannot be copied or pickled: its engine is "
-                "not known. Make the rows with EvaluatedRows.of(engine, prompt_ids)."
-            )
-        engine, ids = self._origin
-        return engine, ids + self.tree.tokens(node)
+        return cls(engine.tree(prompt_ids), SortedVocabulary.of(engine.vocabulary))
 
     def knows(self, parent: int, token: int) -> bool:
         """Whether the context `parent · token` is evaluated."""

@@ -273,15 +273,7 @@ class CharacterState(ABC):
 
     def _renewed(self) -> Self:
         """The same state on a tree of its own, with nothing else evaluated."""
-        copied: Any = self.__reduce__()  # as a copy elsewhere begins
-        again: Self = copied[0](*copied[1])
-        return again
-
-    def __copy__(self) -> Self:
-        return self  # immutable
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        return self
+        raise NotImplementedError
 
 
 def _whole_number(n: object) -> int:

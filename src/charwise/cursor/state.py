@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,16 +28,12 @@ from charwise.cursor.shared_tree import (
     EXACT_TOKENS,
     WHOLE_TOKENS,
     Conditions,
-    History,
     SharedTree,
     prefill,
 )
 from charwise.cursor.token_particles import TokenParticles
 from charwise.errors import SettingError, ZeroProbabilityError
-from charwise.scoring.effort import Effort, Limits
-from charwise.token_lm import TokenLM
-from charwise.tokens.index import SortedVocabulary
-from charwise.tokens.prompts import Opening
+from charwise.scoring.effort import Effort
 from charwise.tokens.stops import StopStrings
 
 
@@ -218,11 +214,8 @@ class State(CharacterState):
         state = self if near else self._plain()
         return choose(state.shared, state.whole, self.effort, wanted)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        # A copy elsewhere evaluates again: the tree itself does not travel.
-        of = self.shared.conditions
-        settings = (of.history, of.limits, self.effort)
-        return (_restore, (of.engine, of.opening, self.whole, *settings))
+    def _renewed(self) -> State:
+        return begin(self.shared.conditions, self.whole, self.effort)
 
     def __repr__(self) -> str:
         return (
@@ -262,15 +255,3 @@ def begin(conditions: Conditions, whole: bytes, effort: Effort) -> State:
             "where these are impossible, ask with exact_from=0."
         ) from None
     return State(shared, whole, cover, effort)
-
-
-def _restore(
-    engine: TokenLM,
-    opening: Opening,
-    whole: bytes,
-    history: History | None,
-    limits: Limits,
-    effort: Effort,
-) -> State:
-    index = SortedVocabulary.of(engine.vocabulary)
-    return begin(Conditions(engine, index, opening, history, limits), whole, effort)

@@ -10,23 +10,19 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 from weakref import WeakValueDictionary
 
 from charwise.engines.pretrained import (
     DEFAULT_MODEL,
     LOADING,
-    HubKeywords,
     LoadKeywords,
     read_pretrained,
-    read_vocabulary,
 )
-from charwise.engines.wrapped import with_estimand
 from charwise.errors import SettingError, check_known, shown
 from charwise.models import EMBEDDED
 
 if TYPE_CHECKING:
-    from charwise.engines.completions.lm import CompletionsLM
     from charwise.engines.llama_cpp.lm import LlamaCppLM
     from charwise.engines.transformers import TransformersLM
     from charwise.engines.vllm import VllmLM
@@ -35,7 +31,7 @@ if TYPE_CHECKING:
     Engine = TransformersLM | LlamaCppLM | VllmLM
 
 
-__all__ = ["HubKeywords", "LoadKeywords", "engine_around", "open_engine", "with_estimand"]
+__all__ = ["LoadKeywords", "engine_around", "open_engine"]
 
 
 #: The engines that are alive, by the `repr` of what was asked for.
@@ -74,8 +70,8 @@ def open_engine(
         )
     if isinstance(name, str) and name.startswith(("http://", "https://")):
         raise SettingError(
-            f"{shown(name)} is a server, which tells only its best next tokens: "
-            "charwise.connect(url, tokenizer), and `charwise bounds --url`, give bounds."
+            f"{shown(name)} is a server: give the name of its model, a folder or a file. To heal "
+            "what a server completes, see docs/engines."
         )
     place = _place(os.fspath(name))
     engine = settings.get("engine")
@@ -152,36 +148,6 @@ def engine_around(model: Any, tokenizer: Any) -> TransformersLM:
         generation_config=model.generation_config,
     )
     return TransformersLM(model, vocabulary)
-
-
-class _ToldKeywords(TypedDict):
-    """The settings of requests to a server; see `charwise.connect`."""
-
-    model: str | None
-    k: int
-    rounding: float
-
-
-def open_server(
-    url: str,
-    tokenizer: str | os.PathLike[str],
-    *,
-    api_key: str | None,
-    seconds: float,
-    hub: HubKeywords,
-    **told: Unpack[_ToldKeywords],
-) -> CompletionsLM:
-    """The completions of a server; arguments and errors are those of `charwise.connect`."""
-    from charwise.engines.completions.client import Client
-    from charwise.engines.completions.lm import CompletionsLM
-
-    check_known(hub, HubKeywords.__optional_keys__)
-    if not isinstance(tokenizer, str | os.PathLike):
-        raise SettingError(f"a tokenizer is a name, a folder or a file, not {shown(tokenizer)}.")
-    client = Client(url, api_key=api_key, seconds=seconds)
-    client.ask("/models")  # says at once that there is no server
-    vocabulary = read_vocabulary(_place(os.fspath(tokenizer)), **hub)
-    return CompletionsLM(client, vocabulary, **told)
 
 
 def _llama_cpp(place: str, asked: dict[str, Any]) -> LlamaCppLM:

@@ -12,11 +12,15 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from charwise.cursor.options import Limit
-from charwise.engines.wrapped import WrappedLM, WrappedTree
 from charwise.errors import CharwiseError
-from charwise.token_lm import TogetherLM, TokenLM, TokenTree, Wish
+from charwise.token_lm import TogetherLM, TokenLM, TokenTree, Wish, held_bytes
+from charwise.tokens.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    import torch
 
 logger = logging.getLogger("charwise.serve")
 
@@ -34,8 +38,8 @@ class Stopped(CharwiseError, RuntimeError):
         self.why = why
 
 
-class StoppableLM(WrappedLM):
-    """A `TokenLM` that looks at a limit before each model call.
+class StoppableLM:
+    """A `TokenLM` around another that looks at a limit before each model call.
 
     Attributes:
         calls: model calls made.
@@ -55,12 +59,31 @@ class StoppableLM(WrappedLM):
     """
 
     def __init__(self, engine: TokenLM) -> None:
-        super().__init__(engine)
+        self.engine = engine
         self._limits = threading.local()
         self.calls = 0
         self.shared = 0
         self.failed = 0
         self.seconds = 0.0
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """Δ and κ."""
+        return self.engine.vocabulary
+
+    @property
+    def window(self) -> int | None:
+        """Longest context in tokens."""
+        return self.engine.window
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the log-probabilities."""
+        return self.engine.device
+
+    def info(self) -> dict[str, str]:
+        """Return the names of the model and of its device."""
+        return self.engine.info()
 
     def tree(self, prompt_ids: Sequence[int], edges: Sequence[tuple[int, int]] = ()) -> TokenTree:
         """A tree whose root is this prompt; see `TokenLM.tree`.
@@ -114,12 +137,54 @@ class StoppableLM(WrappedLM):
             self.seconds += time.perf_counter() - started
 
 
-class _StoppableTree(WrappedTree):
+class _StoppableTree:
     """A tree of such an engine; see `TokenTree`."""
 
+    root = 0
+
     def __init__(self, lm: StoppableLM, tree: TokenTree) -> None:
-        super().__init__(tree, lm.vocabulary.width)
+        self.inner = tree
         self._lm = lm
+
+    @property
+    def size(self) -> int:
+        """Nodes handed out so far."""
+        return self.inner.size
+
+    @property
+    def contexts(self) -> int:
+        """Contexts evaluated so far."""
+        return self.inner.contexts
+
+    @property
+    def calls(self) -> int:
+        """The number of model calls so far."""
+        return self.inner.calls
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held: told by the engine, or those of all log-probabilities."""
+        return held_bytes(self.inner, self._lm.vocabulary.width)
+
+    def logprobs(self, nodes: Sequence[int]) -> torch.Tensor:
+        """See `TokenTree.logprobs`."""
+        return self.inner.logprobs(nodes)
+
+    def forget(self, nodes: Sequence[int]) -> None:
+        """See `TokenTree.forget`."""
+        self.inner.forget(nodes)
+
+    def depth(self, node: int) -> int:
+        """Return the number of tokens after the prompt."""
+        return self.inner.depth(node)
+
+    def tokens(self, node: int) -> tuple[int, ...]:
+        """Return the token string after the prompt."""
+        return self.inner.tokens(node)
+
+    def keep(self, nodes: Sequence[int]) -> None:
+        """See `TokenTree.keep`."""
+        self.inner.keep(nodes)
 
     def extend(self, edges: Sequence[tuple[int, int]]) -> list[int]:
         """See `TokenTree.extend`.

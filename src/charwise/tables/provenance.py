@@ -82,7 +82,6 @@ def origin(
         "engine": info.get("engine"),
         "device": info.get("device"),
         "dtype": info.get("dtype"),
-        "estimand": info.get("estimand", "all"),
         "inputs": [
             {"file": source.name, "SHA-256": digest}
             for source, digest in zip(job.sources, digests, strict=True)
@@ -195,8 +194,6 @@ def sentence(facts: Mapping[str, Any]) -> str:
         else f"tolerance {facts.get('tolerance')} bits a byte"
     )
     rule = f", {_WORDS[facts['convention']]}" if per == "word" and facts.get("convention") else ""
-    estimand = facts.get("estimand", "all")
-    over = "all token strings" if estimand == "all" else f"the token strings of {estimand!r}"
     context = (
         "Each text was conditioned on its context, which was not scored."
         if facts.get("context-column")
@@ -204,8 +201,8 @@ def sentence(facts: Mapping[str, Any]) -> str:
     )
     return (
         f"We computed the surprisal of {per}s in bits, from the distribution over characters that "
-        f"sums over {over} of {facts['model']} ({', '.join(filter(None, which))}), with {package} "
-        f"({effort}){rule}. {context} {_doubt(facts)}"
+        f"sums over all token strings of {facts['model']} ({', '.join(filter(None, which))}), with "
+        f"{package} ({effort}){rule}. {context} {_doubt(facts)}"
     )
 
 

@@ -170,7 +170,6 @@ class Teacher:
             "revision": revision,
             "vocabulary": info["vocabulary"],
             "window": info["window"],
-            "estimand": info.get("estimand", "all"),
             "preset": None if self.tolerance is not None else self.preset or "default",
             "tolerance": self.tolerance,
             "dtype": info.get("dtype"),

@@ -1,1 +1,0 @@
-"""A completions server that tells the log-probabilities of its best next tokens."""
