@@ -172,6 +172,29 @@ def test_last_word_of_a_very_long_word() -> None:
     assert cut(ids, INDEX, "word") == (ids[:-1], b" ")
 
 
+@pytest.mark.parametrize(
+    ("tokens", "text", "kept", "forced"),
+    [
+        ([b"a", b"abc", None], "aab", b"a", b"ab"),
+        ([b"a", b"ab", b"bcd", None], "abc", b"", b"abc"),  # after "ab" nothing would follow
+        ([b"abc", None], "ab", b"", b"ab"),
+    ],
+)
+@pytest.mark.parametrize("rule", ["auto", "off"])
+def test_a_text_that_begins_a_token_needs_no_token_of_its_own(
+    tokens: list[bytes | None], text: str, kept: bytes, forced: bytes, rule: Any
+) -> None:
+    vocabulary = Vocabulary.from_bytes(tokens, bos_ids=[len(tokens) - 1])
+    index = SortedVocabulary(vocabulary)
+    found = cut(text, index, rule)
+    assert vocabulary.decode(found.kept) + found.forced == text.encode()
+    assert index.spellable(found.forced)
+    if rule == "auto":
+        assert (vocabulary.decode(found.kept), found.forced) == (kept, forced)
+    with pytest.raises(TokenizationError):
+        cut(text + "z", index, rule)
+
+
 # --- remaining ---------------------------------------------------------------------------------
 
 

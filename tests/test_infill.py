@@ -218,6 +218,15 @@ def test_what_is_too_long_is_cut_at_the_far_ends() -> None:
     assert request("abcde", "f", template, index, most=9).prefix_cut == 0
 
 
+def test_an_implied_space_is_no_part_of_what_is_left_out() -> None:
+    tokens: list[bytes | None] = [b"a", b"b", b" ", None, None, None]
+    vocabulary = Vocabulary(tokens, special={3: "a", 4: "b", 5: "c"}, lead=b" ")
+    index, template = SortedVocabulary(vocabulary), Template(3, 4, 5)
+    for most, left_out in ((9, 0), (8, 0), (7, 1), (6, 2)):
+        asked = request("abab", "a", template, index, most=most)
+        assert (asked.prefix_cut, asked.suffix_cut) == (left_out, 0)
+
+
 def test_a_request_can_be_written_down() -> None:
     """What an engine is told is ids and bytes, nothing else."""
     tokens: list[bytes | None] = [b"a", b"b", b"ab", b"c", None, None, None]

@@ -85,7 +85,7 @@ def test_the_real_file(stories_file, data):
     expected = data.vocabulary("tinystories-656k")
     assert vocabulary.tokens == expected.tokens
     assert (vocabulary.bos_ids, vocabulary.end_ids) == ((1,), (2,))
-    assert vocabulary.bos_rule == "the start token that the file says to add."
+    assert vocabulary.bos_rule == "the start token that the tokenizer itself adds."
     assert vocabulary.special == {0: "<unk>", 1: "<|start_story|>", 2: "<|end_story|>"}
     text = 'Once upon a time, there was a little girl named Lily. She said, "Hi!"\n'
     assert vocabulary.lead == b" "
@@ -106,7 +106,7 @@ def test_the_embedded_model_written_as_gguf(embedded_file):
     vocabulary, expected = read_gguf(embedded_file), read_vocabulary("embedded")
     assert vocabulary.tokens == expected.tokens
     assert (vocabulary.bos_ids, vocabulary.end_ids) == (expected.bos_ids, expected.end_ids)
-    assert vocabulary.bos_rule == "the file's start token, which it says not to add."
+    assert vocabulary.bos_rule == "the tokenizer's start token, which it does not add."
     assert vocabulary.encode("<|endoftext|>")[0] != 0  # text, not the special token
     for text in (CODE, CODE.replace("\n", "\r\n")):
         assert vocabulary.encode(text) == own(embedded_file, text)
@@ -174,15 +174,15 @@ def test_no_end_token_is_made_up(tmp_path):
     assert vocabulary.bos_rule == "neither a start token nor an end-of-text token exists."
 
 
-def test_unused_ids_spell_nothing_and_end_tokens_may_be_text(tmp_path):
+def test_unused_ids_spell_nothing_and_words_end_no_text(tmp_path):
     types = [gguf.TokenType.NORMAL] * 94
     types[5] = gguf.TokenType.UNUSED
     path = bare(tmp_path / "ends.gguf", LETTERS, types=types, eos_token_id=7)
     vocabulary = read_gguf(path)
     assert vocabulary.tokens[5] is None
     assert not vocabulary.counted[5]
-    assert (vocabulary.end_ids, vocabulary.bos_ids) == ((7,), (7,))
-    assert vocabulary.bos_rule.startswith("no start token exists")
+    assert (vocabulary.end_ids, vocabulary.bos_ids) == ((), ())
+    assert "is a word, and is ignored" in vocabulary.end_rule
 
 
 def test_other_kinds_are_refused_by_name(tmp_path):

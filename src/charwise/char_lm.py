@@ -291,7 +291,7 @@ class CharLM(CharacterModel):
         )
 
     def info(self) -> dict[str, str]:
-        """The engine, device, way of sharing prefixes, vocabulary and start token.
+        """The engine, device, way of sharing prefixes, vocabulary, start and end tokens.
 
         >>> import charwise
         >>> charwise.load().info()["path"]
@@ -302,6 +302,7 @@ class CharLM(CharacterModel):
             **self.engine.info(),
             "vocabulary": repr(vocabulary),
             "start": vocabulary.bos_rule,
+            "end": vocabulary.end_rule,
             "window": str(self.engine.window),
         }
 

@@ -27,7 +27,8 @@ from numpy.typing import NDArray
 from charwise.errors import HealingError, SettingError, shown
 from charwise.tokens.canonical import to_bytes
 from charwise.tokens.index import SortedVocabulary
-from charwise.tokens.prompt_parts import Prompt, is_text
+from charwise.tokens.prompt_parts import Prompt, is_text, parts_of
+from charwise.tokens.prompts import last_text
 from charwise.tokens.vocabulary import Vocabulary
 
 #: "auto" | "word" | "off", or how many tokens to give back.
@@ -76,11 +77,17 @@ def cut(prompt: Prompt, index: SortedVocabulary, rule: Rule = "auto") -> Cut:
         raise SettingError(
             f"index is a {type(index).__name__}: make one with SortedVocabulary(vocabulary)."
         )
-    ids = prompt_ids(prompt, index.vocabulary)
+    ids, rest = _beginning_ids(prompt, index.vocabulary)
     tail = _tail(ids, index.vocabulary)
-    back = min(_tokens_back(tail, index, rule), len(ids) - 1)
-    keep = len(ids) - back
-    return Cut(ids[:keep], b"".join(tail[len(tail) - back :]))
+    most = min(len(tail), len(ids) - 1)
+    back = min(_tokens_back(tail, rest, index, rule), most)
+    forced = b"".join(tail[len(tail) - back :]) + rest
+    while rest and back < most and not index.spellable(forced):
+        back += 1  # other tokens than the canonical ones lead on
+        forced = tail[-back] + forced
+    if rest and not index.spellable(forced):
+        prompt_ids(prompt, index.vocabulary)  # raises
+    return Cut(ids[: len(ids) - back], forced)
 
 
 def prompt_ids(prompt: Prompt, vocabulary: Vocabulary) -> list[int]:
@@ -94,9 +101,25 @@ def prompt_ids(prompt: Prompt, vocabulary: Vocabulary) -> list[int]:
     >>> prompt_ids("ab", vocabulary), prompt_ids([0], vocabulary)
     ([2, 0, 1], [0])
     """
+    return _nonempty(vocabulary.encode_prompt(_started(prompt, vocabulary)), vocabulary)
+
+
+def _started(prompt: Prompt, vocabulary: Vocabulary) -> Prompt:
+    """A prompt with the start token and the implied space, where it is a text."""
     if is_text(prompt):
-        prompt = [*vocabulary.bos_ids, vocabulary.lead + to_bytes(prompt)]
-    ids = vocabulary.encode_prompt(prompt)
+        return [*vocabulary.bos_ids, vocabulary.lead + to_bytes(prompt)]
+    return prompt
+
+
+def _beginning_ids(prompt: Prompt, vocabulary: Vocabulary) -> tuple[list[int], bytes]:
+    """The ids of a prompt, and the bytes at its end that only begin a token."""
+    before, text = last_text(parts_of(_started(prompt, vocabulary)))
+    last = vocabulary.encode_beginning(text)
+    ids = [*vocabulary.encode_prompt(before), *last]
+    return _nonempty(ids, vocabulary), text[len(vocabulary.decode(last)) :]
+
+
+def _nonempty(ids: list[int], vocabulary: Vocabulary) -> list[int]:
     if not ids:
         raise HealingError(
             "the prompt is empty: there is nothing to continue. Give it at least one token."
@@ -204,8 +227,8 @@ def unknown_rule(rule: object) -> SettingError:
     )
 
 
-def _tokens_back(tail: list[bytes], index: SortedVocabulary, rule: Rule) -> int:
-    """How many tokens of `tail` the rule gives back."""
+def _tokens_back(tail: list[bytes], rest: bytes, index: SortedVocabulary, rule: Rule) -> int:
+    """How many tokens of `tail`, which `rest` follows, the rule gives back."""
     if not isinstance(rule, str | int):
         raise unknown_rule(rule)
     if rule == "off":
@@ -216,7 +239,7 @@ def _tokens_back(tail: list[bytes], index: SortedVocabulary, rule: Rule) -> int:
                 f"cannot give back {shown(rule)} tokens: the number must be 0 or more."
             )
         return min(rule, len(tail))
-    text = b"".join(tail)
+    text = b"".join(tail) + rest
     if rule == "auto":
         start = _earliest_overrun(text, index)
     elif rule == "word":
@@ -224,7 +247,7 @@ def _tokens_back(tail: list[bytes], index: SortedVocabulary, rule: Rule) -> int:
         start = len(text) - (word.end() if word else 0)
     else:
         raise unknown_rule(rule)
-    back, at = 0, len(text)
+    back, at = 0, len(text) - len(rest)
     while at > start:
         back += 1
         at -= len(tail[-back])

@@ -106,6 +106,7 @@ def request(
     kept, prefix_cut, rest, suffix_cut = _fitting(
         kept[1:], rest, None if most is None else most - len(start) - 3, vocabulary
     )
+    prefix_cut = max(0, prefix_cut - len(vocabulary.lead))  # the implied space is not the user's
     ids = template.layout(start, kept, rest, order)
     last = len(ids) - (len(kept) if order == "spm" else 0)
     return Request(ids, forced, ending, last, prefix_cut, suffix_cut, text[-3:])

@@ -6,6 +6,7 @@ import itertools
 import pickle
 import re
 import unicodedata
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +19,7 @@ from tokenizers.trainers import BpeTrainer
 from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
 
 from charwise import Vocabulary
+from charwise.engines.pretrained import read_vocabulary
 from charwise.errors import TokenizationError, VocabularyError
 from charwise.tokens.canonical import Canonical
 from conftest import LANGUAGES, Data, Named
@@ -417,13 +419,56 @@ def test_end_ids(data: Data, eos_token_id: Any, expected: tuple[int, ...] | None
     assert all(vocabulary.tokens[id] is None for id in vocabulary.end_ids)
 
 
-def test_an_end_id_that_is_a_token_of_text_stops_being_one() -> None:
+@pytest.mark.parametrize("word", ["Ċ", "Ġcat"])
+def test_an_end_id_of_a_configuration_that_is_a_word_is_ignored(word: str) -> None:
     tokenizer = byte_level()
-    newline = tokenizer.convert_tokens_to_ids("Ċ")
-    config = SimpleNamespace(eos_token_id=[0, newline])
+    id = tokenizer.convert_tokens_to_ids(word)
+    config = SimpleNamespace(eos_token_id=[0, id])
     vocabulary = Vocabulary.from_transformers(tokenizer, generation_config=config)
-    assert vocabulary.tokens[newline] is None
-    assert vocabulary.end_ids == (0, newline)
+    assert vocabulary.tokens[id] is not None
+    assert vocabulary.end_ids == (0,)
+    assert f"{id} ({(vocabulary.tokens[id] or b'').decode()!r})" in vocabulary.end_rule
+
+
+MARKERS = ["<|im_start|>", "<|im_end|>", "<|endoftext|>"]
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "bos", "ends"),
+    [
+        ("<|im_start|>", "<|im_end|>", "<|endoftext|>", {"<|endoftext|>", "<|im_end|>"}),
+        ("<|endoftext|>", "<|im_end|>", "<|endoftext|>", {"<|endoftext|>", "<|im_end|>"}),
+        (None, "<|im_end|>", "<|endoftext|>", {"<|endoftext|>", "<|im_end|>"}),
+        # A marker of turns in some families, and all that a tokenizer names.
+        ("<|im_start|>", "<|end|>", "<|endoftext|>", {"<|endoftext|>", "<|end|>"}),
+        (None, None, "<|endoftext|>", {"<|endoftext|>"}),
+    ],
+)
+def test_markers_of_turns_begin_no_text(
+    start: str | None, end: str | None, bos: str, ends: set[str]
+) -> None:
+    backend = byte_level().backend_tokenizer
+    backend.add_special_tokens(MARKERS)
+    roles = {"bos_token": start, "eos_token": end}
+    tokenizer = fast(backend, **{role: name for role, name in roles.items() if name})
+    vocabulary = Vocabulary.from_transformers(tokenizer)
+    assert [vocabulary.special[id] for id in vocabulary.bos_ids] == [bos]
+    assert {vocabulary.special[id] for id in vocabulary.end_ids} == ends
+    assert (start == "<|im_start|>") == ("marker of turns" in vocabulary.bos_rule)
+
+
+def test_start_and_end_of_a_real_model_of_chats(smollm2: Path) -> None:
+    """SmolLM2 separates documents by <|endoftext|>; its first words are dearer after a turn."""
+    from_folder = read_vocabulary(str(smollm2))
+    pytest.importorskip("gguf", reason="reading a GGUF file needs: pip install gguf")
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(smollm2.parent, gguf_file=f"{smollm2.name}.gguf")
+    from_file = Vocabulary.from_transformers(tokenizer)
+    for vocabulary in (from_folder, from_file):
+        assert vocabulary.special[vocabulary.bos_ids[0]] == "<|endoftext|>"
+        assert {0, 2} <= set(vocabulary.end_ids)
+    assert "<|im_start|> is a marker of turns" in from_file.bos_rule
 
 
 @pytest.mark.parametrize(

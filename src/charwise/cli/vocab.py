@@ -52,6 +52,7 @@ def vocab(settings: _Settings, hub: HubOptions) -> None:
         "end_ids": list(vocabulary.end_ids),
         "bos_ids": list(vocabulary.bos_ids),
         "bos_rule": vocabulary.bos_rule,
+        "end_rule": vocabulary.end_rule,
         "lead": spelling(vocabulary.lead),
         "munch": vocabulary.munch,
         "fertility": vocabulary.fertility,

@@ -23,7 +23,8 @@ from typing import Any
 
 from charwise.errors import EngineError, ModelNotFoundError, VocabularyError
 from charwise.tokens.canonical import Canonical
-from charwise.tokens.sentinels import ENDS, NAMES
+from charwise.tokens.sentinels import NAMES
+from charwise.tokens.start_and_end import StartAndEnd, start_and_end
 from charwise.tokens.vocabulary import Vocabulary
 
 _PREFIX_KEY = "tokenizer.ggml.add_space_prefix"
@@ -140,23 +141,16 @@ def vocabulary_of(model: GgufModel) -> Vocabulary:
         elif attributes & llama.LLAMA_TOKEN_ATTR_USER_DEFINED and text in NAMES:
             special[id], tokens[id] = text, None
             found.append(text)
-    ends = [id for id in range(model.width) if llama.llama_vocab_is_eog(vocab, id)]
-    if _EOS_KEY not in model.metadata:
-        # llama.cpp then takes a fixed id, which may well be a comma.
-        ends = [id for id in ends if tokens[id] is None]
-    for id in ends:
+    rules = _start_and_end(model, special, tokens)
+    for id in rules.end_ids:
         tokens[id] = None
         special.setdefault(id, llama.llama_vocab_get_text(vocab, id).decode("utf-8", "replace"))
-    start, rule = _start(vocab, tokens, ends)
-    ends += [id for id, text in special.items() if text in ENDS and id not in ends]
     spaced = model.kind == "SPM" and model.metadata.get(_PREFIX_KEY, "true") == "true"
     return Vocabulary(
         tokens,
         canonical=Canonical(tokens, _TextEncoder(model, tokens, found)),
         special=special,
-        end_ids=ends,
-        bos_ids=start,
-        bos_rule=rule,
+        **rules._asdict(),
         lead=b" " if spaced else b"",
         chat_template=model.metadata.get("tokenizer.chat_template"),
     )
@@ -303,15 +297,19 @@ def _character(token: bytes) -> str:
     return text if len(text) == 1 and text.encode() == token else ""
 
 
-def _start(vocab: Any, tokens: list[bytes | None], ends: list[int]) -> tuple[tuple[int, ...], str]:
-    """The ids before any text, and the sentence that says why these."""
-    llama = library()
-    start = llama.llama_vocab_bos(vocab)
-    # Where a file names none llama.cpp takes a fixed id, which may be a token of text.
-    if 0 <= start < len(tokens) and tokens[start] is None:
-        if llama.llama_vocab_get_add_bos(vocab):
-            return (start,), "the start token that the file says to add."
-        return (start,), "the file's start token, which it says not to add."
-    if ends:
-        return (ends[0],), "no start token exists: conditioned on the end-of-text token instead."
-    return (), "neither a start token nor an end-of-text token exists."
+def _start_and_end(
+    model: GgufModel, special: dict[int, str], tokens: list[bytes | None]
+) -> StartAndEnd:
+    """What a file says of the start and the end of a text."""
+    llama, vocab = library(), model.vocab
+    start: int | None = llama.llama_vocab_bos(vocab)
+    # Where a file names none, llama.cpp takes fixed ids, which may be tokens of text.
+    if start not in special:
+        start = None
+    ends = [id for id in range(model.width) if llama.llama_vocab_is_eog(vocab, id)]
+    if _EOS_KEY not in model.metadata:
+        ends = [id for id in ends if id in special]
+    named = llama.llama_vocab_eos(vocab)
+    ends.sort(key=lambda id: id != named)
+    added = [start] if start is not None and llama.llama_vocab_get_add_bos(vocab) else []
+    return start_and_end(special, tokens, added=added, start=start, configured=ends)

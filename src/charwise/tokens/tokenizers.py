@@ -11,19 +11,19 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from charwise.errors import VocabularyError
 from charwise.tokens.canonical import Canonical, Run
-from charwise.tokens.sentinels import ENDS, NAMES
+from charwise.tokens.sentinels import NAMES
+from charwise.tokens.start_and_end import start_and_end
 
 if TYPE_CHECKING:
     import tiktoken
 
 #: How SentencePiece-style vocabularies write a byte.
 BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
-_END_INSTEAD = "no start token exists: conditioned on the end-of-text token instead."
-_NOTHING = "neither a start token nor an end-of-text token exists."
 _INSTEAD = (
     "Use a model with byte-level BPE or SentencePiece tokens, or list the bytes of every token "
     "yourself with Vocabulary.from_bytes."
@@ -80,25 +80,29 @@ def read_transformers(
     tokens, added, special = _spelled(backend, is_byte_level)
     for id in tokenizer.all_special_ids:
         special.setdefault(id, tokenizer.convert_ids_to_tokens(id))
-    ends = {tokenizer.eos_token_id, *_as_ids(getattr(generation_config, "eos_token_id", None))}
-    ends.discard(None)
-    ends.update(id for id, name in special.items() if name in ENDS)
-    for id in (*special, *ends):
+    rules = start_and_end(
+        special,
+        tokens,
+        added=_added(tokenizer),
+        start=tokenizer.bos_token_id,
+        end=tokenizer.eos_token_id,
+        configured=_as_ids(getattr(generation_config, "eos_token_id", None)),
+    )
+    if bos_ids is not None:
+        rules = rules._replace(bos_ids=tuple(bos_ids), bos_rule="as given.")
+    for id in (*special, *rules.end_ids):
         if id < len(tokens):
             tokens[id] = None
     exact = _exact_tokenizer(backend)
     _check(exact, backend, tokens, name)
     encode_text = _encoder(exact, added)
     encode_stray = _StrayEncoder(backend) if is_byte_level else None
-    start, rule = _start(tokenizer, bos_ids)
     lead = backend.encode("a", add_special_tokens=False).ids
     return {
         "tokens": tokens,
         "canonical": Canonical(tokens, encode_text, encode_stray),
         "special": special,
-        "end_ids": ends,
-        "bos_ids": start,
-        "bos_rule": rule,
+        **rules._asdict(),
         "lead": b" " if b"".join(tokens[id] or b"" for id in lead) == b" a" else b"",
         "width": width,
         "chat_template": _chat_template(tokenizer),
@@ -321,20 +325,12 @@ def _without_lead(state: dict[str, Any]) -> dict[str, Any]:
     return state
 
 
-def _start(tokenizer: Any, bos_ids: Sequence[int] | None) -> tuple[tuple[int, ...], str]:
-    """The ids before any text, and the sentence that says why these."""
-    if bos_ids is not None:
-        return tuple(bos_ids), "as given."
+def _added(tokenizer: Any) -> list[int]:
+    """The ids that a tokenizer itself puts before a text."""
     full = list(tokenizer("a", add_special_tokens=True)["input_ids"])
     bare = list(tokenizer("a", add_special_tokens=False)["input_ids"])
-    for k in range(1, len(full) - len(bare) + 1):
-        if full[k : k + len(bare)] == bare:
-            return tuple(full[:k]), "the start token that the tokenizer itself adds."
-    if tokenizer.bos_token_id is not None:
-        return (tokenizer.bos_token_id,), "the tokenizer's start token, which it does not add."
-    if tokenizer.eos_token_id is not None:
-        return (tokenizer.eos_token_id,), _END_INSTEAD
-    return (), _NOTHING
+    places = range(1, len(full) - len(bare) + 1)
+    return next((full[:k] for k in places if full[k : k + len(bare)] == bare), [])
 
 
 def _as_ids(value: int | Iterable[int] | None) -> list[int]:
@@ -355,29 +351,19 @@ def read_tiktoken(
             f"{type(encoding).__name__} is no tiktoken Encoding: tiktoken.get_encoding makes one."
         )
     special = {encoding.encode_single_token(text): text for text in encoding.special_tokens_set}
-    control = [id for id, text in special.items() if text in ENDS]
     tokens: list[bytes | None] = [None] * encoding.n_vocab
-    for id in range(encoding.n_vocab):
-        if id in special:
-            continue
-        try:
+    for id in set(range(encoding.n_vocab)) - set(special):
+        with suppress(KeyError):  # some encodings leave ids unused
             tokens[id] = encoding.decode_single_token_bytes(id)
-        except KeyError:  # some encodings leave ids unused
-            continue
-    end = next((id for id, text in special.items() if text == "<|endoftext|>"), None)
-    ends = _as_ids(end) if end_ids is None else list(end_ids)
+    rules = start_and_end(special, tokens, configured=end_ids or ())
+    if end_ids is not None:
+        rules = rules._replace(end_ids=tuple(end_ids), end_rule="as given.")
     if bos_ids is not None:
-        rule = "as given."
-    elif ends:
-        rule = _END_INSTEAD
-    else:
-        rule = _NOTHING
+        rules = rules._replace(bos_ids=tuple(bos_ids), bos_rule="as given.")
     return {
         "tokens": tokens,
         "canonical": Canonical(tokens, encoding.encode_ordinary),
         "special": special,
-        "end_ids": [*ends, *control] if end_ids is None else ends,
-        "bos_ids": ends[:1] if bos_ids is None else bos_ids,
-        "bos_rule": rule,
+        **rules._asdict(),
         "width": width,
     }

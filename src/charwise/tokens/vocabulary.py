@@ -38,7 +38,7 @@ class Vocabulary:
             text it is ordinary text.
         end_ids: ids that end a text, in rising order.
         bos_ids: ids that the model is conditioned on before any text.
-        bos_rule: a sentence that says where `bos_ids` came from.
+        bos_rule, end_rule: sentences that say where `bos_ids` and `end_ids` came from.
         lead: bytes that the tokenizer implies before a text (`b" "` in Llama 2's way, else `b""`).
         chat_template: the Jinja template that writes messages as one prompt; None if there is none.
 
@@ -58,6 +58,7 @@ class Vocabulary:
         end_ids: Iterable[int] = (),
         bos_ids: Sequence[int] = (),
         bos_rule: str | None = None,
+        end_rule: str = "as given.",
         lead: bytes = b"",
         width: int | None = None,
         chat_template: str | None = None,
@@ -72,6 +73,7 @@ class Vocabulary:
         if bos_rule is None:
             bos_rule = "as given." if self.bos_ids else "no start token: none was given."
         self.bos_rule = bos_rule
+        self.end_rule = end_rule
         if not isinstance(lead, bytes):
             raise VocabularyError(f"lead is {shown(lead)}: it is bytes.")
         self.lead = lead
@@ -118,9 +120,11 @@ class Vocabulary:
             tokenizer: byte-level BPE, or SentencePiece-style BPE or Unigram.
             width: of the model's output layer (`model.config.vocab_size`); it may exceed the
                 tokenizer, and the ids beyond it are never allowed and never counted.
-            generation_config: of the model; all of its `eos_token_id` become end tokens.
+            generation_config: of the model; its `eos_token_id` become end tokens, but for
+                ordinary words.
             bos_ids: what to condition on before any text; by default what the tokenizer itself
-                adds, else its start token, else its end-of-text token. `()` means nothing.
+                adds, else its start token, else its end-of-text token; no marker of turns.
+                `()` means nothing.
 
         Raises:
             VocabularyError: for tokenizers of another kind, by name, with what to do instead.
