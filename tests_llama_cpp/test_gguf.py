@@ -237,7 +237,7 @@ def test_the_library_may_be_missing(monkeypatch, embedded_file):
     library.cache_clear()
     monkeypatch.setitem(sys.modules, "llama_cpp", None)
     with pytest.raises(EngineError, match=r"pip install 'charwise\[llama-cpp\]'"):
-        charwise.load(str(embedded_file), preset="fast")
+        charwise.load(str(embedded_file), engine="llama.cpp")
     monkeypatch.undo()
     library.cache_clear()
     assert isinstance(read_gguf(embedded_file), Vocabulary)

@@ -17,6 +17,7 @@ from charwise.engines.pretrained import (
     DEFAULT_MODEL,
     LOADING,
     LoadKeywords,
+    opens_in_llama_cpp,
     read_pretrained,
 )
 from charwise.errors import SettingError, check_known, shown
@@ -77,7 +78,7 @@ def open_engine(
     engine = settings.get("engine")
     if engine is not None and not isinstance(engine, str):
         raise _no_engine(engine)
-    chosen = engine or ("llama.cpp" if place.endswith(".gguf") else "transformers")
+    chosen = engine or ("llama.cpp" if opens_in_llama_cpp(place) else "transformers")
     if chosen not in _ENGINES:
         raise _no_engine(engine)
     device, dtype = settings.get("device"), settings.get("dtype")

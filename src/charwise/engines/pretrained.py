@@ -56,7 +56,8 @@ class LoadKeywords(HubKeywords, total=False):
         device: "cpu", "cuda", …; by default a GPU if there is one.
         dtype: "float32", "bfloat16" or "float16"; by default float32 on a CPU, else the
             model's own. A GGUF file has its own.
-        engine: "transformers", "vllm", or "llama.cpp" for `.gguf` files, whose default it is.
+        engine: "transformers", "vllm", or "llama.cpp" for `.gguf` files, whose default it is
+            where it is installed. transformers reads them with the package `gguf`.
         device_map: how transformers spreads the model over devices, instead of `device`:
             "auto", a device, or a dict.
         quantization_config: how transformers quantises the weights, such as its
@@ -138,13 +139,19 @@ def _read_tokenizer(name: str, **hub: Unpack[HubKeywords]) -> Any:
         return _read(name, "tokenizer", AutoTokenizer.from_pretrained, _hub(hub))
 
 
+def opens_in_llama_cpp(name: str) -> bool:
+    """Whether a model is a GGUF file that llama.cpp reads: it is installed, or nothing else is."""
+    missing = find_spec("llama_cpp") is None and find_spec("gguf") is not None
+    return name.endswith(".gguf") and not missing
+
+
 def read_vocabulary(name: str, **hub: Unpack[HubKeywords]) -> Vocabulary:
     """The vocabulary, as wide as the model's output layer if its config says how wide that is.
 
     >>> read_vocabulary("embedded").width
     8195
     """
-    if name.endswith(".gguf"):
+    if opens_in_llama_cpp(name):
         from charwise.tokens.gguf import read_gguf
 
         return read_gguf(name)
@@ -159,6 +166,8 @@ def read_vocabulary(name: str, **hub: Unpack[HubKeywords]) -> Vocabulary:
             width = config.get_text_config().vocab_size
         except (ModelNotFoundError, EngineError):  # a tokenizer without a model
             width = None
+        if name.endswith(".gguf"):
+            return Vocabulary.from_transformers(tokenizer, width)
         try:
             of: HubKeywords = {"revision": hub.get("revision")}  # it has no code
             generation = _read(name, "generation config", GenerationConfig.from_pretrained, of)
@@ -204,6 +213,8 @@ def _read(
     from huggingface_hub.constants import HF_HUB_OFFLINE
 
     source, revision = _source(name), hub.get("revision")
+    if name.endswith(".gguf"):
+        options["gguf_file"] = Path(name).name
     local = Path(source).is_dir()
     if "trust_remote_code" in hub:
         options["trust_remote_code"] = hub["trust_remote_code"]
@@ -243,6 +254,8 @@ def _source(name: str) -> str:
         folder = Path(name).expanduser()
         if folder.is_dir():
             return str(folder)
+        if name.endswith(".gguf") and folder.is_file():
+            return str(folder.parent)
         there = folder.exists()
     except (OSError, RuntimeError, ValueError) as error:  # a name that no file can have
         raise ModelNotFoundError(f"no model {name[:80]!r}: {error}.") from None
@@ -258,6 +271,8 @@ def _source(name: str) -> str:
 def _check_folder(name: str) -> None:
     """Raise for a folder that can have no model."""
     folder = Path(_source(name))
+    if name.endswith(".gguf"):
+        return
     # With an adapter's config alone, transformers finds the model that it adapts.
     if folder.is_dir() and not any(
         (folder / file).exists() for file in ("config.json", "adapter_config.json")
