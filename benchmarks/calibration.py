@@ -39,7 +39,6 @@ def measure(both: Versions, passage: Passage, half: str) -> list[Row]:
             row[version] = {
                 "true": difference(found, true).nats,
                 "stated": float(found["error"].mean()),
-                "limited": bool(found["limited"]),
                 "contexts": int(found["contexts"]) / len(passage.text),
             }
         rows.append(row)

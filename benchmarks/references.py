@@ -64,7 +64,7 @@ def scored(passage: Passage, setting: str | float) -> Arrays:
     lm: Any = lm_of(passage.model)
     how = {"preset": setting} if isinstance(setting, str) else {"tolerance": setting}
     score = lm.score(passage.text, entropy="char", **how)
-    names = ("logprobs", "distributions", "error", "limited", "contexts", "calls")
+    names = ("logprobs", "distributions", "error", "contexts", "calls")
     return {name: np.asarray(getattr(score, name)) for name in names}
 
 

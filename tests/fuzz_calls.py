@@ -324,11 +324,6 @@ CALLS: dict[str, Call] = {
         {"which": WHICH, "k": COUNT},
         odd=["k"],
     ),
-    "Score.audit": Call(
-        lambda which, **given: models()[which].score("ab").audit(**given),
-        {"which": WHICH, "n": some(0, 8, 3), "seed": some(0, 7, -1, 2**64)},
-        odd=["n", "seed"],
-    ),
     "Score": Call(on_score, {"which": WHICH, "text": WORDS, "reading": READINGS}),
     "Spans[]": Call(
         lambda which, at: models()[which].score("ab").bytes()[at],

@@ -102,8 +102,7 @@ def test_scores_are_differences(case: Case):
     score = lm.score(case.text, end=True)
     assert score.raw == case.text
     assert score.logprobs == approx(np.diff(np.log(truth)), rel=1e-9, abs=1e-9)
-    assert not score.missing.any()
-    assert not score.lent.any()
+    assert not score.error.any()
     assert score.bits_per_byte == approx(
         -math.log2(truth[-1]) / max(1, len(case.text)), rel=1e-9, abs=1e-9
     )

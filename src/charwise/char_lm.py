@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, Unpack
 
 from charwise.character_model import Asked, CharacterModel
@@ -20,7 +18,6 @@ from charwise.healing import Rule
 from charwise.infill import Request, request
 from charwise.scoring.effort import PRESETS, Effort, EffortKeywords, Limits, effort_of
 from charwise.scoring.score import Scorer, Text
-from charwise.surprisal.audit import Auditor
 from charwise.surprisal.score import Score
 from charwise.template import Order, Template
 from charwise.token_lm import TokenLM
@@ -157,11 +154,7 @@ class CharLM(CharacterModel):
         texts = [self._text_of(n, prompts, contexts) for n in range(len(prompts))]
         extra = asked.end, asked.entropy
         scorer = Scorer(self.engine, self.index, self._chosen(**spend), self.limits, *extra)
-        scores = scorer.scores(texts, asked.progress)
-        return [
-            replace(score, auditor=Auditor(weakref.ref(self.engine), self.index, *text))
-            for text, score in zip(texts, scores, strict=True)
-        ]
+        return scorer.scores(texts, asked.progress)
 
     def covering(
         self, prompt: Prompt, *, tolerance: float = 1e-6, max_contexts: int = 10_000

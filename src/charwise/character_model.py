@@ -172,7 +172,7 @@ class CharacterModel(ABC):
             coverage: with "word": look for words until they hold so much of the probability.
             spend: `preset` ("fast", "default", "accurate" or "exact", or an `Effort`), or in its
                 place `tolerance`: the mean error that you accept, in bits a byte. The beam widens
-                until `Score.error` is below it, or a limit ends the work (`Score.limited`).
+                until the mean of `Score.error` is below it, or a limit ends the work.
 
         Raises:
             SettingError: for an unknown preset, or a tolerance that is no positive number.

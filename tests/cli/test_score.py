@@ -73,12 +73,9 @@ def test_the_numbers_are_those_of_the_model(texts: Path) -> None:
         answer = run_json(texts, "--per", per)
         assert answer["left_out"] == []
         assert [
-            [
-                row[name]
-                for name in ("text", "start", "end", "surprisal", "cumulative", "missing", "error")
-            ]
+            [row[name] for name in ("text", "start", "end", "surprisal", "cumulative", "error")]
             for row in answer["rows"]
-        ] == [list(span[:7]) for view in spans for span in view]
+        ] == [list(span[:6]) for view in spans for span in view]
         assert [(row["row"], row["unit"]) for row in answer["rows"]] == [
             (n, m) for n, view in enumerate(spans, 1) for m in range(1, len(view) + 1)
         ]
@@ -113,28 +110,6 @@ def test_words_that_pay_for_their_ends(tmp_path: Path) -> None:
     assert [row["entropy"] for row in with_entropies] == [
         row.entropy for row in score.words("ending")
     ]
-
-
-#: German, which the embedded model hardly knows.
-HARD = "Der Zug nach Bremen hielt heute zwanzig Minuten lang auf freier Strecke."
-
-
-def test_a_text_that_a_limit_ended_says_so(tmp_path: Path) -> None:
-    rows = table(tmp_path / "texts.jsonl", [{"text": HARD}, {"text": "import os"}])
-    options = ("--per", "text", "--tolerance", "0.003")
-    assert [row["limited"] for row in run_json(rows, *options)["rows"]] == [True, False]
-    shown = run(rows, *options).stdout.splitlines()
-    assert shown[0].split()[-1] == "limited"
-    assert [line.split()[-1] == "yes" for line in shown if line.split()[:1] in (["1"], ["2"])] == [
-        True,
-        False,
-    ]
-    none = table(tmp_path / "none.jsonl", [{"text": "import os"}])
-    assert "limited" not in run(none, *options).stdout
-    out = tmp_path / "out.csv"
-    run(rows, *options, "--out", out)
-    with out.open() as file:
-        assert [row["limited"] for row in csv.DictReader(file)] == ["TRUE", "FALSE"]
 
 
 def test_a_context_and_regions(tmp_path: Path) -> None:
@@ -188,10 +163,7 @@ def test_the_end_of_a_text_is_a_row(tmp_path: Path, ngram: None) -> None:
     assert end["surprisal"] == pytest.approx(-logprob / math.log(2))
     assert end["cumulative"] == words[-1]["cumulative"] + end["surprisal"]
     assert run(path, "--end", "-o", tmp_path / "out.csv").exit_code == 0
-    assert (tmp_path / "out.csv").read_text().splitlines()[-1].split(",")[-3:] == [
-        *("NA", "NA", "FALSE")
-    ]
-    assert "limited" not in run(path, "--end").stdout
+    assert (tmp_path / "out.csv").read_text().splitlines()[-1].split(",")[-1] == "NA"
 
 
 def test_stdin_and_files_of_any_bytes(tmp_path: Path) -> None:
@@ -272,7 +244,7 @@ def test_columns_that_are_kept(tmp_path: Path, ngram: None, ending: str) -> None
         "parquet": pandas.read_parquet,
     }
     found = read[ending](out)
-    assert found.columns.tolist()[-5:] == ["error", "limited", "condition", "subject", "n"]
+    assert found.columns.tolist()[-5:] == ["cumulative", "error", "condition", "subject", "n"]
     assert found.condition.tolist() == ["full", "full", 'réduit, "x"']
     assert found.subject.tolist() == ["3", "3", "s4"]
     assert [str(each) for each in found.n[found.n.notna()]] == ["0.5"]
@@ -339,7 +311,7 @@ def test_entropies_are_columns(
     rows = run_json(path, *more)["rows"]
     assert list(rows[0])[-4:] == [*names, "condition"]
     spans = [span for score in lm.scores(["ab a", "a"], entropy=entropy) for span in score.words()]
-    assert [tuple(row[name] for name in names) for row in rows] == [span[7:10] for span in spans]
+    assert [tuple(row[name] for name in names) for row in rows] == [span[6:9] for span in spans]
     assert [row["reduction"] is None for row in rows] == [False, True, True]
     plain = run_json(path)["rows"]
     assert not {*names} & {*plain[0]}
@@ -350,7 +322,7 @@ def test_entropies_are_columns(
     assert (last["reduction"], alone["reduction"]) == ("NA", "NA")
     printed = run(path, *more).stdout.splitlines()
     assert printed[0].split() == [
-        *("row", "unit", "text", "start", "end", "surprisal", "cumulative", "missing", "error"),
+        *("row", "unit", "text", "start", "end", "surprisal", "cumulative", "error"),
         *(*names, "condition"),
     ]
     assert printed[-1].split()[-1] == "y"
@@ -433,7 +405,7 @@ def test_rows_that_are_left_out(tmp_path: Path, ngram: None) -> None:
     errors = out.with_name("out.csv.errors.jsonl")
     assert result.stdout.splitlines() == [
         f"{out}: 3 rows for 2 of 5 texts; the 3 left out are in {errors}",
-        "largest stated error of a row: 0 bits; no limit was met",
+        "largest stated error of a row: 0 bits",
         f"for your paper: charwise score --methods {out}",
     ]
     assert [row["row"] for row in csv.DictReader(out.open())] == ["1", "5", "5"]
@@ -491,7 +463,7 @@ def test_no_number_is_infinite_or_none(tmp_path: Path, ngram: None) -> None:
         assert all(
             math.isfinite(row[name])
             for row in answer["rows"]
-            for name in ("surprisal", "cumulative", "missing", "error")
+            for name in ("surprisal", "cumulative", "error")
         )
 
 

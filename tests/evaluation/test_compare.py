@@ -209,7 +209,7 @@ def test_a_text_that_a_model_cannot_write_is_named(pair: dict[str, CharLM]) -> N
 def test_tables(pair: dict[str, CharLM]) -> None:
     found = charwise.compare(pair, "ab" * 60, resamples=50)
     lines = found.to_csv().splitlines()
-    assert lines[0] == "name,bits_per_byte,low,high,error,clear,limited,window"
+    assert lines[0] == "name,bits_per_byte,low,high,error,clear,window"
     assert len(lines) == 4
     assert float(lines[1].split(",")[1]) == found.models[0].bits_per_byte.value
     assert json.loads(json.dumps(found.to_dict()))["seed"] == 0

@@ -60,16 +60,13 @@ def test_what_takes_a_preset_takes_a_tolerance():
 TEXT = "The frobnicator zumquandles: x = [i**2 for i in range(10) if i % 3]\n" * 4
 
 
-def test_limits_end_the_work_and_say_so():
+def test_limits_end_the_work_and_the_error_says_so():
     free = charwise.load().score(TEXT, preset="accurate")
-    assert not free.limited
     for limits in (Limits(calls=1), Limits(contexts=120), Limits(memory=2**21)):
         score = charwise.load(limits=limits).score(TEXT, preset="accurate")
-        assert score.limited
         assert math.isfinite(score.logprobs.sum())
         assert score.contexts < free.contexts
         assert score.calls <= limits.calls + 1  # that of the canonical tokens
-        assert score.error is not None
         # Fewer contexts: more is on loan, and the stated error is larger.
         assert score.error.sum() > free.error.sum()
 

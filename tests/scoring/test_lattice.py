@@ -140,9 +140,8 @@ def test_loans_between_contexts_that_go_on_alike_are_exact(case: Case, width: in
     lm = CharLM(model.lm)
     every = lm.score(text, preset="exact")
     some = lm.score(text, preset=Effort(width))
-    if not some.missing.any():
+    if not some.error.any():
         assert some.logprobs == approx(every.logprobs, rel=1e-9, abs=1e-9)
-    assert (some.lent <= 1).all()
 
 
 # ---- selection ----------------------------------------------------------------------------------

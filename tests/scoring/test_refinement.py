@@ -71,9 +71,8 @@ def test_distributions_hold_the_bytes_that_came(case: Case, preset: str):
     assert score.distributions is not None
     assert score.distributions.sum(axis=1) == approx(1)
     came = score.distributions[np.arange(len(text)), np.frombuffer(text, np.uint8)]
-    # What is missing is not in the distribution, so its bytes share it.
-    least = np.exp(score.logprobs) - score.missing
-    assert (came >= least - 1e-9).all()
+    # What is left out is not in the distribution, so its bytes share it.
+    assert (came >= np.exp(score.logprobs) * np.exp(-score.error) - 1e-9).all()
 
 
 @pytest.mark.parametrize("portion", [8, 192])

@@ -39,7 +39,7 @@ def test_a_text_all_of_whose_encodings_fit_is_exact(case: Case, end: bool):
     lm = CharLM(with_window(model, max(1, len(text) + end)), preset="exact")
     score = lm.score(text, end=end)
     assert close_logs(score.logprobs.sum(), math.log(truth))
-    assert not score.missing.any()
+    assert not score.error.any()
     [packed, _] = lm.scores([text, text], end=end)
     assert packed.logprobs == approx(score.logprobs, rel=1e-9, abs=1e-9)
     if end:

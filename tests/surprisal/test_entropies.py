@@ -187,15 +187,12 @@ TEXT = "no  way, é "
 def score_of(text: str = TEXT, chars: bool = False) -> Score:
     """A score whose entropy before each byte is its offset, and rank 100 more."""
     raw = text.encode()
-    zeros, at = np.zeros(len(raw)), np.arange(len(raw))
+    at = np.arange(len(raw))
     edges = characters_of(raw)[1]
     return Score(
         raw,
         -np.ones(len(raw)),
-        zeros,
-        zeros,
-        contexts=0,
-        calls=0,
+        np.zeros(len(raw)),
         entropies=at.astype(float),
         ranks=at + 100,
         char_entropies=1000.0 + edges[:-1] if chars else None,
@@ -260,12 +257,12 @@ def test_tables_have_the_columns_only_where_there_are_entropies() -> None:
     assert "entropy  reduction  rank" in repr(spans)
     assert repr(spans).splitlines()[3].split()[-2:] == ["9.000", "109"]
     plain = charwise.load().score("import os").words()
-    assert plain.columns == Span._fields[:7]
+    assert plain.columns == Span._fields[:6]
     assert "entropy" not in repr(plain)
     pytest.importorskip("pandas", reason="data frames need: pip install 'charwise[tables]'")
     assert tuple(spans.to_pandas().columns[-3:]) == more
     assert spans.to_pandas().reduction.isna().tolist() == [False, False, True, True]
-    assert tuple(plain.to_pandas().columns) == Span._fields[:7]
+    assert tuple(plain.to_pandas().columns) == Span._fields[:6]
 
 
 def test_other_entropies_are_refused() -> None:

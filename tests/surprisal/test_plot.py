@@ -44,8 +44,7 @@ ODD = "a <b>&amp;'\"</b> $x_1$\t語 naïve\r\n\n\x00 end".encode() + b"\xff"
 
 def score_of(text: bytes) -> Score:
     rng = np.random.default_rng(0)
-    zeros = np.zeros(len(text))
-    return Score(text, -rng.exponential(3, len(text)), zeros, zeros, contexts=0, calls=0)
+    return Score(text, -rng.exponential(3, len(text)), np.zeros(len(text)))
 
 
 # ---- lines --------------------------------------------------------------------------------------

@@ -47,8 +47,7 @@ def score_of(text: bytes, seed: int = 0, **more: Any) -> Score:
     """A score with surprisals between 1e-12 and 1e3 bits."""
     rng = np.random.default_rng(seed)
     logprobs = -(10 ** rng.uniform(-12, 3, len(text)))
-    shares = rng.random((2, len(text)))
-    return Score(text, logprobs, *shares, contexts=0, calls=0, **more)
+    return Score(text, logprobs, rng.random(len(text)), **more)
 
 
 def parts(string: str, spans: Spans) -> list[str]:
@@ -102,7 +101,7 @@ def test_adjacent_spans_add_up_exactly(text: bytes, seed: int) -> None:
     for view in (score.bytes(), score.chars(), *map(score.words, CONVENTIONS)):
         assert sum(row.surprisal for row in view) == score.bits
         assert not view or view[-1].cumulative == score.bits
-        assert sum(row.missing for row in view) == pytest.approx(score.missing.sum())
+        assert sum(row.error for row in view) == pytest.approx(score.error.sum() / math.log(2))
 
 
 @given(st.lists(st.floats(-1e6, 0), max_size=50), st.integers(0, 5))
@@ -118,8 +117,7 @@ def test_rounding_is_at_the_last_digit_of_the_sum(logprobs: list[float], noise: 
 
 @pytest.mark.parametrize("bad", [-math.inf, math.nan])
 def test_what_cannot_be_added_is_an_error(bad: float) -> None:
-    zeros = np.zeros(3)
-    score = Score(b"abc", np.array([-1.0, bad, -1.0]), zeros, zeros, contexts=0, calls=0)
+    score = Score(b"abc", np.array([-1.0, bad, -1.0]), np.zeros(3))
     with pytest.raises(ZeroProbabilityError, match="of byte 1 is"):
         _ = score.bits_per_byte
 
@@ -202,15 +200,13 @@ def test_spans_may_overlap_in_any_order(data: st.DataObject) -> None:
     alone = [score.spans([pair], unit="byte")[0] for pair in offsets]
     assert [span[:5] for span in together] == [span[:5] for span in alone]
     for span, other in zip(together, alone, strict=True):
-        assert span.missing == pytest.approx(other.missing, rel=1e-12)
         assert span.error == pytest.approx(other.error, rel=1e-12)
 
 
 def hand_made(data: st.DataObject) -> Score:
     size = data.draw(st.integers(1, 8))
     numbers = st.lists(st.floats(0.001, 1), min_size=size, max_size=size).map(np.array)
-    logprobs, missing, error = -data.draw(numbers), data.draw(numbers), data.draw(numbers)
-    return Score(b"a" * size, logprobs, missing, 0 * missing, contexts=1, calls=1, error=error)
+    return Score(b"a" * size, -data.draw(numbers), data.draw(numbers))
 
 
 def test_offsets_of_numpy_and_gaps_between_spans() -> None:
@@ -218,7 +214,6 @@ def test_offsets_of_numpy_and_gaps_between_spans() -> None:
     found = score.spans(np.array([[0, 2], [3, 6]]))
     assert [row.text for row in found] == ["ab", "def"]
     assert found[1].cumulative == score.bits
-    assert found[1].missing == pytest.approx(score.missing[3:].sum())
     inside = score_of("é".encode()).spans([(1, 2)], unit="byte")
     assert inside.unit == "byte"
     assert inside[0].text == r"\xa9"
@@ -336,8 +331,7 @@ def test_tables_have_the_rows_and_their_columns() -> None:
     assert found == [row[:6] for row in score.words()]
     every = score.to_pandas()
     assert len(every) == len(score.raw)
-    assert every.lent.tolist() == score.lent.tolist()
-    assert score_of(b"").words().to_pandas().columns.tolist() == list(Span._fields[:7])
+    assert score_of(b"").words().to_pandas().columns.tolist() == list(Span._fields[:6])
 
 
 def test_text_is_a_string_and_raw_are_its_bytes() -> None:
@@ -347,10 +341,9 @@ def test_text_is_a_string_and_raw_are_its_bytes() -> None:
 
 
 def test_nothing_left_out_is_no_negative_zero() -> None:
-    zeros = np.zeros(2)
-    score = Score(b"ab", -np.ones(2), -zeros, zeros, contexts=0, calls=0)
+    score = Score(b"ab", -np.ones(2), -np.zeros(2))
     views = [*score.words(), *score.bytes()]
-    assert [math.copysign(1.0, row.missing) for row in views] == [1.0] * 3
+    assert [math.copysign(1.0, row.error) for row in views] == [1.0] * 3
 
 
 def test_without_pandas_a_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -378,13 +371,11 @@ def test_the_empty_text() -> None:
 
 def test_the_error_of_a_span_is_the_sum_of_its_bytes_in_bits() -> None:
     score = charwise.load().score("raise ValueErr", preset="fast")
-    assert score.error is not None
     for spans in (score.words(), score.bytes(), score.spans([(2, 9)])):
         for span in spans:
             expected = score.error[span.start : span.end].sum() / math.log(2)
             assert span.error == pytest.approx(expected)
-    assert repr(score.words()).split()[:7] == list(Span._fields[:7])
-    assert score_of(b"ab").words()[0].error is None
+    assert repr(score.words()).split()[:6] == list(Span._fields[:6])
 
 
 def test_a_table_without_rows_has_columns_of_their_types() -> None:

@@ -86,9 +86,9 @@ def test_all_sums_of_rows_are_exact() -> None:
 
 
 def test_the_error_of_a_word_counts_its_end() -> None:
-    zeros, ends = np.zeros(3), np.log([0.5, 0.5, 0.5, 0.5])
+    ends = np.log([0.5, 0.5, 0.5, 0.5])
     error = np.array([1.0, 2.0, 4.0]) * math.log(2)
-    score = Score(b"a b", ends[:3], zeros, zeros, 1, 1, error=error, word_ends=ends)
+    score = Score(b"a b", ends[:3], error, word_ends=ends)
     assert [row.error for row in score.words("ending")] == [3.0, 2.0, 8.0]
 
 

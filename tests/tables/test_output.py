@@ -275,7 +275,7 @@ def test_row_groups_are_put_together(tmp_path: Path, monkeypatch: pytest.MonkeyP
     from pyarrow import parquet
 
     monkeypatch.setattr(writers, "_ROW_GROUP", 4)
-    cells = ("a.csv", 0, None, 1, "é", 0, 1, 0.1, 0.1, 0.0, 0.0, True)
+    cells = ("a.csv", 0, None, 1, "é", 0, 1, 0.1, 0.1, 0.0)
     records: list[Record] = [
         dict(zip(FIELDS, cells, strict=True)) | {"row": n, "surprisal": 0.1 + n} for n in range(11)
     ]

@@ -129,7 +129,7 @@ def test_rows_of_words_split_no_cluster_and_are_all_of_the_text(text: str, at: l
     raw = text.encode("utf-8", "replace")
     string = raw.decode()
     zeros = np.zeros(len(raw))
-    score = Score(raw, zeros - 1, zeros, zeros, contexts=0, calls=0)
+    score = Score(raw, zeros - 1, zeros)
     given: list[Any] = [None, "unicode", [one for one in at if one <= len(string)], words]
     for boundaries in given:
         for convention in WORDS:
@@ -152,7 +152,7 @@ def test_boundaries_of_ones_own() -> None:
     for wrong in ([9], [-1], ["a"], "ab", 3, [True]):
         with pytest.raises(SettingError, match="bound"):
             words("abc", wrong)  # type: ignore[arg-type]
-    score = Score(b"ab c", np.zeros(4) - 1, *[np.zeros(4)] * 2, contexts=0, calls=0)
+    score = Score(b"ab c", np.zeros(4) - 1, np.zeros(4))
     assert [row.text for row in score.words("leading", boundaries=[1, 2, 3])] == ["a", "b", " c"]
     assert [row.text for row in score.words("trailing", boundaries=[1, 2, 3])] == ["a", "b ", "c"]
     with pytest.raises(SettingError, match="unknown boundaries"):

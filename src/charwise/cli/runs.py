@@ -228,7 +228,6 @@ def _summarise(output: Output, begun: int, job: Job, as_json: bool) -> None:
             records=done.records,
             left_out=done.bad,
             errors=errors,
-            limited=done.limited,
             largest_error=done.largest,
             continued_after=begun,
         )
@@ -239,18 +238,13 @@ def _summarise(output: Output, begun: int, job: Job, as_json: bool) -> None:
     line += f"; the {done.bad:,} left out are in {errors}" if errors else ""
     print(line)
     if isinstance(job.measure, Measure):
-        print(stated(done.limited, done.largest))
+        print(stated(done.largest))
         print(f"for your paper: charwise score --methods {shlex.quote(str(output.out))}")
 
 
-def stated(limited: int, largest: float) -> str:
-    """How far a table may be off, for its summary.
-
-    >>> stated(0, 0.25)
-    'largest stated error of a row: 0.25 bits; no limit was met'
-    """
-    stopped = f"a limit stopped {limited:,} of the texts" if limited else "no limit was met"
-    return f"largest stated error of a row: {largest:.2g} bits; {stopped}"
+def stated(largest: float) -> str:
+    """How far a table may be off, for its summary."""
+    return f"largest stated error of a row: {largest:.2g} bits"
 
 
 @contextmanager

@@ -203,7 +203,7 @@ def _print(
     assert isinstance(measure, Measure)
     records: list[Record] = []
     bad: list[BadRow] = []
-    limited, largest = 0, 0.0
+    largest = 0.0
     with progress(extent) as advance:
         for chunk in checked(job.scored(lm), skip):
             for outcome in chunk.outcomes:
@@ -211,7 +211,7 @@ def _print(
                     bad.append(outcome)
                 else:
                     records += outcome
-            limited, largest = limited + chunk.limited, max(largest, chunk.largest)
+            largest = max(largest, chunk.largest)
             advance(chunk)
     for row in bad:
         print(f"charwise: left out: {row}", file=sys.stderr)
@@ -240,7 +240,7 @@ def _print(
         more = len(records) - most
         screen.print(f"… and {more:,} more; --out FILE writes all, --json prints all.")
     if screen.is_terminal:
-        print(stated(limited, largest))
+        print(stated(largest))
         print("--out FILE keeps the rows, and says how they were made")
     return bad
 
@@ -257,15 +257,12 @@ def _table(records: list[Record], kinds: dict[str, type], kept: Container[str] =
         or name not in ("file", "row", "item")
         or len({record[name] for record in records}) > 1
     ]
-    if not any(record["limited"] for record in records):
-        names.remove("limited")  # of nearly all texts it is not
     bits = "{:.3f}".format
     shown: dict[str, Callable[[Any], str]] = {
         "text": lambda text: text.translate(VISIBLE),
         **dict.fromkeys(("surprisal", "cumulative", *ENTROPIES), bits),
         "rank": str,
-        **dict.fromkeys(("missing", "error"), "{:.2g}".format),
-        "limited": {True: "yes", False: ""}.__getitem__,
+        "error": "{:.2g}".format,
     }
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
     forms = [(name, shown.get(name, str)) for name in names]

@@ -95,26 +95,21 @@ def _stepped(member: Member, text: bytes, context: bytes, *, end: bool) -> Score
     """The score of a text, byte by byte."""
     state = member.after(context)
     size = len(text)
-    logprobs, missing, error, rows = np.zeros(size), np.zeros(size), np.zeros(size), []
-    limited = False
+    logprobs, error, rows = np.zeros(size), np.zeros(size), []
     for at, code in enumerate(text):
         nxt = state.next()
         rows.append(nxt.probs)
         p = float(nxt.probs[code])
         if not p > 0:
             raise ZeroProbabilityError(f"byte {at} of {text[:40]!r} has probability zero.")
-        logprobs[at], missing[at] = math.log(p), nxt.missing
-        error[at], limited = math.log1p(nxt.error / p), limited or nxt.limited
+        logprobs[at], error[at] = math.log(p), math.log1p(nxt.error / p)
         state = state + bytes([code])
     return Score(
         text,
         logprobs,
-        missing,
-        np.zeros(size),
+        error,
         contexts=0,
         calls=0,
-        error=error,
-        limited=limited,
         end_logprob=log(float(state.next().probs[EOS])) if end else None,
         distributions=np.reshape(rows, (size, 257)),
     )
@@ -159,11 +154,11 @@ def _filled(score: Score | None, text: bytes, last: Floats | None) -> Score:
     """A score of a text's beginning as one of the text: −inf for the rest of it."""
     nothing = np.zeros(0)
     if score is None:
-        score = Score(b"", nothing, nothing, nothing, 0, 0, error=nothing)
+        score = Score(b"", nothing, nothing, 0, 0)
     size, left = len(score.raw), len(text) - len(score.raw)
 
-    def longer(values: Floats | None, fill: float = 0.0) -> Floats:
-        return np.concatenate([np.zeros(size) if values is None else values, np.full(left, fill)])
+    def longer(values: Floats, fill: float = 0.0) -> Floats:
+        return np.concatenate([values, np.full(left, fill)])
 
     rows = None
     if last is not None:
@@ -175,8 +170,6 @@ def _filled(score: Score | None, text: bytes, last: Floats | None) -> Score:
         score,
         raw=text,
         logprobs=longer(score.logprobs, -math.inf),
-        missing=longer(score.missing),
-        lent=longer(score.lent),
         error=longer(score.error),
         end_logprob=-math.inf,
         distributions=rows,
@@ -196,17 +189,13 @@ def _row_after(member: Member, text: bytes) -> Floats:
 def curves_of(each: Sequence[MemberScore]) -> tuple[Floats, Floats]:
     """`[n, T + 1]` log →p_i of all beginnings of a text, `[n, T]` the error of each byte.
 
-    >>> zeros = np.zeros(2)
-    >>> one = Score(b"ab", np.log([0.5, 0.25]), zeros, zeros, 0, 0)
+    >>> one = Score(b"ab", np.log([0.5, 0.25]), np.zeros(2), 0, 0)
     >>> np.exp(curves_of([MemberScore(one, 0.0, None)])[0]).round(9).tolist()
     [[1.0, 0.5, 0.125]]
     """
     steps = np.stack([one.score.logprobs for one in each])
     curves = np.concatenate([np.zeros((len(each), 1)), np.cumsum(steps, axis=1)], axis=1)
-    errors = [
-        np.zeros(steps.shape[1]) if one.score.error is None else one.score.error for one in each
-    ]
-    return curves, np.stack(errors)
+    return curves, np.stack([one.score.error for one in each])
 
 
 def likelihoods(team: Team, text: bytes, context: bytes) -> Floats:

@@ -93,12 +93,9 @@ def _combined(team: Team, text: bytes, each: list[MemberScore], *, end: bool, ro
     return Score(
         text,
         logprobs,
-        np.max([score.missing[skip:] for score in scores], axis=0),
-        np.max([score.lent[skip:] for score in scores], axis=0),
+        errors_of_bytes(rule, np.exp(logprobs), before, errors[:, skip:], prefix_errors),
         sum(score.contexts for score in scores),
         sum(score.calls for score in scores),
-        error=errors_of_bytes(rule, np.exp(logprobs), before, errors[:, skip:], prefix_errors),
-        limited=any(score.limited for score in scores),
         end_logprob=ended if end else None,
         entropies=entropies(probs[:size]) if rows and probs is not None else None,
         ranks=ranks(probs[:size], text) if rows and probs is not None else None,

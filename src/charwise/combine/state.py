@@ -221,12 +221,9 @@ class CombinedState(CharacterState):
             contexts = [self.raw] * len(texts)
             known = scores(self.team, texts, contexts, end=wanted.ended, strict=False)
             logs = np.array([_total(score) for score in known])
-            errors = np.array([0.0 if one.error is None else one.error.sum() for one in known])
-        missing = max(float(one.missing.max(initial=0.0)) for one in known)
-        limited = any(one.limited for one in known)
-        return posterior_of(
-            wanted, self.raw, Sums(logs.tolist(), errors.tolist(), missing, limited)
-        )
+            errors = np.array([one.error.sum() for one in known])
+        sums = Sums(logs.tolist(), errors.tolist(), missing=0.0, limited=False)
+        return posterior_of(wanted, self.raw, sums)
 
     def by_the_global_rule(self) -> CombinedState:
         """The same state, whose next byte, and choices, are of the global rule.

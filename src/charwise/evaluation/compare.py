@@ -42,7 +42,6 @@ class _Read(NamedTuple):
 
     bits: Floats  # [n_bytes]
     errors: Floats  # [n_bytes] bits
-    limited: bool
     contexts: int
     info: dict[str, str]
 
@@ -134,7 +133,6 @@ def _compared(
             name,
             next(means),
             float(read.errors.mean()),
-            read.limited,
             read.contexts,
             read.info,
             read.bits,
@@ -172,7 +170,7 @@ def _read(
         ZeroProbabilityError, TokenizationError: which model, which text.
     """
     bits, errors = list[Floats](), list[Floats]()
-    limited, contexts, done = False, 0, 0
+    contexts, done = 0, 0
     total = sum(map(len, texts.values()))
     for batch in _batches(texts):
         progress(name, done, total)
@@ -184,14 +182,12 @@ def _read(
             error.args = (f"the model {name} cannot score {which}: {error}", *error.args[1:])
             raise
         for score in scores:
-            assert score.error is not None
             bits.append(-score.logprobs / math.log(2))
             errors.append(score.error / math.log(2))
-            limited |= score.limited
             contexts += score.contexts
         done += sum(map(len, parts))
     progress(name, done, total)
-    return _Read(np.concatenate(bits), np.concatenate(errors), limited, contexts, lm.info())
+    return _Read(np.concatenate(bits), np.concatenate(errors), contexts, lm.info())
 
 
 def _batches(texts: dict[str, bytes]) -> Iterator[list[tuple[str, bytes, bytes]]]:

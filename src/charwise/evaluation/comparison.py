@@ -33,7 +33,6 @@ class Measured:
         bits_per_byte: the surprisal of a byte on average, with its interval.
         error: by how much that may be off, since sums over tokenizations are approximate: an
             estimate, bits a byte (docs/scoring.md). The interval knows nothing of it.
-        limited: whether a score's error stayed above the tolerance in a part of the text.
         contexts: contexts evaluated.
         info: what it ran on, as `CharLM.info` says; its window among others.
         bits: `[n_bytes]` surprisals of the bytes of all texts, one text after the other.
@@ -46,7 +45,6 @@ class Measured:
     name: str
     bits_per_byte: Mean
     error: float
-    limited: bool = False
     contexts: int = 0
     info: dict[str, str] = field(default_factory=dict)
     bits: Floats = field(default_factory=lambda: np.zeros(0), repr=False)
@@ -157,7 +155,6 @@ class Comparison:
                 model.name,
                 model.bits_per_byte,
                 model.error,
-                limited=model.limited,
                 window=model.info.get("window"),
             )
             for model in self.models
@@ -217,11 +214,6 @@ class Comparison:
         ]
         if math.isnan(self.models[0].bits_per_byte.low):
             found.append(f"too little text for intervals: {self.units} {some}")
-        found += [
-            f"{model.name}: a limit ended the work before the tolerance was reached"
-            for model in self.models
-            if model.limited
-        ]
         for each in self.differences:
             value, low, high = each.bits_per_byte
             if each.clear or math.isnan(low) or (value == 0 and low == high):
@@ -357,9 +349,8 @@ def _row(
     error: float,
     *,
     clear: bool | None = None,
-    limited: bool | None = None,
     window: str | None = None,
 ) -> dict[str, Any]:
     value, low, high = mean
     row = {"name": name, "bits_per_byte": value, "low": low, "high": high, "error": error}
-    return {**row, "clear": clear, "limited": limited, "window": window}
+    return {**row, "clear": clear, "window": window}

@@ -184,8 +184,8 @@ class Scorer:
     def _gather(self, text: Text, done: Iterable[tuple[Window, Refinement]]) -> Score:
         """The score of a text from its finished windows, which may be made one at a time."""
         whole, skip = text.whole, len(text.opening.lead) + text.given
-        logprobs, missing, lent, error = (np.zeros(len(whole)) for _ in range(4))
-        limited, contexts, calls, ended = False, 0, 0, None
+        logprobs, error = np.zeros(len(whole)), np.zeros(len(whole))
+        contexts, calls, ended = 0, 0, None
         rows, entropies, ranks = list[Floats](), list[Floats](), list[NDArray[np.int64]]()
         ends = list[Floats]()
         for window, found in done:
@@ -196,10 +196,7 @@ class Scorer:
             part = slice(window.scored, window.stop)
             # A model sums its floats with an error, so that a sure byte may come to more than 1.
             logprobs[part] = np.minimum(np.diff(lattice.log_prefix[ahead:]), 0.0)
-            missing[part] = lattice.missing[ahead + 1 :]
-            lent[part] = lattice.on_loan[ahead + 1 :]
             error[part] = found.error[ahead + 1 :]
-            limited |= found.limited
             if self.end and window.stop == len(whole):
                 ended = lattice.end_logprob()
             if self.entropy is not None:
@@ -216,12 +213,9 @@ class Scorer:
         return Score(
             whole[skip:],
             logprobs[skip:],
-            missing[skip:],
-            lent[skip:],
+            error[skip:],
             contexts,
             calls,
-            error[skip:],
-            limited,
             ended,
             token_ends=canonical_ends(self.index, whole, skip),
             entropies=np.concatenate(entropies) if entropies else None,

@@ -120,9 +120,7 @@ def _score(lm: CharLM, body: _ScoreBody) -> Message:
     found: Message = {
         "logprob": finite(float(score.logprobs.sum())),
         "bits_per_byte": score.bits_per_byte if body.text else 0.0,
-        "missing": float(score.missing.max(initial=0.0)),
-        "error": None if score.error is None else float(score.error.sum()),
-        "limited": score.limited,
+        "error": float(score.error.sum()),
     }
     if body.end and score.end_logprob is not None:
         found["end_logprob"] = finite(score.end_logprob)

@@ -5,17 +5,16 @@ from __future__ import annotations
 import builtins
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from charwise.errors import SettingError
-from charwise.surprisal.audit import Audit
 from charwise.surprisal.entropies import with_entropies
 from charwise.surprisal.offsets import Boundaries, Unit, characters_of, matches, valid
 from charwise.surprisal.offsets import words as words_of
@@ -52,14 +51,10 @@ class Score:
     Attributes:
         raw: the bytes of the text.
         logprobs: `[n_bytes]` float64, log p(byte | all before), nats.
-        missing: `[n_bytes]` share of the probability that was left out after each byte.
-        lent: `[n_bytes]` share that was approximated by a context with the same last tokens.
+        error: `[n_bytes]` by how much each log-probability may be off, nats: an estimate
+            (docs/scoring.md).
         contexts: contexts evaluated for this text.
         calls: model calls that this text took part in, one after the other.
-        error: `[n_bytes]` by how much each log-probability may be off, nats: an estimate
-            (docs/scoring.md). None of a score that was put together by hand.
-        limited: whether the error that is stated of a part of the text is above the tolerance: a
-            limit ended the work there, or more work does not make it less.
         end_logprob: log p(end of text | text), nats, if that was asked for.
         token_ends: `[n_tokens]` byte offsets at which canonical tokens end; the last is the
             text's end. Where the text begins or ends inside a token, its part in the text counts.
@@ -74,11 +69,10 @@ class Score:
             begins, and NaN elsewhere, if that was asked for.
         word_ends: `[n_bytes + 1]` log p(ASCII whitespace or the end of text | all before), nats, at
             each byte and after the last, if entropies and the end were asked for.
-        auditor: what `audit` asks: (n, seed, log-probability of the text).
 
     >>> import charwise
     >>> score = charwise.load().score("import os")
-    >>> score.text, score.logprobs.shape, bool((score.missing < 0.01).all())
+    >>> score.text, score.logprobs.shape, bool((score.error < 0.01).all())
     ('import os', (9,), True)
     >>> [word.text for word in score.words("leading")]
     ['import', ' os']
@@ -86,12 +80,9 @@ class Score:
 
     raw: builtins.bytes  # `bytes` is a method here
     logprobs: NDArray[np.float64]
-    missing: NDArray[np.float64]
-    lent: NDArray[np.float64]
-    contexts: int
-    calls: int
-    error: NDArray[np.float64] | None = None
-    limited: bool = False
+    error: NDArray[np.float64]  # nats
+    contexts: int = 0
+    calls: int = 0
     end_logprob: float | None = None
     token_ends: NDArray[np.int64] | None = None
     entropies: NDArray[np.float64] | None = None
@@ -100,18 +91,13 @@ class Score:
     char_entropies: NDArray[np.float64] | None = None
     word_entropies: NDArray[np.float64] | None = None
     word_ends: NDArray[np.float64] | None = None
-    auditor: Callable[[int, int, float], Audit] | None = field(default=None, repr=False)
-
-    def __getstate__(self) -> dict[str, Any]:
-        # A score may be sent elsewhere; what can audit it stays with the model.
-        return {**self.__dict__, "auditor": None}
 
     @property
     def text(self) -> str:
         """The text; bytes that are no part of a character as `\\xNN`.
 
         >>> zeros = np.zeros(1)
-        >>> Score(b"a", zeros, zeros, zeros, contexts=1, calls=1).text
+        >>> Score(b"a", zeros, zeros).text
         'a'
         """
         return self.raw.decode("utf-8", "backslashreplace")
@@ -123,7 +109,7 @@ class Score:
         They are rounded, for that, at the last digit of their sum: see `exact_bits`.
 
         >>> zeros = np.zeros(2)
-        >>> Score(b"ab", np.log([0.5, 0.125]), zeros, zeros, contexts=1, calls=1).surprisals
+        >>> Score(b"ab", np.log([0.5, 0.125]), zeros).surprisals
         array([1., 3.])
         """
         return exact_bits(self.logprobs)
@@ -141,7 +127,7 @@ class Score:
         """The surprisal of the whole text, without its end.
 
         >>> zeros = np.zeros(2)
-        >>> Score(b"ab", np.log([0.5, 0.125]), zeros, zeros, contexts=1, calls=1).bits
+        >>> Score(b"ab", np.log([0.5, 0.125]), zeros).bits
         4.0
         """
         return float(self._cumulative[-1])
@@ -151,7 +137,7 @@ class Score:
         """The mean surprisal of a byte; 0 for the empty text.
 
         >>> zeros = np.zeros(2)
-        >>> Score(b"ab", np.log([0.5, 0.125]), zeros, zeros, contexts=1, calls=1).bits_per_byte
+        >>> Score(b"ab", np.log([0.5, 0.125]), zeros).bits_per_byte
         2.0
         """
         return self.bits / max(1, len(self.raw))
@@ -161,7 +147,7 @@ class Score:
         """The mean surprisal of a character; 0 for the empty text.
 
         >>> zeros = np.zeros(2)
-        >>> score = Score("é".encode(), np.log([0.5, 0.125]), zeros, zeros, contexts=1, calls=1)
+        >>> score = Score("é".encode(), np.log([0.5, 0.125]), zeros)
         >>> score.bits_per_byte, score.bits_per_char
         (2.0, 4.0)
         """
@@ -253,7 +239,7 @@ class Score:
         bits = in_digits(self.logprobs / -math.log(2), size)
         cumulative = np.concatenate(([0.0], np.cumsum(bits))) + in_digits(costs, size)
         rows = self._char_spans(found, cumulative=cumulative)
-        return rows if self.error is None else with_errors_of_ends(rows, edges, self.error)
+        return with_errors_of_ends(rows, edges, self.error)
 
     def regex(self, pattern: str | re.Pattern[str]) -> Spans:
         """A row for each match of a regular expression, from left to right.
@@ -305,45 +291,14 @@ class Score:
             )
         return self._byte_spans(list(pairwise([0, *self.token_ends.tolist()])))
 
-    def audit(self, n: int = 256, *, seed: int = 0) -> Audit:
-        """An unbiased estimate of the text's probability, by beams that prune at random.
-
-        Nothing is left out or lent by rule, so it may find what the score has lost without saying
-        so. Its own doubt is in `Audit.error`, as far as the beams differ: a tokenization of tiny
-        share early that outweighs all others late, as single letters do in a long run of one
-        letter, is hardly ever kept, and then all of them are too low and `error` does not show it.
-        It is slow: about as a beam of width `n`.
-
-        Args:
-            n: contexts to keep after each byte, in eight independent beams of n / 8.
-            seed: of what is pruned.
-
-        Raises:
-            SettingError: n under 8, a score that was made without a model, or whose model is gone.
-            ContextLengthError: a text that does not fit the model's window.
-            EmptyBeamError: no beam reached the end of the text: `n` is too small.
-
-        >>> import charwise
-        >>> lm = charwise.load()
-        >>> audit = lm.score("import os", preset="accurate").audit(64)
-        >>> abs(audit.difference) < 0.05, audit.error < 0.01
-        (True, True)
-        """
-        if self.auditor is None:
-            raise SettingError(
-                "this score does not know its model: only those that CharLM.score returns do, "
-                "where they were made."
-            )
-        return self.auditor(n, seed, float(self.logprobs.sum()))
-
     def to_pandas(self) -> pandas.DataFrame:
-        """A table with a row for each byte, as `bytes`, and the column `lent`; needs pandas.
+        """A table with a row for each byte, as `bytes`; needs pandas (`charwise[tables]`).
 
         >>> import charwise
         >>> charwise.load().score("os").to_pandas().columns.tolist()
-        ['text', 'start', 'end', 'surprisal', 'cumulative', 'missing', 'error', 'lent']
+        ['text', 'start', 'end', 'surprisal', 'cumulative', 'error']
         """
-        return self.bytes().to_pandas().assign(lent=self.lent)
+        return self.bytes().to_pandas()
 
     def plot(self, convention: Convention = "leading") -> Figure:
         """The text on the colours of its characters' surprisal, under a bar for each word.
@@ -380,7 +335,7 @@ class Score:
         return f"{self.bits:.1f} bits, {self.bits_per_char:.2f} a character"
 
     def _byte_spans(self, offsets: list[tuple[int, int]], letters: bool = True) -> Spans:
-        found = spans_of(self.raw, self._cumulative, self.missing, offsets, error=self.error)
+        found = spans_of(self.raw, self._cumulative, self.error, offsets)
         if self.entropies is None or self.ranks is None:
             return found
         of = self.entropies
@@ -397,7 +352,7 @@ class Score:
     ) -> Spans:
         edges = self._characters[1]
         cumulative = self._cumulative if cumulative is None else cumulative
-        found = spans_of(self.raw, cumulative, self.missing, offsets, edges, self.error)
+        found = spans_of(self.raw, cumulative, self.error, offsets, edges)
         if self.entropies is None or self.ranks is None:
             return found
         of = self.entropies[edges[:-1]]

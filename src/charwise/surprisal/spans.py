@@ -26,7 +26,7 @@ ENTROPIES = ("entropy", "reduction", "rank", "entropy_most")
 
 #: The types of a table without rows.
 _TYPES = {"text": "object", "start": "int64", "end": "int64"}
-_TYPES |= dict.fromkeys(("surprisal", "cumulative", "missing", "error"), "float64")
+_TYPES |= dict.fromkeys(("surprisal", "cumulative", "error"), "float64")
 
 #: Rows that a table shows at its beginning, and at its end, before it leaves out the middle.
 _SHOWN = 30
@@ -40,9 +40,8 @@ class Span(NamedTuple):
         start, end: offsets, in the unit of the `Spans` it is part of; `end` is exclusive.
         surprisal: −log₂ p(span | all before), bits.
         cumulative: −log₂ p(the text up to the span's end), bits.
-        missing: share of the probability that was left out at the span's bytes; see `Score`.
         error: by how much the surprisal may be off, bits: an estimate, the sum of `Score.error`
-            over the span's bytes. None of a score that has none.
+            over the span's bytes.
         entropy: of what may come at the span's first letter, given all before it, bits.
         reduction: that entropy, less the entropy at the first letter after the span, bits.
         rank: of the byte that did come there, among the 256 and the end of text, from 1.
@@ -52,7 +51,7 @@ class Span(NamedTuple):
     letter follows, and of words. The entropies of words are None where no word begins. A span of
     whitespace alone counts from its beginning, as do single bytes and characters.
 
-    >>> Span("py", 10, 12, surprisal=0.25, cumulative=8.5, missing=0.0).text
+    >>> Span("py", 10, 12, surprisal=0.25, cumulative=8.5, error=0.0).text
     'py'
     """
 
@@ -61,8 +60,7 @@ class Span(NamedTuple):
     end: int
     surprisal: float
     cumulative: float
-    missing: float
-    error: float | None = None
+    error: float
     entropy: float | None = None
     reduction: float | None = None
     rank: int | None = None
@@ -81,9 +79,9 @@ class Spans(Sequence[Span]):
     >>> len(spans), spans[1].surprisal, [span.text for span in spans[:1]]
     (2, 1.5, ['a '])
     >>> spans
-    text  start  end  surprisal  cumulative  missing
-    'a '      0    2      3.000       3.000        0
-    'b'       2    3      1.500       4.500        0
+    text  start  end  surprisal  cumulative  error
+    'a '      0    2      3.000       3.000      0
+    'b'       2    3      1.500       4.500      0
     """
 
     rows: tuple[Span, ...]
@@ -106,15 +104,12 @@ class Spans(Sequence[Span]):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The names of the columns: those of `Span`, the last five if there are any.
-
-        Where there are no spans `error` is among them, as it is in all that a model has scored.
+        """The names of the columns: those of `Span`, the last four if there are any.
 
         >>> Spans((Span("a", 0, 1, 3.0, 3.0, 0.0),)).columns
-        ('text', 'start', 'end', 'surprisal', 'cumulative', 'missing')
+        ('text', 'start', 'end', 'surprisal', 'cumulative', 'error')
         """
         some = {
-            "error": not self.rows or any(row.error is not None for row in self.rows),
             **dict.fromkeys(ENTROPIES, any(row.rank is not None for row in self.rows)),
             "entropy_most": any(row.entropy_most is not None for row in self.rows),
         }
@@ -160,7 +155,7 @@ def _line(row: Span, names: Sequence[str]) -> tuple[str, ...]:
     """The cells of a row in these columns."""
     cells = dict(zip(Span._fields, row, strict=True))
     digits = dict.fromkeys(("surprisal", "cumulative", *ENTROPIES), ".3f") | {"rank": ""}
-    digits |= dict.fromkeys(("missing", "error"), ".2g")
+    digits |= {"error": ".2g"}
     left = ("" if cells[n] is None else format(cells[n], digits.get(n, "")) for n in names[1:])
     return (repr(row.text), *left)
 
@@ -204,20 +199,18 @@ def in_digits(bits: NDArray[np.float64], size: float) -> NDArray[np.float64]:
 def spans_of(
     text: bytes,
     cumulative: NDArray[np.float64],
-    missing: NDArray[np.float64],
+    error: NDArray[np.float64],
     offsets: Sequence[tuple[int, int]],
     edges: NDArray[np.int64] | None = None,
-    error: NDArray[np.float64] | None = None,
 ) -> Spans:
     """The rows of spans that are not empty; they may overlap, in any order.
 
     Args:
         text: `n` bytes.
         cumulative: `[n + 1]` bits up to each byte, of surprisals whose sums are exact.
-        missing: `[n]` of each byte.
+        error: `[n]` of each byte, nats.
         offsets: start and end of each span, in characters with `edges`, else in bytes.
         edges: byte offsets between the characters.
-        error: `[n]` of each byte, nats.
 
     >>> spans_of(b"ab", np.array([0.0, 3.0, 4.5]), np.zeros(2), [(1, 2)])[0].surprisal
     1.5
@@ -233,14 +226,12 @@ def spans_of(
         sums: NDArray[np.float64] = np.add.reduceat(np.append(each, 0.0), places.ravel())[::2]
         return sums + 0.0  # no −0.0
 
-    off = [None] * len(offsets) if error is None else (over(error) / math.log(2)).tolist()
     rows = zip(
         (text[start:end].decode("utf-8", "backslashreplace") for start, end in places.tolist()),
         *pairs.T.tolist(),
         costs.tolist(),
         cumulative[places[:, 1]].tolist(),
-        over(missing).tolist(),
-        off,
+        (over(error) / math.log(2)).tolist(),
         strict=True,
     )
     return Spans(tuple(Span(*row) for row in rows), "byte" if edges is None else "character")

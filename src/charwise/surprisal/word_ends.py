@@ -84,14 +84,14 @@ def with_errors_of_ends(found: Spans, edges: NDArray[np.int64], error: Floats) -
     The error after the text is not known: that of its last byte stands for it.
 
     >>> from charwise.surprisal.spans import Span
-    >>> spans = Spans((Span("a", 0, 1, 3.0, 3.0, 0.0, error=0.5),))
+    >>> spans = Spans((Span("a", 0, 1, 3.0, 3.0, error=0.5),))
     >>> with_errors_of_ends(spans, np.arange(2), np.array([0.5 * math.log(2)]))[0].error
     1.0
     """
     bits = error / math.log(2)
     rows = [
         row
-        if row.text.isspace() or row.error is None
+        if row.text.isspace()
         else row._replace(error=row.error + float(bits[min(int(edges[row.end]), len(bits) - 1)]))
         for row in found
     ]

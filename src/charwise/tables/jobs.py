@@ -162,7 +162,7 @@ def score_chunk(
     5
     """
     outcomes = list(measure.outcomes(lm, chunk))
-    return Scored(outcomes, sum(map(_size_of, chunk)), *measure.doubts(outcomes))
+    return Scored(outcomes, sum(map(_size_of, chunk)), measure.largest_error(outcomes))
 
 
 def _chunks(rows: Iterable[Stimulus | BadRow], most: int) -> Iterator[list[Stimulus | BadRow]]:

@@ -59,9 +59,8 @@ class Measure:
         - region, per region: its name, if it has one.
         - alternative, if there are some: the number of the one that stands in the region, from 1;
           0 for the text as it is.
-        - text, start, end, surprisal, cumulative, missing, error: as in `Span`; offsets are in
-          bytes where units are bytes, and else in characters.
-        - limited: whether the error stayed above the tolerance in a part of the text.
+        - text, start, end, surprisal, cumulative, error: as in `Span`; offsets are in bytes
+          where units are bytes, and else in characters.
         - entropy, reduction, rank, if entropies are asked for, and entropy_most of words: as in
           `Span`.
         - the columns of the input that are kept.
@@ -70,7 +69,7 @@ class Measure:
             SettingError: a column to keep has a name that the output has already.
 
         >>> list(Measure().fields(kept=["condition"]))[-2:]
-        ['limited', 'condition']
+        ['error', 'condition']
         """
         own: dict[str, type] = {"file": str, "row": int, "item": str, "unit": int}
         if self.per == "region":
@@ -78,8 +77,7 @@ class Measure:
         if self.alternatives:
             own |= {"alternative": int}
         own |= {"text": str, "start": int, "end": int}
-        numbers = ("surprisal", "cumulative", "missing", "error")
-        own |= dict.fromkeys(numbers, float) | {"limited": bool}
+        own |= dict.fromkeys(("surprisal", "cumulative", "error"), float)
         if self.entropy is not None:
             own |= {"entropy": float, "reduction": float, "rank": int}
         if self.entropy == "word":
@@ -157,16 +155,11 @@ class Measure:
         for row in chunk:
             yield row if isinstance(row, BadRow) else _outcome(lm, row, next(found), self)
 
-    def doubts(self, outcomes: Iterable[Sequence[Record] | BadRow]) -> tuple[int, float]:
-        """Return how many texts a limit stopped, and the largest error of a record, in bits.
-
-        >>> Measure().doubts([[{"limited": True, "error": 0.5}, {"limited": True, "error": 0.25}]])
-        (1, 0.5)
-        """
+    def largest_error(self, outcomes: Iterable[Sequence[Record] | BadRow]) -> float:
+        """Return the largest error of a record, in bits."""
         good = [records for records in outcomes if not isinstance(records, BadRow)]
         errors = (record["error"] for records in good for record in records)
-        limited = sum(any(record["limited"] for record in records[:1]) for records in good)
-        return limited, max((error for error in errors if error is not None), default=0.0)
+        return max((error for error in errors if error is not None), default=0.0)
 
 
 def _outcome(
@@ -184,8 +177,8 @@ def _outcome(
                 coverage=measure.coverage,
                 end=end,
             )
-        if not np.isfinite(score.missing).all():
-            raise ZeroProbabilityError("what was left out of the sums is not a number.")
+        if not np.isfinite(score.error).all():
+            raise ZeroProbabilityError("the error of the sums is not a number.")
         return _records(score, row, measure)
     except (EngineError, SettingError):
         raise
@@ -199,7 +192,7 @@ def _records(score: Score, row: Stimulus, measure: Measure) -> list[Record]:
     """The records of a row's units, and of its end if that was asked for."""
     # A name of a file may be any bytes, which arrive as surrogate escapes.
     file = row.place.file.encode("utf-8", "backslashreplace").decode()
-    common = {"file": file, "row": row.place.number, "item": row.item, "limited": score.limited}
+    common = {"file": file, "row": row.place.number, "item": row.item}
     common |= {"alternative": row.alternative}
     units: list[Record] = [span._asdict() for span in _units(score, row, measure)]
     if measure.per == "region":

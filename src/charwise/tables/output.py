@@ -48,13 +48,11 @@ class Scored(NamedTuple):
     Attributes:
         outcomes: records or the fault of every row.
         size: bytes that were read.
-        limited: texts whose error stayed above the tolerance.
         largest: the greatest error of a record, bits.
     """
 
     outcomes: list[Sequence[Any] | BadRow]
     size: int
-    limited: int = 0
     largest: float = 0.0
 
 
@@ -66,12 +64,11 @@ class Done:
         chunks, rows, bad: chunks, rows of the input in them, and bad ones among those.
         records: rows of the output.
         size: bytes of text that were read.
-        limited: texts whose error stayed above the tolerance.
         largest: the greatest error of a record, bits.
 
-    >>> part = {"rows": 32, "bad": [], "records": 64, "size": 100, "limited": 1, "largest": 0.5}
-    >>> Done().after(part).limited
-    1
+    >>> part = {"rows": 32, "bad": [], "records": 64, "size": 100, "largest": 0.5}
+    >>> Done().after(part).largest
+    0.5
     """
 
     chunks: int = 0
@@ -79,7 +76,6 @@ class Done:
     bad: int = 0
     records: int = 0
     size: int = 0
-    limited: int = 0
     largest: float = 0.0
 
     def after(self, part: Mapping[str, Any]) -> Done:
@@ -90,7 +86,6 @@ class Done:
             bad=self.bad + len(part["bad"]),
             records=self.records + part["records"],
             size=self.size + part["size"],
-            limited=self.limited + part["limited"],
             largest=max(self.largest, part["largest"]),
         )
 
@@ -165,7 +160,6 @@ class Output:
             "rows": len(chunk.outcomes),
             "records": records,
             "size": chunk.size,
-            "limited": chunk.limited,
             "largest": chunk.largest,
             "bytes": len(body),
             "bad": [_error(row) for row in chunk.outcomes if isinstance(row, BadRow)],

@@ -89,7 +89,6 @@ def origin(
         job.measure.noun: done.rows - done.bad,
         "rows": done.records,
         "left out": done.bad,
-        "limited": done.limited,
         "largest error in bits": done.largest,
     }
 
@@ -208,8 +207,7 @@ def sentence(facts: Mapping[str, Any]) -> str:
 
 def _doubt(facts: Mapping[str, Any]) -> str:
     """How far the numbers may be off, and which texts have none."""
-    limited, largest = facts.get("limited", 0), facts.get("largest error in bits", 0.0)
-    stopped = f"; a limit stopped the work on {limited:,} of the texts" if limited else ""
+    largest = facts.get("largest error in bits", 0.0)
     left_out = facts.get("left out", 0)
     without = f" {left_out:,} of the texts had no score, and were left out." if left_out else ""
-    return f"The largest stated error of a row is {largest:.2g} bits{stopped}.{without}"
+    return f"The largest stated error of a row is {largest:.2g} bits.{without}"

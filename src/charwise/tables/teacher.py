@@ -49,9 +49,9 @@ class Teacher:
         preset, tolerance: how much to spend, see `CharLM.score`; of neither, the default.
 
     >>> list(Teacher(top=16).fields())
-    ['file', 'row', 'item', 'start', 'byte', 'error', 'missing', 'symbols', 'logprobs', 'rest']
+    ['file', 'row', 'item', 'start', 'byte', 'error', 'symbols', 'logprobs', 'rest']
     >>> list(Teacher().fields())[5:]
-    ['error', 'missing', 'logprobs']
+    ['error', 'logprobs']
     """
 
     top: int | None = None
@@ -82,7 +82,7 @@ class Teacher:
 
         number = pa.float16() if self.floats == "float16" else pa.float32()
         place = {"file": pa.string(), "row": pa.int64(), "item": pa.string(), "start": pa.int64()}
-        doubt = {"byte": pa.uint8(), "error": pa.float32(), "missing": pa.float32()}
+        doubt = {"byte": pa.uint8(), "error": pa.float32()}
         if self.top is None:
             return {**place, **doubt, "logprobs": pa.list_(number, 257)}
         some = {"symbols": pa.list_(pa.uint16(), self.top), "logprobs": pa.list_(number, self.top)}
@@ -123,9 +123,9 @@ class Teacher:
             except CharwiseError as error:
                 yield BadRow(row.place, row.column, str(error))
 
-    def doubts(self, outcomes: Sequence[Any]) -> tuple[int, float]:
+    def largest_error(self, outcomes: Sequence[Any]) -> float:
         """Return nothing of note: every row of a teacher's table has its error."""
-        return 0, 0.0
+        return 0.0
 
     def _scores(self, lm: CharLM, rows: Sequence[Stimulus]) -> list[Score]:
         """The scores of some rows, with the distribution before every byte."""
@@ -142,7 +142,6 @@ class Teacher:
         import pyarrow as pa
 
         assert score.distributions is not None
-        assert score.error is not None
         size = len(score.raw)
         first = row.start if isinstance(row, _Piece) else 0
         fields = self.fields()
@@ -154,7 +153,6 @@ class Teacher:
             "start": np.arange(first, first + size),
             "byte": np.frombuffer(score.raw, dtype=np.uint8),
             "error": score.error.astype(np.float32),
-            "missing": score.missing.astype(np.float32),
             **rounded(score.distributions, self.top, self.floats),
         }
         arrays = [_array(columns[name], kind) for name, kind in fields.items()]
