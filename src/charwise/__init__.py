@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from charwise.model import load
     from charwise.processors.transformers.generate import heal_generate
     from charwise.processors.transformers.infill import heal_infill
-    from charwise.scoring.effort import Effort, Limits
+    from charwise.scoring.effort import Effort
     from charwise.surprisal.score import Score
     from charwise.tokens.index import SortedVocabulary
     from charwise.tokens.vocabulary import Vocabulary
@@ -39,7 +39,6 @@ _HOME = {
     "Effort": "charwise.scoring.effort",
     "GenerationOptions": "charwise.cursor.options",
     "InfillCompletion": "charwise.cursor.middle",
-    "Limits": "charwise.scoring.effort",
     "NextBytes": "charwise.cursor.distributions",
     "NextChars": "charwise.cursor.distributions",
     "NextWords": "charwise.cursor.next_words",
@@ -62,7 +61,6 @@ __all__ = [
     "Effort",
     "GenerationOptions",
     "InfillCompletion",
-    "Limits",
     "NextBytes",
     "NextChars",
     "NextWords",

@@ -11,12 +11,12 @@ from charwise.coverings.members import Encodings
 from charwise.coverings.rows import EvaluatedRows
 from charwise.cursor.middle import InfillCompletion, infill, opening_of, score_middles
 from charwise.cursor.options import GenerationKeywords, GenerationOptions, options_of
-from charwise.cursor.shared_tree import Conditions, History
+from charwise.cursor.shared_tree import Conditions
 from charwise.cursor.state import State, begin
-from charwise.errors import CharwiseError, EngineError, SettingError, check_count, shown
+from charwise.errors import CharwiseError, EngineError, SettingError, shown
 from charwise.healing import Rule
 from charwise.infill import Request, request
-from charwise.scoring.effort import PRESETS, Effort, EffortKeywords, Limits, effort_of
+from charwise.scoring.effort import PRESETS, Effort, EffortKeywords, effort_of
 from charwise.scoring.score import Scorer, Text
 from charwise.surprisal.score import Score
 from charwise.template import Order, Template
@@ -52,7 +52,6 @@ class CharLM(CharacterModel):
         *,
         preset: str | Effort | None = None,
         tolerance: float | None = None,
-        limits: Limits | None = None,
     ) -> None:
         if not (hasattr(engine, "vocabulary") and hasattr(engine, "tree")):
             raise EngineError(
@@ -63,17 +62,12 @@ class CharLM(CharacterModel):
         self.index = SortedVocabulary.of(engine.vocabulary)
         self.effort = PRESETS["default"]
         self.effort = self._chosen(preset, tolerance)
-        if not isinstance(limits, Limits | None):
-            raise SettingError(f"limits are {shown(limits)}: give Limits(memory=…), or leave them.")
-        self.limits = limits or Limits()
 
     @classmethod
     def from_transformers(
         cls,
         model: Any,
         tokenizer: Any,
-        *,
-        limits: Limits | None = None,
         **spend: Unpack[EffortKeywords],
     ) -> CharLM:
         """The character interface of a causal language model that one has already.
@@ -81,7 +75,6 @@ class CharLM(CharacterModel):
         Args:
             model: of transformers, on whatever device; it is used as it is, not copied.
             tokenizer: its fast tokenizer.
-            limits: bounds on the memory and the model calls of each score, state and choice.
             spend: `preset` or `tolerance`, the default effort, see `score`.
 
         Raises:
@@ -98,7 +91,7 @@ class CharLM(CharacterModel):
         """
         from charwise.engines.load import engine_around
 
-        return cls(engine_around(model, tokenizer), limits=limits, **spend)
+        return cls(engine_around(model, tokenizer), **spend)
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -111,7 +104,6 @@ class CharLM(CharacterModel):
         *,
         preset: str | Effort | None = None,
         tolerance: float | None = None,
-        exact_from: int | None = None,
     ) -> State:
         """The immutable state after a prompt: extend it with `+`, ask `next()`.
 
@@ -122,14 +114,9 @@ class CharLM(CharacterModel):
         Args:
             prompt: the text, or a list with special tokens.
             preset, tolerance: how much to spend.
-            exact_from: offset in the text after the last special token, bytes: all tokenizations
-                are summed from the token around it on. 0 is all of it. That costs what a score of
-                that text costs, and as much again where typing comes to more than the tolerance,
-                or bytes of the prompt are deleted. At most half of the model's window is summed.
-                Such a state cannot choose from a list.
 
         Raises:
-            SettingError: for an offset that is no whole number, or outside the text.
+            SettingError: for an unknown preset.
             SearchLimitError: for "exact", and a text that has too many token strings.
 
         >>> import charwise
@@ -138,11 +125,7 @@ class CharLM(CharacterModel):
         'y'
         """
         opening, text = split(self.vocabulary, prompt)
-        effort, history = self._chosen(preset, tolerance), None
-        if exact_from is not None:
-            check_count("exact_from", exact_from, 0, len(text) - len(opening.lead))
-            history = History(exact_from, effort)
-        return begin(self._conditions(opening, history), text, effort)
+        return begin(self._conditions(opening), text, self._chosen(preset, tolerance))
 
     def _scored(
         self,
@@ -153,7 +136,7 @@ class CharLM(CharacterModel):
     ) -> list[Score]:
         texts = [self._text_of(n, prompts, contexts) for n in range(len(prompts))]
         extra = asked.end, asked.entropy
-        scorer = Scorer(self.engine, self.index, self._chosen(**spend), self.limits, *extra)
+        scorer = Scorer(self.engine, self.index, self._chosen(**spend), *extra)
         return scorer.scores(texts, asked.progress)
 
     def covering(
@@ -246,7 +229,7 @@ class CharLM(CharacterModel):
             TokenizationError: a text that no token string spells.
         """
         asked = self.infill_request(prefix, suffix, order=order, template=template)
-        scorer = Scorer(self.engine, self.index, self._chosen(**spend), self.limits)
+        scorer = Scorer(self.engine, self.index, self._chosen(**spend))
         return score_middles(scorer, asked, [to_bytes(middle)])[0]
 
     def infill_request(
@@ -299,8 +282,8 @@ class CharLM(CharacterModel):
             "window": str(self.engine.window),
         }
 
-    def _conditions(self, opening: Opening, history: History | None = None) -> Conditions:
-        return Conditions(self.engine, self.index, opening, history, self.limits)
+    def _conditions(self, opening: Opening) -> Conditions:
+        return Conditions(self.engine, self.index, opening)
 
     def _text_of(self, n: int, prompts: Sequence[Prompt], contexts: Sequence[Prompt]) -> Text:
         """The nth of several texts, joined to its context as characters.
@@ -334,8 +317,8 @@ class CharLM(CharacterModel):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # An engine says itself how it is opened elsewhere.
-        return (_rebuild, (self.engine, self.effort, self.limits))
+        return (_rebuild, (self.engine, self.effort))
 
 
-def _rebuild(engine: TokenLM, chosen: Effort, limits: Limits) -> CharLM:
-    return CharLM(engine, preset=chosen, limits=limits)
+def _rebuild(engine: TokenLM, chosen: Effort) -> CharLM:
+    return CharLM(engine, preset=chosen)

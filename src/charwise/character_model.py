@@ -26,7 +26,7 @@ from charwise.cursor.options import (
     options_of,
 )
 from charwise.errors import SettingError, check_flag, check_share, shown
-from charwise.scoring.effort import Effort, EffortKeywords, StateKeywords
+from charwise.scoring.effort import Effort, EffortKeywords
 from charwise.surprisal.score import ENTROPIES, Entropy, Score
 from charwise.tokens.prompt_parts import Prompt, parts_of, prompts_of
 from charwise.tokens.prompts import last_text
@@ -51,7 +51,6 @@ class CharacterModel(ABC):
         *,
         preset: str | Effort | None = None,
         tolerance: float | None = None,
-        exact_from: int | None = None,
     ) -> CharacterState:
         """The immutable state after a prompt: extend it with `+`, ask `next()`.
 
@@ -74,7 +73,7 @@ class CharacterModel(ABC):
         With `entropy="char"` they have the distributions of every next byte.
         """
 
-    def next(self, prompt: Prompt = "", **spend: Unpack[StateKeywords]) -> NextBytes:
+    def next(self, prompt: Prompt = "", **spend: Unpack[EffortKeywords]) -> NextBytes:
         """Return p(byte | prompt) for the 256 bytes and the end of text; see `state`.
 
         >>> import charwise
@@ -89,7 +88,7 @@ class CharacterModel(ABC):
         prompt: Prompt = "",
         *,
         coverage: float = 0.99,
-        **spend: Unpack[StateKeywords],
+        **spend: Unpack[EffortKeywords],
     ) -> NextChars:
         """Return p(character | prompt), for the characters that hold `coverage` of the probability.
 
@@ -106,7 +105,7 @@ class CharacterModel(ABC):
         prompt: Prompt = "",
         *,
         coverage: float = 0.9,
-        **spend: Unpack[StateKeywords],
+        **spend: Unpack[EffortKeywords],
     ) -> NextWords:
         """Return p(word | prompt), for the words that hold `coverage` of the probability.
 
@@ -172,7 +171,7 @@ class CharacterModel(ABC):
             coverage: with "word": look for words until they hold so much of the probability.
             spend: `preset` ("fast", "default", "accurate" or "exact", or an `Effort`), or in its
                 place `tolerance`: the mean error that you accept, in bits a byte. The beam widens
-                until the mean of `Score.error` is below it, or a limit ends the work.
+                until the mean of `Score.error` is below it, or ten rounds are done.
 
         Raises:
             SettingError: for an unknown preset, or a tolerance that is no positive number.

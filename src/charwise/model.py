@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING, Unpack
 
 from charwise.char_lm import CharLM
-from charwise.scoring.effort import Effort, Limits
+from charwise.scoring.effort import Effort
 
 if TYPE_CHECKING:
     from charwise.engines.load import LoadKeywords
@@ -17,7 +17,6 @@ def load(
     *,
     preset: str | Effort | None = None,
     tolerance: float | None = None,
-    limits: Limits | None = None,
     **settings: Unpack[LoadKeywords],
 ) -> CharLM:
     """Load a causal language model; with no argument the embedded one, offline.
@@ -27,7 +26,6 @@ def load(
     Args:
         model: "embedded", a folder, a name on the Hugging Face hub, or a `.gguf` file.
         preset, tolerance: the default effort, see `CharLM.score`.
-        limits: bounds on the memory and the model calls of each score, state and choice.
         settings: `device` ("cpu", "cuda", …; by default a GPU if there is one); `dtype` ("float32",
             "bfloat16" or "float16"; by default float32 on a CPU, else the model's own; a GGUF file
             has its own); `engine` ("transformers", "vllm", or "llama.cpp" for `.gguf` files, whose
@@ -47,4 +45,4 @@ def load(
     """
     from charwise.engines.load import open_engine
 
-    return CharLM(open_engine(model, **settings), preset=preset, tolerance=tolerance, limits=limits)
+    return CharLM(open_engine(model, **settings), preset=preset, tolerance=tolerance)

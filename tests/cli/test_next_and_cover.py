@@ -28,7 +28,7 @@ def test_next() -> None:
 def test_next_as_json() -> None:
     answer = run_json("next", "raise ValueErr", "--top", "3")
     assert list(answer) == [
-        *("model", "prompt", "exact_from", "entropy_bits", "missing", "error", "limited", "next"),
+        *("model", "prompt", "exact_from", "entropy_bits", "error", "next"),
     ]
     nxt = charwise.load().next("raise ValueErr")
     assert [row["text"] for row in answer["next"]] == [name for name, _ in nxt.top(3)]
@@ -36,17 +36,6 @@ def test_next_as_json() -> None:
         [p for _, p in nxt.top(3)], abs=1e-5
     )
     assert answer["entropy_bits"] == pytest.approx(nxt.entropy, abs=1e-3)
-
-
-def test_next_sums_from_further_back() -> None:
-    text = "\n".join(f"value{n} = values[{n}]" for n in range(8))
-    assert run_json("next", text)["exact_from"] > 0
-    answer = run_json("next", text, "--exact-from", "0", "--top", "1")
-    assert answer["exact_from"] == 0
-    [(name, p)] = charwise.load().next(text, exact_from=0).top(1)
-    assert answer["next"] == [{"text": name, "probability": pytest.approx(p, abs=1e-5)}]
-    beyond = run("next", "short", "--exact-from", "6")
-    assert str(beyond.exception) == "exact_from is 6: it must be 5 or less."
 
 
 def test_next_characters() -> None:

@@ -128,8 +128,6 @@ class TestStates:
     def test_what_is_said_of_the_text(self) -> None:
         state = code_and_letters().state("import nump")
         assert state.exact_from == 0
-        assert not state.limited
-        assert 0 <= state.missing <= 1
         assert state.error == state.next().error
 
 

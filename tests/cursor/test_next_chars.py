@@ -28,19 +28,17 @@ class Told:
         return type(self)(self.table, self.raw + more)
 
 
-def told(
-    probs: dict[int, float], missing: float = 0.0, error: float = 0.0, limited: bool = False
-) -> NextBytes:
+def told(probs: dict[int, float], error: float = 0.0) -> NextBytes:
     row = np.zeros(EOS + 1)
     row[list(probs)] = list(probs.values())
-    return NextBytes(row, missing, error, limited)
+    return NextBytes(row, error)
 
 
 #: `a`, the end, a character of two bytes, and one of three.
 TABLE = {
-    b"": told({ord("a"): 0.3, EOS: 0.1, 0xC3: 0.4, 0xE2: 0.2}, missing=0.05, error=0.01),
-    b"\xc3": told({0xA9: 0.75, 0xAF: 0.25}, missing=0.5, error=0.02),
-    b"\xe2": told({0x82: 1.0}, error=0.03, limited=True),
+    b"": told({ord("a"): 0.3, EOS: 0.1, 0xC3: 0.4, 0xE2: 0.2}, error=0.01),
+    b"\xc3": told({0xA9: 0.75, 0xAF: 0.25}, error=0.02),
+    b"\xe2": told({0x82: 1.0}, error=0.03),
     b"\xe2\x82": told({0xAC: 1.0}, error=0.04),
 }
 
@@ -49,7 +47,6 @@ def test_everything_is_summed_along_the_tree():
     found = next_chars(Told(TABLE), 1.0)
     assert dict(found) == pytest.approx({"a": 0.3, "é": 0.3, "ï": 0.1, "€": 0.2})
     assert found.eos == 0.1
-    assert found.limited
 
 
 def test_the_error_of_a_byte_counts_by_its_weight():
@@ -63,22 +60,18 @@ def test_an_error_is_at_most_the_whole():
     assert next_chars(Told(sure), 1.0).error == 1.0
 
 
-def test_what_is_missing_is_what_is_not_listed_and_what_was_not_looked_at():
-    assert next_chars(Told(TABLE), 1.0).missing == pytest.approx(0.05)
+def test_what_is_missing_is_what_is_not_listed():
+    assert next_chars(Told(TABLE), 1.0).missing == pytest.approx(0, abs=1e-12)
     some = next_chars(Told(TABLE), 0.6)
     held = math.fsum(some.values()) + some.eos
     assert 0.6 <= held < 0.9
-    assert some.missing == pytest.approx(1 - held * 0.95)
-
-
-def test_a_limit_of_what_was_not_taken_apart_is_none():
-    assert not next_chars(Told(TABLE), 0.5).limited
+    assert some.missing == pytest.approx(1 - held)
 
 
 def test_a_text_that_ends_inside_a_character_is_finished():
     found = next_chars(Told(TABLE, b"\xe2"), 1.0)
     assert dict(found) == {"€": 1.0}
-    assert (found.error, found.limited) == (pytest.approx(0.07), True)
+    assert found.error == pytest.approx(0.07)
 
 
 def test_characters_are_listed_until_there_are_so_many():
@@ -91,5 +84,5 @@ def test_of_what_is_not_listed_nothing_is_known():
     few = next_chars(Told(TABLE), 0.4)
     assert "a" not in few
     assert few.get("a") is None
-    with pytest.raises(UnlistedError, match=r"'a' is not among the 1 characters listed; .* 0\.62 "):
+    with pytest.raises(UnlistedError, match=r"'a' is not among the 1 characters listed; .* 0\.6 "):
         few["a"]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import charwise
+import charwise.scoring.rounds
 from charwise import CharLM, State
 from charwise.combine import mixture
 from charwise.coverings.reference import next_character_probability
@@ -100,9 +101,9 @@ def test_states_begin_again_on_new_trees(monkeypatch: pytest.MonkeyPatch) -> Non
     assert again.entropy == approx(once.entropy, abs=1e-3)
 
 
-def test_a_word_that_is_too_much_is_not_found() -> None:
-    lm = charwise.load(limits=charwise.Limits(contexts=40))
-    state = lm.state("x", preset="exact")
+def test_a_word_that_is_too_much_is_not_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(charwise.scoring.rounds, "MOST_CONTEXTS", 40)
+    state = charwise.load().state("x", preset="exact")
     found = state.next_words(coverage=0.99)
     assert found.limited
     assert found.missing > 0.01

@@ -144,8 +144,3 @@ def test_a_constraint_and_another_are_too_many():
     options = GenerationOptions(choices=["a"])
     with pytest.raises(ConstraintError, match="give one"):
         charwise.load().complete(PROMPT, options, regex="a")
-
-
-def test_a_combination_has_no_offset_from_which_it_is_exact():
-    with pytest.raises(SettingError, match="takes no exact_from"):
-        combine.product([charwise.load()]).next(PROMPT, exact_from=0)

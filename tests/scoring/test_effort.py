@@ -1,34 +1,44 @@
-"""Settings: the width, the threshold, the tolerance, and limits."""
+"""Settings: the number of rounds, the tolerance, and the bounds on memory."""
 
 from __future__ import annotations
 
 import inspect
 import math
+from itertools import pairwise
 
+import numpy as np
 import pytest
 
 import charwise
-from charwise import Effort, Limits
+import charwise.scoring.rounds
+from charwise import Effort
 from charwise.cli import complete, demo, infill, next_and_cover
 from charwise.cli.score import score as score_command
-from charwise.errors import SearchLimitError, SettingError
-from charwise.scoring.effort import PRESETS, effort_of
+from charwise.errors import SettingError
+from charwise.scoring.effort import MOST_ROUNDS, PRESETS, effort_of
 
-
-@pytest.mark.parametrize("width", [1, 2, 4, 8, 16.0, 32])
-def test_one_number_gives_the_other(width: int):
-    effort = Effort(width)
-    assert effort.threshold == pytest.approx(min(1.0, 0.32 / width**2))
-    assert not effort.exact
-    assert effort == Effort(width, effort.threshold)
-    assert len({effort, Effort(width, tolerance=0.1)}) == 2
+TEXT = "The frobnicator zumquandles: x = [i**2 for i in range(10) if i % 3]\n" * 4
 
 
 def test_presets_are_names():
-    assert [PRESETS[name].width for name in ("fast", "default", "accurate")] == [4, 8, 16]
+    rounds = [PRESETS[name].rounds for name in ("fast", "default", "accurate", "exact")]
+    assert rounds == sorted(rounds)
     assert effort_of("default") == Effort() == charwise.load().effort
     assert PRESETS["exact"].exact
     assert repr(charwise.load(tolerance=0.01)).endswith("tolerance=0.01)")
+
+
+@pytest.mark.parametrize("wrong", [{"rounds": 0}, {"rounds": 1.5}, {"tolerance": 0.0}])
+def test_what_is_no_effort(wrong: dict[str, float]):
+    with pytest.raises(SettingError):
+        Effort(**wrong)
+
+
+def test_the_threshold_falls_from_round_to_round():
+    thresholds = [Effort(6).threshold(number) for number in range(1, 7)]
+    assert thresholds == sorted(thresholds, reverse=True)
+    assert thresholds[-1] < Effort(6).typed_threshold < thresholds[0]
+    assert Effort(math.inf).typed_threshold == 0
 
 
 def test_what_takes_a_preset_takes_a_tolerance():
@@ -38,13 +48,11 @@ def test_what_takes_a_preset_takes_a_tolerance():
     asks["choose"] = lm.choose, ["import ", ["os", "re"]]
     asks["infill"] = lm.infill, ["import o", "\n"]
     asks["score_infill"] = lm.score_infill, ["import ", "os", "\n"]
-    for ask, given in asks.values():
-        ask(*given, preset="fast")
-        ask(*given, tolerance=0.1)
+    for ask, values in asks.values():
+        ask(*values, preset="fast")
+        ask(*values, tolerance=0.1)
         with pytest.raises(SettingError, match="give one of them"):
-            ask(*given, preset="fast", tolerance=0.1)
-        with pytest.raises(TypeError, match="presett"):
-            ask(*given, presett="fast")
+            ask(*values, preset="fast", tolerance=0.1)
     for command in (
         complete.complete,
         demo.demo,
@@ -55,40 +63,45 @@ def test_what_takes_a_preset_takes_a_tolerance():
         assert {"preset", "tolerance"} <= set(inspect.signature(command).parameters)
 
 
-# ---- what limits do -----------------------------------------------------------------------------
-
-TEXT = "The frobnicator zumquandles: x = [i**2 for i in range(10) if i % 3]\n" * 4
+# ---- what the rounds do -------------------------------------------------------------------------
 
 
-def test_limits_end_the_work_and_the_error_says_so():
+def test_a_round_is_at_most_one_call():
+    lm = charwise.load()
+    scores = [lm.score(TEXT, preset=Effort(rounds)) for rounds in (1, 2, 4, 6)]
+    assert [score.calls for score in scores] == [2, 3, 5, 7]
+    assert all(a.contexts < b.contexts for a, b in pairwise(scores))
+
+
+def test_a_tolerance_is_reached_or_ten_rounds_are_done():
+    lm = charwise.load()
+    loose, fine = (lm.score(TEXT, tolerance=tolerance) for tolerance in (0.1, 1e-6))
+    assert loose.error.mean() / math.log(2) <= 0.1
+    assert loose.calls < fine.calls <= MOST_ROUNDS + 1
+    assert fine.error.mean() / math.log(2) <= 1e-6 or fine.calls == MOST_ROUNDS + 1
+
+
+# ---- bounds -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("bound", "value"), [("MOST_CONTEXTS", 120), ("MEMORY", 2**21)])
+def test_a_bound_ends_the_work_and_the_error_shows_it(
+    monkeypatch: pytest.MonkeyPatch, bound: str, value: int
+):
     free = charwise.load().score(TEXT, preset="accurate")
-    for limits in (Limits(calls=1), Limits(contexts=120), Limits(memory=2**21)):
-        score = charwise.load(limits=limits).score(TEXT, preset="accurate")
-        assert math.isfinite(score.logprobs.sum())
-        assert score.contexts < free.contexts
-        assert score.calls <= limits.calls + 1  # that of the canonical tokens
-        # Fewer contexts: more is on loan, and the stated error is larger.
-        assert score.error.sum() > free.error.sum()
+    monkeypatch.setattr(charwise.scoring.rounds, bound, value)
+    score = charwise.load().score(TEXT, preset="accurate")
+    assert np.isfinite(score.logprobs).all()
+    assert score.contexts < free.contexts
+    charwise.load().state(TEXT, preset="accurate").next()
 
 
-def test_limits_hold_for_states_too():
-    free = charwise.load().state(TEXT)
-    state = charwise.load(limits=Limits(calls=1)).state(TEXT)
-    assert state.next().limited
-    assert not free.next().limited
-
-
-def test_an_exact_sum_names_the_limit_that_it_met():
-    for limits, name in ((Limits(calls=1), "1 model calls"), (Limits(memory=1), "1 bytes")):
-        with pytest.raises(SearchLimitError, match=name):
-            charwise.load(limits=limits).score("naïve zz", preset="exact")
-
-
-def test_memory_bounds_the_contexts_of_a_call():
+def test_memory_bounds_the_contexts_of_a_call(monkeypatch: pytest.MonkeyPatch):
     """The numbers are the same; only the calls differ."""
-    whole = charwise.load().score(TEXT)
-    width = charwise.load().vocabulary.width
-    cut = charwise.load(limits=Limits(memory=32 * 4 * width * 20))
-    score = cut.score(TEXT)
+    lm = charwise.load()
+    whole = lm.score(TEXT)
+    monkeypatch.setattr(charwise.scoring.rounds, "CALL_MEMORY", 4 * lm.vocabulary.width * 20)
+    score = lm.score(TEXT)
     assert score.calls > whole.calls
-    assert score.contexts <= whole.contexts
+    assert score.contexts == whole.contexts
+    assert score.logprobs == pytest.approx(whole.logprobs, abs=1e-4)

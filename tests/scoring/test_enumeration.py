@@ -7,8 +7,9 @@ import math
 import pytest
 
 import charwise
-from charwise import CharLM, Effort, Limits
-from charwise.errors import EmptyBeamError, EngineError, SearchLimitError
+import charwise.scoring.rounds
+from charwise import CharLM, Effort
+from charwise.errors import EngineError, SearchLimitError
 from charwise.tables.measure import Measure
 from charwise.tables.rows import BadRow, Place, Stimulus
 from models import table
@@ -47,26 +48,30 @@ def test_text_of_any_length_is_refused():
             lm.score(text, preset="exact")
 
 
-def test_a_pack_that_is_too_much_for_one_tree_is_scored_text_by_text():
-    few = charwise.load(limits=Limits(memory=2**22))
-    both = few.scores(["import", "if x"], preset="exact")
+def test_a_pack_that_is_too_much_for_one_tree_is_scored_text_by_text(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(charwise.scoring.rounds, "MEMORY", 2**22)
+    both = charwise.load().scores(["import", "if x"], preset="exact")
     alone = charwise.load().score("import", preset="exact")
     assert both[0].logprobs == pytest.approx(alone.logprobs, abs=1e-5)
 
 
 @pytest.mark.slow
-def test_a_text_whose_portions_have_few_contexts_each():
+def test_a_text_whose_portions_have_few_contexts_each(monkeypatch: pytest.MonkeyPatch):
     """Over 10,000 in all, of which each portion has a part."""
+    monkeypatch.setattr(charwise.scoring.rounds, "MOST_CONTEXTS", 5000)
     model = table([b"a", b"b", b"ab"], {(): [0.3, 0.3, 0.3, 0.1]})
-    lm = CharLM(model.lm, preset="exact", limits=Limits(contexts=5000))
+    lm = CharLM(model.lm, preset="exact")
     text = "ab" * 4 + "b" * 800
     score = lm.score(text)
     assert score.contexts > 5000
     assert score.logprobs.size == len(text)
 
 
-def test_a_state_is_as_before_when_what_was_typed_is_refused():
-    state = charwise.load(limits=Limits(contexts=500)).state("import", preset="exact")
+def test_a_state_is_as_before_when_what_was_typed_is_refused(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(charwise.scoring.rounds, "MOST_CONTEXTS", 500)
+    state = charwise.load().state("import", preset="exact")
     probs = state.next().probs
     tree = state.shared.evaluated.tree
     held = tree.size
@@ -90,15 +95,11 @@ def test_choices_that_are_refused_leave_nothing_behind():
     assert state.choose(["nge(", "ndom."]).top(1)[0][0] == "nge("
 
 
-@pytest.mark.parametrize(("most", "found"), [(100, True), (1, False)])
-def test_nobody_is_told_of_an_effort_that_they_did_not_ask_for(most: int, found: bool):
-    # Only what is too light for any threshold goes on with c: all token strings are tried at last.
+def test_a_text_that_no_threshold_of_the_preset_would_reach():
+    """Only a share of 1e-14 goes on with c."""
     rows = {(4,): [1e-14, 0, 0, 1 - 1e-14, 0], (0,): [0, 1, 0, 0, 0], (1,): [0, 0, 1, 0, 0]}
     rows |= {(2,): [0, 0, 0, 0, 1], (3,): [0, 0, 0, 0, 1]}
     model = table([b"a", b"b", b"c", b"ab"], rows, order=2)
-    lm = CharLM(model.lm, preset=Effort(1, 0.4), limits=Limits(contexts=most))
-    if found:
-        assert lm.state("abc").logprob == pytest.approx(math.log(1e-14))
-        return
-    with pytest.raises(EmptyBeamError, match="left out"):
-        lm.state("abc")
+    lm = CharLM(model.lm, preset=Effort(1))
+    assert lm.state("abc").logprob == pytest.approx(math.log(1e-14))
+    assert lm.score("abc").logprobs.sum() == pytest.approx(math.log(1e-14))

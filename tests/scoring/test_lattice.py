@@ -9,12 +9,12 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+import charwise.scoring.rounds
 from charwise import CharLM, Effort
-from charwise.coverings.reference import next_character_probability, prefix_probability
+from charwise.coverings.reference import prefix_probability
 from charwise.scoring.contexts import Branch, Contexts
-from charwise.scoring.lattice import Lattice
-from charwise.scoring.refinement import Refinement, run_together
-from charwise.scoring.selection import select
+from charwise.scoring.lattice import UNKNOWN_BACKWARD, Lattice
+from charwise.scoring.rounds import Refinement, refine, select
 from charwise.tokens.known_text import KnownText
 from models import Case, Model, cases, examples, table
 from near import approx
@@ -27,8 +27,8 @@ def lattice_of(model: Model, text: bytes, *paths: list[int]) -> Lattice:
     contexts.add([Branch(0, path) for path in paths], rows.follow([(0, path) for path in paths]))
     lattice = Lattice(contexts)
     lattice.enter(len(text), [0, *contexts.follow(0, paths[0] if paths else [])])
-    lattice.forward()
-    lattice.backward()
+    lattice.sum_forward()
+    lattice.sum_backward()
     return lattice
 
 
@@ -37,41 +37,39 @@ def refined(case: Case, effort: Effort) -> Lattice:
     model, text = case.model, case.text
     assume(text)
     canonical = model.vocabulary.encode_beginning(text)
-    found = Refinement(model.evaluated(), KnownText.of(text, model.index), canonical, effort)
-    run_together([found])
-    return found.lattice
+    work = Refinement(model.evaluated(), KnownText.of(text, model.index), canonical, effort)
+    refine([work])
+    return work.lattice
 
 
 def unigrams() -> Model:
     return table([b"a", b"b", b"ab"], {(): [0.4, 0.2, 0.3, 0.1]})
 
 
-def test_loans_by_hand():
-    """[a b] weighs 0.08 where [ab] weighs 0.3, and lends it; [a] weighs 0.4 of 0.7 at 1."""
+def test_recombination_by_hand():
+    """[a b] weighs 0.08 and is recombined with [ab], of 0.3; [a] weighs 0.4 of 0.7 at 1."""
     lattice = lattice_of(unigrams(), b"aba", [2], [0])
     assert np.exp(lattice.log_prefix) == approx([1, 0.7, 0.38, 0.38 * 0.7])
-    # At 2 nothing is on loan: [ab] and [a b] are masses of the root and of [a].
-    assert lattice.on_loan == approx([0, 0, 0, 0.08 / 0.38])
     assert not lattice.missing.any()
-    # Without [a], nothing stands in for it at 1: its share of P(1), and [a b], are left out.
+    # Without [a], there is nothing to recombine it with at 1: its share, and [a b], are left out.
     lattice = lattice_of(unigrams(), b"aba", [2])
     assert np.exp(lattice.log_prefix) == approx([1, 0.7, 0.3, 0.3 * 0.7])
     assert lattice.missing == approx([0, 0.4 / 0.7, 0, 0])
 
 
-def test_worth_by_hand():
+def test_backward_weights_by_hand():
     lattice = lattice_of(unigrams(), b"aba", [2], [0])
     c = lattice.contexts
     [ab], [a] = c.follow(0, [2]), c.follow(0, [0])
     assert c.position.tolist() == [0, 2, 1]
     units = np.exp(lattice.log_prefix[3] - lattice.log_prefix[c.position])
-    rest = lattice.worth * units  # P(rest of the text | context)
+    rest = lattice.backward * units  # P(rest of the text | context)
     assert rest[0] == approx(0.38 * 0.7)
     assert rest[ab] == approx(0.7)
     assert rest[a] == approx(0.2 * 0.7)
 
 
-def test_who_stands_in_ends_in_the_most_equal_tokens():
+def test_candidates_are_recombined_with_the_most_equal_tokens():
     tokens = [b"a", b"b", b"ab", b"ba", b"bb"]
     model = table(tokens, {(): [0.3, 0.2, 0.1, 0.1, 0.2, 0.1]})
     # At 4: [a b a b] evaluated, [ab a b] and [ab ab] too; the candidate [a ba b] ends in [b].
@@ -80,20 +78,20 @@ def test_who_stands_in_ends_in_the_most_equal_tokens():
     *_, parent = c.follow(0, [0, 3])
     edge = next(e for e in range(len(c.source)) if c.source[e] == parent and c.token[e] == 1)
     assert (c.child[edge], c.end[edge]) == (-1, 4)
-    stand_in = int(c.stand_in[edge])
-    assert c.position[stand_in] == 4
-    # Both end in [b] alone like it, after another token; the likelier one stands in.
+    partner = int(c.recombined_with[edge])
+    assert c.position[partner] == 4
+    # Both end in [b] alone like it, after another token; the likelier one is taken.
     rivals = [list(c.follow(0, path))[-1] for path in ([0, 1, 0, 1], [2, 0, 1])]
-    assert stand_in == max(rivals, key=lambda context: c.log_p[context])
+    assert partner == max(rivals, key=lambda context: c.log_p[context])
 
 
-@given(cases(possible=True), st.sampled_from((Effort(1, 0.2), Effort(2), Effort(8))))
+@given(cases(possible=True), st.sampled_from((Effort(1), Effort(2), Effort(5))))
 @examples(200)
 def test_sums_are_those_over_all_edges(case: Case, effort: Effort):
     """Forward and backward against sums one edge at a time, in whatever state a score ends."""
     lattice = refined(case, effort)
     text, c = case.text, lattice.contexts
-    lattice.backward()
+    lattice.sum_backward()
     n, order = len(text), np.argsort(c.position, kind="stable").tolist()
     weight, worth = np.zeros(len(c)), np.zeros(len(c))
     weight[0] = 1.0
@@ -114,34 +112,18 @@ def test_sums_are_those_over_all_edges(case: Case, effort: Effort):
     assert np.exp(lattice.log_prefix) == approx(total, rel=1e-9, abs=1e-300)
     scale = total[c.position]
     assert lattice.weight == approx(weight / scale, rel=1e-9, abs=1e-12)
-    assert lattice.worth == approx(worth * scale / total[n], rel=1e-9, abs=1e-12)
+    assert lattice.backward == approx(worth * scale / total[n], rel=1e-9, abs=1e-12)
 
 
-@given(cases(possible=True), st.sampled_from((Effort(1, 0.2), Effort(4))))
-@examples(100)
-def test_what_is_on_loan_is_what_no_path_has(case: Case, effort: Effort):
-    """Against the paths of the evaluated contexts, one by one."""
-    lattice = refined(case, effort)
-    text, c = case.text, lattice.contexts
-    own = np.zeros(len(text) + 1)
-    own[0] = 1.0
-    for v in range(len(c)):
-        for mass in np.flatnonzero(c.held == v):
-            own[c.at[mass]] += math.exp(c.log_p[v]) * c.starting[mass]
-    sums = np.exp(lattice.log_prefix)
-    assert lattice.on_loan * sums == pytest.approx(np.maximum(sums - own, 0), abs=1e-8)
-
-
-@given(cases(order=st.just(1), possible=True), st.sampled_from((1, 2, 8)))
+@given(cases(order=st.just(1), possible=True), st.sampled_from((1, 2, 5)))
 @examples(200)
-def test_loans_between_contexts_that_go_on_alike_are_exact(case: Case, width: int):
+def test_recombining_contexts_that_go_on_alike_is_exact(case: Case, rounds: int):
     """After every context a unigram model goes on in the same way."""
     model, text = case.model, case.text
-    lm = CharLM(model.lm)
-    every = lm.score(text, preset="exact")
-    some = lm.score(text, preset=Effort(width))
-    if not some.error.any():
-        assert some.logprobs == approx(every.logprobs, rel=1e-9, abs=1e-9)
+    lattice = refined(case, Effort(rounds))
+    if not lattice.missing.any():
+        exact = CharLM(model.lm).score(text, preset="exact")
+        assert np.diff(lattice.log_prefix) == approx(exact.logprobs, rel=1e-9, abs=1e-9)
 
 
 # ---- selection ----------------------------------------------------------------------------------
@@ -166,35 +148,33 @@ def test_a_surprise_brings_back_what_was_too_light():
     assert lm.prefix_logprob(text, preset="fast") == approx(truth, abs=1e-2)
 
 
-def test_a_first_context_shows_bytes_that_no_other_does():
-    """A share below the threshold is worth it where no context ends, by a factor of 100."""
-    model, text = garden_path(), b"oc"
-    assert next_character_probability(b"o", model.p, model.vocabulary)[ord("x")] > 0
-    lattice = lattice_of(model, text)
-    _, _, value = lattice.candidates(math.inf)
+def test_candidates_are_worth_the_threshold():
+    lattice = lattice_of(garden_path(), b"oc")
+    _, value = lattice.candidates(math.inf)
     [candidate] = value.tolist()
-    assert candidate == approx(1e-3 / (0.902 - 1e-9 + 1e-9), rel=1e-2)
-    assert select(lattice, 8, candidate * 50, math.inf) == [Branch(0, [0])]
-    assert select(lattice, 8, candidate * 200, math.inf) == []
+    assert candidate == approx(UNKNOWN_BACKWARD * 1e-3 / 0.902, rel=1e-2)
+    assert select(lattice, candidate / 2, math.inf) == [Branch(0, [0])]
+    assert select(lattice, candidate * 2, math.inf) == []
 
 
-def test_the_width_bounds_the_contexts_at_a_position():
+def test_the_width_bounds_the_contexts_at_a_position(monkeypatch: pytest.MonkeyPatch):
     model = table([b"a", b"b", b"ab", b"aba", b"ba"], {(): [0.3, 0.2, 0.2, 0.1, 0.1, 0.1]})
     for width in (1, 2, 3):
+        monkeypatch.setattr(charwise.scoring.rounds, "WIDTH", width)
         lattice = lattice_of(model, b"ababababa", [2, 2, 2, 2])
-        chosen = select(lattice, width, 1e-9, math.inf)
+        chosen = select(lattice, 1e-9, math.inf)
         length = model.index.length
         at = [lattice.contexts.position[one.context] + length(one.tokens[0]) for one in chosen]
         ends = np.bincount(at, minlength=10)
         there = np.bincount(lattice.contexts.position, minlength=10)
         assert ((ends + there)[1:] <= np.maximum(width, there[1:])).all()
-    assert select(lattice, 3, 1e-9, deepest=0) == []
+    assert select(lattice, 1e-9, max_depth=0) == []
 
 
-def test_a_candidate_is_followed_as_its_stand_in_would_go_on():
+def test_a_candidate_is_followed_as_the_one_it_is_recombined_with_would_go_on():
     model = table([b"a", b"b", b"ab"], {(): [0.4, 0.2, 0.3, 0.1]})
     lattice = lattice_of(model, b"ab" * 6, [2, 2, 2, 2, 2], [0])
-    followed = {branch.context: branch.tokens for branch in select(lattice, 8, 0.01, math.inf)}
+    followed = {branch.context: branch.tokens for branch in select(lattice, 0.01, math.inf)}
     *_, a = lattice.contexts.follow(0, [0])
     assert followed[a][:3] == [1, 2, 2]
-    assert max(len(b.tokens) for b in select(lattice, 8, 0.01, deepest=3)) <= 3
+    assert max(len(b.tokens) for b in select(lattice, 0.01, max_depth=3)) <= 3

@@ -79,7 +79,7 @@ class WatchedTree:
         return nodes
 
 
-@given(companies(), st.sampled_from((PRESETS["exact"], Effort(2), Effort(8))))
+@given(companies(), st.sampled_from((PRESETS["exact"], Effort(2), Effort(4))))
 @examples(200)
 def test_contexts_and_calls_are_those_that_a_text_had_a_part_in(
     company: tuple[Model, list[bytes]], effort: Effort

@@ -134,7 +134,6 @@ def test_a_transformer_with_a_tiny_window(window: int):
     whole = string_probability(text, p, vocabulary)
     assert lm.logprob(text) == approx(math.log(whole), abs=1e-4)
     # Longer than the window: slid over, window by window.
-    # What repeats is tried in more tokens than the canonical ones: they must leave room to go on.
     index = SortedVocabulary(vocabulary)
     for preset, unit in product(("fast", "default", "accurate"), ("abb", "abab", "aaa")):
         opening, long = split(vocabulary, unit * window)

@@ -96,7 +96,7 @@ def test_a_long_text_in_windows_and_portions(window: int | None) -> None:
     )
     lm = CharLM(random_lm(vocabulary, 2, 3, window=window))
     text = bytes(np.random.default_rng(0).choice(list(b"aabb "), size=400).tolist())
-    effort = Effort(12, 1e-9)  # who agrees on one token says the same
+    effort = Effort(9)  # who agrees on one token says the same
     score = lm.score(text, preset=effort, entropy="byte", end=True)
     assert score.entropies.shape == (400,)
     assert score.word_ends.shape == (401,)

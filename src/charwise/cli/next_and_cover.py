@@ -52,14 +52,6 @@ class _NextSettings:
     stdin: StdinOption = False
     chars: Annotated[bool, typer.Option("--chars", help="Characters instead of bytes.")] = False
     top: TopOption = 10
-    exact_from: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            help="Sum over all tokenizations from this byte of the text on; by default from about "
-            "the last 12 tokens on. 0 costs what a score costs.",
-        ),
-    ] = None
     as_json: JsonOption = False
 
 
@@ -71,9 +63,9 @@ def next_bytes(options: ModelOptions, effort: EffortOptions, settings: _NextSett
     text = read_prompt(settings.prompt, settings.stdin)
     lm = options.load(effort)
     with busy("summing over tokenizations"):
-        state = lm.state(text, exact_from=settings.exact_from)
+        state = lm.state(text)
         nxt = next_chars(state, least=settings.top) if settings.chars else state.next()
-        rows, missing, error = nxt.top(settings.top), nxt.missing + 0.0, nxt.error + 0.0
+        rows, error = nxt.top(settings.top), nxt.error + 0.0
         entropy = state.next().entropy + 0.0  # never −0.0
     if settings.as_json:
         print_json(
@@ -81,9 +73,7 @@ def next_bytes(options: ModelOptions, effort: EffortOptions, settings: _NextSett
             prompt=spelling(text),
             exact_from=state.exact_from,
             entropy_bits=entropy,
-            missing=missing,
             error=error,
-            limited=nxt.limited,
             next=[{"text": name, "probability": p} for name, p in rows],
         )
         return
@@ -93,10 +83,8 @@ def next_bytes(options: ModelOptions, effort: EffortOptions, settings: _NextSett
         found.add_row(Text(_shown(name)), f"{p:.4f}", Text("█" * round(40 * p), style="green"))
     out = console()
     out.print(found)
-    left = "not listed" if settings.chars else "left out"
     out.print(
-        f"entropy of the next byte {entropy:.3f} bits; {left} {missing:.2g}; "
-        f"may be off by {error:.1g}{' (a limit ended the work)' if nxt.limited else ''}; "
+        f"entropy of the next byte {entropy:.3f} bits; may be off by {error:.1g}; "
         f"exact from byte {state.exact_from}",
         soft_wrap=True,
     )

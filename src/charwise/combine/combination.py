@@ -66,7 +66,6 @@ class Combination(CharacterModel):
         *,
         preset: str | Effort | None = None,
         tolerance: float | None = None,
-        exact_from: int | None = None,
     ) -> CombinedState:
         """The immutable state after a prompt: extend it with `+`, ask `next()`.
 
@@ -76,7 +75,6 @@ class Combination(CharacterModel):
         Raises:
             ZeroProbabilityError: if the combination gives the prompt probability zero.
             TokenizationError: a prompt with token ids.
-            SettingError: with `exact_from`, which is a model's own.
 
         >>> import charwise
         >>> from charwise import combine
@@ -84,8 +82,6 @@ class Combination(CharacterModel):
         >>> (state + "mp").next().top(1)[0][0]
         'y'
         """
-        if exact_from is not None:
-            raise SettingError("a combination takes no exact_from, which is of one model: omit it.")
         return begin(
             self.team.spending({"preset": preset, "tolerance": tolerance}), _text_of(prompt)
         )

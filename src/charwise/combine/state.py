@@ -95,19 +95,9 @@ class CombinedState(CharacterState):
         return self.team.rule.shares(self.before)
 
     @property
-    def missing(self) -> float:
-        """The greatest of its members' states, of those that count."""
-        return max(float(state.missing) for state in self.states if state is not None)
-
-    @property
     def error(self) -> float:
         """The amount by which the next byte's distribution may be off, as a total variation."""
         return self.next().error
-
-    @property
-    def limited(self) -> bool:
-        """Whether a limit ended the work of a member."""
-        return any(state.limited for state in self.states if state is not None)
 
     @property
     def exact_from(self) -> int:
@@ -145,9 +135,7 @@ class CombinedState(CharacterState):
         errors = np.array([0.0 if s is None else next(alive).error for s in self.states])
         return NextBytes(
             probs,
-            max(one.missing for one in known),
             error_of_next(rule, logs, before, self._whole, errors, self._evidence[1, :, -1]),
-            any(one.limited for one in known),
             log_total=float(total),
         )
 
@@ -222,8 +210,7 @@ class CombinedState(CharacterState):
             known = scores(self.team, texts, contexts, end=wanted.ended, strict=False)
             logs = np.array([_total(score) for score in known])
             errors = np.array([one.error.sum() for one in known])
-        sums = Sums(logs.tolist(), errors.tolist(), missing=0.0, limited=False)
-        return posterior_of(wanted, self.raw, sums)
+        return posterior_of(wanted, self.raw, Sums(logs.tolist(), errors.tolist()))
 
     def by_the_global_rule(self) -> CombinedState:
         """The same state, whose next byte, and choices, are of the global rule.

@@ -44,18 +44,8 @@ class CharacterState(ABC):
 
     @property
     @abstractmethod
-    def missing(self) -> float:
-        """The share of the probability that was left out over the last tokens."""
-
-    @property
-    @abstractmethod
     def error(self) -> float:
         """The amount by which the next byte's distribution may be off, as a total variation."""
-
-    @property
-    @abstractmethod
-    def limited(self) -> bool:
-        """Whether a limit ended the work on the text, and not the tolerance."""
 
     @property
     @abstractmethod
@@ -150,17 +140,12 @@ class CharacterState(ABC):
             ContextLengthError: if the text no longer fits the window and cannot be shortened.
         """
         data = to_bytes(more)
-        if len(data) > 4 and self._leaps:  # at once, in place of byte by byte
+        if len(data) > 4:  # at once, in place of byte by byte
             return self._extended(data)
         state = self
         for byte in data:
             state = state._extended(bytes([byte]))
         return state
-
-    @property
-    def _leaps(self) -> bool:
-        """Whether longer additions are made at once."""
-        return True
 
     def __sub__(self, n: int) -> Self:
         """The state with the last `n` characters deleted; nothing known is evaluated again.

@@ -31,7 +31,7 @@ from charwise.errors import (
     zero_probability,
 )
 from charwise.scoring.effort import Effort
-from charwise.scoring.refinement import Refinement, run_together
+from charwise.scoring.rounds import Refinement, refine
 from charwise.tokens.canonical import to_bytes
 from charwise.tokens.known_text import KnownText
 from charwise.tokens.stops import Stops, StopStrings
@@ -48,10 +48,8 @@ class ChoicePosterior:
         raw: the choices, as bytes.
         logprobs: `[n]` log p(choice, and its end | prompt), nats; −inf for what cannot be.
         error: `[n]` by how much each may be off, nats: an estimate, as `Score.error` is.
-        missing: the greatest share of a choice's probability that was left out on its way.
-        limited: whether a limit ended the work before the error was below the tolerance.
 
-    >>> chosen = ChoicePosterior((b"yes", b"no"), np.log([0.3, 0.1]), np.zeros(2), missing=0.0)
+    >>> chosen = ChoicePosterior((b"yes", b"no"), np.log([0.3, 0.1]), np.zeros(2))
     >>> chosen.top(1)[0][0], chosen.probs.round(9).tolist(), round(chosen.other, 9)
     ('yes', [0.75, 0.25], 0.6)
     """
@@ -59,8 +57,6 @@ class ChoicePosterior:
     raw: tuple[bytes, ...]
     logprobs: NDArray[np.float64]
     error: NDArray[np.float64]
-    missing: float
-    limited: bool = False
 
     @property
     def texts(self) -> list[str]:
@@ -154,14 +150,12 @@ def checked_choices(given: Iterable[str | bytes], stop: StopStrings, ended: bool
 class Sums(NamedTuple):
     """The log-probabilities of the texts of some choices.
 
-    >>> Sums([-1.0], [0.0], missing=0.0, limited=False).logs
+    >>> Sums([-1.0], [0.0]).logs
     [-1.0]
     """
 
     logs: Sequence[float]  # log p of each, nats
     errors: Sequence[float]  # by how much each may be off, nats
-    missing: float  # the greatest share that was left out on the way
-    limited: bool  # whether a limit ended the work
 
 
 def posterior_of(wanted: _ChoiceList, whole: bytes, sums: Sums) -> ChoicePosterior:
@@ -171,7 +165,7 @@ def posterior_of(wanted: _ChoiceList, whole: bytes, sums: Sums) -> ChoicePosteri
         ZeroProbabilityError: if all are impossible after the text `whole`.
 
     >>> wanted = checked_choices(["a", "b"], None, False)
-    >>> posterior_of(wanted, b"", Sums([-1.0, -1.0], [0.0, 0.0], 0.0, False)).probs.tolist()
+    >>> posterior_of(wanted, b"", Sums([-1.0, -1.0], [0.0, 0.0])).probs.tolist()
     [0.5, 0.5]
     """
     rows = np.reshape(sums.logs, (len(wanted.raw), -1)).tolist()
@@ -179,7 +173,7 @@ def posterior_of(wanted: _ChoiceList, whole: bytes, sums: Sums) -> ChoicePosteri
     if not np.isfinite(logprobs).any():
         raise zero_probability(whole + wanted.texts[0])
     error = np.reshape(sums.errors, (len(wanted.raw), -1)).max(axis=1)
-    return ChoicePosterior(wanted.raw, logprobs, error, sums.missing, sums.limited)
+    return ChoicePosterior(wanted.raw, logprobs, error)
 
 
 def _checked(given: Iterable[str | bytes], ends: bool) -> tuple[bytes, ...]:
@@ -212,7 +206,7 @@ def _evaluate(shared: SharedTree, whole: bytes, effort: Effort, wanted: _ChoiceL
     texts, ended = wanted.texts, wanted.ended
     base = whole[shared.start :]
     logs, errors = [-math.inf] * len(texts), [0.0] * len(texts)
-    before, missing, limited = list[float](), 0.0, False
+    before = list[float]()
     for pack in _packs(shared, base, texts):
         with shared.lock:
             evaluated, size = shared.evaluated.aside(), shared.evaluated.tree.size
@@ -222,25 +216,23 @@ def _evaluate(shared: SharedTree, whole: bytes, effort: Effort, wanted: _ChoiceL
                     KnownText.of(base + text, shared.index),
                     canonical,
                     effort,
-                    shared.limits,
                     through=ended,
-                    deepest=shared.room,
+                    max_depth=shared.room,
                 )
                 for text, canonical in ((texts[number], ids) for number, ids in pack.items())
             ]
             try:
-                run_together(works)
+                refine(works)
             finally:
                 shared.drop(range(size, evaluated.tree.size))
         for number, work in zip(pack, works, strict=True):
-            lattice, limited = work.lattice, limited or work.limited
+            lattice = work.lattice
             end = lattice.end_logprob() if ended and lattice.reached else 0.0
             logs[number] = float(lattice.log_prefix[-1]) + end
             errors[number] = float(work.error[len(base) + 1 :].sum())
             before.append(float(lattice.log_prefix[len(base)]))
-            missing = max(missing, float(lattice.missing[len(base) + 1 :].max(initial=0.0)))
     logs = [log - max(before) if before else log for log in logs]
-    return Sums(logs, errors, missing, limited)
+    return Sums(logs, errors)
 
 
 def _packs(shared: SharedTree, base: bytes, texts: Sequence[bytes]) -> list[dict[int, list[int]]]:

@@ -23,24 +23,18 @@ class NextBytes:
 
     Attributes:
         probs: `[257]` float64, sums to 1; index 256 is the end of text.
-        missing: share of the text's probability that was not looked at, counted where it was left
-            out. The distribution is that of the rest.
         error: by how much the distribution may be off, as a total variation: an estimate
-            (docs/scoring.md) for a history that is canonical before `State.exact_from`;
-            `CharLM.covering` gives bounds.
-        limited: whether a limit ended the work before the error was below the tolerance.
+            (docs/scoring.md). `CharLM.covering` gives bounds.
         log_total: log of what the masses added up to before they were divided by it: 0 of a model,
             another number of some combinations of models (docs/combine.md).
 
-    >>> nxt = NextBytes(np.eye(257)[100] * 0.75 + np.eye(257)[256] * 0.25, 0.0)
+    >>> nxt = NextBytes(np.eye(257)[100] * 0.75 + np.eye(257)[256] * 0.25)
     >>> nxt["d"], nxt.top(2), round(nxt.entropy, 3)
     (0.75, [('d', 0.75), ('<eos>', 0.25)], 0.811)
     """
 
     probs: NDArray[np.float64]
-    missing: float
     error: float = 0.0
-    limited: bool = False
     log_total: float = 0.0
 
     @property
@@ -100,7 +94,7 @@ class NextBytes:
             ConstraintError: what is no constraint; if nothing that may follow has any probability.
 
         >>> from charwise import constraints
-        >>> nxt = NextBytes(np.eye(257)[100] * 0.75 + np.eye(257)[256] * 0.25, 0.0)
+        >>> nxt = NextBytes(np.eye(257)[100] * 0.75 + np.eye(257)[256] * 0.25)
         >>> nxt.under(constraints.choices(["d"])).top(1)
         [('d', 1.0)]
         """
@@ -126,14 +120,12 @@ class NextChars(Mapping[str, float]):
             of what was not looked at.
         error: by how much the probabilities of characters may be off, as a total variation: an
             estimate, as `NextBytes.error`.
-        limited: whether a limit ended the work on one of the bytes before the tolerance did.
     """
 
     probs: dict[str, float]
     eos: float
     missing: float
     error: float = 0.0
-    limited: bool = False
 
     def __getitem__(self, character: str) -> float:
         """The probability of a character that is listed.

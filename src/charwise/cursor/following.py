@@ -59,7 +59,7 @@ def draw_tokens(
 def draw_byte(distribution: NextBytes, options: GenerationOptions, rng: np.random.Generator) -> int:
     """A byte, or `EOS`, as the options say.
 
-    >>> certain = NextBytes(np.eye(257)[100], missing=0.0)
+    >>> certain = NextBytes(np.eye(257)[100])
     >>> draw_byte(certain, GenerationOptions(temperature=1.0), np.random.default_rng(0))
     100
     """

@@ -105,7 +105,7 @@ def infill(
         options, limit: how candidates are drawn, and when that ends.
     """
     shared = state.shared
-    scorer = Scorer(shared.engine, shared.index, effort, shared.limits)
+    scorer = Scorer(shared.engine, shared.index, effort)
     most = options.max_new_bytes
     drawn = _drawn(state, replace(options, max_new_bytes=most + len(request.ending)), limit)
     best: dict[bytes, InfillCompletion] = {}

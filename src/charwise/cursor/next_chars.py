@@ -52,7 +52,7 @@ def next_chars(state: Bytewise, coverage: float = 0.99, least: int = 0) -> NextC
     begun = utf8.pending(state.raw)
     nxt = state.next()
     listed, held = dict[str, float](), nxt.eos
-    states, error, limited = {begun: state}, nxt.error, nxt.limited
+    states, error = {begun: state}, nxt.error
     heap = _branches(begun, nxt, 1.0)
     heapq.heapify(heap)
     left = -math.fsum(branch[0] for branch in heap)  # what may still be listed
@@ -75,12 +75,12 @@ def next_chars(state: Bytewise, coverage: float = 0.99, least: int = 0) -> NextC
         except ZeroProbabilityError:
             continue  # lighter than the least float
         following = states[start].next()
-        error, limited = error - negative * following.error, limited or following.limited
+        error -= negative * following.error
         for branch in _branches(start, following, -negative):
             left -= branch[0]
             heapq.heappush(heap, branch)
-    missing = max(0.0, 1.0 - held * (1.0 - nxt.missing))
-    return NextChars(listed, nxt.eos, missing, min(1.0, error), limited)
+    missing = max(0.0, 1.0 - held)
+    return NextChars(listed, nxt.eos, missing, min(1.0, error))
 
 
 def _branches(start: bytes, nxt: NextBytes, weight: float) -> list[tuple[float, bytes]]:

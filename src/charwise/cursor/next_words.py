@@ -106,7 +106,7 @@ def next_words(state: Renewable, coverage: float = 0.9) -> NextWords:
     states, listed = _States(state), dict[bytes, float]()
     first = state.next()
     bits = held = error = 0.0
-    seen, limited = 0, first.limited
+    seen, limited = 0, False
     heap = [(-1.0, b"")]
     while heap and held < coverage and seen < MOST:
         negative, begun = heapq.heappop(heap)
@@ -118,7 +118,7 @@ def next_words(state: Renewable, coverage: float = 0.9) -> NextWords:
         except SearchLimitError:
             limited = True
             continue
-        error, limited = error - negative * nxt.error, limited or nxt.limited
+        error -= negative * nxt.error
         bits -= term(-negative)
         ends = -negative * float(nxt.probs[ENDS].sum())
         if ends > 0:
@@ -132,7 +132,7 @@ def next_words(state: Renewable, coverage: float = 0.9) -> NextWords:
         (pending + word).decode("utf-8", "surrogateescape") if word else "": p
         for word, p in sorted(listed.items(), key=lambda pair: -pair[1])
     }
-    missing = max(0.0, 1.0 - held * (1.0 - first.missing))
+    missing = max(0.0, 1.0 - held)
     limited = limited or held < coverage - 1e-9
     return NextWords(probs, missing, max(0.0, bits), min(1.0, error), limited)
 

@@ -11,7 +11,6 @@ States are immutable and share one `SharedTree`: the token tree, and what has be
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Self
 
 import numpy as np
@@ -20,7 +19,7 @@ from numpy.typing import NDArray
 from charwise.coverings.bundles import Bundle, next_byte_masses
 from charwise.cursor.character_state import CharacterState
 from charwise.cursor.choose import ChoicePosterior, checked_choices, choose
-from charwise.cursor.cover import Cover, cover_after, covers
+from charwise.cursor.cover import Cover, cover_after, cover_of
 from charwise.cursor.distributions import NextBytes
 from charwise.cursor.drafts import Drafts
 from charwise.cursor.options import GenerationOptions, Limit
@@ -32,8 +31,8 @@ from charwise.cursor.shared_tree import (
     prefill,
 )
 from charwise.cursor.token_particles import TokenParticles
-from charwise.errors import SettingError, ZeroProbabilityError
-from charwise.scoring.effort import Effort
+from charwise.errors import ZeroProbabilityError, zero_probability
+from charwise.scoring.effort import PRESETS, Effort
 from charwise.tokens.stops import StopStrings
 
 
@@ -79,30 +78,16 @@ class State(CharacterState):
 
     @property
     def logprob(self) -> float:
-        """The log-probability log →p(text | the text before `exact_from`), nats."""
+        """The log-probability log →p(text | the text before the root), nats."""
         return self.cover.logprob
-
-    @property
-    def missing(self) -> float:
-        """The share of the probability that was left out over the last tokens.
-
-        Added up over the bytes where it was, as far back as a new state would sum over all
-        tokenizations; what was lent to similar contexts is not in it.
-        """
-        return self.cover.missing
 
     @property
     def error(self) -> float:
         """The amount by which the next byte's distribution may be off, as a total variation.
 
-        An estimate of what was lent or left out after `exact_from`: see docs/scoring.md.
+        An estimate: see docs/scoring.md.
         """
         return self.cover.error
-
-    @property
-    def limited(self) -> bool:
-        """Whether a limit ended the work on the text, and not the tolerance."""
-        return self.cover.limited
 
     @property
     def exact_from(self) -> int:
@@ -118,25 +103,18 @@ class State(CharacterState):
         return len(self.whole) == self.shared.start
 
     def _distribution(self) -> NextBytes:
-        cover, masses = self.cover, self._masses(self.cover)
+        masses = self._masses(self.cover)
         if not masses.sum() > 0:  # all that was kept ends here
-            if self.shared.summed:
-                return self._plain().next()
             rest = self.whole[self.shared.start :]
             canonical = self.shared.index.vocabulary.encode_beginning(rest)
-            for cover in covers(self.shared, self.whole, canonical, self.effort):
-                masses = self._masses(cover)
-                if masses.sum() > 0:
-                    break
-        return NextBytes(masses / masses.sum(), cover.missing, cover.error, cover.limited)
+            masses = self._masses(cover_of(self.shared, self.whole, canonical, PRESETS["exact"]))
+        if not masses.sum() > 0:
+            raise zero_probability(self.whole)
+        return NextBytes(masses / masses.sum(), 0.0, self.cover.error)
 
     def _masses(self, cover: Cover) -> NDArray[np.float64]:
         with self.shared.lock:
             return next_byte_masses(self.shared.evaluated, cover.bundles)[0]
-
-    @property
-    def _leaps(self) -> bool:
-        return not self.shared.summed
 
     def _extended(self, data: bytes) -> State:
         return self._step(data[0]) if len(data) == 1 else self._continued(data)
@@ -155,35 +133,28 @@ class State(CharacterState):
     def _continued(self, more: bytes) -> State:
         """The state after more text, in rounds: on the same tree while that serves."""
         shared, whole = self.shared, self.whole + more
-        if shared.summed:
-            again = self._anew(whole)
-            return State(again.shared, whole, again.cover, self.effort, parent=self)
         canonical = shared.index.vocabulary.encode_beginning(whole[shared.start :])
         fits = shared.room is None or len(canonical) + EXACT_TOKENS < shared.room
         if len(canonical) > 2 * WHOLE_TOKENS or not fits or shared.outgrown(self.bundles):
             return self._anew(whole)
-        cover = next(covers(shared, whole, canonical, self.effort))
+        cover = cover_of(shared, whole, canonical, self.effort)
         return State(shared, whole, cover, self.effort, parent=self)
 
     def _shortened(self, n: int) -> State:
         """The state with n bytes of its prompt deleted, from contexts already evaluated."""
         shared, whole = self.shared, self.whole[: len(self.whole) - n]
-        if len(whole) <= shared.start or shared.summed:
+        if len(whole) <= shared.start:
             return self._anew(whole)
         canonical = shared.index.vocabulary.encode_beginning(whole[shared.start :])
         if shared.given and len(canonical) < EXACT_TOKENS - 1:
             # Too near the root: alternatives across it would be missed.
             return self._anew(whole)
-        cover = next(covers(shared, whole, canonical, self.effort))
+        cover = cover_of(shared, whole, canonical, self.effort)
         return State(shared, whole, cover, self.effort)
 
     def _anew(self, whole: bytes) -> State:
         """A state after a text, on a tree of its own."""
         return begin(self.shared.conditions, whole, self.effort)
-
-    def _plain(self) -> State:
-        """The state of the same text that conditions on the tokens before its last ones."""
-        return begin(replace(self.shared.conditions, history=None), self.whole, self.effort)
 
     def _drawing(self, options: GenerationOptions, limit: Limit) -> Drafts:
         return Drafts(self, options, limit)
@@ -196,22 +167,14 @@ class State(CharacterState):
     ) -> ChoicePosterior:
         """The exact posterior over a list of continuations; see `CharLM.choose`.
 
-        Raises:
-            SettingError: for a state that sums over a long history.
-
         >>> import charwise
         >>> charwise.load().state("for i in ra").choose(["nge(", "ndom."]).top(1)[0][0]
         'nge('
         """
         wanted = checked_choices(choices, stop, ended)
-        if self.shared.summed:
-            raise SettingError(
-                "a state that sums over a long history cannot choose from a list: take the state "
-                "without exact_from, or compare lm.scores(choices, context=prompt)."
-            )
         # Far from the root, choices begin a tree of their own.
         near = len(self.whole) - self.shared.start <= 256
-        state = self if near else self._plain()
+        state = self if near else self._anew(self.whole)
         return choose(state.shared, state.whole, self.effort, wanted)
 
     def _renewed(self) -> State:
@@ -243,15 +206,11 @@ def begin(conditions: Conditions, whole: bytes, effort: Effort) -> State:
     'y'
     """
     shared, rest = prefill(conditions, whole)
-    history = conditions.history
-    spent = history.effort if history is not None and shared.summed else effort
     try:
-        cover = next(covers(shared, whole, rest, spent))
+        return State(shared, whole, cover_of(shared, whole, rest, effort), effort)
     except ZeroProbabilityError as error:
-        if history is not None or not shared.given:
+        if not shared.given:
             raise
         raise ZeroProbabilityError(
-            f"{error} What is before its last tokens was conditioned on in its canonical ones: "
-            "where these are impossible, ask with exact_from=0."
+            f"{error} What is before its last tokens was conditioned on in its canonical ones."
         ) from None
-    return State(shared, whole, cover, effort)

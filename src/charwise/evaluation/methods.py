@@ -98,7 +98,7 @@ def walk_rounds(lm: CharLM, prompt: Prompt, effort: Effort, *, distributions: bo
     """Refinement in rounds (`CharLM.score`).
 
     >>> import charwise
-    >>> walk = walk_rounds(charwise.load(), "import os", Effort(8), distributions=True)
+    >>> walk = walk_rounds(charwise.load(), "import os", Effort(4), distributions=True)
     >>> walk.logprobs.shape, walk.distributions.shape
     ((9,), (9, 257))
     """

@@ -1,10 +1,10 @@
-"""The evaluated contexts of a known text, in columns, and who stands in for the others.
+"""The evaluated contexts of a known text, in columns, and the recombination of the others.
 
 A *context* is a token string that spells the text up to a position. An edge leads from an
-evaluated context, by a token that spells the next bytes, to the context which that token makes.
-Where that one is not evaluated it is a *candidate*, and the edge leads to its *stand-in*: of the
-contexts evaluated at the same position, the one that ends in the most equal tokens. This is the
-recombination of hypotheses of speech recognition and translation.
+evaluated context, by a token that spells the next bytes, to the context that the token makes.
+A context that is not evaluated is a *candidate*. It is *recombined* with an evaluated one: of those
+that end at the same position, with the one that ends in the most equal tokens. Decoders of speech
+and of translations recombine hypotheses in this way.
 """
 
 from __future__ import annotations
@@ -24,16 +24,12 @@ Floats = NDArray[np.float64]
 #: Contexts are compared on so many last tokens: a model hardly tells them apart after that.
 MEMORY = 12
 
-#: In the column of stand-ins: not looked for yet. There, and among children, −1 means none.
+#: In the column `recombined_with`: not looked for yet. There, and in `child`, −1 means none.
 UNKNOWN = -2
 
 
 class Branch(NamedTuple):
-    """Tokens to evaluate one after the other, after a context.
-
-    >>> Branch(0, [5, 6]).tokens
-    [5, 6]
-    """
+    """Tokens to evaluate one after the other, after a context."""
 
     context: int
     tokens: list[int]
@@ -54,19 +50,11 @@ class Contexts:
         end_mass: `[contexts]` probability of the end of the text, where all of it is spelled.
         source, token, end, mass: `[edges]` the context that an edge leaves, its token, where it
             ends, and its probability. The edges of a context stand side by side.
-        child, stand_in: `[edges]` the context that it leads to, or what stands in for it.
+        child, recombined_with: `[edges]` the context that it leads to, or the one that the
+            candidate is recombined with.
         held, at, starting: `[masses]` a context, a position, and the mass of the tokens that start
             with the text between the two.
         evaluated: contexts evaluated so far, the dropped ones included.
-
-    >>> import charwise
-    >>> lm = charwise.load()
-    >>> rows = EvaluatedRows.of(lm.engine, lm.vocabulary.bos_ids)
-    >>> contexts = Contexts(rows, KnownText.of(b"import os", lm.index))
-    >>> [token] = lm.vocabulary.encode("import")
-    >>> contexts.add([Branch(0, [token])], rows.follow([(0, [token])]))
-    >>> contexts.position.tolist(), list(contexts.follow(0, [token]))
-    ([0, 6], [1])
     """
 
     def __init__(
@@ -82,7 +70,7 @@ class Contexts:
         self.node = self.position = self.depth = self.first_edge = np.zeros(0, dtype=np.int64)
         self.log_p, self.end_mass = np.zeros(0), np.zeros(0)
         self.tail = np.full((0, MEMORY), -1)  # last tokens, latest first; none before the root
-        self.source = self.token = self.end = self.child = self.stand_in = self.node
+        self.source = self.token = self.end = self.child = self.recombined_with = self.node
         self.mass, self.starting = np.zeros(0), np.zeros(0)
         self.held = self.at = self.node
         self.next_bytes: list[Floats] | None = [] if next_bytes else None
@@ -93,10 +81,10 @@ class Contexts:
     def __len__(self) -> int:
         return len(self.node)
 
-    def add(self, branches: Sequence[Branch], found: Sequence[Sequence[int]]) -> None:
+    def add(self, branches: Sequence[Branch], paths: Sequence[Sequence[int]]) -> None:
         """Add the contexts along some branches, which the tree has evaluated at these nodes."""
         parents, tokens, nodes = list[int](), list[int](), list[int]()
-        for (context, along), new in zip(branches, found, strict=True):
+        for (context, along), new in zip(branches, paths, strict=True):
             for token, node in zip(along, new, strict=True):
                 edge = context, token
                 if edge not in self._children:
@@ -143,7 +131,7 @@ class Contexts:
             "end": end,
             "mass": np.exp(entries(logs, row, token)),
             "child": np.full(len(row), -1),
-            "stand_in": np.full(len(row), UNKNOWN),
+            "recombined_with": np.full(len(row), UNKNOWN),
             "held": size + which,
             "at": at[which] + ahead + 1,
             "starting": starting[which, ahead],
@@ -167,9 +155,9 @@ class Contexts:
             self.tail[context, 0] = token
             self.tail[context, 1:] = self.tail[parent, :-1]
         self.log_p = np.array(log_p)
-        # What ends where a new context does may have a better stand-in now.
+        # What ends where a new context does may have a better one to recombine with now.
         stale = np.isin(self.end, self.position[size:]) & (self.child < 0)
-        self.stand_in[stale] = UNKNOWN
+        self.recombined_with[stale] = UNKNOWN
 
     def follow(self, context: int, tokens: Sequence[int]) -> Iterator[int]:
         """Yield the contexts along evaluated tokens."""
@@ -185,8 +173,8 @@ class Contexts:
 
     @property
     def target(self) -> Ints:
-        """`[edges]` the context that each edge leads to: its child, or else the stand-in."""
-        return np.where(self.child >= 0, self.child, self.stand_in)
+        """`[edges]` the context that each edge leads to, recombined where that is a candidate."""
+        return np.where(self.child >= 0, self.child, self.recombined_with)
 
     @property
     def reach(self) -> Ints:
@@ -194,11 +182,11 @@ class Contexts:
         return self.position + self.known.depths_at(self.position)
 
     def recombine(self, stop: int) -> None:
-        """Find the stand-ins of candidates that end up to a position, as far as they are unknown.
+        """Recombine the candidates that end up to a position, as far as they are not yet.
 
-        Of several contexts that end in equally many equal tokens, the likeliest stands in.
+        Of several contexts that end in equally many equal tokens, the likeliest is taken.
         """
-        edges = np.flatnonzero((self.stand_in == UNKNOWN) & (self.end <= stop))
+        edges = np.flatnonzero((self.recombined_with == UNKNOWN) & (self.end <= stop))
         order = np.lexsort((-self.log_p, self.position))
         at = self.position[order]
         first = np.searchsorted(at, self.end[edges])
@@ -213,32 +201,34 @@ class Contexts:
             last = self.tail[self.source[mine], back - 1] if back else self.token[mine]
             alike = alike[last == self.tail[other, back]]
             agreed[alike] += 1
-        found = np.full(len(edges), -1)
+        partner = np.full(len(edges), -1)
         if len(pair):
             best = np.lexsort((-rank, agreed, pair))  # the best pair of each candidate is its last
             last_of = np.append(np.flatnonzero(np.diff(pair[best])), len(pair) - 1)
-            found[pair[best][last_of]] = order[rank[best][last_of]]
-        self.stand_in[edges] = found
+            partner[pair[best][last_of]] = order[rank[best][last_of]]
+        self.recombined_with[edges] = partner
 
-    def keep(self, kept: Ints, done: int) -> None:
+    def keep(self, contexts: Ints, done: int) -> None:
         """Keep some contexts, and of their edges and masses those that end after a position."""
         number = np.full(len(self) + 1, -1)  # the last entry is that of −1
-        number[kept] = np.arange(len(kept))
+        number[contexts] = np.arange(len(contexts))
         if self.next_bytes is not None:
-            self.next_bytes = [self.next_bytes[context] for context in kept.tolist()]
+            self.next_bytes = [self.next_bytes[context] for context in contexts.tolist()]
         edges = np.flatnonzero((number[self.source] >= 0) & (self.end > done))
         masses = np.flatnonzero((number[self.held] >= 0) & (self.at > done))
         for names, part in (
-            (("node", "position", "depth", "log_p", "end_mass", "tail"), kept),
-            (("source", "token", "end", "mass", "child", "stand_in"), edges),
+            (("node", "position", "depth", "log_p", "end_mass", "tail"), contexts),
+            (("source", "token", "end", "mass", "child", "recombined_with"), edges),
             (("held", "at", "starting"), masses),
         ):
             for name in names:
                 setattr(self, name, getattr(self, name)[part])
         self.source, self.child = number[self.source], number[self.child]
-        self.stand_in = np.where(self.stand_in >= 0, number[self.stand_in], self.stand_in)
+        self.recombined_with = np.where(
+            self.recombined_with >= 0, number[self.recombined_with], self.recombined_with
+        )
         self.held = number[self.held]
-        self.first_edge = np.searchsorted(self.source, np.arange(len(kept)))
+        self.first_edge = np.searchsorted(self.source, np.arange(len(contexts)))
         self._children = {
             (int(number[parent]), token): int(number[child])
             for (parent, token), child in self._children.items()

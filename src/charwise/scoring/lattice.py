@@ -1,12 +1,12 @@
 """The sums through the evaluated contexts of a known text: forward, and backward.
 
-A candidate lends its weight to its stand-in, so no edge has a loose end. One pass forward gives
-every prefix probability,
+A candidate gives its weight to the context that it is recombined with, so no edge has a loose end.
+One pass forward gives every prefix probability (Vieira et al. 2025, eq. 12-13),
 
     P(t) = Σ_v w(v) · m_v(text[position(v):t])                                             (*)
 
-and one pass backward gives the worth of each context, P(rest of the text | v). Their product is
-the posterior of a context.
+and one pass backward gives the backward weight of each context, P(rest of the text | v). The
+product of the two is the posterior of a context.
 
 Weights at position t are in units of exp(unit[t]), the P(t) of the pass before. So nothing over-
 or underflows, however long the text is.
@@ -22,45 +22,37 @@ from numpy.typing import NDArray
 from charwise.scoring.contexts import Contexts, Floats
 from charwise.tokens.known_text import Ints
 
+#: The backward weight of a candidate that no context is recombined with, which is unknown: such a
+#: candidate shows bytes that no other context does.
+UNKNOWN_BACKWARD = 10.0
+
 
 class Lattice:
     """The sums over the contexts of one text of n bytes.
 
     Args:
         contexts: what is evaluated.
-        lends: whether candidates lend their weight. An exact sum leaves out the few that it cannot
-            evaluate, for the model's window.
+        recombines: whether candidates are recombined. An exact sum leaves out the few that it
+            cannot evaluate, for the model's window.
 
     Attributes:
         weight: `[contexts]` forward weight, in units of P at their positions.
-        worth: `[contexts]` P(text up to `stop` | context), in units of P(stop) / P(position).
+        backward: `[contexts]` P(text up to `stop` | context), in units of P(stop) / P(position).
         unit: `[n + 1]` log of the units.
         log_prefix: `[n + 1]` log P(t), nats; −inf where no evaluated context spells the text.
-        missing: `[n + 1]` share of P(t) of candidates without a stand-in.
-        on_loan: `[n + 1]` share of P(t) that no evaluated context has of its own.
+        missing: `[n + 1]` share of P(t) of candidates that no context can be recombined with.
         done: sums up to this position are final.
         stop: sums are made up to this position.
-
-    >>> import charwise
-    >>> from charwise.coverings.rows import EvaluatedRows
-    >>> from charwise.tokens.known_text import KnownText
-    >>> lm = charwise.load()
-    >>> rows = EvaluatedRows.of(lm.engine, lm.vocabulary.bos_ids)
-    >>> lattice = Lattice(Contexts(rows, KnownText.of(b"os", lm.index)))
-    >>> lattice.enter(2, [0])
-    >>> lattice.forward()
-    >>> lattice.log_prefix.shape, lattice.reached
-    ((3,), True)
     """
 
-    def __init__(self, contexts: Contexts, *, lends: bool = True) -> None:
+    def __init__(self, contexts: Contexts, *, recombines: bool = True) -> None:
         n = len(contexts.known.text)
-        self.contexts, self.n, self.lends = contexts, n, lends
+        self.contexts, self.n, self.recombines = contexts, n, recombines
         self.done = self.stop = 0
-        self.weight, self.worth = np.ones(1), np.zeros(1)
+        self.weight, self.backward = np.ones(1), np.zeros(1)
         self.unit, self.log_prefix = np.zeros(n + 1), np.full(n + 1, -math.inf)
         self.log_prefix[0] = 0.0
-        self.missing, self.on_loan = np.zeros(n + 1), np.zeros(n + 1)
+        self.missing = np.zeros(n + 1)
         self._added = 0  # positions whose next bytes are in `_masses`
         # What follows the whole text is known if contexts that spell all of it are evaluated.
         size = 0 if contexts.next_bytes is None else n + (contexts.last == n)
@@ -99,33 +91,22 @@ class Lattice:
     def freeze(self, done: int, *, drop: bool) -> list[int]:
         """Make all sums up to a position final, and drop the contexts that reach no further.
 
-        Weights that were lent up to there count as the contexts' own from here on: what is on
-        loan is told of a portion, not of all of the text.
-
         Returns:
             The nodes of the tree that are still needed.
         """
         c = self.contexts
         self._add_next_bytes(done + 1)  # contexts that reach no further are dropped
-        linked = (c.child >= 0) & (c.end > done)
-        flow = np.flatnonzero(linked)
-        flow = flow[np.argsort(c.end[flow], kind="stable")]
-        own = np.where(c.position <= done, self.weight, 0.0)
-        mass = self._scaled(linked)[flow]
-        own = self._in_order(c.end[flow], c.source[flow], mass, c.child[flow], own)
-        with np.errstate(divide="ignore"):
-            c.log_p = np.log(own) + self.unit[c.position]
         self.done = done
         if drop:
-            kept = np.flatnonzero((c.reach > done) | (c.position >= done))
-            self.weight = self.weight[kept]
-            c.keep(kept, done)
+            needed = np.flatnonzero((c.reach > done) | (c.position >= done))
+            self.weight = self.weight[needed]
+            c.keep(needed, done)
         return c.node.tolist()
 
-    def forward(self) -> None:
-        """Sum (*) from `done` on: weights, P(t), the missing share and the lent one."""
+    def sum_forward(self) -> None:
+        """Sum (*) from `done` on: weights, P(t) and the missing share."""
         c, unit, done, stop = self.contexts, self.unit, self.done, self.stop
-        if self.lends:
+        if self.recombines:
             c.recombine(self._last)
         target = c.target
         counts = (c.end > done) & (c.end <= self._last)
@@ -136,21 +117,17 @@ class Lattice:
         weight[: len(self.weight)] = self.weight
         weight[c.position > done] = 0.0
         weight = self._in_order(c.end[flow], c.source[flow], scaled[flow], target[flow], weight)
-        # [stop + 1] in units of the last pass: all that is summed, and what contexts have alone
+        # [stop + 1] in units of the last pass
         part = (c.at > done) & (c.at <= stop)
         held, at = c.held[part], c.at[part]
         starting = _in_units(c.starting[part], unit[c.position[held]] - unit[at])
-        own = np.exp(c.log_p - unit[c.position])
         total = np.bincount(at, weight[held] * starting, minlength=stop + 1)
-        alone = np.bincount(at, own[held] * starting, minlength=stop + 1)
         lost = np.flatnonzero(counts & (target < 0))
         left = weight[c.source[lost]] * scaled[lost]
         missing = np.bincount(c.end[lost], left, minlength=stop + 1)
         some = total > 0
         scale = np.where(some, total, 1.0)
         new = slice(done + 1, stop + 1)
-        if self.lends:
-            self.on_loan[new] = np.where(some, np.clip(1.0 - alone / scale, 0.0, 1.0), 0.0)[new]
         self.missing[new] = np.minimum(missing / scale, 1.0)[new]
         self.log_prefix[new] = np.where(some, unit[: stop + 1] + np.log(scale), -math.inf)[new]
         # From here on in units of P(t); of the last P(t) above 0, where nothing is reached.
@@ -192,41 +169,39 @@ class Lattice:
             values[first : first + len(summed)] += summed
         return values[place]
 
-    def backward(self) -> None:
-        """Find the worth of each context; the sums of `forward` must be current."""
+    def sum_backward(self) -> None:
+        """Find the backward weights; those of `sum_forward` must be current."""
         c, stop = self.contexts, self.stop
         counts = (c.end > self.done) & (c.end < stop)
         self._inner, target = self._scaled(counts), c.target
-        worth = np.where(c.position == stop, 1.0, 0.0)
+        backward = np.where(c.position == stop, 1.0, 0.0)
         part = np.flatnonzero(c.at == stop)
         begin = c.position[c.held[part]]
         ending = _in_units(c.starting[part], self.unit[begin] - self.unit[stop])
-        np.add.at(worth, c.held[part], ending)
+        np.add.at(backward, c.held[part], ending)
         flow = np.flatnonzero(counts & (target >= 0))
         begin = c.position[c.source[flow]]
         order = np.argsort(-begin, kind="stable")
         flow = flow[order]
-        self.worth = self._in_order(
-            -begin[order], target[flow], self._inner[flow], c.source[flow], worth
+        self.backward = self._in_order(
+            -begin[order], target[flow], self._inner[flow], c.source[flow], backward
         )
 
-    def candidates(self, deepest: float) -> tuple[Ints, Ints, Floats]:
-        """The candidates that end after `done`: their edges, where they end, and their values.
+    def candidates(self, max_depth: float) -> tuple[Ints, Floats]:
+        """The candidates of at most `max_depth` tokens that end after `done`: edges and values.
 
-        Those of more than `deepest` tokens are left out.
-
-        A value is the share of P(t), or if that is more the posterior: the share times what the
-        stand-in is worth for the rest of the text.
+        The value is the share of P(t), or the posterior if that is more: the share times the
+        backward weight of the context that the candidate is recombined with.
         """
         c = self.contexts
         counts = (c.end > self.done) & (c.end <= self._last) & (c.child < 0)
-        counts &= (self.weight[c.source] > 0) & (c.depth[c.source] < deepest)
+        counts &= (self.weight[c.source] > 0) & (c.depth[c.source] < max_depth)
         edge = np.flatnonzero(counts & (c.mass > 0))
-        source, at, stand_in = c.source[edge], c.end[edge], c.stand_in[edge]
-        units = self.unit[c.position[source]] - self.unit[at]
+        source, partner = c.source[edge], c.recombined_with[edge]
+        units = self.unit[c.position[source]] - self.unit[c.end[edge]]
         share = self.weight[source] * _in_units(c.mass[edge], units)
-        worth = np.where(stand_in >= 0, self.worth[np.maximum(stand_in, 0)], 0.0)
-        return edge, at, np.minimum(1.0, share * np.maximum(1.0, worth))
+        backward = np.where(partner >= 0, self.backward[np.maximum(partner, 0)], UNKNOWN_BACKWARD)
+        return edge, np.minimum(1.0, share * np.maximum(1.0, backward))
 
     def best_edges(self, contexts: Ints) -> tuple[Ints, Floats]:
         """The edge of each context that the rest of the text takes most, and its probability.
@@ -241,7 +216,7 @@ class Lattice:
         if not len(c.source):
             return np.full(len(contexts), -1), np.zeros(len(contexts))
         target, inner = c.target[edges], np.where(inside, self._inner[edges], 0.0)
-        value = inner * np.where(target >= 0, self.worth[np.maximum(target, 0)], 0.0)
+        value = inner * np.where(target >= 0, self.backward[np.maximum(target, 0)], 0.0)
         # Where nothing is known to reach the end, the likeliest token is followed.
         value = np.where(value.max(axis=1, keepdims=True) > 0, value, inner)
         rows, best = np.arange(len(contexts)), value.argmax(axis=1)

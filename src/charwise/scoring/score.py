@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -19,8 +19,16 @@ from charwise.coverings.rows import EvaluatedRows
 from charwise.coverings.windows import Window, plan
 from charwise.errors import SearchLimitError, impossible
 from charwise.scoring.contexts import Floats
-from charwise.scoring.effort import Effort, Limits
-from charwise.scoring.refinement import PORTION, Refinement, base_path, portion_of, run_together
+from charwise.scoring.effort import Effort
+from charwise.scoring.rounds import (
+    MEMORY,
+    PORTION,
+    Refinement,
+    base_path,
+    most_in_call,
+    portion_of,
+    refine,
+)
 from charwise.surprisal.entropies import entropies as entropies_of
 from charwise.surprisal.entropies import ranks as ranks_of
 from charwise.surprisal.score import Entropy, Score, canonical_ends
@@ -32,11 +40,7 @@ from charwise.tokens.prompts import Opening
 
 
 class Text(NamedTuple):
-    """A text to score after an opening; its first `given` bytes are conditioned on only.
-
-    >>> Text(Opening((2,), b""), b"aa").given
-    0
-    """
+    """A text to score after an opening; its first `given` bytes are conditioned on only."""
 
     opening: Opening
     whole: bytes  # begins with the opening's lead
@@ -49,22 +53,15 @@ class Scorer:
 
     Attributes:
         engine, index: the model, and its vocabulary.
-        effort, limits: the width and the threshold, and bounds on memory and calls.
+        effort: how much to spend on each text.
         end: also score the end of each text.
         entropy: tell the entropies of the next bytes; with "char" their distributions too, of
             which the entropies of characters are made elsewhere.
-
-    >>> import charwise
-    >>> lm = charwise.load()
-    >>> texts = [Text(Opening(lm.vocabulary.bos_ids, b""), text) for text in (b"import", b"os")]
-    >>> [score.text for score in Scorer(lm.engine, lm.index, lm.effort).scores(texts)]
-    ['import', 'os']
     """
 
     engine: TokenLM
     index: SortedVocabulary
     effort: Effort
-    limits: Limits = field(default_factory=Limits)
     end: bool = False
     entropy: Entropy | None = None
 
@@ -96,16 +93,9 @@ class Scorer:
 
         A pack has as many canonical tokens as a portion of a long text. Its log-probabilities are
         kept until it is done. A pack should need no more than the memory for that.
-
-        >>> import charwise
-        >>> lm = charwise.load()
-        >>> opening = Opening(lm.vocabulary.bos_ids, b"")
-        >>> texts = [Text(opening, b"x = 1; " * n) for n in (30, 2, 30, 2)]
-        >>> [list(pack) for pack in Scorer(lm.engine, lm.index, lm.effort).packs(texts)]
-        [[0, 1], [2, 3]]
         """
-        # A token has some eight contexts at the default width.
-        most = max(1, min(PORTION, self.limits.memory // (8 * 4 * self.index.vocabulary.width)))
+        # A token has some eight contexts.
+        most = max(1, min(PORTION, MEMORY // (8 * 4 * self.index.vocabulary.width)))
         done: list[dict[int, Window]] = []
         filling: dict[Opening, dict[int, Window]] = {}
         for number, text in enumerate(texts):
@@ -122,14 +112,7 @@ class Scorer:
         return [*done, *filling.values()]
 
     def windows(self, text: Text) -> Iterator[tuple[Window, Refinement]]:
-        """Yield the finished windows of a text that reach beyond the given part, in order.
-
-        >>> import charwise
-        >>> lm = charwise.load()
-        >>> text = Text(Opening(lm.vocabulary.bos_ids, b""), b"import os")
-        >>> [found.limited for _, found in Scorer(lm.engine, lm.index, lm.effort).windows(text)]
-        [False]
-        """
+        """Yield the finished windows of a text that reach beyond the given part, in order."""
         start = len(text.opening.lead) + text.given
         known = KnownText.of(text.whole, self.index)
         for window in self._plan(text):
@@ -137,15 +120,15 @@ class Scorer:
                 continue
             part = known.window(window.begin, window.stop)
             to_end = self.end and window.stop == len(text.whole)
-            # The base path of the first portion goes with the root, in one call.
+            # The canonical tokens of the first portion go with the root, in one call.
             path = base_path(window.canonical, part, to_end)
-            most = min(portion_of(path), self.limits.in_call(self.index.vocabulary.width))
+            most = min(portion_of(path), most_in_call(self.index.vocabulary.width))
             edges = list(enumerate(path[:most]))
             tree = self.engine.tree(window.prompt_ids, edges)
             rows = EvaluatedRows(tree, self.index, edges=edges)
-            found = self._refinement(rows, part, window, to_end)
-            run_together([found])
-            yield window, found
+            work = self._refinement(rows, part, window, to_end)
+            refine([work])
+            yield window, work
 
     def _plan(self, text: Text) -> Iterator[Window]:
         return plan(self.engine, self.index, text.opening, text.whole, through=self.end)
@@ -159,9 +142,8 @@ class Scorer:
             known,
             window.canonical,
             self.effort,
-            self.limits,
             through=through,
-            deepest=None if room is None else room - len(window.prompt_ids),
+            max_depth=None if room is None else room - len(window.prompt_ids),
             distributions=self.entropy is not None,
         )
 
@@ -175,7 +157,7 @@ class Scorer:
             )
             for number, window in pack.items()
         }
-        run_together(list(works.values()))
+        refine(list(works.values()))
         return {
             number: self._gather(texts[number], [(window, works[number])])
             for number, window in pack.items()

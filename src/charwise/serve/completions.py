@@ -280,7 +280,7 @@ def _ranked(
     typed = whole[len(before) :]
     found = [typed + one.raw for one in candidates]
     try:
-        scorer = Scorer(lm.engine, lm.index, lm.effort, lm.limits)
+        scorer = Scorer(lm.engine, lm.index, lm.effort)
         logprobs = score_middles(scorer, request, found)
     except Stopped as stopped:
         if stopped.why != "time":

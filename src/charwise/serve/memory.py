@@ -11,7 +11,7 @@ from collections.abc import Collection, Hashable
 from typing import NamedTuple
 
 from charwise.char_lm import CharLM
-from charwise.cursor.cover import covers
+from charwise.cursor.cover import cover_of
 from charwise.cursor.middle import opening_of
 from charwise.cursor.shared_tree import EXACT_TOKENS, WHOLE_TOKENS, Conditions, SharedTree, prefill
 from charwise.cursor.state import State
@@ -179,7 +179,7 @@ class Memory:
     ) -> _Read:
         """A prompt, read: one model call, of use to the next key if this one is given up."""
         lm = self.lm
-        shared, _ = prefill(Conditions(lm.engine, lm.index, opening, limits=lm.limits), whole)
+        shared, _ = prefill(Conditions(lm.engine, lm.index, opening), whole)
         self._reads.append(_Read(key, text, whole, shared, request))
         return self._reads[-1]
 
@@ -204,7 +204,7 @@ class Memory:
         """The first state on the tree of a prompt."""
         whole, canonical = self._rest(read, text)
         effort = self.lm.effort
-        cover = next(covers(read.shared, whole, canonical, effort))
+        cover = cover_of(read.shared, whole, canonical, effort)
         self._reads.remove(read)
         return _Known(text, State(read.shared, whole, cover, effort), read.request)
 

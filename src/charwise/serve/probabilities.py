@@ -102,7 +102,6 @@ def _next(server: Server, body: _NextBody) -> Message:
         "bytes": [{"byte": b, "text": show_byte(b), "prob": float(nxt.probs[b])} for b in order],
         "eos": nxt.eos,
         "entropy": nxt.entropy,
-        "missing": nxt.missing,
         "error": nxt.error,
         "exact_from": state.exact_from,
     }
@@ -146,7 +145,6 @@ def _covering(server: Server, body: _CoveringBody) -> Message:
     return {
         "exact_from": state.exact_from,
         "logprob": finite(state.logprob),
-        "missing": state.missing,
         "error": state.error,
         "members": [
             {

@@ -79,7 +79,6 @@ def next_view(state: State) -> dict[str, Any]:
         "characters": [{"text": text, "p": p} for text, p in top],
         "end": nxt.eos,
         "rest": max(0.0, 1.0 - nxt.eos - math.fsum(p for _, p in top)),
-        "missing": following.missing,
         "error": following.error,
     }
 

@@ -1,4 +1,4 @@
-"""Refinement against the oracle: levels, portions, calls, and what it costs."""
+"""Rounds against the oracle: portions, calls, and what they cost."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import charwise
-import charwise.scoring.refinement
-from charwise import CharLM, Effort, Limits
+import charwise.scoring.rounds
+from charwise import CharLM, Effort
 from charwise.coverings.reference import next_character_probability
 from charwise.coverings.rows import EvaluatedRows
 from charwise.engines.transformers import TransformersLM
@@ -27,8 +27,8 @@ from tiny import random_model
 
 
 def small_portions(patch: pytest.MonkeyPatch, portion: int) -> None:
-    patch.setattr(charwise.scoring.refinement, "PORTION", portion)
-    patch.setattr(charwise.scoring.refinement, "LOOKAHEAD", 2)
+    patch.setattr(charwise.scoring.rounds, "PORTION", portion)
+    patch.setattr(charwise.scoring.rounds, "LOOKAHEAD", 2)
 
 
 @given(cases(possible=True), st.sampled_from((1, 2, 3)))
@@ -71,8 +71,8 @@ def test_distributions_hold_the_bytes_that_came(case: Case, preset: str):
     assert score.distributions is not None
     assert score.distributions.sum(axis=1) == approx(1)
     came = score.distributions[np.arange(len(text)), np.frombuffer(text, np.uint8)]
-    # What is left out is not in the distribution, so its bytes share it.
-    assert (came >= np.exp(score.logprobs) * np.exp(-score.error) - 1e-9).all()
+    # What is missing is not in the distribution, so its bytes share it; the error is no less.
+    assert (came >= np.exp(score.logprobs - score.error) - 1e-9).all()
 
 
 @pytest.mark.parametrize("portion", [8, 192])
@@ -90,7 +90,7 @@ def test_a_long_text_whose_canonical_tokens_are_impossible(
     score = lm.score("ab" * pairs)
     assert score.logprobs.sum() == pytest.approx(true, rel=1e-9)
     assert score.error is not None
-    assert score.error.sum() < 1e-6
+    assert score.error.sum() < (1 if preset == "fast" else 1e-6)
 
 
 @pytest.mark.slow
@@ -99,25 +99,11 @@ def test_long_portions_carry_their_sums_over():
     lm = charwise.load()
     text = "".join(f"def area_{n}(radius):\n    return {n} * radius ** 2\n\n\n" for n in range(40))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(charwise.scoring.refinement, "PORTION", 10_000)
+        patch.setattr(charwise.scoring.rounds, "PORTION", 10_000)
         whole = lm.score(text)
     cut = lm.score(text)
     assert cut.contexts != whole.contexts
     assert cut.logprobs.sum() == approx(whole.logprobs.sum(), abs=0.5)
-
-
-@pytest.mark.parametrize(
-    ("text", "least"),
-    [
-        ("zumquandle " * 60, -125),
-        ((" " * 7 + "\n") * 60, -65),
-        ("mov eax, 1\nmov ebx, 2\n" * 20, -185),
-    ],
-)
-def test_what_one_portion_respells_the_next_goes_on_with(text: str, least: float):
-    """Sums are bounds from below but for loans, and the canonical seam was tens of nats worse."""
-    score = charwise.load().score(text)
-    assert score.logprobs.sum() > least
 
 
 # ---- calls --------------------------------------------------------------------------------------
@@ -158,8 +144,10 @@ def test_nothing_is_known_of_a_call_that_failed():
 def test_the_size_of_calls_changes_no_number(case: Case, contexts: int):
     model, text = case.model, case.text
     whole = CharLM(model.lm, preset="exact").score(text, end=True)
-    limits = Limits(memory=32 * 4 * model.vocabulary.width * contexts)
-    cut = CharLM(model.lm, preset="exact", limits=limits).score(text, end=True)
+    with pytest.MonkeyPatch.context() as patch:
+        memory = 4 * model.vocabulary.width * contexts
+        patch.setattr(charwise.scoring.rounds, "CALL_MEMORY", memory)
+        cut = CharLM(model.lm, preset="exact").score(text, end=True)
     assert cut.logprobs == approx(whole.logprobs, rel=1e-9, abs=1e-9)
     assert cut.contexts == whole.contexts
     assert cut.calls >= (whole.contexts - 1) / contexts
@@ -172,7 +160,7 @@ def test_easy_text_takes_few_contexts_and_calls():
     )
     score = lm.score(text, preset="fast")
     assert score.contexts < len(text)
-    assert score.calls <= 12
+    assert score.calls <= 5
 
 
 # ---- whole texts --------------------------------------------------------------------------------

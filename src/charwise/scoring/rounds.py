@@ -1,0 +1,324 @@
+"""Rounds: evaluate the contexts that matter, in batched model calls at falling thresholds.
+
+    evaluate the canonical tokens                          # one call: teacher forcing
+    for round r = 1 … R:                                   # one call each
+        sum forward; sum backward
+        evaluate the candidates worth at least θ_r, among the K best at their position
+    error(t) ← change of log p(t) over the last two rounds
+
+A candidate is worth its forward share of P(t), or its posterior if that is more. The forward share
+alone misses what the rest of the text needs. The posterior alone starves the distributions of the
+next bytes. docs/scoring.md has an example.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from charwise.coverings.rows import EvaluatedRows
+from charwise.coverings.windows import WARM_UP
+from charwise.errors import SearchLimitError, shorter
+from charwise.scoring.contexts import Branch, Contexts, Floats
+from charwise.scoring.effort import Effort
+from charwise.scoring.lattice import Lattice
+from charwise.token_lm import held_bytes
+from charwise.tokens.known_text import KnownText
+
+#: K, the most contexts at a position.
+WIDTH = 8
+
+#: Most tokens that a candidate is followed along at once.
+LOOKAHEAD = 40
+
+#: Canonical tokens of a long text that are worked on at a time: attention across more costs more
+#: than the calls that another portion takes.
+PORTION = 192
+
+#: Bounds on the evaluated contexts of one text: their number, and the bytes that they hold.
+MOST_CONTEXTS, MEMORY = 100_000, 2**30
+
+#: Most bytes of the log-probabilities of one model call.
+CALL_MEMORY = 2**28
+
+
+class Refinement:
+    """The rounds of one text after one context.
+
+    Args:
+        rows: the token tree. It may serve several texts.
+        known: the text, any bytes.
+        canonical: its canonical tokens.
+        effort: the number of rounds, or the tolerance.
+        through: also evaluate the contexts that spell the whole text, as the next byte needs.
+        max_depth: most tokens after the root that fit the window. Longer contexts are left out.
+        distributions: keep of each context what `Lattice.distributions` needs.
+        stated_error: another error to hold against the tolerance, in place of the mean of `error`.
+            It is asked for before the first round and after each.
+
+    Attributes:
+        lattice: the evaluated contexts and their sums.
+        error: `[n + 1]` by how much the log-probability of each byte may be off, nats: an
+            estimate. The entry at t is that of the byte before position t.
+        calls: model calls that this text took part in.
+    """
+
+    def __init__(
+        self,
+        rows: EvaluatedRows,
+        known: KnownText,
+        canonical: Sequence[int],
+        effort: Effort,
+        *,
+        through: bool = False,
+        max_depth: int | None = None,
+        distributions: bool = False,
+        stated_error: Callable[[Lattice], float] | None = None,
+    ) -> None:
+        self.rows, self.effort = rows, effort
+        contexts = Contexts(rows, known, through=through, next_bytes=distributions)
+        self.lattice = Lattice(contexts, recombines=not effort.exact)
+        self.error = np.zeros(len(known.text) + 1)
+        self.calls = rows.tree.calls
+        self._canonical = base_path(canonical, known, through)
+        self._max_depth = math.inf if max_depth is None else max_depth
+        self._stated_error = stated_error
+        self._path = [0]  # contexts of the canonical tokens from where the sums are not final
+        self.batches = self._portions()
+
+    @property
+    def contexts(self) -> int:
+        """Contexts evaluated for this text, the root among them."""
+        return self.lattice.contexts.evaluated
+
+    def _portions(self) -> Iterator[list[Branch]]:
+        """Yield the contexts to evaluate, one batch after another, until the text is done."""
+        lattice, tokens = self.lattice, self._canonical
+        while True:
+            size, done = portion_of(tokens), lattice.done
+            path = [self._end_of_path(len(tokens))]
+            if size:
+                branch = Branch(path[0], tokens[:size])
+                yield [branch]
+                path += lattice.contexts.follow(*branch)
+            tokens = tokens[size:]
+            stop = int(lattice.contexts.position[path[-1]]) if tokens else lattice.n
+            lattice.enter(stop, path)
+            lattice.sum_forward()
+            yield from self._rounds(done)
+            if not tokens:
+                return
+            self._path = [*self._path[:-1], *path]
+            self._finish(self._path[-1 - WARM_UP :])
+
+    def _end_of_path(self, more: int) -> int:
+        """The context that canonical tokens go on from: the likeliest that has room for them."""
+        c, end = self.lattice.contexts, self._path[-1]
+        same = np.flatnonzero((c.position == c.position[end]) & (c.depth + more <= self._max_depth))
+        return int(same[c.log_p[same].argmax()]) if len(same) else end
+
+    def _finish(self, path: list[int]) -> None:
+        """Make the sums final up to where a part of the path begins, and go on with that."""
+        c = self.lattice.contexts
+        nodes = c.node[path].tolist()
+        needed = self.lattice.freeze(int(c.position[path[0]]), drop=not self.rows.retain)
+        if not self.rows.retain:
+            self.rows.keep(needed)
+        number = {node: context for context, node in enumerate(needed)}
+        self._path = [number[node] for node in nodes]
+
+    def _rounds(self, done: int) -> Iterator[list[Branch]]:
+        """The rounds of the portion after `done`. The forward sums are current before and after."""
+        lattice, effort, number = self.lattice, self.effort, 1
+        sums = [lattice.log_prefix]  # of the last three rounds
+        self._exceeds(sums, done)
+        while number <= effort.rounds:
+            lattice.sum_backward()
+            threshold = effort.threshold(number)
+            number += lattice.reached
+            wanted = select(lattice, threshold, self._max_depth)
+            while not wanted and not lattice.reached and threshold > 0:  # until something spells it
+                threshold = min(threshold, 0.5) ** 2
+                wanted = select(lattice, threshold, self._max_depth)
+            if self._is_full(wanted) or (not wanted and threshold == 0):
+                return
+            if wanted:
+                yield wanted
+                lattice.sum_forward()
+            if effort.exact and len(sums) == 1:
+                _refuse_endless(lattice)
+            sums = [*sums[-2:], lattice.log_prefix.copy()]
+            if not self._exceeds(sums, done) and lattice.reached:
+                return
+
+    def _is_full(self, wanted: Sequence[Branch]) -> bool:
+        """Whether what is evaluated, with what is wanted, comes to more than a bound.
+
+        Raises:
+            SearchLimitError: if the exact sum is wanted.
+        """
+        lattice, width = self.lattice, self.rows.index.vocabulary.width
+        contexts = len(lattice.contexts) + sum(len(branch.tokens) for branch in wanted)
+        full = contexts > MOST_CONTEXTS or held_bytes(self.rows.tree, width) > MEMORY
+        if full and self.effort.exact:
+            raise _too_many(lattice)
+        return full
+
+    def _exceeds(self, sums: Sequence[Floats], done: int) -> bool:
+        """State the errors of the portion after `done`; whether they are above the tolerance.
+
+        Args:
+            sums: `[n + 1]` log P(t) as of the last three rounds, or fewer.
+        """
+        lattice, tolerance = self.lattice, self.effort.tolerance
+        part = slice(done, lattice.stop + 1)
+        before, now = sums[0][part], sums[-1][part]
+        with np.errstate(invalid="ignore"):
+            change = np.nan_to_num(np.abs(np.diff(now) - np.diff(before)), posinf=0.0)
+        if self.effort.exact:
+            change[:] = 0.0
+        lost = -np.log1p(-np.minimum(lattice.missing[part][:-1], 1 - 1e-12))
+        error = change + lost
+        self.error[done + 1 : lattice.stop + 1] = error
+        stated = float(error.mean()) / math.log(2) if len(error) else 0.0  # bits a byte
+        if self._stated_error is not None:
+            stated = self._stated_error(lattice)
+        return tolerance is None or len(sums) < 3 or stated > tolerance
+
+
+def select(lattice: Lattice, threshold: float, max_depth: float) -> list[Branch]:
+    """The candidates that are worth an evaluation, best first, with the tokens to follow.
+
+    Each is followed as the context that it is recombined with would go on, while that stays worth
+    the threshold.
+
+    Args:
+        lattice: both of its sums must be current.
+        threshold: the least value. At 0 all candidates are chosen, and none is followed.
+        max_depth: most tokens of a context.
+    """
+    c = lattice.contexts
+    edge, value = lattice.candidates(max_depth)
+    edge, value = edge[value >= threshold], value[value >= threshold]
+    floor = np.full(lattice.n + 1, threshold)  # the least value at each position
+    if threshold > 0:
+        # The ranks of all contexts that end at the same position.
+        evaluated = np.minimum(1.0, lattice.weight * np.maximum(1.0, lattice.backward))
+        values = np.concatenate((evaluated, value))
+        ends = np.concatenate((c.position, c.end[edge]))
+        ranked = np.lexsort((-values, ends))
+        rank = np.empty(len(ends), dtype=np.int64)
+        rank[ranked] = np.arange(len(ends)) - np.searchsorted(ends[ranked], ends[ranked])
+        last = rank == WIDTH - 1
+        floor[ends[last]] = np.maximum(threshold, values[last])
+        inside = rank[len(evaluated) :] < WIDTH
+        edge, value = edge[inside], value[inside]
+    order = np.argsort(-value, kind="stable")
+    edge, value = edge[order], value[order]
+    branches = [
+        Branch(context, [token])
+        for context, token in zip(c.source[edge].tolist(), c.token[edge].tolist(), strict=True)
+    ]
+    partner, depth = c.recombined_with[edge], c.depth[c.source[edge]] + 1
+    active = np.arange(len(branches))
+    for _ in range(LOOKAHEAD if threshold > 0 else 0):
+        active = active[(partner[active] >= 0) & (depth[active] < max_depth)]
+        if not len(active):
+            break
+        edge, mass = lattice.best_edges(partner[active])
+        active, mass, edge = active[edge >= 0], mass[edge >= 0], edge[edge >= 0]
+        value[active] *= np.minimum(1.0, mass)
+        good = value[active] >= floor[c.end[edge]]
+        active, edge = active[good], edge[good]
+        partner[active] = c.target[edge]
+        depth[active] += 1
+        for i, token in zip(active.tolist(), c.token[edge].tolist(), strict=True):
+            branches[i].tokens.append(token)
+    return branches
+
+
+def base_path(canonical: Sequence[int], known: KnownText, through: bool) -> list[int]:
+    """The canonical tokens whose contexts are needed: without the last, if it ends the text."""
+    whole = sum(map(known.index.length, canonical)) == len(known.text)
+    return list(canonical[:-1] if whole and not through else canonical)
+
+
+def portion_of(tokens: Sequence[int]) -> int:
+    """How many of the canonical tokens a portion takes: all of them, if few would be left."""
+    return len(tokens) if len(tokens) < PORTION + PORTION // 4 else PORTION
+
+
+def most_in_call(width: int) -> int:
+    """The most contexts of one call, for a vocabulary of so many tokens: float32 each."""
+    return max(1, CALL_MEMORY // (4 * width))
+
+
+def _refuse_endless(lattice: Lattice) -> None:
+    """Refuse early where the vocabulary alone shows that there are too many token strings.
+
+    A model that rules out many of them may be summed over long text, so nothing is refused where
+    an edge that was seen is impossible.
+    """
+    c = lattice.contexts
+    part = c.known.window(lattice.done, min(lattice.stop, c.last))
+    if (c.mass > 0).all() and part.contexts(MOST_CONTEXTS) > MOST_CONTEXTS:
+        raise _too_many(lattice)
+
+
+def _too_many(lattice: Lattice) -> SearchLimitError:
+    """The error that an exact sum meets a bound."""
+    text = lattice.contexts.known.text
+    return SearchLimitError(
+        f"the sum over all token strings of the {len(text)} bytes {shorter(repr(text), 20)} takes "
+        f"more than {MOST_CONTEXTS:,} contexts, or {MEMORY:,} bytes of memory. Use less text, or "
+        "the preset 'accurate'."
+    )
+
+
+def refine(works: Sequence[Refinement]) -> None:
+    """Refine several texts over one tree: each round is a batch of contexts for all of them."""
+    active = list(works)
+    while active:
+        wanted = [(work, next(work.batches, [])) for work in active]
+        _evaluate([(work, branch) for work, branches in wanted for branch in branches])
+        active = [work for work, branches in wanted if branches]
+
+
+def _evaluate(wanted: Sequence[tuple[Refinement, Branch]]) -> None:
+    """Evaluate branches in as few calls as memory allows."""
+    todo = deque(wanted)
+    while todo:
+        room = most_in_call(todo[0][0].rows.index.vocabulary.width)
+        call, left = list[tuple[Refinement, Branch]](), list[int]()
+        while todo and room and not left:
+            work, (context, tokens) = todo.popleft()
+            left = tokens[room:]
+            call.append((work, Branch(context, tokens[:room])))
+            room -= len(tokens) - len(left)
+        _call(call)
+        if left:  # go on from where the call ended
+            work, cut = call[-1]
+            *_, context = work.lattice.contexts.follow(*cut)
+            todo.appendleft((work, Branch(context, left)))
+
+
+def _call(call: Sequence[tuple[Refinement, Branch]]) -> None:
+    """One evaluation for several texts, each of which gets its contexts."""
+    rows = call[0][0].rows
+    size, calls = rows.tree.size, rows.tree.calls
+    paths = rows.follow(
+        [(int(work.lattice.contexts.node[branch.context]), branch.tokens) for work, branch in call]
+    )
+    calls = rows.tree.calls - calls
+    parts = dict[Refinement, tuple[list[Branch], list[list[int]]]]()
+    for (work, branch), nodes in zip(call, paths, strict=True):
+        branches, along = parts.setdefault(work, ([], []))
+        branches.append(branch)
+        along.append(nodes)
+    for work, (branches, along) in parts.items():
+        work.lattice.contexts.add(branches, along)
+        if any(node >= size for nodes in along for node in nodes):
+            work.calls += calls
