@@ -189,7 +189,7 @@ def test_a_model_that_returns_no_numbers_is_refused(bad: float, preset: str):
         output.logits.fill_(bad)
 
     net.register_forward_hook(spoil)
-    with pytest.raises(charwise.errors.EngineError, match=r"(?i)nan|not a number"):
+    with pytest.raises(charwise.errors.EngineError):
         CharLM(TransformersLM(net, model.vocabulary), preset=preset).score("ab")
 
 
