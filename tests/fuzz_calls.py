@@ -319,6 +319,11 @@ CALLS: dict[str, Call] = {
         {"which": WHICH, "k": COUNT, "most": COUNT},
         odd=["k", "most"],
     ),
+    "Encodings.top": Call(
+        lambda which, k: models()[which].encodings("ab").top(k),
+        {"which": WHICH, "k": COUNT},
+        odd=["k"],
+    ),
     "Score": Call(on_score, {"which": WHICH, "text": WORDS, "reading": READINGS}),
     "Spans[]": Call(
         lambda which, at: models()[which].score("ab").bytes()[at],

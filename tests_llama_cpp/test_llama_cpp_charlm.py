@@ -15,6 +15,7 @@ from charwise import CharLM, Vocabulary
 from charwise.engines.llama_cpp import LlamaCppLM
 from charwise.engines.transformers import TransformersLM
 from charwise.errors import ModelNotFoundError, SettingError, TokenizationError
+from trees import extend
 
 #: Nats. Two engines whose arithmetic is float32 stay well within this.
 CLOSE = 1e-3
@@ -56,7 +57,7 @@ def test_plain_logprobs_agree_with_transformers(lm, reference):
     ids = [*reference.vocabulary.bos_ids, *reference.vocabulary.encode(TEXT)]
     trees = [which.engine.tree(ids[:1]) for which in (lm, reference)]
     found, expected = (
-        tree.logprobs(tree.extend([(i, id) for i, id in enumerate(ids[1:])])) for tree in trees
+        tree.logprobs(extend(tree, [(i, id) for i, id in enumerate(ids[1:])])) for tree in trees
     )
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4)  # −∞ where the other is
 

@@ -16,6 +16,7 @@ from charwise.errors import ContextLengthError, EngineError, SettingError
 from charwise.token_lm import TokenLM, TokenTree
 from test_tree import TEXT, WIDTH, difference, grow, make_vocabulary
 from tiny import LLAMA, family
+from trees import extend, paths
 
 WINDOW = LLAMA["max_position_embeddings"]
 
@@ -107,8 +108,8 @@ def test_sliding_windows_are_cut_along_the_path(files, room):
         # Two paths in alternation, each longer than the sliding window of 5.
         edges = [(0, 1), (0, 2)]
         edges += [(tree.size + i - 2, (5 * i) % TEXT) for i in range(2, 20)]
-        nodes = tree.extend(edges)
-        nodes += tree.extend([(node, 7) for node in nodes])
+        nodes = extend(tree, edges)
+        nodes += extend(tree, [(node, 7) for node in nodes])
         both.check()
         # llama.cpp looks this model's activation function up in a table of float16.
         assert difference(both, prompt, tree, [0, *nodes]) < 1e-2
@@ -134,13 +135,13 @@ def test_a_tree_may_have_more_nodes_than_cells(both):
     live = [0]
     while tree.size < 600:
         shallow = [node for node in live if tree.depth(node) < 12]
-        live += tree.extend(
-            [(int(rng.choice(shallow)), int(rng.integers(TEXT))) for _ in range(150)]
+        live += extend(
+            tree, [(int(rng.choice(shallow)), int(rng.integers(TEXT))) for _ in range(150)]
         )
     both.check()
     assert difference(both, [30, 1, 2, 3], tree, live) < 1e-4
     leaf = max(live, key=tree.depth)
-    path = tree.extend([(leaf if i == 0 else tree.size + i - 1, i) for i in range(10)])
+    path = extend(tree, [(leaf if i == 0 else tree.size + i - 1, i) for i in range(10)])
     assert difference(both, [30, 1, 2, 3], tree, path) < 1e-4
 
 
@@ -148,12 +149,12 @@ def test_a_context_as_long_as_the_window(both):
     assert both.lm.window == WINDOW
     prompt = [30] + [5] * (WINDOW - 11)
     tree = both.tree(prompt)
-    path = tree.extend([(i, i) for i in range(10)])
+    path = extend(tree, [(i, i) for i in range(10)])
     assert difference(both, prompt, tree, path) < 1e-4
-    more = tree.extend([(9, 20), (9, 21), (0, 3)])
+    more = extend(tree, [(9, 20), (9, 21), (0, 3)])
     assert difference(both, prompt, tree, [*path, *more]) < 1e-4
     with pytest.raises(ContextLengthError, match=f"{WINDOW + 1} tokens is longer than the model"):
-        tree.extend([(0, 2), (10, 1)])
+        extend(tree, [(0, 2), (10, 1)])
     assert tree.size == 14
     with pytest.raises(ContextLengthError, match=f"window of {WINDOW}"):
         both.tree([1] * (WINDOW + 1))
@@ -175,13 +176,13 @@ def test_a_path_is_one_call(plenty):
     assert isinstance(plenty.lm, TokenLM)
     tree = plenty.tree([30])
     assert isinstance(tree, TokenTree)
-    nodes = tree.extend([(i, i + 1) for i in range(10)])
+    nodes = extend(tree, [(i, i + 1) for i in range(10)])
     assert (nodes, tree.size, tree.contexts, tree.calls) == (list(range(1, 11)), 11, 11, 2)
     assert (tree.depth(10), tree.tokens(3)) == (10, (1, 2, 3))
     assert plenty.lm.cells.used == 11
     assert difference(plenty, [30], tree, nodes) < 1e-4
-    more = tree.extend([(2, 7), (4, 8)])
-    assert difference(plenty, [30], tree, tree.extend([(more[1], 3)])) < 1e-4
+    more = extend(tree, [(2, 7), (4, 8)])
+    assert difference(plenty, [30], tree, extend(tree, [(more[1], 3)])) < 1e-4
     assert tree.extend([]) == []
     assert tree.logprobs([]).shape == (0, WIDTH)
     assert tree.logprobs([3, 0, 3]).shape == (3, WIDTH)
@@ -193,50 +194,50 @@ def test_a_path_is_one_call(plenty):
 @pytest.mark.parametrize("branches", [[], [(0, 5), (1, 6), (5, 7), (3, 8)]])
 def test_a_tree_may_begin_with_edges(both, branches):
     edges = [(0, 1), (1, 2), (2, 3), *branches]
-    tree = both.tree([30, 4], edges)
+    tree = both.tree([30, 4], paths(edges, 1))
     assert (tree.size, tree.contexts) == (1 + len(edges), 1 + len(edges))
     assert tree.tokens(3) == (1, 2, 3)
-    nodes = [*range(tree.size), *tree.extend([(1, 9), (3, 8)])]
+    nodes = [*range(tree.size), *extend(tree, [(1, 9), (3, 8)])]
     assert difference(both, [30, 4], tree, nodes) < 1e-4
 
 
 def test_what_a_tree_begins_with_is_checked(both):
-    assert both.tree([30, 4], [(0, 1), (1, 2), (2, 3)]).calls == 1
+    assert both.tree([30, 4], [(0, [1, 2, 3])]).calls == 1
     with pytest.raises(ContextLengthError, match=f"window of {WINDOW}"):
-        both.tree([30], [(n, 1) for n in range(WINDOW)])
+        both.tree([30], [(0, [1] * WINDOW)])
     with pytest.raises(EngineError, match="32 is not a token id"):
-        both.tree([30], [(0, 1), (1, WIDTH)])
+        both.tree([30], [(0, [1, WIDTH])])
 
 
-def test_equal_edges_are_nodes_of_their_own(plenty):
+def test_nodes_of_ones_own(plenty):
     tree = plenty.tree([30])
-    nodes = tree.extend([(0, 1), (0, 1), (1, 2)])
-    assert nodes == [1, 2, 3]
+    nodes = [node for [node] in tree.extend([(0, [1]), (0, [1])], own=True)]
+    assert nodes == [1, 2]
     assert difference(plenty, [30], tree, nodes) < 1e-4
     assert torch.equal(tree.logprobs([1]), tree.logprobs([2]))
 
 
 def test_forgotten_nodes_can_be_extended_but_not_asked(plenty):
     tree = plenty.tree([30])
-    a, b, c = tree.extend([(0, 1), (0, 2), (0, 3)])
+    a, b, c = extend(tree, [(0, 1), (0, 2), (0, 3)])
     tree.forget([a, b])
     with pytest.raises(EngineError, match="forgotten"):
         tree.logprobs([a])
-    (d,) = tree.extend([(a, 4)])
+    (d,) = extend(tree, [(a, 4)])
     assert difference(plenty, [30], tree, [c, d]) < 1e-4
 
 
 def test_dropped_nodes_free_their_cells(plenty):
     tree = plenty.tree([30])
-    a, b = tree.extend([(0, 1), (0, 2)])
-    c, d = tree.extend([(a, 3), (b, 4)])
+    a, b = extend(tree, [(0, 1), (0, 2)])
+    c, d = extend(tree, [(a, 3), (b, 4)])
     assert plenty.lm.cells.used == 5
     tree.keep([d])
     assert plenty.lm.cells.used == 3
     plenty.check()
     for use in (
         lambda: tree.logprobs([a]),
-        lambda: tree.extend([(c, 1)]),
+        lambda: extend(tree, [(c, 1)]),
         lambda: tree.keep([a]),
         lambda: tree.tokens(c),
         lambda: tree.depth(a),
@@ -244,20 +245,20 @@ def test_dropped_nodes_free_their_cells(plenty):
     ):
         with pytest.raises(EngineError, match=r"dropped by keep\(\)"):
             use()
-    assert tree.extend([(d, 5)]) == [5]
+    assert extend(tree, [(d, 5)]) == [5]
     assert difference(plenty, [30], tree, [0, b, d, 5]) < 1e-4
     tree.keep([])
     assert plenty.lm.cells.used == 1
-    assert difference(plenty, [30], tree, [0, *tree.extend([(0, 9)])]) < 1e-4
+    assert difference(plenty, [30], tree, [0, *extend(tree, [(0, 9)])]) < 1e-4
 
 
 def test_a_tree_that_is_gone_frees_its_cells(plenty):
     tree = plenty.tree([30, 1, 2])
-    tree.extend([(0, 1), (0, 2), (1, 3)])
+    extend(tree, [(0, 1), (0, 2), (1, 3)])
     other = plenty.tree([30])
     del tree
     gc.collect()
-    other.extend([(0, 4)])
+    extend(other, [(0, 4)])
     assert plenty.lm.cells.used == 2
     plenty.check()
 
@@ -266,7 +267,7 @@ def test_a_tree_that_is_gone_frees_its_cells(plenty):
 def test_a_failing_call_leaves_the_tree_as_it_was(path, monkeypatch, failure):
     both = Both(path, batch_bytes=2 * 4 * WIDTH)
     tree = both.tree([30])
-    (a,) = tree.extend([(0, 1)])
+    (a,) = extend(tree, [(0, 1)])
     decode = both.lm.cells._decode
     calls = []
 
@@ -278,22 +279,22 @@ def test_a_failing_call_leaves_the_tree_as_it_was(path, monkeypatch, failure):
 
     monkeypatch.setattr(both.lm.cells, "_decode", failing)
     with pytest.raises(failure):
-        tree.extend([(a, 2), (2, 3), (a, 4), (0, 5), (a, 6), (3, 7)])
+        extend(tree, [(a, 2), (2, 3), (a, 4), (0, 5), (a, 6), (3, 7)])
     assert (tree.size, tree.contexts, both.lm.cells.used) == (2, 2, 0)
-    assert difference(both, [30], tree, [a, *tree.extend([(a, 3), (0, 4)])]) < 1e-4
+    assert difference(both, [30], tree, [a, *extend(tree, [(a, 3), (0, 4)])]) < 1e-4
     both.check()
 
 
 def test_what_llama_cpp_refuses_is_an_error(plenty):
     tree = plenty.tree([30, 3])
-    (a,) = tree.extend([(0, 1)])
+    (a,) = extend(tree, [(0, 1)])
     cells = plenty.lm.cells
     # Behind its back: the next token's position does not follow what is left.
     cells._llama.llama_memory_seq_rm(cells._memory, tree._held[a].sequence, 1, -1)
     with pytest.raises(EngineError, match="llama_decode returned -1"):
-        tree.extend([(a, 2)])
+        extend(tree, [(a, 2)])
     assert tree.size == 2
-    assert difference(plenty, [30, 3], tree, tree.extend([(a, 2)])) < 1e-4
+    assert difference(plenty, [30, 3], tree, extend(tree, [(a, 2)])) < 1e-4
     plenty.check()
 
 
@@ -305,7 +306,7 @@ def test_bad_requests(plenty, path):
     tree = plenty.tree([30])
     for edge in [(1, 0), (-1, 0), (0, WIDTH), (0, -1)]:
         with pytest.raises(EngineError, match=r"does not exist|not a token id"):
-            tree.extend([(0, 3), edge] if edge[0] != 1 else [edge])
+            extend(tree, [(0, 3), edge] if edge[0] != 1 else [edge])
     assert tree.size == 1
     with pytest.raises(EngineError, match="width=32"):
         LlamaCppLM(path, make_vocabulary(31))
@@ -328,7 +329,7 @@ def test_threads_share_a_tree(both):
     def work(token: int) -> None:
         node = 0
         for step in range(8):
-            (node,) = tree.extend([(node, (token + step) % TEXT)])
+            (node,) = extend(tree, [(node, (token + step) % TEXT)])
             made.append(node)
 
     threads = [threading.Thread(target=work, args=(3 * i,)) for i in range(4)]

@@ -21,6 +21,8 @@ os.environ.update(ENVIRONMENT)
 from transformers import LlamaConfig, LlamaForCausalLM
 from vllm import LLM
 
+from trees import extend
+
 WIDTH = 64  # ids 26 … 61 and 63 spell nothing, 62 ends a text
 TEXT = 26
 END = 62
@@ -87,7 +89,7 @@ def grow(tree: TokenTree, live: list[int], rng: np.random.Generator, count: int)
         recent = max(0, len(parents) - 3) if rng.random() < 0.7 else 0
         edges.append((int(parents[rng.integers(recent, len(parents))]), int(rng.integers(TEXT))))
         parents.append(tree.size + i)
-    return tree.extend(edges)
+    return extend(tree, edges)
 
 
 def test_trees_agree_with_plain_passes(lm, plain):
@@ -109,12 +111,12 @@ def test_a_path_is_one_call(lm, plain):
     assert isinstance(lm, TokenLM)
     tree = lm.tree([END])
     assert isinstance(tree, TokenTree)
-    nodes = tree.extend([(i, i + 1) for i in range(10)])
+    nodes = extend(tree, [(i, i + 1) for i in range(10)])
     assert (nodes, tree.size, tree.contexts, tree.calls) == (list(range(1, 11)), 11, 11, 2)
     assert (tree.depth(10), tree.tokens(3)) == (10, (1, 2, 3))
     assert difference(plain, [END], tree, nodes) < 1e-3
-    more = tree.extend([(2, 7), (4, 8)])
-    assert difference(plain, [END], tree, tree.extend([(more[1], 3)])) < 1e-3
+    more = extend(tree, [(2, 7), (4, 8)])
+    assert difference(plain, [END], tree, extend(tree, [(more[1], 3)])) < 1e-3
     assert tree.extend([]) == []
     assert tree.logprobs([]).shape == (0, WIDTH)
     assert tree.logprobs([3, 0, 3]).shape == (3, WIDTH)
@@ -124,15 +126,15 @@ def test_a_path_is_one_call(lm, plain):
 
 def test_forgotten_and_dropped_nodes(lm, plain):
     tree = lm.tree([END])
-    a, b = tree.extend([(0, 1), (0, 2)])
-    c, d = tree.extend([(a, 3), (b, 4)])
+    a, b = extend(tree, [(0, 1), (0, 2)])
+    c, d = extend(tree, [(a, 3), (b, 4)])
     tree.forget([c])
     with pytest.raises(EngineError, match="forgotten"):
         tree.logprobs([c])
     tree.keep([d])
     for use in (
         lambda: tree.logprobs([a]),
-        lambda: tree.extend([(c, 1)]),
+        lambda: extend(tree, [(c, 1)]),
         lambda: tree.keep([a]),
         lambda: tree.tokens(c),
         lambda: tree.depth(a),
@@ -140,7 +142,7 @@ def test_forgotten_and_dropped_nodes(lm, plain):
     ):
         with pytest.raises(EngineError, match=r"dropped by keep\(\)"):
             use()
-    assert tree.extend([(d, 5)]) == [5]
+    assert extend(tree, [(d, 5)]) == [5]
     assert difference(plain, [END], tree, [0, b, d, 5]) < 1e-3
 
 
@@ -160,11 +162,11 @@ def test_many_contexts_on_a_path_are_one_request(llm, lm, vocabulary, plain, mon
     monkeypatch.setattr(VllmLM, "path_logprobs", path_logprobs)
     tree = lm.tree([END, 3])
     chain = [(node, (7 * node) % TEXT) for node in range(90)]
-    nodes = tree.extend([*chain, (5, 1), (91, 2)], [True] * 60 + [False] * 30 + [True] * 2)
+    nodes = extend(tree, [*chain, (5, 1), (91, 2)])
     assert asked == [2, list(range(3, 63)), 8, 9]
     assert difference(plain, [END, 3], tree, [*nodes[:60], *nodes[-2:]]) < 1e-3
     short = VllmLM(llm, vocabulary, batch_values=40 * WIDTH).tree([END, 3])
-    assert difference(plain, [END, 3], short, short.extend(chain[:60])) < 1e-3
+    assert difference(plain, [END, 3], short, extend(short, chain[:60])) < 1e-3
     assert all(isinstance(length, int) for length in asked[4:])
 
 
@@ -172,19 +174,19 @@ def test_large_calls_are_split(llm, lm, vocabulary):
     split = VllmLM(llm, vocabulary, batch_values=3 * WIDTH)
     edges = [(0, i) for i in range(10)]
     trees = [each.tree([END, 5]) for each in (lm, split)]
-    found = [tree.logprobs(tree.extend(edges)) for tree in trees]
+    found = [tree.logprobs(extend(tree, edges)) for tree in trees]
     assert torch.allclose(*found, atol=1e-4)
 
 
 def test_a_failing_call_leaves_the_tree_as_it_was(lm, llm, plain, monkeypatch):
     tree = lm.tree([END])
-    [a] = tree.extend([(0, 1)])
+    [a] = extend(tree, [(0, 1)])
     with monkeypatch.context() as patched:
         patched.setattr(llm.llm_engine, "step", lambda: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
-            tree.extend([(a, 2), (2, 3)])
+            extend(tree, [(a, 2), (2, 3)])
     assert (tree.size, tree.contexts) == (2, 2)
-    assert difference(plain, [END], tree, [a, *tree.extend([(a, 3), (0, 4)])]) < 1e-3
+    assert difference(plain, [END], tree, [a, *extend(tree, [(a, 3), (0, 4)])]) < 1e-3
 
 
 def test_bad_requests(lm, llm):
@@ -195,7 +197,7 @@ def test_bad_requests(lm, llm):
     tree = lm.tree([END])
     for edge in [(1, 0), (-1, 0), (0, WIDTH), (0, -1)]:
         with pytest.raises(EngineError, match=r"does not exist|not a token id"):
-            tree.extend([(0, 3), edge] if edge[0] != 1 else [edge])
+            extend(tree, [(0, 3), edge] if edge[0] != 1 else [edge])
     assert tree.size == 1
     with pytest.raises(EngineError, match="width=64"):
         VllmLM(llm, Vocabulary.from_bytes([b"a", b"b"]))
@@ -206,9 +208,9 @@ def test_context_length(lm, plain):
     with pytest.raises(ContextLengthError, match=r"128 tokens is longer than the .* window of 127"):
         lm.tree([1] * 128)
     tree = lm.tree([1] * 123)
-    assert len(tree.extend([(i, 1) for i in range(4)])) == 4
+    assert len(extend(tree, [(i, 1) for i in range(4)])) == 4
     with pytest.raises(ContextLengthError, match="window of 127"):
-        tree.extend([(0, 2), (4, 1)])
+        extend(tree, [(0, 2), (4, 1)])
     assert tree.size == 5
     assert difference(plain, [1] * 123, tree, [4]) < 1e-3
 
@@ -220,7 +222,7 @@ def test_contexts_come_from_the_prefix_cache(lm, llm):
 
     tree = lm.tree([END, *[i % TEXT for i in range(90)]])
     before = hits()
-    tree.extend([(0, i) for i in range(20)])
+    extend(tree, [(0, i) for i in range(20)])
     assert hits() - before == 20 * 64  # two of its blocks of 32 tokens, for each
 
 

@@ -4,26 +4,46 @@
 
 An engine is a `TokenLM`. It hands out `TokenTree`s: sets of evaluated contexts that share their
 prefixes, named by small integers. Nothing here knows about bytes; nothing above here knows about
-caches.
+caches. `charwise.engines.base.BaseTree` has all of a tree but its evaluation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     import torch
 
+    from charwise.tokens.index import SortedVocabulary
     from charwise.tokens.vocabulary import Vocabulary
+
+#: Token strings, each after a node of a tree.
+Branches = Sequence[tuple[int, Sequence[int]]]
+
+
+class Row(NamedTuple):
+    """p_Δ(· | δ): `[n]` float64 in sorted order, and the mass of the end tokens."""
+
+    in_order: NDArray[np.float64]
+    end: float
 
 
 @runtime_checkable
 class TokenTree(Protocol):
-    """Evaluated contexts after one prompt; each is a node, and the prompt itself is the root.
+    """Evaluated contexts after one prompt; each is a node, and the prompt itself is the root, 0.
 
-    Ids of nodes are consecutive and never reused. Only `extend`, `forget` and `keep` change a
-    tree; several threads may use one.
+    Ids of nodes are consecutive and never reused. Several threads may use one tree.
+
+    Attributes:
+        contexts: contexts evaluated so far; the prompt counts as one.
+        calls: model calls so far.
+        index: of the vocabulary, whose order rows have.
+        guard: a context manager around each model call, such as one that ends the work.
 
     >>> import numpy as np
     >>> from charwise.engines.ngram import NgramLM
@@ -31,18 +51,20 @@ class TokenTree(Protocol):
     >>> vocabulary = Vocabulary.from_bytes([b"a", b"b", None], end_ids=[2], bos_ids=[2])
     >>> lm = NgramLM(vocabulary, 2, {(2,): [0.5, 0.5, 0], (0,): [0, 0.9, 0.1], (1,): [0, 0, 1]})
     >>> tree = lm.tree([2])
-    >>> a, ab = tree.extend([(tree.root, 0), (1, 1)])       # "a", and "ab" after it, in one call
+    >>> [[a, ab], [b]] = tree.extend([(0, [0, 1]), (0, [1])])       # in one call
+    >>> tree.extend([(a, [1])])                                    # known
+    [[2]]
     >>> tree.tokens(ab), tree.depth(ab), tree.size
-    ((0, 1), 2, 3)
-    >>> tree.logprobs([tree.root, a]).exp()
+    ((0, 1), 2, 4)
+    >>> tree.logprobs([0, a]).exp()
     tensor([[0.5000, 0.5000, 0.0000],
             [0.0000, 0.9000, 0.1000]], dtype=torch.float64)
     """
 
-    @property
-    def root(self) -> int:
-        """The node of the prompt: always 0."""
-        ...
+    contexts: int
+    calls: int
+    index: SortedVocabulary
+    guard: Callable[[], AbstractContextManager[object]]
 
     @property
     def size(self) -> int:
@@ -50,29 +72,31 @@ class TokenTree(Protocol):
         ...
 
     @property
-    def contexts(self) -> int:
-        """The number of contexts evaluated so far; the prompt counts as one."""
+    def live(self) -> list[int]:
+        """The nodes that were not dropped, in rising order."""
         ...
 
     @property
-    def calls(self) -> int:
-        """The number of model calls so far."""
+    def nbytes(self) -> int:
+        """Bytes of the log-probabilities, and of the engine's cache."""
         ...
 
-    def extend(self, edges: Sequence[tuple[int, int]]) -> list[int]:
-        """Evaluate the contexts `parent · token` in one batch, and return their nodes, in order.
-
-        A parent may be a node that an earlier edge of the same call makes (the first edge makes
-        `size`, the next `size + 1`, …), so that a whole path is teacher-forced at once.
+    def extend(self, branches: Branches, *, own: bool = False) -> list[list[int]]:
+        """Return the nodes along token strings, each after a node; new ones take one call.
 
         Args:
-            edges: (parent node, token id) pairs.
+            branches: what to evaluate.
+            own: evaluate all anew, as nodes that no other call returns: the caller can drop them.
 
         Raises:
             ContextLengthError: a context would be longer than the window. Nothing is evaluated.
-            EngineError: an unknown or dropped parent, a token outside the vocabulary, a model
-                that fails. The tree is as it was before.
+            EngineError: an unknown or dropped node, a token outside the vocabulary, a model that
+                fails. The tree is as it was before.
         """
+        ...
+
+    def child(self, node: int, token: int) -> int | None:
+        """The node of the context `node · token`; None if it is not evaluated."""
         ...
 
     def logprobs(self, nodes: Sequence[int]) -> torch.Tensor:
@@ -84,6 +108,10 @@ class TokenTree(Protocol):
         Raises:
             EngineError: for nodes forgotten, dropped or unknown.
         """
+        ...
+
+    def row(self, node: int) -> Row:
+        """Return p_Δ(· | context) of a node in sorted order; rows asked for lately are cached."""
         ...
 
     def forget(self, nodes: Sequence[int]) -> None:
@@ -101,15 +129,24 @@ class TokenTree(Protocol):
     def keep(self, nodes: Sequence[int]) -> None:
         """Drop every node that is neither one of these nor an ancestor of one.
 
-        Kept nodes keep their ids and their log-probabilities; a dropped one raises `EngineError`
+        The others keep their ids and their log-probabilities; a dropped one raises `EngineError`
         from then on.
         """
+        ...
+
+    def drop(self, nodes: Sequence[int]) -> None:
+        """Drop these nodes, each as soon as no other goes on from it."""
         ...
 
 
 @runtime_checkable
 class TokenLM(Protocol):
-    """A tokenized language model: a vocabulary, and trees of evaluated contexts."""
+    """A tokenized language model: a vocabulary, and trees of evaluated contexts.
+
+    Attributes:
+        window: the longest context in tokens, prompt included; None where there is no bound.
+        device: of the log-probabilities.
+    """
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -117,22 +154,17 @@ class TokenLM(Protocol):
         ...
 
     @property
-    def window(self) -> int | None:
-        """The longest context in tokens, prompt included; None where there is no bound."""
-        ...
+    def window(self) -> int | None: ...
 
     @property
-    def device(self) -> torch.device:
-        """The device of the log-probabilities."""
-        ...
+    def device(self) -> torch.device: ...
 
-    def tree(self, prompt_ids: Sequence[int], edges: Sequence[tuple[int, int]] = ()) -> TokenTree:
+    def tree(self, prompt_ids: Sequence[int], branches: Branches = ()) -> TokenTree:
         """A tree whose root is this prompt, evaluated in one pass.
 
         Args:
             prompt_ids: start-of-text, special tokens and all else to condition on; at least one.
-            edges: as for `TokenTree.extend`, evaluated in the same pass if the engine can: the
-                nodes 1, 2, … of the tree.
+            branches: from the root, evaluated in the same pass if the engine can.
 
         Raises:
             ContextLengthError: for a prompt longer than the window.
@@ -145,35 +177,17 @@ class TokenLM(Protocol):
         ...
 
 
-def held_bytes(tree: TokenTree, width: int) -> int:
-    """Return the bytes that a tree holds: its `nbytes`, or else those of its log-probabilities.
-
-    >>> import charwise
-    >>> lm = charwise.load()
-    >>> tree = lm.engine.tree(lm.vocabulary.bos_ids)
-    >>> before, [node] = held_bytes(tree, lm.vocabulary.width), tree.extend([(0, 5)])
-    >>> held_bytes(tree, lm.vocabulary.width) - before >= 2 * lm.vocabulary.width
-    True
-    """
-    return int(getattr(tree, "nbytes", 4 * width * tree.size))
-
-
-#: Contexts that a tree is asked for: see `TokenTree.extend`.
-Wish = tuple[TokenTree, Sequence[tuple[int, int]]]
-
-
 @runtime_checkable
 class TogetherLM(Protocol):
     """A `TokenLM` that can evaluate contexts of several of its trees in one model call."""
 
-    def extend_together(self, wishes: Sequence[Wish]) -> list[list[int]] | None:
-        """Extend each tree by its edges, all in one call, and return the nodes of each.
+    def extend_together(
+        self, wishes: Sequence[tuple[TokenTree, Branches]]
+    ) -> list[list[list[int]]] | None:
+        """Extend each tree by its branches, all in one call, and return new nodes of each.
 
-        Log-probabilities of all may be asked for. None, and nothing is evaluated, where this
-        model or this many contexts cannot be called so: each tree's own `extend` can.
-
-        Args:
-            wishes: distinct trees of this engine, and their edges. A parent was there before.
+        None, and nothing is evaluated, where this model or this many contexts cannot be called
+        so: each tree's own `extend` can.
 
         Raises:
             ContextLengthError, EngineError: as `TokenTree.extend`; all trees are as they were.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -281,8 +280,8 @@ def test_a_window_of_few_tokens_takes_what_fits(window: int):
         def __getattr__(self, name: str) -> Any:
             return window if name == "window" else getattr(engine, name)
 
-        def tree(self, ids: list[int], edges: Sequence[tuple[int, int]] = ()) -> Any:
-            tree = engine.tree(ids, edges)
+        def tree(self, ids: list[int], branches: Any = ()) -> Any:
+            tree = engine.tree(ids, branches)
             tree._window = window
             return tree
 

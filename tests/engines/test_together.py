@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -11,6 +14,16 @@ from charwise.engines.transformers import TransformersLM
 from charwise.errors import ContextLengthError, EngineError
 from charwise.token_lm import TogetherLM
 from test_tree import EAGER_ONLY, FAMILIES, make_lm, make_vocabulary, plain
+from trees import extend
+
+
+def together(
+    lm: Any, wishes: Sequence[tuple[Any, Sequence[tuple[int, int]]]]
+) -> list[list[int]] | None:
+    """The new nodes of each tree, for (parent, token) pairs."""
+    branches = [(tree, [(node, [token]) for node, token in edges]) for tree, edges in wishes]
+    found = lm.extend_together(branches)
+    return found and [[node for [node] in paths] for paths in found]
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -26,7 +39,7 @@ def test_trees_extended_together_agree_with_plain_passes(name: str) -> None:
         for tree, nodes in zip(trees, grown, strict=True):
             parents = rng.choice(nodes, size=rng.integers(1, 4))
             wishes.append((tree, [(int(p), int(rng.integers(0, 26))) for p in parents]))
-        found = lm.extend_together(wishes)
+        found = together(lm, wishes)
         assert found is not None
         for nodes, texts, new, (_, edges) in zip(grown, contexts, found, wishes, strict=True):
             nodes += new
@@ -40,14 +53,14 @@ def test_trees_extended_together_agree_with_plain_passes(name: str) -> None:
 def test_what_fails_leaves_all_trees_as_they_were() -> None:
     lm = make_lm("llama", "sdpa")
     trees = [lm.tree([1, 2]), lm.tree([3])]
-    lm.extend_together([(tree, [(0, 5)]) for tree in trees])
+    together(lm, [(tree, [(0, 5)]) for tree in trees])
     for wrong, error in (((7, 1), EngineError), ((0, 99), EngineError)):
         with pytest.raises(error):
-            lm.extend_together([(trees[0], [(0, 6)]), (trees[1], [wrong])])
+            together(lm, [(trees[0], [(0, 6)]), (trees[1], [wrong])])
         assert [tree.size for tree in trees] == [2, 2]
     full = lm.tree([4] * 64)
     with pytest.raises(ContextLengthError):
-        lm.extend_together([(trees[0], [(0, 6)]), (full, [(0, 1)])])
+        together(lm, [(trees[0], [(0, 6)]), (full, [(0, 1)])])
 
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError("no memory")
@@ -55,9 +68,9 @@ def test_what_fails_leaves_all_trees_as_they_were() -> None:
     layer = lm.model.model.layers[1].mlp
     forward, layer.forward = layer.forward, fail
     with pytest.raises(RuntimeError, match="no memory"):
-        lm.extend_together([(tree, [(1, 6)]) for tree in trees])
+        together(lm, [(tree, [(1, 6)]) for tree in trees])
     layer.forward = forward
-    found = lm.extend_together([(tree, [(1, 6)]) for tree in trees])
+    found = together(lm, [(tree, [(1, 6)]) for tree in trees])
     assert found == [[2], [2]]
     expected = plain(lm, [[1, 2, 5, 6], [3, 5, 6]])
     logs = torch.cat([tree.logprobs([2]) for tree in trees])
@@ -67,12 +80,12 @@ def test_what_fails_leaves_all_trees_as_they_were() -> None:
 def test_calls_that_are_too_large_and_trees_of_others_are_left_alone() -> None:
     lm, other = make_lm("llama", "sdpa", batch_bytes=2000), make_lm("llama", "sdpa")
     trees = [lm.tree([1]), lm.tree([2])]
-    assert lm.extend_together([(tree, [(0, 3)]) for tree in trees]) == [[1], [1]]
-    assert lm.extend_together([(tree, [(0, 3)] * 9) for tree in trees]) is None
+    assert together(lm, [(tree, [(0, 3)]) for tree in trees]) == [[1], [1]]
+    assert together(lm, [(tree, [(0, 3)] * 9) for tree in trees]) is None
     assert [tree.size for tree in trees] == [2, 2]
-    assert other.extend_together([(trees[0], [(0, 3)]), (other.tree([1]), [(0, 3)])]) is None
+    assert together(other, [(trees[0], [(0, 3)]), (other.tree([1]), [(0, 3)])]) is None
     branches = TransformersLM(other.model, make_vocabulary(), path="branches")
-    assert branches.extend_together([(branches.tree([n]), [(0, 3)]) for n in (1, 2)]) is None
+    assert together(branches, [(branches.tree([n]), [(0, 3)]) for n in (1, 2)]) is None
 
 
 def test_the_embedded_model_calls_agree_with_single_ones() -> None:
@@ -84,12 +97,12 @@ def test_the_embedded_model_calls_agree_with_single_ones() -> None:
     both = [engine.tree(prompt) for prompt in prompts], [engine.tree(prompt) for prompt in prompts]
     nodes = [0] * len(prompts)
     for token in encode("return value"):
-        found = engine.extend_together(
-            [(tree, [(node, token)]) for tree, node in zip(both[0], nodes, strict=True)]
+        found = together(
+            engine, [(tree, [(node, token)]) for tree, node in zip(both[0], nodes, strict=True)]
         )
         assert found is not None
         for n, (tree, other, node) in enumerate(zip(*both, nodes, strict=True)):
-            assert other.extend([(node, token)]) == found[n]
+            assert extend(other, [(node, token)]) == found[n]
             nodes[n] = found[n][0]
             one, two = tree.logprobs([nodes[n]]), other.logprobs([nodes[n]])
             torch.testing.assert_close(one, two, rtol=1e-5, atol=2e-5)

@@ -14,6 +14,7 @@ from charwise.errors import ContextLengthError, EngineError
 from charwise.token_lm import TokenLM, TokenTree
 from charwise.tokens.vocabulary import Vocabulary
 from tiny import BRANCHED, EAGER_ONLY, FAMILIES, WIDTH, family
+from trees import extend, paths
 
 TREES = 80
 TEXT = 26  # of the output layers' 32: ids 26 … 29 and 31 spell nothing, 30 ends a text
@@ -68,7 +69,7 @@ def random_edges(
 
 def grow(tree: TokenTree, live: list[int], rng: np.random.Generator, count: int) -> list[int]:
     """Extend by random edges."""
-    return tree.extend(random_edges(tree.size, live, rng, count))
+    return extend(tree, random_edges(tree.size, live, rng, count))
 
 
 def random_trees(lm: TransformersLM, trees: int, seed: int = 0) -> float:
@@ -81,8 +82,8 @@ def random_trees(lm: TransformersLM, trees: int, seed: int = 0) -> float:
     for _ in range(trees):
         prompt = [30, *rng.integers(TEXT, size=rng.integers(0, 12)).tolist()]
         first = random_edges(1, [0], rng, int(rng.integers(0, 7)))
-        tree = lm.tree(prompt, first)
-        live = list(range(1 + len(first)))
+        tree = lm.tree(prompt, paths(first, 1))
+        live = list(range(tree.size))
         for _ in range(2):
             live += grow(tree, live, rng, int(rng.integers(1, 7)))
         kept = rng.choice(live, size=2).tolist()
@@ -152,10 +153,12 @@ def test_a_tree_may_have_more_nodes_than_the_window(name):
     live = [0]
     while tree.size < 2 * lm.window:
         shallow = [node for node in live if tree.depth(node) < 12]
-        live += tree.extend([(int(rng.choice(shallow)), int(rng.integers(TEXT))) for _ in range(9)])
+        live += extend(
+            tree, [(int(rng.choice(shallow)), int(rng.integers(TEXT))) for _ in range(9)]
+        )
     assert difference(lm, prompt, tree, live) < 1e-4
     leaf = max(live, key=tree.depth)
-    path = tree.extend([(leaf if i == 0 else tree.size + i - 1, i) for i in range(10)])
+    path = extend(tree, [(leaf if i == 0 else tree.size + i - 1, i) for i in range(10)])
     assert difference(lm, prompt, tree, path) < 1e-4
 
 
@@ -165,8 +168,8 @@ def test_a_call_attends_to_no_more_than_its_paths(name, attention, monkeypatch):
     lm = make_lm(name, attention)
     prompt = [30, 1, 2, 3, 4, 5]
     tree = lm.tree(prompt)
-    path = tree.extend([(tree.size + i - 1 if i else 0, i) for i in range(5)])
-    leaves = tree.extend([(path[i % 5], 6 + i % 20) for i in range(30)])
+    path = extend(tree, [(tree.size + i - 1 if i else 0, i) for i in range(5)])
+    leaves = extend(tree, [(path[i % 5], 6 + i % 20) for i in range(30)])
     sizes, update = [], SlotLayer.update
 
     def spied(layer, *arguments, **options):
@@ -175,10 +178,10 @@ def test_a_call_attends_to_no_more_than_its_paths(name, attention, monkeypatch):
         return found
 
     monkeypatch.setattr(SlotLayer, "update", spied)
-    longer = tree.extend([(path[2], 7), (path[-1], 8), (tree.size, 9)])
+    longer = extend(tree, [(path[2], 7), (path[-1], 8), (tree.size, 9)])
     assert set(sizes) == {len(prompt) + len(path) + 3}  # of 44 slots
     sizes.clear()
-    every = tree.extend([(leaf, 10) for leaf in leaves])
+    every = extend(tree, [(leaf, 10) for leaf in leaves])
     assert set(sizes) == {len(prompt) + tree.size - 1}
     assert difference(lm, prompt, tree, [0, *path, *leaves, *longer, *every]) < 1e-4
 
@@ -192,7 +195,7 @@ def test_sliding_windows_are_cut_along_the_path(name, prompt_length):
     # Two paths in alternation: neighbours on a path are two slots apart.
     edges = [(0, 1), (0, 2)]
     edges += [(tree.size + i - 2, (5 * i) % TEXT) for i in range(2, 20)]
-    nodes = tree.extend(edges)
+    nodes = extend(tree, edges)
     assert difference(lm, prompt, tree, [0, *nodes]) < 1e-4
 
 
@@ -203,12 +206,12 @@ def test_the_first_edges_go_with_the_prompt(name, monkeypatch):
     prompt, path = [30, *range(1, 12)], [(0, 1), (1, 2), (2, 3)]
     branches = [*path, (0, 4), (1, 5), (5, 6), (3, 7)]
     for edges, calls in (([], 1), (path, 1), (branches, 1)):
-        tree = lm.tree(prompt, edges)
+        tree = lm.tree(prompt, paths(edges, 1))
         assert (tree.calls, tree.size, tree.contexts) == (calls, 1 + len(edges), 1 + len(edges))
         assert difference(lm, prompt, tree, list(range(tree.size))) < 1e-4
-        assert difference(lm, prompt, tree, tree.extend([(tree.size - 1, 8), (0, 9)])) < 1e-4
+        assert difference(lm, prompt, tree, extend(tree, [(tree.size - 1, 8), (0, 9)])) < 1e-4
     monkeypatch.setattr(charwise.engines.transformers, "_SMALL_MASK", 4)
-    tree = lm.tree(prompt, branches)
+    tree = lm.tree(prompt, paths(branches, 1))
     assert (tree.calls, tree.size) == (2, 8)
     assert difference(lm, prompt, tree, list(range(8))) < 1e-4
 
@@ -245,12 +248,12 @@ def test_a_path_is_one_call():
     assert isinstance(lm, TokenLM)
     tree = lm.tree([30])
     assert isinstance(tree, TokenTree)
-    nodes = tree.extend([(i, i + 1) for i in range(10)])
+    nodes = extend(tree, [(i, i + 1) for i in range(10)])
     assert (nodes, tree.size, tree.contexts, tree.calls) == (list(range(1, 11)), 11, 11, 2)
     assert (tree.depth(10), tree.tokens(3)) == (10, (1, 2, 3))
     assert difference(lm, [30], tree, nodes) < 1e-4
-    more = tree.extend([(2, 7), (4, 8)])
-    assert difference(lm, [30], tree, tree.extend([(more[1], 3)])) < 1e-4
+    more = extend(tree, [(2, 7), (4, 8)])
+    assert difference(lm, [30], tree, extend(tree, [(more[1], 3)])) < 1e-4
     assert tree.extend([]) == []
     assert tree.logprobs([]).shape == (0, WIDTH)
     assert tree.logprobs([3, 0, 3]).shape == (3, WIDTH)
@@ -259,13 +262,13 @@ def test_a_path_is_one_call():
 def test_forgotten_nodes_can_be_extended_but_not_asked():
     lm = make_lm("llama")
     tree = lm.tree([30])
-    a, b, c = tree.extend([(0, 1), (0, 2), (0, 3)])
+    a, b, c = extend(tree, [(0, 1), (0, 2), (0, 3)])
     tree.forget([a, b])
     with pytest.raises(EngineError, match="forgotten"):
         tree.logprobs([a])
     held = [block.untyped_storage().nbytes() for block in tree._logits._blocks.values()]
     assert sum(held) == 2 * 4 * WIDTH  # the root's and c's: the other two rows were freed
-    (d,) = tree.extend([(a, 4)])
+    (d,) = extend(tree, [(a, 4)])
     assert difference(lm, [30], tree, [c, d]) < 1e-4
 
 
@@ -273,12 +276,12 @@ def test_forgotten_nodes_can_be_extended_but_not_asked():
 def test_dropped_nodes(name):
     lm = make_lm(name)
     tree = lm.tree([30])
-    a, b = tree.extend([(0, 1), (0, 2)])
-    c, d = tree.extend([(a, 3), (b, 4)])
+    a, b = extend(tree, [(0, 1), (0, 2)])
+    c, d = extend(tree, [(a, 3), (b, 4)])
     tree.keep([d])
     for use in (
         lambda: tree.logprobs([a]),
-        lambda: tree.extend([(c, 1)]),
+        lambda: extend(tree, [(c, 1)]),
         lambda: tree.keep([a]),
         lambda: tree.tokens(c),
         lambda: tree.depth(a),
@@ -286,19 +289,19 @@ def test_dropped_nodes(name):
     ):
         with pytest.raises(EngineError, match=r"dropped by keep\(\)"):
             use()
-    assert tree.extend([(d, 5)]) == [5]
+    assert tree.extend([(d, [5])]) == [[5]]
     assert len(tree._parent) == 4
     assert difference(lm, [30], tree, [0, b, d, 5]) < 1e-4
     tree.keep([])
     assert len(tree._parent) == 1
-    assert difference(lm, [30], tree, [0, *tree.extend([(0, 9)])]) < 1e-4
+    assert difference(lm, [30], tree, [0, *extend(tree, [(0, 9)])]) < 1e-4
 
 
 @pytest.mark.parametrize("name", ["llama", "mamba"])
 def test_a_failing_call_leaves_the_tree_as_it_was(name, monkeypatch):
     lm = make_lm(name, batch_bytes=2 * 4 * WIDTH)
     tree = lm.tree([30])
-    (a,) = tree.extend([(0, 1)])
+    (a,) = extend(tree, [(0, 1)])
     calls = []
     forward = lm.model.forward
 
@@ -310,9 +313,9 @@ def test_a_failing_call_leaves_the_tree_as_it_was(name, monkeypatch):
 
     monkeypatch.setattr(lm.model, "forward", failing)
     with pytest.raises(KeyboardInterrupt):
-        tree.extend([(a, 2), (2, 3), (a, 4), (0, 5), (a, 6), (3, 7)])
+        extend(tree, [(a, 2), (2, 3), (a, 4), (0, 5), (a, 6), (3, 7)])
     assert (tree.size, tree.contexts) == (2, 2)
-    assert difference(lm, [30], tree, [a, *tree.extend([(a, 3), (0, 4)])]) < 1e-4
+    assert difference(lm, [30], tree, [a, *extend(tree, [(a, 3), (0, 4)])]) < 1e-4
 
 
 def test_bad_requests():
@@ -322,9 +325,9 @@ def test_bad_requests():
     with pytest.raises(EngineError, match="32 is not a token id"):
         lm.tree([WIDTH])
     tree = lm.tree([30])
-    for edge in [(1, 0), (-1, 0), (0, WIDTH), (0, -1)]:
+    for node, token in [(1, 0), (-1, 0), (0, WIDTH), (0, -1)]:
         with pytest.raises(EngineError, match=r"does not exist|not a token id"):
-            tree.extend([(0, 3), edge] if edge[0] != 1 else [edge])
+            tree.extend([(node, [token]), (0, [3])])
     assert tree.size == 1
     with pytest.raises(EngineError, match="width=32"):
         TransformersLM(family("llama"), make_vocabulary(31)).tree([30])
@@ -344,9 +347,9 @@ def test_context_length():
         lm.tree([1] * 65)
     tree = lm.tree([1] * 60)
     path = [(i, 1) for i in range(4)]
-    assert len(tree.extend(path)) == 4
+    assert len(extend(tree, path)) == 4
     with pytest.raises(ContextLengthError, match="window of 64"):
-        tree.extend([(0, 2), (4, 1)])
+        extend(tree, [(0, 2), (4, 1)])
     assert tree.size == 5
     assert difference(lm, [1] * 60, tree, [4]) < 1e-4
 
@@ -357,11 +360,11 @@ def test_a_window_that_the_models_positions_do_not_fill(path):
     with pytest.raises(ContextLengthError, match=r"fails at a context of 65 tokens"):
         lm.tree([1] * 65)
     tree = lm.tree([1] * 62)
-    (node,) = tree.extend([(0, 1)])
+    (node,) = extend(tree, [(0, 1)])
     with pytest.raises(ContextLengthError, match=r"fails at a context of 65 tokens.*window="):
-        tree.extend([(node, 1), (2, 1)])
+        extend(tree, [(node, 1), (2, 1)])
     assert tree.size == 2
-    assert difference(lm, [1] * 62, tree, [0, 1, *tree.extend([(node, 2)])]) < 1e-4
+    assert difference(lm, [1] * 62, tree, [0, 1, *extend(tree, [(node, 2)])]) < 1e-4
 
 
 def test_every_id_counted_and_none_beyond():
@@ -369,7 +372,7 @@ def test_every_id_counted_and_none_beyond():
     vocabulary = Vocabulary.from_bytes([bytes([i]) for i in range(WIDTH)])
     lm = TransformersLM(model, vocabulary)
     tree = lm.tree([3])
-    assert difference(lm, [3], tree, [0, *tree.extend([(0, 1), (0, 2)])]) < 1e-4
+    assert difference(lm, [3], tree, [0, *extend(tree, [(0, 1), (0, 2)])]) < 1e-4
     logprobs = tree.logprobs([0])
     logprobs += 1  # callers may write to what they are given
     assert tree.logprobs([0]).exp().sum().item() == pytest.approx(1)
@@ -398,7 +401,7 @@ def test_logits_of_columns_that_nobody_counts(value, path):
 def test_tokens_that_a_model_rules_out(path):
     lm = adjusted({3: -np.inf, 4: -np.inf}, path)
     tree = lm.tree([30, 1])
-    nodes = [0, *tree.extend([(0, 1), (1, 2), (0, 5)])]
+    nodes = [0, *extend(tree, [(0, 1), (1, 2), (0, 5)])]
     found, true = tree.logprobs(nodes), plain(lm, [[30, 1, *tree.tokens(node)] for node in nodes])
     assert (found[:, 3:5] == -torch.inf).all()
     assert torch.allclose(found.exp(), true.exp(), atol=1e-5)
@@ -413,7 +416,7 @@ def test_logits_that_are_not_finite(value, path):
     tree = adjusted(fixed, path).tree([30])
     fixed[3] = value
     with pytest.raises(EngineError, match="not finite"):
-        tree.logprobs(tree.extend([(0, 1)]))
+        tree.logprobs(extend(tree, [(0, 1)]))
     assert tree.size == 2
 
 
@@ -466,7 +469,7 @@ def test_a_model_without_logits_to_keep(monkeypatch):
     monkeypatch.setattr(model, "forward", old.__get__(model))
     lm = TransformersLM(model, make_vocabulary())
     tree = lm.tree([30, 1])
-    nodes = tree.extend([(0, 1), (0, 2), (1, 3)])
+    nodes = extend(tree, [(0, 1), (0, 2), (1, 3)])
     assert difference(lm, [30, 1], tree, [0, *nodes]) < 1e-4
 
 
@@ -478,7 +481,7 @@ def test_threads_share_a_tree():
     def work(token: int) -> None:
         node = 0
         for step in range(8):
-            (node,) = tree.extend([(node, (token + step) % TEXT)])
+            (node,) = extend(tree, [(node, (token + step) % TEXT)])
             made.append(node)
 
     threads = [threading.Thread(target=work, args=(3 * i,)) for i in range(4)]
@@ -501,7 +504,7 @@ def test_a_real_model(data):
     edges = [(0, token) for token in tree.logprobs([0])[0].topk(6).indices.tolist()]
     edges += [(node, id) for node in (1, 2, 3) for id in vocabulary.encode(" girl named")]
     edges += [(len(edges), id) for id in vocabulary.encode(" dog")]
-    nodes = tree.extend(edges)
+    nodes = extend(tree, edges)
     assert difference(lm, prompt, tree, [0, *nodes]) < 1e-4
     tree.keep([nodes[2], nodes[-1]])
-    assert difference(lm, prompt, tree, tree.extend([(nodes[-1], 13), (nodes[2], 11)])) < 1e-4
+    assert difference(lm, prompt, tree, extend(tree, [(nodes[-1], 13), (nodes[2], 11)])) < 1e-4

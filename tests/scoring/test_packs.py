@@ -18,6 +18,7 @@ from charwise.coverings.reference import prefix_probability
 from charwise.errors import SettingError, ZeroProbabilityError
 from charwise.scoring.effort import PRESETS
 from charwise.scoring.score import Scorer, Text
+from charwise.token_lm import Branches
 from charwise.tokens.prompts import split
 from models import Model, examples, models, table, texts
 from near import approx
@@ -58,11 +59,11 @@ class Watched:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._lm, name)
 
-    def tree(self, ids: Sequence[int], edges: Sequence[tuple[int, int]] = ()) -> Any:
+    def tree(self, ids: Sequence[int], branches: Branches = ()) -> Any:
         tree = WatchedTree(self, self._lm.tree(ids))
         self.calls.append([()])
-        if edges:
-            tree.extend(edges)
+        if branches:
+            tree.extend(branches)
         return tree
 
 
@@ -73,9 +74,12 @@ class WatchedTree:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._tree, name)
 
-    def extend(self, edges: Sequence[tuple[int, int]]) -> list[int]:
-        nodes: list[int] = self._tree.extend(edges)
-        self._lm.calls.append([self._tree.tokens(node) for node in nodes])
+    def extend(self, branches: Branches) -> list[list[int]]:
+        size = self._tree.size
+        nodes: list[list[int]] = self._tree.extend(branches)
+        if self._tree.size > size:
+            new = range(size, self._tree.size)
+            self._lm.calls.append([self._tree.tokens(node) for node in new])
         return nodes
 
 

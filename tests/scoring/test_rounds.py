@@ -15,7 +15,6 @@ import charwise
 import charwise.scoring.rounds
 from charwise import CharLM, Effort
 from charwise.coverings.reference import next_character_probability
-from charwise.coverings.rows import EvaluatedRows
 from charwise.engines.transformers import TransformersLM
 from charwise.errors import EngineError
 from charwise.evaluation.distance import js_distance
@@ -107,26 +106,6 @@ def test_long_portions_carry_their_sums_over():
 
 
 # ---- calls --------------------------------------------------------------------------------------
-
-
-class Renumbered:
-    """A tree that numbers its new nodes from the end, against the contract of `TokenTree`."""
-
-    def __init__(self, tree: Any) -> None:
-        self._tree = tree
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._tree, name)
-
-    def extend(self, edges: Any) -> list[int]:
-        return list(self._tree.extend(edges))[::-1]
-
-
-def test_a_tree_with_other_numbers_is_noticed():
-    model = table([b"a", b"b", b"ab"], {(): [0.4, 0.2, 0.3, 0.1]})
-    evaluated = EvaluatedRows(Renumbered(model.evaluated().tree), model.index)
-    with pytest.raises(EngineError, match="numbered"):
-        evaluated.follow([(0, [0, 1])])
 
 
 def test_nothing_is_known_of_a_call_that_failed():

@@ -49,15 +49,10 @@ def conditional(lm: TokenLM, prompt_ids: Sequence[int] | None = None) -> Conditi
     [0.5, 0.25, 0.25]
     """
     tree = lm.tree(lm.vocabulary.bos_ids if prompt_ids is None else prompt_ids)
-    nodes: dict[tuple[int, ...], int] = {(): tree.root}
-
-    def node(tokens: tuple[int, ...]) -> int:
-        if tokens not in nodes:
-            nodes[tokens] = tree.extend([(node(tokens[:-1]), tokens[-1])])[0]
-        return nodes[tokens]
 
     def row(tokens: tuple[int, ...]) -> NDArray[np.float64]:
-        logs = tree.logprobs([node(tokens)])[0]
+        node = [0, *tree.extend([(0, tokens)])[0]][-1]
+        logs = tree.logprobs([node])[0]
         return np.asarray(logs.double().exp().cpu().numpy())
 
     return row

@@ -209,7 +209,7 @@ def _evaluate(shared: SharedTree, whole: bytes, effort: Effort, wanted: _ChoiceL
     before = list[float]()
     for pack in _packs(shared, base, texts):
         with shared.lock:
-            evaluated, size = shared.evaluated.aside(), shared.evaluated.tree.size
+            evaluated, size = shared.evaluated, shared.evaluated.tree.size
             works = [
                 Refinement(
                     evaluated,

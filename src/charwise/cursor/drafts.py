@@ -248,15 +248,19 @@ def _extended(
     if len(wishes) > 1 and isinstance(engine := wishes[0][0].engine, TogetherLM):
         with suppress(Exception):  # of one tree, and then raised below; else for the engine to tell
             together = engine.extend_together(
-                [(shared.evaluated.tree, edges) for shared, edges in wishes]
+                [
+                    (shared.evaluated.tree, [(node, [token]) for node, token in edges])
+                    for shared, edges in wishes
+                ]
             )
             if together is not None:
-                return list(together)
+                return [[node for [node] in paths] for paths in together]
     return [_alone(shared, edges) for shared, edges in wishes]
 
 
 def _alone(shared: SharedTree, edges: list[tuple[int, int]]) -> list[int] | Exception:
     try:
-        return shared.evaluated.tree.extend(edges)
+        branches = [(node, [token]) for node, token in edges]
+        return [node for [node] in shared.evaluated.tree.extend(branches, own=True)]
     except Exception as error:
         return error

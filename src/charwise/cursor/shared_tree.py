@@ -58,15 +58,13 @@ class SharedTree:
         self.opening = conditions.opening
         self.given = list(given)
         self.start = start
-        edges, index = list(enumerate(path)), self.index
-        for node, token in enumerate(path):
+        branches, index = [(0, list(path))], self.index
+        for n, token in enumerate(path):
             shorter = index.prefixes(index.vocabulary.tokens[token] or b"")
-            edges += [(node, prefix) for prefix in shorter]
-        tree = self.engine.tree([*self.opening.ids, *self.given], edges)
-        self.evaluated = EvaluatedRows(tree, index, edges=edges, retain=True)
+            branches += [(0, [*path[:n], prefix]) for prefix in shorter]
+        tree = self.engine.tree([*self.opening.ids, *self.given], branches)
+        self.evaluated = EvaluatedRows(tree, index, retain=True)
         self.lock = threading.RLock()
-        self._live = set[int]()  # nodes that are not dropped, of those before `_seen`
-        self._seen = 0
 
     @property
     def left_out(self) -> int:
@@ -87,7 +85,7 @@ class SharedTree:
     @property
     def live(self) -> int:
         """How many contexts are held."""
-        return len(self._live) + self.evaluated.tree.size - self._seen
+        return len(self.evaluated.tree.live)
 
     def outgrown(self, bundles: Sequence[Bundle]) -> bool:
         """Whether these bundles are near the end of the window, or the tree holds too much."""
@@ -99,18 +97,12 @@ class SharedTree:
     def keep(self, nodes: Sequence[int]) -> None:
         """Free all contexts but these and those that they go on from."""
         with self.lock:
-            self._hold(self.evaluated.path_of(nodes))
+            self.evaluated.keep(nodes)
 
     def drop(self, nodes: Iterable[int]) -> None:
         """Free contexts that no state refers to."""
         with self.lock:
-            new = range(self._seen, self.evaluated.tree.size)
-            self._hold(self._live.union(new).difference(nodes))
-
-    def _hold(self, nodes: set[int]) -> None:
-        """Free all contexts but these."""
-        self._live, self._seen = nodes, self.evaluated.tree.size
-        self.evaluated.keep(sorted(nodes))
+            self.evaluated.tree.drop(list(nodes))
 
 
 def prefill(conditions: Conditions, whole: bytes) -> tuple[SharedTree, list[int]]:

@@ -121,7 +121,8 @@ class TokenParticles(Proposal[_TokenParticle]):
         tree = self.shared.evaluated.tree
         with self.shared.lock:
             new = [particle for particle in some if particle.token >= 0]
-            nodes = tree.extend([(one.node, one.token) for one in new]) if new else []
+            paths = tree.extend([(one.node, [one.token]) for one in new], own=True)
+            nodes = [node for [node] in paths]
             self._mine.update(nodes)
             for particle, node in zip(new, nodes, strict=True):
                 particle.node, particle.token = node, -1

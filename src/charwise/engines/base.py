@@ -1,50 +1,38 @@
-"""The nodes of a tree, and all of a `TokenTree` but its evaluation: the base of every engine's.
-
-`_Logits` are between the call that makes them and the caller who asks for them.
-"""
+"""The nodes of a tree, and all of a `TokenTree` but its evaluation: the base of every engine's."""
 
 from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import count
 
 import torch
 
 from charwise.errors import ContextLengthError, EngineError
-from charwise.token_lm import TokenLM
+from charwise.token_lm import Branches, Row, TokenLM
+from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.vocabulary import Vocabulary, no_id
 
 
-class TreeNodes(ABC):
-    """A `TokenTree` without a model: parents, dropped nodes, held rows.
+class BaseTree(ABC):
+    """A `TokenTree` without a model: parents, children, log-probabilities, rows.
 
-    An engine's tree evaluates its prompt when it is made, and new nodes in `_evaluate`. It hands
-    over logits by `_put`, or has `logprobs` of its own and says in `_forget` how to free them.
+    An engine's tree calls `_evaluate` for its first nodes when it is made; the base does so for
+    new ones. `_evaluate` hands over logits by `_put`; an engine that has its own overrides
+    `logprobs` and `_forget`.
 
     Args:
         lm: whose vocabulary and window bound the tree.
         prompt_ids: the root.
-        edges: the first nodes, for engines that evaluate them with the prompt.
+        branches: the first nodes, for engines that evaluate them with the prompt.
         lock: held while the tree changes; by default one of its own.
 
     Raises:
-        ContextLengthError: for a prompt, or edges, longer than the window.
-        EngineError: for an empty prompt, ids outside the vocabulary, unknown parents.
-
-    >>> from types import SimpleNamespace as Some
-    >>> class Counting(TreeNodes):
-    ...     def _evaluate(self, nodes):
-    ...         return len(nodes)
-    >>> tree = Counting(Some(vocabulary=Some(width=10), window=None, device="cpu"), [0])
-    >>> tree.extend([(0, 7), (1, 8), (0, 9)])
-    [1, 2, 3]
-    >>> tree.tokens(2), tree.depth(2), tree.size
-    ((7, 8), 2, 4)
-    >>> tree.keep([2])
-    >>> tree.live
-    [0, 1, 2]
+        ContextLengthError: for a prompt, or branches, longer than the window.
+        EngineError: for an empty prompt, ids outside the vocabulary, unknown nodes.
     """
 
     root = 0
@@ -53,33 +41,93 @@ class TreeNodes(ABC):
         self,
         lm: TokenLM,
         prompt_ids: Sequence[int],
-        edges: Sequence[tuple[int, int]] = (),
+        branches: Branches = (),
         *,
         lock: AbstractContextManager[object] | None = None,
     ) -> None:
         _check_prompt(prompt_ids, lm.vocabulary, lm.window)
+        self.index = SortedVocabulary.of(lm.vocabulary)
         self._vocabulary, self._width = lm.vocabulary, lm.vocabulary.width
         self._window, self._device = lm.window, lm.device
         self._prompt_ids = [int(id) for id in prompt_ids]
-        self._parent, self._token, self._depth = {0: -1}, {0: -1}, {0: 0}  # of nodes not dropped
+        # Of the nodes that were not dropped:
+        self._parent, self._token, self._depth = {0: -1}, {0: -1}, {0: 0}
+        self._children: dict[tuple[int, int], int] = {}  # that `extend` returns again
+        self._released: set[int] = set()  # dropped, but for those that go on from them
         self._size = 1
         self._logits = _Logits()
+        self._serial = next(_SERIALS)
         self._lock: AbstractContextManager[object] = threading.RLock() if lock is None else lock
+        self.guard: Callable[[], AbstractContextManager[object]] = nullcontext
         self.contexts = 0
         self.calls = 0
-        self._check_edges(edges)
-        self._add(edges)
+        self._add(branches)
 
     @abstractmethod
-    def _evaluate(self, nodes: list[int]) -> int:
-        """Evaluate new nodes, hold their log-probabilities, and count the calls.
+    def _evaluate(self, nodes: list[int]) -> None:
+        """Evaluate new nodes, keep their log-probabilities, and count the calls.
 
-        Returns how many contexts that were. The lock is held; after a failure comes `_take_back`.
+        The lock is held; after a failure comes `_take_back`.
         """
+
+    def _take_back(self, size: int) -> None:  # noqa: B027 - most have nothing else
+        """Free the nodes from `size` on, which a failed `_evaluate` left."""
+
+    def _free(self, nodes: set[int]) -> None:  # noqa: B027 - as above
+        """Free all else that belongs to nodes that were just dropped."""
+
+    @property
+    def size(self) -> int:
+        """See `TokenTree.size`."""
+        return self._size
+
+    @property
+    def live(self) -> list[int]:
+        """The nodes that were not dropped, in rising order."""
+        return list(self._parent)
+
+    @property
+    def nbytes(self) -> int:
+        """See `TokenTree.nbytes`: the log-probabilities, and the additions of an engine's tree."""
+        return self._logits.nbytes
+
+    def extend(self, branches: Branches, *, own: bool = False) -> list[list[int]]:
+        """See `TokenTree.extend`."""
+        with self._lock, self._growing(branches, own) as (nodes, new):
+            if new:
+                with self.guard():
+                    self._evaluate(new)
+                self.contexts += len(new)
+        return nodes
+
+    @contextmanager
+    def _growing(
+        self, branches: Branches, own: bool
+    ) -> Iterator[tuple[list[list[int]], list[int]]]:
+        """Nodes along branches, and the new ones, which are taken back if evaluation fails."""
+        size = self._size
+        try:
+            nodes = self._add(branches, own)
+            yield nodes, list(range(size, self._size))
+        except BaseException:
+            # Also on an interrupt: half-grown, a tree would corrupt all that follows.
+            if self._size > size:
+                self._take_back(size)
+                new = range(size, self._size)
+                self._forget(new)
+                self._remove(new)
+                self._size = size
+            raise
+        if self._released:
+            self._released.difference_update(*nodes)
+
+    def child(self, node: int, token: int) -> int | None:
+        """See `TokenTree.child`."""
+        return self._children.get((node, token))
 
     @torch.no_grad()
     def logprobs(self, nodes: Sequence[int]) -> torch.Tensor:
-        """See `TokenTree.logprobs`: `[n, width]` float32, of the logits that are held."""
+        """See `TokenTree.logprobs`: `[n, width]` float32, of the logits that are kept."""
         with self._lock:
             self._check(nodes)
             if not nodes:
@@ -91,8 +139,19 @@ class TreeNodes(ABC):
             raise self._not_numbers()
         return logs.to(self._device)
 
+    def row(self, node: int) -> Row:
+        """See `TokenTree.row`."""
+        row = _ROWS.get((self._serial, node))
+        if row is None:
+            logs = self.logprobs([node])[0]
+            ends = list(self._vocabulary.end_ids)
+            in_order = logs[self.index.ids_on(logs.device)].double().exp_().cpu().numpy()
+            row = Row(in_order, float(logs[ends].double().exp().sum()) if ends else 0.0)
+            _ROWS.put((self._serial, node), row)
+        return row
+
     def _put(self, nodes: list[int], logits: torch.Tensor) -> None:
-        """Hold logits `[n, width]`, without the uncounted ids: before any softmax."""
+        """Keep logits `[n, width]`, without the uncounted ids: before any softmax."""
         uncounted = torch.from_numpy(self._vocabulary.uncounted).to(logits.device)
         self._logits.put(nodes, logits.index_fill_(1, uncounted, -torch.inf))
 
@@ -107,51 +166,6 @@ class TreeNodes(ABC):
         """Free the log-probabilities of these nodes, where there are any."""
         self._logits.drop(nodes)
 
-    def _take_back(self, size: int) -> None:  # noqa: B027 - most hold nothing else
-        """Free the nodes from `size` on, which a failed `_evaluate` left."""
-
-    def _free(self, nodes: set[int]) -> None:  # noqa: B027 - as above
-        """Free all else that is held of nodes that were just dropped."""
-
-    @property
-    def size(self) -> int:
-        """Nodes handed out so far."""
-        return self._size
-
-    @property
-    def live(self) -> list[int]:
-        """The nodes that were not dropped, in rising order."""
-        return list(self._parent)
-
-    @property
-    def nbytes(self) -> int:
-        """The bytes held: log-probabilities, and the additions of an engine's tree."""
-        return self._logits.nbytes
-
-    def extend(self, edges: Sequence[tuple[int, int]]) -> list[int]:
-        """See `TokenTree.extend`."""
-        if not edges:
-            return []
-        with self._lock, self._growing(edges) as new:
-            self.contexts += self._evaluate(new)
-        return new
-
-    @contextmanager
-    def _growing(self, edges: Sequence[tuple[int, int]]) -> Iterator[list[int]]:
-        """New nodes to be evaluated, taken back if that fails; the lock is held."""
-        self._check_edges(edges)
-        size = self.size
-        new = self._add(edges)
-        try:
-            yield new
-        except BaseException:
-            # Also on an interrupt: half-grown, a tree would corrupt all that follows.
-            self._take_back(size)
-            self._forget(new)
-            self._remove(new)
-            self._size = size
-            raise
-
     def forget(self, nodes: Sequence[int]) -> None:
         """See `TokenTree.forget`."""
         with self._lock:
@@ -159,12 +173,12 @@ class TreeNodes(ABC):
             self._forget(nodes)
 
     def depth(self, node: int) -> int:
-        """The number of tokens after the prompt."""
+        """See `TokenTree.depth`."""
         self._check((node,))
         return self._depth[node]
 
     def tokens(self, node: int) -> tuple[int, ...]:
-        """The token string after the prompt."""
+        """See `TokenTree.tokens`."""
         self._check((node,))
         path = []
         while node > 0:
@@ -183,9 +197,16 @@ class TreeNodes(ABC):
                     node = self._parent[node]
             dropped = self._parent.keys() - kept
             if dropped:
-                self._remove(dropped)
-                self._free(dropped)
                 self._forget(dropped)
+                self._remove(dropped)
+                self._released -= dropped
+                self._free(dropped)
+
+    def drop(self, nodes: Sequence[int]) -> None:
+        """See `TokenTree.drop`."""
+        with self._lock:
+            self._released.update(self._parent.keys() & set(nodes))
+            self.keep(list(self._parent.keys() - self._released))
 
     def _check(self, nodes: Sequence[int]) -> None:
         """Raise `EngineError` unless all of these are nodes, and none was dropped."""
@@ -198,30 +219,35 @@ class TreeNodes(ABC):
                     else f"node {node} does not exist: the tree has {self.size} nodes."
                 )
 
-    def _check_edges(self, edges: Sequence[tuple[int, int]]) -> None:
-        """Raise unless every edge can be added: known parents, tokens in range, room left."""
-        first = self.size
-        depths: list[int] = []
-        for i, (parent, token) in enumerate(edges):
-            if not first <= parent < first + i:
-                self._check((parent,))
-            if not 0 <= token < self._width:
-                raise EngineError(str(no_id(token, self._width)))
-            depths.append(1 + (self._depth[parent] if parent < first else depths[parent - first]))
-        _check_length(len(self._prompt_ids) + max(depths, default=0), self._window)
-
-    def _add(self, edges: Sequence[tuple[int, int]]) -> list[int]:
-        """Add checked edges; returns the new nodes."""
-        first = self.size
-        for node, (parent, token) in enumerate(edges, start=first):
-            self._parent[node], self._token[node] = parent, token
-            self._depth[node] = self._depth[parent] + 1
-        self._size += len(edges)
-        return list(range(first, self.size))
+    def _add(self, branches: Branches, own: bool = False) -> list[list[int]]:
+        """Nodes along token strings, each after a node; unknown ones, or all, are added."""
+        found, longest = [], 0
+        for node, tokens in branches:
+            self._check((node,))
+            path = []
+            for token in tokens:
+                known = None if own else self._children.get((node, token))
+                if known is None:
+                    if not 0 <= token < self._width:
+                        raise EngineError(str(no_id(token, self._width)))
+                    known, self._size = self._size, self._size + 1
+                    if not own:
+                        self._children[node, token] = known
+                    self._parent[known], self._token[known] = node, int(token)
+                    self._depth[known] = self._depth[node] + 1
+                    longest = max(longest, self._depth[known])
+                node = known
+                path.append(node)
+            found.append(path)
+        _check_length(len(self._prompt_ids) + longest, self._window)
+        return found
 
     def _remove(self, nodes: Collection[int]) -> None:
         for node in nodes:
-            del self._parent[node], self._token[node], self._depth[node]
+            edge = self._parent.pop(node), self._token.pop(node)
+            if self._children.get(edge) == node:
+                del self._children[edge]
+            del self._depth[node]
 
 
 def _check_prompt(prompt_ids: Sequence[int], vocabulary: Vocabulary, window: int | None) -> None:
@@ -271,7 +297,7 @@ class _Logits:
         try:
             places = [self._at[node] for node in nodes]
         except KeyError as missing:
-            raise not_there(missing.args[0]) from None
+            raise forgotten(missing.args[0]) from None
         if len({block for block, _ in places}) == 1:
             block = self._blocks[places[0][0]]
             rows = [row for _, row in places]
@@ -289,19 +315,45 @@ class _Logits:
                 shrunk.add(block)
         for block in shrunk:
             left = sorted(self._nodes[block])
-            held = self._blocks[block]
-            if 2 * len(left) > len(held):
+            logits = self._blocks[block]
+            if 2 * len(left) > len(logits):
                 continue
             # Half of it is unused or more: free that, which a view would not do.
-            rows = torch.tensor([self._at[node][1] for node in left], device=held.device)
+            rows = torch.tensor([self._at[node][1] for node in left], device=logits.device)
             del self._blocks[block], self._nodes[block]
-            self.nbytes -= held.nbytes
-            self.put(left, held[rows] if left else held)
+            self.nbytes -= logits.nbytes
+            self.put(left, logits[rows] if left else logits)
 
 
-def not_there(node: int) -> EngineError:
+def forgotten(node: int) -> EngineError:
     """The error of asking for log-probabilities that were forgotten."""
     return EngineError(
-        f"node {node} has no log-probabilities: it was forgotten. "
-        "forget() nodes only when done with them."
+        f"node {node} has no log-probabilities: it was forgotten. forget() nodes only when done "
+        "with them."
     )
+
+
+class _RowCache:
+    """The rows of all trees that were asked for last, as far as `limit` bytes go."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit, self._bytes = limit, 0
+        self._rows: OrderedDict[tuple[int, int], Row] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: tuple[int, int]) -> Row | None:
+        with self._lock:
+            if key in self._rows:
+                self._rows.move_to_end(key)
+            return self._rows.get(key)
+
+    def put(self, key: tuple[int, int], row: Row) -> None:
+        with self._lock:
+            self._bytes += row.in_order.nbytes - (key in self._rows) * row.in_order.nbytes
+            self._rows[key] = row
+            while self._bytes > self._limit:
+                self._bytes -= self._rows.popitem(last=False)[1].in_order.nbytes
+
+
+_ROWS = _RowCache(2**27)
+_SERIALS = count()

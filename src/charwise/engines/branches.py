@@ -19,9 +19,10 @@ import torch
 from numpy.typing import NDArray
 from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 
-from charwise.engines.base import TreeNodes
+from charwise.engines.base import BaseTree
 from charwise.engines.forward import ForwardLM, SlotLayer
 from charwise.errors import EngineError
+from charwise.token_lm import Branches
 
 #: Names under which recurrent layers keep their states: dicts of tensors, batch first.
 _STATES = ("conv_states", "recurrent_states")
@@ -30,13 +31,11 @@ _STATES = ("conv_states", "recurrent_states")
 _State = dict[tuple[int, str, int], torch.Tensor]
 
 
-class BranchTree(TreeNodes):
+class BranchTree(BaseTree):
     """The contexts of one prompt, each as a sequence of its own; see `TokenTree`."""
 
-    def __init__(
-        self, lm: ForwardLM, prompt_ids: Sequence[int], edges: Sequence[tuple[int, int]] = ()
-    ) -> None:
-        super().__init__(lm, prompt_ids, edges)
+    def __init__(self, lm: ForwardLM, prompt_ids: Sequence[int], branches: Branches = ()) -> None:
+        super().__init__(lm, prompt_ids, branches)
         self._lm = lm
         self._layers: list[Any] = []  # the model's own layers, as they are after the prompt
         self._slots: dict[int, SlotLayer] = {}  # layer → keys and values of all contexts
@@ -44,7 +43,8 @@ class BranchTree(TreeNodes):
         self._path: dict[int, NDArray[np.int64]] = {}  # node → the slots of its path
         self._state: dict[int, _State] = {}
         self._start()
-        self.contexts = 1 + self._evaluate(self.live[1:])
+        self._evaluate(self.live[1:])
+        self.contexts = self.size
 
     @property
     def nbytes(self) -> int:
@@ -80,7 +80,7 @@ class BranchTree(TreeNodes):
                 self._slots[i].update(layer.keys, layer.values)
                 layer.keys = layer.values = None
 
-    def _evaluate(self, nodes: list[int]) -> int:
+    def _evaluate(self, nodes: list[int]) -> None:
         for _, level in groupby(
             sorted(nodes, key=self._depth.__getitem__), self._depth.__getitem__
         ):
@@ -88,7 +88,6 @@ class BranchTree(TreeNodes):
             most = max(1, self._lm.batch_bytes // self._call_bytes(same[0]))
             for first in range(0, len(same), most):
                 self._call(same[first : first + most])
-        return len(nodes)
 
     def _call_bytes(self, node: int) -> int:
         """Of a context's keys, values, states and logits in a call."""

@@ -5,15 +5,15 @@ Probabilities are float64, zeros are allowed, and nothing is learnt or approxima
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from charwise.engines.base import TreeNodes, not_there
+from charwise.engines.base import BaseTree, forgotten
 from charwise.errors import EngineError
+from charwise.token_lm import Branches
 from charwise.tokens.vocabulary import Vocabulary
 
 #: The probabilities `[width]` of the next token, given the last (up to) n-1 tokens.
@@ -63,10 +63,10 @@ class NgramLM:
         ids = (*prompt_ids, *tokens)
         return float(sum(self._log_row(ids[:i])[ids[i]] for i in range(len(prompt_ids), len(ids))))
 
-    def tree(self, prompt_ids: Sequence[int], edges: Sequence[tuple[int, int]] = ()) -> _NgramTree:
+    def tree(self, prompt_ids: Sequence[int], branches: Branches = ()) -> _NgramTree:
         """A tree whose root is this prompt, and its first nodes; see `TokenLM.tree`."""
         tree = _NgramTree(self, prompt_ids)
-        tree.extend(edges)
+        tree.extend(branches)
         return tree
 
     def info(self) -> dict[str, str]:
@@ -110,7 +110,7 @@ def example_lm() -> NgramLM:
     return NgramLM(vocabulary, 1, {(): [0.5, 0.25, 0.25]})
 
 
-class _NgramTree(TreeNodes):
+class _NgramTree(BaseTree):
     """The `TokenTree` of an `NgramLM`; it keeps no log-probabilities, since the table has them."""
 
     def __init__(self, lm: NgramLM, prompt_ids: Sequence[int]) -> None:
@@ -119,17 +119,16 @@ class _NgramTree(TreeNodes):
         self._known = {0}
         self.contexts = self.calls = 1
 
-    def _evaluate(self, nodes: list[int]) -> int:
+    def _evaluate(self, nodes: list[int]) -> None:
         self._known.update(nodes)
         self.calls += 1
-        return len(nodes)
 
     def logprobs(self, nodes: Sequence[int]) -> torch.Tensor:
         """See `TokenTree.logprobs`: `[n, width]` float64."""
         self._check(nodes)
         for node in nodes:
             if node not in self._known:
-                raise not_there(node)
+                raise forgotten(node)
         rows = np.empty((len(nodes), self._lm.vocabulary.width))
         for i, node in enumerate(nodes):
             rows[i] = self._lm._log_row((*self._prompt_ids, *self.tokens(node)))
@@ -137,9 +136,3 @@ class _NgramTree(TreeNodes):
 
     def _forget(self, nodes: Collection[int]) -> None:
         self._known.difference_update(nodes)
-
-    def __getstate__(self) -> dict[str, object]:
-        return {name: value for name, value in vars(self).items() if name != "_lock"}
-
-    def __setstate__(self, state: dict[str, object]) -> None:
-        vars(self).update(state, _lock=threading.RLock())

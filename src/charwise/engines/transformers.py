@@ -24,11 +24,11 @@ import transformers
 from numpy.typing import NDArray
 from transformers.cache_utils import Cache, DynamicLayer
 
-from charwise.engines.base import TreeNodes
+from charwise.engines.base import BaseTree
 from charwise.engines.branches import BranchTree
 from charwise.engines.forward import Forward, GPTNeoForward, SlotLayer
 from charwise.errors import EngineError
-from charwise.token_lm import TokenTree, Wish
+from charwise.token_lm import Branches, TokenTree
 from charwise.tokens.vocabulary import Vocabulary
 
 #: Where configurations state the longest context.
@@ -65,8 +65,8 @@ class TransformersLM:
     >>> vocabulary = Vocabulary.from_bytes([b"a", b"b", None], end_ids=[2], bos_ids=[2], width=4)
     >>> lm = TransformersLM(LlamaForCausalLM(config), vocabulary)
     >>> tree = lm.tree([2])
-    >>> tree.extend([(0, 0), (0, 1), (1, 1)])
-    [1, 2, 3]
+    >>> tree.extend([(0, [0, 1]), (0, [1])])
+    [[1, 2], [3]]
     >>> tree.logprobs([3]).shape, tree.logprobs([3])[0, 3].item()       # id 3 is not a token
     (torch.Size([1, 4]), -inf)
     >>> lm.info()["path"]
@@ -112,9 +112,9 @@ class TransformersLM:
         """The device of the log-probabilities: the model's."""
         return self.forward.device
 
-    def tree(self, prompt_ids: Sequence[int], edges: Sequence[tuple[int, int]] = ()) -> TokenTree:
+    def tree(self, prompt_ids: Sequence[int], branches: Branches = ()) -> TokenTree:
         """A tree whose root is this prompt, and its first nodes; see `TokenLM.tree`."""
-        return self._tree_kind().make(self, prompt_ids, edges)
+        return self._tree_kind().make(self, prompt_ids, branches)
 
     def info(self) -> dict[str, str]:
         """The engine, device and dtype, and how and why contexts share prefixes."""
@@ -129,26 +129,29 @@ class TransformersLM:
             "why": kind.why,
         }
 
-    def extend_together(self, wishes: Sequence[Wish]) -> list[list[int]] | None:
+    def extend_together(
+        self, wishes: Sequence[tuple[TokenTree, Branches]]
+    ) -> list[list[list[int]]] | None:
         """Extend several of its trees in one call; see `TogetherLM.extend_together`."""
         trees = [tree for tree, _ in wishes if isinstance(tree, FlatTree) and tree.lm is self]
         if len(trees) < len(wishes):
             return None
-        count = sum(len(edges) for _, edges in wishes)
+        count = sum(len(tokens) for _, branches in wishes for _, tokens in branches)
         with ExitStack() as stack:
             for tree in sorted(trees, key=id):  # in one order, or two callers wait for each other
                 stack.enter_context(tree._lock)
             slots = count + sum(tree.slots for tree in trees)
             if count * 4 * (slots + self.vocabulary.width) > self.batch_bytes:
                 return None
-            new = [
-                stack.enter_context(tree._growing(edges))
-                for tree, (_, edges) in zip(trees, wishes, strict=True)
+            grown = [
+                stack.enter_context(tree._growing(branches, own=True))
+                for tree, (_, branches) in zip(trees, wishes, strict=True)
             ]
-            evaluate(list(zip(trees, new, strict=True)))
-            for tree, nodes in zip(trees, new, strict=True):
-                tree.contexts += len(nodes)
-        return new
+            if wanted := [(tree, new) for tree, (_, new) in zip(trees, grown, strict=True) if new]:
+                evaluate(wanted)
+            for tree, new in wanted:
+                tree.contexts += len(new)
+        return [nodes for nodes, _ in grown]
 
     def _tree_kind(self) -> _TreeKind:
         """The way in which contexts share prefixes, settled once, before the first tree.
@@ -212,10 +215,11 @@ class TransformersLM:
         text = [id for id, token in enumerate(self.vocabulary.tokens) if token is not None]
         ids = [text[i * len(text) // 8] for i in range(8)]
         small = self.window is not None and self.window < 9
-        # A chain of 5, branches off its start and off the root, and a node off each.
-        parents = [0] if small else [0, 1, 2, 3, 4, 1, 0, 6, 7, 8]
+        # A chain of 5, and branches of 2 off its start and off the root.
         tree = kind(self, ids[:1] if small else ids[:3])
-        nodes = tree.extend([(n, ids[(3 * i + 3) % 8]) for i, n in enumerate(parents)])[-3:]
+        chain = [(0, [ids[i] for i in (3, 6, 1, 4, 7)])]
+        branches = [*chain, (0, [ids[3], *ids[2:4]]), (0, [ids[5], ids[0]])]
+        nodes = [path[-1] for path in tree.extend([(0, ids[3:4])] if small else branches)]
         contexts = [[*tree._prompt_ids, *tree.tokens(node)] for node in nodes]
         plain = torch.cat([self.forward([context], keep=1)[0] for context in contexts])
         counted = torch.tensor(self.vocabulary.counted, device=plain.device)
@@ -240,18 +244,19 @@ class _TreeKind(NamedTuple):
     why: str
 
 
-class FlatTree(TreeNodes):
+class FlatTree(BaseTree):
     """The contexts of one prompt in one flat cache; see `TokenTree`."""
 
     def __init__(
-        self, lm: TransformersLM, prompt_ids: Sequence[int], edges: Sequence[tuple[int, int]] = ()
+        self, lm: TransformersLM, prompt_ids: Sequence[int], branches: Branches = ()
     ) -> None:
-        super().__init__(lm, prompt_ids, edges)
+        super().__init__(lm, prompt_ids, branches)
         self.lm = lm
         self.cache = Cache(layer_class_to_replicate=SlotLayer)
         self._slot: dict[int, int] = {}  # of each node
         self.positions = np.zeros(0, np.int64)  # [slots]: path lengths
-        self.contexts = self._evaluate(self.live)
+        self._evaluate(self.live)
+        self.contexts = self.size
 
     @property
     def slots(self) -> int:
@@ -264,7 +269,7 @@ class FlatTree(TreeNodes):
         layers: list[SlotLayer] = self.cache.layers
         return super().nbytes + sum(layer.nbytes for layer in layers)
 
-    def _evaluate(self, nodes: list[int]) -> int:
+    def _evaluate(self, nodes: list[int]) -> None:
         """In as many calls as keep to `batch_bytes`."""
         done = 0
         if nodes[0] == 0:
@@ -281,7 +286,6 @@ class FlatTree(TreeNodes):
             most = max(1, self.lm.batch_bytes // row_bytes)
             evaluate([(self, nodes[done : done + most])])
             done += most
-        return len(nodes)
 
     def place(self, nodes: list[int]) -> tuple[list[int], NDArray[np.bool_]]:
         """Give new nodes slots: the ids to evaluate, and the slots that each sees: `[n, slots]`.

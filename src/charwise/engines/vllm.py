@@ -19,10 +19,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from charwise.engines.base import TreeNodes
+from charwise.engines.base import BaseTree
 from charwise.engines.pretrained import DEFAULT_MODEL, LoadKeywords, read_vocabulary
 from charwise.errors import EngineError, SettingError, shown
 from charwise.models import EMBEDDED
+from charwise.token_lm import Branches
 from charwise.tokens.vocabulary import Vocabulary
 
 
@@ -60,10 +61,10 @@ class VllmLM:
         self._per_call = max(1, batch_values // vocabulary.width)
         self._lock = threading.Lock()
 
-    def tree(self, prompt_ids: Sequence[int], edges: Sequence[tuple[int, int]] = ()) -> _VllmTree:
+    def tree(self, prompt_ids: Sequence[int], branches: Branches = ()) -> _VllmTree:
         """A tree whose root is this prompt, and its first nodes; see `TokenLM.tree`."""
         tree = _VllmTree(self, prompt_ids)
-        tree.extend(edges)
+        tree.extend(branches)
         return tree
 
     def info(self) -> dict[str, str]:
@@ -162,15 +163,16 @@ class VllmLM:
         return self.origin
 
 
-class _VllmTree(TreeNodes):
+class _VllmTree(BaseTree):
     """The `TokenTree` of a `VllmLM`."""
 
     def __init__(self, lm: VllmLM, prompt_ids: Sequence[int]) -> None:
         super().__init__(lm, prompt_ids)
         self._lm = lm
-        self.contexts = self._evaluate([0])
+        self._evaluate([0])
+        self.contexts = 1
 
-    def _evaluate(self, nodes: list[int]) -> int:
+    def _evaluate(self, nodes: list[int]) -> None:
         self.calls += 1
         path = self._path_of_many(nodes)
         if path:
@@ -182,7 +184,6 @@ class _VllmTree(TreeNodes):
         if single:
             contexts = [[*self._prompt_ids, *self.tokens(node)] for node in single]
             self._logits.put(single, self._lm.next_logprobs(contexts))
-        return len(nodes)
 
     def _path_of_many(self, asked: list[int]) -> list[int]:
         """Those of the nodes that lie on one path, if they are many and most of it; else none."""

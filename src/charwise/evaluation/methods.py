@@ -161,8 +161,8 @@ def walk_canonical(lm: CharLM, prompt: Prompt) -> Walk:
     record = _Record(lm, prompt)
     for window in plan(lm.engine, lm.index, record.opening, record.text):
         tree = lm.engine.tree(window.prompt_ids)
-        size, tokens = tree.size, window.canonical
-        nodes = [0, *tree.extend([(size + n - 1, token) for n, token in enumerate(tokens[:-1])])]
+        tokens = window.canonical
+        nodes = [0, *tree.extend([(0, tokens[:-1])])[0]]
         chosen = tree.logprobs(nodes)[np.arange(len(tokens)), tokens].double().tolist()
         at = window.begin
         for token, logprob in zip(tokens, chosen, strict=True):

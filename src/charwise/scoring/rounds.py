@@ -25,7 +25,6 @@ from charwise.errors import SearchLimitError, shorter
 from charwise.scoring.contexts import Branch, Contexts, Floats
 from charwise.scoring.effort import Effort
 from charwise.scoring.lattice import Lattice
-from charwise.token_lm import held_bytes
 from charwise.tokens.known_text import KnownText
 
 #: K, the most contexts at a position.
@@ -160,9 +159,9 @@ class Refinement:
         Raises:
             SearchLimitError: if the exact sum is wanted.
         """
-        lattice, width = self.lattice, self.rows.index.vocabulary.width
+        lattice = self.lattice
         contexts = len(lattice.contexts) + sum(len(branch.tokens) for branch in wanted)
-        full = contexts > MOST_CONTEXTS or held_bytes(self.rows.tree, width) > MEMORY
+        full = contexts > MOST_CONTEXTS or self.rows.tree.nbytes > MEMORY
         if full and self.effort.exact:
             raise _too_many(lattice)
         return full

@@ -123,9 +123,8 @@ class Scorer:
             # The canonical tokens of the first portion go with the root, in one call.
             path = base_path(window.canonical, part, to_end)
             most = min(portion_of(path), most_in_call(self.index.vocabulary.width))
-            edges = list(enumerate(path[:most]))
-            tree = self.engine.tree(window.prompt_ids, edges)
-            rows = EvaluatedRows(tree, self.index, edges=edges)
+            tree = self.engine.tree(window.prompt_ids, [(0, path[:most])])
+            rows = EvaluatedRows(tree, self.index)
             work = self._refinement(rows, part, window, to_end)
             refine([work])
             yield window, work

@@ -17,10 +17,10 @@ import torch
 
 from charwise.char_lm import CharLM
 from charwise.coverings.log_sums import log
-from charwise.coverings.rows import Row
 from charwise.cursor.drafts import Cursor
 from charwise.serve.prompts import Sides, sides_of
 from charwise.serve.task import Alternatives, CompletionTask, Piece
+from charwise.token_lm import Row
 from charwise.tokens.canonical import to_bytes
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.prompts import split
@@ -192,7 +192,7 @@ def _of_tokens(lm: CharLM, sides: Sides, ids: list[int], most: int) -> list[Piec
     opening, whole = split(lm.vocabulary, sides.prompt)
     if isinstance(whole, bytes) and lm.vocabulary.decode(ids) != whole:
         ids = lm.vocabulary.encode(whole)
-    tree = lm.engine.tree(opening.ids, list(enumerate(ids)))
+    tree = lm.engine.tree(opening.ids, [(0, ids)])
     rows = tree.logprobs(range(len(ids)))
     pieces = []
     for row, id in zip(rows, ids, strict=True):

@@ -93,23 +93,20 @@ class Memory:
     def thin(self, excess: int, busy: Collection[int] = ()) -> None:
         """Free so many bytes, the longest unused first, of the parts that states do without.
 
-        Those are the rows that log-probabilities make again, then the contexts that only what was
-        typed before goes on from: a deletion there is evaluated anew.
+        Those are the contexts that only what was typed before goes on from: a deletion there is
+        evaluated anew.
 
         Args:
             excess: bytes.
             busy: the ids of shared trees that are left alone.
         """
-        for cut in (False, True):
-            for shared in self._shared():
-                if excess <= 0:
-                    return
-                if id(shared) not in busy:
-                    size = shared.evaluated.nbytes
-                    shared.evaluated.shed()
-                    if cut:
-                        self._cut(shared)
-                    excess -= size - shared.evaluated.nbytes
+        for shared in self._shared():
+            if excess <= 0:
+                return
+            if id(shared) not in busy:
+                size = shared.evaluated.nbytes
+                self._cut(shared)
+                excess -= size - shared.evaluated.nbytes
 
     def _cut(self, shared: SharedTree) -> None:
         """Drop the contexts of a tree that its states do not go on from, and their parents."""
@@ -232,9 +229,6 @@ class Memory:
         self._kept[key, known.text] = known
         self._kept.move_to_end((key, known.text))
         _forget_parents(known.state)
-        # Rows are most of what typing adds: those still of use are made again.
-        if known.state.shared.evaluated.row_count > 128:
-            known.state.shared.evaluated.shed()
         if len(self._kept) > 256:
             self._kept.popitem(last=False)
         return known

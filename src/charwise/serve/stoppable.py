@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from charwise.cursor.options import Limit
 from charwise.errors import CharwiseError
-from charwise.token_lm import TogetherLM, TokenLM, TokenTree, Wish, held_bytes
+from charwise.token_lm import Branches, TogetherLM, TokenLM, TokenTree
 from charwise.tokens.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -85,29 +85,32 @@ class StoppableLM:
         """Return the names of the model and of its device."""
         return self.engine.info()
 
-    def tree(self, prompt_ids: Sequence[int], edges: Sequence[tuple[int, int]] = ()) -> TokenTree:
+    def tree(self, prompt_ids: Sequence[int], branches: Branches = ()) -> TokenTree:
         """A tree whose root is this prompt; see `TokenLM.tree`.
 
         Raises:
             Stopped: the limit is reached.
         """
         with self.call():
-            return _StoppableTree(self, self.engine.tree(prompt_ids, edges))
+            tree = self.engine.tree(prompt_ids, branches)
+        tree.guard = self.call
+        return tree
 
-    def extend_together(self, wishes: Sequence[Wish]) -> list[list[int]] | None:
+    def extend_together(
+        self, wishes: Sequence[tuple[TokenTree, Branches]]
+    ) -> list[list[list[int]]] | None:
         """See `TogetherLM.extend_together`; None too for an engine that is none."""
         if not isinstance(self.engine, TogetherLM):
             return None
-        inner = [(tree.inner, edges) for tree, edges in wishes if isinstance(tree, _StoppableTree)]
         started = time.perf_counter()
         try:
-            found = self.engine.extend_together(inner)
+            found = self.engine.extend_together(wishes)
         except CharwiseError:  # of one tree, whose request is told when it is asked alone
             raise
         except Exception:  # nobody is told if each succeeds alone, for a call each
             self.failed += 1
             if self.failed == 1:
-                logger.warning("a model call for %d requests failed", len(inner), exc_info=True)
+                logger.warning("a model call for %d requests failed", len(wishes), exc_info=True)
             raise
         if found is not None:
             self.calls += 1
@@ -135,62 +138,3 @@ class StoppableLM:
         finally:
             self.calls += 1
             self.seconds += time.perf_counter() - started
-
-
-class _StoppableTree:
-    """A tree of such an engine; see `TokenTree`."""
-
-    root = 0
-
-    def __init__(self, lm: StoppableLM, tree: TokenTree) -> None:
-        self.inner = tree
-        self._lm = lm
-
-    @property
-    def size(self) -> int:
-        """Nodes handed out so far."""
-        return self.inner.size
-
-    @property
-    def contexts(self) -> int:
-        """Contexts evaluated so far."""
-        return self.inner.contexts
-
-    @property
-    def calls(self) -> int:
-        """The number of model calls so far."""
-        return self.inner.calls
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes held: told by the engine, or those of all log-probabilities."""
-        return held_bytes(self.inner, self._lm.vocabulary.width)
-
-    def logprobs(self, nodes: Sequence[int]) -> torch.Tensor:
-        """See `TokenTree.logprobs`."""
-        return self.inner.logprobs(nodes)
-
-    def forget(self, nodes: Sequence[int]) -> None:
-        """See `TokenTree.forget`."""
-        self.inner.forget(nodes)
-
-    def depth(self, node: int) -> int:
-        """Return the number of tokens after the prompt."""
-        return self.inner.depth(node)
-
-    def tokens(self, node: int) -> tuple[int, ...]:
-        """Return the token string after the prompt."""
-        return self.inner.tokens(node)
-
-    def keep(self, nodes: Sequence[int]) -> None:
-        """See `TokenTree.keep`."""
-        self.inner.keep(nodes)
-
-    def extend(self, edges: Sequence[tuple[int, int]]) -> list[int]:
-        """See `TokenTree.extend`.
-
-        Raises:
-            Stopped: the limit is reached; nothing was evaluated.
-        """
-        with self._lm.call():
-            return self.inner.extend(edges)

@@ -20,9 +20,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from charwise.engines.base import TreeNodes
+from charwise.engines.base import BaseTree
 from charwise.engines.llama_cpp.cells import BatchRow, Cells, Held
 from charwise.errors import EngineError, SettingError
+from charwise.token_lm import Branches
 from charwise.tokens.gguf import GgufModel, captured_log, library, reason, vocabulary_of
 from charwise.tokens.vocabulary import Vocabulary
 
@@ -133,7 +134,7 @@ class LlamaCppLM:
 
     >>> lm = LlamaCppLM("model.gguf", window=512)  # doctest: +SKIP
     >>> tree = lm.tree(lm.vocabulary.bos_ids)  # doctest: +SKIP
-    >>> tree.logprobs(tree.extend([(0, 15), (1, 7)])).shape  # doctest: +SKIP
+    >>> tree.logprobs(tree.extend([(0, [15, 7])])[0]).shape  # doctest: +SKIP
     torch.Size([2, 2048])
     """
 
@@ -182,11 +183,9 @@ class LlamaCppLM:
     def __reduce__(self) -> tuple[Any, ...]:
         return self.origin
 
-    def tree(
-        self, prompt_ids: Sequence[int], edges: Sequence[tuple[int, int]] = ()
-    ) -> _LlamaCppTree:
+    def tree(self, prompt_ids: Sequence[int], branches: Branches = ()) -> _LlamaCppTree:
         """A tree whose root is this prompt, and its first nodes; see `TokenLM.tree`."""
-        return _LlamaCppTree(self, prompt_ids, edges)
+        return _LlamaCppTree(self, prompt_ids, branches)
 
     def info(self) -> dict[str, str]:
         """The engine, device and dtype, and how and why contexts share prefixes."""
@@ -217,20 +216,19 @@ class LlamaCppLM:
         return 0 if self.window <= original else 2048
 
 
-class _LlamaCppTree(TreeNodes):
+class _LlamaCppTree(BaseTree):
     """The `TokenTree` of a `LlamaCppLM`."""
 
-    def __init__(
-        self, lm: LlamaCppLM, prompt_ids: Sequence[int], edges: Sequence[tuple[int, int]]
-    ) -> None:
-        super().__init__(lm, prompt_ids, edges, lock=lm.lock)
+    def __init__(self, lm: LlamaCppLM, prompt_ids: Sequence[int], branches: Branches) -> None:
+        super().__init__(lm, prompt_ids, branches, lock=lm.lock)
         self._lm = lm
         self._held: dict[int, Held | None] = {}  # of each node
         with lm.lock:
-            self.contexts = self._evaluate(self.live)
+            self._evaluate(self.live)
+        self.contexts = self.size
         weakref.finalize(self, lm.abandoned.append, self._held)
 
-    def _evaluate(self, nodes: list[int]) -> int:
+    def _evaluate(self, nodes: list[int]) -> None:
         """Evaluate nodes in as many calls as it takes, and hold their logits."""
         self._held.update(dict.fromkeys(nodes))
         while self._lm.abandoned:
@@ -256,7 +254,6 @@ class _LlamaCppTree(TreeNodes):
             self.calls += 1
             for _ in part:
                 waiting.popleft()
-        return len(nodes)
 
     def _take_back(self, size: int) -> None:
         for node in [node for node in self._held if node >= size]:

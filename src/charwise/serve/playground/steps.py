@@ -53,7 +53,7 @@ def steps(lm: CharLM, kept: Sequence[int], forced: bytes) -> Iterator[_Step]:
     if window is not None and len(kept) > window // 2:
         kept = [*vocabulary.bos_ids, *kept[-(window // 2) :]]
     tree = lm.engine.tree(kept)
-    node, generated, left = tree.root, list[int](), forced
+    node, generated, left = 0, list[int](), forced
     while window is None or len(kept) + len(generated) < window:
         ids = torch.from_numpy(allowed_next(left, index).copy())
         logs = tree.logprobs([node])[0].cpu()[ids].double()
@@ -65,7 +65,7 @@ def steps(lm: CharLM, kept: Sequence[int], forced: bytes) -> Iterator[_Step]:
             return
         generated.append(allowed[0])
         left = remaining(forced, generated, vocabulary) or b""
-        node = tree.extend([(node, allowed[0])])[0]
+        [[node]] = tree.extend([(node, allowed[:1])])
 
 
 def _generated(lm: CharLM, kept: Sequence[int], forced: bytes, most: int = 32) -> bytes:
