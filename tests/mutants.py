@@ -67,12 +67,11 @@ TESTS = {
     "evaluation/comparison": ["evaluation/test_compare.py"],
     "tables/teacher": ["tables/test_teacher.py"],
     "tables/writers": ["tables/test_teacher.py"],
-    "combine/rules": [
+    "combine": [
         "combine/test_oracle.py",
         "combine/test_combination.py",
         "combine/test_error_estimates.py",
     ],
-    "combine/scoring": ["combine/test_oracle.py", "combine/test_error_estimates.py"],
     "cursor/bytewise": ["combine/test_sampled.py"],
 }
 

@@ -252,18 +252,19 @@ class CharacterModel(ABC):
         prompts: Sequence[Prompt],
         *,
         contexts: Sequence[Prompt],
+        end: bool = False,
         **spend: Unpack[EffortKeywords],
     ) -> list[Score]:
         """Return scores with the distributions of every next byte, for combinations and tables.
 
-        Without the entropies of characters that `scores` works out from them.
+        With `end`, a row for what follows the text is the last.
 
         >>> import charwise
         >>> [score] = charwise.load().scores_with_rows(["os"], contexts=["import "])
         >>> score.distributions.shape
         (2, 257)
         """
-        return self._scored(prompts, contexts, Asked(entropy="char"), **spend)
+        return self._scored(prompts, contexts, Asked(end, "char"), **spend)
 
     def complete(
         self,

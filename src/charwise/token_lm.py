@@ -17,7 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
+    from numpy.typing import NDArray
 
     from charwise.tokens.index import SortedVocabulary
     from charwise.tokens.vocabulary import Vocabulary
@@ -136,6 +138,19 @@ class TokenTree(Protocol):
 
     def drop(self, nodes: Sequence[int]) -> None:
         """Drop these nodes, each as soon as no other goes on from it."""
+        ...
+
+
+@runtime_checkable
+class EstimatedTree(TokenTree, Protocol):
+    """A tree whose rows are estimates, as those of a combination of models are."""
+
+    def errors(self, nodes: Sequence[int], tokens: Sequence[int]) -> NDArray[np.float64]:
+        """Return by how much log p(token | node) may be off, `[n]` nats, of n pairs."""
+        ...
+
+    def next_error(self, node: int) -> float:
+        """Return by how much the row of a node may be off, as a total variation."""
         ...
 
 

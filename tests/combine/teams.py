@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from charwise import CharLM, combine
-from charwise.combine import Combination
 from charwise.coverings.reference import (
     next_character_probability,
     prefix_probability,
@@ -27,8 +26,9 @@ from charwise.errors import ZeroProbabilityError
 from models import Model, model_of, spelled
 
 END = 256
+IMPLAUSIBLE = math.exp(-100)
 ALPHABETS = (b"ab", b"a\xff", b"\xc3\xa9")
-NAMES = ("mixture", "product", "minimum", "maximum", "proxy", "contrast")
+NAMES = ("mixture", "product", "minimum", "maximum", "contrast")
 
 Floats = NDArray[np.float64]
 
@@ -49,19 +49,17 @@ class Oracle:
         return f"Oracle({self.name}, {self.weights}, {tokens}, {seeds}, {self.befores})"
 
     @cached_property
-    def lm(self) -> Combination:
+    def lm(self) -> CharLM:
         """The same from charwise."""
         befores = self.befores or [b""] * len(self.models)
         members = [
-            combine.member(CharLM(model.lm, preset="exact"), before=before)
+            combine.Member(CharLM(model.lm, preset="exact"), before=before)
             for model, before in zip(self.models, befores, strict=True)
         ]
         if self.name in ("mixture", "product"):
             return getattr(combine, self.name)(members, self.weights)
         if self.name in ("minimum", "maximum"):
             return getattr(combine, self.name)(members)
-        if self.name == "proxy":
-            return combine.proxy(*members, alpha=self.weights[1])
         return combine.contrast(*members, plausibility=self.weights[0])
 
     def f(self, probabilities: Sequence[float]) -> float:
@@ -73,7 +71,6 @@ class Oracle:
             return min(probabilities) if self.name == "minimum" else max(probabilities)
         powers = {
             "product": self.weights,
-            "proxy": (1.0, self.weights[1], -self.weights[1]) if len(self.weights) > 1 else (),
             "contrast": (1.0, -1.0),
         }[self.name]
         out = 1.0
@@ -111,20 +108,17 @@ class Oracle:
             for model, before in zip(self.models, self._befores, strict=True)
         ]
 
-    def masses(self, text: bytes, whole: bool = False) -> Floats:
+    def masses(self, text: bytes) -> Floats:
         """`[257]` what the rule gives to what may come next, not normalised."""
         rows = self.members_next(text)
-        if whole or self.name == "mixture":
+        if self.name == "mixture":
             before = self.prefixes(text)
             if not self.f(before) > 0:
                 return np.zeros(257)
             rows = rows * np.array(before)[:, None] / max(before)
-            masses = np.array([self.f(list(column)) for column in rows.T])
-            masses = masses / self.f([p / max(before) for p in before])
-        else:
-            masses = np.array([self.f(list(column)) for column in rows.T])
+        masses = np.array([self.f(list(column)) for column in rows.T])
         if self.name == "contrast":
-            masses[rows[0] < self.weights[0] * rows[0].max()] = 0.0
+            masses[rows[0] < self.weights[0] * rows[0].max()] *= IMPLAUSIBLE
         return masses
 
     def next(self, text: bytes) -> Floats | None:
@@ -143,7 +137,7 @@ class Oracle:
                 break
         return found
 
-    def strings(self, longest: int, whole: bool) -> dict[bytes, float]:
+    def strings(self, longest: int) -> dict[bytes, float]:
         """What each text of at most so many bytes is given; the longest ones with what follows."""
         letters = sorted(set(b"".join(b"".join(m.index.sorted) for m in self.models)))
         found: dict[bytes, float] = {}
@@ -153,7 +147,7 @@ class Oracle:
             if len(text) == longest:
                 found[text] = p
                 continue
-            row = self.masses(text, whole) if whole else self.next(text)
+            row = self.next(text)
             if row is None:
                 continue
             if row[END] > 0:
@@ -186,12 +180,11 @@ def oracles(
     alphabet = draw(st.sampled_from(ALPHABETS))
     seed = draw(st.integers(0, 2**30))
     rng = random.Random(seed)
-    count = {"proxy": 3, "contrast": 2}.get(name, draw(st.sampled_from((2, 3, 1))))
+    count = 2 if name == "contrast" else draw(st.sampled_from((2, 3, 1)))
     models = [_model(alphabet, seed + n, draw(st.sampled_from(zeros))) for n in range(count)]
     weights = {
         "mixture": [rng.choice((0.1, 1.0, 2.5)) for _ in range(count)],
         "product": [rng.choice((1.0, 0.5, -0.7, 0.0, 2.0)) for _ in range(count)],
-        "proxy": [1.0, rng.choice((0.5, 1.5, -1.0))],
         "contrast": [rng.choice((0.1, 0.4, 0.0))],
     }.get(name, [])
     if name == "product" and not any(weights):

@@ -37,7 +37,7 @@ def alone(lm: CharLM) -> CharLM:
     return lm
 
 
-def combined(lm: CharLM) -> combine.Combination:
+def combined(lm: CharLM) -> CharLM:
     return combine.product([lm])
 
 

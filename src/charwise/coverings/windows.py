@@ -62,6 +62,9 @@ def plan(
     [Window(prompt_ids=[2], canonical=[0, 1], begin=0, scored=0, stop=3)]
     """
     canonical = index.vocabulary.encode_beginning(whole)
+    if engine.window is None and index.vocabulary.munch == 1:  # tokens are bytes: no alternatives
+        yield Window([*opening.ids], canonical, begin=0, scored=0, stop=len(whole))
+        return
     offsets = np.cumsum([0, *map(index.length, canonical)]).tolist()
     size = len(canonical)
     last = through or offsets[-1] < len(whole)  # whether the last token makes a context to evaluate

@@ -11,6 +11,7 @@ States are immutable and share one `SharedTree`: the token tree, and what has be
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cached_property
 from typing import Self
 
 import numpy as np
@@ -33,6 +34,7 @@ from charwise.cursor.shared_tree import (
 from charwise.cursor.token_particles import TokenParticles
 from charwise.errors import ZeroProbabilityError, zero_probability
 from charwise.scoring.effort import PRESETS, Effort
+from charwise.token_lm import EstimatedTree
 from charwise.tokens.stops import StopStrings
 
 
@@ -87,7 +89,15 @@ class State(CharacterState):
 
         An estimate: see docs/scoring.md.
         """
-        return self.cover.error
+        return min(1.0, self.cover.error + self._error_of_rows)
+
+    @cached_property
+    def _error_of_rows(self) -> float:
+        """The error of an engine whose rows are estimates: a combination's are."""
+        tree = self.shared.evaluated.tree
+        if not isinstance(tree, EstimatedTree):
+            return 0.0
+        return max(tree.next_error(bundle.node) for bundle in self.bundles)
 
     @property
     def exact_from(self) -> int:
@@ -110,7 +120,7 @@ class State(CharacterState):
             masses = self._masses(cover_of(self.shared, self.whole, canonical, PRESETS["exact"]))
         if not masses.sum() > 0:
             raise zero_probability(self.whole)
-        return NextBytes(masses / masses.sum(), 0.0, self.cover.error)
+        return NextBytes(masses / masses.sum(), 0.0, self.error)
 
     def _masses(self, cover: Cover) -> NDArray[np.float64]:
         with self.shared.lock:

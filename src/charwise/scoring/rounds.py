@@ -25,6 +25,8 @@ from charwise.errors import SearchLimitError, shorter
 from charwise.scoring.contexts import Branch, Contexts, Floats
 from charwise.scoring.effort import Effort
 from charwise.scoring.lattice import Lattice
+from charwise.token_lm import EstimatedTree
+from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.known_text import KnownText
 
 #: K, the most contexts at a position.
@@ -97,7 +99,7 @@ class Refinement:
         """Yield the contexts to evaluate, one batch after another, until the text is done."""
         lattice, tokens = self.lattice, self._canonical
         while True:
-            size, done = portion_of(tokens), lattice.done
+            size, done = portion_of(tokens, self.rows.index), lattice.done
             path = [self._end_of_path(len(tokens))]
             if size:
                 branch = Branch(path[0], tokens[:size])
@@ -180,12 +182,26 @@ class Refinement:
         if self.effort.exact:
             change[:] = 0.0
         lost = -np.log1p(-np.minimum(lattice.missing[part][:-1], 1 - 1e-12))
-        error = change + lost
+        error = change + lost + self._errors_of_rows(done)
         self.error[done + 1 : lattice.stop + 1] = error
         stated = float(error.mean()) / math.log(2) if len(error) else 0.0  # bits a byte
         if self._stated_error is not None:
             stated = self._stated_error(lattice)
         return tolerance is None or len(sums) < 3 or stated > tolerance
+
+    def _errors_of_rows(self, done: int) -> Floats:
+        """`[stop − done]` errors of an engine whose rows are estimates: a combination's are.
+
+        There each position has one context.
+        """
+        lattice, tree = self.lattice, self.rows.tree
+        c, errors = lattice.contexts, np.zeros(lattice.stop - done)
+        if isinstance(tree, EstimatedTree):
+            inside = np.flatnonzero((c.position >= done) & (c.position < lattice.stop))
+            at = c.position[inside]
+            tokens = [c.known.text[position] for position in at]
+            errors[at - done] = tree.errors(c.node[inside].tolist(), tokens)
+        return errors
 
 
 def select(lattice: Lattice, threshold: float, max_depth: float) -> list[Branch]:
@@ -245,9 +261,15 @@ def base_path(canonical: Sequence[int], known: KnownText, through: bool) -> list
     return list(canonical[:-1] if whole and not through else canonical)
 
 
-def portion_of(tokens: Sequence[int]) -> int:
+def portion_of(tokens: Sequence[int], index: SortedVocabulary) -> int:
     """How many of the canonical tokens a portion takes: all of them, if few would be left."""
-    return len(tokens) if len(tokens) < PORTION + PORTION // 4 else PORTION
+    size = PORTION * portions_at_once(index)
+    return len(tokens) if len(tokens) < size + size // 4 else size
+
+
+def portions_at_once(index: SortedVocabulary) -> int:
+    """Portions that are one: many of bytes, since a combination has no attention of its own."""
+    return 64 if index.vocabulary.munch == 1 else 1
 
 
 def most_in_call(width: int) -> int:

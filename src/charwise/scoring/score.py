@@ -27,6 +27,7 @@ from charwise.scoring.rounds import (
     base_path,
     most_in_call,
     portion_of,
+    portions_at_once,
     refine,
 )
 from charwise.surprisal.entropies import entropies as entropies_of
@@ -95,7 +96,7 @@ class Scorer:
         kept until it is done. A pack should need no more than the memory for that.
         """
         # A token has some eight contexts.
-        most = max(1, min(PORTION, MEMORY // (8 * 4 * self.index.vocabulary.width)))
+        most = max(1, min(PORTION * portions_at_once(self.index), MEMORY // (8 * 4 * self.index.vocabulary.width)))
         done: list[dict[int, Window]] = []
         filling: dict[Opening, dict[int, Window]] = {}
         for number, text in enumerate(texts):
@@ -122,7 +123,7 @@ class Scorer:
             to_end = self.end and window.stop == len(text.whole)
             # The canonical tokens of the first portion go with the root, in one call.
             path = base_path(window.canonical, part, to_end)
-            most = min(portion_of(path), most_in_call(self.index.vocabulary.width))
+            most = min(portion_of(path, self.index), most_in_call(self.index.vocabulary.width))
             tree = self.engine.tree(window.prompt_ids, [(0, path[:most])])
             rows = EvaluatedRows(tree, self.index)
             work = self._refinement(rows, part, window, to_end)
@@ -190,6 +191,8 @@ class Scorer:
                 ranks.append(ranks_of(rows[-1], whole[first : window.stop]))
                 if self.entropy == "byte":  # of a long text, they would be many
                     rows.clear()
+                elif self.end and window.stop == len(whole):
+                    rows.append(along[window.stop - first :])
             contexts, calls = contexts + found.contexts, calls + found.calls
         return Score(
             whole[skip:],
