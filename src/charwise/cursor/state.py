@@ -120,7 +120,7 @@ class State(CharacterState):
             masses = self._masses(cover_of(self.shared, self.whole, canonical, PRESETS["exact"]))
         if not masses.sum() > 0:
             raise zero_probability(self.whole)
-        return NextBytes(masses / masses.sum(), 0.0, self.error)
+        return NextBytes(masses / masses.sum(), self.error)
 
     def _masses(self, cover: Cover) -> NDArray[np.float64]:
         with self.shared.lock:
