@@ -28,7 +28,6 @@
 
 PYTHON ?= python3
 PYTEST_ARGS ?=
-SECONDS ?= 600
 SAMPLE ?= 0
 VENV := .venv
 BIN := $(VENV)/bin

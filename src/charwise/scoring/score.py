@@ -96,7 +96,13 @@ class Scorer:
         kept until it is done. A pack should need no more than the memory for that.
         """
         # A token has some eight contexts.
-        most = max(1, min(PORTION * portions_at_once(self.index), MEMORY // (8 * 4 * self.index.vocabulary.width)))
+        most = max(
+            1,
+            min(
+                PORTION * portions_at_once(self.index),
+                MEMORY // (8 * 4 * self.index.vocabulary.width),
+            ),
+        )
         done: list[dict[int, Window]] = []
         filling: dict[Opening, dict[int, Window]] = {}
         for number, text in enumerate(texts):
