@@ -24,8 +24,9 @@ from numpy.typing import NDArray
 
 from charwise.char_lm import CharLM
 from charwise.cursor.state import State
-from charwise.engines.base import TreeNodes
+from charwise.engines.base import BaseTree
 from charwise.errors import SettingError, TokenizationError, ZeroProbabilityError, check_number
+from charwise.token_lm import Branches
 from charwise.tokens.canonical import to_bytes
 from charwise.tokens.prompt_parts import Prompt, parts_of
 from charwise.tokens.prompts import split_parts
@@ -183,12 +184,10 @@ class CombinedLM:
         self.members = tuple(m if isinstance(m, Member) else Member(m) for m in members)
         self.rule = rule
 
-    def tree(
-        self, prompt_ids: Sequence[int], edges: Sequence[tuple[int, int]] = ()
-    ) -> CombinedTree:
+    def tree(self, prompt_ids: Sequence[int], branches: Branches = ()) -> CombinedTree:
         """A tree whose root is a text; see `TokenLM.tree`."""
         tree = CombinedTree(self, prompt_ids)
-        tree.extend(edges)
+        tree.extend(branches)
         return tree
 
     def info(self) -> dict[str, str]:
@@ -199,7 +198,7 @@ class CombinedLM:
         return lines
 
 
-class CombinedTree(TreeNodes):
+class CombinedTree(BaseTree):
     """A tree of texts. A pass of each member, or a state of it, says what may follow one."""
 
     def __init__(self, lm: CombinedLM, prompt_ids: Sequence[int]) -> None:
@@ -235,7 +234,7 @@ class CombinedTree(TreeNodes):
             logs = np.log(np.maximum(self._rule.weights, 0.0))
         self._evidence[0] = steps.sum(axis=2) + np.stack([logs, np.zeros(len(logs))])
 
-    def _evaluate(self, nodes: list[int]) -> int:
+    def _evaluate(self, nodes: list[int]) -> None:
         self.calls += 1
         self._evaluate_paths(nodes)
         for node in nodes:
@@ -243,7 +242,6 @@ class CombinedTree(TreeNodes):
                 before = self.evidence(self._parent[node])
                 step = self._step(self._parent[node], self._token[node]) if self._mixes else 0.0
                 self._evidence[node] = before + step
-        return len(nodes)
 
     def _evaluate_paths(self, nodes: list[int]) -> None:
         """Put long new paths to the members as known text: one pass of each for all of them."""
