@@ -325,7 +325,7 @@ def test_a_folder_has_no_revision(folder: Path) -> None:
 )
 def test_what_a_gguf_file_does_not_take(option: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(SettingError, match=rf"{next(iter(option))} is .*, but "):
-        open_engine(tmp_path / "model.gguf", **option)
+        open_engine(tmp_path / "model.gguf", engine="llama.cpp", **option)
 
 
 @pytest.mark.parametrize("option", ["device_map", "quantization_config"])

@@ -1,8 +1,8 @@
 """Models, tokenizers and vocabularies by name: the embedded one, a folder, or the hub.
 
-What is missing is said in one `ModelNotFoundError`, whoever asks: what was looked for, in which
-folder, in which cache, and what the hub answered. A hub that cannot be reached costs seconds at
-most, not the minutes that `from_pretrained` keeps trying.
+`model_folder` takes a repository of the hub from its cache, or else downloads it; all else reads
+folders. Whoever asks, a missing model is one `ModelNotFoundError`: its name, the folder, the cache,
+and the hub's answer. A hub that cannot be reached costs seconds at most.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import logging
 import os
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -84,7 +84,10 @@ def read_pretrained(name: str, **settings: Unpack[LoadKeywords]) -> Any:
     """
     device, dtype = settings.get("device"), settings.get("dtype")
     device_map, quantization = settings.get("device_map"), settings.get("quantization_config")
-    hub = _hub(settings)
+    hub: HubKeywords = {
+        "revision": settings.get("revision"),
+        "trust_remote_code": settings.get("trust_remote_code", False),
+    }
     with LOADING:
         import torch
         from transformers import AutoModelForCausalLM
@@ -108,7 +111,7 @@ def read_pretrained(name: str, **settings: Unpack[LoadKeywords]) -> Any:
             device_map = {"": where} if device_map is None else device_map
         if device_map is not None:
             options["device_map"] = device_map
-        _check_folder(name)
+        _check_folder(name, hub["revision"])
         tokenizer = _read_tokenizer(name, **hub)
         model = _read(name, "model", AutoModelForCausalLM.from_pretrained, hub, **options)
         if device_map is not None:
@@ -123,20 +126,12 @@ def read_pretrained(name: str, **settings: Unpack[LoadKeywords]) -> Any:
             ) from error
 
 
-def _hub(settings: HubKeywords) -> HubKeywords:
-    """The hub's settings. Without one for code, transformers asks on the terminal."""
-    return {
-        "revision": settings.get("revision"),
-        "trust_remote_code": settings.get("trust_remote_code", False),
-    }
-
-
 def _read_tokenizer(name: str, **hub: Unpack[HubKeywords]) -> Any:
     """The tokenizer alone. Raises the errors of `read_pretrained`."""
     with LOADING:
         from transformers import AutoTokenizer
 
-        return _read(name, "tokenizer", AutoTokenizer.from_pretrained, _hub(hub))
+        return _read(name, "tokenizer", AutoTokenizer.from_pretrained, hub)
 
 
 def opens_in_llama_cpp(name: str) -> bool:
@@ -156,127 +151,121 @@ def read_vocabulary(name: str, **hub: Unpack[HubKeywords]) -> Vocabulary:
 
         return read_gguf(name)
     if find_spec("transformers") is None:
-        return vocabulary_of_files(_files(name, hub.get("revision")), name)
+        folder = model_folder(name, hub.get("revision"), _TOKENIZERS)
+        return vocabulary_of_files({file.name: file for file in folder.iterdir()}, name)
     with LOADING:
         from transformers import AutoConfig, GenerationConfig
 
         tokenizer = _read_tokenizer(name, **hub)
         try:
-            config = _read(name, "config", AutoConfig.from_pretrained, _hub(hub))
+            config = _read(name, "config", AutoConfig.from_pretrained, hub)
             width = config.get_text_config().vocab_size
         except (ModelNotFoundError, EngineError):  # a tokenizer without a model
             width = None
         if name.endswith(".gguf"):
             return Vocabulary.from_transformers(tokenizer, width)
         try:
-            of: HubKeywords = {"revision": hub.get("revision")}  # it has no code
-            generation = _read(name, "generation config", GenerationConfig.from_pretrained, of)
+            generation = _read(name, "generation config", GenerationConfig.from_pretrained, hub)
         except (ModelNotFoundError, EngineError):
             generation = None
         return Vocabulary.from_transformers(tokenizer, width, generation_config=generation)
 
 
-#: The files that say what a tokenizer is.
-_TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "config.json",
-    "generation_config.json",
-    "chat_template.jinja",
-)
+#: A repository's files without weights, and those by which a folder of the cache has a tokenizer.
+_TEXTS = ["*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken", "*.py"]
+_TOKENIZERS = ["tokenizer*", "vocab*", "*.model", "*.tiktoken"]
+
+#: Files with weights: of several kinds, the first is taken.
+_WEIGHTS = ["*.safetensors", "*.bin"]
 
 
-def _files(name: str, revision: str | None) -> dict[str, Path]:
-    """The files of a tokenizer that a folder has, or a repository of the hub."""
-    folder = Path(_source(name))
-    if folder.is_dir():
-        return {file: folder / file for file in _TOKENIZER_FILES if (folder / file).exists()}
-    from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+def model_folder(name: str, revision: str | None, wanted: Sequence[str]) -> Path:
+    """The folder of a model: the one of this name, or that of the hub's cache, downloaded once.
 
-    found = {}
-    _ask_hub(name, revision)
-    for file in _TOKENIZER_FILES:
-        with suppress(EntryNotFoundError, LocalEntryNotFoundError):
-            found[file] = Path(hf_hub_download(name, file, revision=revision))
-    return found
+    Args:
+        name: of a folder or a GGUF file, or of a repository of the hub.
+        revision: of the repository.
+        wanted: patterns; where the cache has a file of one of them, the hub is not asked.
 
-
-def _read(
-    name: str, what: str, from_pretrained: Callable[..., Any], hub: HubKeywords, **options: Any
-) -> Any:
-    """Call `from_pretrained` quietly; its many errors become one sentence.
-
-    What is in the hub's cache is taken from there without a question. What is not is looked up
-    on the hub first, since `from_pretrained` alone tries for minutes where there is no network.
+    Raises:
+        ModelNotFoundError: what was looked for, and where.
+        SettingError: a revision of a folder.
     """
-    from huggingface_hub.constants import HF_HUB_OFFLINE
-
-    source, revision = _source(name), hub.get("revision")
-    if name.endswith(".gguf"):
-        options["gguf_file"] = Path(name).name
-    local = Path(source).is_dir()
-    if "trust_remote_code" in hub:
-        options["trust_remote_code"] = hub["trust_remote_code"]
-    if revision is not None:
-        if local:
+    if (folder := _local_folder(name)) is not None:
+        if revision is not None:
             raise SettingError(
                 f"revision is {revision!r}, but {name!r} is a folder, which has none: leave it out."
             )
-        options["revision"] = revision
-    with quietly():
-        try:
-            return from_pretrained(source, local_files_only=True, **options)
-        except Exception as error:
-            missing = isinstance(error, OSError | ValueError) and not _wants_trust(error)
-            if local or not missing:
-                raise _failure(name, source, what, error) from error
-            if HF_HUB_OFFLINE:
-                reason = "HF_HUB_OFFLINE is set, so the hub was not asked"
-                raise ModelNotFoundError(_not_found(_called(name, revision), reason)) from error
-        _ask_hub(name, revision)
-        try:
-            return from_pretrained(source, **options)
-        except Exception as error:
-            raise _failure(name, source, what, error) from error
+        return folder
+    from huggingface_hub import HfApi, snapshot_download
+    from huggingface_hub.constants import ENDPOINT, HF_HUB_CACHE, HF_HUB_OFFLINE
+    from huggingface_hub.errors import (
+        HFValidationError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
+    with suppress(HFValidationError, OSError):
+        folder = Path(snapshot_download(name, revision=revision, local_files_only=True))
+        if any(file for pattern in wanted for file in folder.glob(pattern)):
+            return folder
+    try:
+        if HF_HUB_OFFLINE:
+            reason = "HF_HUB_OFFLINE is set, so the hub was not asked"
+        else:
+            # Seconds to wait for the hub's answer.
+            info = HfApi().model_info(name, revision=revision, timeout=10)
+            files = [Path(file.rfilename) for file in info.siblings or ()]
+            kinds = [kind for kind in wanted if any(file.match(kind) for file in files)]
+            patterns = [*_TEXTS, *kinds[:1]] if wanted is _WEIGHTS else _TEXTS
+            return Path(snapshot_download(name, revision=revision, allow_patterns=patterns))
+    except RepositoryNotFoundError:
+        reason = f"{ENDPOINT} has no public {name}"
+    except RevisionNotFoundError:
+        reason = f"{ENDPOINT} has {name}, but no revision {revision!r} of it"
+    except HFValidationError:
+        reason = "no hub can have such a name"
+    except Exception as error:  # whatever its HTTP library raises
+        reason = f"{ENDPOINT} cannot be reached ({_in_a_line(error)}): give a folder that has it"
+    called = name if revision is None else f"{name}@{revision}"
+    raise ModelNotFoundError(
+        f"no model {called!r}: there is no folder {Path(called).absolute()}, it is not in the "
+        f"hub's cache {HF_HUB_CACHE}, and {reason}."
+    )
 
 
-def _source(name: str) -> str:
-    """Return the name for `from_pretrained`; raises for a folder that does not exist."""
+def _local_folder(name: str) -> Path | None:
+    """The folder of a model on this machine; None for a name that only the hub can have."""
+    ways_out = (
+        f"Give a folder with a config.json, a repository of the hub such as "
+        f"Qwen/Qwen2.5-Coder-0.5B, or {DEFAULT_MODEL!r}."
+    )
     if name == DEFAULT_MODEL:
-        return EMBEDDED
+        return Path(EMBEDDED)
     if not name:
-        raise ModelNotFoundError(
-            "no model '': the name is empty. Give a folder with a config.json, a repository of the "
-            f"hub such as Qwen/Qwen2.5-Coder-0.5B, or {DEFAULT_MODEL!r}."
-        )
+        raise ModelNotFoundError(f"no model '': the name is empty. {ways_out}")
     try:
         folder = Path(name).expanduser()
         if folder.is_dir():
-            return str(folder)
+            return folder
         if name.endswith(".gguf") and folder.is_file():
-            return str(folder.parent)
+            return folder.parent
         there = folder.exists()
     except (OSError, RuntimeError, ValueError) as error:  # a name that no file can have
         raise ModelNotFoundError(f"no model {name[:80]!r}: {error}.") from None
     if there or name.startswith((".", "~", os.sep)) or name.count("/") > 1:
         raise ModelNotFoundError(
-            f"no model {name!r}: there is no folder {folder.absolute()}. Give a folder with a "
-            "config.json, a repository of the hub such as Qwen/Qwen2.5-Coder-0.5B, or "
-            f"{DEFAULT_MODEL!r}."
+            f"no model {name!r}: there is no folder {folder.absolute()}. {ways_out}"
         )
-    return name
+    return None
 
 
-def _check_folder(name: str) -> None:
+def _check_folder(name: str, revision: str | None) -> None:
     """Raise for a folder that can have no model."""
-    folder = Path(_source(name))
-    if name.endswith(".gguf"):
-        return
+    folder = model_folder(name, revision, _WEIGHTS)
     # With an adapter's config alone, transformers finds the model that it adapts.
-    if folder.is_dir() and not any(
-        (folder / file).exists() for file in ("config.json", "adapter_config.json")
-    ):
+    configs = [folder / "config.json", folder / "adapter_config.json"]
+    if not name.endswith(".gguf") and not any(file.exists() for file in configs):
         files = sorted(folder.glob("*.gguf"))
         way_out = f"the file {files[0]}" if files else "a folder that save_pretrained has written"
         raise ModelNotFoundError(
@@ -284,55 +273,33 @@ def _check_folder(name: str) -> None:
         )
 
 
-def _ask_hub(name: str, revision: str | None) -> None:
-    """Raise unless the hub answers that it has this repository, and this revision of it."""
-    from huggingface_hub import HfApi
-    from huggingface_hub.constants import ENDPOINT
-    from huggingface_hub.errors import (
-        HFValidationError,
-        RepositoryNotFoundError,
-        RevisionNotFoundError,
-    )
-
-    called = _called(name, revision)
-    try:
-        # Seconds to wait for the hub's answer.
-        HfApi().model_info(name, revision=revision, timeout=10)
-    except RepositoryNotFoundError as error:
-        raise ModelNotFoundError(_not_found(called, f"{ENDPOINT} has no public {name}")) from error
-    except RevisionNotFoundError as error:
-        reason = f"{ENDPOINT} has {name}, but no revision {revision!r} of it"
-        raise ModelNotFoundError(_not_found(called, reason)) from error
-    except HFValidationError as error:
-        raise ModelNotFoundError(_not_found(called, "no hub can have such a name")) from error
-    except Exception as error:  # whatever its HTTP library raises
-        reason = f"{ENDPOINT} cannot be reached ({_in_a_line(error)}): give a folder that has it"
-        raise ModelNotFoundError(_not_found(called, reason)) from error
+def _read(
+    name: str, what: str, from_pretrained: Callable[..., Any], hub: HubKeywords, **options: Any
+) -> Any:
+    """Call `from_pretrained` of a model's folder quietly; its many errors become one sentence."""
+    wanted = _WEIGHTS if what == "model" else _TOKENIZERS
+    folder = model_folder(name, hub.get("revision"), wanted)
+    if name.endswith(".gguf"):
+        options["gguf_file"] = Path(name).name
+    if what != "generation config":  # which has no code
+        # Without a setting, transformers asks on the terminal.
+        options["trust_remote_code"] = hub.get("trust_remote_code", False)
+    with quietly():
+        try:
+            return from_pretrained(str(folder), local_files_only=True, **options)
+        except Exception as error:
+            raise _failure(name, folder, what, error) from error
 
 
-def _called(name: str, revision: str | None) -> str:
-    return name if revision is None else f"{name}@{revision}"
-
-
-def _not_found(called: str, reason: str) -> str:
-    from huggingface_hub.constants import HF_HUB_CACHE
-
-    return (
-        f"no model {called!r}: there is no folder {Path(called).absolute()}, it is not in the "
-        f"hub's cache {HF_HUB_CACHE}, and {reason}."
-    )
-
-
-def _failure(name: str, source: str, what: str, error: Exception) -> CharwiseError:
+def _failure(name: str, folder: Path, what: str, error: Exception) -> CharwiseError:
     """Return the error for a model, or a part of one, that is there and cannot be read."""
     reason = _in_a_line(error)
     if name == DEFAULT_MODEL:
         return ModelNotFoundError(
-            f"the embedded model is not in {source}: install charwise again. ({reason})"
+            f"the embedded model is not in {folder}: install charwise again. ({reason})"
         )
-    folder = Path(source)
-    place = f"the folder {folder.absolute()}" if folder.is_dir() else f"{name!r} on the hub"
-    if _wants_trust(error):
+    place = f"the folder {folder.absolute()}"
+    if isinstance(error, ValueError) and "trust_remote_code" in str(error):
         return SettingError(
             f"{place} comes with Python code of its own, which would run here. Read it, and if "
             "you trust it, ask for trust_remote_code=True."
@@ -341,10 +308,6 @@ def _failure(name: str, source: str, what: str, error: Exception) -> CharwiseErr
     if isinstance(error, OSError) or (what == "tokenizer" and isinstance(error, ValueError)):
         return ModelNotFoundError(f"{place} has no {what} that loads: {reason}.")
     return EngineError(f"the {what} of {place} does not load: {reason}.")
-
-
-def _wants_trust(error: Exception) -> bool:
-    return isinstance(error, ValueError) and "trust_remote_code" in str(error)
 
 
 def _in_a_line(error: Exception) -> str:
