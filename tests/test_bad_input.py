@@ -30,12 +30,11 @@ from charwise import (
 from charwise.engines.ngram import NgramLM
 from charwise.engines.transformers import TransformersLM
 from charwise.errors import CharwiseError, TokenizationError
-from charwise.infill import cut_start, request
-from charwise.template import Template
+from charwise.fim import Template, cut_suffix
 from charwise.tokens.words import words
 
 #: What the calls use.
-USED = (np, SortedVocabulary, TransformersLM, cut_start, request, Template, words)
+USED = (np, SortedVocabulary, TransformersLM, cut_suffix, Template, words)
 few = Vocabulary.from_bytes([b"a", b"ab", b"b", None], end_ids=[3])
 index = SortedVocabulary(few)
 few_lm = NgramLM(few, 1, {(): [1, 0, 0, 0]})
@@ -105,56 +104,27 @@ REFUSED = {
     "Effort(0)": "give a whole number, 1 or more",
     "Effort(8, tolerance=-1)": "For an error of 0 choose the preset 'exact'",
     "GenerationOptions(n=None)": "it must be a whole number",
-    'Vocabulary([b"a"], special=[3])': "give a dict, id → spelling",
-    'Vocabulary([b"a"], lead="a")': "it is bytes",
     "Vocabulary.from_bytes([])": "give the bytes of one or more",
-    'Vocabulary.from_bytes(b"ab")': "give a list of bytes, by id",
-    'Vocabulary.from_bytes(["a"])': "tokens must be bytes or None",
     'Vocabulary.from_bytes([b"a", b""])': "pass None for ids that spell nothing",
-    'Vocabulary.from_bytes([b"a"], end_ids=9)': "give a list of token ids",
-    'Vocabulary.from_bytes([b"a"], width=0)': "it is how many logits the model has",
     'Vocabulary.from_bytes([b"a", b"b"], width=1)': "Load the tokenizer that was saved with",
     'Vocabulary.from_transformers("gpt2")': "use_fast=True",
-    "Vocabulary.from_tiktoken(None)": "get_encoding makes one",
     "few.encode(5)": "a text must be str or bytes, not int",
     'few.encode("z")': "or use a model",
     'few.encode_beginning("za")': "or use a model",
     "few.encode_prompt([9])": "the width is 4",
     "few.decode([4])": "the width is 4",
     "Vocabulary([b'a'], end_ids=[5])": "Pass width=model.config.vocab_size",
-    'few.decode("ab")': "token ids are a list of integers",
-    'SortedVocabulary([b"a"])': "makes one of a tokenizer",
-    'index.range("a")': "index is asked about bytes",
-    "index.prefixes(None)": "index is asked about bytes",
-    'index.twins(["a"])': "index is asked about bytes",
-    "index.allowed(5)": "the index is asked about bytes, not about 5",
-    'index.spellable("")': "the index is asked about bytes",
-    'index.bitmask(bytearray(b"a"))': "about bytes",
     "index.length(9)": "the width is 4",
-    "index.narrow(0, 2, 1, 256)": "it is a number from 0 to 255",
-    "index.in_order([0.5])": "needs 4 numbers in the last dimension",
-    'index.mask(b"a", device="nowhere")': "use 'cpu' or 'cuda'",
-    'index.mask(b"a", np.zeros(4))': "give a torch tensor of floats",
-    'index.mask(b"a", torch.empty(3))': "a mask of this vocabulary has (4,)",
-    "index.ids_on(1.5)": "use 'cpu' or 'cuda'",
     'healing.cut("", index)': "Give it at least one token",
-    'healing.cut("a", few)': "make one with SortedVocabulary(vocabulary)",
-    'healing.cut("a", lm.index, rule=-1)': "the number must be 0 or more",
-    "healing.remaining(b'a', ['s'], few)": "are a list of ids",
-    "healing.allowed_next(bytearray(b'a'), index)": "is bytes, as healing.cut returns",
-    'healing.remaining("a", [], few)': "is bytes, as healing.cut returns",
-    'healing.remaining(b"a", [0], index)': "give a Vocabulary, as index.vocabulary",
-    "healing.allowed_next(None, index)": "is bytes, as healing.cut returns",
+    'healing.cut("a", lm.index, rule=-1)': "or a number of tokens",
     'healing.allowed_next(b"z", index)': "Shorten the prompt, or check that the",
     'heal_generate(3, lm.index, "a")': "give a causal language model",
     'heal_generate(model, lm.index, "a", rule="x")': "use 'auto', 'word', 'off' or a number",
     'heal_generate(model, lm.index, "a", method="x")': "use 'mask' or 'exact'",
     'heal_infill(model, lm.index, None, "b")': "or two lists of texts, as prefix and suffix",
-    'request("a", "b", None, lm.index)': "Template.named makes one",
-    'cut_start([1, 2], lm.index, "x")': "use 'auto', 'word', 'off' or a number",
+    'cut_suffix([1, 2], lm.index, "x")': "use 'auto', 'word', 'off' or a number",
     "Template.of(few)": "name its sentinels",
     'Template.named(few, "a", "b")': "those of this model are none",
-    "Template.named(few, '<PRE>', None)": "those of this model are none",
     "Template(0, 1, 2).order([])": "choose 'psm' or 'spm'",
     'Template(0, 1, None).order("psm")': "Leave the order out, or ask for order='spm'",
     "constraints.regex(5)": "a regular expression is a str, not 5",

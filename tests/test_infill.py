@@ -13,17 +13,16 @@ from hypothesis import strategies as st
 
 from charwise import SortedVocabulary, Vocabulary
 from charwise.errors import SettingError, TemplateError
-from charwise.infill import (
+from charwise.fim import (
     Request,
-    cut_start,
+    Template,
+    cut_suffix,
     latest_reach,
-    middle_of,
     middles,
-    owed,
-    owed_tokens,
+    missing_suffix,
+    missing_suffix_tokens,
     request,
 )
-from charwise.template import Template
 from charwise.tokens.sentinels import SPELLINGS, Spelling
 from conftest import LANGUAGES, Data
 from models import Case, cases, examples
@@ -150,38 +149,35 @@ def test_the_reach_is_that_of_the_longest_token(case: Case) -> None:
 def test_what_the_suffix_gives_up() -> None:
     tokens: list[bytes | None] = [b"d", b"e", b"node", b"x", b" ", b"x = ", None]
     index = SortedVocabulary(Vocabulary.from_bytes(tokens))
-    assert cut_start([0, 1, 3], index) == (b"de", [3])
-    assert cut_start([0, 1, 3], index, "off") == (b"", [0, 1, 3])
-    assert cut_start([0, 1, 3], index, 1) == (b"d", [1, 3])
-    assert cut_start([0, 1, 3], index, 9) == (b"dex", [])
-    assert cut_start([4, 0, 4, 3], index, "word") == (b" d", [4, 3])
-    assert cut_start([], index) == (b"", [])
+    assert cut_suffix([0, 1, 3], index) == (b"de", [3])
+    assert cut_suffix([0, 1, 3], index, "off") == (b"", [0, 1, 3])
+    assert cut_suffix([0, 1, 3], index, 1) == (b"d", [1, 3])
+    assert cut_suffix([0, 1, 3], index, 9) == (b"dex", [])
+    assert cut_suffix([4, 0, 4, 3], index, "word") == (b" d", [4, 3])
+    assert cut_suffix([], index) == (b"", [])
     # " " ends "x = ", so a cut inside "x = " takes the whole token that holds it.
-    assert cut_start([4, 3], index) == (b" ", [3])
-    for rule in (-1, "all", True):
+    assert cut_suffix([4, 3], index) == (b" ", [3])
+    for rule in (-1, "all"):
         with pytest.raises(SettingError):
-            cut_start([0], index, rule)  # type: ignore[arg-type]
+            cut_suffix([0], index, rule)  # type: ignore[arg-type]
 
 
 @given(st.binary(max_size=6), st.binary(max_size=4), st.integers(0, 4))
 @examples(200)
-def test_what_is_owed_completes_the_ending(new: bytes, ending: bytes, shared: int) -> None:
+def test_the_missing_suffix_completes_the_ending(new: bytes, ending: bytes, shared: int) -> None:
     new += ending[:shared]
-    rest = owed(new, ending)
+    rest = missing_suffix(new, ending)
     assert (new + rest).endswith(ending)
     assert (rest == b"") == new.endswith(ending)
-    whole = middle_of(new + rest, ending)
-    assert whole is not None
-    assert whole + ending == new + rest
 
 
-def test_owed_tokens_never_run_past_the_ending() -> None:
+def test_missing_tokens_never_run_past_the_ending() -> None:
     tokens: list[bytes | None] = [b"e", b"ex", b"exp", b"x", b"ex", None]
     index = SortedVocabulary(Vocabulary.from_bytes(tokens))
-    assert owed_tokens(b"ind", b"dex", index) == [1, 4, 0]
-    assert owed_tokens(b"inde", b"dex", index) == [3]
-    assert owed_tokens(b"index", b"dex", index) == []
-    assert owed_tokens(b"", b"", index) == []
+    assert missing_suffix_tokens(b"ind", b"dex", index) == [1, 4, 0]
+    assert missing_suffix_tokens(b"inde", b"dex", index) == [3]
+    assert missing_suffix_tokens(b"index", b"dex", index) == []
+    assert missing_suffix_tokens(b"", b"", index) == []
 
 
 def test_places_where_a_middle_may_end() -> None:
@@ -189,7 +185,8 @@ def test_places_where_a_middle_may_end() -> None:
     assert middles(b"aba", b"bac", ended=True) == [b"a", b"aba"]
     assert middles(b"aaaa", b"aa", ended=False) == [b"aa", b"a", b"", b"aaaa"]
     assert middles(b"abc", b"", ended=False) == [b"abc"]
-    assert len(middles(b"x" * 100, b"x", ended=False)) == 9
+    assert len(middles(b"x" * 100, b"x", ended=False)) == 17
+    assert middles(b"end(item)\n    return", b"d", ended=True)[-1] == b"en"
 
 
 def test_either_side_may_be_empty() -> None:

@@ -39,7 +39,7 @@ def without_torch(code: str) -> subprocess.CompletedProcess[str]:
     "module",
     [
         "charwise.healing",
-        "charwise.infill",
+        "charwise.fim",
         "charwise.tokens.index",
         "charwise.constraints",
         "charwise.cli.app",

@@ -14,12 +14,11 @@ from charwise.cursor.options import GenerationKeywords, GenerationOptions, optio
 from charwise.cursor.shared_tree import Conditions
 from charwise.cursor.state import State, begin
 from charwise.errors import CharwiseError, EngineError, SettingError, shown
+from charwise.fim import Order, Request, Template, request
 from charwise.healing import Rule
-from charwise.infill import Request, request
 from charwise.scoring.effort import PRESETS, Effort, EffortKeywords, effort_of
 from charwise.scoring.score import Scorer, Text
 from charwise.surprisal.score import Score
-from charwise.template import Order, Template
 from charwise.token_lm import TokenLM
 from charwise.tokens.canonical import to_bytes
 from charwise.tokens.index import SortedVocabulary
@@ -246,7 +245,7 @@ class CharLM(CharacterModel):
         """Return the request of `infill`, with both sides cut. A quarter of the window stays free.
 
         `left` and `right` say where to cut, and `opening` what comes before both texts, as for
-        `charwise.infill.request`.
+        `charwise.fim.request`.
 
         Raises:
             TemplateError: as `infill`.

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,20 +73,17 @@ def cut(prompt: Prompt, index: SortedVocabulary, rule: Rule = "auto") -> Cut:
     >>> cut([0, 1, 2, 3], index, rule=1)
     Cut(kept=[0, 1, 2], forced=b'd')
     """
-    if not isinstance(index, SortedVocabulary):
-        raise SettingError(
-            f"index is a {type(index).__name__}: make one with SortedVocabulary(vocabulary)."
-        )
+    prompt = _started(prompt, index.vocabulary)
     ids, rest = _beginning_ids(prompt, index.vocabulary)
     tail = _tail(ids, index.vocabulary)
     most = min(len(tail), len(ids) - 1)
     back = min(_tokens_back(tail, rest, index, rule), most)
     forced = b"".join(tail[len(tail) - back :]) + rest
-    while rest and back < most and not index.spellable(forced):
+    while rest and not index.spellable(forced):
+        if back == most:
+            index.vocabulary.encode_prompt(prompt)  # raises
         back += 1  # other tokens than the canonical ones lead on
         forced = tail[-back] + forced
-    if rest and not index.spellable(forced):
-        prompt_ids(prompt, index.vocabulary)  # raises
     return Cut(ids[: len(ids) - back], forced)
 
 
@@ -101,7 +98,8 @@ def prompt_ids(prompt: Prompt, vocabulary: Vocabulary) -> list[int]:
     >>> prompt_ids("ab", vocabulary), prompt_ids([0], vocabulary)
     ([2, 0, 1], [0])
     """
-    return _nonempty(vocabulary.encode_prompt(_started(prompt, vocabulary)), vocabulary)
+    ids = vocabulary.encode_prompt(_started(prompt, vocabulary))
+    return ids or _raise_empty(vocabulary)
 
 
 def _started(prompt: Prompt, vocabulary: Vocabulary) -> Prompt:
@@ -113,21 +111,17 @@ def _started(prompt: Prompt, vocabulary: Vocabulary) -> Prompt:
 
 def _beginning_ids(prompt: Prompt, vocabulary: Vocabulary) -> tuple[list[int], bytes]:
     """The ids of a prompt, and the bytes at its end that only begin a token."""
-    before, text = last_text(parts_of(_started(prompt, vocabulary)))
+    before, text = last_text(parts_of(prompt))
     last = vocabulary.encode_beginning(text)
     ids = [*vocabulary.encode_prompt(before), *last]
-    return _nonempty(ids, vocabulary), text[len(vocabulary.decode(last)) :]
+    return ids or _raise_empty(vocabulary), text[len(vocabulary.decode(last)) :]
 
 
-def _nonempty(ids: list[int], vocabulary: Vocabulary) -> list[int]:
-    if not ids:
-        raise HealingError(
-            "the prompt is empty: there is nothing to continue. Give it at least one token."
-            if vocabulary.bos_ids
-            else "the prompt is empty and the tokenizer has no start token: there is nothing to "
-            "continue. Give it at least one token."
-        )
-    return ids
+def _raise_empty(vocabulary: Vocabulary) -> NoReturn:
+    why = "" if vocabulary.bos_ids else " and the tokenizer has no start token"
+    raise HealingError(
+        f"the prompt is empty{why}: there is nothing to continue. Give it at least one token."
+    )
 
 
 def remaining(forced: bytes, generated: Iterable[int], vocabulary: Vocabulary) -> bytes | None:
@@ -137,30 +131,18 @@ def remaining(forced: bytes, generated: Iterable[int], vocabulary: Vocabulary) -
         The rest of `forced`; empty once it is reproduced; None if the tokens left the forced
         text (a rejected draft may; a healed generation cannot).
 
-    Raises:
-        SettingError: a `forced` that is not bytes, tokens that are no ids, or no vocabulary.
-
     >>> vocabulary = Vocabulary.from_bytes([b"s", b"weep", b"sw"])
     >>> remaining(b"sw", [0], vocabulary), remaining(b"sw", [0, 1], vocabulary)
     (b'w', b'')
     """
-    if not isinstance(forced, bytes) or is_text(generated):
-        raise _no_forced_text(forced, generated)
     at = 0
-    try:
-        for id in generated:
-            if at >= len(forced):
-                break
-            token = vocabulary.tokens[id] if 0 <= id < vocabulary.width else None
-            if not token or not (forced.startswith(token, at) or token.startswith(forced[at:])):
-                return None
-            at += len(token)
-    except TypeError:
-        raise _no_forced_text(forced, generated) from None
-    except AttributeError:  # not looked at before: this runs at every step of every request
-        raise SettingError(
-            f"vocabulary is a {type(vocabulary).__name__}: give a Vocabulary, as index.vocabulary."
-        ) from None
+    for id in generated:
+        if at >= len(forced):
+            break
+        token = vocabulary.tokens[id] if 0 <= id < vocabulary.width else None
+        if not token or not (forced.startswith(token, at) or token.startswith(forced[at:])):
+            return None
+        at += len(token)
     return forced[at:]
 
 
@@ -172,7 +154,6 @@ def allowed_next(left: bytes, index: SortedVocabulary) -> NDArray[np.int64]:
 
     Raises:
         HealingError: if the vocabulary cannot spell `left`.
-        SettingError: if it is not bytes, such as None for tokens that left the forced text.
 
     >>> vocabulary = Vocabulary.from_bytes([b"s", b"weep", b"sw", None], end_ids=[3])
     >>> allowed_next(b"sw", SortedVocabulary(vocabulary)).tolist()
@@ -180,8 +161,6 @@ def allowed_next(left: bytes, index: SortedVocabulary) -> NDArray[np.int64]:
     >>> allowed_next(b"", SortedVocabulary(vocabulary)).tolist()
     [0, 2, 1, 3]
     """
-    if not isinstance(left, bytes):
-        raise _no_forced_text(left, ())
     if not left:
         ends = np.array(index.vocabulary.end_ids, dtype=np.int64)
         return np.concatenate((index.ids, ends))
@@ -199,12 +178,6 @@ def allowed_next(left: bytes, index: SortedVocabulary) -> NDArray[np.int64]:
     return np.concatenate((np.array(shorter, dtype=np.int64), index.ids[lo:hi]))
 
 
-def _no_forced_text(forced: object, generated: object) -> SettingError:
-    if isinstance(forced, bytes):
-        return SettingError(f"generated tokens are a list of ids, not {shown(generated)}.")
-    return SettingError(f"a forced text is bytes, as healing.cut returns, not {shown(forced)}.")
-
-
 def _tail(ids: Sequence[int], vocabulary: Vocabulary) -> list[bytes]:
     """Bytes of the tokens after the last special token."""
     tail: list[bytes] = []
@@ -216,42 +189,42 @@ def _tail(ids: Sequence[int], vocabulary: Vocabulary) -> list[bytes]:
     return tail[::-1]
 
 
-def unknown_rule(rule: object) -> SettingError:
-    """Return the error for a value that is no healing rule.
+def tokens_within(rule: Rule, pieces: Iterable[bytes], reach: int) -> int:
+    """How many tokens a rule takes, counted from a border of the text: until they reach so far.
 
-    >>> str(unknown_rule("sentence"))
-    "unknown healing rule 'sentence': use 'auto', 'word', 'off' or a number."
+    Args:
+        rule: a number of tokens, "off", or a rule that says how far tokens reach.
+        pieces: the bytes of the tokens, from the border on.
+        reach: in bytes, for "auto" and "word".
+
+    Raises:
+        SettingError: for a value that is no healing rule.
     """
-    return SettingError(
-        f"unknown healing rule {shown(rule)}: use 'auto', 'word', 'off' or a number."
-    )
+    pieces = list(pieces)
+    if rule == "off":
+        return 0
+    if isinstance(rule, int) and rule >= 0:
+        return min(rule, len(pieces))
+    if rule not in ("auto", "word"):
+        raise SettingError(
+            f"unknown healing rule {shown(rule)}: use 'auto', 'word', 'off' or a number of tokens."
+        )
+    count = 0
+    while reach > 0:
+        reach -= len(pieces[count])
+        count += 1
+    return count
 
 
 def _tokens_back(tail: list[bytes], rest: bytes, index: SortedVocabulary, rule: Rule) -> int:
     """How many tokens of `tail`, which `rest` follows, the rule gives back."""
-    if not isinstance(rule, str | int):
-        raise unknown_rule(rule)
-    if rule == "off":
-        return 0
-    if isinstance(rule, int) and not isinstance(rule, bool):
-        if rule < 0:
-            raise SettingError(
-                f"cannot give back {shown(rule)} tokens: the number must be 0 or more."
-            )
-        return min(rule, len(tail))
     text = b"".join(tail) + rest
+    reach = 0
     if rule == "auto":
-        start = _earliest_overrun(text, index)
-    elif rule == "word":
-        word = re.match(rb"\S*(?:\n\r|\s)?", text[::-1])  # backwards: linear however long the word
-        start = len(text) - (word.end() if word else 0)
-    else:
-        raise unknown_rule(rule)
-    back, at = 0, len(text) - len(rest)
-    while at > start:
-        back += 1
-        at -= len(tail[-back])
-    return back
+        reach = len(text) - _earliest_overrun(text, index)
+    elif rule == "word" and (word := re.match(rb"\S*(?:\n\r|\s)?", text[::-1])):
+        reach = word.end()  # backwards: linear however long the word
+    return tokens_within(rule, reversed(tail), reach - len(rest))
 
 
 def _earliest_overrun(text: bytes, index: SortedVocabulary) -> int:

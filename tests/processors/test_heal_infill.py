@@ -14,14 +14,14 @@ from transformers import LogitsProcessor
 
 from charwise import SortedVocabulary, Vocabulary, heal_generate, heal_infill
 from charwise.errors import SettingError, TemplateError
-from charwise.infill import Request, request
+from charwise.fim import Request, Template, request
+from charwise.fim_text import cut_template, with_sentinels
 from charwise.processors.healed_prompt import _hold_end_, heal_middle, heal_prompt
 from charwise.processors.transformers.generate import index_of
 from charwise.processors.transformers.infill import EndingLogitsProcessor
 from charwise.processors.vllm.openai_request import plan
 from charwise.processors.vllm.prompts import Served
 from charwise.processors.vllm.settings import Limits
-from charwise.template import Template, cut_written, with_sentinels
 from charwise.tokens.sentinels import SPELLINGS, Spelling
 from sentinels import model_with, tokenizer_with
 
@@ -103,7 +103,7 @@ def test_what_is_written_begins_and_ends_with_what_both_sides_gave_up(
             assert written[len(asked.forced) :].endswith(asked.ending)
             middle = written[len(asked.forced) : len(written) - len(asked.ending)]
             assert text == middle.decode("utf-8", "replace")
-        if more == 30.0:  # it would end at once: what is owed is all that it writes
+        if more == 30.0:  # it would end at once: what is missing is all that it writes
             assert at is not None
             assert len(written) <= len(asked.forced) + len(asked.ending) + index.vocabulary.munch
 
@@ -248,13 +248,13 @@ def test_only_a_whole_template_is_one() -> None:
         text,
         [],
     ):
-        assert cut_written(ids, index, template=template) is None
+        assert cut_template(ids, index, template=template) is None
     whole = [0, *text, before, *text, between, *text, last]  # something else comes first
-    cut = cut_written(whole, index, template=template)
+    cut = cut_template(whole, index, template=template)
     assert cut is not None
     assert cut.forced.endswith(b"rang")
     assert cut.kept[: 2 + len(text)] == [0, *text, before]
-    empty = cut_written([before, between, last], index, template=template)
+    empty = cut_template([before, between, last], index, template=template)
     assert empty is not None
     assert (empty.kept, empty.forced) == ([before, between, last], b"")
 

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from charwise import SortedVocabulary, Vocabulary
+from charwise.fim_text import parse_template, with_sentinels
 from charwise.processors.healed_prompt import HealedPrompt, heal_prompt
 from charwise.processors.new_text import Continuation
-from charwise.template import with_sentinels, written
 from charwise.tokens.sentinels import NAMES, SPELLINGS, Spelling, spelling_of
 from models import examples
 from sentinels import tokenizer_with
@@ -230,7 +230,7 @@ def test_what_is_written_in_both_sides_is_text(spelling: Spelling) -> None:
     before, between, last = spelling.names
     for name in (*spelling.files, *spelling.repository, *spelling.padding):
         text = f"{spelling.files[0]}x.py\n{before}{name}a {name}{between}{name}b{last}"
-        found = written(text, spelling)
+        found = parse_template(text, spelling)
         assert found is not None
         assert (found.prefix, found.suffix) == (f"{name}a {name}", f"{name}b")
         ids = vocabulary.encode_prompt(with_sentinels(text, vocabulary))
@@ -248,7 +248,7 @@ def test_a_model_without_such_files_reads_none() -> None:
     for spelling in SPELLINGS:
         if not spelling.files:
             before, between, last = spelling.in_text
-            assert written(f"<file_sep>x.py\n{before}a{between}b{last}", spelling) is None
+            assert parse_template(f"<file_sep>x.py\n{before}a{between}b{last}", spelling) is None
 
 
 def test_an_answer_that_another_file_ends_has_stopped() -> None:

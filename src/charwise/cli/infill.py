@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from charwise.cli.completion import Loaded
     from charwise.cursor.middle import InfillCompletion
     from charwise.cursor.options import GenerationOptions
-    from charwise.infill import Request
-    from charwise.template import Order, Template
+    from charwise.fim import Order, Request, Template
     from charwise.tokens.vocabulary import Vocabulary
 
     class Given(TypedDict):
@@ -143,7 +142,7 @@ def _sentinels(vocabulary: Vocabulary, names: list[str] | None) -> Template:
     Raises:
         TemplateError: the model has none that are known, or none of such a name.
     """
-    from charwise.template import IN_PYTHON, Template
+    from charwise.fim import IN_PYTHON, Template
 
     if names is not None:
         return Template.named(vocabulary, *names)
@@ -192,7 +191,7 @@ def _sides(place: str) -> tuple[bytes, bytes]:
 def _request_line(before: bytes, after: bytes, request: Request) -> Text:
     r"""Both sides of a request, with scissors where they are cut and a bar between them.
 
-    >>> from charwise.infill import Request
+    >>> from charwise.fim import Request
     >>> _request_line(b"y = x.ind", b"ex()\n", Request([0], b".ind", b"ex", 1)).plain
     'y␣=␣x ✂ .ind│ex ✂ ()⏎'
     """
@@ -208,7 +207,7 @@ def _request_line(before: bytes, after: bytes, request: Request) -> Text:
 def _request_sentence(request: Request) -> str:
     """The cuts in words.
 
-    >>> from charwise.infill import Request
+    >>> from charwise.fim import Request
     >>> _request_sentence(Request([0], b".ind", b"ex", 1, suffix_cut=7))
     "The middle begins with '.ind' and ends with 'ex'. 7 bytes of the suffix do not fit."
     """

@@ -1,7 +1,7 @@
 """The exact way to fill in the middle: candidates are drawn, and ranked by their probability.
 
 With the prefix P = P₀·r and the suffix S = s·S₁, cut by the rule of healing on both sides
-(`charwise.infill`), a prompt x holds P₀ and S₁, and
+(`charwise.fim`), a prompt x holds P₀ and S₁, and
 
     p(m | P, S) ∝ Σ { p_Δ(δ · end | x) : κ(δ) = r · m · s }
 
@@ -21,7 +21,7 @@ from charwise.cursor.options import GenerationOptions, Limit
 from charwise.cursor.shared_tree import EXACT_TOKENS
 from charwise.cursor.state import State
 from charwise.errors import EmptyBeamError, SearchLimitError, ZeroProbabilityError
-from charwise.infill import Request, middles, rejoining
+from charwise.fim import Request, middles
 from charwise.scoring.effort import PRESETS, Effort
 from charwise.scoring.score import Scorer, Text
 from charwise.tokens.index import SortedVocabulary
@@ -111,7 +111,6 @@ def infill(
     best: dict[bytes, InfillCompletion] = {}
     for completion in drawn:
         found = middles(completion.raw, request.ending, completion.finish == "end")
-        found = list(dict.fromkeys([*found, *rejoining(completion.raw, request.ending)]))
         found = [middle for middle in found if len(middle) <= most] or [completion.raw[:most]]
         try:
             logprobs = score_middles(scorer, request, found)

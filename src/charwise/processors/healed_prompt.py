@@ -2,8 +2,8 @@
 
 At the other end, a middle may end only with the bytes that the suffix gave up:
 
-    new bytes, ending  →  what is still owed              infill.owed
-    owed               →  the end is not allowed, and its probability goes to what is owed
+    new bytes, ending  →  what is still missing           fim.missing_suffix
+    missing            →  the end is not allowed, and its probability goes to what is missing
 
 A model that would end the middle before that has said that it is over; all that is missing then
 is what the suffix begins with. Like the mask at the beginning, this is read off the token ids at
@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from charwise.errors import SettingError
+from charwise.fim import Template, missing_suffix, missing_suffix_tokens, request
+from charwise.fim_text import cut_template, with_sentinels
 from charwise.healing import Rule, cut, prompt_ids, remaining
-from charwise.infill import owed, owed_tokens, request
-from charwise.template import Template, cut_written, with_sentinels
 from charwise.tokens.canonical import to_bytes
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.prompt_parts import Prompt
@@ -41,7 +41,7 @@ class HealedPrompt(NamedTuple):
         kept: token ids of the prompt.
         forced: bytes that the completion must begin with.
         given_back: tokens of the prompt that were taken off.
-        ending: bytes that a middle must end with (`charwise.infill`): the beginning of the suffix.
+        ending: bytes that a middle must end with (`charwise.fim`): the beginning of the suffix.
         until: a longer beginning of the suffix; a middle that writes it has ended before it.
 
     >>> HealedPrompt(kept=[0], forced=b" Nod", given_back=2).most_again
@@ -68,7 +68,7 @@ def heal_prompt(prompt: Prompt, index: SortedVocabulary, rule: Rule = "auto") ->
     """Return `healing.cut`, and the number of tokens given back; raises the same errors.
 
     A prompt that holds a whole template of fill-in-the-middle, as ids or written out in its text,
-    is cut where the prefix inside it ends: see `charwise.template`.
+    is cut where the prefix inside it ends: see `charwise.fim_text`.
 
     >>> from charwise.tokens.vocabulary import Vocabulary
     >>> index = SortedVocabulary(Vocabulary.from_bytes([b"->", b" ", b"No", b"d", b" Node"]))
@@ -82,7 +82,7 @@ def heal_prompt(prompt: Prompt, index: SortedVocabulary, rule: Rule = "auto") ->
     if isinstance(prompt, str):
         prompt = with_sentinels(prompt, index.vocabulary)
     ids = prompt_ids(prompt, index.vocabulary)
-    kept, forced = cut_written(ids, index, rule) or cut(ids, index, rule)
+    kept, forced = cut_template(ids, index, rule) or cut(ids, index, rule)
     return HealedPrompt(kept, forced, len(ids) - len(kept))
 
 
@@ -213,10 +213,10 @@ def _hold_end_(row: Row, new: bytes, ending: bytes, index: SortedVocabulary) -> 
     >>> _hold_end_(row, b"index", b"ex", index)
     False
     """
-    if not owed(new, ending):
+    if not missing_suffix(new, ending):
         return False
     ends = end_ids(index.vocabulary)
-    heir = next(iter(owed_tokens(new, ending, index)), None)
+    heir = next(iter(missing_suffix_tokens(new, ending, index)), None)
     if heir is not None:
         scores: list[float] = row[[heir, *ends]].tolist()
         most = max(scores)

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from charwise.errors import HealingError, SettingError, shown
-from charwise.infill import owed
+from charwise.fim import missing_suffix
 from charwise.processors.healed_prompt import HealedPrompt
 from charwise.tokens.stops import Stops, StopStrings
 from charwise.tokens.vocabulary import Vocabulary
@@ -213,7 +213,7 @@ class Continuation:
         if not self._ending:
             return 0
         last = bytes(self._new[-len(self._ending) :])
-        return len(self._ending) - len(owed(last, self._ending))
+        return len(self._ending) - len(missing_suffix(last, self._ending))
 
     def _count(self, beyond: bool) -> None:
         self.tokens += 1

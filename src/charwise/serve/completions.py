@@ -16,8 +16,8 @@ from charwise.cursor.middle import opening_of, score_middles
 from charwise.cursor.options import Limit
 from charwise.cursor.shared_tree import SharedTree
 from charwise.errors import CharwiseError, TemplateError
+from charwise.fim import Request, Template
 from charwise.healing import Rule, cut
-from charwise.infill import Request
 from charwise.scoring.score import Scorer
 from charwise.serve.drawing import Begun, Drawing, Tell, advance
 from charwise.serve.memory import Memory
@@ -26,7 +26,6 @@ from charwise.serve.stoppable import StoppableLM, Stopped
 from charwise.serve.suggestion_cache import SuggestionCache
 from charwise.serve.task import Answer, Candidate, CompletionTask
 from charwise.serve.tokenwise import TokenTrees
-from charwise.template import Template
 from charwise.tokens.line_ends import line_end, read, write
 from charwise.tokens.prompts import split
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from charwise.cursor.completion import whole_characters
 from charwise.cursor.drafts import Cursor, Draft, Drafts, advance_together
 from charwise.cursor.options import Limit
-from charwise.infill import Request, middles
+from charwise.fim import Request, middles
 from charwise.serve.alternatives import after_characters, after_tokens, alternatives
 from charwise.serve.endings import Rules
 from charwise.serve.prompts import Sides

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from charwise.errors import ContextLengthError, TemplateError
+from charwise.fim import Template
+from charwise.fim_text import Files, parse_template
 from charwise.serve.task import CompletionTask
-from charwise.template import Files, Template, begun, written
 from charwise.tokens.canonical import to_bytes
 from charwise.tokens.line_ends import read
 from charwise.tokens.prompt_parts import Prompt, is_text, parts_of
@@ -67,7 +68,7 @@ def sides_of(task: CompletionTask, vocabulary: Vocabulary) -> Sides:
     if is_text(task.prompt):
         if isinstance(task.prompt, str) and not after:
             for spelling in SPELLINGS:
-                if found := written(task.prompt, spelling) or begun(task.prompt, spelling):
+                if found := parse_template(task.prompt, spelling):
                     sides = Sides((), found.prefix.encode(), found.suffix.encode())
                     return _beside((*task.files, *found.files), sides, vocabulary)
         return _beside(task.files, Sides((), to_bytes(task.prompt), after), vocabulary)

@@ -50,6 +50,11 @@ class Spelling(NamedTuple):
     marks: tuple[str, ...] = ()
 
     @property
+    def sentinels(self) -> tuple[str, str, str | None]:
+        """The sentinels before prefix, suffix and middle."""
+        return self.prefix, self.suffix, self.middle
+
+    @property
     def names(self) -> tuple[str, ...]:
         """The sentinels."""
         return tuple(name for name in (self.prefix, self.suffix, self.middle) if name)

@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary
 
 from charwise.api.writer import characters, choice, head, usage
 from charwise.errors import ContextLengthError, SettingError, check_count, shown
+from charwise.fim import Template
 from charwise.healing import Rule
 from charwise.processors.healed_prompt import HealedPrompt, heal_middle, heal_prompt
 from charwise.processors.llama_cpp.logits_processor import (
@@ -19,7 +20,6 @@ from charwise.processors.llama_cpp.logits_processor import (
     bias,
 )
 from charwise.processors.new_text import Bounds, Continuation
-from charwise.template import Template
 from charwise.tokens.canonical import to_bytes
 from charwise.tokens.gguf import read_gguf
 from charwise.tokens.index import SortedVocabulary

@@ -15,12 +15,11 @@ import torch
 from transformers import LogitsProcessor, LogitsProcessorList
 
 from charwise.errors import HealingError, SettingError, check_count
+from charwise.fim import Order, Request, Template, request
 from charwise.healing import Rule
-from charwise.infill import Request, middle_of, request
 from charwise.processors.healed_prompt import hold_end_of_, new_bytes
 from charwise.processors.transformers.generate import index_of, window_of, written_after
 from charwise.processors.transformers.logits_processor import HealingLogitsProcessor
-from charwise.template import Order, Template
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.utf8 import decoder_after
 
@@ -172,7 +171,7 @@ def _text(model: Any, asked: Request, generated: list[int], index: SortedVocabul
             f"a returned sequence does not start with {asked.forced!r}: it was not masked, or "
             "there are fewer ways to go on than beams to return. Lower num_return_sequences."
         )
-    middle = middle_of(new, asked.ending) if ended else None
+    middle = new.removesuffix(asked.ending) if ended and new.endswith(asked.ending) else None
     if middle is None:
         middle = _likeliest(model, asked, ids, new, index)
     return decoder_after(asked.before).decode(middle)

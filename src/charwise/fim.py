@@ -1,0 +1,338 @@
+"""Fill in the middle: the template of a model, the request, and where the middle may end.
+
+    PSM   <prefix> P <suffix> S <middle>         the middle comes last
+    SPM   <prefix> <suffix> S <middle> P         it follows the prefix, which ends the prompt
+
+An editor has text on both sides of the cursor, and either may end or begin inside a token. The
+rule of healing holds on the left, and mirrored on the right: bytes that a token of the middle could
+reach are taken from the suffix, and the middle must end with them.
+
+    prefix   "    return numbers[ind"       kept "…numbers[",  forced b"ind"
+    suffix   "ex + 1]"                      ending b"ex",      kept " + 1]"
+
+Sentinels are ids. Texts in which a client has written a template out are read by `fim_text`.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, TypeVar
+from weakref import WeakKeyDictionary
+
+from charwise.errors import ContextLengthError, SettingError, TemplateError, shown
+from charwise.healing import Rule, cut, tokens_within
+from charwise.tokens.canonical import to_bytes
+from charwise.tokens.index import SortedVocabulary
+from charwise.tokens.prompt_parts import Prompt
+from charwise.tokens.sentinels import SPELLINGS, spelling_of
+from charwise.tokens.vocabulary import Vocabulary
+
+#: How one names the sentinels of a model whose special tokens do not show them.
+IN_PYTHON = "template=Template.named(vocabulary, prefix, suffix, middle), of charwise.fim"
+
+#: Prefix, suffix, middle; or suffix, prefix, middle.
+Order = Literal["psm", "spm"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Template:
+    """The sentinels of a model, as token ids.
+
+    Attributes:
+        prefix, suffix: come before the two.
+        middle: comes before the middle; None for models that take the suffix first, and whose
+            prefix ends the prompt.
+        family: the models that have these sentinels.
+
+    >>> vocabulary = Vocabulary.from_bytes(
+    ...     [b"a", None, None, None], special={1: "<PRE>", 2: "<SUF>", 3: "<MID>"}
+    ... )
+    >>> Template.named(vocabulary, "<PRE>", "<SUF>", "<MID>")
+    Template(prefix=1, suffix=2, middle=3, family='given')
+    """
+
+    prefix: int
+    suffix: int
+    middle: int | None
+    family: str = "given"
+
+    @classmethod
+    def of(cls, vocabulary: Vocabulary) -> Template:
+        """The template that a vocabulary's special tokens show.
+
+        Raises:
+            TemplateError: they are of no family in the table (`tokens.sentinels`).
+
+        >>> names = ["<fim_prefix>", "<fim_suffix>", "<fim_middle>"]
+        >>> Template.of(Vocabulary.from_bytes([None] * 3 + [b"a"], special=dict(enumerate(names))))
+        Template(prefix=0, suffix=1, middle=2, family='StarCoder, Granite')
+        """
+        spelling = spelling_of(set(vocabulary.special.values()))
+        if spelling is None:
+            raise TemplateError(
+                "this model has no sentinels of fill-in-the-middle that are known: its special "
+                f"tokens are those of none of {'; '.join(one.family for one in SPELLINGS)}. If it "
+                f"was trained to fill in, name its sentinels: {IN_PYTHON}."
+            )
+        return cls.named(vocabulary, *spelling.sentinels, family=spelling.family)
+
+    @classmethod
+    def named(
+        cls,
+        vocabulary: Vocabulary,
+        prefix: str,
+        suffix: str,
+        middle: str | None = None,
+        family: str = "given",
+    ) -> Template:
+        """A template by the spelling of its special tokens.
+
+        Raises:
+            TemplateError: the vocabulary has no special token of such a name.
+        """
+        ids = {name: id for id, name in vocabulary.special.items()}
+        for name in (prefix, suffix, middle):
+            if name is not None and name not in ids:
+                raise TemplateError(
+                    f"there is no special token {shown(name)}: those of this model are "
+                    f"{', '.join(map(repr, list(ids)[:20])) or 'none'}."
+                )
+        return cls(ids[prefix], ids[suffix], None if middle is None else ids[middle], family)
+
+    def order(self, given: Order | None) -> Order:
+        """The order of a request: the one given, if the model knows it; PSM by default.
+
+        Raises:
+            TemplateError: PSM, of a model that knows the suffix first only.
+            SettingError: for an unknown order.
+
+        >>> Template(1, 2, 3).order(None), Template(1, 2, None).order(None)
+        ('psm', 'spm')
+        """
+        if given not in (None, "psm", "spm"):
+            raise SettingError(f"order is {shown(given)}: choose 'psm' or 'spm'.")
+        if given == "psm" and self.middle is None:
+            raise TemplateError(
+                f"{self.family} has no sentinel before the middle: it takes the suffix first. "
+                "Leave the order out, or ask for order='spm'."
+            )
+        return given or ("spm" if self.middle is None else "psm")
+
+    def layout(
+        self, start: Sequence[T | int], prefix: Sequence[T], suffix: Sequence[T], order: Order
+    ) -> list[T | int]:
+        """The ids (or texts and ids) of a prompt, after whose last one the middle comes.
+
+        >>> Template(7, 8, 9).layout([0], [1, 2], [3], "psm")
+        [0, 7, 1, 2, 8, 3, 9]
+        >>> Template(7, 8, 9).layout([0], [1, 2], [3], "spm")
+        [0, 7, 8, 3, 9, 1, 2]
+        >>> Template(7, 8, None).layout([0], [1, 2], [3], "spm")
+        [0, 8, 3, 7, 1, 2]
+        """
+        if self.middle is None:
+            return [*start, self.suffix, *suffix, self.prefix, *prefix]
+        if order == "spm":
+            return [*start, self.prefix, self.suffix, *suffix, self.middle, *prefix]
+        return [*start, self.prefix, *prefix, self.suffix, *suffix, self.middle]
+
+
+class Request(NamedTuple):
+    """The request to a model, and the beginning and end of its answer.
+
+    Attributes:
+        ids: of the prompt.
+        forced: bytes that the answer must begin with: the end of the prefix.
+        ending: bytes that it must end with: the beginning of the suffix.
+        opening: how many of the ids come up to the last sentinel; those after it are prefix (SPM).
+        prefix_cut, suffix_cut: bytes left out to fit the window, at the start of the prefix and
+            at the end of the suffix.
+        before: the last bytes of the prefix, for a character that begins there.
+
+    >>> Request([0], b"ind", b"ex", 1).ending
+    b'ex'
+    """
+
+    ids: list[int]
+    forced: bytes
+    ending: bytes
+    opening: int
+    prefix_cut: int = 0
+    suffix_cut: int = 0
+    before: bytes = b""
+
+
+def request(
+    prefix: str | bytes,
+    suffix: str | bytes,
+    template: Template,
+    index: SortedVocabulary,
+    *,
+    order: Order | None = None,
+    left: Rule = "auto",
+    right: Rule = "auto",
+    opening: Prompt = (),
+    most: int | None = None,
+) -> Request:
+    """The request for the middle between two texts, either of which may be empty.
+
+    Args:
+        prefix, suffix: any text or bytes; a sentinel's name in them is text.
+        template: of the model.
+        index: of its vocabulary.
+        order: "psm" or "spm"; by default PSM where the model knows it.
+        left, right: where to cut, as for `healing.cut`; `right` is the same rule, mirrored.
+        opening: what comes before the template in place of the start token, such as the ids of
+            other files.
+        most: tokens that fit the window. What is too long is cut at the far ends: the suffix to
+            half the room, or what the prefix leaves of it, then the prefix.
+
+    Raises:
+        TemplateError: an order that the model does not know.
+        TokenizationError: a text that no token string spells.
+        ContextLengthError: where `most` leaves no room for the sentinels.
+
+    >>> tokens = [b"a", b"b", b"ab", b"c", b"bc", None, None, None]
+    >>> index = SortedVocabulary(Vocabulary.from_bytes(tokens, special={5: "", 6: "", 7: ""}))
+    >>> request("ca", "ca", Template(5, 6, 7), index)[:4]
+    ([5, 3, 6, 0, 7], b'a', b'c', 5)
+    """
+    vocabulary = index.vocabulary
+    order = template.order(order)
+    start = vocabulary.encode_prompt(opening) or list(vocabulary.bos_ids)
+    text = to_bytes(prefix)
+    canonical = vocabulary.encode(vocabulary.lead + text)
+    [_, *before], forced = cut([template.prefix, *canonical], index, left)
+    ending, after = cut_suffix(vocabulary.encode(to_bytes(suffix)), index, right)
+    prefix_cut = suffix_cut = 0
+    room = len(before) + len(after) if most is None else most - len(start) - 3
+    if room < 0:
+        raise ContextLengthError(
+            f"the sentinels do not fit: the window has {-room} tokens too few. Ask for a shorter "
+            "middle."
+        )
+    if len(before) + len(after) > room:
+        keep = min(len(after), max(room // 2, room - len(before)))
+        lost = len(before) - (room - keep)
+        # The implied space is no byte of the prefix.
+        prefix_cut = max(0, len(vocabulary.decode(before[:lost])) - len(vocabulary.lead))
+        suffix_cut = len(vocabulary.decode(after[keep:]))
+        before, after = before[lost:], after[:keep]
+    ids = template.layout(start, before, after, order)
+    last = len(ids) - (len(before) if order == "spm" else 0)
+    return Request(ids, forced, ending, last, prefix_cut, suffix_cut, text[-3:])
+
+
+def cut_suffix(
+    ids: Sequence[int], index: SortedVocabulary, rule: Rule = "auto"
+) -> tuple[bytes, list[int]]:
+    """The bytes that leave the start of a suffix, and the ids that stay: `healing.cut`, mirrored.
+
+    Args:
+        ids: canonical, of the suffix.
+        index: of the model's vocabulary.
+        rule: "auto" finds the latest position up to which some token that begins before the suffix
+            would run, and cuts at the token boundary at or after it. A number takes so many
+            tokens. "word" takes the first word, with a space before it.
+
+    Raises:
+        SettingError: for an unknown rule.
+
+    >>> index = SortedVocabulary(Vocabulary.from_bytes([b"d", b"e", b"node", b"x"]))
+    >>> cut_suffix([0, 1, 3], index)       # "node" ends with "de", and is longer
+    (b'de', [3])
+    """
+    pieces = [index.vocabulary.tokens[id] or b"" for id in ids]
+    text = b"".join(pieces)
+    reach = 0
+    if rule == "auto":
+        reach = latest_reach(text, index)
+    elif rule == "word" and (word := re.match(rb"(?:\r\n|\s)?\S*", text)):
+        reach = word.end()
+    count = tokens_within(rule, pieces, reach)
+    return b"".join(pieces[:count]), list(ids[count:])
+
+
+def latest_reach(text: bytes, index: SortedVocabulary) -> int:
+    """The latest position up to which a token could reach into a text from before its start.
+
+    That is the greatest k > 0 for which some token ends with text[:k] and is longer; 0 if none.
+
+    >>> latest_reach(b"dex", SortedVocabulary(Vocabulary.from_bytes([b"d", b"node", b"x"])))
+    2
+    """
+    backwards = _backwards.get(index)
+    if backwards is None:
+        backwards = _backwards[index] = sorted(token[::-1] for token in index.sorted)
+    for reach in range(min(index.vocabulary.munch - 1, len(text)), 0, -1):
+        end = text[:reach][::-1]
+        at = bisect_left(backwards, end + b"\0")  # the first that is longer, if it starts so
+        if at < len(backwards) and backwards[at].startswith(end):
+            return reach
+    return 0
+
+
+#: The tokens read backwards, sorted.
+_backwards: WeakKeyDictionary[SortedVocabulary, list[bytes]] = WeakKeyDictionary()
+
+
+def missing_suffix(new: bytes, ending: bytes) -> bytes:
+    """Return the part of the ending that is missing if the middle is to end after these bytes.
+
+    Empty where the bytes end with it: there, and only there, the end is allowed. `new` is what
+    lies beyond the forced text.
+
+    >>> missing_suffix(b"y = ind", b"dex"), missing_suffix(b"y = index", b"dex")
+    (b'ex', b'')
+    """
+    sizes = range(min(len(new), len(ending)), 0, -1)
+    return ending[next((size for size in sizes if new.endswith(ending[:size])), 0) :]
+
+
+def missing_suffix_tokens(new: bytes, ending: bytes, index: SortedVocabulary) -> list[int]:
+    """Return the tokens that go on with the missing suffix, and not beyond it; longest first.
+
+    A model that would end where it may not has said that the middle is over: what the suffix
+    begins with is then all that is missing.
+
+    >>> index = SortedVocabulary(Vocabulary.from_bytes([b"e", b"ex", b"exp", b"x"]))
+    >>> missing_suffix_tokens(b"ind", b"dex", index), missing_suffix_tokens(b"dex", b"dex", index)
+    ([1, 0], [])
+    """
+    rest = missing_suffix(new, ending)
+    lo, hi = index.twins(rest)
+    return [*index.ids[lo:hi].tolist(), *index.prefixes(rest)] if rest else []
+
+
+def middles(new: bytes, ending: bytes, ended: bool) -> list[bytes]:
+    """Return every middle that new bytes may stand for, the likeliest first by where they stop.
+
+    Args:
+        new: what a model wrote beyond the forced text.
+        ending: what the middle must end with.
+        ended: whether the model ended there by itself. If it did not, each place where the ending
+            occurs may be the end, the last ones first. A model may have written on past it, too.
+
+    >>> middles(b"y = index", b"ex", ended=True)
+    [b'y = ind', b'y = index']
+    >>> middles(b"a, b, c", b", ", ended=False)
+    [b'a, b', b'a', b'a, b, c']
+    """
+    if not ending:
+        return [new]
+    places = [at for at in range(len(new)) if new.startswith(ending, at)]
+    likely = places[-_PLACES:][::-1]
+    if ended:
+        sizes = range(len(ending), 0, -1)
+        likely = [len(new) - size for size in sizes if new.endswith(ending[:size])]
+    ends = [*likely, len(new), *places[:_PLACES]]
+    return list(dict.fromkeys(new[:at] for at in ends))
+
+
+#: Places that are looked at, from either end, where a middle may have ended before.
+_PLACES = 8
