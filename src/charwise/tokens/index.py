@@ -19,7 +19,6 @@ from weakref import WeakValueDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from charwise.errors import SettingError, VocabularyError, shown
 from charwise.tokens.vocabulary import Vocabulary, no_id
 
 if TYPE_CHECKING:
@@ -50,9 +49,6 @@ class SortedVocabulary:
             `flat[starts[i] + d]`.
         rank: `[width]` int32, where each id stands in sorted order; −1 for ids without bytes.
 
-    Prefixes are bytes; what is not raises `SettingError`, and an object that is no vocabulary
-    `VocabularyError`.
-
     >>> vocabulary = Vocabulary.from_bytes([b"swing", b"s", b"weep", b"sw", b"salad"])
     >>> index = SortedVocabulary(vocabulary)
     >>> index.range(b"sw")
@@ -64,11 +60,6 @@ class SortedVocabulary:
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
-        if not isinstance(vocabulary, Vocabulary):
-            raise VocabularyError(
-                f"an index is made of a Vocabulary, not of a {type(vocabulary).__name__}: "
-                "Vocabulary.from_transformers(tokenizer) makes one of a tokenizer."
-            )
         self.vocabulary = vocabulary
         pairs = [(token, id) for id, token in enumerate(vocabulary.tokens) if token is not None]
         pairs.sort()
@@ -110,12 +101,9 @@ class SortedVocabulary:
         Raises:
             TokenizationError: for what is no id of the output layer.
         """
-        try:
-            if id >= 0:
-                return len(self.vocabulary.tokens[id] or b"")
-        except (IndexError, TypeError):
-            pass
-        raise no_id(id, self.vocabulary.width)
+        if not 0 <= id < self.vocabulary.width:
+            raise no_id(id, self.vocabulary.width)
+        return len(self.vocabulary.tokens[id] or b"")
 
     def range(self, prefix: bytes) -> tuple[int, int]:
         """The range [lo, hi), in sorted order, of the tokens that start with `prefix`.
@@ -126,7 +114,7 @@ class SortedVocabulary:
         >>> index.range(b"a"), index.range(b"ac")
         ((0, 2), (2, 2))
         """
-        at = self._at(prefix)
+        at = self._position.get(prefix)
         if at is not None:
             return at, self._range_end[at]
         if not prefix:
@@ -148,10 +136,7 @@ class SortedVocabulary:
         """
         if lo >= hi:
             return lo, lo
-        try:
-            prefix = self.sorted[hi - 1][:depth] + bytes([byte])
-        except (TypeError, ValueError):
-            raise SettingError(f"{shown(byte)} is no byte: it is a number from 0 to 255.") from None
+        prefix = self.sorted[hi - 1][:depth] + bytes([byte])
         lo = bisect_left(self.sorted, prefix, lo, hi)
         after = _successor(prefix)
         return lo, hi if after is None else bisect_left(self.sorted, after, lo, hi)
@@ -162,7 +147,7 @@ class SortedVocabulary:
         >>> SortedVocabulary(Vocabulary.from_bytes([b"a", b"b", b"a"])).twins(b"a")
         (0, 2)
         """
-        lo = self._at(token)
+        lo = self._position.get(token)
         if lo is None:
             return 0, 0
         hi = lo + 1
@@ -177,7 +162,7 @@ class SortedVocabulary:
         >>> index.prefixes(b"abc")
         [1, 0]
         """
-        at = self._at(forced)
+        at = self._position.get(forced)
         if at is None:
             # All are ancestors, in the nesting of ranges, of the token just before `forced`.
             at = bisect_left(self.sorted, forced) - 1
@@ -217,8 +202,6 @@ class SortedVocabulary:
         >>> index.spellable(b"aba"), index.spellable(b"ca")
         (True, False)
         """
-        if not isinstance(forced, bytes):
-            raise _no_bytes(forced)
         if self.vocabulary.byte_complete or not forced:
             return True
         reached = {0}  # offsets in `forced` where a token string may end
@@ -245,9 +228,6 @@ class SortedVocabulary:
             out: a tensor `[width]` of any float type to write into, and return.
             device: where to make the tensor, if `out` is not given.
 
-        Raises:
-            SettingError: if `out` has another shape, or there is no such device.
-
         >>> index = SortedVocabulary(Vocabulary.from_bytes([b"a", b"ab", b"b"]))
         >>> index.mask(b"ab")
         tensor([0., 0., -inf])
@@ -255,15 +235,7 @@ class SortedVocabulary:
         import torch
 
         if out is None:
-            made_on = None if device is None else _device(device)
-            out = torch.empty(self.vocabulary.width, dtype=torch.float32, device=made_on)
-        elif not isinstance(out, torch.Tensor) or not out.dtype.is_floating_point:
-            raise SettingError(f"out is a {type(out).__name__}: give a torch tensor of floats.")
-        elif out.shape != (self.vocabulary.width,):
-            raise SettingError(
-                f"out has shape {tuple(out.shape)}; a mask of this vocabulary has "
-                f"({self.vocabulary.width},)."
-            )
+            out = torch.empty(self.vocabulary.width, dtype=torch.float32, device=device)
         lo, hi = self.range(forced)
         if out.dtype == torch.float32 and out.device.type == "cpu":
             # numpy writes with one thread: starting torch's pool costs more than this work.
@@ -299,7 +271,7 @@ class SortedVocabulary:
         """Return `ids` as a tensor `[n]` int64 on a device; made once for each device."""
         import torch
 
-        device = _device(device)
+        device = torch.device(device)
         if device not in self._torch_ids:
             self._torch_ids[device] = torch.tensor(self.ids.tolist(), device=device)
         return self._torch_ids[device]
@@ -311,13 +283,7 @@ class SortedVocabulary:
         >>> index.in_order(np.array([0.25, 0.75]))
         array([0.75, 0.25])
         """
-        try:
-            return np.asarray(np.asarray(probabilities)[..., self.ids], dtype=np.float64)
-        except (IndexError, TypeError, ValueError):
-            raise SettingError(
-                f"probabilities of shape {np.shape(probabilities)}: this vocabulary needs "
-                f"{self.vocabulary.width} numbers in the last dimension."
-            ) from None
+        return np.asarray(np.asarray(probabilities)[..., self.ids], dtype=np.float64)
 
     def next_byte_masses(
         self, in_order: NDArray[np.float64], lo: int, hi: int, depth: int
@@ -368,29 +334,6 @@ class SortedVocabulary:
         following = self.flat[self.starts[ended:hi] + depth]
         first = np.flatnonzero(np.diff(following, prepend=-1))
         return ended, following[first], first + (ended - lo)
-
-    def _at(self, prefix: bytes) -> int | None:
-        """Where a byte string is as a token; None if it is none."""
-        try:
-            at = self._position.get(prefix)
-        except TypeError:  # a bytearray has no hash
-            raise _no_bytes(prefix) from None
-        if at is None and not isinstance(prefix, bytes):
-            raise _no_bytes(prefix)
-        return at
-
-
-def _no_bytes(prefix: object) -> SettingError:
-    return SettingError(f"the index is asked about bytes, not about {shown(prefix)}.")
-
-
-def _device(name: torch.device | str) -> torch.device:
-    import torch
-
-    try:
-        return torch.device(name)
-    except (RuntimeError, TypeError, ValueError, OverflowError):
-        raise SettingError(f"there is no device {shown(name)}: use 'cpu' or 'cuda'.") from None
 
 
 def _successor(prefix: bytes) -> bytes | None:

@@ -346,10 +346,6 @@ def read_tiktoken(
     bos_ids: Sequence[int] | None,
 ) -> dict[str, Any]:
     """Arguments of `Vocabulary` for a tiktoken encoding."""
-    if not hasattr(encoding, "mergeable_ranks") and not hasattr(encoding, "special_tokens_set"):
-        raise VocabularyError(
-            f"{type(encoding).__name__} is no tiktoken Encoding: tiktoken.get_encoding makes one."
-        )
     special = {encoding.encode_single_token(text): text for text in encoding.special_tokens_set}
     tokens: list[bytes | None] = [None] * encoding.n_vocab
     for id in set(range(encoding.n_vocab)) - set(special):
