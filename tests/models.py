@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from charwise import GenerationOptions, SortedVocabulary, State, Vocabulary
 from charwise.constraints import Constraint
-from charwise.coverings.members import covering_size
+from charwise.coverings.covering import covering_size
 from charwise.coverings.reference import prefix_probability
 from charwise.coverings.rows import EvaluatedRows
 from charwise.cursor.completion import Weighted

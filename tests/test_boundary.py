@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,20 +11,20 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from charwise import SortedVocabulary, Vocabulary
-from charwise.boundary import Members, Search
+from charwise.boundary import Members, boundary_covering
 from charwise.coverings.reference import enum_cover
-from charwise.errors import HealingError, SettingError
+from charwise.errors import HealingError
 from models import CLOSE, Case, cases, examples
 
 
-def asked(case: Case, **settings: float | int | None) -> tuple[Search, Members]:
-    """The members that a search finds when the model answers every question."""
-    search = Search(case.model.index, case.text, **settings)  # type: ignore[arg-type]
-    while questions := search.questions():
-        for context, ids in questions:
+def members_of(case: Case, **settings: Any) -> Members:
+    """The members of a case's text, when the model answers every query."""
+    covering = boundary_covering(case.model.index, case.text, **settings)
+    while queries := covering.queries():
+        for context, ids in queries:
             with np.errstate(divide="ignore"):
-                search.answer(context, np.log(case.model.p(context)[ids]))
-    return search, search.members()
+                covering.answer(context, np.log(case.model.p(context)[ids]))
+    return Members(covering)
 
 
 def by_oracle(case: Case) -> dict[tuple[int, ...], float]:
@@ -37,7 +38,7 @@ def by_oracle(case: Case) -> dict[tuple[int, ...], float]:
 def test_without_tolerance_the_members_are_the_covering(case):
     expected = by_oracle(case)
     assume(case.text and expected)
-    _, members = asked(case, tolerance=0.0)
+    members = members_of(case, tolerance=0.0)
     found = {members.token_ids(at): p for at, p in enumerate(np.exp(members.logprobs)) if p > 0}
     assert found.keys() == expected.keys()
     for tokens, p in found.items():
@@ -53,7 +54,7 @@ def test_without_tolerance_the_members_are_the_covering(case):
 def test_no_more_is_missing_than_it_says_and_may_be(case, tolerance):
     expected = by_oracle(case)
     assume(case.text and expected)
-    _, members = asked(case, tolerance=tolerance)
+    members = members_of(case, tolerance=tolerance)
     total = sum(expected.values())
     missing = 1 - float(np.exp(members.logprobs).sum()) / total
     assert missing <= members.missing + 1e-12
@@ -68,7 +69,7 @@ def test_no_more_is_missing_than_it_says_and_may_be(case, tolerance):
 def test_drawn_frequencies(case):
     expected = by_oracle(case)
     assume(case.text and len(expected) > 1)
-    _, members = asked(case, tolerance=0.0)
+    members = members_of(case, tolerance=0.0)
     count = 4000
     drawn = members.draw(members.weights(), np.random.default_rng(1).random(count).tolist())
     total = sum(expected.values())
@@ -84,7 +85,7 @@ def test_drawn_frequencies(case):
 def test_greedy_is_the_best_member(case):
     expected = by_oracle(case)
     assume(case.text and expected)
-    _, members = asked(case, tolerance=1e-3)
+    members = members_of(case, tolerance=1e-3)
     [best] = members.draw(members.weights(0), [0.7])
     found = max(expected.values())
     # It may be among the missing only if it weighs no more than they do.
@@ -98,7 +99,7 @@ def test_what_has_no_room_is_missing(case, room):
     assume(case.text and expected)
     fits = sum(p for tokens, p in expected.items() if len(tokens) <= room + 1)
     try:
-        _, members = asked(case, tolerance=0.5, room=room)
+        members = members_of(case, tolerance=0.5, room=room)
     except HealingError:
         return
     assert members.missing >= 1 - fits / sum(expected.values()) - 1e-9
@@ -111,12 +112,12 @@ def words() -> SortedVocabulary:
 
 
 def test_top_k_top_p_and_min_p_keep_the_likeliest_members():
-    search = Search(words(), b"s", tolerance=0)
-    [(context, ids)] = search.questions()
+    covering = boundary_covering(words(), b"s", tolerance=0)
+    [(context, ids)] = covering.queries()
     assert [words().vocabulary.tokens[id] for id in ids] == [b"s", b"sw", b"swim"]
-    search.answer(context, np.log([0.05, 0.2, 0.15]))
-    assert search.questions() == []
-    members = search.members()
+    covering.answer(context, np.log([0.05, 0.2, 0.15]))
+    assert covering.queries() == []
+    members = Members(covering)
     weights = {
         "plain": members.weights(),
         "cold": members.weights(0.5),
@@ -139,39 +140,29 @@ def test_top_k_top_p_and_min_p_keep_the_likeliest_members():
 
 
 def test_what_was_not_answered_counts_as_missing():
-    search = Search(words(), b"s", tolerance=0.2)
-    [(context, _)] = search.questions()
-    search.answer(context, [-math.inf, math.log(0.4), -math.inf], unseen=0.1)
-    assert search.questions() == []
-    assert search.members().missing == pytest.approx(0.2)
+    covering = boundary_covering(words(), b"s", tolerance=0.21)
+    [(context, _)] = covering.queries()
+    covering.answer(context, np.array([-math.inf, math.log(0.4), -math.inf]), unseen=0.1)
+    assert covering.queries() == []
+    assert Members(covering).missing == pytest.approx(0.2)
 
 
-def test_a_text_without_probability_and_one_that_takes_too_much():
-    search = Search(words(), b"sw")
-    [(context, ids)] = search.questions()
-    search.answer(context, [-math.inf] * len(ids))
+def test_a_text_without_probability_and_one_that_takes_too_much(monkeypatch):
+    covering = boundary_covering(words(), b"sw")
+    [(context, ids)] = covering.queries()
+    covering.answer(context, np.full(len(ids), -math.inf))
+    assert covering.queries() == []
     with pytest.raises(HealingError, match="no probability"):
-        search.questions()
-    search = Search(words(), b"sw", most=1)
-    [(context, _)] = search.questions()
-    search.answer(context, np.log([0.6, 0.1, 0.3]))
+        Members(covering)
+    monkeypatch.setattr("charwise.boundary._MOST_CONTEXTS", 1)
+    covering = boundary_covering(words(), b"sw")
+    [(context, _)] = covering.queries()
+    covering.answer(context, np.log([0.6, 0.1, 0.3]))
+    assert covering.queries() == []
     with pytest.raises(HealingError, match=r"1 contexts leave out up to 0\.6"):
-        search.questions()
+        Members(covering)
 
 
-def test_what_is_refused():
+def test_a_text_that_cannot_be_spelled():
     with pytest.raises(HealingError, match="no token string"):
-        Search(words(), b"x")
-    with pytest.raises(SettingError, match="no forced text"):
-        Search(words(), b"")
-    with pytest.raises(SettingError, match="tolerance"):
-        Search(words(), b"s", tolerance=2)
-    search = Search(words(), b"s")
-    [(context, _)] = search.questions()
-    with pytest.raises(SettingError, match="answer the questions"):
-        search.questions()
-    with pytest.raises(SettingError, match="nothing was asked"):
-        search.answer((3,), [0.0])
-    for wrong in ([0.0], [math.nan] * 3, [2.0] * 3):
-        with pytest.raises(SettingError, match="one log-probability"):
-            search.answer(context, wrong)
+        boundary_covering(words(), b"x")

@@ -16,7 +16,8 @@ import pytest
 import torch
 from server import MIDDLEWARE, NAMED, ask, serving
 
-from charwise.boundary import Question, Search
+from charwise.boundary import Members, boundary_covering
+from charwise.coverings.covering import Covering, Query
 from charwise.errors import HealingError, SettingError
 from charwise.healing import cut
 from charwise.processors.vllm.exact import Asking
@@ -46,16 +47,16 @@ def test_a_short_token_is_weighed_by_what_follows_it(client):
     assert exactly.startswith("ance(")
 
 
-def members(reference, prompt: str, **settings: Any) -> tuple[list[int], Search]:
-    """A search that the same model in transformers answers."""
+def members(reference, prompt: str, **settings: Any) -> tuple[list[int], Covering]:
+    """A covering that the same model in transformers answers."""
     kept, forced = cut(reference.tokenizer(prompt).input_ids, reference.index)
-    search = Search(reference.index, forced, **settings)
+    covering = boundary_covering(reference.index, forced, **settings)
     with torch.inference_mode():
-        while questions := search.questions():
-            for context, ids in questions:
+        while queries := covering.queries():
+            for context, ids in queries:
                 logits = reference.model(torch.tensor([[*kept, *context]])).logits[0, -1]
-                search.answer(context, logits.double().log_softmax(-1)[ids].numpy())
-    return kept, search
+                covering.answer(context, logits.double().log_softmax(-1)[ids].numpy())
+    return kept, covering
 
 
 def test_greedy_is_the_best_member_and_what_the_model_goes_on_with(client, reference, texts):
@@ -70,8 +71,8 @@ def test_greedy_is_the_best_member_and_what_the_model_goes_on_with(client, refer
         whole = reference.index.vocabulary.decode([*kept, *choice["token_ids"]])
         assert whole.startswith(text.encode())
         assert whole.decode("utf-8", "replace").startswith(text + choice["text"])
-        _, search = members(reference, text)
-        found = search.members()
+        _, covering = members(reference, text)
+        found = Members(covering)
         [best] = found.draw(found.weights(0), [0.0])
         size = len(best)
         drawn = tuple(choice["token_ids"][:size])
@@ -89,8 +90,8 @@ def test_drawn_members_have_their_probabilities(client, reference):
     answer = healed(client, "import nu", n=count, temperature=1, max_tokens=1)
     drawn = [choice["text"][:1] for choice in answer["choices"]]
     assert [choice["index"] for choice in answer["choices"]] == list(range(count))
-    _, search = members(reference, "import nu", tolerance=1e-5)
-    found = search.members()
+    _, covering = members(reference, "import nu", tolerance=1e-5)
+    found = Members(covering)
     shares: dict[str, float] = {}
     for at, weight in enumerate(found.weights()):
         text = reference.index.vocabulary.decode(found.token_ids(at))
@@ -199,12 +200,12 @@ def test_what_vllm_does_not_tell_is_missing():
     )
     asking = Asking(SimpleNamespace(model_config=model), alone=False)
     assert not asking.by_name
-    [params] = asking.parameters(Question((), np.array([1, 2, 3])))
+    [params] = asking.parameters(Query((), np.array([1, 2, 3])))
     assert (params.logprobs, params.max_tokens) == (2, 1)
     told = SimpleNamespace(
         logprobs=SimpleNamespace(token_ids=[5, 5, 2], logprobs=np.log([0.5, 0.5, 0.2]).tolist())
     )
-    logs, unseen = asking.answer(Question((), np.array([1, 2, 3])), [told])
+    logs, unseen = asking.answer(Query((), np.array([1, 2, 3])), [told])
     assert logs == pytest.approx([-math.inf, math.log(0.2), -math.inf])
     assert unseen == pytest.approx(0.3)  # less than two, each 0.2 at most
     message = str(asking.too_little(HealingError("Too much is missing.")))

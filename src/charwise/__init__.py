@@ -14,7 +14,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from charwise import combine, constraints, errors, healing
     from charwise.char_lm import CharLM
-    from charwise.coverings.best_first import Covering
+    from charwise.coverings.covering import Covering
     from charwise.cursor.choose import ChoicePosterior
     from charwise.cursor.completion import Completion
     from charwise.cursor.distributions import NextBytes, NextChars
@@ -35,7 +35,7 @@ _HOME = {
     "CharLM": "charwise.char_lm",
     "ChoicePosterior": "charwise.cursor.choose",
     "Completion": "charwise.cursor.completion",
-    "Covering": "charwise.coverings.best_first",
+    "Covering": "charwise.coverings.covering",
     "Effort": "charwise.scoring.effort",
     "GenerationOptions": "charwise.cursor.options",
     "InfillCompletion": "charwise.cursor.middle",

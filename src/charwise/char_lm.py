@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from typing import Any, Unpack
 
 from charwise.character_model import Asked, CharacterModel
-from charwise.coverings.best_first import Covering, best_first
-from charwise.coverings.members import Encodings
-from charwise.coverings.rows import EvaluatedRows
+from charwise.coverings.best_first import tree_source
+from charwise.coverings.covering import Covering
 from charwise.cursor.middle import InfillCompletion, infill, opening_of, score_middles
 from charwise.cursor.options import GenerationKeywords, GenerationOptions, options_of
 from charwise.cursor.shared_tree import Conditions
@@ -153,20 +152,26 @@ class CharLM(CharacterModel):
         'import numpy'
         """
         opening, text = split(self.vocabulary, prompt)
-        evaluated = EvaluatedRows.of(self.engine, opening.ids)
-        return best_first(
-            evaluated, 0, text, tolerance=tolerance, through=True, max_contexts=max_contexts
-        )
+        source = tree_source(self.engine.tree(opening.ids), self.index)
+        return Covering(
+            self.index,
+            text,
+            source,
+            through=True,
+            tolerance=tolerance,
+            max_contexts=max_contexts,
+        ).search()
 
-    def encodings(self, text: Prompt) -> Encodings:
-        """The token strings that decode to exactly this text, the most probable first.
+    def encodings(self, text: Prompt) -> Covering:
+        """The token strings that decode to exactly this text: `top` searches them, best first.
 
         >>> import charwise
         >>> charwise.load().encodings("import numpy").top(1)[0].text
         'import numpy'
         """
         opening, data = split(self.vocabulary, text)
-        return Encodings(EvaluatedRows.of(self.engine, opening.ids), 0, data)
+        source = tree_source(self.engine.tree(opening.ids), self.index)
+        return Covering(self.index, data, source, exactly=True)
 
     def infill(
         self,

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from functools import partialmethod
 
 import pytest
 
 import charwise
 from charwise import CharLM, Vocabulary
 from charwise.cli import next_and_cover
-from charwise.coverings.best_first import Covering
-from charwise.coverings.members import Encodings
 from commands import run, run_json
 from models import random_lm
 
@@ -103,8 +100,6 @@ def test_a_text_with_too_many_tokenizations_shows_what_is_settled(
 ) -> None:
     """With fewer contexts than usual, which would take their time here."""
     monkeypatch.setattr(next_and_cover, "_MOST_VISITED", 8)
-    monkeypatch.setattr(Covering, "top", partialmethod(Covering.top, max_contexts=8))
-    monkeypatch.setattr(Encodings, "top", partialmethod(Encodings.top, max_contexts=8))
     text = " " * 200
     answer = run_json("cover", text, *more)
     assert answer["settled"] is False

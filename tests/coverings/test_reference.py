@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from charwise.coverings.members import covering_size
+from charwise.coverings.covering import covering_size
 from charwise.coverings.reference import (
     by_definition,
     by_enumeration,

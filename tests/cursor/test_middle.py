@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from charwise import CharLM, GenerationOptions, Vocabulary
-from charwise.coverings.members import covering_size
+from charwise.coverings.covering import covering_size
 from charwise.coverings.reference import conditional, prefix_probability, string_probability
 from charwise.cursor.middle import infill, opening_of
 from charwise.cursor.shared_tree import Conditions

@@ -13,9 +13,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import charwise
 from charwise import SortedVocabulary, heal_generate
-from charwise.boundary import Members, Question, Search
-from charwise.coverings.best_first import best_first
-from charwise.coverings.rows import EvaluatedRows
+from charwise.boundary import Members, boundary_covering
+from charwise.coverings.covering import Query
 from charwise.errors import SettingError
 from charwise.healing import cut
 from charwise.models import EMBEDDED
@@ -53,24 +52,24 @@ def test_answers_are_the_models(kind, known, monkeypatch):
         kept = kept[:1]  # it reads what is padded
     contexts = [(0, ()), (0, (7, 9, 30)), (len(kept) - 1, (8,)), (len(kept) - 1, ())]
     ids = np.array([1, 20, 31])
-    asked = [(at, Question(tokens, ids)) for at, tokens in contexts]
+    asked = [(at, Query(tokens, ids)) for at, tokens in contexts]
     with torch.no_grad():
         answers = exact._Kept(model, kept, 0).answers(asked)
-        for (at, question, found), (expected_at, tokens) in zip(answers, contexts, strict=True):
-            assert (at, question.context) == (expected_at, tokens)
+        for (at, query, found), (expected_at, tokens) in zip(answers, contexts, strict=True):
+            assert (at, query.context) == (expected_at, tokens)
             logits = model(torch.tensor([[*kept[at], *tokens]])).logits[0, -1]
             assert found == approx(logits.log_softmax(-1)[ids].numpy(), abs=1e-4)
 
 
 def members_of(index: SortedVocabulary, kept: list[int], forced: bytes) -> Members:
     """The members that the embedded model finds after a prompt, beside a longer one."""
-    search = Search(index, forced)
+    covering = boundary_covering(index, forced)
     with torch.no_grad():
         batch = exact._Kept(embedded(), [kept, [*kept, 5, 6, 7]], 0)
-        while asked := search.questions():
-            for _, question, logs in batch.answers([(0, each) for each in asked]):
-                search.answer(question.context, logs)
-    return search.members()
+        while asked := covering.queries():
+            for _, query, logs in batch.answers([(0, each) for each in asked]):
+                covering.answer(query.context, logs)
+    return Members(covering)
 
 
 def test_members_are_those_of_the_exact_engine():
@@ -80,8 +79,7 @@ def test_members_are_those_of_the_exact_engine():
     for prompt in PROMPTS:
         kept, forced = cut(prompt, index)
         members = members_of(index, kept, forced)
-        rows = EvaluatedRows(lm.engine.tree(kept), lm.index)
-        covering = best_first(rows, 0, forced, tolerance=1e-6)
+        covering = lm.covering([*kept, forced])
         assert members.missing <= 1e-3
         total = covering.prefix_logprob().upper
         logs = dict(zip(map(members.token_ids, range(len(members))), members.logprobs, strict=True))

@@ -33,8 +33,7 @@ from charwise.errors import SearchLimitError
 
 if TYPE_CHECKING:
     from charwise.char_lm import CharLM
-    from charwise.coverings.best_first import Interval
-    from charwise.coverings.members import Member
+    from charwise.coverings.covering import Interval, Member
     from charwise.tokens.vocabulary import Vocabulary
 
 #: Contexts that `cover` visits at most: a second or two.
@@ -189,17 +188,15 @@ class _Found(NamedTuple):
 
 
 def _covering(lm: CharLM, text: bytes, settings: _CoverSettings) -> _Found:
-    from charwise.coverings.members import covering_size
-
     with busy("visiting token strings"):
         covering = lm.covering(text, tolerance=settings.tolerance, max_contexts=_MOST_VISITED)
         every = lm.encodings(text) if settings.encodings else None
-        size = covering_size(lm.index, covering.raw) if every is None else every.size
+        listed = covering if every is None else every
         try:
-            members, settled = (covering if every is None else every).top(settings.top), True
+            members, settled = listed.top(settings.top, max_contexts=_MOST_VISITED), True
         except SearchLimitError as error:
             members, settled = list(error.found), False
-    return _Found(members, size, settled, covering.contexts, covering.prefix_logprob())
+    return _Found(members, listed.size, settled, covering.contexts, covering.prefix_logprob())
 
 
 def _share(member: Member, lower: float) -> float:

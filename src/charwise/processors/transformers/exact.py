@@ -1,6 +1,6 @@
 """Exact healing in transformers: a member of each forced text's covering, before `generate` runs.
 
-The kept ids of all prompts are evaluated once. What `charwise.boundary` asks of them, a few
+The kept ids of all prompts are evaluated once. What a covering asks of them, a few
 contexts at a time, is one call for each batch, on copies of their cache. Where the model has
 another kind of cache than keys and values, every call reads the kept ids again.
 """
@@ -16,7 +16,8 @@ import numpy as np
 import torch
 from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 
-from charwise.boundary import Members, Question, Search
+from charwise.boundary import Members, boundary_covering
+from charwise.coverings.covering import Query
 from charwise.errors import HealingError, SettingError
 from charwise.healing import Cut
 from charwise.processors.transformers.arguments import cache_name_of, filler_of, left_padded
@@ -87,25 +88,25 @@ def begin(
     Random numbers are torch's, of the CPU, so its seed decides.
 
     Raises:
-        HealingError: the members of some prompt cannot be found; see `boundary.Search`.
+        HealingError: the members of some prompt cannot be found; see `boundary.Members`.
     """
     copies = sampling.copies
     healed = [at for at, each in enumerate(cuts) if each.forced]
     if not healed:
         return Begun([[] for _ in cuts for _ in range(copies)], None)
-    searches = {}
+    coverings = {}
     for at in healed:
         room = None if window is None else window - 1 - len(cuts[at].kept)
-        searches[at] = Search(index, cuts[at].forced, room=room)
+        coverings[at] = boundary_covering(index, cuts[at].forced, room=room)
     with torch.no_grad():
         kept = _Kept(model, [each.kept for each in cuts], filler_of(index.vocabulary, model))
-        while asked := [(at, q) for at, s in searches.items() for q in s.questions()]:
-            for at, question, logprobs in kept.answers(asked):
-                searches[at].answer(question.context, logprobs)
+        while asked := [(at, q) for at, s in coverings.items() for q in s.queries()]:
+            for at, query, logprobs in kept.answers(asked):
+                coverings[at].answer(query.context, logprobs)
     tokens: list[list[int]] = []
     for at in range(len(cuts)):
-        if at in searches:
-            tokens += _chosen(searches[at].members(), sampling)
+        if at in coverings:
+            tokens += _chosen(Members(coverings[at]), sampling)
         else:
             tokens += [[]] * copies
     return Begun(tokens, kept.cache_for(tokens, copies))
@@ -136,23 +137,21 @@ class _Kept:
         self._cache = _copied(getattr(output, self._cache_name, None))
 
     def answers(
-        self, asked: Sequence[tuple[int, Question]]
-    ) -> list[tuple[int, Question, np.ndarray[Any, np.dtype[np.float64]]]]:
-        """Return answers to questions after each prompt; the prompt's number comes first."""
+        self, asked: Sequence[tuple[int, Query]]
+    ) -> list[tuple[int, Query, np.ndarray[Any, np.dtype[np.float64]]]]:
+        """Return answers to queries after each prompt; the prompt's number comes first."""
         found = []
         for first in range(0, len(asked), 16):  # each with a copy of the cache
             some = asked[first : first + 16]
-            rows = self._logits([(at, question.context) for at, question in some])
-            for (at, question), logits in zip(some, rows, strict=True):
+            rows = self._logits([(at, query.context) for at, query in some])
+            for (at, query), logits in zip(some, rows, strict=True):
                 logs = logits.double() if logits.device.type != "mps" else logits.float()
-                logs = logs[torch.from_numpy(question.ids.copy()).to(logs.device)] - logs.logsumexp(
-                    -1
-                )
+                logs = logs[torch.from_numpy(query.ids.copy()).to(logs.device)] - logs.logsumexp(-1)
                 if logs.isnan().any():
                     raise HealingError(
                         "the model's logits are not numbers here: load it in bfloat16 or float32."
                     )
-                found.append((at, question, logs.cpu().numpy()))
+                found.append((at, query, logs.cpu().numpy()))
         return found
 
     def _logits(self, contexts: Sequence[tuple[int, tuple[int, ...]]]) -> list[torch.Tensor]:

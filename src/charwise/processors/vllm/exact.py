@@ -1,6 +1,6 @@
 """Exact healing in vLLM: a member of the forced text's covering is chosen, then nothing is masked.
 
-What `charwise.boundary` asks about a context is a request of one token: its prompt is the kept ids
+What a covering asks about a context is a request of one token: its prompt is the kept ids
 and the context, all of which but the last few are in the prefix cache. The V2 model runner gives
 the log-probabilities of named tokens, 128 in a request. In V1 a request for named tokens spoils the
 log-probabilities of the other clients' requests in the same step, so it is asked for the likeliest
@@ -18,7 +18,8 @@ from uuid import uuid4
 import numpy as np
 from numpy.typing import NDArray
 
-from charwise.boundary import Members, Question, Search
+from charwise.boundary import Members, boundary_covering
+from charwise.coverings.covering import Covering, Query
 from charwise.errors import HealingError, SettingError
 from charwise.processors.healed_prompt import HealedPrompt
 from charwise.processors.vllm.settings import sampling
@@ -54,8 +55,8 @@ class Asking:
         # V1 may give as many as one wants.
         self.likeliest: int = min(most, self.width, 8192)
 
-    def parameters(self, question: Question) -> list[Any]:
-        """Return the engine's parameters for one question: a list of `SamplingParams`."""
+    def parameters(self, query: Query) -> list[Any]:
+        """Return the engine's parameters for one query: a list of `SamplingParams`."""
         from vllm import SamplingParams
 
         common = {"max_tokens": 1, "temperature": 0.0, "flat_logprobs": True, "detokenize": False}
@@ -64,13 +65,11 @@ class Asking:
             return [SamplingParams(logprobs=likeliest, **common)]
         # vLLM takes 128 names in a request, and what starts with a single byte may be much: there
         # are 64 requests at most. Shorter tokens come first; the rest is not seen.
-        ids = question.ids.tolist()[: 64 * 128]
+        ids = query.ids.tolist()[: 64 * 128]
         parts = [ids[at : at + 128] for at in range(0, len(ids), 128)]
         return [SamplingParams(logprob_token_ids=part, **common) for part in parts]
 
-    def answer(
-        self, question: Question, completions: Sequence[Any]
-    ) -> tuple[NDArray[np.float64], float]:
+    def answer(self, query: Query, completions: Sequence[Any]) -> tuple[NDArray[np.float64], float]:
         """Return the log-probabilities asked for, and the most mass that is not seen."""
         found = np.full(self.width, -np.inf)
         told = np.zeros(self.width, dtype=bool)
@@ -79,8 +78,8 @@ class Asking:
             ids = np.array(flat.token_ids, dtype=np.int64)
             found[ids] = flat.logprobs
             told[ids] = True
-        logs = found[question.ids]
-        absent = int((~told[question.ids]).sum())
+        logs = found[query.ids]
+        absent = int((~told[query.ids]).sum())
         if not absent:
             return logs, 0.0
         unseen = max(0.0, 1.0 - float(np.exp(found).sum()))
@@ -88,10 +87,10 @@ class Asking:
             unseen = min(unseen, absent * float(np.exp(found[told].min())))
         return logs, unseen
 
-    def search(self, index: SortedVocabulary, healed: HealedPrompt, new_tokens: int) -> Search:
-        """A search that leaves room for new tokens."""
+    def covering(self, index: SortedVocabulary, healed: HealedPrompt, new_tokens: int) -> Covering:
+        """The covering of a prompt's forced text, which leaves room for new tokens."""
         room = max(0, self.window - 1 - len(healed.kept) - new_tokens)
-        return Search(index, healed.forced, room=room)
+        return boundary_covering(index, healed.forced, room=room)
 
     def too_little(self, error: HealingError) -> HealingError:
         """Return the same error, with the operator's way out."""
@@ -136,29 +135,30 @@ def drawn(
             raise SettingError(f"{name} restricts the output from its first token: heal by mask.")
     asking = Asking(llm.llm_engine.vllm_config, alone=True)
     new_tokens = parameters.max_tokens or 1
-    searches = {
-        at: asking.search(index, each, new_tokens)
+    coverings = {
+        at: asking.covering(index, each, new_tokens)
         for at, each in enumerate(healed)
         if needs_search(index, each)
     }
     try:
-        while asked := [(at, q) for at, s in searches.items() for q in s.questions()]:
-            wanted = [asking.parameters(question) for _, question in asked]
+        while asked := [(at, q) for at, s in coverings.items() for q in s.queries()]:
+            wanted = [asking.parameters(query) for _, query in asked]
             prompts = [
-                {"prompt_token_ids": [*healed[at].kept, *question.context]}
-                for (at, question), parts in zip(asked, wanted, strict=True)
+                {"prompt_token_ids": [*healed[at].kept, *query.context]}
+                for (at, query), parts in zip(asked, wanted, strict=True)
                 for _ in parts
             ]
             outputs = llm.generate(prompts, [p for parts in wanted for p in parts], use_tqdm=False)
             told = iter(outputs)
-            for (at, question), parts in zip(asked, wanted, strict=True):
-                logs, unseen = asking.answer(question, [next(told).outputs[0] for _ in parts])
-                searches[at].answer(question.context, logs, unseen=unseen)
+            for (at, query), parts in zip(asked, wanted, strict=True):
+                logs, unseen = asking.answer(query, [next(told).outputs[0] for _ in parts])
+                coverings[at].answer(query.context, logs, unseen=unseen)
+        members = {at: Members(covering) for at, covering in coverings.items()}
     except HealingError as error:
         raise asking.too_little(error) from None
     rng = np.random.default_rng(parameters.seed)
     count = parameters.n or 1
-    return {at: chosen(s.members(), parameters, count, rng) for at, s in searches.items()}
+    return {at: chosen(one, parameters, count, rng) for at, one in members.items()}
 
 
 def chosen(
@@ -209,23 +209,23 @@ class Engine(NamedTuple):
     salt: str | None = None
     priority: int = 0
 
-    async def members(self, search: Search, kept: list[int]) -> Members:
-        """Answer the questions of a search for members after these ids, a round at a time.
+    async def members(self, covering: Covering, kept: list[int]) -> Members:
+        """Answer the queries of a covering after these ids, and return its members.
 
         Raises:
             HealingError: members that cannot be found.
         """
         try:
-            while questions := search.questions():
-                answers = await asyncio.gather(*(self._ask(kept, each) for each in questions))
-                for question, (logs, unseen) in zip(questions, answers, strict=True):
-                    search.answer(question.context, logs, unseen=unseen)
+            while queries := covering.queries():
+                answers = await asyncio.gather(*(self._ask(kept, each) for each in queries))
+                for query, (logs, unseen) in zip(queries, answers, strict=True):
+                    covering.answer(query.context, logs, unseen=unseen)
+            return Members(covering)
         except HealingError as error:
             raise self.asking.too_little(error) from None
-        return search.members()
 
-    async def _ask(self, kept: list[int], question: Question) -> tuple[NDArray[np.float64], float]:
-        prompt: dict[str, Any] = {"prompt_token_ids": [*kept, *question.context]}
+    async def _ask(self, kept: list[int], query: Query) -> tuple[NDArray[np.float64], float]:
+        prompt: dict[str, Any] = {"prompt_token_ids": [*kept, *query.context]}
         if self.salt:
             prompt["cache_salt"] = self.salt
 
@@ -237,5 +237,5 @@ class Engine(NamedTuple):
                 raise HealingError("vLLM ended a request without an answer: ask again.")
             return told[-1].outputs[0]
 
-        parts = await asyncio.gather(*(one(each) for each in self.asking.parameters(question)))
-        return self.asking.answer(question, parts)
+        parts = await asyncio.gather(*(one(each) for each in self.asking.parameters(query)))
+        return self.asking.answer(query, parts)

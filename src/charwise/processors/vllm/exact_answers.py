@@ -108,8 +108,8 @@ async def draw(
         if not needs_search(model.index, healed):
             found.append(answer)
             continue
-        search = asking.search(model.index, healed, most or 1)
-        members = await engine.members(search, healed.kept)
+        covering = asking.covering(model.index, healed, most or 1)
+        members = await engine.members(covering, healed.kept)
         seed = request.get("seed")
         rng = np.random.default_rng([abs(seed), number] if isinstance(seed, int) else None)
         drawn = chosen(members, defaults | given, request.get("n") or 1, rng)

@@ -1,35 +1,55 @@
-"""Best-first coverings against the oracle: exact at tolerance 0, bounds that hold at any other."""
+"""The covering, best first, against the oracle: exact at tolerance 0, bounds at any other."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from itertools import pairwise
-from unittest.mock import patch
+from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-import charwise.coverings.best_first
-from charwise.coverings.best_first import Covering, Interval, best_first
-from charwise.coverings.members import _encodings_size, covering_size, members_in_order
+import charwise
+from charwise import CharLM
+from charwise.coverings.best_first import tree_source
+from charwise.coverings.covering import Covering, Interval, covering_size, encodings_size
 from charwise.coverings.reference import (
     enum_cover,
     next_character_probability,
     prefix_probability,
     string_probability,
 )
-from charwise.coverings.rows import EvaluatedRows
 from charwise.engines.ngram import NgramLM
+from charwise.errors import SearchLimitError
 from conftest import Data
-from models import CLOSE, Case, by_hand, cases, close_logs, examples, log_of, table, two_ways
+from models import (
+    CLOSE,
+    Case,
+    Model,
+    by_hand,
+    cases,
+    close_logs,
+    examples,
+    log_of,
+    model_of,
+    table,
+    two_ways,
+)
 from near import approx
 
 TOLERANCES = (0.0, 1e-6, 1e-3, 0.1, 1.0)
 
 #: Rounding of sums in another order: what an interval may be short of the oracle, in nats.
 _ROUNDING = 1e-11
+
+
+def covering_of(model: Model, text: bytes, **settings: Any) -> Covering:
+    """A covering that a model answers, not searched yet."""
+    tree = model.lm.tree(model.vocabulary.bos_ids)
+    return Covering(model.index, text, tree_source(tree, model.index), **settings)
 
 
 def true_masses(case: Case) -> np.ndarray:
@@ -47,9 +67,6 @@ def masses_of(covering: Covering) -> np.ndarray:
     assert np.isfinite(masses).all()
     assert not math.isnan(scale)
     return masses * math.exp(scale)
-
-
-# --- tolerance 0 -------------------------------------------------------------------------------
 
 
 #: [a] never goes on with b, which has an encoding nevertheless.
@@ -70,21 +87,21 @@ def with_special_cases(test: Callable[..., None]) -> Callable[..., None]:
     return test
 
 
+# --- sums and bounds ---------------------------------------------------------------------------
+
+
 @given(cases())
 @with_special_cases
 @examples(500)
 def test_tolerance_zero_is_the_oracle(case: Case):
     model, text = case.model, case.text
+    plain = covering_of(model, text, tolerance=0).search()
+    through = covering_of(model, text, tolerance=0, through=True).search()
     expected = log_of(prefix_probability(text, model.p, model.vocabulary))
-    plain = best_first(model.evaluated(), 0, text, tolerance=0)
-    through = best_first(model.evaluated(), 0, text, tolerance=0, through=True)
-    for covering in (plain, through):
-        found = covering.prefix_logprob()
-        assert found.lower == found.upper
-        assert close_logs(found.lower, expected)
-        assert covering.log_unvisited == covering.log_unvisited_end == -math.inf
+    for bounds in (plain.prefix_logprob(), through.prefix_logprob()):
+        assert bounds.lower == bounds.upper
+        assert close_logs(bounds.lower, expected)
     assert plain.contexts <= through.contexts
-
     ended = through.logprob()
     assert ended.lower == ended.upper
     assert close_logs(ended.lower, log_of(string_probability(text, model.p, model.vocabulary)))
@@ -94,21 +111,17 @@ def test_tolerance_zero_is_the_oracle(case: Case):
 @given(cases())
 @examples(200)
 def test_the_chain_rule_in_logs(case: Case):
-    """Σ log p(σ_t | σ_<t) + log p(EOS | σ) = log p(σ), with one tree for all of it."""
-    evaluated, text = case.model.evaluated(), case.text
-    total = 0.0
+    """Σ log p(σ_t | σ_<t) + log p(EOS | σ) = log p(σ)."""
+    model, text, total = case.model, case.text, 0.0
     for at in range(len(text) + 1):
-        covering = best_first(evaluated, 0, text[:at], tolerance=0, through=True)
+        covering = covering_of(model, text[:at], tolerance=0, through=True).search()
         masses, _ = covering.next_byte_masses()
         if not masses.any():
             total = -math.inf
             break
         total += log_of(masses[text[at] if at < len(text) else 256] / masses.sum())
-    whole = best_first(evaluated, 0, text, tolerance=0, through=True).logprob()
+    whole = covering_of(model, text, tolerance=0, through=True).search().logprob()
     assert close_logs(whole.lower, total)
-
-
-# --- bounds ------------------------------------------------------------------------------------
 
 
 @given(cases(), st.integers(1, 12), st.sampled_from((1, 2, 32)), st.booleans())
@@ -117,32 +130,24 @@ def test_intervals_contain_the_truth(case: Case, most: int, batch: int, through:
     model, text = case.model, case.text
     prefix = log_of(prefix_probability(text, model.p, model.vocabulary))
     whole = log_of(string_probability(text, model.p, model.vocabulary))
-    expected = true_masses(case) if through else None
     for max_contexts, tolerances in ((10_000, TOLERANCES), (most, (0.0, 0.1))):
         visited = []
         for tolerance in tolerances:
-            with patch.object(charwise.coverings.best_first, "_BATCH", batch):
-                covering = best_first(
-                    model.evaluated(),
-                    0,
-                    text,
-                    tolerance=tolerance,
-                    through=through,
-                    max_contexts=max_contexts,
-                )
+            limits = {"tolerance": tolerance, "max_contexts": max_contexts}
+            covering = covering_of(model, text, through=through, **limits).search(batch)
             visited.append(covering.contexts)
             assert covering.contexts <= max_contexts
-            found = covering.prefix_logprob()
-            assert_holds(found, prefix)
+            bounds = covering.prefix_logprob()
+            assert_holds(bounds, prefix)
             if covering.contexts < max_contexts:
                 # What the search promises, and more: the truth is at least what was visited.
-                assert found.missing <= tolerance / (1 + tolerance) + _ROUNDING
+                assert bounds.missing <= tolerance / (1 + tolerance) + _ROUNDING
             if through:
                 assert_holds(covering.logprob(), whole)
-                lost = expected - masses_of(covering)
-                assert (lost >= -_ROUNDING * expected).all()
-                unvisited = math.exp(covering.log_unvisited) + math.exp(covering.log_unvisited_end)
-                assert lost.sum() <= unvisited + _ROUNDING
+                lost = true_masses(case) - masses_of(covering)
+                assert (lost >= -_ROUNDING).all()
+                upper, lower = covering.logprob().upper, covering.logprob().lower
+                assert lost.sum() <= math.exp(upper) - math.exp(lower) + _ROUNDING
         assert visited == sorted(visited, reverse=True)
 
 
@@ -157,14 +162,14 @@ def assert_holds(interval: Interval, truth: float) -> None:
 def test_bounds_are_not_vacuous():
     # A heavy way to spell the text and a light one; the light one is not visited.
     model = table([b"a", b"b", b"ab"], {(): [0.01, 0.09, 0.8, 0.1]})
-    covering = best_first(model.evaluated(), 0, b"ab", tolerance=0.1)
+    covering = covering_of(model, b"ab", tolerance=0.1).search()
     assert covering.contexts == 1
-    found = covering.prefix_logprob()
-    assert found.lower == approx(math.log(0.8))
-    assert found.upper == approx(math.log(0.81))
-    assert math.log(0.8 + 0.01 * 0.09) in found
-    assert found.missing == approx(0.01 / 0.81)
-    assert math.log(0.79) not in found
+    bounds = covering.prefix_logprob()
+    assert bounds.lower == approx(math.log(0.8))
+    assert bounds.upper == approx(math.log(0.81))
+    assert math.log(0.8 + 0.01 * 0.09) in bounds
+    assert bounds.missing == approx(0.01 / 0.81)
+    assert math.log(0.79) not in bounds
 
 
 def test_by_hand():
@@ -172,27 +177,44 @@ def test_by_hand():
     model = by_hand()
     bounds = [(0.05, 0.65), (0.29, 0.59), (0.29, 0.44), (0.395, 0.395)]
     contexts = [(), (3,), (0,), (0, 1)]
-    with patch.object(charwise.coverings.best_first, "_BATCH", 1):
-        for visits, (lower, upper) in enumerate(bounds, start=1):
-            evaluated = model.evaluated()
-            covering = best_first(evaluated, 0, b"aba", tolerance=0, max_contexts=visits)
-            found = covering.prefix_logprob()
-            assert math.exp(found.lower) == approx(lower, rel=1e-12)
-            assert math.exp(found.upper) == approx(upper, rel=1e-12)
-            visited = [evaluated.tree.tokens(bundle.node) for bundle in covering.bundles]
-            assert visited == contexts[:visits]
-    assert best_first(model.evaluated(), 0, b"aba", tolerance=0).contexts == 4
-    top = best_first(model.evaluated(), 0, b"aba").top(3)
+    for visits, (lower, upper) in enumerate(bounds, start=1):
+        covering = covering_of(model, b"aba", tolerance=0, max_contexts=visits).search(batch=1)
+        interval = covering.prefix_logprob()
+        assert math.exp(interval.lower) == approx(lower, rel=1e-12)
+        assert math.exp(interval.upper) == approx(upper, rel=1e-12)
+        assert [visited.context for visited in covering.visited] == contexts[:visits]
+    assert covering_of(model, b"aba", tolerance=0).search().contexts == 4
+    top = covering_of(model, b"aba").top(3)
     assert [member.token_ids for member in top] == [(3, 0), (0, 1, 0), (4,)]
 
 
 def test_contexts_are_visited_in_falling_order_of_weight():
     model = table([b"a", b"b", b"aa", b"ab", b"ba"], {(): [0.3, 0.2, 0.2, 0.1, 0.1, 0.1]})
-    with patch.object(charwise.coverings.best_first, "_BATCH", 1):
-        bundles = best_first(model.evaluated(), 0, b"abaabab", tolerance=0).bundles
-    weights = [bundle.log_weight for bundle in bundles]
+    covering = covering_of(model, b"abaabab", tolerance=0).search(batch=1)
+    weights = [visited.log_weight for visited in covering.visited]
     assert len(weights) > 10
     assert weights == sorted(weights, reverse=True)
+
+
+@pytest.mark.parametrize("tolerance", [1e-1, 1e-2, 1e-3])
+def test_a_batch_visits_hardly_more_than_one_by_one(tolerance: float):
+    """The tolerance is looked at before each context, not once a batch."""
+    counts = {1: 0, 32: 0}
+    for seed in range(5):
+        model = model_of([b"a", b"b", b"aa", b"ab", b"ba", b"aba", b"bab"], 2, seed, power=4)
+        for batch in counts:
+            covering = covering_of(model, b"abaababaab", tolerance=tolerance).search(batch)
+            counts[batch] += covering.contexts
+    assert counts[1] > 5 * 5
+    assert counts[32] <= 1.3 * counts[1]
+
+
+def test_no_context_too_many_is_visited_of_a_short_prompt():
+    lm = charwise.load()
+    covering = lm.covering("import nump", tolerance=1e-3)
+    source = tree_source(lm.engine.tree(lm.vocabulary.bos_ids), lm.index)
+    single = Covering(lm.index, covering.raw, source, through=True, tolerance=1e-3).search(batch=1)
+    assert covering.contexts == single.contexts < 40
 
 
 # --- members -----------------------------------------------------------------------------------
@@ -204,48 +226,93 @@ def test_contexts_are_visited_in_falling_order_of_weight():
 def test_members_come_in_order(case: Case):
     model, text = case.model, case.text
     oracle = enum_cover(text, model.p, model.vocabulary)
-    assert covering_size(model.index, text) == len(oracle)
-    assert _encodings_size(model.index, text) == sum(m.raw == text for m in oracle)
     for exactly in (False, True):
         expected = {
             m.tokens: (m.raw, math.log(m.p))
             for m in oracle
             if m.p > 0 and (m.raw == text or not exactly)
         }
-        found = list(members_in_order(model.evaluated(), 0, text, exactly=exactly))
-        assert len(found) == len(expected)
-        for member in found:
+        covering = covering_of(model, text, exactly=exactly)
+        assert covering.size == sum(m.raw == text or not exactly for m in oracle)
+        members = covering.top(10**6)
+        assert len(members) == len(expected)
+        for member in members:
             decoded, logprob = expected[member.token_ids]
             assert member.raw == decoded
             assert close_logs(member.logprob, logprob)
-        logprobs = [member.logprob for member in found]
-        assert all(heavier >= lighter for heavier, lighter in pairwise(logprobs))
+        assert all(one.logprob >= other.logprob for one, other in pairwise(members))
+        if text:
+            total = log_of(math.fsum(math.exp(logprob) for _, logprob in expected.values()))
+            assert close_logs(covering.prefix_logprob().lower, total)
 
 
 @given(cases(), st.integers(0, 4))
 @examples(200)
 def test_the_top_does_not_need_the_rest(case: Case, k: int):
-    evaluated = case.model.evaluated()
-    everything = list(members_in_order(case.model.evaluated(), 0, case.text))
-    top = best_first(evaluated, 0, case.text, tolerance=1, max_contexts=1).top(k)
-    assert top == everything[:k]
+    everything = covering_of(case.model, case.text).top(10**6)
+    covering = covering_of(case.model, case.text, tolerance=1, max_contexts=1).search()
+    top = covering.top(k)
+    assert [m.logprob for m in top] == approx([m.logprob for m in everything[:k]], rel=1e-12)
+
+
+@given(cases())
+@examples(200)
+def test_a_search_that_may_visit_less_finds_the_same_first_members(case: Case):
+    everything = [m.logprob for m in covering_of(case.model, case.text).top(10**6)]
+    for most in (1, 2, 4):
+        try:
+            members = covering_of(case.model, case.text).top(10**6, max_contexts=most)
+        except SearchLimitError as error:
+            members = list(error.found)
+        else:
+            assert len(members) == len(everything)
+        assert [m.logprob for m in members] == approx(everything[: len(members)], rel=1e-12)
 
 
 def test_few_contexts_are_evaluated_for_the_top():
     model = table([b"a", b"aa", b"aaa", b"aaaa"], {(): [0.1, 0.1, 0.1, 0.6, 0.1]})
-    evaluated = model.evaluated()
-    first = next(members_in_order(evaluated, 0, b"a" * 24))
+    covering = covering_of(model, b"a" * 24)
+    [first] = covering.top(1)
     assert first.token_ids == (3,) * 6
-    assert covering_size(model.index, b"a" * 24) > 1_000_000
-    assert evaluated.tree.contexts < 500
+    assert covering.size > 1_000_000
+    assert covering.contexts < 500
 
 
 def test_the_size_of_a_covering_is_bounded_by_the_paper():
     # Proposition 4: with tokens a and aa, coverings of a^n grow like Fibonacci numbers.
     index = table([b"a", b"aa"], {}).index
-    sizes = [_encodings_size(index, b"a" * n) for n in range(8)]
+    sizes = [encodings_size(index, b"a" * n) for n in range(8)]
     assert sizes == [1, 1, 2, 3, 5, 8, 13, 21]
     assert [covering_size(index, b"a" * n) for n in range(8)] == [1, 2, 3, 5, 8, 13, 21, 34]
+
+
+@pytest.mark.parametrize("text", [" " * 200, "The horse raced past the barn fell."])
+def test_members_of_long_texts_end_with_an_error_that_says_what_to_do(text: str):
+    lm = charwise.load()
+    covering = lm.covering(text, max_contexts=64)
+    assert covering.contexts == 64
+    assert covering.prefix_logprob().missing > 0.5
+    for search in (covering, lm.encodings(text)):
+        with pytest.raises(SearchLimitError, match=r"64 contexts.*as token ids") as caught:
+            search.top(2, max_contexts=64)
+        assert len(caught.value.found) < 2
+
+
+def test_the_end_of_a_long_text_after_the_ids_of_its_beginning():
+    lm = charwise.load()
+    ids = [*lm.vocabulary.bos_ids, *lm.vocabulary.encode("import os\nimport sys\n" * 20)]
+    assert lm.covering([*ids, "import nump"]).top(1)[0].text == "import numpy"
+
+
+def test_more_members_than_a_machine_integer_are_all_members():
+    lm = CharLM(two_ways().lm)
+    assert lm.covering("ab").top(2**70) == lm.covering("ab").top(1000)
+
+
+def test_the_size_of_a_long_text_is_counted_when_it_is_asked_for():
+    encodings = charwise.load().encodings("import os\n" * 100)
+    assert encodings.size > 10**100
+    assert encodings.text == "import os\n" * 100
 
 
 # --- numbers -----------------------------------------------------------------------------------
@@ -255,7 +322,7 @@ def test_very_peaked_rows():
     # In float32 the second token would have probability 0 after the softmax.
     model = table([b"a", b"b"], {(): [1 - 1e-30, 1e-30, 1e-35]})
     for text in (b"ab", b"bbbb", b"ab" * 20):
-        covering = best_first(model.evaluated(), 0, text, tolerance=0, through=True)
+        covering = covering_of(model, text, tolerance=0, through=True).search()
         expected = text.count(b"b") * math.log(1e-30)
         assert covering.prefix_logprob().lower == approx(expected, rel=1e-12)
         assert covering.logprob().lower == approx(expected + math.log(1e-35), rel=1e-12)
@@ -265,13 +332,13 @@ def test_very_peaked_rows():
         assert masses[ord("b")] / masses.sum() == approx(1e-30, rel=1e-9)
         assert masses[256] / masses.sum() == approx(1e-35, rel=1e-9)
         assert math.log(masses.sum()) + scale == approx(expected, rel=1e-12)
-        [member] = members_in_order(model.evaluated(), 0, text)
+        [member] = covering.top(10)
         assert member.logprob == approx(expected, rel=1e-12)
 
 
 def test_the_least_floats():
     model = table([b"a", b"ab"], {(): [1.0, 5e-324, 0.0]})
-    covering = best_first(model.evaluated(), 0, b"ab", tolerance=0, through=True)
+    covering = covering_of(model, b"ab", tolerance=0, through=True).search()
     assert covering.prefix_logprob().lower == approx(math.log(5e-324))
     masses, scale = covering.next_byte_masses()
     assert np.isfinite(masses).all()
@@ -286,21 +353,23 @@ def test_the_covering_of_hello_world(data: Data):
     """Vieira et al. 2025, Example 2: counted, and one by one."""
     index = data.index("gpt2")
     assert covering_size(index, b"Hello, worl") == 36_608
-    assert _encodings_size(index, b"Hello, worl") == 176
-    assert _encodings_size(index, b"Hello, world") == 352
+    assert encodings_size(index, b"Hello, worl") == 176
     uniform = index.vocabulary.counted / index.vocabulary.counted.sum()
     lm = NgramLM(index.vocabulary, 1, {(): uniform})
-    evaluated = EvaluatedRows(lm.tree(index.vocabulary.bos_ids), index)
     text = b"Hello, worl"
-    covering = best_first(evaluated, 0, text, tolerance=0, through=True)
-    inside = [bundle for bundle in covering.bundles if bundle.depth > 0]
-    assert sum(bundle.hi - bundle.lo for bundle in inside) == 36_608
-    assert len(covering.bundles) - len(inside) == 176
-    members = list(members_in_order(evaluated, 0, text))
+
+    def covering(raw: bytes, **settings: Any) -> Covering:
+        source = tree_source(lm.tree(index.vocabulary.bos_ids), index)
+        return Covering(index, raw, source, tolerance=0, **settings)
+
+    through = covering(text, through=True).search()
+    inside = [visited for visited in through.visited if visited.position < len(text)]
+    assert sum(len(visited.logs) for visited in inside) == 36_608
+    assert len(through.visited) - len(inside) == 176
+    members = covering(text).top(10**6)
     assert len({member.token_ids for member in members}) == len(members) == 36_608
     assert all(member.raw.startswith(text) for member in members)
     assert sum(member.raw == text for member in members) == 176
     each = [math.exp(member.logprob) for member in members]
-    assert math.fsum(each) == approx(math.exp(covering.prefix_logprob().lower), rel=1e-9)
-    encodings = members_in_order(evaluated, 0, b"Hello, world", exactly=True)
-    assert sum(1 for _ in encodings) == 352
+    assert math.fsum(each) == approx(math.exp(through.prefix_logprob().lower), rel=1e-9)
+    assert len(covering(b"Hello, world", exactly=True).top(10**6)) == 352
