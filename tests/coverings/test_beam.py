@@ -23,7 +23,6 @@ from charwise.coverings.reference import (
 )
 from charwise.errors import (
     EmptyBeamError,
-    SettingError,
     ZeroProbabilityError,
 )
 from models import (
@@ -37,7 +36,6 @@ from models import (
     log_of,
     model_of,
     table,
-    two_ways,
 )
 from near import approx
 
@@ -118,10 +116,8 @@ def unbundle(beam: Beam, model: Model) -> dict[tuple[int, ...], float]:
     return found
 
 
-def begin(
-    model: Model, k: int, theta: float = 0.0, lazy: bool = True, fallback: bool = False
-) -> Beam:
-    return start(model.evaluated(), 0, k, theta, lazy=lazy, fallback=fallback)
+def begin(model: Model, k: int, theta: float = 0.0, fallback: bool = False) -> Beam:
+    return start(model.evaluated(), 0, k, theta, fallback=fallback)
 
 
 def shape(beam: Beam) -> dict[tuple[tuple[int, ...], int, int, int], float]:
@@ -138,33 +134,26 @@ def test_the_beam_is_the_published_one(case: Case, k: int, theta: float):
         expected = paper_beam(model, text, k, theta)
     except Tie:
         return
-    lazy, eager = (begin(model, k, theta, lazy) for lazy in (True, False))
+    beam = begin(model, k, theta)
     if not expected:
-        for beam in (lazy, eager):
-            with pytest.raises((EmptyBeamError, ZeroProbabilityError)) as caught:
-                beam.advance(text)
+        with pytest.raises((EmptyBeamError, ZeroProbabilityError)) as caught:
+            beam.advance(text)
         if caught.type is ZeroProbabilityError:
             assert prefix_probability(text, model.p, model.vocabulary) == 0
         return
-    lazy, eager = lazy.advance(text), eager.advance(text)
+    beam = beam.advance(text)
     if text:
-        found = {(tokens, bundle): log_p for (tokens, bundle, *_), log_p in shape(lazy).items()}
+        found = {(tokens, bundle): log_p for (tokens, bundle, *_), log_p in shape(beam).items()}
         wanted = {(b.context, len(b.start)): math.log(b.p) for b in expected}
         assert found.keys() == wanted.keys()
         assert all(close_logs(found[key], wanted[key]) for key in wanted)
         total = math.log(math.fsum(bundle.p for bundle in expected))
-        assert close_logs(lazy.prefix_logprob, total)
-    # Lazy evaluation changes nothing but the number of evaluations.
-    assert shape(lazy) == shape(eager)
-    assert [b.log_p for b in lazy.bundles] == [b.log_p for b in eager.bundles]
-    assert lazy.evaluated.tree.contexts <= eager.evaluated.tree.contexts
+        assert close_logs(beam.prefix_logprob, total)
     # Every truth is within what was dropped, and the beam is a lower bound.
     truth = prefix_probability(text, model.p, model.vocabulary)
-    for beam in (lazy, eager):
-        kept = math.exp(beam.prefix_logprob)
-        assert kept <= truth * (1 + _ROUNDING)
-        assert truth <= (kept + math.exp(beam.log_dropped)) * (1 + _ROUNDING)
-    assert lazy.log_dropped >= eager.log_dropped - _ROUNDING
+    kept = math.exp(beam.prefix_logprob)
+    assert kept <= truth * (1 + _ROUNDING)
+    assert truth <= (kept + math.exp(beam.log_dropped)) * (1 + _ROUNDING)
 
 
 # --- the beam and the enumeration --------------------------------------------------------------
@@ -239,22 +228,20 @@ def test_by_hand():
     assert [math.exp(bundle.log_p) for bundle in beam.bundles] == approx([0.24, 0.105])
     assert math.exp(beam.prefix_logprob) == approx(0.345)
     assert math.exp(beam.log_dropped) == approx(0.05)
-    lazy, eager = (begin(model, 1, lazy=lazy).advance(b"ab") for lazy in (True, False))
-    assert shape(lazy) == shape(eager)
-    assert (lazy.evaluated.tree.contexts, eager.evaluated.tree.contexts) == (1, 2)
-    assert math.exp(lazy.log_dropped) == approx(0.3)  # all of the context [a]
-    assert math.exp(eager.log_dropped) == approx(0.15)
+    narrow = begin(model, 1).advance(b"ab")
+    assert narrow.evaluated.tree.contexts == 1  # [a] cannot reach the top, and is not evaluated
+    assert math.exp(narrow.log_dropped) == approx(0.3)  # all of the context [a]
 
 
 # --- a beam wide enough ------------------------------------------------------------------------
 
 
-@given(cases(), st.booleans())
+@given(cases())
 @examples(500)
-def test_a_wide_beam_is_the_oracle(case: Case, lazy: bool):
+def test_a_wide_beam_is_the_oracle(case: Case):
     model, text = case.model, case.text
     truth = prefix_probability(text, model.p, model.vocabulary)
-    beam = begin(model, 10_000, lazy=lazy)
+    beam = begin(model, 10_000)
     if truth == 0:
         with pytest.raises(ZeroProbabilityError, match="has probability zero"):
             beam.advance(text)
@@ -274,18 +261,6 @@ def test_a_wide_beam_is_the_oracle(case: Case, lazy: bool):
     for byte in set(b"".join(model.index.sorted)):
         if expected[byte] > 0:
             assert close_logs(beam.step(byte).prefix_logprob, math.log(expected[byte] * truth))
-
-
-def test_lazy_evaluation_saves_evaluations():
-    tokens = [b"a", b"b", b"c", b"aa", b"ab", b"ba", b"bc", b"abc"]
-    saved = 0
-    for seed in range(20):
-        model = model_of(tokens, 2, seed, power=4)
-        lazy, eager = (begin(model, 3, lazy=lazy).advance(b"abcabaab") for lazy in (True, False))
-        assert lazy.evaluated.tree.contexts <= eager.evaluated.tree.contexts
-        assert shape(lazy) == shape(eager)
-        saved += eager.evaluated.tree.contexts - lazy.evaluated.tree.contexts
-    assert saved > 10
 
 
 # --- the threshold -----------------------------------------------------------------------------
@@ -355,24 +330,10 @@ def test_a_threshold_that_empties_the_beam():
     for settings in ((10, 0.99), (10, 1.0), (1, 0.0)):
         with pytest.raises(EmptyBeamError) as caught:
             begin(model, *settings).advance(text)
-        message = str(caught.value)
-        assert f"k={settings[0]}, theta={settings[1]:g}" in message
-        assert "empty after 3 bytes" in message
-        assert "0x77" in message
-        assert "larger k or a smaller theta" in message
+        assert f"k={settings[0]}, theta={settings[1]:g}" in str(caught.value)
     # What was dropped accounts for it.
     beam = begin(model, 10, 0.99).advance(b"xyz")
     assert math.exp(beam.log_dropped) >= truth
-
-
-@pytest.mark.parametrize(
-    ("k", "theta", "complaint"),
-    [(0, 0.0, "k is 0"), (-1, 0.0, "k is -1"), (1, -0.1, "theta is -0.1"), (1, 1.5, "theta is 1.5"),
-     (1, math.nan, "theta is nan")],
-)  # fmt: skip
-def test_settings(k: int, theta: float, complaint: str):
-    with pytest.raises(SettingError, match=complaint):
-        begin(two_ways(), k, theta)
 
 
 # --- numbers -----------------------------------------------------------------------------------
@@ -397,17 +358,6 @@ def test_the_least_floats():
     masses, scale = beam.next_byte_masses()
     assert np.isfinite(masses).all()
     assert math.log(masses.sum()) + scale == approx(math.log(5e-324))
-
-
-def test_asking_twice_changes_nothing():
-    model = model_of([b"a", b"b", b"ab", b"ba", b"aba"], 2, 7)
-    beam = begin(model, 3).advance(b"abab")
-    first = beam.next_byte_masses()
-    beam.step(ord("a"))
-    beam.advance(b"bb")
-    second = beam.next_byte_masses()
-    assert (first[0] == second[0]).all()
-    assert first[1] == second[1]
 
 
 # --- going back to what was dropped ------------------------------------------------------------

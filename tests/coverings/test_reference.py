@@ -5,6 +5,7 @@ with the oracle elsewhere.
 """
 
 import math
+from collections import Counter
 from itertools import product
 
 import numpy as np
@@ -17,6 +18,7 @@ from charwise.coverings.reference import (
     by_definition,
     by_enumeration,
     conditional,
+    conditional_token_generation,
     enum_cover,
     next_character_probability,
     prefix_probability,
@@ -142,6 +144,23 @@ def test_probabilities_come_from_the_engine(case: Case):
     p = conditional(case.model.lm)
     for member in enum_cover(case.text, p, case.model.vocabulary)[:5]:
         assert p(member.tokens) == approx(case.model.p(member.tokens), rel=1e-12)
+
+
+def test_generation_is_conditional_on_the_text():
+    """Proposition 2: p(δ | κ(δ) ⪰ σ) = p_Δ(δ) / →p(σ), by frequencies."""
+    model, count, rng = (
+        table([b"a", b"ab", b"b"], {(): [0.3, 0.2, 0.1, 0.4]}),
+        2000,
+        np.random.default_rng(1),
+    )
+    drawn = Counter(
+        conditional_token_generation(b"ab", model.p, model.vocabulary, rng) for _ in range(count)
+    )
+    total = prefix_probability(b"ab", model.p, model.vocabulary)
+    assert all(model.vocabulary.decode(tokens).startswith(b"ab") for tokens in drawn)
+    for tokens in ((1,), (0, 2), (1, 0), (1, 1)):
+        p = math.prod(model.p(tokens[:n])[id] for n, id in enumerate(tokens)) * 0.4 / total
+        assert abs(drawn[tokens] / count - p) <= 5 * math.sqrt(p * (1 - p) / count)
 
 
 def test_by_hand():

@@ -1,12 +1,11 @@
 """Bundled beam summing, as its authors define it: for comparison and reproduction.
 
-Vieira et al. 2025, Appendix D (the beam of bundles, width K) and Appendix G (the threshold θ that
-saves extensions), over bytes. Two differences change no result: bundles are ranges of the sorted
-vocabulary instead of tries, and the top K is found lazily (a bundle's weight only falls as bytes
-are consumed, so its weight before evaluation is an upper bound, and extensions bounded below the
-K-th known weight need not be evaluated). A third does: a member that ends where the text does
-stays in its context's bundle until the next byte, where the paper's buckets count it apart, so
-that at equal K other bundles may be kept (docs/coverings.md has an example).
+Vieira et al. 2025, §3.2, over bytes: the beam of K bundles (Appendix D) and the threshold θ that
+saves extensions (Appendix G). Two differences change no result: bundles are ranges of the sorted
+vocabulary instead of tries, and the top K is found lazily. (A bundle's weight only falls as bytes
+are consumed. So extensions whose weight is below the K-th known one need not be evaluated.) A third
+does: a member that ends where the text does stays in its context's bundle until the next byte,
+where the paper's buckets count it apart (docs/coverings.md has an example).
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from charwise.coverings.bundles import (
 )
 from charwise.coverings.log_sums import add_logs, log, log_sum
 from charwise.coverings.rows import EvaluatedRows
-from charwise.errors import EmptyBeamError, SettingError, ZeroProbabilityError
+from charwise.errors import EmptyBeamError, ZeroProbabilityError
 
 #: Bytes back that a beam with `fallback` can return to.
 _MEMORY = 64
@@ -41,7 +40,6 @@ class Beam:
     Attributes:
         k: how many bundles are kept.
         theta: bundles lighter than this share of the beam are not extended (Appendix G).
-        lazy: evaluate only the extensions that can reach the top k.
         raw: the bytes consumed.
         bundles: heaviest first.
         fallback: when the beam empties, go back to the heaviest contexts dropped in the last
@@ -50,28 +48,16 @@ class Beam:
             the true →p(text) is at most the beam's plus this.
         reserve: what `fallback` goes back to: (how much of the text was consumed, what was
             dropped there).
-
-    >>> from charwise.engines.ngram import example_lm
-    >>> evaluated = EvaluatedRows.of(example_lm(), [2])
-    >>> beam = start(evaluated, 0, k=1, fallback=True).step(ord("a"))
-    >>> beam.text, round(math.exp(beam.prefix_logprob), 9), beam.nodes()
-    ('a', 0.75, [0])
     """
 
     evaluated: EvaluatedRows
     k: int
     theta: float = 0.0
-    lazy: bool = True
     fallback: bool = False
     raw: bytes = b""
     bundles: tuple[Bundle, ...] = ()
     log_dropped: float = -math.inf
     reserve: tuple[tuple[int, Bundle | Extension], ...] = ()
-
-    @property
-    def text(self) -> str:
-        """The text of `raw`, with U+FFFD for bytes that are no character, or not yet one."""
-        return self.raw.decode("utf-8", "replace")
 
     @property
     def prefix_logprob(self) -> float:
@@ -122,7 +108,7 @@ class Beam:
         for at, dropped in entries:
             if isinstance(dropped, Extension):
                 [dropped] = open_bundles(self.evaluated, [dropped])
-            beam = Beam(self.evaluated, self.k, 0.0, self.lazy, False, self.raw[:at], (dropped,))
+            beam = Beam(self.evaluated, self.k, 0.0, False, self.raw[:at], (dropped,))
             try:
                 found += beam.advance(self.raw[at:]).bundles
             except (EmptyBeamError, ZeroProbabilityError):
@@ -151,14 +137,7 @@ class Beam:
         return [*(bundle.node for bundle in self.bundles), *reserve]
 
     def advance(self, text: bytes) -> Beam:
-        """The beam after several more bytes.
-
-        >>> import charwise
-        >>> lm = charwise.load()
-        >>> beam = start(EvaluatedRows(lm.engine.tree(lm.vocabulary.bos_ids), lm.index), 0, k=4)
-        >>> beam.advance(b"import nump").text
-        'import nump'
-        """
+        """The beam after several more bytes."""
         beam = self
         for byte in text:
             beam = beam.step(byte)
@@ -168,13 +147,6 @@ class Beam:
         """`[257]`: →p(text·byte) / s, and at 256 p(text) / s; and log s, the scale, nats.
 
         The paper's `next_character_probability`, before it divides by the sum.
-
-        >>> import charwise
-        >>> lm = charwise.load()
-        >>> beam = start(EvaluatedRows(lm.engine.tree(lm.vocabulary.bos_ids), lm.index), 0, k=4)
-        >>> masses, _ = beam.advance(b"import nump").next_byte_masses()
-        >>> chr(masses.argmax())
-        'y'
         """
         floor = log(self.theta) + self.prefix_logprob
         extensions: list[Extension] = []
@@ -190,15 +162,14 @@ class Beam:
         """The k heaviest candidates, the other ones, and the extensions that were not opened."""
         extensions = sorted(extensions, key=lambda extension: -extension.log_weight)
         candidates = sorted(kept, key=lambda bundle: -bundle.log_p)
-        size = self.k if self.lazy else max(1, len(extensions))
         while extensions:
-            if self.lazy and len(candidates) >= self.k:
+            if len(candidates) >= self.k:
                 kth = candidates[self.k - 1].log_p
                 # Weights in falling order: once one is under the k-th, all the rest are.
                 if extensions[0].log_weight < kth:
                     break
-            opened = open_bundles(self.evaluated, extensions[:size])
-            extensions = extensions[size:]
+            opened = open_bundles(self.evaluated, extensions[: self.k])
+            extensions = extensions[self.k :]
             candidates += [b for b in (narrow(self.evaluated, b, byte) for b in opened) if b]
             candidates.sort(key=lambda bundle: -bundle.log_p)
         return candidates[: self.k], candidates[self.k :], extensions
@@ -210,25 +181,11 @@ def start(
     k: int,
     theta: float = 0.0,
     *,
-    lazy: bool = True,
     fallback: bool = False,
 ) -> Beam:
-    """The beam before any text: one bundle, the whole vocabulary after `root`.
-
-    Raises:
-        SettingError: for k < 1, or theta outside [0, 1].
-
-    >>> from charwise.engines.ngram import example_lm
-    >>> beam = start(EvaluatedRows.of(example_lm(), [2]), 0, k=2)
-    >>> round(math.exp(beam.advance(b"aa").prefix_logprob), 9)
-    0.375
-    """
-    if k < 1:
-        raise SettingError(f"k is {k}: a beam keeps at least one bundle.")
-    if not 0 <= theta <= 1:
-        raise SettingError(f"theta is {theta}: it is a share of the beam's mass, in [0, 1].")
+    """The beam before any text: one bundle, the whole vocabulary after `root`."""
     whole = bundle_before(evaluated, root, 0.0, b"")
-    return Beam(evaluated, k, theta, lazy, fallback, bundles=(whole,))
+    return Beam(evaluated, k, theta, fallback, bundles=(whole,))
 
 
 def _bound(dropped: Bundle | Extension) -> float:

@@ -3,9 +3,9 @@
     →p(σ) = Σ_{δ : κ(δ) ≺ σ} →p_Δ(δ) · m_δ(σ[|κ(δ)|:])                                        (*)
 
 A bundle is one term of (*): all members of a covering that differ in their last token (Vieira et
-al. 2025, Appendix D). Whoever has chosen which bundles to keep, by beam, best first or in rounds,
-asks the same of them: what follows (eq. 8), what is left after one more byte, and which contexts
-begin where the text ends.
+al. 2025, Appendix D). The beam and the cursor keep different bundles, and ask the same of them:
+which byte follows (eq. 8), which part goes on with a byte (`filter` of the paper), and which
+contexts begin where the text ends (`extend`).
 """
 
 from __future__ import annotations
@@ -22,11 +22,7 @@ from charwise.coverings.rows import EvaluatedRows
 
 
 class Bundle(NamedTuple):
-    """A context δ, and the range of the tokens after it that agree with the text σ so far.
-
-    >>> Bundle(node=0, log_weight=0.0, depth=1, lo=0, hi=2, log_p=math.log(0.75)).depth
-    1
-    """
+    """A context δ, and the range of the tokens after it that agree with the text σ so far."""
 
     node: int
     log_weight: float  # log →p_Δ(δ), nats
@@ -37,11 +33,7 @@ class Bundle(NamedTuple):
 
 
 class Extension(NamedTuple):
-    """A context that ends where the text does, not evaluated yet; its weight bounds its share.
-
-    >>> max(Extension(-2.0, 0, 1), Extension(-1.0, 0, 2)).token
-    2
-    """
+    """A context that ends where the text does, not evaluated yet; its weight bounds its share."""
 
     log_weight: float
     parent: int
@@ -53,12 +45,6 @@ def bundle_before(rows: EvaluatedRows, node: int, log_weight: float, rest: bytes
 
     Where nothing is left, the text is spelled: all tokens may follow, and the end of the text, so
     its share is the context's weight.
-
-    >>> from charwise.engines.ngram import example_lm
-    >>> rows = EvaluatedRows.of(example_lm(), [2])
-    >>> bundle = bundle_before(rows, 0, math.log(0.5), b"a")
-    >>> bundle.lo, bundle.hi, round(math.exp(bundle.log_p), 9)  # 1/2 · 3/4
-    (0, 2, 0.375)
     """
     lo, hi = rows.index.range(rest)
     if not rest:
@@ -68,14 +54,7 @@ def bundle_before(rows: EvaluatedRows, node: int, log_weight: float, rest: bytes
 
 
 def narrow(rows: EvaluatedRows, bundle: Bundle, byte: int) -> Bundle | None:
-    """The part of a bundle that goes on with a byte (`filter`); None if that has no mass.
-
-    >>> from charwise.engines.ngram import example_lm
-    >>> rows = EvaluatedRows.of(example_lm(), [2])
-    >>> bundle = narrow(rows, bundle_before(rows, 0, 0.0, b"a"), ord("b"))
-    >>> bundle.depth, round(math.exp(bundle.log_p), 9)
-    (2, 0.25)
-    """
+    """The part of a bundle that goes on with a byte (`filter`); None if that has no mass."""
     lo, hi = rows.index.narrow(bundle.lo, bundle.hi, bundle.depth, byte)
     mass = float(rows.row(bundle.node).in_order[lo:hi].sum())
     if mass <= 0:
@@ -85,13 +64,7 @@ def narrow(rows: EvaluatedRows, bundle: Bundle, byte: int) -> Bundle | None:
 
 
 def extend(rows: EvaluatedRows, bundle: Bundle) -> list[Extension]:
-    """The contexts that the tokens ending where the text does make (`extend`), not evaluated.
-
-    >>> from charwise.engines.ngram import example_lm
-    >>> rows = EvaluatedRows.of(example_lm(), [2])
-    >>> [extension.token for extension in extend(rows, bundle_before(rows, 0, 0.0, b"a"))]
-    [0]
-    """
+    """The contexts that the tokens ending where the text does make (`extend`), not evaluated."""
     index, in_order = rows.index, rows.row(bundle.node).in_order
     found = []
     at = bundle.lo
@@ -104,13 +77,7 @@ def extend(rows: EvaluatedRows, bundle: Bundle) -> list[Extension]:
 
 
 def open_bundles(rows: EvaluatedRows, extensions: Sequence[Extension]) -> list[Bundle]:
-    """Evaluate contexts in one batch; each becomes the bundle of all its next tokens.
-
-    >>> from charwise.engines.ngram import example_lm
-    >>> rows = EvaluatedRows.of(example_lm(), [2])
-    >>> open_bundles(rows, [Extension(-1.0, parent=0, token=0)])
-    [Bundle(node=1, log_weight=-1.0, depth=0, lo=0, hi=2, log_p=-1.0)]
-    """
+    """Evaluate contexts in one batch; each becomes the bundle of all its next tokens."""
     nodes = rows.extend([(extension.parent, extension.token) for extension in extensions])
     return [
         bundle_before(rows, node, extension.log_weight, b"")
@@ -125,14 +92,6 @@ def next_byte_masses(
 
     The scale is the heaviest share of →p(σ), not the heaviest context: that may spell none of it.
     Tokens that end where the text does add nothing: what follows them is a bundle of its own.
-
-    >>> from charwise.engines.ngram import example_lm
-    >>> rows = EvaluatedRows.of(example_lm(), [2])
-    >>> bundle = bundle_before(rows, 0, 0.0, b"a")
-    >>> spelled = open_bundles(rows, extend(rows, bundle))
-    >>> masses, scale = next_byte_masses(rows, [bundle, *spelled])
-    >>> (masses[[ord("a"), ord("b"), 256]] * math.exp(scale)).round(9).tolist()
-    [0.375, 0.25, 0.125]
     """
     masses = np.zeros(257)
     scale = max((bundle.log_p for bundle in bundles), default=-math.inf)

@@ -1,9 +1,24 @@
 """The oracle: the published enumeration, and the definitions themselves, as short as they read.
 
 Slow and obvious on purpose. Every fast path in charwise is tested against these functions; none
-uses them. `enum_cover`, `prune_top_k_buckets` and `next_character_probability` are the algorithms
-of Vieira et al. 2025, §3.2-3.3, over bytes; `by_definition` and `by_enumeration` do not even use
-the covering.
+uses them. Where to find Vieira et al. 2025, over bytes:
+
+    eq. 10, 11   p(σ) and →p(σ) over all token strings     by_enumeration
+    eq. 11       →p(σ), by total probability               by_definition
+    eq. 12       the covering C(σ)                         enum_cover
+    eq. 13, 14   →p(σ) and p(σ) over the covering          prefix_probability, string_probability
+    §3.2         buckets, which beam.py bundles (App. D)   prune_top_k_buckets
+    §3.3         →p(· | σ), eq. 8 and 9                    next_character_probability
+    §3.4         Proposition 2                             conditional_token_generation
+
+>>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2])
+>>> p = lambda tokens: np.array([0.5, 0.25, 0.25])
+>>> [(member.p, member.tokens) for member in enum_cover(b"aa", p, vocabulary)]
+[(0.25, (0, 0)), (0.125, (0, 1))]
+>>> prefix_probability(b"aa", p, vocabulary), string_probability(b"aa", p, vocabulary)
+(0.375, 0.0625)
+>>> next_character_probability(b"", p, vocabulary)[[ord("a"), 256]]
+array([0.75, 0.25])
 """
 
 from __future__ import annotations
@@ -25,11 +40,7 @@ Conditional = Callable[[tuple[int, ...]], NDArray[np.float64]]
 
 
 class Weighted(NamedTuple):
-    """A token string with its decoding and its prefix probability →p_Δ.
-
-    >>> Weighted(0.25, b"ab", (1,)).raw
-    b'ab'
-    """
+    """A token string with its decoding and its prefix probability →p_Δ."""
 
     p: float
     raw: bytes
@@ -40,14 +51,7 @@ Prune = Callable[[bytes, list[Weighted]], list[Weighted]]
 
 
 def conditional(lm: TokenLM, prompt_ids: Sequence[int] | None = None) -> Conditional:
-    """p_Δ(· | δ) of an engine as a plain function of the token string δ.
-
-    >>> from charwise.engines.ngram import NgramLM
-    >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2], bos_ids=[2])
-    >>> p = conditional(NgramLM(vocabulary, 1, {(): [0.5, 0.25, 0.25]}))
-    >>> p((0, 1)).round(9).tolist()
-    [0.5, 0.25, 0.25]
-    """
+    """p_Δ(· | δ) of an engine as a plain function of the token string δ."""
     tree = lm.tree(lm.vocabulary.bos_ids if prompt_ids is None else prompt_ids)
 
     def row(tokens: tuple[int, ...]) -> NDArray[np.float64]:
@@ -59,21 +63,12 @@ def conditional(lm: TokenLM, prompt_ids: Sequence[int] | None = None) -> Conditi
 
 
 def prune_nothing(text: bytes, out: list[Weighted]) -> list[Weighted]:
-    """Keep all of the covering.
-
-    >>> prune_nothing(b"a", [Weighted(0.5, b"a", (0,))])
-    [Weighted(p=0.5, raw=b'a', tokens=(0,))]
-    """
+    """Keep all of the covering."""
     return out
 
 
 def prune_top_k_buckets(k: int) -> Prune:
-    """Keep the `k` heaviest buckets: members that agree up to a partially matched last token.
-
-    >>> out = [Weighted(0.3, b"a", (0,)), Weighted(0.2, b"ab", (1,)), Weighted(0.2, b"ac", (2,))]
-    >>> [member.raw for member in prune_top_k_buckets(1)(b"a", out)]
-    [b'ab', b'ac']
-    """
+    """Keep the `k` heaviest buckets: members that agree up to a partially matched last token."""
 
     def prune(text: bytes, out: list[Weighted]) -> list[Weighted]:
         buckets: dict[tuple[int, ...], list[Weighted]] = defaultdict(list)
@@ -89,15 +84,7 @@ def prune_top_k_buckets(k: int) -> Prune:
 def enum_cover(
     text: bytes, p: Conditional, vocabulary: Vocabulary, prune: Prune = prune_nothing
 ) -> list[Weighted]:
-    """The members of the covering C(text) that survive `prune` (Vieira et al. 2025, §3.2).
-
-    >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2])
-    >>> uniform = lambda tokens: np.array([0.5, 0.25, 0.25])
-    >>> [(m.p, m.tokens) for m in enum_cover(b"ab", uniform, vocabulary)]
-    [(0.25, (1,))]
-    >>> [(m.p, m.tokens) for m in enum_cover(b"a", uniform, vocabulary)]
-    [(0.5, (0,)), (0.25, (1,))]
-    """
+    """The members of the covering C(text) that survive `prune` (Vieira et al. 2025, §3.2)."""
     size = len(text)
     if size == 0:
         return [Weighted(1.0, b"", ())]
@@ -118,24 +105,12 @@ def enum_cover(
 
 
 def prefix_probability(text: bytes, p: Conditional, vocabulary: Vocabulary) -> float:
-    """→p(text), summed over the covering (Vieira et al. 2025, eq. 13).
-
-    >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2])
-    >>> p = lambda tokens: np.array([0.5, 0.25, 0.25])
-    >>> prefix_probability(b"aa", p, vocabulary)              # [a a], [a ab]
-    0.375
-    """
+    """→p(text), summed over the covering (Vieira et al. 2025, eq. 13)."""
     return sum(member.p for member in enum_cover(text, p, vocabulary))
 
 
 def string_probability(text: bytes, p: Conditional, vocabulary: Vocabulary) -> float:
-    """p(text), end of text included (Vieira et al. 2025, eq. 14).
-
-    >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2])
-    >>> p = lambda tokens: np.array([0.5, 0.25, 0.25])
-    >>> string_probability(b"aa", p, vocabulary)              # [a a], and the end
-    0.0625
-    """
+    """p(text), end of text included (Vieira et al. 2025, eq. 14)."""
     return sum(
         member.p * _end(p(member.tokens), vocabulary)
         for member in enum_cover(text, p, vocabulary)
@@ -146,15 +121,10 @@ def string_probability(text: bytes, p: Conditional, vocabulary: Vocabulary) -> f
 def next_character_probability(
     text: bytes, p: Conditional, vocabulary: Vocabulary, prune: Prune = prune_nothing
 ) -> NDArray[np.float64]:
-    """`[257]`: p(byte | text), and at 256 p(EOS | text) (Vieira et al. 2025, §3.3).
+    """`[257]`: p(byte | text), and at 256 p(EOS | text) (§3.3, eq. 8 and 9).
 
     Raises:
         ZeroProbabilityError: if what is left of the covering has no mass.
-
-    >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2])
-    >>> p = lambda tokens: np.array([0.5, 0.25, 0.25])
-    >>> next_character_probability(b"", p, vocabulary)[[ord("a"), 256]]
-    array([0.75, 0.25])
     """
     size = len(text)
     masses = np.zeros(257)
@@ -178,16 +148,27 @@ def next_character_probability(
     return masses / total
 
 
+def conditional_token_generation(
+    text: bytes, p: Conditional, vocabulary: Vocabulary, rng: np.random.Generator
+) -> tuple[int, ...]:
+    """Draw a token string given that its text starts with `text` (§3.4, Proposition 2).
+
+    A member of the covering in proportion to its prefix probability (eq. 15), then a completion
+    from the model. `charwise.boundary` and `State.complete` do so on engines.
+    """
+    members = enum_cover(text, p, vocabulary)
+    weights = np.array([member.p for member in members])
+    tokens = members[rng.choice(len(members), p=weights / weights.sum())].tokens
+    while (token := int(rng.choice(vocabulary.width, p=p(tokens)))) not in vocabulary.end_ids:
+        tokens = (*tokens, token)
+    return tokens
+
+
 def by_definition(text: bytes, p: Conditional, vocabulary: Vocabulary) -> float:
-    """→p(text) = P[κ(Y) ⪰ text], by total probability over the first token, and so on.
+    """→p(text) = P[κ(Y) ⪰ text] (eq. 11), by total probability over the first token, and so on.
 
     Uses no covering: only that a token string whose decoding departs from `text` can never come
     back, and that one which has reached its end has succeeded.
-
-    >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2])
-    >>> p = lambda tokens: np.array([0.5, 0.25, 0.25])
-    >>> by_definition(b"aa", p, vocabulary)
-    0.375
     """
 
     def succeed(tokens: tuple[int, ...], decoded: bytes) -> float:
@@ -206,16 +187,11 @@ def by_definition(text: bytes, p: Conditional, vocabulary: Vocabulary) -> float:
 
 
 def by_enumeration(text: bytes, p: Conditional, vocabulary: Vocabulary) -> tuple[float, float]:
-    """→p(text) and p(text), from all token strings that matter, one by one.
+    """→p(text) and p(text) from all token strings that matter, one by one (eq. 10 and 11).
 
     A token string of n tokens has at least n bytes. So whether a complete string starts with
     `text` is known from its first |text| tokens, and no string longer than that decodes to it:
     the sums below go over every token string of up to |text| tokens, without any pruning.
-
-    >>> vocabulary = Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2])
-    >>> p = lambda tokens: np.array([0.5, 0.25, 0.25])
-    >>> by_enumeration(b"aa", p, vocabulary)
-    (0.375, 0.0625)
     """
     starts, equals = 0.0, 0.0
     texts = [id for id, token in enumerate(vocabulary.tokens) if token is not None]

@@ -30,8 +30,6 @@ class EvaluatedRows:
     Row(in_order=array([0.25, 0.5 ]), end=0.25)
     >>> evaluated.extend([(0, 1), (0, 0), (0, 1)])  # [a], [b], and [a] again
     [1, 2, 1]
-    >>> [(token, round(logp, 3)) for token, logp in evaluated.continuations(0, b"ab")]
-    [(1, -1.386)]
     >>> evaluated.keep([2])
     """
 
@@ -119,18 +117,3 @@ class EvaluatedRows:
         part[END_OF_TOKEN] = row.end if depth == 0 else 0.0
         mass = float(part.sum())
         return (part / mass, math.log(mass)) if mass > 0 else (part, -math.inf)
-
-    def continuations(
-        self, node: int, rest: bytes, through: bool = False
-    ) -> list[tuple[int, float]]:
-        """Tokens that are proper prefixes of `rest` (`through`: or `rest` itself), with log p.
-
-        Those of probability zero are left out. Natural log.
-        """
-        tokens = self.index.prefixes(rest)
-        if through and rest:
-            lo, hi = self.index.twins(rest)
-            tokens += self.index.ids[lo:hi].tolist()
-        in_order, rank = self.row(node).in_order, self.index.rank
-        masses = [(token, float(in_order[rank[token]])) for token in tokens]
-        return [(token, math.log(mass)) for token, mass in masses if mass > 0]
