@@ -152,7 +152,7 @@ class CharLM(CharacterModel):
         'import numpy'
         """
         opening, text = split(self.vocabulary, prompt)
-        source = tree_source(self.engine.tree(opening.ids), self.index)
+        source = tree_source(self.engine.tree(opening.ids))
         return Covering(
             self.index,
             text,
@@ -170,7 +170,7 @@ class CharLM(CharacterModel):
         'import numpy'
         """
         opening, data = split(self.vocabulary, text)
-        source = tree_source(self.engine.tree(opening.ids), self.index)
+        source = tree_source(self.engine.tree(opening.ids))
         return Covering(self.index, data, source, exactly=True)
 
     def infill(

@@ -49,7 +49,7 @@ _ROUNDING = 1e-11
 def covering_of(model: Model, text: bytes, **settings: Any) -> Covering:
     """A covering that a model answers, not searched yet."""
     tree = model.lm.tree(model.vocabulary.bos_ids)
-    return Covering(model.index, text, tree_source(tree, model.index), **settings)
+    return Covering(model.index, text, tree_source(tree), **settings)
 
 
 def true_masses(case: Case) -> np.ndarray:
@@ -212,7 +212,7 @@ def test_a_batch_visits_hardly_more_than_one_by_one(tolerance: float):
 def test_no_context_too_many_is_visited_of_a_short_prompt():
     lm = charwise.load()
     covering = lm.covering("import nump", tolerance=1e-3)
-    source = tree_source(lm.engine.tree(lm.vocabulary.bos_ids), lm.index)
+    source = tree_source(lm.engine.tree(lm.vocabulary.bos_ids))
     single = Covering(lm.index, covering.raw, source, through=True, tolerance=1e-3).search(batch=1)
     assert covering.contexts == single.contexts < 40
 
@@ -359,7 +359,7 @@ def test_the_covering_of_hello_world(data: Data):
     text = b"Hello, worl"
 
     def covering(raw: bytes, **settings: Any) -> Covering:
-        source = tree_source(lm.tree(index.vocabulary.bos_ids), index)
+        source = tree_source(lm.tree(index.vocabulary.bos_ids))
         return Covering(index, raw, source, tolerance=0, **settings)
 
     through = covering(text, through=True).search()
