@@ -8,7 +8,6 @@ import pytest
 
 from charwise.errors import ModelNotFoundError
 from charwise.models import EMBEDDED
-from charwise.tokens.saved_tokenizer import vocabulary_of_files
 from charwise.tokens.vocabulary import Vocabulary
 from conftest import Data
 
@@ -20,8 +19,18 @@ def files_of(folder: Path) -> dict[str, Path]:
 
 
 def check_equal(found: Vocabulary, wanted: Vocabulary) -> None:
-    for name in ("tokens", "special", "end_ids", "bos_ids", "bos_rule", "lead", "chat_template"):
+    for name in (
+        "tokens",
+        "special",
+        "end_ids",
+        "bos_ids",
+        "bos_rule",
+        "end_rule",
+        "lead",
+        "chat_template",
+    ):
         assert getattr(found, name) == getattr(wanted, name), name
+    assert found.chat_template == wanted.chat_template
     for text in TEXTS:
         assert found.encode(text) == wanted.encode(text)
 
@@ -31,7 +40,7 @@ def test_the_embedded_tokenizer() -> None:
     tokenizer = transformers.AutoTokenizer.from_pretrained(EMBEDDED)
     generation = transformers.GenerationConfig.from_pretrained(EMBEDDED)
     wanted = Vocabulary.from_transformers(tokenizer, 8195, generation_config=generation)
-    check_equal(vocabulary_of_files(files_of(Path(EMBEDDED)), "embedded"), wanted)
+    check_equal(Vocabulary.from_files(files_of(Path(EMBEDDED)), "embedded"), wanted)
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama2", "llama3", "qwen2", "cl100k", "tinystories-3m"])
@@ -41,10 +50,10 @@ def test_real_tokenizers(data: Data, name: str) -> None:
     if not (folder / "tokenizer.json").exists():
         pytest.skip(f"{name} has no tokenizer.json")
     files = files_of(folder)
-    found = vocabulary_of_files(files, name)
+    found = Vocabulary.from_files(files, name)
     check_equal(found, Vocabulary.from_transformers(data.tokenizer(name), found.width))
 
 
 def test_a_folder_without_one_says_what_to_install(tmp_path: Path) -> None:
     with pytest.raises(ModelNotFoundError, match=r"charwise\[transformers\]"):
-        vocabulary_of_files(files_of(tmp_path), "here")
+        Vocabulary.from_files(files_of(tmp_path), "here")

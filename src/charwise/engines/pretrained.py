@@ -26,7 +26,6 @@ from charwise.errors import (
     shown,
 )
 from charwise.models import EMBEDDED
-from charwise.tokens.saved_tokenizer import vocabulary_of_files
 from charwise.tokens.vocabulary import Vocabulary
 
 #: The name of the model in the package.
@@ -152,7 +151,7 @@ def read_vocabulary(name: str, **hub: Unpack[HubKeywords]) -> Vocabulary:
         return read_gguf(name)
     if find_spec("transformers") is None:
         folder = model_folder(name, hub.get("revision"), _TOKENIZERS)
-        return vocabulary_of_files({file.name: file for file in folder.iterdir()}, name)
+        return Vocabulary.from_files({file.name: file for file in folder.iterdir()}, name)
     with LOADING:
         from transformers import AutoConfig, GenerationConfig
 

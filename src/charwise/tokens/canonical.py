@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from functools import cached_property
 from typing import NamedTuple
 
 from charwise.errors import TokenizationError
@@ -82,30 +82,32 @@ class Canonical:
         ids = self.encode_text(piece)
         if self._bytes(ids) == piece.encode():
             return ids
-        runs = self._runs(piece, ids)
-        at = 0
-        while at < len(runs):
-            if runs[at].ids is None:
-                at, end, spelled = self._mended(runs, at, piece, position)
-                runs[at:end] = [Run(runs[at].start, runs[end - 1].stop, spelled)]
-            at += 1
-        return [id for run in runs for id in run.ids or ()]
-
-    def _runs(self, piece: str, ids: Sequence[int]) -> list[Run]:
-        """A text, cut where its tokens begin and end; a run that they do not spell has no ids."""
         placed = getattr(self.encode_text, "placed", None)
-        found = placed(piece) if placed else self._both_ends(piece, ids)
-        runs: list[Run] = []
-        end = 0
-        for one in [*_apart(found), Run(len(piece), len(piece), [])]:
-            exact = self._bytes(one.ids or ()) == piece[one.start : one.stop].encode()
-            gap = [Run(end, one.start, None)] if one.start > end else []
-            for run in [*gap, one if exact else one._replace(ids=None)]:
-                if runs and runs[-1].ids is None and run.ids is None:
-                    run = Run(runs.pop().start, run.stop, None)
-                runs.append(run)
-            end = one.stop
-        return runs
+        runs = _apart(placed(piece) if placed else self._both_ends(piece, ids))
+        later = deque(r for r in runs if self._bytes(r.ids) == piece[r.start : r.stop].encode())
+        earlier = [Run(0, 0, [])]
+        while later or earlier[-1].stop < len(piece):
+            if later and later[0].start == earlier[-1].stop:
+                earlier.append(later.popleft())
+            else:
+                earlier.append(self._filled(piece, earlier, later, position))
+        return [id for run in earlier for id in run.ids]
+
+    def _filled(self, piece: str, earlier: list[Run], later: deque[Run], position: int) -> Run:
+        """The fewest tokens for a gap between runs, or for it and as many runs as it takes."""
+        start, stop, reach = earlier[-1].stop, later[0].start if later else len(piece), 1
+        while True:
+            before = position + len(piece[:start].encode())
+            try:
+                return Run(start, stop, self._fewest(piece[start:stop].encode(), before))
+            except TokenizationError as error:
+                whole = start == 0 and stop == len(piece)
+                if whole or self._never(piece, error.position - position):
+                    raise
+            for _ in range(reach):
+                start = earlier.pop().start if len(earlier) > 1 else 0
+                stop = later.popleft().stop if later else len(piece)
+            reach *= 2
 
     def _both_ends(self, piece: str, ids: Sequence[int]) -> list[Run]:
         """Where tokens lie, by an encoder that does not say: those that the text begins with and
@@ -129,48 +131,11 @@ class Canonical:
                 at = end
         return found
 
-    def _mended(
-        self, runs: list[Run], at: int, piece: str, position: int
-    ) -> tuple[int, int, list[int]]:
-        """The fewest tokens of a run, or of it and as many runs around it as it takes.
-
-        Returns:
-            From which run to which, and the ids of these.
-        """
-        reach = 0
-        while True:
-            first, end = max(0, at - reach), min(len(runs), at + 1 + reach)
-            start, stop = runs[first].start, runs[end - 1].stop
-            try:
-                before = position + len(piece[:start].encode())
-                return first, end, self._fewest(piece[start:stop].encode(), before)
-            except TokenizationError as error:
-                whole = first == 0 and end == len(runs)
-                if whole or self._never(piece, error.position - position):
-                    raise
-            reach = 2 * reach or 1
-
     def _never(self, piece: str, offset: int) -> bool:
-        """Whether the character at a byte of a text is in no token, whole or in part."""
+        """Whether the character at a byte of a text is in no token, and no token ends inside it."""
         character = piece[len(piece.encode()[:offset].decode("utf-8", "ignore")) :][:1].encode()
-        if not self._present.issuperset(character):
-            return True
-        return self._whole_characters and not any(character in token for token in self._spelled)
-
-    @cached_property
-    def _present(self) -> frozenset[int]:
-        """The bytes that occur in tokens."""
-        return frozenset(b"".join(self._spelled))
-
-    @cached_property
-    def _whole_characters(self) -> bool:
-        """Whether no token begins or ends inside a character."""
-        try:
-            for token in self._spelled:
-                token.decode()
-        except UnicodeDecodeError:
-            return False
-        return True
+        parts = tuple(character[:size] for size in range(1, len(character)))
+        return not any(character in token or token.endswith(parts) for token in self._spelled)
 
     def _fewest(self, data: bytes, position: int) -> list[int]:
         """The spelling of `data` with the fewest tokens, the longer token first in a tie.
@@ -196,7 +161,7 @@ class Canonical:
 
 
 class Run(NamedTuple):
-    """Characters of a text, and the tokens that lie there; None where those do not spell them.
+    """Characters of a text, and the tokens that lie there.
 
     >>> Run(0, 3, [7]).stop
     3
@@ -204,7 +169,7 @@ class Run(NamedTuple):
 
     start: int
     stop: int
-    ids: list[int] | None
+    ids: list[int]
 
 
 def _apart(found: Iterable[Run]) -> list[Run]:
@@ -216,7 +181,7 @@ def _apart(found: Iterable[Run]) -> list[Run]:
             run = Run(
                 min(last.start, run.start),
                 max(last.stop, run.stop),
-                [*(last.ids or ()), *(run.ids or ())],
+                [*last.ids, *run.ids],
             )
         apart.append(run)
     return apart

@@ -55,7 +55,8 @@ class Stops:
 
         Args:
             text: the new text.
-            since: only stop strings that end after so many bytes of it count.
+            since: only stop strings that end after so many bytes of it count. Who asks again as a
+                text grows passes its length before, so that each byte is searched once.
 
         >>> Stops(["ab", "b"]).first(b"xab"), Stops("ab").first(b"abxab", since=2)
         ((1, 3), (3, 5))

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from charwise.errors import VocabularyError
+from charwise.errors import ModelNotFoundError, VocabularyError
 from charwise.tokens.canonical import Canonical, Run
 from charwise.tokens.sentinels import NAMES
 from charwise.tokens.start_and_end import start_and_end
@@ -47,14 +48,6 @@ def _byte_alphabet() -> dict[str, int]:
     return alphabet
 
 
-def _byte_level(token: str, alphabet: dict[str, int]) -> bytes:
-    """Bytes of a byte-level token; one with other characters in it stands for its own text."""
-    try:
-        return bytes([alphabet[c] for c in token])
-    except KeyError:
-        return token.encode()
-
-
 def _sentencepiece(token: str) -> bytes:
     """Bytes of a SentencePiece-style token.
 
@@ -76,43 +69,97 @@ def read_transformers(
             f"{name} is not a fast tokenizer, and does not say what bytes its tokens stand for. "
             "Load it with AutoTokenizer.from_pretrained(…, use_fast=True). " + _INSTEAD
         )
-    is_byte_level = _is_byte_level(backend, name)
-    tokens, added, special = _spelled(backend, is_byte_level)
-    for id in tokenizer.all_special_ids:
-        special.setdefault(id, tokenizer.convert_ids_to_tokens(id))
-    rules = start_and_end(
-        special,
-        tokens,
-        added=_added(tokenizer),
+    template = getattr(tokenizer, "chat_template", None)
+    arguments = _read(
+        backend,
+        name,
+        special_ids=tokenizer.all_special_ids,
         start=tokenizer.bos_token_id,
         end=tokenizer.eos_token_id,
         configured=_as_ids(getattr(generation_config, "eos_token_id", None)),
     )
     if bos_ids is not None:
-        rules = rules._replace(bos_ids=tuple(bos_ids), bos_rule="as given.")
+        arguments.update(bos_ids=tuple(bos_ids), bos_rule="as given.")
+    # Of several templates for chats, that of the name "default".
+    template = template.get("default") if isinstance(template, dict) else template
+    return arguments | {"width": width, "chat_template": template}
+
+
+def read_files(files: Mapping[str, Path], name: str) -> dict[str, Any]:
+    """Arguments of `Vocabulary` for the files of a model (file name → path).
+
+    Raises `ModelNotFoundError`, which names the model, where there is no `tokenizer.json`.
+    """
+    import tokenizers
+
+    if "tokenizer.json" not in files:
+        raise ModelNotFoundError(
+            f"{name} has no tokenizer.json. To read other forms of tokenizers, run: "
+            "pip install 'charwise[transformers]'"
+        )
+    backend = tokenizers.Tokenizer.from_file(str(files["tokenizer.json"]))
+    settings, config, generation = (
+        json.loads(files[file].read_text("utf-8")) if file in files else {}
+        for file in ("tokenizer_config.json", "config.json", "generation_config.json")
+    )
+
+    def id_of(token: Any) -> int | None:
+        text = token.get("content") if isinstance(token, dict) else token
+        return None if text is None else backend.token_to_id(text)
+
+    roles = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
+    special = [settings.get(f"{role}_token") for role in roles]
+    for key in ("additional_special_tokens", "extra_special_tokens"):
+        listed = settings.get(key) or []
+        special += listed.values() if isinstance(listed, dict) else listed
+    arguments = _read(
+        backend,
+        "PreTrainedTokenizerFast",
+        special_ids=[id for token in special if (id := id_of(token)) is not None],
+        start=id_of(settings.get("bos_token")),
+        end=id_of(settings.get("eos_token")),
+        configured=_as_ids(generation.get("eos_token_id", config.get("eos_token_id"))),
+    )
+    template = settings.get("chat_template")
+    if isinstance(template, list):
+        template = {one["name"]: one["template"] for one in template}.get("default")
+    if "chat_template.jinja" in files:
+        template = files["chat_template.jinja"].read_text("utf-8")
+    width = (config.get("text_config") or config).get("vocab_size")
+    return arguments | {"width": width, "chat_template": template}
+
+
+def _read(
+    backend: Any,
+    name: str,
+    *,
+    special_ids: Iterable[int],
+    start: int | None,
+    end: int | None,
+    configured: Iterable[int],
+) -> dict[str, Any]:
+    """Arguments of `Vocabulary` for a `tokenizers.Tokenizer`, of a class of this name."""
+    is_byte_level = _is_byte_level(backend, name)
+    tokens, added, special = _spelled(backend, is_byte_level)
+    for id in special_ids:
+        special.setdefault(id, str(backend.id_to_token(id)))
+    rules = start_and_end(
+        special, tokens, added=_added(backend), start=start, end=end, configured=configured
+    )
     for id in (*special, *rules.end_ids):
         if id < len(tokens):
             tokens[id] = None
     exact = _exact_tokenizer(backend)
     _check(exact, backend, tokens, name)
-    encode_text = _encoder(exact, added)
     encode_stray = _StrayEncoder(backend) if is_byte_level else None
     lead = backend.encode("a", add_special_tokens=False).ids
     return {
         "tokens": tokens,
-        "canonical": Canonical(tokens, encode_text, encode_stray),
+        "canonical": Canonical(tokens, _encoder(exact, added), encode_stray),
         "special": special,
         **rules._asdict(),
         "lead": b" " if b"".join(tokens[id] or b"" for id in lead) == b" a" else b"",
-        "width": width,
-        "chat_template": _chat_template(tokenizer),
     }
-
-
-def _chat_template(tokenizer: Any) -> str | None:
-    """The template for chats: the only one, or of several that of the name "default"."""
-    found = getattr(tokenizer, "chat_template", None)
-    return found.get("default") if isinstance(found, dict) else found
 
 
 def _spelled(
@@ -122,7 +169,12 @@ def _spelled(
     alphabet = _byte_alphabet()
 
     def spell(token: str) -> bytes:
-        return _byte_level(token, alphabet) if is_byte_level else _sentencepiece(token)
+        if not is_byte_level:
+            return _sentencepiece(token)
+        try:
+            return bytes([alphabet[c] for c in token])
+        except KeyError:  # other characters in it: it stands for its own text
+            return token.encode()
 
     ids = backend.get_vocab(with_added_tokens=True)
     tokens: list[bytes | None] = [None] * (max(ids.values()) + 1)
@@ -201,8 +253,15 @@ def _exact_tokenizer(backend: Any) -> Any:
 
 def _encoder(exact: Any, added: dict[int, Any]) -> Callable[[str], list[int]]:
     """The encoder of an exact tokenizer, with added tokens by id."""
+    from tokenizers import AddedToken
+
     if added:
-        exact.add_tokens([_keeping_spaces(token) for token in added.values()])
+        exact.add_tokens(  # none takes the spaces around it, which its bytes do not have
+            [
+                AddedToken(one.content, single_word=one.single_word, normalized=one.normalized)
+                for one in added.values()
+            ]
+        )
     renamed = {}
     for id, token in added.items():
         assigned = exact.token_to_id(token.content)
@@ -304,15 +363,6 @@ def _spells(normalizer: dict[str, Any]) -> bool:
     return bool(normalizer["type"] == "ByteLevel")
 
 
-def _keeping_spaces(token: Any) -> Any:
-    """An added token that does not take the spaces around it, which its bytes do not have."""
-    import tokenizers
-
-    return tokenizers.AddedToken(
-        token.content, single_word=token.single_word, normalized=token.normalized
-    )
-
-
 def _without_lead(state: dict[str, Any]) -> dict[str, Any]:
     """The same pre-tokenizer, adding no space before the text and removing nothing from it."""
     if state["type"] == "Sequence":
@@ -325,10 +375,9 @@ def _without_lead(state: dict[str, Any]) -> dict[str, Any]:
     return state
 
 
-def _added(tokenizer: Any) -> list[int]:
+def _added(backend: Any) -> list[int]:
     """The ids that a tokenizer itself puts before a text."""
-    full = list(tokenizer("a", add_special_tokens=True)["input_ids"])
-    bare = list(tokenizer("a", add_special_tokens=False)["input_ids"])
+    full, bare = (backend.encode("a", add_special_tokens=added).ids for added in (True, False))
     places = range(1, len(full) - len(bare) + 1)
     return next((full[:k] for k in places if full[k : k + len(bare)] == bare), [])
 

@@ -25,6 +25,8 @@ from charwise.tokens.prompt_parts import Prompt, parts_of
 from charwise.tokens.sentinels import ENDS, TURNS
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import tiktoken
 
 
@@ -132,6 +134,22 @@ class Vocabulary:
         from charwise.tokens.tokenizers import read_transformers
 
         return cls(**read_transformers(tokenizer, width, generation_config, bos_ids))
+
+    @classmethod
+    def from_files(cls, files: Mapping[str, Path], name: str) -> Vocabulary:
+        """The vocabulary of a `tokenizer.json` and the files beside it, without transformers.
+
+        Args:
+            files: file name → its path.
+            name: of the model, for errors.
+
+        Raises:
+            ModelNotFoundError: there is no `tokenizer.json`.
+            VocabularyError: as `from_transformers`.
+        """
+        from charwise.tokens.tokenizers import read_files
+
+        return cls(**read_files(files, name))
 
     @classmethod
     def from_tiktoken(
