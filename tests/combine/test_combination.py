@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 import pickle
-from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 import charwise
 from charwise import CharLM, Vocabulary, combine
-from charwise.errors import CharwiseError, SettingError, TokenizationError, ZeroProbabilityError
+from charwise.errors import ZeroProbabilityError
 from models import table, two_ways
 
 
@@ -185,21 +184,3 @@ class TestMembers:
         pair = combine.contrast(lm, combine.Member(lm, before="import numpy as np\n"))
         assert pair.complete("x = ?zq\nimport nump", max_new_bytes=1)[0].text
         assert pair.score("x = ?zq").bits_per_byte > 20
-
-
-@pytest.mark.parametrize(
-    ("call", "error"),
-    [
-        (lambda lm: combine.mixture([]), SettingError),
-        (lambda lm: combine.mixture([lm, lm], [1]), SettingError),
-        (lambda lm: combine.mixture([lm, lm], [-1, 2]), SettingError),
-        (lambda lm: combine.mixture([lm, lm], [1, math.nan]), SettingError),
-        (lambda lm: combine.contrast(lm, lm, plausibility=2), SettingError),
-        (lambda lm: combine.shares(lm), SettingError),
-        (lambda lm: combine.Member(lm, before=[10**6]), TokenizationError),
-        (lambda lm: combine.mixture([lm]).next("a", preset="slow"), SettingError),
-    ],
-)
-def test_refused(call: Callable[[CharLM], object], error: type[CharwiseError]) -> None:
-    with pytest.raises(error):
-        call(charwise.load())

@@ -1,0 +1,116 @@
+"""What users type in Python, and the error that they get for it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import charwise
+from charwise import CharLM, Effort, Vocabulary, combine, compare, constraints, healing
+from charwise.errors import (
+    CharwiseError,
+    ConstraintError,
+    EngineError,
+    ModelNotFoundError,
+    SettingError,
+    SpanError,
+    TemplateError,
+    TokenizationError,
+    VocabularyError,
+    ZeroProbabilityError,
+)
+from charwise.infill import cut_start
+from charwise.template import Template
+from models import table
+
+few = Vocabulary.from_bytes([b"a", b"ab", b"b", None], end_ids=[3])
+ab = CharLM(table([b"a", b"b"], {(): [0.5, 0.0, 0.5]}).lm)
+
+TABLE: list[tuple[Callable[[Any], object], type[CharwiseError]]] = [
+    # Models
+    (lambda lm: charwise.load("./nowhere"), ModelNotFoundError),
+    (lambda lm: charwise.load(engine="x"), SettingError),
+    (lambda lm: charwise.load(device="x"), SettingError),
+    (lambda lm: charwise.load(preset="slow"), SettingError),
+    (lambda lm: CharLM.from_transformers(3, None), EngineError),
+    (lambda lm: Vocabulary.from_bytes([b"a", b""]), VocabularyError),
+    (lambda lm: Vocabulary.from_transformers("gpt2"), VocabularyError),
+    # Prompts
+    (lambda lm: lm.next(None), TokenizationError),
+    (lambda lm: lm.next(["a", "b"]), TokenizationError),
+    (lambda lm: lm.next([10**6]), TokenizationError),
+    (lambda lm: lm.score("\ud800"), TokenizationError),
+    (lambda lm: few.encode("z"), TokenizationError),
+    (lambda lm: ab.next("ab"), ZeroProbabilityError),
+    (lambda lm: ab.score("ab"), ZeroProbabilityError),
+    (lambda lm: ab.choose("a", ["b"]), ZeroProbabilityError),
+    # Effort
+    (lambda lm: lm.next("a", preset="slow"), SettingError),
+    (lambda lm: lm.next("a", tolerance=0), SettingError),
+    (lambda lm: lm.next("a", tolerance=math.nan), SettingError),
+    (lambda lm: lm.next("a", preset="fast", tolerance=0.1), SettingError),
+    (lambda lm: Effort(0), SettingError),
+    # Distributions and scores
+    (lambda lm: lm.next_chars("a", coverage=2), SettingError),
+    (lambda lm: lm.next_words("a", coverage=0), SettingError),
+    (lambda lm: lm.next("a")["ab"], SettingError),
+    (lambda lm: lm.score("a", entropy="line"), SettingError),
+    (lambda lm: lm.scores("import"), SettingError),
+    (lambda lm: lm.scores(["a"], contexts=[]), SettingError),
+    (lambda lm: lm.score("a").words("both"), SettingError),
+    (lambda lm: lm.score("a").spans([(0, 9)]), SpanError),
+    (lambda lm: lm.score("a").spans([(0, 1)], unit="page"), SettingError),
+    (lambda lm: lm.score("a").regex("("), SettingError),
+    (lambda lm: lm.state("a") - 2, SettingError),
+    (lambda lm: lm.state("a").without_bytes(2), SettingError),
+    (lambda lm: lm.covering("a", tolerance=2), SettingError),
+    (lambda lm: compare([], "a"), SettingError),
+    (lambda lm: compare([lm, lm], []), SettingError),
+    (lambda lm: compare([lm, lm], "a", over="x"), SettingError),
+    # Generation
+    (lambda lm: lm.complete("a", n=0), SettingError),
+    (lambda lm: lm.complete("a", max_new_bytes=-1), SettingError),
+    (lambda lm: lm.complete("a", temperature=-1), SettingError),
+    (lambda lm: lm.complete("a", top_p=0), SettingError),
+    (lambda lm: lm.complete("a", stop=""), SettingError),
+    (lambda lm: lm.complete("a", choices=["a"], conditioning="x"), SettingError),
+    (lambda lm: lm.choose("a", ["b", "b"]), SettingError),
+    # Constraints
+    (lambda lm: lm.complete("a", regex="a", choices=["a"]), ConstraintError),
+    (lambda lm: lm.complete("a", regex="["), ConstraintError),
+    (lambda lm: lm.choose("a", []), ConstraintError),
+    (lambda lm: constraints.regex("(?=a)"), ConstraintError),
+    (lambda lm: constraints.lark("a: b"), ConstraintError),
+    (lambda lm: constraints.json_schema("x.json"), ConstraintError),
+    (lambda lm: constraints.json_schema({"minLenght": 3}), ConstraintError),
+    (lambda lm: constraints.choices([]), ConstraintError),
+    # Infilling and healing
+    (lambda lm: ab.infill("a", "b"), TemplateError),
+    (lambda lm: Template.named(few, "a", "b"), TemplateError),
+    (lambda lm: Template(0, 1, None).order("psm"), TemplateError),
+    (lambda lm: cut_start([1, 2], lm.index, "x"), SettingError),
+    (lambda lm: healing.cut("a", lm.index, rule="x"), SettingError),
+    # Combinations
+    (lambda lm: combine.mixture([]), SettingError),
+    (lambda lm: combine.mixture([lm, lm], [1]), SettingError),
+    (lambda lm: combine.mixture([lm, lm], [-1, 2]), SettingError),
+    (lambda lm: combine.contrast(lm, lm, plausibility=2), SettingError),
+    (lambda lm: combine.shares(lm), SettingError),
+    (lambda lm: combine.Member(lm, before=[10**6]), TokenizationError),
+]
+
+
+@pytest.mark.parametrize(("call", "error"), TABLE)
+def test_errors(call: Callable[[CharLM], object], error: type[CharwiseError]) -> None:
+    with pytest.raises(error) as caught:
+        call(charwise.load())
+    assert len(str(caught.value)) < 500
+
+
+def test_the_name_of_an_option_is_suggested() -> None:
+    lm: Any = charwise.load()
+    with pytest.raises(TypeError, match="is it 'regex'"):
+        lm.complete("x", regx="a")
