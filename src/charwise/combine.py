@@ -221,11 +221,9 @@ class CombinedTree(BaseTree):
     def evidence(self, node: int) -> Floats:
         """`[2, n]` log λ_i →p_i(text), nats, and by how much that may be off."""
         if node not in self._evidence:  # of the root
-            steps = np.zeros((2, len(self._members), 0))
-            if self._mixes:
-                passes = [_passes(member, [b""], [self._prompt])[0] for member in self._members]
-                steps = np.stack([[one.logprobs, one.errors] for one in passes], axis=1)
-            self._begin_evidence(steps)
+            texts = [self._prompt if self._mixes else b""]
+            passes = [_passes(member, [b""], texts)[0] for member in self._members]
+            self._begin_evidence(np.stack([[one.logprobs, one.errors] for one in passes], axis=1))
         return self._evidence[node]
 
     def _begin_evidence(self, steps: Floats) -> None:
@@ -240,7 +238,9 @@ class CombinedTree(BaseTree):
         for node in nodes:
             if node not in self._evidence:
                 before = self.evidence(self._parent[node])
-                step = self._step(self._parent[node], self._token[node]) if self._mixes else 0.0
+                step = (
+                    self._looked_up(self._parent[node], self._token[node]) if self._mixes else 0.0
+                )
                 self._evidence[node] = before + step
 
     def _evaluate_paths(self, nodes: list[int]) -> None:
@@ -286,10 +286,13 @@ class CombinedTree(BaseTree):
         logs, off = self._row(node)
         p = np.exp(logs[:, token])
         errors = np.log1p(np.divide(off, p, out=np.zeros_like(p), where=p > 0))
-        step = np.stack([logs[:, token], errors])
-        for number in np.flatnonzero((p <= off) & (off > 0)):  # left out of the state, maybe
-            text, byte = self._text(node), bytes([token])
-            one = _passes(self._members[number], [text], [byte])[0]
+        return np.stack([logs[:, token], errors])
+
+    def _looked_up(self, node: int, token: int) -> Floats:
+        """`_step`, where a byte less likely than a state's error is scored: it may be left out."""
+        (logs, off), step = self._row(node), self._step(node, token)
+        for number in np.flatnonzero((np.exp(logs[:, token]) <= off) & (off > 0)):
+            one = _passes(self._members[number], [self._text(node)], [bytes([token])])[0]
             step[:, number] = one.logprobs[0], one.errors[0]
         return step
 
@@ -384,13 +387,8 @@ def _passes(member: Member, befores: Sequence[bytes], texts: Sequence[bytes]) ->
             pairs = zip(befores, texts, strict=True)
             return [_passes(member, [before], [text])[0] for before, text in pairs]
         return [_pass_by_steps(member, befores[0], texts[0])]
-    found = []
-    for score in scores:
-        assert score.distributions is not None
-        assert score.error is not None
-        with np.errstate(divide="ignore"):
-            found.append(_Pass(score.logprobs, np.log(score.distributions), score.error))
-    return found
+    with np.errstate(divide="ignore"):
+        return [_Pass(one.logprobs, np.log(one.distributions), one.error) for one in scores]  # type: ignore[arg-type]
 
 
 def _pass_by_steps(member: Member, before: bytes, text: bytes) -> _Pass:
@@ -506,7 +504,8 @@ def contrast(strong: CharLM | Member, weak: CharLM | Member, plausibility: float
 def _combined(
     members: Sequence[CharLM | Member], kind: _Kind, weights: Sequence[float], share: float = 0.0
 ) -> CharLM:
-    return CharLM(CombinedLM(members, _Rule(kind, tuple(weights), share)))
+    # A text has one tokenization, so that nothing is left out.
+    return CharLM(CombinedLM(members, _Rule(kind, tuple(weights), share)), preset="exact")
 
 
 def shares(lm: CharLM, text: str | bytes = "") -> Floats:
