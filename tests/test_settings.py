@@ -7,6 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from charwise.infill import cut_start
+from charwise.template import Template
 
 import charwise
 from charwise import CharLM, Effort, Vocabulary, combine, compare, constraints, healing
@@ -22,8 +24,6 @@ from charwise.errors import (
     VocabularyError,
     ZeroProbabilityError,
 )
-from charwise.infill import cut_start
-from charwise.template import Template
 from models import table
 
 few = Vocabulary.from_bytes([b"a", b"ab", b"b", None], end_ids=[3])
