@@ -117,28 +117,19 @@ class _Rule:
         return total
 
     def byte_error(self, p: float, evidence: Floats, step: Floats) -> float:
-        """Return by how much the log-probability of a byte may be off, nats.
-
-        Args:
-            p: its probability.
-            evidence, step: `[2, n]` log λ_i →p_i and log p_i(byte), and by how much they may be.
-        """
+        """By how much the log of a byte's probability p may be off, nats; steps as `_step`."""
         errors = step[1]
         if self.kind == "mixture":
             now, after = _shares(evidence[0]), _shares(evidence[0] + step[0])
             return float(after @ errors + np.abs(after - now) @ evidence[1])
-        if self.kind == "product":
-            return float(2.0 * (1.0 - p) * (np.abs(self.weights) @ errors))
-        return float(2.0 * (1.0 - p) * errors.max())
+        total = np.abs(self.weights) @ errors if self.kind == "product" else errors.max()
+        return float(2.0 * (1.0 - p) * total)
 
     def next_error(self, logs: Floats, evidence: Floats, errors: Floats) -> float:
-        """By how much a row may be off, as a total variation.
+        """By how much a row may be off, as a total variation, given `[2, n]` errors.
 
-        An error of a member is taken to sit on the byte where it matters most.
-
-        Args:
-            logs, evidence: as in `row`.
-            errors: `[2, n]` total variations of the members' rows, and errors of log →p_i, nats.
+        They are total variations of the members' rows, and nats of their evidence. A member's
+        error is taken to sit on the byte where it matters most.
         """
         row = np.exp(self.row(logs, evidence))
         if self.kind == "mixture":
@@ -150,9 +141,8 @@ class _Rule:
             return min(1.0, float(weights @ errors[0]) + max(moved))
         total, masses = 0.0, self._masses(logs, evidence)
         for member in np.flatnonzero(errors[0]):
-            more = np.log(
-                np.exp(logs[member]) + errors[0, member] / max(1 - errors[0, member], 1e-9)
-            )
+            extra = errors[0, member] / max(1 - errors[0, member], 1e-9)
+            more = np.log(np.exp(logs[member]) + extra)
             changes = np.zeros(1)
             for changed in (more, 2 * logs[member] - more):
                 with np.errstate(invalid="ignore"):
@@ -327,26 +317,24 @@ class CombinedTree(BaseTree):
         rows = np.empty((len(nodes), 257))
         with self._lock:
             self._check(nodes)
-            for at, node in enumerate(nodes):
+            for row, node in zip(rows, nodes, strict=True):
                 logs, off = self._row(node)
-                rows[at] = self._rule.row(logs, self.evidence(node)[0])
-                if node in self._states and off.any() and rows[at].max() > -np.inf:
-                    # What the members' states left out may be typed nevertheless.
-                    rows[at] = np.maximum(rows[at], -100.0)
+                row[:] = self._rule.row(logs, self.evidence(node)[0])
+                if node in self._states and off.any() and row.max() > -np.inf:
+                    row[row < -100] = -100  # what the members' states left out may be typed
         return torch.from_numpy(rows)
 
     def errors(self, nodes: Sequence[int], tokens: Sequence[int]) -> Floats:
         """`[k]` by how much log p(token | node) may be off, nats: of k pairs."""
-        found = np.zeros(len(nodes))
+        errors = np.zeros(len(nodes))
         with self._lock:
             for at, (node, token) in enumerate(zip(nodes, tokens, strict=True)):
                 logs, off = self._row(node)
-                if not off.any():
-                    continue
-                evidence, step = self.evidence(node), self._step(node, token)
-                p = math.exp(self._rule.row(logs, evidence[0])[token])
-                found[at] = self._rule.byte_error(p, evidence, step)
-        return found
+                if off.any():
+                    evidence = self.evidence(node)
+                    p = math.exp(self._rule.row(logs, evidence[0])[token])
+                    errors[at] = self._rule.byte_error(p, evidence, self._step(node, token))
+        return errors
 
     def next_error(self, node: int) -> float:
         """By how much the row of a node may be off, as a total variation."""
@@ -357,16 +345,13 @@ class CombinedTree(BaseTree):
             return self._rule.next_error(logs, evidence, errors) if errors.any() else 0.0
 
     def _take_back(self, size: int) -> None:
-        self._free({node for held in self._held for node in held if node >= size})
+        self._free(set(range(size, self._size)))
 
     def _free(self, nodes: set[int]) -> None:
-        for held in self._held:
+        known: dict[int, Any]
+        for known in (self._rows, self._states, self._evidence):
             for node in nodes:
-                held.pop(node, None)
-
-    @property
-    def _held(self) -> tuple[dict[int, Any], ...]:
-        return self._rows, self._states, self._evidence
+                known.pop(node, None)
 
 
 class _Pass(NamedTuple):
@@ -393,17 +378,16 @@ def _passes(member: Member, befores: Sequence[bytes], texts: Sequence[bytes]) ->
 
 def _pass_by_steps(member: Member, before: bytes, text: bytes) -> _Pass:
     """A member's pass over a text of which it can write a beginning, or nothing."""
-    size = len(text)
-    found = _Pass(np.full(size, -np.inf), np.full((size + 1, 257), -np.inf), np.zeros(size))
+    rows, errors = np.full((len(text) + 1, 257), -np.inf), np.zeros(len(text))
     state = member.state(before)
     for at, byte in enumerate(text):
         if state is None:
             break
         following = state.next()
-        found.rows[at], found.logprobs[at] = following.logprobs, following.logprobs[byte]
-        found.errors[at] = math.log1p(following.error / max(following.probs[byte], 1e-300))
+        rows[at] = following.logprobs
+        errors[at] = math.log1p(following.error / max(following.probs[byte], 1e-300))
         state = _after(state, bytes([byte]))
-    return found
+    return _Pass(rows[np.arange(len(text)), list(text)], rows, errors)
 
 
 def _after(state: State | None, byte: bytes) -> State | None:
