@@ -7,8 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from charwise.infill import cut_start
-from charwise.template import Template
 
 import charwise
 from charwise import CharLM, Effort, Vocabulary, combine, compare, constraints, healing
@@ -24,6 +22,7 @@ from charwise.errors import (
     VocabularyError,
     ZeroProbabilityError,
 )
+from charwise.fim import Template, cut_start
 from models import table
 
 few = Vocabulary.from_bytes([b"a", b"ab", b"b", None], end_ids=[3])
