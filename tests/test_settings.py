@@ -22,7 +22,7 @@ from charwise.errors import (
     VocabularyError,
     ZeroProbabilityError,
 )
-from charwise.fim import Template, cut_start
+from charwise.fim import Template
 from models import table
 
 few = Vocabulary.from_bytes([b"a", b"ab", b"b", None], end_ids=[3])
@@ -90,7 +90,6 @@ TABLE: list[tuple[Callable[[Any], object], type[CharwiseError]]] = [
     (lambda lm: ab.infill("a", "b"), TemplateError),
     (lambda lm: Template.named(few, "a", "b"), TemplateError),
     (lambda lm: Template(0, 1, None).order("psm"), TemplateError),
-    (lambda lm: cut_start([1, 2], lm.index, "x"), SettingError),
     (lambda lm: healing.cut("a", lm.index, rule="x"), SettingError),
     # Combinations
     (lambda lm: combine.mixture([]), SettingError),
