@@ -16,7 +16,7 @@ import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -94,7 +94,7 @@ class TransformersLM:
         self.window = next((size for size in stated if isinstance(size, int) and size > 0), None)
         self._path = path
         self._lock = threading.Lock()
-        self._kind: _TreeKind | None = None
+        self._kind: tuple[type[FlatTree | BranchTree], str] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self.origin is not None:
@@ -114,19 +114,19 @@ class TransformersLM:
 
     def tree(self, prompt_ids: Sequence[int], branches: Branches = ()) -> TokenTree:
         """A tree whose root is this prompt, and its first nodes; see `TokenLM.tree`."""
-        return self._tree_kind().make(self, prompt_ids, branches)
+        return self._settle()[0](self, prompt_ids, branches)
 
     def info(self) -> dict[str, str]:
         """The engine, device and dtype, and how and why contexts share prefixes."""
-        kind = self._tree_kind()
+        kind, why = self._settle()
         return {
             "engine": f"transformers {transformers.__version__}",
             "model": type(self.model).__name__,
             "device": str(self.device),
             "dtype": str(self.forward.dtype).removeprefix("torch."),
             "attention": self.forward.attention,
-            "path": kind.name,
-            "why": kind.why,
+            "path": "tree attention" if kind is FlatTree else "cache per branch",
+            "why": why,
         }
 
     def extend_together(
@@ -153,8 +153,8 @@ class TransformersLM:
                 tree.contexts += len(new)
         return [nodes for nodes, _ in grown]
 
-    def _tree_kind(self) -> _TreeKind:
-        """The way in which contexts share prefixes, settled once, before the first tree.
+    def _settle(self) -> tuple[type[FlatTree | BranchTree], str]:
+        """The class of trees, and the reason for it; settled once, before the first tree.
 
         The configuration says what a mask must look like, or that none will do; a small tree,
         compared with plain passes through the same model, says whether that is true.
@@ -164,46 +164,37 @@ class TransformersLM:
                 self._kind = self._choose()
             return self._kind
 
-    def _choose(self) -> _TreeKind:
+    def _choose(self) -> tuple[type[FlatTree | BranchTree], str]:
         """The first way that works of those asked for.
 
         Raises:
             EngineError: for a model that gives other logits with its cache than without, or logits
                 that are not numbers.
         """
-        why, tolerance = "asked for", _TOLERANCE.get(self.forward.dtype, 0.1)
+        tolerance, why = _TOLERANCE.get(self.forward.dtype, 0.1), "asked for"
         if self._path != "branches":
-            why = self.forward.unmaskable or ""
+            why = self.forward.unmaskable or self._fault(FlatTree, tolerance)
             if not why:
-                try:
-                    error = self._discrepancy(FlatTree)
-                    proof = f"{error:.1e} of the spread from plain passes on a small tree"
-                    if error <= tolerance:
-                        return _TreeKind(FlatTree, "tree attention", proof)
-                    why = proof
-                except (torch.OutOfMemoryError, EngineError):
-                    raise
-                except Exception as failure:
-                    why = f"the model refused its mask ({failure!r})"
+                return FlatTree, "a small tree agrees with plain passes"
             if self._path == "tree":
                 raise EngineError(f"tree attention does not work for this model: {why}.")
             why = f"no tree attention: {why}"
-        name = type(self.model).__name__
+        if fault := self._fault(BranchTree, 4 * tolerance):
+            raise EngineError(
+                f"the contexts of {type(self.model).__name__} cannot share prefixes by its cache: "
+                f"{fault}. Use a model whose cache is of transformers' own kinds."
+            )
+        return BranchTree, why
+
+    def _fault(self, kind: type[FlatTree | BranchTree], tolerance: float) -> str:
+        """Why trees of this kind do not work for the model; empty if they do."""
         try:
-            error = self._discrepancy(BranchTree)
+            error = self._discrepancy(kind)
         except (torch.OutOfMemoryError, EngineError):
             raise
         except Exception as failure:
-            raise EngineError(
-                f"{name} cannot be evaluated context by context ({failure!r}). Use a model whose "
-                "cache is of transformers' own kinds."
-            ) from failure
-        if not error <= 4 * tolerance:
-            raise EngineError(
-                f"{name} gives other logits with a cache than without one ({error:.1e} of their "
-                "spread): its contexts cannot share prefixes."
-            )
-        return _TreeKind(BranchTree, "cache per branch", why)
+            return f"the model refused ({failure!r})"
+        return "" if error <= tolerance else f"{error:.1e} of the spread from plain passes"
 
     @torch.inference_mode()
     def _discrepancy(self, kind: type[FlatTree | BranchTree]) -> float:
@@ -234,14 +225,6 @@ class TransformersLM:
         centred = true - true.where(finite, torch.nan).nanmean(-1, keepdim=True)
         spread = centred[finite].square().mean().sqrt()
         return float(difference.square().mean().sqrt() / spread)
-
-
-class _TreeKind(NamedTuple):
-    """A class of trees, the name of the way in which contexts share prefixes, and its reason."""
-
-    make: type[FlatTree | BranchTree]
-    name: str
-    why: str
 
 
 class FlatTree(BaseTree):
@@ -311,11 +294,6 @@ class FlatTree(BaseTree):
             seen[i, first + i] = True
         self.positions = np.append(self.positions, np.count_nonzero(seen, axis=1) - 1)
         return ids, seen
-
-    def take(self, nodes: list[int], logits: torch.Tensor) -> None:
-        """Keep the logits `[n, width]` of a call."""
-        self._put(nodes, logits)
-        self.calls += 1
 
     def _take_back(self, size: int) -> None:
         self._slot = {node: slot for node, slot in self._slot.items() if node < size}
@@ -421,4 +399,5 @@ def evaluate(wanted: Sequence[tuple[FlatTree, list[int]]]) -> None:
     parts = torch.split(logits, [len(nodes) for _, nodes in wanted])
     for (tree, nodes), part in zip(wanted, parts, strict=True):
         # Each in memory of its own: a view would keep the others' alive.
-        tree.take(nodes, part.clone() if len(parts) > 1 else part)
+        tree._put(nodes, part.clone() if len(parts) > 1 else part)
+        tree.calls += 1

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Sequence
 from functools import partial
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -41,74 +41,6 @@ def _check_kind(model: GgufModel) -> None:
                 f"{model.path} {why}, so llama.cpp cannot share the prefixes of its contexts. Use "
                 "a causal language model with attention only, or load it with transformers."
             )
-
-
-class _Sizes(NamedTuple):
-    """The sizes of a context; see `LlamaCppLM`."""
-
-    window: int
-    cells: int
-    sequences: int
-    threads: int
-    gpu_layers: int
-
-    def check(self, trained: int) -> None:
-        """Raise `SettingError` for numbers that make no sense.
-
-        Args:
-            trained: the longest context of the model, tokens.
-        """
-        window, cells, sequences, threads, gpu_layers = self
-        if not 1 <= window <= trained:
-            raise SettingError(f"a window of {window}: this model has 1 to {trained} tokens.")
-        if cells < window:
-            raise SettingError(
-                f"{cells} cells for a window of {window} tokens: a context of that length needs "
-                "as many cells. Ask for more cells or a smaller window."
-            )
-        most = int(library().llama_max_parallel_sequences())
-        if not 2 <= sequences <= most:
-            raise SettingError(f"{sequences} sequences: llama.cpp was built for 2 to {most}.")
-        if threads < 1:
-            raise SettingError(f"{threads} threads: the number must be 1 or more.")
-        if gpu_layers and not library().llama_supports_gpu_offload():
-            raise SettingError(
-                "this llama-cpp-python was built without support for a GPU: leave device out, or "
-                "install it with CMAKE_ARGS='-DGGML_CUDA=on'."
-            )
-
-
-def _open_context(model: GgufModel, sizes: _Sizes) -> Any:
-    """A llama.cpp context whose sequences share cells; freed with the model.
-
-    Raises `EngineError` where there is no memory for it.
-    """
-    cells, sequences, threads = sizes.cells, sizes.sequences, sizes.threads
-    llama = library()
-    params = llama.llama_context_default_params()
-    params.n_ctx = params.n_batch = max(cells, sequences)  # llama.cpp's least
-    params.n_seq_max = sequences
-    params.kv_unified = True
-    params.swa_full = True  # branches need what a sliding window has left behind
-    params.type_k = params.type_v = 0  # GGML_TYPE_F32
-    params.flash_attn_type = llama.LLAMA_FLASH_ATTN_TYPE_DISABLED
-    params.n_threads = params.n_threads_batch = threads
-    with captured_log() as said:
-        pointer = llama.llama_init_from_model(model.pointer, params)
-    if not pointer:
-        raise EngineError(
-            f"llama.cpp cannot make a context of {cells} cells for {model.path}: "
-            f"{reason(said)}. Ask for a smaller window or fewer cells."
-        )
-    weakref.finalize(model, llama.llama_free, pointer)
-    return pointer
-
-
-def _description(model: GgufModel) -> str:
-    """The description of a model by llama.cpp: architecture, size, quantisation."""
-    buffer = ctypes.create_string_buffer(256)
-    library().llama_model_desc(model.pointer, buffer, len(buffer))
-    return buffer.value.decode("utf-8", "replace")
 
 
 class LlamaCppLM:
@@ -172,9 +104,24 @@ class LlamaCppLM:
         self.batch_bytes = batch_bytes
         self._gpu_layers = gpu_layers
         count = self.window + self._spare() if cells is None else cells
-        sizes = _Sizes(self.window, count, sequences, self.threads, gpu_layers)
-        sizes.check(trained)
-        context = _open_context(self._model, sizes)
+        if not 1 <= self.window <= trained:
+            raise SettingError(f"a window of {window}: this model has 1 to {trained} tokens.")
+        if count < self.window:
+            raise SettingError(
+                f"{count} cells for a window of {self.window} tokens: a context of that length "
+                "needs as many cells. Ask for more cells or a smaller window."
+            )
+        most = int(llama.llama_max_parallel_sequences())
+        if not 2 <= sequences <= most:
+            raise SettingError(f"{sequences} sequences: llama.cpp was built for 2 to {most}.")
+        if self.threads < 1:
+            raise SettingError(f"{threads} threads: the number must be 1 or more.")
+        if gpu_layers and not llama.llama_supports_gpu_offload():
+            raise SettingError(
+                "this llama-cpp-python was built without support for a GPU: leave device out, or "
+                "install it with CMAKE_ARGS='-DGGML_CUDA=on'."
+            )
+        context = self._open_context(count, sequences)
         self.cells = Cells(llama, context, count, sequences, self.vocabulary.width)
         self.lock = threading.RLock()
         #: Of trees that are gone: what they held. Filled by the garbage collector, at any time.
@@ -190,11 +137,13 @@ class LlamaCppLM:
     def info(self) -> dict[str, str]:
         """The engine, device and dtype, and how and why contexts share prefixes."""
         metadata = self._model.metadata
+        about = ctypes.create_string_buffer(256)  # architecture, size, quantisation
+        library().llama_model_desc(self._model.pointer, about, len(about))
         return {
             "engine": f"llama.cpp by llama-cpp-python {library().__version__}",
             "model": metadata.get("general.name", self._model.path.name),
             "device": f"{self._gpu_layers} layers on a GPU" if self._gpu_layers else "cpu",
-            "dtype": f"{_description(self._model)}, keys and values in float32",
+            "dtype": f"{about.value.decode('utf-8', 'replace')}, keys and values in float32",
             "attention": f"{self.threads} threads",
             "path": "shared sequences",
             "why": (
@@ -202,6 +151,27 @@ class LlamaCppLM:
                 "hold is evaluated again"
             ),
         }
+
+    def _open_context(self, cells: int, sequences: int) -> Any:
+        """A llama.cpp context whose sequences share cells; freed with the model."""
+        llama = library()
+        params = llama.llama_context_default_params()
+        params.n_ctx = params.n_batch = max(cells, sequences)  # llama.cpp's least
+        params.n_seq_max = sequences
+        params.kv_unified = True
+        params.swa_full = True  # branches need what a sliding window has left behind
+        params.type_k = params.type_v = 0  # GGML_TYPE_F32
+        params.flash_attn_type = llama.LLAMA_FLASH_ATTN_TYPE_DISABLED
+        params.n_threads = params.n_threads_batch = self.threads
+        with captured_log() as said:
+            pointer = llama.llama_init_from_model(self._model.pointer, params)
+        if not pointer:
+            raise EngineError(
+                f"llama.cpp cannot make a context of {cells} cells for {self._model.path}: "
+                f"{reason(said)}. Ask for a smaller window or fewer cells."
+            )
+        weakref.finalize(self._model, llama.llama_free, pointer)
+        return pointer
 
     def _spare(self) -> int:
         """Cells beyond the window.
