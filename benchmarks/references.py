@@ -19,7 +19,6 @@ import numpy as np
 
 import texts
 from charwise.coverings.beam import start
-from charwise.coverings.rows import EvaluatedRows
 from charwise.evaluation.distance import js_distance
 from harness import PRESETS, Arrays, Version, Versions, arguments, lm_of, source_of
 from texts import Passage
@@ -45,17 +44,17 @@ class Difference(NamedTuple):
 def beam(passage: Passage, width: int) -> Arrays:
     """What a plain beam says of a text: `logprobs` `[n]` and `distributions` `[n, 257]`."""
     lm, n = lm_of(passage.model), len(passage.text)
-    evaluated = EvaluatedRows(lm.engine.tree(lm.vocabulary.bos_ids), lm.index)
-    state, kept = start(evaluated, 0, width, fallback=True), 0
+    tree = lm.engine.tree(lm.vocabulary.bos_ids)
+    state, kept = start(tree, 0, width, fallback=True), 0
     logprobs, distributions = np.zeros(n), np.zeros((n, 257))
     for at, byte in enumerate(passage.text):
         masses, _ = state.next_byte_masses()
         distributions[at] = masses / masses.sum()
         before, state = state.prefix_logprob, state.step(byte)
         logprobs[at] = state.prefix_logprob - before
-        if evaluated.tree.size - kept > 4 * width + 256:
-            evaluated.keep(state.nodes())
-            kept = evaluated.tree.size
+        if tree.size - kept > 4 * width + 256:
+            tree.keep(state.nodes())
+            kept = tree.size
     return {"logprobs": logprobs, "distributions": distributions, "error": np.zeros(n)}
 
 

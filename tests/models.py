@@ -30,10 +30,10 @@ from charwise import GenerationOptions, SortedVocabulary, State, Vocabulary
 from charwise.constraints import Constraint
 from charwise.coverings.covering import covering_size
 from charwise.coverings.reference import prefix_probability
-from charwise.coverings.rows import EvaluatedRows
 from charwise.cursor.completion import Weighted
 from charwise.cursor.particles import sample
 from charwise.cursor.token_particles import TokenParticles
+from charwise.engine import TokenTree
 from charwise.engines.ngram import NgramLM
 
 ALPHABETS = (b"ab", b"abc", b"a\x00", b"a\xff", b"\xfe\xff\x00", b"\xc3\xa9\x80")
@@ -129,9 +129,9 @@ class Model:
             self._rows[context] = self.lm.row(context)
         return self._rows[context]
 
-    def evaluated(self) -> EvaluatedRows:
+    def evaluated(self) -> TokenTree:
         """A new tree, with nothing but the root evaluated."""
-        return EvaluatedRows(self.lm.tree(self.vocabulary.bos_ids), self.index)
+        return self.lm.tree(self.vocabulary.bos_ids)
 
 
 def with_sentinels(model: Model) -> Model:

@@ -47,7 +47,7 @@ TESTS = {
     "coverings/covering": ["coverings/test_covering.py", "test_boundary.py"],
     "coverings/beam": ["coverings/test_beam.py"],
     "coverings/bundles": ["coverings/test_beam.py"],
-    "coverings/rows": ["coverings/test_beam.py", "engines/test_ngram.py"],
+    "engines/base": ["engines/test_ngram.py", "engines/test_tree.py"],
     "cursor/state": [*CURSOR, "cursor/test_generation.py", "test_model.py"],
     "cursor/cover": CURSOR,
     "cursor/following": ["cursor/test_following.py"],

@@ -169,7 +169,7 @@ def test_an_interrupted_evaluation_leaves_no_trace(monkeypatch: pytest.MonkeyPat
         def interrupt(*_: object, **__: object) -> None:
             raise KeyboardInterrupt
 
-        patch.setattr(type(state.shared.evaluated.tree), "extend", interrupt)
+        patch.setattr(type(state.shared.tree), "extend", interrupt)
         with pytest.raises(KeyboardInterrupt):
             state + "cabca"
     state + "zzzzz"

@@ -21,7 +21,6 @@ from charwise.coverings.reference import (
     prefix_probability,
     string_probability,
 )
-from charwise.coverings.rows import EvaluatedRows
 from charwise.cursor.distributions import EOS
 from charwise.engines.ngram import NgramLM
 from charwise.errors import (
@@ -543,8 +542,8 @@ def test_intervals_contain_the_beam_where_they_should(
         raw = text.encode()[:12]
         found = lm.covering(raw, tolerance=1e-6).prefix_logprob()
         assert found.missing <= 1e-6 + 1e-9
-        evaluated = EvaluatedRows(lm.engine.tree(lm.vocabulary.bos_ids), lm.index)
-        beam = start(evaluated, 0, 32).advance(raw)
+        tree = lm.engine.tree(lm.vocabulary.bos_ids)
+        beam = start(tree, 0, 32).advance(raw)
         most = float(np.logaddexp(beam.prefix_logprob, beam.log_dropped))
         assert beam.prefix_logprob <= found.upper + slack
         assert most >= found.lower - slack

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
+from charwise.engine import TokenLM, TokenTree
 from charwise.engines.llama_cpp import LlamaCppLM
 from charwise.errors import ContextLengthError, EngineError, SettingError
-from charwise.token_lm import TokenLM, TokenTree
 from test_tree import TEXT, WIDTH, difference, grow, make_vocabulary
 from tiny import LLAMA, family
 from trees import extend, paths

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import charwise
+from charwise.engine import TokenLM, TokenTree
 from charwise.engines.vllm import VllmLM
 from charwise.errors import ContextLengthError, EngineError, SettingError
-from charwise.token_lm import TokenLM, TokenTree
 from charwise.tokens.vocabulary import Vocabulary
 from conftest import ENGINE, ENVIRONMENT
 

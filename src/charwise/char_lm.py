@@ -12,13 +12,13 @@ from charwise.cursor.middle import InfillCompletion, infill, opening_of, score_m
 from charwise.cursor.options import GenerationKeywords, GenerationOptions, options_of
 from charwise.cursor.shared_tree import Conditions
 from charwise.cursor.state import State, begin
+from charwise.engine import TokenLM
 from charwise.errors import CharwiseError, EngineError, SettingError, shown
 from charwise.fim import Order, Request, Template, request
 from charwise.healing import Rule
 from charwise.scoring.effort import PRESETS, Effort, EffortKeywords, effort_of
 from charwise.scoring.score import Scorer, Text
 from charwise.surprisal.score import Score
-from charwise.token_lm import TokenLM
 from charwise.tokens.canonical import to_bytes
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.prompt_parts import Prompt, parts_of

@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 
 from charwise.char_lm import CharLM
 from charwise.cursor.state import State
+from charwise.engine import Branches
 from charwise.engines.base import BaseTree
 from charwise.errors import SettingError, TokenizationError, ZeroProbabilityError, check_number
-from charwise.token_lm import Branches
 from charwise.tokens.canonical import to_bytes
 from charwise.tokens.prompt_parts import Prompt, parts_of
 from charwise.tokens.prompts import split_parts

@@ -131,7 +131,7 @@ class TestMembers:
                 typed = typed + letter
             assert typed.next()["?"] < 1e-6
             typed = typed + "?"
-            tree, size = typed.shared.evaluated.tree, len(typed.raw)
+            tree, size = typed.shared.tree, len(typed.raw)
             assert isinstance(tree, combine.CombinedTree)
             before, after = (tree.evidence(node)[0] for node in (size - 1, size))
             assert (after - before > -40).all()  # nats: it is what the member makes of the byte

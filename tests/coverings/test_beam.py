@@ -107,8 +107,8 @@ def unbundle(beam: Beam, model: Model) -> dict[tuple[int, ...], float]:
     """The token strings that a beam stands for, with their probabilities."""
     found = {}
     for bundle in beam.bundles:
-        context = beam.evaluated.tree.tokens(bundle.node)
-        row = beam.evaluated.row(bundle.node).in_order
+        context = beam.tree.tokens(bundle.node)
+        row = beam.tree.row(bundle.node).in_order
         for at in range(bundle.lo, bundle.hi):
             if row[at] > 0:
                 weight = math.exp(bundle.log_weight) * float(row[at])
@@ -122,7 +122,7 @@ def begin(model: Model, k: int, theta: float = 0.0, fallback: bool = False) -> B
 
 def shape(beam: Beam) -> dict[tuple[tuple[int, ...], int, int, int], float]:
     """The bundles by what does not depend on the order of evaluation."""
-    tokens = beam.evaluated.tree.tokens
+    tokens = beam.tree.tokens
     return {(tokens(b.node), b.depth, b.lo, b.hi): b.log_p for b in beam.bundles}
 
 
@@ -229,7 +229,7 @@ def test_by_hand():
     assert math.exp(beam.prefix_logprob) == approx(0.345)
     assert math.exp(beam.log_dropped) == approx(0.05)
     narrow = begin(model, 1).advance(b"ab")
-    assert narrow.evaluated.tree.contexts == 1  # [a] cannot reach the top, and is not evaluated
+    assert narrow.tree.contexts == 1  # [a] cannot reach the top, and is not evaluated
     assert math.exp(narrow.log_dropped) == approx(0.3)  # all of the context [a]
 
 
@@ -306,7 +306,7 @@ def sum_skipped(beam: Beam) -> float:
         math.exp(extension.log_weight)
         for bundle in beam.bundles
         if bundle.log_p < floor
-        for extension in extend(beam.evaluated, bundle)
+        for extension in extend(beam.tree, bundle)
     )
 
 

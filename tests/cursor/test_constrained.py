@@ -124,9 +124,9 @@ class TestChoose:
     def test_the_state_is_as_it_was(self) -> None:
         lm = charwise.load()
         state = lm.state("for i in ra")
-        before, size = state.next().probs, len(state.shared.evaluated.tree.live)  # type: ignore[attr-defined]
+        before, size = state.next().probs, len(state.shared.tree.live)  # type: ignore[attr-defined]
         first = state.choose(["nge(", "ndom."])
-        assert len(state.shared.evaluated.tree.live) == size  # type: ignore[attr-defined]
+        assert len(state.shared.tree.live) == size  # type: ignore[attr-defined]
         assert (state.next().probs == before).all()
         np.testing.assert_allclose(
             state.choose(["nge(", "ndom."]).logprobs, first.logprobs, atol=1e-5

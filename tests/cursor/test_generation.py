@@ -230,10 +230,10 @@ def test_a_state_completes_as_its_text_does_and_evaluates_nothing_twice():
     lm = charwise.load()
     state = lm.state("def area(radius):\n    return math.") + "p"
     expected = lm.complete("def area(radius):\n    return math.p", n=3, max_new_bytes=12)
-    before = state.shared.evaluated.tree.contexts
+    before = state.shared.tree.contexts
     found = state.complete(n=3, max_new_bytes=12)
     assert [one.raw for one in found] == [one.raw for one in expected]
-    assert state.shared.evaluated.tree.contexts - before <= 3 * 12
+    assert state.shared.tree.contexts - before <= 3 * 12
     assert "".join(state.stream(max_new_bytes=12)) == "".join(
         lm.stream("def area(radius):\n    return math.p", max_new_bytes=12)
     )
@@ -242,7 +242,7 @@ def test_a_state_completes_as_its_text_does_and_evaluates_nothing_twice():
 @pytest.mark.parametrize("calls", [0, 1, 3])
 def test_cancelling_stops_within_one_model_call(calls: int):
     state = charwise.load().state("import num")
-    tree = state.shared.evaluated.tree
+    tree = state.shared.tree
     before = tree.calls
     [found] = state.complete(max_new_bytes=500, cancel=After(calls))
     assert (found.finish, tree.calls - before) == ("cancelled", calls)

@@ -137,10 +137,10 @@ class TestParticles:
         pytest.importorskip("llguidance")
         state = charwise.load().state("x = ")
         state.next()
-        size = len(state.shared.evaluated.tree.live)  # type: ignore[attr-defined]
+        size = len(state.shared.tree.live)  # type: ignore[attr-defined]
         constraint = constraints.regex("[0-9]{1,4}[.][0-9]{1,4}\n")
         particles(state, constraint, 200, seed=0)
-        assert len(state.shared.evaluated.tree.live) == size  # type: ignore[attr-defined]
+        assert len(state.shared.tree.live) == size  # type: ignore[attr-defined]
         assert state.next()["1"] > 0
 
     def test_progress_is_told(self) -> None:

@@ -86,7 +86,7 @@ def test_stepping_is_building_at_once(case: Case, cut: int):
 def test_no_evaluation_for_deleting():
     lm = CharLM(two_ways().lm, preset="exact")
     state = lm.state("abab") + "a" + "b"
-    tree = state.shared.evaluated.tree
+    tree = state.shared.tree
     before = tree.contexts
     for n in range(7):
         state.without_bytes(n).next()
@@ -96,7 +96,7 @@ def test_no_evaluation_for_deleting():
 def test_states_share_their_tree():
     lm = CharLM(two_ways().lm, preset="exact")
     state = lm.state("ab")
-    tree = state.shared.evaluated.tree
+    tree = state.shared.tree
     assert (state + "a").shared is state.shared
     before = tree.contexts
     _ = state + "a"
@@ -196,7 +196,7 @@ def test_choices_grow_the_tree_of_a_state_while_its_root_is_near(size: int, shar
     assert state.shared.start > 256  # what counts is how far the text goes beyond it
     while len(state.whole) - state.shared.start < size:
         state = state + b"a"
-    tree = state.shared.evaluated.tree
+    tree = state.shared.tree
     before = tree.contexts
     state.choose(["abab", "bb"])
     assert (tree.contexts > before) == shared

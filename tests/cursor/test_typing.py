@@ -19,7 +19,6 @@ from charwise.coverings.reference import (
     next_character_probability,
     prefix_probability,
 )
-from charwise.coverings.rows import EvaluatedRows
 from charwise.cursor.shared_tree import EXACT_TOKENS
 from charwise.errors import TokenizationError, ZeroProbabilityError
 from models import CLOSE, Case, Model, cases, examples, models, table
@@ -54,8 +53,8 @@ def distance(one: State, other: State) -> float:
 
 def beam(text: str) -> NDArray[np.float64]:
     """What comes next, by a beam over the whole text."""
-    evaluated = EvaluatedRows(lm().engine.tree(lm().vocabulary.bos_ids), lm().index)
-    masses, _ = start(evaluated, 0, 24).advance(text.encode()).next_byte_masses()
+    tree = lm().engine.tree(lm().vocabulary.bos_ids)
+    masses, _ = start(tree, 0, 24).advance(text.encode()).next_byte_masses()
     return masses / masses.sum()
 
 

@@ -8,9 +8,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from charwise.engine import TokenLM, TokenTree
 from charwise.engines.ngram import NgramLM
 from charwise.errors import ContextLengthError, EngineError
-from charwise.token_lm import TokenLM, TokenTree
 from charwise.tokens.vocabulary import Vocabulary
 from models import examples, random_lm
 from trees import extend

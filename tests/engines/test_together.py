@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import charwise
+from charwise.engine import TogetherLM
 from charwise.engines.transformers import TransformersLM
 from charwise.errors import ContextLengthError, EngineError
-from charwise.token_lm import TogetherLM
 from test_tree import EAGER_ONLY, FAMILIES, make_lm, make_vocabulary, plain
 from trees import extend
 

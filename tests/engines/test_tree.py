@@ -8,10 +8,10 @@ import torch
 import transformers
 
 import charwise.engines.transformers
+from charwise.engine import TokenLM, TokenTree
 from charwise.engines.forward import SlotLayer
 from charwise.engines.transformers import TransformersLM
 from charwise.errors import ContextLengthError, EngineError
-from charwise.token_lm import TokenLM, TokenTree
 from charwise.tokens.vocabulary import Vocabulary
 from tiny import BRANCHED, EAGER_ONLY, FAMILIES, WIDTH, family
 from trees import extend, paths

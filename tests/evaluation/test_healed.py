@@ -57,9 +57,9 @@ def test_it_misses_the_other_spellings() -> None:
 def test_a_text_that_nothing_can_follow() -> None:
     rows = {(3,): [0.5, 0.5, 0, 0], (0,): [0, 0, 0, 1], (1,): [0.5, 0, 0, 0.5], (2,): [0, 0, 0, 1]}
     model = table([b"a", b"b", b"ba"], rows, order=2)
-    evaluated = model.evaluated()
-    [healed] = _heal(evaluated, [b"bab"])  # canonical: [ba, b]
-    masses, scale = next_byte_masses(evaluated, healed.bundles)
+    tree = model.evaluated()
+    [healed] = _heal(tree, [b"bab"])  # canonical: [ba, b]
+    masses, scale = next_byte_masses(tree, healed.bundles)
     assert scale == -math.inf
     assert not masses.any()
 
@@ -67,9 +67,9 @@ def test_a_text_that_nothing_can_follow() -> None:
 def test_many_texts_in_one_call() -> None:
     model = two_ways()
     rows = model.evaluated()
-    calls = rows.tree.calls
+    calls = rows.calls
     together = _heal(rows, [b"a", b"ab", b"aba"])
-    assert rows.tree.calls == calls + 1
+    assert rows.calls == calls + 1
     for text, healed in zip([b"a", b"ab", b"aba"], together, strict=True):
         alone = model.evaluated()
         masses = [next_byte_masses(*each)[0] for each in ((rows, healed.bundles),)]

@@ -73,7 +73,7 @@ def test_a_state_is_as_before_when_what_was_typed_is_refused(monkeypatch: pytest
     monkeypatch.setattr(charwise.scoring.rounds, "MOST_CONTEXTS", 500)
     state = charwise.load().state("import", preset="exact")
     probs = state.next().probs
-    tree = state.shared.evaluated.tree
+    tree = state.shared.tree
     held = tree.size
     with pytest.raises(SearchLimitError):
         state + LONG
@@ -88,10 +88,10 @@ def test_a_state_is_as_before_when_what_was_typed_is_refused(monkeypatch: pytest
 
 def test_choices_that_are_refused_leave_nothing_behind():
     state = charwise.load().state("for i in ra", preset="exact")
-    held = state.shared.evaluated.nbytes
+    held = state.shared.tree.nbytes
     with pytest.raises(SearchLimitError):
         state.choose(["nge(", "ndom.choice(everything_that_there_is)"])
-    assert state.shared.evaluated.nbytes == held
+    assert state.shared.tree.nbytes == held
     assert state.choose(["nge(", "ndom."]).top(1)[0][0] == "nge("
 
 

@@ -24,7 +24,7 @@ def lattice_of(model: Model, text: bytes, *paths: list[int]) -> Lattice:
     """The sums over some token strings and what they begin with."""
     rows = model.evaluated()
     contexts = Contexts(rows, KnownText.of(text, model.index))
-    contexts.add([Branch(0, path) for path in paths], rows.follow([(0, path) for path in paths]))
+    contexts.add([Branch(0, path) for path in paths], rows.extend([(0, path) for path in paths]))
     lattice = Lattice(contexts)
     lattice.enter(len(text), [0, *contexts.follow(0, paths[0] if paths else [])])
     lattice.sum_forward()

@@ -15,10 +15,10 @@ import charwise
 import charwise.scoring.score
 from charwise import CharLM, Effort
 from charwise.coverings.reference import prefix_probability
+from charwise.engine import Branches
 from charwise.errors import SettingError, ZeroProbabilityError
 from charwise.scoring.effort import PRESETS
 from charwise.scoring.score import Scorer, Text
-from charwise.token_lm import Branches
 from charwise.tokens.prompts import split
 from models import Model, examples, models, table, texts
 from near import approx

@@ -110,12 +110,12 @@ def test_long_portions_carry_their_sums_over():
 
 def test_nothing_is_known_of_a_call_that_failed():
     model = table([b"a", b"b", b"ab"], {(): [0.4, 0.2, 0.3, 0.1]})
-    evaluated = model.evaluated()
+    tree = model.evaluated()
     with pytest.raises(EngineError):
-        evaluated.follow([(0, [0]), (0, [1, 99])])
-    assert (evaluated.tree.size, evaluated.extend([(0, 1)])) == (1, [1])
-    assert evaluated.follow([(0, [1, 0]), (0, [0]), (1, [0])]) == [[1, 2], [3], [2]]
-    assert [evaluated.tree.tokens(node) for node in range(4)] == [(), (1,), (1, 0), (0,)]
+        tree.extend([(0, [0]), (0, [1, 99])])
+    assert (tree.size, tree.extend([(0, [1])])) == (1, [[1]])
+    assert tree.extend([(0, [1, 0]), (0, [0]), (1, [0])]) == [[1, 2], [3], [2]]
+    assert [tree.tokens(node) for node in range(4)] == [(), (1,), (1, 0), (0,)]
 
 
 @given(cases(possible=True), st.sampled_from((1, 2, 5)))

@@ -26,7 +26,7 @@ from charwise.coverings.bundles import (
     open_bundles,
 )
 from charwise.coverings.log_sums import add_logs, log, log_sum
-from charwise.coverings.rows import EvaluatedRows
+from charwise.engine import TokenTree
 from charwise.errors import EmptyBeamError, ZeroProbabilityError
 
 #: Bytes back that a beam with `fallback` can return to.
@@ -50,7 +50,7 @@ class Beam:
             dropped there).
     """
 
-    evaluated: EvaluatedRows
+    tree: TokenTree
     k: int
     theta: float = 0.0
     fallback: bool = False
@@ -71,12 +71,12 @@ class Beam:
             EmptyBeamError: if no context survives; a larger k or a smaller theta may keep one.
             ZeroProbabilityError: the same, but nothing was ever dropped: no setting helps.
         """
-        kept = [b for b in (narrow(self.evaluated, b, byte) for b in self.bundles) if b]
+        kept = [b for b in (narrow(self.tree, b, byte) for b in self.bundles) if b]
         floor = log(self.theta) + log_sum([bundle.log_p for bundle in kept])
         extensions: list[Extension] = []
         skipped: list[Extension] = []
         for bundle in self.bundles:
-            found = extend(self.evaluated, bundle)
+            found = extend(self.tree, bundle)
             (extensions if bundle.log_p >= floor else skipped).extend(found)
         top, late, unopened = self._top_k(kept, extensions, byte)
         unopened += skipped
@@ -107,8 +107,8 @@ class Beam:
         found: list[Bundle] = []
         for at, dropped in entries:
             if isinstance(dropped, Extension):
-                [dropped] = open_bundles(self.evaluated, [dropped])
-            beam = Beam(self.evaluated, self.k, 0.0, False, self.raw[:at], (dropped,))
+                [dropped] = open_bundles(self.tree, [dropped])
+            beam = Beam(self.tree, self.k, 0.0, False, self.raw[:at], (dropped,))
             try:
                 found += beam.advance(self.raw[at:]).bundles
             except (EmptyBeamError, ZeroProbabilityError):
@@ -152,9 +152,9 @@ class Beam:
         extensions: list[Extension] = []
         for bundle in self.bundles:
             if bundle.log_p >= floor:
-                extensions += extend(self.evaluated, bundle)
-        bundles = [*self.bundles, *open_bundles(self.evaluated, extensions)]
-        return next_byte_masses(self.evaluated, bundles)
+                extensions += extend(self.tree, bundle)
+        bundles = [*self.bundles, *open_bundles(self.tree, extensions)]
+        return next_byte_masses(self.tree, bundles)
 
     def _top_k(
         self, kept: list[Bundle], extensions: list[Extension], byte: int
@@ -168,15 +168,15 @@ class Beam:
                 # Weights in falling order: once one is under the k-th, all the rest are.
                 if extensions[0].log_weight < kth:
                     break
-            opened = open_bundles(self.evaluated, extensions[: self.k])
+            opened = open_bundles(self.tree, extensions[: self.k])
             extensions = extensions[self.k :]
-            candidates += [b for b in (narrow(self.evaluated, b, byte) for b in opened) if b]
+            candidates += [b for b in (narrow(self.tree, b, byte) for b in opened) if b]
             candidates.sort(key=lambda bundle: -bundle.log_p)
         return candidates[: self.k], candidates[self.k :], extensions
 
 
 def start(
-    evaluated: EvaluatedRows,
+    tree: TokenTree,
     root: int,
     k: int,
     theta: float = 0.0,
@@ -184,8 +184,8 @@ def start(
     fallback: bool = False,
 ) -> Beam:
     """The beam before any text: one bundle, the whole vocabulary after `root`."""
-    whole = bundle_before(evaluated, root, 0.0, b"")
-    return Beam(evaluated, k, theta, fallback, bundles=(whole,))
+    whole = bundle_before(tree, root, 0.0, b"")
+    return Beam(tree, k, theta, fallback, bundles=(whole,))
 
 
 def _bound(dropped: Bundle | Extension) -> float:

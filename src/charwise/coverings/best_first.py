@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from charwise.coverings.covering import Floats, Query, Source
-from charwise.token_lm import TokenTree
+from charwise.engine import TokenTree
 
 
 def tree_source(tree: TokenTree) -> Source:

@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from charwise.coverings.log_sums import log
-from charwise.coverings.rows import EvaluatedRows
+from charwise.engine import TokenTree
+from charwise.tokens.index import END_OF_TOKEN
 
 
 class Bundle(NamedTuple):
@@ -40,32 +41,32 @@ class Extension(NamedTuple):
     token: int
 
 
-def bundle_before(rows: EvaluatedRows, node: int, log_weight: float, rest: bytes) -> Bundle:
+def bundle_before(tree: TokenTree, node: int, log_weight: float, rest: bytes) -> Bundle:
     """The bundle of a context after which `rest` is left of the text.
 
     Where nothing is left, the text is spelled: all tokens may follow, and the end of the text, so
     its share is the context's weight.
     """
-    lo, hi = rows.index.range(rest)
+    lo, hi = tree.index.range(rest)
     if not rest:
         return Bundle(node, log_weight, 0, lo, hi, log_weight)
-    mass = float(rows.row(node).in_order[lo:hi].sum())
+    mass = float(tree.row(node).in_order[lo:hi].sum())
     return Bundle(node, log_weight, len(rest), lo, hi, log_weight + log(mass))
 
 
-def narrow(rows: EvaluatedRows, bundle: Bundle, byte: int) -> Bundle | None:
+def narrow(tree: TokenTree, bundle: Bundle, byte: int) -> Bundle | None:
     """The part of a bundle that goes on with a byte (`filter`); None if that has no mass."""
-    lo, hi = rows.index.narrow(bundle.lo, bundle.hi, bundle.depth, byte)
-    mass = float(rows.row(bundle.node).in_order[lo:hi].sum())
+    lo, hi = tree.index.narrow(bundle.lo, bundle.hi, bundle.depth, byte)
+    mass = float(tree.row(bundle.node).in_order[lo:hi].sum())
     if mass <= 0:
         return None
     log_p = bundle.log_weight + math.log(mass)
     return Bundle(bundle.node, bundle.log_weight, bundle.depth + 1, lo, hi, log_p)
 
 
-def extend(rows: EvaluatedRows, bundle: Bundle) -> list[Extension]:
+def extend(tree: TokenTree, bundle: Bundle) -> list[Extension]:
     """The contexts that the tokens ending where the text does make (`extend`), not evaluated."""
-    index, in_order = rows.index, rows.row(bundle.node).in_order
+    index, in_order = tree.index, tree.row(bundle.node).in_order
     found = []
     at = bundle.lo
     while at < bundle.hi and len(index.sorted[at]) == bundle.depth:
@@ -76,17 +77,17 @@ def extend(rows: EvaluatedRows, bundle: Bundle) -> list[Extension]:
     return found
 
 
-def open_bundles(rows: EvaluatedRows, extensions: Sequence[Extension]) -> list[Bundle]:
+def open_bundles(tree: TokenTree, extensions: Sequence[Extension]) -> list[Bundle]:
     """Evaluate contexts in one batch; each becomes the bundle of all its next tokens."""
-    nodes = rows.extend([(extension.parent, extension.token) for extension in extensions])
+    paths = tree.extend([(extension.parent, [extension.token]) for extension in extensions])
     return [
-        bundle_before(rows, node, extension.log_weight, b"")
-        for node, extension in zip(nodes, extensions, strict=True)
+        bundle_before(tree, node, extension.log_weight, b"")
+        for [node], extension in zip(paths, extensions, strict=True)
     ]
 
 
 def next_byte_masses(
-    rows: EvaluatedRows, bundles: Sequence[Bundle]
+    tree: TokenTree, bundles: Sequence[Bundle]
 ) -> tuple[NDArray[np.float64], float]:
     """`[257]`: →p(σ·byte) / s, at 256 p(σ) / s; and log s, the scale, nats (eq. 8, unnormalised).
 
@@ -98,7 +99,10 @@ def next_byte_masses(
     if scale == -math.inf:
         return masses, scale
     for bundle in bundles:
-        shares, log_mass = rows.next_bytes(bundle.node, bundle.lo, bundle.hi, bundle.depth)
-        if bundle.log_weight + log_mass > -math.inf:
-            masses += math.exp(bundle.log_weight + log_mass - scale) * shares
+        row = tree.row(bundle.node)
+        part = tree.index.next_byte_masses(row.in_order, bundle.lo, bundle.hi, bundle.depth)
+        part[END_OF_TOKEN] = row.end if bundle.depth == 0 else 0.0
+        # The shares of a bundle and its mass apart neither overflow nor underflow.
+        if (mass := float(part.sum())) > 0 and bundle.log_weight > -math.inf:
+            masses += math.exp(bundle.log_weight + math.log(mass) - scale) * (part / mass)
     return masses, scale

@@ -31,8 +31,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from charwise.engine import TokenLM
 from charwise.errors import ZeroProbabilityError
-from charwise.token_lm import TokenLM
 from charwise.tokens.vocabulary import Vocabulary
 
 #: p_Δ(· | δ): probabilities `[width]` of what follows a token string.

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from charwise.engine import TokenLM
 from charwise.errors import ContextLengthError
-from charwise.token_lm import TokenLM
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.prompts import Opening
 

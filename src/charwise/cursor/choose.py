@@ -209,22 +209,23 @@ def _evaluate(shared: SharedTree, whole: bytes, effort: Effort, wanted: _ChoiceL
     before = list[float]()
     for pack in _packs(shared, base, texts):
         with shared.lock:
-            evaluated, size = shared.evaluated, shared.evaluated.tree.size
+            size = shared.tree.size
             works = [
                 Refinement(
-                    evaluated,
+                    shared.tree,
                     KnownText.of(base + text, shared.index),
                     canonical,
                     effort,
                     through=ended,
                     max_depth=shared.room,
+                    shared=True,
                 )
                 for text, canonical in ((texts[number], ids) for number, ids in pack.items())
             ]
             try:
                 refine(works)
             finally:
-                shared.drop(range(size, evaluated.tree.size))
+                shared.drop(range(size, shared.tree.size))
         for number, work in zip(pack, works, strict=True):
             lattice = work.lattice
             end = lattice.end_logprob() if ended and lattice.reached else 0.0

@@ -18,8 +18,8 @@ from charwise.coverings.bundles import (
     open_bundles,
 )
 from charwise.coverings.log_sums import log, log_sum
-from charwise.coverings.rows import EvaluatedRows
 from charwise.cursor.shared_tree import SharedTree
+from charwise.engine import TokenTree
 from charwise.errors import SearchLimitError, impossible
 from charwise.scoring.effort import Effort
 from charwise.scoring.lattice import Lattice
@@ -59,21 +59,22 @@ def cover_of(shared: SharedTree, whole: bytes, canonical: Sequence[int], effort:
     """
     known = KnownText.of(whole[shared.start :], shared.index)
     with shared.lock:
-        size = shared.evaluated.tree.size
-        stated = _NextByteError(shared.evaluated, known)
+        size = shared.tree.size
+        stated = _NextByteError(shared.tree, known)
         work = Refinement(
-            shared.evaluated,
+            shared.tree,
             known,
             canonical,
             effort,
             through=True,
             max_depth=shared.room,
+            shared=True,
             stated_error=stated.update,
         )
         try:
             refine([work])
         except SearchLimitError:
-            shared.drop(range(size, shared.evaluated.tree.size))
+            shared.drop(range(size, shared.tree.size))
             raise
     lattice = work.lattice
     if not lattice.reached:
@@ -89,14 +90,14 @@ def cover_of(shared: SharedTree, whole: bytes, canonical: Sequence[int], effort:
 class _NextByteError:
     """The change of the next byte's distribution over the last two rounds, and what is missing."""
 
-    def __init__(self, rows: EvaluatedRows, known: KnownText) -> None:
-        self._rows, self._known = rows, known
+    def __init__(self, tree: TokenTree, known: KnownText) -> None:
+        self._tree, self._known = tree, known
         self._probs: list[NDArray[np.float64]] = []
         self.error = 0.0
 
     def update(self, lattice: Lattice) -> float:
         """The error after one more round, a total variation."""
-        masses = next_byte_masses(self._rows, _bundles_of(lattice, self._known))[0]
+        masses = next_byte_masses(self._tree, _bundles_of(lattice, self._known))[0]
         self._probs = [*self._probs[-2:], masses / max(float(masses.sum()), 1e-300)]
         change = float(np.abs(self._probs[-1] - self._probs[0]).sum()) / 2
         # Before the end, candidates that no context was recombined with lack their share too.
@@ -124,29 +125,29 @@ def _bundles_of(lattice: Lattice, known: KnownText) -> list[Bundle]:
     return bundles
 
 
-def cover_after(rows: EvaluatedRows, cover: Cover, byte: int, effort: Effort) -> Cover | None:
+def cover_after(tree: TokenTree, cover: Cover, byte: int, effort: Effort) -> Cover | None:
     """A cover after one more byte: every bundle narrowed, the contexts that end here opened.
 
     None where rounds do better: the byte is less likely than the error, or no bundle goes on with
     it; or the error has come to more than the tolerance.
 
     Args:
-        rows: the evaluated contexts.
+        tree: the evaluated contexts.
         cover: of a text.
         byte: the new one.
         effort: which contexts are worth an evaluation.
     """
-    narrowed = [b for b in (narrow(rows, bundle, byte) for bundle in cover.bundles) if b]
+    narrowed = [b for b in (narrow(tree, bundle, byte) for bundle in cover.bundles) if b]
     logprob = log_sum([bundle.log_p for bundle in narrowed])
     # Of a byte that is less likely than the error, too little is known.
     if logprob == -math.inf or math.exp(logprob - cover.logprob) < cover.error:
         return None
     longer = _without_light(Cover(tuple(narrowed), logprob, cover.error), effort)
-    ended = sorted((e for b in longer.bundles for e in extend(rows, b)), reverse=True)
+    ended = sorted((e for b in longer.bundles for e in extend(tree, b)), reverse=True)
     shares = [math.exp(extension.log_weight - logprob) for extension in ended]
     count = sum(share >= effort.typed_threshold for share in shares)
     count = count if effort.exact else min(count, WIDTH)
-    opened = open_bundles(rows, ended[:count])
+    opened = open_bundles(tree, ended[:count])
     left_out = math.fsum(shares[count:]) * (_RECOMBINED if opened else 1.0)
     error = 0.0 if effort.exact else min(1.0, longer.error * _FADING + left_out)
     if effort.tolerance is not None and error > effort.tolerance:

@@ -27,7 +27,7 @@ from charwise.cursor.following import Following, draw_tokens
 from charwise.cursor.members import Members
 from charwise.cursor.options import GenerationOptions, Limit
 from charwise.cursor.shared_tree import SharedTree
-from charwise.token_lm import TogetherLM
+from charwise.engine import TogetherLM
 
 
 class Cursor(Placed, Protocol):
@@ -68,7 +68,7 @@ class Drafts(Drawing[Draft]):
     def __init__(self, state: Cursor, options: GenerationOptions, limit: Limit) -> None:
         super().__init__(state, options, limit)
         self.shared, constraint = state.shared, options.constraint
-        self.tree = self.shared.evaluated.tree
+        self.tree = self.shared.tree
         self.mine: list[int] = []
         self.rows: list[tuple[Draft, torch.Tensor]] = []
         device = self.shared.engine.device
@@ -172,7 +172,7 @@ def draw_members(
         ConstraintError: if there is none.
     """
     shared = state.shared
-    index, tree = shared.index, shared.evaluated.tree
+    index, tree = shared.index, shared.tree
     if state.at_root:
         return [Draft(node=state.bundles[0].node, token=-1) for _ in range(options.n)]
     members = Members(shared, state.bundles)
@@ -249,7 +249,7 @@ def _extended(
         with suppress(Exception):  # of one tree, and then raised below; else for the engine to tell
             together = engine.extend_together(
                 [
-                    (shared.evaluated.tree, [(node, [token]) for node, token in edges])
+                    (shared.tree, [(node, [token]) for node, token in edges])
                     for shared, edges in wishes
                 ]
             )
@@ -261,6 +261,6 @@ def _extended(
 def _alone(shared: SharedTree, edges: list[tuple[int, int]]) -> list[int] | Exception:
     try:
         branches = [(node, [token]) for node, token in edges]
-        return [node for [node] in shared.evaluated.tree.extend(branches, own=True)]
+        return [node for [node] in shared.tree.extend(branches, own=True)]
     except Exception as error:
         return error

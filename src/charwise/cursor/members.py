@@ -41,7 +41,7 @@ class Members:
         self.index = shared.index
         self.bundles = [bundle for bundle in bundles if bundle.depth > 0]
         with shared.lock:
-            rows = [shared.evaluated.row(b.node).in_order[b.lo : b.hi] for b in self.bundles]
+            rows = [shared.tree.row(b.node).in_order[b.lo : b.hi] for b in self.bundles]
         self.starts = np.cumsum([0, *map(len, rows)])
         weights = [bundle.log_weight for bundle in self.bundles]
         with np.errstate(divide="ignore"):

@@ -7,9 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from charwise.coverings.bundles import Bundle
-from charwise.coverings.rows import EvaluatedRows
+from charwise.engine import TokenLM
 from charwise.errors import ContextLengthError
-from charwise.token_lm import TokenLM
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.prompts import Opening
 
@@ -42,8 +41,8 @@ class SharedTree:
         start: bytes of the text before the root: after them, all alternatives count.
         path: tokens after the root that are evaluated with it, as are the shorter tokens that each
             of them starts with: the alternatives that can be told from the text alone.
-        evaluated: the tree, and the rows of the contexts asked about so far.
-        lock: held while the tree or the evaluated rows change.
+        tree: of the contexts evaluated so far.
+        lock: held while the tree changes.
     """
 
     def __init__(
@@ -62,8 +61,7 @@ class SharedTree:
         for n, token in enumerate(path):
             shorter = index.prefixes(index.vocabulary.tokens[token] or b"")
             branches += [(0, [*path[:n], prefix]) for prefix in shorter]
-        tree = self.engine.tree([*self.opening.ids, *self.given], branches)
-        self.evaluated = EvaluatedRows(tree, index, retain=True)
+        self.tree = self.engine.tree([*self.opening.ids, *self.given], branches)
         self.lock = threading.RLock()
 
     @property
@@ -74,7 +72,7 @@ class SharedTree:
 
     def length(self, node: int) -> int:
         """Tokens of a node's whole context, the opening included."""
-        return len(self.opening.ids) + len(self.given) + self.evaluated.tree.depth(node)
+        return len(self.opening.ids) + len(self.given) + self.tree.depth(node)
 
     @property
     def room(self) -> int | None:
@@ -85,7 +83,7 @@ class SharedTree:
     @property
     def live(self) -> int:
         """How many contexts are held."""
-        return len(self.evaluated.tree.live)
+        return len(self.tree.live)
 
     def outgrown(self, bundles: Sequence[Bundle]) -> bool:
         """Whether these bundles are near the end of the window, or the tree holds too much."""
@@ -97,12 +95,12 @@ class SharedTree:
     def keep(self, nodes: Sequence[int]) -> None:
         """Free all contexts but these and those that they go on from."""
         with self.lock:
-            self.evaluated.keep(nodes)
+            self.tree.keep(nodes)
 
     def drop(self, nodes: Iterable[int]) -> None:
         """Free contexts that no state refers to."""
         with self.lock:
-            self.evaluated.tree.drop(list(nodes))
+            self.tree.drop(list(nodes))
 
 
 def prefill(conditions: Conditions, whole: bytes) -> tuple[SharedTree, list[int]]:

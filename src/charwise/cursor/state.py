@@ -32,9 +32,9 @@ from charwise.cursor.shared_tree import (
     prefill,
 )
 from charwise.cursor.token_particles import TokenParticles
+from charwise.engine import EstimatedTree
 from charwise.errors import ZeroProbabilityError, zero_probability
 from charwise.scoring.effort import PRESETS, Effort
-from charwise.token_lm import EstimatedTree
 from charwise.tokens.stops import StopStrings
 
 
@@ -94,7 +94,7 @@ class State(CharacterState):
     @cached_property
     def _error_of_rows(self) -> float:
         """The error of an engine whose rows are estimates: a combination's are."""
-        tree = self.shared.evaluated.tree
+        tree = self.shared.tree
         if not isinstance(tree, EstimatedTree):
             return 0.0
         return max(tree.next_error(bundle.node) for bundle in self.bundles)
@@ -124,7 +124,7 @@ class State(CharacterState):
 
     def _masses(self, cover: Cover) -> NDArray[np.float64]:
         with self.shared.lock:
-            return next_byte_masses(self.shared.evaluated, cover.bundles)[0]
+            return next_byte_masses(self.shared.tree, cover.bundles)[0]
 
     def _extended(self, data: bytes) -> State:
         return self._step(data[0]) if len(data) == 1 else self._continued(data)
@@ -135,7 +135,7 @@ class State(CharacterState):
         if shared.outgrown(self.bundles):
             return self._continued(bytes([byte]))
         with shared.lock:
-            cover = cover_after(shared.evaluated, self.cover, byte, self.effort)
+            cover = cover_after(shared.tree, self.cover, byte, self.effort)
         if cover is None:
             return self._continued(bytes([byte]))
         return State(shared, whole, cover, self.effort, parent=self)

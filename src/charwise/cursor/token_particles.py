@@ -118,7 +118,7 @@ class TokenParticles(Proposal[_TokenParticle]):
 
     def _rows(self, some: list[_TokenParticle]) -> Floats:
         """`[n, width]`: log-probabilities of the next tokens of some particles, from one call."""
-        tree = self.shared.evaluated.tree
+        tree = self.shared.tree
         with self.shared.lock:
             new = [particle for particle in some if particle.token >= 0]
             paths = tree.extend([(one.node, [one.token]) for one in new], own=True)

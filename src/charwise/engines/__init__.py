@@ -1,4 +1,4 @@
-"""Adapters from inference engines to `charwise.token_lm.TokenLM`, one thin module each.
+"""Adapters from inference engines to `charwise.engine.TokenLM`, one thin module each.
 
 Import the one you need: none is imported here, so that none is paid for unasked.
 """

@@ -11,8 +11,8 @@ from itertools import count
 
 import torch
 
+from charwise.engine import Branches, Row, TokenLM
 from charwise.errors import ContextLengthError, EngineError
-from charwise.token_lm import Branches, Row, TokenLM
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.vocabulary import Vocabulary, no_id
 

@@ -19,10 +19,10 @@ import torch
 from numpy.typing import NDArray
 from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 
+from charwise.engine import Branches
 from charwise.engines.base import BaseTree
 from charwise.engines.forward import ForwardLM, SlotLayer
 from charwise.errors import EngineError
-from charwise.token_lm import Branches
 
 #: Names under which recurrent layers keep their states: dicts of tensors, batch first.
 _STATES = ("conv_states", "recurrent_states")

@@ -15,8 +15,8 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers.cache_utils import DynamicLayer
 from transformers.models.gpt_neo.modeling_gpt_neo import GPTNeoSelfAttention
 
+from charwise.engine import TokenLM
 from charwise.errors import ContextLengthError, EngineError
-from charwise.token_lm import TokenLM
 
 #: What the argument is called that takes a cache, and the output that returns it: the newest
 #: name first. The last is an older one of models that carry a recurrent state.

@@ -24,10 +24,10 @@ from charwise.errors import SettingError, check_known, shown
 from charwise.models import EMBEDDED
 
 if TYPE_CHECKING:
+    from charwise.engine import TokenLM
     from charwise.engines.llama_cpp.lm import LlamaCppLM
     from charwise.engines.transformers import TransformersLM
     from charwise.engines.vllm import VllmLM
-    from charwise.token_lm import TokenLM
 
     Engine = TransformersLM | LlamaCppLM | VllmLM
 

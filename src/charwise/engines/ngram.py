@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
+from charwise.engine import Branches
 from charwise.engines.base import BaseTree, forgotten
 from charwise.errors import EngineError
-from charwise.token_lm import Branches
 from charwise.tokens.vocabulary import Vocabulary
 
 #: The probabilities `[width]` of the next token, given the last (up to) n-1 tokens.

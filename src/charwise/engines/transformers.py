@@ -24,11 +24,11 @@ import transformers
 from numpy.typing import NDArray
 from transformers.cache_utils import Cache, DynamicLayer
 
+from charwise.engine import Branches, TokenTree
 from charwise.engines.base import BaseTree
 from charwise.engines.branches import BranchTree
 from charwise.engines.forward import Forward, GPTNeoForward, SlotLayer
 from charwise.errors import EngineError
-from charwise.token_lm import Branches, TokenTree
 from charwise.tokens.vocabulary import Vocabulary
 
 #: Where configurations state the longest context.

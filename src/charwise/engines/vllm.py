@@ -19,11 +19,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from charwise.engine import Branches
 from charwise.engines.base import BaseTree
 from charwise.engines.pretrained import DEFAULT_MODEL, LoadKeywords, read_vocabulary
 from charwise.errors import EngineError, SettingError, shown
 from charwise.models import EMBEDDED
-from charwise.token_lm import Branches
 from charwise.tokens.vocabulary import Vocabulary
 
 

@@ -22,12 +22,11 @@ from charwise.char_lm import CharLM
 from charwise.coverings import beam as beams
 from charwise.coverings.bundles import Bundle, bundle_before, next_byte_masses
 from charwise.coverings.log_sums import log
-from charwise.coverings.rows import EvaluatedRows
 from charwise.coverings.windows import plan
+from charwise.engine import TokenTree
 from charwise.errors import zero_probability
 from charwise.scoring.effort import Effort
 from charwise.scoring.score import Scorer, Text
-from charwise.token_lm import TokenTree
 from charwise.tokens.prompt_parts import Prompt
 from charwise.tokens.prompts import split
 
@@ -111,7 +110,7 @@ def walk_rounds(lm: CharLM, prompt: Prompt, effort: Effort, *, distributions: bo
         record.logprobs[part] = np.diff(found.lattice.log_prefix[ahead:])
         if rows is not None:
             rows[part] = found.lattice.distributions()[ahead:]
-        record.count(found.rows.tree)
+        record.count(found.tree)
     return record.walk()
 
 
@@ -132,8 +131,8 @@ def walk_beam(
     record = _Record(lm, prompt, distributions)
     opening, text, rows = record.opening, record.text, record.rows
     for window in plan(lm.engine, lm.index, opening, text):
-        evaluated = EvaluatedRows(lm.engine.tree(window.prompt_ids), lm.index)
-        beam, kept = beams.start(evaluated, 0, k, theta, fallback=True), 0
+        tree = lm.engine.tree(window.prompt_ids)
+        beam, kept = beams.start(tree, 0, k, theta, fallback=True), 0
         for at in range(window.begin, window.stop):
             if rows is not None and at >= window.scored:
                 masses, _ = beam.next_byte_masses()
@@ -141,10 +140,10 @@ def walk_beam(
             before, beam = beam.prefix_logprob, beam.step(text[at])
             if at >= window.scored:
                 record.logprobs[at] = beam.prefix_logprob - before
-            if evaluated.tree.size - kept > 4 * k + 256:
-                evaluated.keep(beam.nodes())
-                kept = evaluated.tree.size
-        record.count(evaluated.tree)
+            if tree.size - kept > 4 * k + 256:
+                tree.keep(beam.nodes())
+                kept = tree.size
+        record.count(tree)
     return record.walk()
 
 
@@ -197,20 +196,20 @@ def walk_healed(lm: CharLM, prompt: Prompt, *, distributions: bool = False) -> W
     record = _Record(lm, prompt, distributions)
     text, found = record.text, record.rows
     for stretch in plan(lm.engine, lm.index, record.opening, text):
-        rows = EvaluatedRows(lm.engine.tree(stretch.prompt_ids), lm.index)
+        tree = lm.engine.tree(stretch.prompt_ids)
         for start in range(stretch.scored, stretch.stop, _TOGETHER):
             positions = range(start, min(start + _TOGETHER, stretch.stop))
-            healed = _heal(rows, [text[stretch.begin : at] for at in positions])
+            healed = _heal(tree, [text[stretch.begin : at] for at in positions])
             for at, cover in zip(positions, healed, strict=True):
-                masses, _ = next_byte_masses(rows, cover.bundles)
+                masses, _ = next_byte_masses(tree, cover.bundles)
                 if not masses[text[at]] > 0:
                     raise zero_probability(text[: at + 1])
                 probs = masses / masses.sum()
                 record.logprobs[at] = math.log(probs[text[at]])
                 if found is not None:
                     found[at] = probs
-            rows.keep(healed[-1].path)
-        record.count(rows.tree)
+            tree.keep(healed[-1].path)
+        record.count(tree)
     return record.walk()
 
 
@@ -225,7 +224,7 @@ class _Healed(NamedTuple):
     bundles: list[Bundle]  # after the last of them, and, if that is spelled, after κ(δ_N)
 
 
-def _heal(rows: EvaluatedRows, prefixes: Sequence[bytes]) -> list[_Healed]:
+def _heal(tree: TokenTree, prefixes: Sequence[bytes]) -> list[_Healed]:
     """The healed coverings of several texts; all new contexts are evaluated in one call.
 
     The weights of the bundles are given δ₁…δ_{N−1}, which may itself be impossible.
@@ -234,12 +233,12 @@ def _heal(rows: EvaluatedRows, prefixes: Sequence[bytes]) -> list[_Healed]:
         TokenizationError: a text that cannot be spelled.
 
     >>> from charwise.engines.ngram import example_lm
-    >>> rows = EvaluatedRows.of(example_lm(), [2])
-    >>> [healed] = _heal(rows, [b"aa"])
+    >>> tree = example_lm().tree([2])
+    >>> [healed] = _heal(tree, [b"aa"])
     >>> len(healed.path), round(math.exp(healed.bundles[0].log_p), 9)  # what starts with a
     (2, 0.75)
     """
-    index = rows.index
+    index = tree.index
     wanted, branches = list[tuple[bytes, list[int]]](), list[tuple[int, list[int]]]()
     for prefix in prefixes:
         tokens = index.vocabulary.encode_beginning(prefix)
@@ -250,14 +249,14 @@ def _heal(rows: EvaluatedRows, prefixes: Sequence[bytes]) -> list[_Healed]:
         twins = index.ids[lo:hi].tolist()
         wanted.append((rest, twins))
         branches += [(0, tokens), *((0, [*tokens, twin]) for twin in twins)]
-    found = iter(rows.follow(branches))
+    found = iter(tree.extend(branches))
     healed = []
     for rest, twins in wanted:
         path = [0, *next(found)]
-        in_order = rows.row(path[-1]).in_order
-        bundles = [bundle_before(rows, path[-1], 0.0, rest)]
+        in_order = tree.row(path[-1]).in_order
+        bundles = [bundle_before(tree, path[-1], 0.0, rest)]
         for twin in twins:
             weight = log(float(in_order[index.rank[twin]]))
-            bundles.append(bundle_before(rows, next(found)[-1], weight, b""))
+            bundles.append(bundle_before(tree, next(found)[-1], weight, b""))
         healed.append(_Healed(path, bundles))
     return healed

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from charwise.coverings.rows import EvaluatedRows
+from charwise.engine import TokenTree
 from charwise.tokens.known_text import Ints, KnownText, entries
 
 Floats = NDArray[np.float64]
@@ -39,10 +39,11 @@ class Contexts:
     """The evaluated contexts of one text after one prompt: number 0, the root of the tree.
 
     Args:
-        rows: the token tree, and what is evaluated of it.
+        tree: the token tree, and what is evaluated of it.
         known: the text, of n bytes.
         through: also know the contexts that spell the whole text, as the next byte needs.
         next_bytes: keep of each context how its next byte divides.
+        shared: the tree serves others too: its log-probabilities are not forgotten.
 
     Attributes:
         node, position, depth, log_p: `[contexts]` node of the tree, where in the text the context
@@ -59,13 +60,14 @@ class Contexts:
 
     def __init__(
         self,
-        rows: EvaluatedRows,
+        tree: TokenTree,
         known: KnownText,
         *,
         through: bool = False,
         next_bytes: bool = False,
+        shared: bool = False,
     ) -> None:
-        self.rows, self.known = rows, known
+        self.tree, self.known, self.shared = tree, known, shared
         self.last = len(known.text) - (not through)  # edges end here, or before
         self.node = self.position = self.depth = self.first_edge = np.zeros(0, dtype=np.int64)
         self.log_p, self.end_mass = np.zeros(0), np.zeros(0)
@@ -106,7 +108,7 @@ class Contexts:
     def _append(self, nodes: list[int], positions: list[int], depths: list[int]) -> None:
         """Read the rows of new contexts from the tree, and add their columns."""
         size, edges, at = len(self), len(self.source), np.array(positions, dtype=np.int64)
-        logs = self.rows.tree.logprobs(nodes)
+        logs = self.tree.logprobs(nodes)
         row, token, end = self.known.edges(at)
         inside = end <= self.last
         row, token, end = row[inside], token[inside], end[inside]
@@ -140,8 +142,8 @@ class Contexts:
             setattr(self, name, np.append(getattr(self, name), column))
         self.tail = np.concatenate((self.tail, np.full((len(nodes), MEMORY), -1)))
         self.evaluated += len(nodes)
-        if not self.rows.retain:
-            self.rows.tree.forget(nodes)
+        if not self.shared:
+            self.tree.forget(nodes)
 
     def _link(self, size: int, parents: list[int], tokens: list[int]) -> None:
         """Lead the edges of parents to their new children; parents come before children."""

@@ -19,13 +19,12 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from charwise.coverings.rows import EvaluatedRows
 from charwise.coverings.windows import WARM_UP
+from charwise.engine import EstimatedTree, TokenTree
 from charwise.errors import SearchLimitError, shorter
 from charwise.scoring.contexts import Branch, Contexts, Floats
 from charwise.scoring.effort import Effort
 from charwise.scoring.lattice import Lattice
-from charwise.token_lm import EstimatedTree
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.known_text import KnownText
 
@@ -50,13 +49,14 @@ class Refinement:
     """The rounds of one text after one context.
 
     Args:
-        rows: the token tree. It may serve several texts.
+        tree: the token tree.
         known: the text, any bytes.
         canonical: its canonical tokens.
         effort: the number of rounds, or the tolerance.
         through: also evaluate the contexts that spell the whole text, as the next byte needs.
         max_depth: most tokens after the root that fit the window. Longer contexts are left out.
         distributions: keep of each context what `Lattice.distributions` needs.
+        shared: the tree serves others too: nothing of it is dropped or forgotten.
         stated_error: another error to hold against the tolerance, in place of the mean of `error`.
             It is asked for before the first round and after each.
 
@@ -69,7 +69,7 @@ class Refinement:
 
     def __init__(
         self,
-        rows: EvaluatedRows,
+        tree: TokenTree,
         known: KnownText,
         canonical: Sequence[int],
         effort: Effort,
@@ -77,13 +77,14 @@ class Refinement:
         through: bool = False,
         max_depth: int | None = None,
         distributions: bool = False,
+        shared: bool = False,
         stated_error: Callable[[Lattice], float] | None = None,
     ) -> None:
-        self.rows, self.effort = rows, effort
-        contexts = Contexts(rows, known, through=through, next_bytes=distributions)
+        self.tree, self.effort, self.shared = tree, effort, shared
+        contexts = Contexts(tree, known, through=through, next_bytes=distributions, shared=shared)
         self.lattice = Lattice(contexts, recombines=not effort.exact)
         self.error = np.zeros(len(known.text) + 1)
-        self.calls = rows.tree.calls
+        self.calls = tree.calls
         self._canonical = base_path(canonical, known, through)
         self._max_depth = math.inf if max_depth is None else max_depth
         self._stated_error = stated_error
@@ -99,7 +100,7 @@ class Refinement:
         """Yield the contexts to evaluate, one batch after another, until the text is done."""
         lattice, tokens = self.lattice, self._canonical
         while True:
-            size, done = portion_of(tokens, self.rows.index), lattice.done
+            size, done = portion_of(tokens, self.tree.index), lattice.done
             path = [self._end_of_path(len(tokens))]
             if size:
                 branch = Branch(path[0], tokens[:size])
@@ -125,9 +126,9 @@ class Refinement:
         """Make the sums final up to where a part of the path begins, and go on with that."""
         c = self.lattice.contexts
         nodes = c.node[path].tolist()
-        needed = self.lattice.freeze(int(c.position[path[0]]), drop=not self.rows.retain)
-        if not self.rows.retain:
-            self.rows.keep(needed)
+        needed = self.lattice.freeze(int(c.position[path[0]]), drop=not self.shared)
+        if not self.shared:
+            self.tree.keep(needed)
         number = {node: context for context, node in enumerate(needed)}
         self._path = [number[node] for node in nodes]
 
@@ -163,7 +164,7 @@ class Refinement:
         """
         lattice = self.lattice
         contexts = len(lattice.contexts) + sum(len(branch.tokens) for branch in wanted)
-        full = contexts > MOST_CONTEXTS or self.rows.tree.nbytes > MEMORY
+        full = contexts > MOST_CONTEXTS or self.tree.nbytes > MEMORY
         if full and self.effort.exact:
             raise _too_many(lattice)
         return full
@@ -194,7 +195,7 @@ class Refinement:
 
         There each position has one context.
         """
-        lattice, tree = self.lattice, self.rows.tree
+        lattice, tree = self.lattice, self.tree
         c, errors = lattice.contexts, np.zeros(lattice.stop - done)
         if isinstance(tree, EstimatedTree):
             inside = np.flatnonzero((c.position >= done) & (c.position < lattice.stop))
@@ -312,7 +313,7 @@ def _evaluate(wanted: Sequence[tuple[Refinement, Branch]]) -> None:
     """Evaluate branches in as few calls as memory allows."""
     todo = deque(wanted)
     while todo:
-        room = most_in_call(todo[0][0].rows.index.vocabulary.width)
+        room = most_in_call(todo[0][0].tree.index.vocabulary.width)
         call, left = list[tuple[Refinement, Branch]](), list[int]()
         while todo and room and not left:
             work, (context, tokens) = todo.popleft()
@@ -328,12 +329,12 @@ def _evaluate(wanted: Sequence[tuple[Refinement, Branch]]) -> None:
 
 def _call(call: Sequence[tuple[Refinement, Branch]]) -> None:
     """One evaluation for several texts, each of which gets its contexts."""
-    rows = call[0][0].rows
-    size, calls = rows.tree.size, rows.tree.calls
-    paths = rows.follow(
+    tree = call[0][0].tree
+    size, calls = tree.size, tree.calls
+    paths = tree.extend(
         [(int(work.lattice.contexts.node[branch.context]), branch.tokens) for work, branch in call]
     )
-    calls = rows.tree.calls - calls
+    calls = tree.calls - calls
     parts = dict[Refinement, tuple[list[Branch], list[list[int]]]]()
     for (work, branch), nodes in zip(call, paths, strict=True):
         branches, along = parts.setdefault(work, ([], []))

@@ -15,8 +15,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from charwise.coverings.rows import EvaluatedRows
 from charwise.coverings.windows import Window, plan
+from charwise.engine import TokenLM, TokenTree
 from charwise.errors import SearchLimitError, impossible
 from charwise.scoring.contexts import Floats
 from charwise.scoring.effort import Effort
@@ -34,7 +34,6 @@ from charwise.surprisal.entropies import entropies as entropies_of
 from charwise.surprisal.entropies import ranks as ranks_of
 from charwise.surprisal.score import Entropy, Score, canonical_ends
 from charwise.surprisal.word_ends import word_ends
-from charwise.token_lm import TokenLM
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.known_text import KnownText
 from charwise.tokens.prompts import Opening
@@ -131,8 +130,7 @@ class Scorer:
             path = base_path(window.canonical, part, to_end)
             most = min(portion_of(path, self.index), most_in_call(self.index.vocabulary.width))
             tree = self.engine.tree(window.prompt_ids, [(0, path[:most])])
-            rows = EvaluatedRows(tree, self.index)
-            work = self._refinement(rows, part, window, to_end)
+            work = self._refinement(tree, part, window, to_end)
             refine([work])
             yield window, work
 
@@ -140,26 +138,31 @@ class Scorer:
         return plan(self.engine, self.index, text.opening, text.whole, through=self.end)
 
     def _refinement(
-        self, rows: EvaluatedRows, known: KnownText, window: Window, through: bool
+        self,
+        tree: TokenTree,
+        known: KnownText,
+        window: Window,
+        through: bool,
+        shared: bool = False,
     ) -> Refinement:
         room = self.engine.window
         return Refinement(
-            rows,
+            tree,
             known,
             window.canonical,
             self.effort,
             through=through,
             max_depth=None if room is None else room - len(window.prompt_ids),
             distributions=self.entropy is not None,
+            shared=shared,
         )
 
     def _score_pack(self, texts: Sequence[Text], pack: dict[int, Window]) -> dict[int, Score]:
         """Score the texts of a pack over one tree."""
         tree = self.engine.tree(texts[min(pack)].opening.ids)
-        rows = EvaluatedRows(tree, self.index, retain=True)
         works = {
             number: self._refinement(
-                rows, KnownText.of(texts[number].whole, self.index), window, self.end
+                tree, KnownText.of(texts[number].whole, self.index), window, self.end, shared=True
             )
             for number, window in pack.items()
         }

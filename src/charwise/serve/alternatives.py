@@ -18,9 +18,9 @@ import torch
 from charwise.char_lm import CharLM
 from charwise.coverings.log_sums import log
 from charwise.cursor.drafts import Cursor
+from charwise.engine import Row
 from charwise.serve.prompts import Sides, sides_of
 from charwise.serve.task import Alternatives, CompletionTask, Piece
-from charwise.token_lm import Row
 from charwise.tokens.canonical import to_bytes
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.prompts import split
@@ -60,7 +60,7 @@ def after_characters(state: Cursor) -> list[_Context]:
         return [
             _Context(
                 float(np.exp(bundle.log_weight - state.logprob)),
-                shared.evaluated.row(bundle.node),
+                shared.tree.row(bundle.node),
                 index.sorted[bundle.lo][: bundle.depth] if bundle.depth else b"",
             )
             for bundle in state.bundles

@@ -88,7 +88,7 @@ class Memory:
         """The bytes of the evaluated contexts that are kept."""
         texts = [one.text for one in list(self._kept.values())]
         texts += [one.text for one in list(self._reads)]
-        return 2 * sum(map(len, texts)) + sum(shared.evaluated.nbytes for shared in self._shared())
+        return 2 * sum(map(len, texts)) + sum(shared.tree.nbytes for shared in self._shared())
 
     def thin(self, excess: int, busy: Collection[int] = ()) -> None:
         """Free so many bytes, the longest unused first, of the parts that states do without.
@@ -104,9 +104,9 @@ class Memory:
             if excess <= 0:
                 return
             if id(shared) not in busy:
-                size = shared.evaluated.nbytes
+                size = shared.tree.nbytes
                 self._cut(shared)
-                excess -= size - shared.evaluated.nbytes
+                excess -= size - shared.tree.nbytes
 
     def _cut(self, shared: SharedTree) -> None:
         """Drop the contexts of a tree that its states do not go on from, and their parents."""

@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from charwise.cursor.options import Limit
+from charwise.engine import Branches, TogetherLM, TokenLM, TokenTree
 from charwise.errors import CharwiseError
-from charwise.token_lm import Branches, TogetherLM, TokenLM, TokenTree
 from charwise.tokens.vocabulary import Vocabulary
 
 if TYPE_CHECKING:

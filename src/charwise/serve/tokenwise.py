@@ -63,7 +63,7 @@ class TokenTrees:
     @property
     def size(self) -> int:
         """The bytes of the evaluated contexts that are kept."""
-        return sum(shared.evaluated.nbytes for shared in list(self.kept.values()))
+        return sum(shared.tree.nbytes for shared in list(self.kept.values()))
 
     def forget_oldest(self) -> bool:
         """Forget the longest unused entry; return False if it is the only one."""
@@ -85,7 +85,7 @@ class TokenTrees:
         root = max(fitting, key=len, default=None)
         # A tree of more nodes, or bytes of log-probabilities, is let go.
         grown = max(64, min(4096, 2**25 // (4 * self.lm.vocabulary.width)))
-        if root is not None and self.kept[root].evaluated.tree.size > grown:
+        if root is not None and self.kept[root].tree.size > grown:
             del self.kept[root]
             root = None
         if root is None:
@@ -102,8 +102,8 @@ class TokenTrees:
         if len(self.kept) > 256:
             self.kept.popitem(last=False)
         with shared.lock:
-            size = shared.evaluated.tree.size
-            [nodes] = shared.evaluated.follow([(0, list(ids[len(root) :]))])
+            size = shared.tree.size
+            [nodes] = shared.tree.extend([(0, list(ids[len(root) :]))])
         cached += sum(node < size for node in nodes) if cached else 0
         raw = self.lm.vocabulary.decode(ids)
         return _TokenCursor(shared, nodes[-1] if nodes else 0, raw, cached)

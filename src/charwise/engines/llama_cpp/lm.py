@@ -20,10 +20,10 @@ from typing import Any
 
 import torch
 
+from charwise.engine import Branches
 from charwise.engines.base import BaseTree
 from charwise.engines.llama_cpp.cells import BatchRow, Cells, Held
 from charwise.errors import EngineError, SettingError
-from charwise.token_lm import Branches
 from charwise.tokens.gguf import GgufModel, captured_log, library, reason, vocabulary_of
 from charwise.tokens.vocabulary import Vocabulary
 

@@ -106,8 +106,8 @@ def covering_view(state: State) -> dict[str, Any]:
     worth = sum(math.exp(b.log_p - state.logprob) >= 1e-5 for b in bundles)
     picked = bundles[: min(max(1, worth), 24)]  # the rest is summed
     with shared.lock:
-        paths = [shared.evaluated.tree.tokens(b.node) for b in picked]
-        rows = [shared.evaluated.row(b.node).in_order[b.lo : b.hi] for b in picked]
+        paths = [shared.tree.tokens(b.node) for b in picked]
+        rows = [shared.tree.row(b.node).in_order[b.lo : b.hi] for b in picked]
     common = _begin_alike(paths)
     root = shared.index.vocabulary.decode(paths[0][:common]) if paths else b""
     children: list[dict[str, Any]] = []
