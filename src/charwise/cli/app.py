@@ -22,6 +22,7 @@ from charwise.cli import (
     complete,
     demo,
     export,
+    gateway,
     heal_proxy,
     infill,
     lm_eval,
@@ -73,6 +74,7 @@ COMMANDS: dict[str, tuple[Callable[..., None], str]] = {
     "lm-eval": (lm_eval.lm_eval, "--model charwise --model_args pretrained=gpt2 --tasks piqa"),
     "serve": (serve.serve, "--port 8000"),
     "lsp": (lsp.lsp, "--model Qwen/Qwen2.5-Coder-0.5B"),
+    "gateway": (gateway.gateway, "http://localhost:8000"),
     "heal-proxy": (
         heal_proxy.heal_proxy,
         "--upstream http://127.0.0.1:8080 --tokenizer model.gguf",

@@ -13,13 +13,14 @@ every call. The end itself is never forced: a model that goes on past the ending
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from charwise.errors import SettingError
+from charwise.errors import HealingError, SettingError, shown
 from charwise.fim import Template, missing_suffix, missing_suffix_tokens, request
 from charwise.fim_text import cut_template, with_sentinels
 from charwise.healing import Rule, cut, prompt_ids, remaining
@@ -62,6 +63,50 @@ class HealedPrompt(NamedTuple):
         `Continuation` cuts off the surplus.
         """
         return len(self.forced)
+
+    def regex(self) -> str:
+        r"""The regular expression of all texts that begin with the forced bytes.
+
+        Under it, an engine's guided decoding allows the tokens of `healing.allowed_next`.
+
+        Raises:
+            HealingError: the forced bytes are not whole characters, or have a NUL.
+
+        >>> HealedPrompt([0], b" f(", 2).regex()
+        ' f\\((.|\\n)*'
+        """
+        return re.sub(r"([\\^$.|?*+()\[\]{}/-])", r"\\\1", self._forced_text()) + "(.|\\n)*"
+
+    def gbnf(self) -> str:
+        r"""The same as a grammar of llama.cpp.
+
+        Raises:
+            HealingError: the forced bytes are not whole characters, or have a NUL.
+
+        >>> HealedPrompt([0], 'x = "é'.encode(), 2).gbnf()
+        'root ::= "x = \\u0022\\u00E9" .*'
+        """
+        literal = "".join(
+            character
+            if character.isascii() and (character.isalnum() or character in " _=.,:;()+-*/")
+            else f"\\u{ord(character):04X}"
+            if ord(character) < 0x10000
+            else f"\\U{ord(character):08X}"
+            for character in self._forced_text()
+        )
+        return f'root ::= "{literal}" .*'
+
+    def _forced_text(self) -> str:
+        try:
+            text = self.forced.decode()
+        except UnicodeDecodeError:
+            raise HealingError(
+                f"{shown(self.forced)} is not whole characters: an expression over characters "
+                "cannot force it. Give back one token more."
+            ) from None
+        if "\0" in text:
+            raise HealingError("a NUL cannot be forced: no grammar lets it through.")
+        return text
 
 
 def heal_prompt(prompt: Prompt, index: SortedVocabulary, rule: Rule = "auto") -> HealedPrompt:

@@ -1,0 +1,216 @@
+"""The answer to a healed request: the server's own, with the member's text in front.
+
+The text of a member beyond the prompt comes first, and counts for `max_tokens` and `usage`. The
+tokens that write the end of the prompt again do not count: the client has that text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from charwise.api.writer import Message
+from charwise.gateway.plan import Call, Healing
+
+
+class Opening:
+    """The beginning of one choice: the member's text, and stop strings that begin in it.
+
+    The server looks for stop strings in its own text, which starts behind the member's.
+
+    Args:
+        text: of the member beyond the prompt.
+        stops: strings that end a completion.
+        keep_stop: whether the text keeps the string that ended it.
+        over: whether nothing follows the text.
+        echo: the prompt, where it comes first.
+
+    Attributes:
+        finish: why the text ended, where the server does not say so.
+        stop: the string that ended it.
+    """
+
+    def __init__(
+        self, text: str, stops: Sequence[str], keep_stop: bool, over: bool, echo: str
+    ) -> None:
+        self.finish: str | None = None
+        self.stop: str | None = None
+        self._text, self._length = text, len(text)
+        self._stops = [stop for stop in stops if stop]
+        self._keep_stop, self._over, self._echo = keep_stop, over, echo
+        self._passes = False
+
+    def add(self, text: str, final: bool) -> str:
+        """Take the server's text; return the client's."""
+        if self._passes:
+            return "" if self.finish else text
+        self._text += "" if self._over else text
+        matches = [(self._text.find(stop), stop) for stop in self._stops]
+        matches = [match for match in matches if 0 <= match[0] < self._length]
+        if matches:
+            at, self.stop = min(matches)
+            self.finish = "stop"
+            self._text = self._text[: at + (len(self.stop) if self._keep_stop else 0)]
+        elif self._over:
+            self.finish = "length"
+        elif (
+            not final
+            and any(  # one begins here, and may go on in the next chunk
+                stop.startswith(self._text[at:])
+                for stop in self._stops
+                for at in range(self._length)
+            )
+        ):
+            return ""
+        self._passes = True
+        return self._echo + self._text
+
+
+class Answer:
+    """Writes the answers of all second requests as one.
+
+    Args:
+        healing: the client's request.
+        calls: the second requests.
+    """
+
+    def __init__(self, healing: Healing, calls: Sequence[Call]) -> None:
+        self._healing, self._calls = healing, calls
+        request = healing.request
+        stop = request.get("stop") or []
+        stops = [stop] if isinstance(stop, str) else list(stop)
+        keep = bool(request.get("include_stop_str_in_output"))
+        echo = bool(request.get("echo"))
+        self._openings = {
+            index: Opening(
+                call.member.text, stops, keep, call.over, call.prompt.text if echo else ""
+            )
+            for call in calls
+            for index in call.indexes
+        }
+        self._unopened = set(self._openings)  # choices without an event
+        self._held: dict[int, Any] = {}  # log-probabilities of text that is not handed out yet
+        self._top: Message = {}
+        self._usages: list[Message] = []
+
+    def chunk(self, number: int, chunk: Message) -> Message | None:
+        """A chunk of the answer to one of the calls; None for nothing to tell."""
+        if self._healing.form in ("native", "infill"):
+            return self._native(chunk)
+        call = self._calls[number]
+        self._top = self._top or {name: chunk[name] for name in ("id", "created") if name in chunk}
+        given = chunk.get("choices") or []
+        choices = [each for one in given if (each := self._choice(call, one)) is not None]
+        chunk = {**chunk, **self._top, "choices": choices}
+        if chunk.get("usage"):
+            chunk["usage"] = _usage(call, chunk["usage"], 1 if given else len(call.indexes))
+        if given:
+            return chunk if choices else None
+        self._usages += [chunk["usage"]] if chunk.get("usage") else []
+        ends = len(self._usages) == len(self._calls)
+        return {**chunk, "usage": _sum(self._usages)} if ends else None
+
+    def whole(self, answers: Sequence[Message]) -> Message:
+        """The answers to all calls as one."""
+        if self._healing.form in ("native", "infill"):
+            return self._native({**answers[0], "stop": True}) or {}
+        pairs = list(zip(self._calls, answers, strict=True))
+        told = [self._choice(call, one) for call, answer in pairs for one in answer["choices"]]
+        choices = sorted(filter(None, told), key=lambda choice: choice["index"])
+        usages = [
+            _usage(call, answer["usage"], len(call.indexes))
+            for call, answer in pairs
+            if answer.get("usage")
+        ]
+        return {**answers[0], "choices": choices, **({"usage": _sum(usages)} if usages else {})}
+
+    def _native(self, chunk: Message) -> Message | None:
+        """A chunk of llama.cpp's own form, or a whole answer."""
+        [call], opening = self._calls, self._openings[0]
+        if opening.finish:
+            return None
+        chunk["content"] = opening.add(chunk.get("content") or "", bool(chunk.get("stop")))
+        if chunk.get("tokens") and 0 in self._unopened:
+            chunk["tokens"] = [*call.member.beyond, *([] if call.over else chunk["tokens"])]
+        self._unopened.clear()
+        if opening.finish:
+            ended = {"stop": True, "stopping_word": opening.stop or ""}
+            chunk |= {**ended, "stop_type": "limit" if opening.stop is None else "word"}
+        if "tokens_predicted" in chunk:
+            own = 0 if call.over else chunk["tokens_predicted"]
+            chunk["tokens_predicted"] = len(call.member.beyond) + own
+        if "tokens_evaluated" in chunk:
+            chunk["tokens_evaluated"] = call.prompt.tokens
+        return chunk if chunk["content"] or chunk.get("stop") else None
+
+    def _choice(self, call: Call, choice: Message) -> Message | None:
+        """A choice, or the part of one that a stream tells; None for nothing to tell."""
+        index = call.indexes[choice["index"]]
+        opening = self._openings[index]
+        if opening.finish:
+            return None
+        choice = {**choice, "index": index}
+        where, field = choice, "text"
+        if self._healing.form == "chat":
+            name, field = "delta" if "delta" in choice else "message", "content"
+            where = choice[name] = {**(choice.get(name) or {})}
+        final = choice.get("finish_reason") is not None
+        if not where.get(field) and not final:
+            return choice  # it opens a stream: the role, and no tokens
+        where[field] = opening.add(where.get(field) or "", final)
+        choice["logprobs"] = self._logprobs(index, call, choice.get("logprobs"))
+        if choice.get("token_ids") is not None and index in self._unopened:
+            own = [] if call.over else choice["token_ids"]
+            choice["token_ids"] = [*call.member.beyond, *own]
+        self._unopened.discard(index)
+        if opening.finish:
+            choice |= {"finish_reason": opening.finish, "stop_reason": opening.stop}
+        elif not where[field] and not final:
+            self._held[index] = choice["logprobs"]
+            return None
+        return choice
+
+    def _logprobs(self, index: int, call: Call, own: Message | None) -> Message | None:
+        """Log-probabilities with those of the member's last token in front."""
+        if own is None:
+            return None
+        held = self._held.pop(index, None)
+        first = call.member.logprobs if index in self._unopened else None
+        if self._healing.form == "chat":
+            before = held["content"] if held else [self._chat_entry(first)] if first else []
+            return {**own, "content": [*before, *([] if call.over else own["content"] or ())]}
+        own = {name: value and list(value) for name, value in own.items()}
+        if call.over:
+            own = {name: value and [] for name, value in own.items()}
+        own["text_offset"] = [at + len(call.member.text) for at in own.get("text_offset") or ()]
+        before = held or first or {}
+        return {
+            name: value if value is None else [*(before.get(name) or ()), *value]
+            for name, value in own.items()
+        }
+
+    def _chat_entry(self, first: Message) -> Message:
+        text, logprob = first["tokens"][0], first["token_logprobs"][0]
+        top = (first.get("top_logprobs") or [{}])[0].items()
+        most = self._healing.request.get("top_logprobs") or 0
+        beside = sorted(top, key=lambda pair: -float(pair[1]))[:most]
+        entries = [
+            {"token": token, "logprob": value, "bytes": list(token.encode())}
+            for token, value in [(text, logprob), *beside]
+        ]
+        return {**entries[0], "top_logprobs": entries[1:]}
+
+
+def _usage(call: Call, usage: Message, choices: int) -> Message:
+    """Usage of some choices of a call, as the client counts tokens."""
+    prompt = call.prompt.tokens if call.first else 0
+    completion = 0 if call.over else usage.get("completion_tokens") or 0
+    completion += len(call.member.beyond) * choices
+    told = {"prompt_tokens": prompt, "completion_tokens": completion}
+    return {**usage, **told, "total_tokens": prompt + completion}
+
+
+def _sum(usages: Iterable[Message]) -> Message:
+    first, *rest = usages
+    names = ("prompt_tokens", "completion_tokens", "total_tokens")
+    return {**first, **{name: sum(each[name] for each in [first, *rest]) for name in names}}

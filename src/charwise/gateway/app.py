@@ -1,0 +1,377 @@
+"""The gateway: an ASGI app that heals completion requests, and hands everything else on.
+
+    charwise gateway http://localhost:8000
+
+A healed request becomes two. The first draws a member under an expression: the tokens that write
+the end of the prompt again, as the model prefers them. The second is the client's own request
+behind the member. A request that cannot be healed goes through as it came. The header
+`x-charwise` says which it was, and why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack
+from functools import partial
+from typing import Any
+
+import httpx
+from starlette.responses import PlainTextResponse, Response
+from starlette.types import Message as Event
+from starlette.types import Receive, Scope, Send
+
+from charwise.api.errors import Refused
+from charwise.api.http import (
+    Result,
+    json_response,
+    read_up_to,
+    refusal,
+    stream_response,
+    while_connected,
+)
+from charwise.api.limits import HEALED_BODY
+from charwise.api.writer import DONE, Message, event
+from charwise.errors import CharwiseError, SettingError
+from charwise.gateway import plan
+from charwise.gateway.answer import Answer
+from charwise.gateway.plan import Call, Healing, Member, PlannedPrompt, Unhealed
+from charwise.gateway.relay import Headers, Relay, response_headers
+from charwise.gateway.servers import MemberRequest, Sample, ServerKind
+from charwise.gateway.tokenizer import ServedTokenizer, recognize
+from charwise.processors.healed_prompt import HealedPrompt
+from charwise.tokens.index import SortedVocabulary
+
+logger = logging.getLogger("charwise.gateway")
+
+#: The header that says what became of a request.
+HEADER = b"x-charwise"
+
+#: The field of a request that says whether, or where, to heal.
+FIELD = "token_healing"
+
+#: Headers of an answer that are not those of another body.
+_OF_THE_BODY = (b"content-length", b"content-encoding")
+
+
+class Gateway:
+    """An ASGI app in front of one server.
+
+    Args:
+        relay: to the server.
+        kind: of the server.
+        tokenizer: that the server was found to have.
+        window: tokens that the model takes.
+    """
+
+    def __init__(
+        self, relay: Relay, kind: ServerKind, tokenizer: ServedTokenizer, window: int = 2**16
+    ) -> None:
+        self._relay, self._kind, self._tokenizer = relay, kind, tokenizer
+        self._window = window
+        self._counts: Counter[str] = Counter()
+        self._turns = asyncio.Semaphore(2)  # long prompts that are tokenized at once
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] == "lifespan":
+            while (await receive())["type"] == "lifespan.startup":
+                await send({"type": "lifespan.startup.complete"})
+            await self._relay.close()
+            await send({"type": "lifespan.shutdown.complete"})
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1011})
+        elif scope["method"] == "POST" and scope["path"] in plan.FORMS:
+            await self._complete(scope, receive, send)
+        elif scope["method"] == "GET" and scope["path"] == "/metrics":
+            await self._metrics(scope, receive, send)
+        else:
+            await self._relay(scope, receive, send)
+
+    async def _metrics(self, scope: Scope, receive: Receive, send: Send) -> None:
+        text = await self._relay.text("/metrics", scope["headers"])
+        name = "charwise_gateway_requests_total"
+        lines = [text.rstrip()] * bool(text)
+        lines += [f"# HELP {name} Completion requests, by outcome.", f"# TYPE {name} counter"]
+        lines += [f'{name}{{outcome="{word}"}} {n}' for word, n in sorted(self._counts.items())]
+        await PlainTextResponse("\n".join([*lines, ""]))(scope, receive, send)
+
+    async def _complete(self, scope: Scope, receive: Receive, send: Send) -> None:
+        read = await read_up_to(receive, HEALED_BODY)
+        if read is None:
+            return
+        body, whole = read
+        try:
+            if not whole:
+                raise Unhealed("size")
+            request, body, rule = _parsed(body)
+            form = plan.FORMS[scope["path"]]
+            healing = Healing.of(form, request, plan.rule_of(rule), self._kind)
+            response = await while_connected(receive, self._healed(healing, scope))
+        except Unhealed as reason:
+            self._counts[str(reason)] += 1
+            tells = _telling(send, f"off; reason={reason}")
+            rest = receive if whole else _replayed(body, receive)
+            await self._relay(scope, rest, tells, body if whole else None)
+            return
+        except Refused as refused:
+            response = refusal(refused)
+        except httpx.HTTPError as error:
+            response = refusal(self._relay.refused(error))
+        if response is not None:
+            await response(scope, receive, send)
+
+    async def _healed(self, healing: Healing, scope: Scope) -> Response:
+        """The answer to a request that may be healed.
+
+        Raises:
+            Unhealed: it goes through as it came.
+            httpx.HTTPError: the server does not answer.
+        """
+        headers: Headers = scope["headers"]
+        prompts = await self._prompts(healing, headers)
+        if not any(prompt.healed.forced for prompt in prompts):
+            raise Unhealed("nothing-to-heal")
+        path = "/completion" if healing.form == "infill" else scope["path"]
+        drawn = await asyncio.gather(
+            *(self._members(healing, prompt.healed, headers) for prompt in prompts)
+        )
+        calls: list[Call] = []
+        for number, (prompt, members) in enumerate(zip(prompts, drawn, strict=True)):
+            first = number * healing.samples
+            calls += plan.calls_of(healing, path, self._kind, first, prompt, members)
+        removed = sum(prompt.healed.given_back for prompt in prompts)
+        forced = sum(len(prompt.healed.forced) for prompt in prompts)
+        self._counts["healed"] += 1
+        header = f"healed; removed-tokens={removed}; forced-bytes={forced}".encode()
+        return await self._answered(healing, calls, headers, header)
+
+    async def _prompts(self, healing: Healing, headers: Headers) -> list[PlannedPrompt]:
+        index, request = self._tokenizer.index, healing.request
+        if healing.form == "infill":
+            room = self._window - (healing.max_tokens or 0)
+            healed = await self._away(
+                len(str(request)), lambda: plan.cut_infill(request, index, healing.rule, room)
+            )
+            return [PlannedPrompt(len(healed.kept) + healed.given_back, "", healed)]
+        if healing.form == "chat":
+            return [await self._cut(await self._tokenizer.chat_ids(request, headers), "", healing)]
+        given = request.get("prompt")
+        several = isinstance(given, list) and healing.form == "completions"
+        texts: list[Any] = list(given or ()) if several else [given]
+        if not texts or not all(isinstance(text, str) and text for text in texts):
+            raise Unhealed("prompt")
+        if len(texts) * healing.samples > 64:
+            raise Unhealed("several")
+        prompts = []
+        for text in texts:
+            specials = request.get("add_special_tokens") is not False
+            work = partial(self._tokenizer.ids, text, specials=specials)
+            ids = await self._away(len(text), work)
+            if ids is None:  # a control token is spelled in it
+                ids = await self._tokenizer.served_ids(text, headers, specials=specials)
+            prompts.append(await self._cut(ids, text, healing))
+        return prompts
+
+    async def _cut(self, ids: list[int], text: str, healing: Healing) -> PlannedPrompt:
+        index = self._tokenizer.index
+        healed = await self._away(len(ids), lambda: plan.cut_prompt(ids, index, healing.rule))
+        return PlannedPrompt(len(ids), text, healed)
+
+    async def _away(self, size: int, work: Callable[[], Result]) -> Result:
+        """Do short work here, and long work in a thread."""
+        try:
+            if size < 4096:
+                return work()
+            async with self._turns:
+                return await asyncio.to_thread(work)
+        except CharwiseError as error:
+            logger.debug("not healed: %s", error)
+            raise Unhealed("prompt") from None
+
+    async def _members(
+        self, healing: Healing, healed: HealedPrompt, headers: Headers
+    ) -> list[Member]:
+        """Draw a member for each sample, or one for all where nothing is forced."""
+        if not healed.forced:
+            return [Member((), "", ())]
+        vocabulary = self._tokenizer.index.vocabulary
+
+        async def member(sample: Sample) -> Member:
+            found = plan.member_of(sample, healed, vocabulary)
+            for _ in range(3):  # tokens until its last character is complete
+                if not isinstance(found, HealedPrompt):
+                    break
+                [more] = await self._draw(
+                    healing.member_requests(found, self._kind, vocabulary)[0]._replace(samples=1),
+                    headers,
+                )
+                sample = Sample([*sample.ids, *more.ids])
+                found = plan.member_of(sample, healed, vocabulary)
+            if not isinstance(found, Member):
+                raise Unhealed("not-forced")
+            return found
+
+        requests = healing.member_requests(healed, self._kind, vocabulary)
+        drawn = await asyncio.gather(*(self._draw(each, headers) for each in requests))
+        return await asyncio.gather(*(member(sample) for samples in drawn for sample in samples))
+
+    async def _draw(self, member: MemberRequest, headers: Headers) -> list[Sample]:
+        """Ask for samples; once more without the ban on control tokens, where that is refused."""
+        kind = self._kind
+        status, answer = await self._relay.ask(kind.path, headers, kind.request(member))
+        if status == 400 and member.banned:
+            body = kind.request(member._replace(banned=()))
+            status, answer = await self._relay.ask(kind.path, headers, body)
+        if status != 200:  # the client's own request gets the server's own words
+            raise Unhealed("refused")
+        try:
+            samples = kind.samples(answer)
+            if len(samples) == member.samples and all(sample.ids for sample in samples):
+                return samples
+        except (KeyError, TypeError, IndexError):
+            pass
+        raise Unhealed("not-forced")
+
+    async def _answered(
+        self, healing: Healing, calls: Sequence[Call], headers: Headers, header: bytes
+    ) -> Response:
+        """The answer to the second requests: the server's own, or its refusal."""
+        async with AsyncExitStack() as stack:
+            streams = [self._relay.stream(call.path, headers, call.body) for call in calls]
+            opened = await asyncio.gather(*map(stack.enter_async_context, streams))
+            told = [pair for pair in response_headers(opened[0]) if pair[0] not in _OF_THE_BODY]
+            for response in opened:
+                if response.status_code != 200:
+                    refused = Response(await response.aread(), response.status_code)
+                    refused.raw_headers += [*told, (HEADER, b"off; reason=refused")]
+                    return refused
+            answer = Answer(healing, calls)
+            told.append((HEADER, header))
+            if healing.request.get("stream"):
+                marked = healing.form in ("completions", "chat")
+                parts = _stream(stack.pop_all(), opened, answer, DONE if marked else b"")
+                return stream_response(parts, 200, told)
+            contents = await asyncio.gather(*(response.aread() for response in opened))
+            return json_response(answer.whole([json.loads(each) for each in contents]), 200, told)
+
+
+async def connect(
+    address: str,
+    read_index: Callable[[str], SortedVocabulary],
+    *,
+    server: str = "auto",
+    tokenizer: str | None = None,
+    headers: Headers = (),
+    seconds: float = 600.0,
+) -> Gateway:
+    """The gateway, once the server is found to be fit for it.
+
+    Args:
+        address: of the server.
+        read_index: reads the tokenizer that a name stands for.
+        server: the name of its kind; "auto" asks it.
+        tokenizer: the name of its tokenizer; by default what the server says.
+        headers: with the key that the server wants, if any.
+        seconds: how long the server may say nothing.
+
+    Raises:
+        EngineError: no server, one of an unknown kind, or without guided decoding.
+        SettingError: the server has another tokenizer.
+    """
+    asking = Relay(address, min(60.0, seconds))
+    try:
+        kind, told = await recognize(asking, server, headers)
+        name = tokenizer or told["tokenizer"]
+        if not name:
+            raise SettingError("the server does not say which tokenizer it has: give --tokenizer.")
+        served = ServedTokenizer(await asyncio.to_thread(read_index, name), kind, asking)
+        await served.compare(headers, told["model"])
+        await served.check_forcing(headers, told["model"])
+    finally:
+        await asking.close()
+    served.relay = Relay(address, seconds)  # its connections belong to another event loop
+    return Gateway(served.relay, kind, served, told["window"] or 2**16)
+
+
+async def _stream(
+    stack: AsyncExitStack, responses: Sequence[httpx.Response], answer: Answer, mark: bytes
+) -> AsyncIterator[bytes]:
+    """The events of several streams as one."""
+    queue: asyncio.Queue[tuple[int, bytes | Exception | None]] = asyncio.Queue(64)
+
+    async def read(number: int, response: httpx.Response) -> None:
+        text, ended = b"", None
+        try:
+            async for part in response.aiter_bytes():
+                *events, text = re.split(rb"\r?\n\r?\n", text + part)
+                for each in events:
+                    await queue.put((number, each))
+        except Exception as error:  # for whoever reads
+            ended = error
+        await queue.put((number, ended))
+
+    async with stack:
+        tasks = [asyncio.create_task(read(*pair)) for pair in enumerate(responses)]
+        stack.callback(lambda: [task.cancel() for task in tasks])
+        running = len(tasks)
+        while running:
+            number, given = await queue.get()
+            if given is None:
+                running -= 1
+            elif isinstance(given, Exception):
+                raise given
+            elif not given.startswith(b"data:"):
+                yield given + b"\n\n"
+            elif not given.endswith(b"[DONE]"):
+                chunk = json.loads(given.removeprefix(b"data:"))
+                told = chunk if "error" in chunk else answer.chunk(number, chunk)
+                if told is not None:
+                    yield event(told)
+        yield mark
+
+
+def _parsed(body: bytes) -> tuple[Message, bytes, object]:
+    """The fields of a request and its body, both without ours, and ours.
+
+    Raises:
+        Unhealed: what is no JSON object: the server itself will say so.
+    """
+    try:
+        request = json.loads(body)
+        if b"\\ud" in body.lower() or b"\xed" in body:  # half a surrogate pair is no text
+            json.dumps(request, ensure_ascii=False).encode()
+    except (ValueError, RecursionError):
+        raise Unhealed("malformed") from None
+    if not isinstance(request, dict):
+        raise Unhealed("malformed")
+    if FIELD not in request:
+        return request, body, None
+    rule = request.pop(FIELD)
+    return request, json.dumps(request).encode(), rule
+
+
+def _telling(send: Send, word: str) -> Send:
+    """A `send` that adds the header."""
+
+    async def tell(message: Event) -> None:
+        if message["type"] == "http.response.start":
+            headers = [*message.get("headers", ()), (HEADER, word.encode())]
+            message = {**message, "headers": headers}
+        await send(message)
+
+    return tell
+
+
+def _replayed(begun: bytes, receive: Receive) -> Receive:
+    """A `receive` that tells the beginning of a body again."""
+    parts: list[Event] = [{"type": "http.request", "body": begun, "more_body": True}]
+
+    async def replay() -> Event:
+        return parts.pop() if parts else await receive()
+
+    return replay

@@ -1,0 +1,369 @@
+"""Which requests are healed, where their prompts are cut, and the members that go on from there.
+
+A member is a string of tokens that covers the forced text (Vieira et al. 2025, §3): it writes the
+end of the prompt again, and its last token may go on beyond it. The server draws it under an
+expression that forces the text; the client's own request goes on behind it.
+"""
+
+from __future__ import annotations
+
+import codecs
+from typing import Any, Literal, NamedTuple
+
+from charwise.api.errors import Refused
+from charwise.api.writer import IMPOSSIBLE, Message, spelled
+from charwise.errors import CharwiseError, TemplateError
+from charwise.fim import Template
+from charwise.fim import request as infill_request
+from charwise.gateway.servers import MemberRequest, Sample, ServerKind
+from charwise.healing import Rule
+from charwise.processors.healed_prompt import HealedPrompt, heal_prompt
+from charwise.tokens.index import SortedVocabulary
+from charwise.tokens.sentinels import spelling_of
+from charwise.tokens.vocabulary import Vocabulary
+
+Form = Literal["completions", "chat", "native", "infill"]
+
+#: Path → the form of its requests.
+FORMS: dict[str, Form] = {
+    "/v1/completions": "completions",
+    "/v1/chat/completions": "chat",
+    "/completion": "native",
+    "/infill": "infill",
+}
+
+#: Field → why a request that sets it is not healed.
+_UNFIT = {
+    **dict.fromkeys(("structured_outputs", "grammar", "json_schema", "regex", "ebnf"), "grammar"),
+    **dict.fromkeys(("guided_regex", "guided_json", "guided_choice", "guided_grammar"), "grammar"),
+    "structural_tag": "grammar",
+    "multimodal_data": "images",
+    **{name: name for name in ("suffix", "best_of", "prompt_embeds", "prompt_logprobs", "n_probs")},
+    **{name: name for name in ("truncate_prompt_tokens", "return_prompt_text")},
+}
+
+
+class Unhealed(Exception):
+    """A request that goes through as it came; the header tells its word as the reason."""
+
+
+class Healing(NamedTuple):
+    """A request that may be healed.
+
+    Attributes:
+        form: of the request.
+        request: as the client sent it, without `token_healing`.
+        rule: where to cut.
+        samples: completions of each prompt.
+        max_tokens: of each completion; None for no limit.
+        max_tokens_field: where the request says so.
+    """
+
+    form: Form
+    request: Message
+    rule: Rule
+    samples: int
+    max_tokens: int | None
+    max_tokens_field: str
+
+    @classmethod
+    def of(cls, form: Form, request: Message, rule: Rule, kind: ServerKind) -> Healing:
+        """Read the fields that healing depends on.
+
+        Raises:
+            Unhealed: a request that goes through as it came.
+        """
+        native = form in ("native", "infill")
+        if native and not kind.native:
+            raise Unhealed("endpoint")
+        if form == "chat":
+            if kind.chat_ids is None or request.get("continue_final_message") is not True:
+                raise Unhealed("chat")
+            if request.get("tools") and request.get("tool_choice") != "none":
+                raise Unhealed("tools")
+        if (request.get("response_format") or {"type": "text"}) != {"type": "text"}:
+            raise Unhealed("grammar")
+        for name, reason in _UNFIT.items():
+            if request.get(name) not in (None, False, 0, "", [], {}):
+                raise Unhealed(reason)
+        if request.get("logprobs") not in (None, False) and not kind.logprobs:
+            raise Unhealed("logprobs")
+        if request.get("echo") and (form != "completions" or request.get("logprobs") is not None):
+            raise Unhealed("echo")
+        samples = request.get("n_cmpl" if native else "n") or 1
+        if type(samples) is not int or not 1 <= samples <= (1 if native else 64):
+            raise Unhealed("several")
+        names = ("n_predict", "max_completion_tokens", "max_tokens")
+        field = next((name for name in names if request.get(name) is not None), "")
+        if not field:
+            unlimited = form == "chat" or "max_tokens" in request
+            field = "n_predict" if native else "max_tokens"
+            return cls(
+                form, request, rule, samples, None if unlimited else kind.default_tokens, field
+            )
+        most = request[field]
+        if type(most) is not int or most == 0 or (most < 0 and not kind.native):
+            raise Unhealed("max_tokens")
+        return cls(form, request, rule, samples, None if most < 0 else most, field)
+
+    def member_requests(
+        self, healed: HealedPrompt, kind: ServerKind, vocabulary: Vocabulary
+    ) -> list[MemberRequest]:
+        """The requests that draw the members of one prompt: as many as the server needs."""
+        sampling = kind.sampling_of(self.request)
+        count = self.samples
+        if self.request.get("use_beam_search"):  # beams ignore expressions: they share one member
+            count, sampling["temperature"] = 1, 0
+        if sampling.get("logprobs") is True:  # a chat's
+            sampling["logprobs"] = self.request.get("top_logprobs") or 0
+        banned = banned_ids(healed.forced.decode(), vocabulary) if healed.forced else []
+        if kind.several:
+            return [MemberRequest(healed, count, sampling, banned)]
+        seed = sampling.get("seed")
+        seeds = [{"seed": seed + at} if type(seed) is int else {} for at in range(count)]
+        return [MemberRequest(healed, 1, {**sampling, **each}, banned) for each in seeds]
+
+
+def rule_of(value: Any) -> Rule:
+    """Read the field `token_healing`.
+
+    Raises:
+        Unhealed: it is false.
+        Refused: it is no rule.
+    """
+    if value is None or value is True:
+        return "auto"
+    if value is False:
+        raise Unhealed("asked")
+    if value in ("auto", "word") or (type(value) is int and 0 < value < 64):
+        return value  # type: ignore[no-any-return]
+    said = 'token_healing is true, false, "auto", "word", or how many tokens to give back.'
+    raise Refused(400, said, "token_healing")
+
+
+def cut_prompt(ids: list[int], index: SortedVocabulary, rule: Rule) -> HealedPrompt:
+    """Cut token ids where healing should start; the forced bytes are whole characters.
+
+    Raises:
+        Unhealed: no expression can force what would be cut off.
+    """
+    healed = heal_prompt(ids, index, rule)
+    while healed.forced and healed.forced[0] & 0xC0 == 0x80:  # inside a character
+        earlier = heal_prompt(ids, index, healed.given_back + 1)
+        if earlier.given_back == healed.given_back:
+            raise Unhealed("half-character")
+        healed = earlier
+    return _checked(healed, index.vocabulary)
+
+
+def cut_infill(request: Message, index: SortedVocabulary, rule: Rule, window: int) -> HealedPrompt:
+    """The prompt of llama.cpp's `/infill`, as its server writes it, with the prefix cut.
+
+    Raises:
+        Unhealed: a model without a template, or fields that are no texts.
+    """
+    vocabulary = index.vocabulary
+    names = {name: id for id, name in vocabulary.special.items()}
+    spelling = spelling_of(set(names))
+    if spelling is None:
+        raise Unhealed("template")
+    try:
+        prefix = (request.get("input_prefix") or "") + (request.get("prompt") or "")
+        opening: list[int | str] = []
+        if extra := request.get("input_extra"):
+            repository = [names[name] for name in spelling.repository if name in names][:1]
+            file = [names[name] for name in spelling.files if name in names][:1]
+            opening += [*vocabulary.bos_ids, *repository, *["myproject\n"] * len(repository)]
+            for each in extra:
+                opening += [*file, f"{each['filename']}\n"] if file else ["\n\n--- snippet ---\n\n"]
+                opening.append(each["text"])
+            opening += [*file, "filename\n"] if file else []
+        planned = infill_request(
+            prefix,
+            request.get("input_suffix") or "",
+            Template.of(vocabulary),
+            index,
+            left=rule,
+            right="off",
+            opening=opening,
+            most=window,
+        )
+    except TemplateError:
+        raise Unhealed("template") from None
+    except (CharwiseError, KeyError, TypeError, AttributeError):
+        raise Unhealed("prompt") from None
+    removed = len(vocabulary.encode(planned.forced)) if planned.forced else 0
+    return _checked(HealedPrompt(planned.ids, planned.forced, removed), vocabulary)
+
+
+def _checked(healed: HealedPrompt, vocabulary: Vocabulary) -> HealedPrompt:
+    if _partial(healed.forced):
+        raise Unhealed("half-character")
+    if b"\0" in healed.forced:
+        raise Unhealed("nul")
+    if len(healed.forced) > max(256, 4 * vocabulary.munch):
+        raise Unhealed("too-long")
+    return healed
+
+
+def banned_ids(forced: str, vocabulary: Vocabulary) -> list[int]:
+    """Ids of control tokens that a grammar may take for forced text, by their spelling.
+
+    A `<|im_start|>` would do for a forced `<`.
+    """
+    ends = [forced[at:] for at in range(len(forced))]
+    return [
+        id
+        for id, name in vocabulary.special.items()
+        if name and any(end.startswith(name) or name.startswith(end) for end in ends)
+    ]
+
+
+class Member(NamedTuple):
+    """Tokens that cover the forced text.
+
+    Attributes:
+        ids: its tokens.
+        text: what they write beyond the prompt.
+        beyond: those of its tokens that write something beyond the prompt.
+        logprobs: of these, in the form of OpenAI's completions, as the client sees them.
+    """
+
+    ids: tuple[int, ...]
+    text: str
+    beyond: tuple[int, ...]
+    logprobs: Message | None = None
+
+
+def member_of(
+    sample: Sample, healed: HealedPrompt, vocabulary: Vocabulary
+) -> Member | HealedPrompt | None:
+    """The member that a sample begins with.
+
+    Returns:
+        The member; a prompt to go on from, unconstrained, where the sample ends inside a
+        character; None if the tokens do not write the forced text.
+    """
+    text, first = b"", -1
+    for at, id in enumerate(sample.ids):
+        token = vocabulary.tokens[id] if 0 <= id < vocabulary.width else None
+        if token is None:  # a control token: some grammars take its spelling for text
+            return None
+        text += token
+        if len(text) < len(healed.forced):
+            continue
+        if not text.startswith(healed.forced):
+            return None
+        surplus = text[len(healed.forced) :]
+        if first < 0 and surplus:
+            first = at
+        if not _partial(surplus):
+            ids = tuple(sample.ids[: at + 1])
+            told = None
+            if first == at and sample.logprobs:
+                told = _logprobs(sample.logprobs, at, token[: len(token) - len(surplus)], surplus)
+            return Member(ids, surplus.decode(), ids[first:] if surplus else (), told)
+    if text.startswith(healed.forced):
+        return healed._replace(kept=[*healed.kept, *sample.ids], forced=b"")
+    return None
+
+
+def _logprobs(told: Message, at: int, begun: bytes, surplus: bytes) -> Message:
+    """The log-probabilities of a token that begins in the prompt, as a client sees them.
+
+    The token, and those listed beside it, show what they write beyond the prompt.
+    """
+    text, logprob = spelled(surplus), told["token_logprobs"][at]
+    start, top = begun.decode("utf-8", "replace"), (told.get("top_logprobs") or {at: None})[at]
+    beside = {
+        token[len(start) :]: value
+        for token, value in (top or {}).items()
+        if token.startswith(start) and len(token) > len(start) and value > IMPOSSIBLE
+    }
+    return {
+        "tokens": [text],
+        "token_logprobs": [logprob],
+        "text_offset": [0],
+        "top_logprobs": None if top is None else [{**beside, text: logprob}],
+    }
+
+
+class PlannedPrompt(NamedTuple):
+    """One prompt: how many tokens it has, its text where an echo is wanted, and how it is cut."""
+
+    tokens: int
+    text: str
+    healed: HealedPrompt
+
+
+class Call(NamedTuple):
+    """One of the second requests: the client's own, behind one member.
+
+    Attributes:
+        path, body: of the request.
+        indexes: of its choices in the answer to the client.
+        prompt, member: that it goes on from.
+        first: whether the tokens of its prompt count in the usage.
+        over: whether the member has all the tokens that the client asked for.
+    """
+
+    path: str
+    body: Message
+    indexes: list[int]
+    prompt: PlannedPrompt
+    member: Member
+    first: bool
+    over: bool
+
+
+def calls_of(
+    healing: Healing,
+    path: str,
+    kind: ServerKind,
+    first: int,
+    prompt: PlannedPrompt,
+    members: list[Member],
+) -> list[Call]:
+    """The second requests for one prompt: one for all samples with the same member.
+
+    Args:
+        healing: the client's request.
+        path: of the second requests.
+        kind: of the server.
+        first: index of the prompt's first choice.
+        prompt, members: one member for each sample, or one for all beams.
+    """
+    members = members * (healing.samples // len(members))
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for at, member in enumerate(members):
+        groups.setdefault(member.ids, []).append(at)
+    sides = ("input_prefix", "input_suffix", "input_extra")  # they are in the prompt by then
+    calls: list[Call] = []
+    for ids, group in groups.items():
+        member = members[group[0]]
+        body = {name: value for name, value in healing.request.items() if name not in sides}
+        if healing.samples > 1:
+            body["n"] = len(group)
+        if healing.form == "completions" and "echo" in body:
+            body["echo"] = False
+        most = healing.max_tokens
+        if most is not None:
+            body[healing.max_tokens_field] = max(1, most - len(member.beyond))
+        if body.get("min_tokens"):
+            body["min_tokens"] = max(0, body["min_tokens"] - len(member.beyond))
+        if group[0] and type(body.get("seed")) is int:
+            body["seed"] += group[0]
+        kept = [*prompt.healed.kept, *ids]
+        chat = healing.form == "chat" and kind.chat_ids
+        body = chat(body, kept) if chat else {**body, "prompt": kept}
+        over = most is not None and len(member.beyond) >= most
+        indexes = [first + at for at in group]
+        calls.append(Call(path, body, indexes, prompt, member, not calls, over))
+    return calls
+
+
+def _partial(data: bytes) -> bool:
+    """Whether bytes end inside a character."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    decoder.decode(data)
+    return bool(decoder.getstate()[0])

@@ -1,0 +1,168 @@
+"""The connection to the server behind: requests of the gateway's own, and those handed on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator, Iterable
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+from starlette.requests import ClientDisconnect, Request
+from starlette.types import Message as Event
+from starlette.types import Receive, Scope, Send
+
+from charwise.api.errors import Refused
+from charwise.api.http import refusal, stream_response, while_connected
+from charwise.api.writer import compact
+from charwise.errors import SettingError
+
+logger = logging.getLogger("charwise.gateway")
+
+#: Headers of a request, as ASGI has them.
+Headers = Iterable[tuple[bytes, bytes]]
+
+#: Headers that belong to one connection, and those that belong to one body.
+_OF_A_HOP = {
+    *(b"connection", b"host", b"keep-alive", b"proxy-authenticate", b"proxy-authorization"),
+    *(b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade"),
+}
+_OF_A_BODY = {b"content-length", b"content-type", b"accept-encoding", b"x-request-id"}
+
+
+class Relay:
+    """Connections to one server.
+
+    Args:
+        address: of the server, such as `http://127.0.0.1:8080`; an attribute without its password.
+        seconds: how long it may say nothing.
+
+    Raises:
+        SettingError: an address that is none.
+    """
+
+    def __init__(self, address: str, seconds: float = 600.0) -> None:
+        if not address.startswith(("http://", "https://")):
+            raise SettingError(f"the server is at {address!r}: give http://HOST:PORT.")
+        self._base = address.rstrip("/").removesuffix("/v1")
+        parts = urlsplit(self._base)
+        self.address = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+        self._client = httpx.AsyncClient(
+            timeout=httpx.Timeout(seconds, connect=min(10.0, seconds), pool=None),
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=256),
+            trust_env=False,
+        )
+        self._client.headers.clear()  # the client's own headers, and no others
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._client.aclose()
+
+    def stream(
+        self, path: str, headers: Headers, body: Any = None
+    ) -> AbstractAsyncContextManager[httpx.Response]:
+        """A request of our own, whose answer is read as it comes; POST if it has a body."""
+        kept = [pair for pair in headers if pair[0].lower() not in _OF_A_HOP | _OF_A_BODY]
+        if body is None:
+            return self._client.stream("GET", self._base + path, headers=kept)
+        kept.append((b"content-type", b"application/json"))
+        return self._client.stream("POST", self._base + path, headers=kept, content=compact(body))
+
+    async def ask(self, path: str, headers: Headers = (), body: Any = None) -> tuple[int, Any]:
+        """Status and JSON of a path; None if the answer is no JSON.
+
+        Raises:
+            httpx.HTTPError: the server does not answer.
+        """
+        async with self.stream(path, headers, body) as response:
+            content = await response.aread()
+        try:
+            return response.status_code, json.loads(content)
+        except (ValueError, RecursionError):
+            return response.status_code, None
+
+    async def text(self, path: str, headers: Headers) -> str:
+        """The text of a path; empty if there is none."""
+        try:
+            async with self.stream(path, headers) as response:
+                await response.aread()
+        except httpx.HTTPError:
+            return ""
+        return response.text if response.status_code == 200 else ""
+
+    async def __call__(
+        self, scope: Scope, receive: Receive, send: Send, body: bytes | None = None
+    ) -> None:
+        """Hand on one request, until it is answered or its client leaves.
+
+        Paths, headers, bodies, streams and errors go through as they are. A server that is not
+        there is a 502, one that is silent for too long a 504.
+
+        Args:
+            scope, receive, send: of the request.
+            body: of the request, where that has been read already.
+        """
+        heard = asyncio.Event()  # the end of the body; then the client is heard to leave
+
+        async def parts() -> AsyncIterator[bytes]:
+            async for part in Request(scope, receive).stream():
+                yield part
+            heard.set()
+
+        async def listen() -> Event:
+            await heard.wait()
+            return await receive()
+
+        names = {name for name, _ in scope["headers"]}
+        content: bytes | AsyncIterator[bytes] | None = parts()
+        if body is not None or not names & {b"content-length", b"transfer-encoding"}:
+            content = body
+            heard.set()
+        dropped = _OF_A_HOP | ({b"content-length"} if body is not None else set())
+        path = scope.get("raw_path") or scope["path"].encode()
+        query = b"?" + scope["query_string"] if scope.get("query_string") else b""
+        try:
+            if not path.startswith(b"/"):  # "@elsewhere/" would make another host of ours
+                raise httpx.InvalidURL("it does not begin with /")
+            request = self._client.build_request(
+                scope["method"],
+                self._base + (path + query).decode("latin-1"),
+                headers=[pair for pair in scope["headers"] if pair[0].lower() not in dropped],
+                content=content,
+            )
+            response = await while_connected(listen, self._client.send(request, stream=True))
+        except ClientDisconnect:
+            return
+        except httpx.InvalidURL as error:
+            wrong = Refused(400, f"the path {scope['path'][:80]!r}: {error}.")
+            await refusal(wrong)(scope, receive, send)
+            return
+        except httpx.HTTPError as error:
+            await refusal(self.refused(error))(scope, receive, send)
+            return
+        if response is None:
+            return
+        try:
+            answer = stream_response(
+                response.aiter_raw(), response.status_code, response_headers(response)
+            )
+            await answer(scope, listen, send)
+        finally:
+            await response.aclose()
+
+    def refused(self, error: Exception) -> Refused:
+        """The answer to a client whose request the server behind did not answer."""
+        name = str(error) or type(error).__name__
+        logger.warning("%s: %s", self.address, name)
+        if isinstance(error, httpx.TimeoutException):
+            return Refused(504, f"the server at {self.address} did not answer in time: {name}.")
+        return Refused(502, f"the server at {self.address} cannot be reached: {name}.")
+
+
+def response_headers(response: httpx.Response) -> list[tuple[bytes, bytes]]:
+    """The headers of an answer, less those of its connection."""
+    headers = [(name.lower(), value) for name, value in response.headers.raw]
+    return [pair for pair in headers if pair[0] not in _OF_A_HOP]

@@ -1,0 +1,402 @@
+"""The gateway before a real server: texts, members, usage, streams, and what goes through."""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from charwise import SortedVocabulary, Vocabulary
+from charwise.errors import EngineError, SettingError
+from charwise.gateway.app import connect
+from charwise.healing import allowed_next
+from charwise.models import EMBEDDED
+from charwise.processors.healed_prompt import HealedPrompt
+from listening import listening
+from pairs import Pair, running
+from upstream import Upstream
+
+
+@pytest.fixture(scope="session")
+def model() -> Any:
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(EMBEDDED, dtype=torch.float32).eval()
+
+
+@pytest.fixture(scope="session")
+def index() -> SortedVocabulary:
+    from charwise.engines.pretrained import read_vocabulary
+
+    return SortedVocabulary(read_vocabulary("embedded"))
+
+
+@pytest.fixture(scope="session")
+def vllm(model: Any, index: SortedVocabulary) -> Iterator[Pair]:
+    with running(model, index, "vllm") as pair:
+        yield pair
+
+
+@pytest.fixture(scope="session", params=["vllm", "sglang", "trtllm", "llama.cpp"])
+def pair(request: pytest.FixtureRequest, model: Any, index: SortedVocabulary) -> Iterator[Pair]:
+    with running(model, index, request.param) as pair:
+        yield pair
+
+
+@pytest.fixture(autouse=True)
+def _reset(request: pytest.FixtureRequest) -> None:
+    for name in ("vllm", "pair"):
+        if name in request.fixturenames:
+            upstream = request.getfixturevalue(name).upstream
+            upstream.asked.clear()
+            upstream.delay, upstream.forces, upstream.left = 0.0, True, 0
+
+
+PROMPTS = [
+    "def check(value):\n    if value < 0:\n        raise ValueErr",
+    "for i in rang",
+    "import nump",
+    "# naïv",
+    "if a <",
+    "class Foo(Bas",
+    "x = [i for i in ran",
+]
+
+
+def events(pair: Pair, path: str = "/v1/completions", **fields: Any) -> list[dict[str, Any]]:
+    body = {"model": "tiny", "temperature": 0, "max_tokens": 4, "stream": True, **fields}
+    with pair.client.stream("POST", path, json=body) as response:
+        assert response.status_code == 200, response.read()
+        assert response.headers["x-charwise"].startswith("healed")
+        lines = [line for line in response.iter_lines() if line]
+    if path.startswith("/v1"):
+        assert lines.pop() == "data: [DONE]"
+    return [json.loads(line.removeprefix("data: ")) for line in lines]
+
+
+def choices_of(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [choice for event in events for choice in event["choices"]]
+
+
+@pytest.mark.parametrize("prompt", PROMPTS)
+def test_greedy_texts_are_those_of_a_masked_reference(pair: Pair, prompt: str) -> None:
+    assert pair.texts(prompt=prompt) == [pair.reference(prompt, 4)]
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1))
+def test_the_expression_allows_what_healing_allows(index: SortedVocabulary, text: str) -> None:
+    forced, vocabulary = text.encode(), index.vocabulary
+    upstream = Upstream(None, vocabulary)
+    matcher = upstream.matcher({"regex": HealedPrompt([0], forced, 1).regex()})
+    expected = set()
+    for id in allowed_next(forced, index).tolist():
+        decoder = codecs.getincrementaldecoder("utf-8")()
+        with suppress(UnicodeDecodeError):  # what follows the text is valid UTF-8
+            decoder.decode(vocabulary.tokens[id])
+            expected.add(id)
+    assert set(np.flatnonzero(upstream.allowed(matcher)).tolist()) == expected
+
+
+def test_the_second_request_is_the_clients_own_behind_the_member(vllm: Pair) -> None:
+    vllm.texts(prompt=PROMPTS[0], presence_penalty=0.5, user="u", best=1)
+    (_, first, _), (_, second, _) = vllm.upstream.asked
+    assert first["structured_outputs"] == {"regex": " ValueErr(.|\\n)*"}
+    assert first["presence_penalty"] == 0.5
+    own = {"model": "tiny", "temperature": 0, "presence_penalty": 0.5, "user": "u", "best": 1}
+    assert {name: second[name] for name in own} == own
+    assert second["max_tokens"] == 3
+    assert vllm.index.vocabulary.decode(second["prompt"]).decode() == PROMPTS[0] + "or"
+
+
+def test_a_list_of_prompts_is_split_and_usage_counts_new_tokens(pair: Pair) -> None:
+    answer = pair.post(prompt=PROMPTS[:3], max_tokens=3).json()
+    assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2]
+    for prompt, choice in zip(PROMPTS, answer["choices"], strict=False):
+        assert choice["text"] == pair.reference(prompt, 3)
+    own = [len(pair.upstream.ids(prompt)) for prompt in PROMPTS[:3]]
+    assert answer["usage"]["prompt_tokens"] == sum(own)
+    assert answer["usage"]["completion_tokens"] == 9
+    assert answer["usage"]["total_tokens"] == sum(own) + 9
+
+
+def test_samples_take_members_of_their_own(pair: Pair) -> None:
+    texts = pair.texts(prompt="x = ra", n=8, temperature=1.5, seed=1, max_tokens=2)
+    assert len(texts) == 8
+    assert len(set(texts)) > 1
+    firsts = [body for path, body, _ in pair.upstream.asked if "max_tokens" in body]
+    prompts = {tuple(body["prompt"]) for body in firsts if "n" in body or body["max_tokens"] < 3}
+    assert len(prompts) > 1  # the members differ
+
+
+@pytest.mark.parametrize("most", [1, 2, 5])
+def test_streams_tell_the_whole_answer(pair: Pair, most: int) -> None:
+    whole = pair.post(prompt=PROMPTS[:2], max_tokens=most).json()
+    options = {"include_usage": True}
+    told = events(pair, prompt=PROMPTS[:2], max_tokens=most, stream_options=options)
+    for index in range(2):
+        parts = [one for event in told for one in event["choices"] if one["index"] == index]
+        assert "".join(one["text"] for one in parts) == whole["choices"][index]["text"]
+        assert [one["finish_reason"] for one in parts if one["finish_reason"]] == ["length"]
+    assert told[-1]["usage"] == whole["usage"]
+
+
+def test_the_members_tokens_count_for_max_tokens(vllm: Pair) -> None:
+    answer = vllm.post(prompt=PROMPTS[0], max_tokens=1, return_token_ids=True).json()
+    assert answer["choices"][0]["text"] == "or"
+    assert vllm.index.vocabulary.decode(answer["choices"][0]["token_ids"]) == b" ValueError"
+    assert answer["choices"][0]["finish_reason"] == "length"
+    assert answer["usage"]["completion_tokens"] == 1
+
+
+@pytest.mark.parametrize(
+    ("stop", "text", "found"),
+    [
+        (["o"], "", "o"),  # in the member
+        (["r(", "zz"], "o", "r("),  # begins in the member
+        (["("], "or", "("),  # behind it
+        (["rr", "Error"], None, None),  # begins in the prompt: no match
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_stop_strings(
+    vllm: Pair, stop: list[str], text: str | None, found: Any, stream: bool
+) -> None:
+    if text is None:
+        text = vllm.reference(PROMPTS[0], 4)
+    if stream:
+        choices = [
+            one for event in events(vllm, prompt=PROMPTS[0], stop=stop) for one in event["choices"]
+        ]
+    else:
+        choices = vllm.post(prompt=PROMPTS[0], stop=stop).json()["choices"]
+    assert "".join(one["text"] for one in choices) == text
+    assert choices[-1]["finish_reason"] == ("length" if found is None else "stop")
+    if found is not None:
+        kept = vllm.texts(prompt=PROMPTS[0], stop=stop, include_stop_str_in_output=True)
+        assert kept == [text + found]
+
+
+def test_logprobs_begin_with_the_members_token(vllm: Pair) -> None:
+    told = vllm.post(prompt=PROMPTS[0], logprobs=1, max_tokens=3).json()["choices"][0]
+    logprobs = told["logprobs"]
+    assert "".join(logprobs["tokens"]) == told["text"]
+    assert logprobs["tokens"][0] == "or"
+    assert logprobs["text_offset"] == [0, 2, 2 + len(logprobs["tokens"][1])]
+    assert len(logprobs["token_logprobs"]) == len(logprobs["top_logprobs"]) == 3
+    streamed = events(vllm, prompt=PROMPTS[0], logprobs=1, max_tokens=3)
+    parts = [one["logprobs"]["tokens"] for one in choices_of(streamed)]
+    assert [token for part in parts for token in part] == logprobs["tokens"]
+
+
+def test_the_echo_is_the_prompt_and_the_new_text(vllm: Pair) -> None:
+    new = vllm.reference(PROMPTS[0], 4)
+    assert vllm.texts(prompt=PROMPTS[0], echo=True) == [PROMPTS[0] + new]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_chat_goes_on_in_its_last_message(vllm: Pair, stream: bool) -> None:
+    messages = [{"role": "user", "content": "hi\n"}, {"role": "assistant", "content": PROMPTS[0]}]
+    fields = {"messages": messages, "continue_final_message": True, "logprobs": True}
+    fields |= {"add_generation_prompt": False, "max_tokens": 3}
+    if stream:
+        told = [
+            one
+            for event in events(vllm, "/v1/chat/completions", **fields)
+            for one in event["choices"]
+        ]
+        text = "".join(one["delta"]["content"] for one in told)
+        tokens = [one["token"] for each in told for one in each["logprobs"]["content"]]
+    else:
+        [choice] = vllm.post("/v1/chat/completions", **fields).json()["choices"]
+        text = choice["message"]["content"]
+        tokens = [one["token"] for one in choice["logprobs"]["content"]]
+    assert text.startswith("or")
+    assert "".join(tokens) == text
+    assert vllm.upstream.asked[-1][1]["messages"] == messages
+
+
+def test_llama_cpps_own_form(model: Any, index: SortedVocabulary) -> None:
+    with running(model, index, "llama.cpp") as pair:
+        body = {"prompt": PROMPTS[0], "n_predict": 3, "temperature": 0, "return_tokens": True}
+        response = pair.client.post("/completion", json=body)
+        answer = response.json()
+        assert response.headers["x-charwise"] == "healed; removed-tokens=2; forced-bytes=9"
+        assert answer["content"] == pair.reference(PROMPTS[0], 3)
+        assert (answer["tokens_predicted"], len(answer["tokens"])) == (3, 3)
+        assert answer["tokens_evaluated"] == len(pair.upstream.ids(PROMPTS[0]))
+        assert b'"content":"' in response.content  # llama.vim looks for it
+        told = events(pair, "/completion", **body)
+        assert "".join(one["content"] for one in told) == answer["content"]
+        assert told[-1]["tokens_predicted"] == 3
+        sides = {"input_prefix": "def f():\n", "prompt": "    retur", "input_suffix": "\n"}
+        extra = [{"filename": "a.py", "text": "x = 1\n"}]
+        infill = pair.client.post("/infill", json={**sides, "n_predict": 3, "input_extra": extra})
+        assert infill.headers["x-charwise"].startswith(("healed", "off; reason=template"))
+
+
+UNFIT = {
+    "asked": {"token_healing": False},
+    "nothing-to-heal": {"prompt": "x"},
+    "prompt": {"prompt": [1, 2, 3]},
+    "grammar": {"structured_outputs": {"regex": "[a-z]+"}},
+    "suffix": {"suffix": "x"},
+    "max_tokens": {"max_tokens": 0},
+    "nul": {"prompt": "a\0", "token_healing": 1},
+    "several": {"n": 65},
+    "refused": {"model": "other"},
+    "echo": {"echo": True, "logprobs": 1},
+}
+
+
+@pytest.mark.parametrize("reason", UNFIT)
+def test_what_cannot_be_healed_goes_through_with_a_reason(vllm: Pair, reason: str) -> None:
+    fields = {"prompt": PROMPTS[0], **UNFIT[reason]}
+    response = vllm.post(**fields)
+    assert response.headers["x-charwise"] == f"off; reason={reason}"
+    body = vllm.upstream.asked[-1][1]
+    assert body == {"model": "tiny", "temperature": 0, "max_tokens": 4} | {
+        name: value for name, value in fields.items() if name != "token_healing"
+    }
+    assert (response.status_code == 404) == (reason == "refused")
+
+
+def test_a_server_that_stops_forcing_is_found_out(vllm: Pair) -> None:
+    vllm.upstream.forces = False
+    response = vllm.post(prompt="zzzq")
+    assert response.headers["x-charwise"] == "off; reason=not-forced"
+    assert response.status_code == 200
+
+
+BAD = [
+    ({"token_healing": "sentence"}, 400, "token_healing"),
+    ({"token_healing": 1.5}, 400, "token_healing"),
+    ({"token_healing": -1}, 400, "token_healing"),
+]
+
+
+@pytest.mark.parametrize(("fields", "status", "field"), BAD)
+def test_bad_input(vllm: Pair, fields: dict[str, Any], status: int, field: str) -> None:
+    response = vllm.post(prompt=PROMPTS[0], **fields)
+    assert (response.status_code, response.json()["error"]["param"]) == (status, field)
+
+
+def test_malformed_bodies_go_through(vllm: Pair) -> None:
+    for body in (b"[1", b"[]", b"\xff", b"[" * 5000, b'{"prompt": "\\ud800"}'):
+        response = vllm.client.post("/v1/completions", content=body)
+        assert response.headers["x-charwise"] == "off; reason=malformed"
+
+
+def test_all_else_goes_through_untouched(vllm: Pair) -> None:
+    body = bytes(range(256)) * 40_000
+    response = vllm.client.post("/anything?q=1&r=%20", content=body)
+    assert response.content == body
+    assert response.headers["x-query"] == "q=1&r=%20"
+    assert "x-charwise" not in response.headers
+    assert vllm.client.get("/nowhere").status_code == 404
+    assert vllm.client.get("/v1/models").json() == vllm.plain.get("/v1/models").json()
+
+
+def test_keys_reach_the_server_in_both_requests(vllm: Pair) -> None:
+    body = {"model": "tiny", "prompt": PROMPTS[0], "max_tokens": 2}
+    vllm.client.post("/v1/completions", json=body, headers={"authorization": "Bearer k"})
+    assert [headers["authorization"] for _, _, headers in vllm.upstream.asked] == ["Bearer k"] * 2
+
+
+def test_metrics_count_outcomes(vllm: Pair) -> None:
+    vllm.post(prompt=PROMPTS[0])
+    text = vllm.client.get("/metrics").text
+    assert "up 1\n" in text
+    assert 'charwise_gateway_requests_total{outcome="healed"}' in text
+
+
+def test_a_control_token_in_the_prompt_stays_one(vllm: Pair) -> None:
+    name = next(name for name in vllm.index.vocabulary.special.values() if name)
+    texts = vllm.texts(prompt=f"{name}{PROMPTS[1]}")
+    assert texts[0].startswith("e")
+    ids = {id for id, text in vllm.index.vocabulary.special.items() if text == name}
+    assert vllm.upstream.asked[-1][1]["prompt"][0] in ids
+
+
+def test_control_tokens_spelled_like_the_forced_text_are_banned(vllm: Pair) -> None:
+    vllm.texts(prompt="if a <")
+    names = vllm.index.vocabulary.special
+    banned = {names[int(id)] for id in vllm.upstream.asked[0][1]["logit_bias"]}
+    assert banned == {name for name in names.values() if name.startswith("<")}
+
+
+def test_a_client_that_leaves_ends_the_request_behind(vllm: Pair) -> None:
+    vllm.upstream.delay = 0.2
+    body = {"model": "tiny", "prompt": PROMPTS[0], "max_tokens": 50}
+    with pytest.raises(httpx.ReadTimeout):
+        vllm.client.post("/v1/completions", json=body, timeout=0.7)
+    until = time.monotonic() + 10
+    while not vllm.upstream.left and time.monotonic() < until:
+        time.sleep(0.05)
+    assert vllm.upstream.left == 1
+
+
+def test_many_clients_that_stall_leave_and_send_nonsense(vllm: Pair) -> None:
+    failures: list[str] = []
+
+    def client(number: int) -> None:
+        prompt = PROMPTS[number % len(PROMPTS)]
+        if number % 4 == 0:
+            vllm.client.post("/v1/completions", content=b"{" * number)
+        elif number % 4 == 1:
+            with (
+                httpx.Client(base_url=vllm.client.base_url) as own,
+                own.stream(
+                    "POST",
+                    "/v1/completions",
+                    json={"model": "tiny", "prompt": prompt, "stream": True},
+                ),
+            ):
+                pass  # it leaves at once
+        elif vllm.texts(prompt=prompt) != [vllm.reference(prompt, 4)]:
+            failures.append(prompt)
+
+    threads = [threading.Thread(target=client, args=(number,)) for number in range(24)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not failures
+
+
+def test_it_refuses_to_start(model: Any, index: SortedVocabulary) -> None:
+    other = SortedVocabulary(Vocabulary.from_bytes([bytes([byte]) for byte in range(256)]))
+    with pytest.raises(EngineError, match="no server answers at http://127"):
+        asyncio.run(connect("http://127.0.0.1:9", lambda name: index))
+    with pytest.raises(SettingError, match="give http://HOST:PORT"):
+        asyncio.run(connect("localhost:8000", lambda name: index))
+    for kind in ("vllm", "trtllm"):
+        upstream = Upstream(model, index.vocabulary, kind)
+        with listening(upstream.app) as address:
+            with pytest.raises(SettingError, match="another tokenizer"):
+                asyncio.run(connect(address, lambda name: other))
+            upstream.forces = False
+            with pytest.raises(EngineError, match="does not force a text"):
+                asyncio.run(connect(address, lambda name: index))
+
+
+def test_a_server_that_is_gone_is_a_502(model: Any, index: SortedVocabulary) -> None:
+    upstream = Upstream(model, index.vocabulary)
+    with listening(upstream.app) as address:
+        gateway = asyncio.run(connect(address, lambda name: index, seconds=2))
+    with listening(gateway) as front:
+        for path in ("/v1/completions", "/anything"):
+            response = httpx.post(front + path, json={"prompt": PROMPTS[0]})
+            assert response.status_code == 502
+            assert "cannot be reached" in response.json()["error"]["message"]
