@@ -9,7 +9,7 @@
 # make dist   wheel and source in dist/, checked; the wheel's `charwise demo` in an empty environment
 # make test-lowest  the fast tests with the oldest versions that are allowed, in .venv-lowest
 # make compatible  which extras install beside vLLM, transformers and lm-eval; docs/compatible.csv
-# make proxy-size  the proxy alone in .venv-proxy, without torch, and how large that is
+# make gateway-size  the gateway alone in .venv-gateway, without torch, and how large that is
 # make benchmarks  scoring before (BASE=6354b5a) and after, on this machine; writes docs/results/;
 #                  QUICK=1 takes fewer texts, and only prints
 # make gpu    on a GPU, in nine minutes: scoring, the cursor and healing at sizes in use; build/gpu.json
@@ -17,8 +17,7 @@
 # make test-vllm  the tests with vLLM (its CPU build), in .venv-vllm
 # make test-vllm-versions  those that hold in older versions of it too, in .venv-vllm-VERSION,
 #                          and in the newest, in .venv-vllm
-# make test-llama-cpp  the tests with llama.cpp, in .venv-llama-cpp (builds llama-cpp-python: minutes);
-#                      LLAMA_SERVER=PATH adds those of the proxy with that llama-server
+# make test-llama-cpp  the tests with llama.cpp, in .venv-llama-cpp (builds llama-cpp-python: minutes)
 # make vscode  the extension for VS Code, in editors/vscode/charwise.vsix (needs Node and npm)
 # make jupyterlab  the extension for JupyterLab, a wheel in editors/jupyterlab/dist (needs Node and npm)
 # make editors  both, and their tests in a real VS Code and a real JupyterLab, headless;
@@ -41,7 +40,7 @@ VLLM_VERSIONS := 0.28.0 0.30.0
 # With the environment that is there: .venv if it was made, else what PYTHON has.
 GPU_PYTHON ?= $(if $(wildcard $(READY)),$(BIN)/python,$(PYTHON))
 
-.PHONY: demo test test-all smollm2 mutants metrics docs dist benchmarks gpu clean vscode jupyterlab editors test-lowest compatible proxy-size test-llama-cpp vllm test-vllm test-vllm-versions
+.PHONY: demo test test-all smollm2 mutants metrics docs dist benchmarks gpu clean vscode jupyterlab editors test-lowest compatible gateway-size test-llama-cpp vllm test-vllm test-vllm-versions
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.demo
@@ -135,21 +134,21 @@ LOWEST := .venv-lowest
 test-lowest:
 	test -x $(LOWEST)/bin/python || $(PYTHON) -m venv $(LOWEST)
 	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check uv
-	$(LOWEST)/bin/uv pip install --python $(LOWEST)/bin/python --resolution lowest-direct -e '.[transformers,constraints,plots,proxy,serve,lsp,tables]' 'accelerate>=1.1' 'pytest>=8' 'hypothesis>=6.100' 'tiktoken>=0.8' 'gguf>=0.10' -c constraints.txt
+	$(LOWEST)/bin/uv pip install --python $(LOWEST)/bin/python --resolution lowest-direct -e '.[transformers,constraints,plots,gateway,serve,lsp,tables]' 'accelerate>=1.1' 'pytest>=8' 'hypothesis>=6.100' 'tiktoken>=0.8' 'gguf>=0.10' -c constraints.txt
 	CHARWISE_EXAMPLES=20 OMP_NUM_THREADS=1 $(LOWEST)/bin/python -m pytest -m 'not slow' $(PYTEST_ARGS)
 
 compatible: $(VENV)/.demo
 	$(BIN)/python tests/compatible.py
 
-PROXY := .venv-proxy
-proxy-size:
-	rm -rf $(PROXY)
-	$(PYTHON) -m venv $(PROXY)
-	$(PROXY)/bin/python -m pip install --quiet --disable-pip-version-check '.[proxy]'
-	$(PROXY)/bin/charwise vocab --prefix ' ret' > /dev/null
-	! $(PROXY)/bin/python -c 'import torch' 2> /dev/null
-	test "$$(du -sm $(PROXY) | cut -f1)" -le 200
-	du -sh $(PROXY)
+GATEWAY := .venv-gateway
+gateway-size:
+	rm -rf $(GATEWAY)
+	$(PYTHON) -m venv $(GATEWAY)
+	$(GATEWAY)/bin/python -m pip install --quiet --disable-pip-version-check '.[gateway]'
+	$(GATEWAY)/bin/charwise vocab --prefix ' ret' > /dev/null
+	! $(GATEWAY)/bin/python -c 'import torch' 2> /dev/null
+	test "$$(du -sm $(GATEWAY) | cut -f1)" -le 200
+	du -sh $(GATEWAY)
 
 vscode:
 	cd editors/vscode && npm ci --no-audit --no-fund && npm run package
@@ -171,7 +170,7 @@ editors: $(READY)
 $(LLAMA_CPP)/.ready: pyproject.toml constraints.txt
 	test -x $(LLAMA_CPP)/bin/python || $(PYTHON) -m venv $(LLAMA_CPP)
 	$(LLAMA_CPP)/bin/python -m pip install --quiet --disable-pip-version-check -r constraints.txt
-	$(LLAMA_CPP)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[llama-cpp,proxy,transformers]' 'llama-cpp-python[server]' accelerate gguf hypothesis pytest -c constraints.txt
+	$(LLAMA_CPP)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[llama-cpp,gateway,transformers]' xllamacpp accelerate gguf hypothesis pytest -c constraints.txt
 	touch $@
 
 # vLLM's CPU build requires torchvision, torchaudio and torchcodec, which pip takes for CUDA; their
@@ -195,4 +194,4 @@ $(VLLM)/.ready: pyproject.toml constraints-vllm.txt
 	$(call install-vllm,$*)
 
 clean:
-	rm -rf $(VENV) $(LOWEST) $(PROXY) $(JUPYTER) $(LLAMA_CPP) $(VLLM) $(VLLM_VERSIONS:%=.venv-vllm-%) build dist
+	rm -rf $(VENV) $(LOWEST) $(GATEWAY) $(JUPYTER) $(LLAMA_CPP) $(VLLM) $(VLLM_VERSIONS:%=.venv-vllm-%) build dist

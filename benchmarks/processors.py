@@ -13,10 +13,8 @@ from __future__ import annotations
 import random
 import statistics
 import time
-from array import array
 from collections.abc import Callable
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -26,7 +24,6 @@ import texts
 from charwise import SortedVocabulary, Vocabulary
 from charwise.models import EMBEDDED
 from charwise.processors.decision import Decisions
-from charwise.processors.sglang import FORCED, HealingLogitProcessor
 from charwise.processors.tensorrt_llm import HealingLogitsProcessor as TensorRTProcessor
 from charwise.processors.transformers import HealingLogitsProcessor
 from harness import arguments, finish, table
@@ -84,7 +81,6 @@ def adapters(tokenizer: Any, folder: str, index: SortedVocabulary) -> Times:
         for state, generated in (("forced", 0), ("afterwards", 300)):
             calls = {
                 "transformers": in_transformers(index, logits, forced, generated),
-                "SGLang": in_sglang(tokenizer, logits, forced, generated),
                 "TensorRT-LLM": in_tensorrt_llm(folder, logits, forced, generated),
             }
             for name, call in calls.items():
@@ -98,17 +94,6 @@ def in_transformers(
     """A call for the whole batch."""
     ids = torch.zeros(len(forced), 1 + generated, dtype=torch.int64)
     return partial(HealingLogitsProcessor(index, forced, prompt_length=1), ids, scores)
-
-
-def in_sglang(
-    tokenizer: Any, logits: torch.Tensor, forced: list[bytes], generated: int
-) -> Callable[[], object]:
-    """A call for the whole batch."""
-    kv = SimpleNamespace(kv_committed_len=1 + generated)
-    ids = {"origin_input_ids": array("q", [0]), "output_ids": array("q", [0] * generated)}
-    request = SimpleNamespace(**ids, kv=kv, tokenizer=tokenizer)
-    params = [{FORCED: text.hex(), "__req__": request} for text in forced]
-    return partial(HealingLogitProcessor(), logits, params)
 
 
 def in_tensorrt_llm(

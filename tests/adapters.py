@@ -9,11 +9,9 @@ To hold another one to the contract, add it to `ADAPTERS`, or give it to `reprod
 from __future__ import annotations
 
 import pickle
-from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -24,7 +22,6 @@ from transformers.generation.continuous_batching.requests import FutureRequestSt
 from charwise import SortedVocabulary, Vocabulary
 from charwise.models import EMBEDDED
 from charwise.processors.decision import Decisions
-from charwise.processors.sglang import FORCED, HealingLogitProcessor
 from charwise.processors.tensorrt_llm import (
     HealingBatchedLogitsProcessor,
 )
@@ -131,35 +128,6 @@ def continuous_batching(
     return scores[1]
 
 
-def sglang_request(
-    model: Served, forced: bytes, generated: Sequence[int], lag: int = 0
-) -> dict[str, Any]:
-    """The custom parameters of a request while its next token is sampled; `lag` tokens unseen."""
-    seen = generated[: len(generated) - lag]
-    request = SimpleNamespace(
-        origin_input_ids=array("q", model.prompt),
-        output_ids=array("q", seen),
-        kv=SimpleNamespace(kv_committed_len=len(model.prompt) + len(generated)),
-        tokenizer=model.tokenizer,
-        to_finish=None,
-    )
-    return {FORCED: forced.hex(), "__req__": request}
-
-
-def sglang(
-    model: Served, forced: bytes, generated: Sequence[int], logits: torch.Tensor
-) -> torch.Tensor:
-    """In a batch with a request that has no parameters and one that is not ours."""
-    params = [None, sglang_request(model, forced, generated), {"other": 1}]
-    batch = torch.stack([logits] * 4)
-    indices = torch.tensor([0, 2, 3])  # of the requests that share this processor
-    result = HealingLogitProcessor()(batch.index_select(0, indices), params)
-    batch.index_copy_(0, indices, result.to(batch.dtype))
-    for row in (0, 1, 3):
-        assert torch.equal(bits(batch[row]), bits(logits))
-    return batch[2]
-
-
 def tensorrt_llm(
     model: Served, forced: bytes, generated: Sequence[int], logits: torch.Tensor
 ) -> torch.Tensor:
@@ -194,7 +162,6 @@ ADAPTERS: dict[str, Adapter] = {
     "core without cache": core_without_cache,
     "transformers": transformers,
     "continuous batching": continuous_batching,
-    "SGLang": sglang,
     "TensorRT-LLM": tensorrt_llm,
     "TensorRT-LLM, batched": tensorrt_llm_batched,
 }

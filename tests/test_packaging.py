@@ -44,10 +44,10 @@ def without_torch(code: str) -> subprocess.CompletedProcess[str]:
         "charwise.constraints",
         "charwise.cli.app",
         "charwise.processors.llama_cpp.logits_processor",
-        "charwise.processors.proxy.app",
+        "charwise.gateway.app",
     ],
 )
-def test_healing_and_the_proxy_need_no_torch(module: str) -> None:
+def test_healing_and_the_gateway_need_no_torch(module: str) -> None:
     found = without_torch(f"import {module}")
     assert found.returncode == 0, found.stderr
 

@@ -112,13 +112,13 @@ _EXTRAS = {
     "fastapi": "serve",
     "prometheus_client": "serve",
     "uvicorn": "serve",
-    "starlette": "proxy",
+    "starlette": "gateway",
     "pygls": "lsp",
     "pydantic": "lsp",
     "pandas": "tables",
     "pyarrow": "tables",
     "ray": "ray",
-    "httpx": "proxy",
+    "httpx": "gateway",
 }
 
 

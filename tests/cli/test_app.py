@@ -224,7 +224,6 @@ NOT_HERE = (
     "compare",
     "export",
     "gateway",
-    "heal-proxy",
     "lm-eval",
     "lsp",
     "score",
@@ -246,7 +245,7 @@ def test_the_examples_run(command: str) -> None:
 def test_every_command_prints_json_and_takes_the_options_of_a_model() -> None:
     assert {command.name for command in app.registered_commands} == set(EXAMPLES)
     # The options of one are the harness's; those that serve print nothing.
-    for command in set(EXAMPLES) - {"lm-eval", "gateway", "heal-proxy"}:
+    for command in set(EXAMPLES) - {"lm-eval", "gateway"}:
         shown = run(command, "--help").stdout
         named = "MODEL" if command in ("compare", "export") else "--model"  # their first argument
         for option in (named, "--revision", "--trust-remote-code"):

@@ -250,7 +250,7 @@ def test_the_page_of_all_engines() -> None:
 
 
 def test_serving_engines_do_not_pay_for_transformers() -> None:
-    modules = ("decision", "sglang", "tensorrt_llm")
+    modules = ("decision", "sglang", "vllm", "tensorrt_llm")
     names = ", ".join(f"charwise.processors.{name}" for name in modules)
     code = f"import sys, {names}; print('transformers' in sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

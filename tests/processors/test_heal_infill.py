@@ -19,9 +19,6 @@ from charwise.fim_text import cut_template, with_sentinels
 from charwise.processors.healed_prompt import _hold_end_, heal_middle, heal_prompt
 from charwise.processors.transformers.generate import index_of
 from charwise.processors.transformers.infill import EndingLogitsProcessor
-from charwise.processors.vllm.openai_request import plan
-from charwise.processors.vllm.prompts import Served
-from charwise.processors.vllm.settings import Limits
 from charwise.tokens.sentinels import SPELLINGS, Spelling
 from sentinels import model_with, tokenizer_with
 
@@ -319,12 +316,9 @@ def test_what_does_not_fit_is_cut_at_the_far_end_and_a_warning_says_so(order: An
 @pytest.mark.parametrize("spelling", SPELLINGS, ids=lambda one: one.family)
 def test_a_sentinel_in_what_a_client_sends_is_text(spelling: Spelling) -> None:
     index = index_with(spelling)
-    served = Served(tokenizer_with(spelling.names), index)
     for name in (*spelling.names, "".join(spelling.in_text)):
         prefix, suffix = f"print('{name}') # {name}", f"{name}{name}\n"
-        [answer] = plan(served, Limits(512), {"prompt": prefix, "suffix": suffix, "max_tokens": 4})
         healed = heal_middle(prefix, suffix, index, right="off")
-        assert answer.call.body["prompt"] == healed.kept
         sentinels = [id for id in healed.kept if id in index.vocabulary.special]
         assert len(sentinels) == len(index.vocabulary.bos_ids) + len(spelling.names)
 
@@ -337,46 +331,3 @@ def test_sentinels_that_are_not_known_are_given_by_their_names() -> None:
     healed = heal_middle("for i in ra", "e(3):\n", index, template=template)
     known = heal_middle("for i in ra", "e(3):\n", index_with(SPELLINGS[0]))
     assert healed == known  # the ids are the same
-
-
-def test_the_middleware_lays_out_a_suffix() -> None:
-    tokenizer = model_with_sentinels()[1]
-    served = Served(tokenizer, index_with(SPELLINGS[0]))
-    prefix, suffix = "for i in rang", "(3):\n"
-    [answer] = plan(served, Limits(256), {"prompt": prefix, "suffix": suffix, "max_tokens": 8})
-    healed = heal_middle(prefix, suffix, served.index, right="off")
-    assert answer.call.body["prompt"] == healed.kept
-    assert "suffix" not in answer.call.body
-    assert answer.call.body["vllm_xargs"] == {"charwise_forced": healed.forced.hex()}
-    assert answer.call.body["stop_token_ids"] == sorted(served.vocabulary.end_ids)
-    # Where a middle can be kept from ending, it must end with what leaves the suffix.
-    limits = Limits(256, holds_ends=True)
-    request = {"prompt": "for i in", "suffix": "ge(3):\n", "max_tokens": 8}
-    [answer] = plan(served, limits, request)
-    healed = heal_middle("for i in", "ge(3):\n", served.index)
-    assert healed.ending.startswith(b"ge")
-    assert answer.call.body["prompt"] == healed.kept
-    assert answer.call.body["vllm_xargs"] == {
-        "charwise_forced": healed.forced.hex(),
-        "charwise_ending": healed.ending.hex(),
-    }
-    for fields in (
-        {"logprobs": 1},
-        {"structured_outputs": {"regex": "a"}},
-        {"vllm_xargs": {"charwise_heal": "exact"}},
-    ):
-        limits = Limits(256, holds_ends=True, grammars=frozenset({"regex"}))
-        [answer] = plan(served, limits, request | fields)
-        assert answer.healed.ending == b""
-    # Either side may be empty.
-    for sides in ({"prompt": ""}, {"suffix": ""}):
-        [answer] = plan(served, limits, request | sides)
-        ids = answer.call.body["prompt"]
-        assert {*map(tokenizer.convert_tokens_to_ids, NAMES)} <= {*ids}
-    # Nothing to heal, and yet laid out: vLLM knows no suffix.
-    assert (
-        plan(served, Limits(256), {"prompt": "x\n", "suffix": "\ny", "max_tokens": 8}) != "suffix"
-    )
-    without = Served(tokenizer, SortedVocabulary(Vocabulary.from_bytes([b"a", b"b"])))
-    for after in ("b", ""):  # vLLM refuses either, of a model that it does not know to fill in
-        assert plan(without, Limits(256), {"prompt": "a", "suffix": after}) == "suffix"

@@ -249,20 +249,3 @@ def test_a_model_without_such_files_reads_none() -> None:
         if not spelling.files:
             before, between, last = spelling.in_text
             assert parse_template(f"<file_sep>x.py\n{before}a{between}b{last}", spelling) is None
-
-
-def test_an_answer_that_another_file_ends_has_stopped() -> None:
-    """As vLLM writes it, which goes on after a token that it does not know for an end."""
-    from charwise.processors.openai.answer import Answer, Call
-
-    vocabulary = index_of(SPELLINGS[1]).vocabulary
-    separator = tokenizer_of(SPELLINGS[1]).convert_tokens_to_ids("<|file_sep|>")
-    ids = [*vocabulary.encode("range"), separator, *vocabulary.encode("other.py")]
-    for parts in ([ids], [ids[:-1], ids[-1:]], [[id] for id in ids]):
-        answer = Answer(vocabulary, {}, Call({}, "ra", HealedPrompt([0], b"ra", 1), 64))
-        for part in parts:
-            chunk = {"index": 0, "token_ids": part, "finish_reason": None}
-            answer.add({"choices": [chunk]})
-        assert answer.told_all
-        [choice] = answer.choices()
-        assert (choice["text"], choice["finish_reason"]) == ("nge", "stop")

@@ -1,6 +1,5 @@
-"""OpenAI's completion and chat JSON, read and written once: for the server and for those who heal.
+"""OpenAI's completion and chat JSON, read and written once: for the server and for the gateway.
 
-The completion server, the middleware of vLLM and the proxy share requests (`request`), answers and
-streams (`writer`), errors (`errors`), limits (`limits`), keys, bodies and responses (`http`), and
-the way in which settings are read (`settings`).
+The completion server and the gateway share answers and streams (`writer`), errors (`errors`),
+limits (`limits`), keys, bodies and responses (`http`); `request` is the server's.
 """

@@ -7,7 +7,7 @@ import logging
 from pydantic import ValidationError
 
 from charwise.api.writer import Message
-from charwise.errors import CharwiseError, EngineError, SearchLimitError
+from charwise.errors import CharwiseError, SearchLimitError
 
 logger = logging.getLogger("charwise.api")
 
@@ -61,18 +61,6 @@ class Refused(CharwiseError, ValueError):
         return _TYPES.get(self.status, other)
 
 
-class UpstreamError(EngineError):
-    """The server behind sent no answer, or a part of one.
-
-    Attributes:
-        status: that tells the client so.
-    """
-
-    def __init__(self, message: str, status: int = 502) -> None:
-        super().__init__(message)
-        self.status = status
-
-
 def refusal_of(error: Exception) -> Refused:
     """Return the refusal that tells a client of an error; a server's failure is logged.
 
@@ -80,8 +68,8 @@ def refusal_of(error: Exception) -> Refused:
     is a question whose exact answer takes more than the limits of this server.
 
     >>> from charwise.errors import SettingError
-    >>> refusal_of(SettingError("n is 0.")).status, refusal_of(UpstreamError("gone.")).status
-    (400, 502)
+    >>> refusal_of(SettingError("n is 0.")).status
+    400
     """
     if isinstance(error, Refused):
         return error
@@ -95,17 +83,6 @@ def refusal_of(error: Exception) -> Refused:
         return Refused(status, str(error))
     logger.error("a request failed", exc_info=error)
     return Refused(500, f"the server failed: {type(error).__name__}: {error}")
-
-
-def status_of(answer: Message) -> int:
-    """Return the status that an error of the server behind names; 500 if it names none.
-
-    >>> status_of({"error": {"code": 404}}), status_of({"error": {"code": None}})
-    (404, 500)
-    """
-    error = answer["error"]
-    code = error.get("code") if isinstance(error, dict) else None
-    return code if isinstance(code, int) and 400 <= code < 600 else 500
 
 
 def _invalid(error: ValidationError) -> Refused:

@@ -80,8 +80,7 @@ async def while_connected(receive: Receive, work: Coroutine[Any, Any, Result]) -
 class _Stream(StreamingResponse):
     """A stream that ends when its client leaves, whatever the server's version of ASGI is.
 
-    From version 2.4 on, Starlette waits for an error of `send` in place of listening. A request of
-    our own to an application (`Upstream`) never has one.
+    From version 2.4 on, Starlette waits for an error of `send` in place of listening.
     """
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -55,9 +55,8 @@ class Limits(NamedTuple):
         return None
 
 
-#: Of the completion server, and of the proxy: each completion there is a call of the server behind.
+#: Of the completion server.
 SERVER = Limits(prompts=256, completions=64, tokens=1_000_000)
-PROXY = Limits(together=64, stops=256)
 
 
 class CheckedSettings(BaseModel):

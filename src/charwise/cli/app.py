@@ -23,7 +23,6 @@ from charwise.cli import (
     demo,
     export,
     gateway,
-    heal_proxy,
     infill,
     lm_eval,
     lsp,
@@ -75,10 +74,6 @@ COMMANDS: dict[str, tuple[Callable[..., None], str]] = {
     "serve": (serve.serve, "--port 8000"),
     "lsp": (lsp.lsp, "--model Qwen/Qwen2.5-Coder-0.5B"),
     "gateway": (gateway.gateway, "http://localhost:8000"),
-    "heal-proxy": (
-        heal_proxy.heal_proxy,
-        "--upstream http://127.0.0.1:8080 --tokenizer model.gguf",
-    ),
 }
 
 EXAMPLES = {name: f"charwise {name} {rest}".rstrip() for name, (_, rest) in COMMANDS.items()}

@@ -17,7 +17,7 @@ from charwise.fim import Template
 from charwise.fim import request as infill_request
 from charwise.gateway.servers import MemberRequest, Sample, ServerKind
 from charwise.healing import Rule
-from charwise.processors.healed_prompt import HealedPrompt, heal_prompt
+from charwise.processors.healed_prompt import HealedPrompt, heal_characters
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.sentinels import spelling_of
 from charwise.tokens.vocabulary import Vocabulary
@@ -116,7 +116,7 @@ class Healing(NamedTuple):
             count, sampling["temperature"] = 1, 0
         if sampling.get("logprobs") is True:  # a chat's
             sampling["logprobs"] = self.request.get("top_logprobs") or 0
-        banned = banned_ids(healed.forced.decode(), vocabulary) if healed.forced else []
+        banned = healed.lookalikes(vocabulary)
         if kind.several:
             return [MemberRequest(healed, count, sampling, banned)]
         seed = sampling.get("seed")
@@ -147,13 +147,7 @@ def cut_prompt(ids: list[int], index: SortedVocabulary, rule: Rule) -> HealedPro
     Raises:
         Unhealed: no expression can force what would be cut off.
     """
-    healed = heal_prompt(ids, index, rule)
-    while healed.forced and healed.forced[0] & 0xC0 == 0x80:  # inside a character
-        earlier = heal_prompt(ids, index, healed.given_back + 1)
-        if earlier.given_back == healed.given_back:
-            raise Unhealed("half-character")
-        healed = earlier
-    return _checked(healed, index.vocabulary)
+    return _checked(heal_characters(ids, index, rule), index.vocabulary)
 
 
 def cut_infill(request: Message, index: SortedVocabulary, rule: Rule, window: int) -> HealedPrompt:
@@ -197,26 +191,13 @@ def cut_infill(request: Message, index: SortedVocabulary, rule: Rule, window: in
 
 
 def _checked(healed: HealedPrompt, vocabulary: Vocabulary) -> HealedPrompt:
-    if _partial(healed.forced):
+    if healed.forced[:1] and (healed.forced[0] & 0xC0 == 0x80 or _partial(healed.forced)):
         raise Unhealed("half-character")
     if b"\0" in healed.forced:
         raise Unhealed("nul")
     if len(healed.forced) > max(256, 4 * vocabulary.munch):
         raise Unhealed("too-long")
     return healed
-
-
-def banned_ids(forced: str, vocabulary: Vocabulary) -> list[int]:
-    """Ids of control tokens that a grammar may take for forced text, by their spelling.
-
-    A `<|im_start|>` would do for a forced `<`.
-    """
-    ends = [forced[at:] for at in range(len(forced))]
-    return [
-        id
-        for id, name in vocabulary.special.items()
-        if name and any(end.startswith(name) or name.startswith(end) for end in ends)
-    ]
 
 
 class Member(NamedTuple):

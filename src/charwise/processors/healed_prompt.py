@@ -96,6 +96,19 @@ class HealedPrompt(NamedTuple):
         )
         return f'root ::= "{literal}" .*'
 
+    def lookalikes(self, vocabulary: Vocabulary) -> list[int]:
+        """Ids of control tokens that a grammar may take for forced text, by their spelling.
+
+        A `<|im_start|>` would do for a forced `<`.
+        """
+        text = self.forced.decode("utf-8", "replace")
+        ends = [text[at:] for at in range(len(text))]
+        return [
+            id
+            for id, name in vocabulary.special.items()
+            if name and any(end.startswith(name) or name.startswith(end) for end in ends)
+        ]
+
     def _forced_text(self) -> str:
         try:
             text = self.forced.decode()
@@ -129,6 +142,20 @@ def heal_prompt(prompt: Prompt, index: SortedVocabulary, rule: Rule = "auto") ->
     ids = prompt_ids(prompt, index.vocabulary)
     kept, forced = cut_template(ids, index, rule) or cut(ids, index, rule)
     return HealedPrompt(kept, forced, len(ids) - len(kept))
+
+
+def heal_characters(prompt: Prompt, index: SortedVocabulary, rule: Rule = "auto") -> HealedPrompt:
+    """Return `heal_prompt`, cut earlier where that would be inside a character.
+
+    Expressions force characters, not bytes.
+    """
+    healed = heal_prompt(prompt, index, rule)
+    while healed.forced and healed.forced[0] & 0xC0 == 0x80:
+        earlier = heal_prompt(prompt, index, healed.given_back + 1)
+        if earlier.given_back == healed.given_back:
+            break
+        healed = earlier
+    return healed
 
 
 def heal_middle(
