@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from charwise.coverings.covering import Covering
     from charwise.cursor.choose import ChoicePosterior
     from charwise.cursor.completion import Completion
-    from charwise.cursor.distributions import NextBytes, NextChars
+    from charwise.cursor.distributions import NextBytes
+    from charwise.cursor.expansion import Outcomes
     from charwise.cursor.middle import InfillCompletion
-    from charwise.cursor.next_words import NextWords
     from charwise.cursor.options import GenerationOptions
     from charwise.cursor.state import State
     from charwise.evaluation.compare import compare
@@ -40,8 +40,7 @@ _HOME = {
     "GenerationOptions": "charwise.cursor.options",
     "InfillCompletion": "charwise.cursor.middle",
     "NextBytes": "charwise.cursor.distributions",
-    "NextChars": "charwise.cursor.distributions",
-    "NextWords": "charwise.cursor.next_words",
+    "Outcomes": "charwise.cursor.expansion",
     "Score": "charwise.surprisal.score",
     "State": "charwise.cursor.state",
     "SortedVocabulary": "charwise.tokens.index",
@@ -62,8 +61,7 @@ __all__ = [
     "GenerationOptions",
     "InfillCompletion",
     "NextBytes",
-    "NextChars",
-    "NextWords",
+    "Outcomes",
     "Score",
     "SortedVocabulary",
     "State",

@@ -15,9 +15,8 @@ from charwise.cursor.bytewise import Drawn, characters
 from charwise.cursor.character_state import CharacterState
 from charwise.cursor.choose import ChoicePosterior
 from charwise.cursor.completion import Completion
-from charwise.cursor.distributions import NextBytes, NextChars
-from charwise.cursor.next_chars import char_entropies
-from charwise.cursor.next_words import NextWords, word_entropies
+from charwise.cursor.distributions import NextBytes
+from charwise.cursor.expansion import Outcomes, char_entropies, word_entropies
 from charwise.cursor.options import (
     GenerationKeywords,
     GenerationOptions,
@@ -89,7 +88,7 @@ class CharacterModel(ABC):
         *,
         coverage: float = 0.99,
         **spend: Unpack[EffortKeywords],
-    ) -> NextChars:
+    ) -> Outcomes:
         """Return p(character | prompt), for the characters that hold `coverage` of the probability.
 
         See `state`.
@@ -106,7 +105,7 @@ class CharacterModel(ABC):
         *,
         coverage: float = 0.9,
         **spend: Unpack[EffortKeywords],
-    ) -> NextWords:
+    ) -> Outcomes:
         """Return p(word | prompt), for the words that hold `coverage` of the probability.
 
         See `State.next_words`.

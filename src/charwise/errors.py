@@ -182,16 +182,6 @@ class SearchLimitError(CharwiseError, RuntimeError):
         self.found = found
 
 
-class UnlistedError(CharwiseError, KeyError):
-    """A character whose probability was asked for, and that a list of them does not hold.
-
-    >>> str(UnlistedError("'q' is not listed."))  # as it is, where a KeyError has quotation marks
-    "'q' is not listed."
-    """
-
-    __str__ = Exception.__str__
-
-
 class EngineError(CharwiseError, RuntimeError):
     """A model or an inference engine that cannot do its task."""
 

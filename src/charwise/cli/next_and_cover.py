@@ -57,7 +57,7 @@ class _NextSettings:
 @takes_options
 def next_bytes(options: ModelOptions, effort: EffortOptions, settings: _NextSettings) -> None:
     """Print the probabilities of the next byte or character."""
-    from charwise.cursor.next_chars import next_chars
+    from charwise.cursor.expansion import next_chars
 
     text = read_prompt(settings.prompt, settings.stdin)
     lm = options.load(effort)

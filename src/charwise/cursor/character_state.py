@@ -16,10 +16,9 @@ from charwise.constraints.validity import has_check
 from charwise.cursor.bytewise import ByteDrafts, ByteParticles
 from charwise.cursor.choose import ChoicePosterior
 from charwise.cursor.completion import Completion
-from charwise.cursor.distributions import NextBytes, NextChars
+from charwise.cursor.distributions import NextBytes
 from charwise.cursor.drawing import Drawing
-from charwise.cursor.next_chars import next_chars
-from charwise.cursor.next_words import NextWords, next_words
+from charwise.cursor.expansion import Outcomes, next_chars, next_words
 from charwise.cursor.options import GenerationKeywords, GenerationOptions, Limit, options_of
 from charwise.cursor.particles import Proposal, added_up, sample
 from charwise.cursor.rejection import valid
@@ -97,7 +96,7 @@ class CharacterState(ABC):
         nxt = self._distribution()
         return nxt if constraint is None else nxt.under(constraint)
 
-    def next_chars(self, coverage: float = 0.99) -> NextChars:
+    def next_chars(self, coverage: float = 0.99) -> Outcomes:
         """Return p(character | text), for the characters that hold `coverage` of the probability.
 
         The bytes of one character are summed out along the UTF-8 tree, the heaviest branch
@@ -105,7 +104,7 @@ class CharacterState(ABC):
         The last hundredth of the probability may be spread over many thousands of characters, so
         the list also ends when 64 beginnings of longer characters have been taken apart; where
         bytes that are no character hold more than 1 - `coverage`, when characters not listed hold
-        less. `NextChars.missing` has the share of all that is not listed.
+        less. `Outcomes.missing` has the share of all that is not listed.
 
         Raises:
             SettingError: for a coverage outside (0, 1].
@@ -116,12 +115,12 @@ class CharacterState(ABC):
         """
         return next_chars(self, coverage)
 
-    def next_words(self, coverage: float = 0.9) -> NextWords:
+    def next_words(self, coverage: float = 0.9) -> Outcomes:
         """Return p(word | text), for the words that hold `coverage` of the probability.
 
         ASCII whitespace or the end of text ends a word. If the text ends inside a word, the rest of
         it is listed; "" is that the word ends here. At most 1,000 beginnings of words are followed,
-        at about a model call each; `NextWords.missing` has the share of the words not found.
+        at about a model call each; `Outcomes.missing` has the share of the words not found.
 
         Raises:
             SettingError: for a coverage outside (0, 1].

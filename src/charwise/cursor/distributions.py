@@ -1,8 +1,7 @@
-"""Distributions over the next byte, and over the next Unicode character."""
+"""The distribution of the next byte."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from html import escape
 
@@ -10,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from charwise.constraints.constraint import Constraint, checked
-from charwise.errors import ConstraintError, SettingError, UnlistedError, check_count, shown
+from charwise.errors import ConstraintError, SettingError, check_count, shown
 from charwise.tokens.canonical import to_bytes
 
 #: Index of the end of text in `NextBytes.probs`.
@@ -107,72 +106,6 @@ class NextBytes:
 
     def _repr_html_(self) -> str:
         return bars(self.top(10), f"next byte, entropy {self.entropy:.3f} bits")
-
-
-@dataclass(frozen=True)
-class NextChars(Mapping[str, float]):
-    """p(character | text) for the characters listed, most probable first.
-
-    Attributes:
-        probs: character → probability.
-        eos: probability that the text ends here.
-        missing: probability of the characters not listed, of bytes that are no character, and
-            of what was not looked at.
-        error: by how much the probabilities of characters may be off, as a total variation: an
-            estimate, as `NextBytes.error`.
-    """
-
-    probs: dict[str, float]
-    eos: float
-    missing: float
-    error: float = 0.0
-
-    def __getitem__(self, character: str) -> float:
-        """The probability of a character that is listed.
-
-        Raises:
-            UnlistedError: for another: it has at most what is missing.
-
-        >>> NextChars({"a": 0.75}, eos=0.125, missing=0.125).get("b", 0.0)
-        0.0
-        """
-        if character not in self.probs:
-            raise UnlistedError(
-                f"{shown(character)} is not among the {len(self)} characters listed; what is not "
-                f"has {self.missing:.2g} of the probability. A greater coverage lists more of "
-                "them; the end of the text is `eos`."
-            )
-        return self.probs[character]
-
-    def __iter__(self):  # type: ignore[no-untyped-def]
-        return iter(self.probs)
-
-    def __len__(self) -> int:
-        return len(self.probs)
-
-    @property
-    def entropy(self) -> float:
-        """The entropy in bits, of the characters listed, the end of text, and all else as one.
-
-        So it is a lower bound: the entropy of all characters is greater by at most 20.1 bits, the
-        logarithm of their number, times the probability that is not listed.
-
-        >>> NextChars({"a": 0.5, "b": 0.25}, eos=0.25, missing=0.0).entropy
-        1.5
-        """
-        listed = np.array([*self.probs.values(), self.eos])
-        outcomes = np.append(listed, max(0.0, 1.0 - listed.sum()))
-        seen = outcomes[outcomes > 0]
-        return float(0.0 - (seen * np.log2(seen)).sum())
-
-    def top(self, k: int) -> list[tuple[str, float]]:
-        """The k most probable, the end of text (`<eos>`) among them."""
-        check_count("k", k, 0)
-        both = [*self.probs.items(), ("<eos>", self.eos)]
-        return sorted(both, key=lambda pair: -pair[1])[:k]
-
-    def _repr_html_(self) -> str:
-        return bars(self.top(10), "next character")
 
 
 def show_byte(code: int) -> str:

@@ -17,7 +17,7 @@ from charwise.api.writer import Message, finite
 from charwise.char_lm import CharLM
 from charwise.cursor.distributions import show_byte
 from charwise.cursor.drafts import draw_members
-from charwise.cursor.next_chars import next_chars
+from charwise.cursor.expansion import next_chars
 from charwise.cursor.options import GenerationOptions
 from charwise.cursor.state import State
 from charwise.serve.http import answered, read

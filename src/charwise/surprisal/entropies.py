@@ -12,6 +12,10 @@ from charwise.surprisal.spans import Spans
 
 Floats = NDArray[np.float64]
 
+#: Columns of a distribution of the next byte that end a word: the ASCII characters that `\s`
+#: matches, and the end of text.
+ENDS = [*range(9, 14), *range(28, 33), 256]
+
 
 def entropies(rows: Floats) -> Floats:
     """`[n]` entropies of `[n, m]` distributions, bits.
@@ -21,15 +25,6 @@ def entropies(rows: Floats) -> Floats:
     """
     logs = np.log2(rows, out=np.zeros_like(rows), where=rows > 0)
     return np.asarray(np.maximum(0.0, -(rows * logs).sum(axis=1)) + 0.0)
-
-
-def term(p: float) -> float:
-    """The part −p log₂ p of an entropy, bits; 0 of nothing.
-
-    >>> term(0.5), term(0.0)
-    (0.5, 0.0)
-    """
-    return -p * math.log2(p) if p > 0 else 0.0
 
 
 def ranks(rows: Floats, came: bytes) -> NDArray[np.int64]:

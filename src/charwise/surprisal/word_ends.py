@@ -17,13 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from charwise.errors import ZeroProbabilityError
+from charwise.surprisal.entropies import ENDS
 from charwise.surprisal.spans import Spans
 
 Floats = NDArray[np.float64]
-
-#: Columns of a distribution of the next byte that end a word: the ASCII characters that `\s`
-#: matches, and the end of text.
-ENDS = [*range(9, 14), *range(28, 33), 256]
 
 
 def word_ends(rows: Floats) -> Floats:

@@ -1,8 +1,10 @@
-"""The next word: against enumeration on tiny models."""
+"""Next characters and next words: against enumeration, and on distributions from a table."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import pytest
@@ -12,8 +14,9 @@ import charwise.scoring.rounds
 from charwise import CharLM, State
 from charwise.combine import mixture
 from charwise.coverings.reference import next_character_probability
-from charwise.cursor import next_words
-from charwise.cursor.next_words import NextWords
+from charwise.cursor import expansion
+from charwise.cursor.distributions import EOS, NextBytes
+from charwise.cursor.expansion import next_chars
 from charwise.errors import SettingError, TokenizationError
 from models import Model, model_of
 from near import approx
@@ -58,7 +61,6 @@ def test_words_and_bounds_are_those_of_the_definition(
     assert found.missing == approx(hidden, abs=1e-4)
     if coverage == 0.999:
         assert found.entropy >= exact - 0.05
-    assert not found.limited
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -81,18 +83,17 @@ def test_a_score_has_the_entropies_at_the_beginnings_of_words(seed: int) -> None
     assert score.to_pandas().entropy_most.notna().sum() == 3
 
 
-def test_a_search_that_is_limited_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(next_words, "MOST", 5)
+def test_a_search_that_is_cut_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(expansion, "MOST_WORDS", 5)
     found = charwise.load().next_words("import ")
-    assert found.limited
     assert found.missing > 0.1
-    assert found.entropy_most == found.entropy + 20 * found.missing
+    assert found.entropy_most == approx(found.entropy + 20 * found.missing)
 
 
 def test_states_begin_again_on_new_trees(monkeypatch: pytest.MonkeyPatch) -> None:
     lm = charwise.load()
     once = lm.next_words("import ", coverage=0.3)
-    monkeypatch.setattr(next_words, "_GENERATION", 3)
+    monkeypatch.setattr(expansion, "_GENERATION", 3)
     begun, renewed = [], State._renewed
     monkeypatch.setattr(State, "_renewed", lambda state: begun.append(1) or renewed(state))
     again = lm.next_words("import ", coverage=0.3)
@@ -105,7 +106,6 @@ def test_a_word_that_is_too_much_is_not_found(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(charwise.scoring.rounds, "MOST_CONTEXTS", 40)
     state = charwise.load().state("x", preset="exact")
     found = state.next_words(coverage=0.99)
-    assert found.limited
     assert found.missing > 0.01
 
 
@@ -148,6 +148,79 @@ def test_what_cannot_be_asked() -> None:
             lm.next_words("a", coverage=coverage)  # type: ignore[arg-type]
     with pytest.raises(TokenizationError, match="no token of this vocabulary spells"):
         CharLM(model_of([b"a", b"b"], 1, 0).lm).next_words("c")
-    with pytest.raises(SettingError, match="k is -1"):
-        NextWords({}, 1.0, 0.0).top(-1)
     assert np.isnan(lm.score(" a", entropy="word", coverage=0.01).word_entropies[0]).all()
+
+
+# ---- characters ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Told:
+    """A state after `raw`; what follows it is in the table."""
+
+    table: dict[bytes, NextBytes]
+    raw: bytes = b""
+
+    def next(self) -> NextBytes:
+        return self.table[self.raw]
+
+    def __add__(self, more: bytes) -> Self:
+        return type(self)(self.table, self.raw + more)
+
+
+def told(probs: dict[int, float], error: float = 0.0) -> NextBytes:
+    row = np.zeros(EOS + 1)
+    row[list(probs)] = list(probs.values())
+    return NextBytes(row, error)
+
+
+#: `a`, the end, a character of two bytes, and one of three.
+TABLE = {
+    b"": told({ord("a"): 0.3, EOS: 0.1, 0xC3: 0.4, 0xE2: 0.2}, error=0.01),
+    b"\xc3": told({0xA9: 0.75, 0xAF: 0.25}, error=0.02),
+    b"\xe2": told({0x82: 1.0}, error=0.03),
+    b"\xe2\x82": told({0xAC: 1.0}, error=0.04),
+}
+
+
+def test_everything_is_summed_along_the_tree():
+    found = next_chars(Told(TABLE), 1.0)
+    assert dict(found) == approx({"a": 0.3, "é": 0.3, "ï": 0.1, "€": 0.2})
+    assert found.eos == 0.1
+
+
+def test_the_error_of_a_byte_counts_by_its_weight():
+    found = next_chars(Told(TABLE), 1.0)
+    assert found.error == approx(0.01 + 0.4 * 0.02 + 0.2 * (0.03 + 0.04))
+    assert next_chars(Told(TABLE), 0.1).error == 0.01
+
+
+def test_an_error_is_at_most_the_whole():
+    sure = {b"": told({0xC3: 1.0}, error=0.9), b"\xc3": told({0xA9: 1.0}, error=0.9)}
+    assert next_chars(Told(sure), 1.0).error == 1.0
+
+
+def test_what_is_missing_is_what_is_not_listed():
+    assert next_chars(Told(TABLE), 1.0).missing == approx(0, abs=1e-12)
+    some = next_chars(Told(TABLE), 0.6)
+    held = math.fsum(some.values()) + some.eos
+    assert 0.6 <= held < 0.9
+    assert some.missing == approx(1 - held)
+
+
+def test_a_text_that_ends_inside_a_character_is_finished():
+    found = next_chars(Told(TABLE, b"\xe2"), 1.0)
+    assert dict(found) == {"€": 1.0}
+    assert found.error == approx(0.07)
+
+
+def test_characters_are_listed_until_there_are_so_many():
+    few, more = next_chars(Told(TABLE), 0.4), next_chars(Told(TABLE), 0.4, least=3)
+    assert (list(few), list(more)) == (["é"], ["é", "a", "€"])
+    assert list(next_chars(Told(TABLE), 0.4, least=100)) == ["é", "a", "€", "ï"]
+
+
+def test_of_what_is_not_listed_nothing_is_known():
+    few = next_chars(Told(TABLE), 0.4)
+    assert "a" not in few
+    assert few.get("a") is None
