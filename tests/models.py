@@ -30,9 +30,7 @@ from charwise import GenerationOptions, SortedVocabulary, State, Vocabulary
 from charwise.constraints import Constraint
 from charwise.coverings.covering import covering_size
 from charwise.coverings.reference import prefix_probability
-from charwise.cursor.completion import Weighted
-from charwise.cursor.particles import sample
-from charwise.cursor.token_particles import TokenParticles
+from charwise.cursor.smc import Weighted, sample
 from charwise.engine import TokenTree
 from charwise.engines.ngram import NgramLM
 
@@ -337,4 +335,4 @@ def by_hand() -> Model:
 def particles(state: State, constraint: Constraint, count: int, **options: Any) -> Weighted:
     """Texts that follow a state, conditioned on a constraint by sampling, however few there are."""
     asked = GenerationOptions(constraint=constraint, particles=count, **options)
-    return sample(TokenParticles(state, asked), asked.limit())
+    return sample(state, asked, asked.limit())

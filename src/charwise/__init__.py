@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from charwise.char_lm import CharLM
     from charwise.coverings.covering import Covering
     from charwise.cursor.choose import ChoicePosterior
-    from charwise.cursor.completion import Completion
     from charwise.cursor.distributions import NextBytes
     from charwise.cursor.expansion import Outcomes
+    from charwise.cursor.generation import Completion
     from charwise.cursor.middle import InfillCompletion
     from charwise.cursor.options import GenerationOptions
     from charwise.cursor.state import State
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _HOME = {
     "CharLM": "charwise.char_lm",
     "ChoicePosterior": "charwise.cursor.choose",
-    "Completion": "charwise.cursor.completion",
+    "Completion": "charwise.cursor.generation",
     "Covering": "charwise.coverings.covering",
     "Effort": "charwise.scoring.effort",
     "GenerationOptions": "charwise.cursor.options",

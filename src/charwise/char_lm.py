@@ -230,7 +230,6 @@ class CharLM(CharacterModel):
 
         Raises:
             TemplateError: as `infill`.
-            TokenizationError: a text that no token string spells.
         """
         asked = self.infill_request(prefix, suffix, order=order, template=template)
         scorer = Scorer(self.engine, self.index, self._chosen(**spend))

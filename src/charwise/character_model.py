@@ -11,12 +11,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple, Unpack
 
-from charwise.cursor.bytewise import Drawn, characters
 from charwise.cursor.character_state import CharacterState
 from charwise.cursor.choose import ChoicePosterior
-from charwise.cursor.completion import Completion
 from charwise.cursor.distributions import NextBytes
 from charwise.cursor.expansion import Outcomes, char_entropies, word_entropies
+from charwise.cursor.generation import Completion
 from charwise.cursor.options import (
     GenerationKeywords,
     GenerationOptions,
@@ -332,30 +331,6 @@ class CharacterModel(ABC):
         limit = options.limit()
         state = self.state(prompt, preset=preset, tolerance=tolerance)
         return state._pieces(options, limit)
-
-    def characters(
-        self,
-        prompt: Prompt,
-        options: GenerationOptions | None = None,
-        *,
-        preset: str | Effort | None = None,
-        tolerance: float | None = None,
-        **keywords: Unpack[GenerationKeywords],
-    ) -> Iterator[Drawn]:
-        """Yield one completion character by character, with the distributions it was drawn from.
-
-        Unlike `complete` it samples where no options say otherwise. A constraint is applied at each
-        byte, `top_p` and `top_k` too. It has no stop strings and no budget: look at what was drawn,
-        and stop.
-
-        >>> import charwise
-        >>> drawn = next(charwise.load().characters("import nump", temperature=0))
-        >>> drawn.character, drawn.distributions[0].top(1)[0][0]
-        ('y', 'y')
-        """
-        options = options_of(options, keywords, temperature=1.0)
-        options.refuse("n stop seconds cancel progress conditioning", "characters")
-        return characters(self.state(prompt, preset=preset, tolerance=tolerance), options)
 
     def choose(
         self,

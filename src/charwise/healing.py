@@ -12,7 +12,7 @@ generation reproduce them by whatever tokens the model prefers:
 preemption, beam reordering and retries cannot put it out of step.
 
 Masking renormalises at each step, which is not conditioning: a short prefix token is weighed by
-its own probability, not by that of what may follow it. `charwise.cursor.drafts` is exact.
+its own probability, not by that of what may follow it. `charwise.cursor.generation` is exact.
 """
 
 from __future__ import annotations

@@ -21,14 +21,25 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import charwise
 from charwise import CharLM, Completion, GenerationOptions, Vocabulary
 from charwise.coverings.reference import enum_cover, next_character_probability, prefix_probability
-from charwise.cursor.drafts import draw_members
+from charwise.cursor.generation import Generation
 from charwise.cursor.shared_tree import EXACT_TOKENS
 from charwise.engines.ngram import NgramLM
 from charwise.errors import EngineError, TokenizationError, ZeroProbabilityError
 from charwise.models import EMBEDDED
 from charwise.scoring.effort import Effort
 from charwise.tokens.utf8 import pending
-from models import After, Case, Model, cases, chi_square, examples, model_of, table, two_ways
+from models import (
+    After,
+    Case,
+    Model,
+    cases,
+    chi_square,
+    examples,
+    model_of,
+    models,
+    table,
+    two_ways,
+)
 
 #: Draws in a chi-square test.
 DRAWS = 20_000
@@ -85,19 +96,6 @@ def test_draws_of_tokens_have_the_exact_distribution(prompt: bytes, seed: int):
     if prompt == b"sw":
         share = sum(members.values()) / DRAWS
         assert share == pytest.approx(0.006 / 0.206, abs=0.005)
-
-
-def test_the_character_path_itself():
-    lm = exact(MASKED)
-    expected = true_endings(MASKED, b"sw", 2)
-    counts: Counter[bytes] = Counter()
-    for seed in range(500):
-        drawn = list(lm.characters("sw", max_new_bytes=2, temperature=1.0, seed=seed))
-        counts["".join(d.character for d in drawn).encode()] += 1
-        for d in drawn:
-            for distribution in d.distributions:
-                assert distribution.probs.sum() == pytest.approx(1)
-    assert abs(chi_square(counts, expected)) < 4
 
 
 @given(cases(longest=4, largest=60, possible=True), st.integers(0, 2**32))
@@ -157,8 +155,6 @@ def test_truncation():
             assert 0 in firsts
         else:
             assert firsts == allowed
-    byte = [d.character for d in lm.characters("", max_new_bytes=1, top_k=1, temperature=1.0)]
-    assert byte == ["s"]
 
 
 def test_very_low_temperatures_are_greedy():
@@ -201,11 +197,27 @@ def test_greedy_is_the_best_member_then_greedy_tokens(case: Case):
     )
     if any(b.p >= a.p * (1 - 1e-12) for a, b in pairwise(oracle)):
         return  # ties, or as good as
-    members = draw_members(lm.state(prompt), GenerationOptions(n=4), np.random.default_rng(0))
+    options = GenerationOptions(n=4)
+    members = Generation(lm.state(prompt), options, options.limit()).partials
     expected = [m for m in oracle if m.p > 0][:4]
     assert [tuple(d.token_ids) for d in members[: len(expected)]] == [m.tokens for m in expected]
     for draft, m in zip(members, expected, strict=False):
         assert draft.logprob == pytest.approx(math.log(m.p / total), rel=1e-9, abs=1e-9)
+
+
+@given(models(), st.integers(2, 5))
+@examples(100)
+def test_the_likeliest_first_tokens_begin_completions_of_nothing(model: Model, n: int):
+    row = model.p(())
+    found = exact(model).complete("", n=n, max_new_bytes=5)
+    firsts = {model.vocabulary.tokens[one.token_ids[0]] if one.token_ids else None for one in found}
+    order = [at for at in np.argsort(-row, kind="stable")[:n] if row[at] > 0]
+    ends = model.vocabulary.end_ids
+    expected = {None if at in ends else model.vocabulary.tokens[at] for at in order}
+    assert firsts <= expected
+    assert len({one.raw for one in found}) == len(found)
+    if len(expected) == 1 or max(map(len, model.index.sorted)) == 1:  # no two meet
+        assert len(found) == len(expected)
 
 
 @given(cases(possible=True), st.integers(1, 6), st.integers(0, 6))
@@ -417,7 +429,6 @@ def test_characters_are_never_split():
     for limit, raw in ((0, b""), (1, b""), (2, euro[1:]), (3, euro[1:] + b"b")):
         [found] = lm.complete(inside, max_new_bytes=limit)
         assert found.raw == raw
-    assert [d.character for d in lm.characters(inside, temperature=0.0)][:1] != []
 
 
 def test_finish_reasons():
@@ -458,8 +469,6 @@ def test_seeds():
     assert lm.complete("ab", seed=2, **settings) != one
     assert len({c.raw for c in one}) > 1
     assert lm.complete("ab", **settings) != lm.complete("ab", **settings)  # none given: anew
-    characters = [[d.character for d in lm.characters("ab", seed=s)] for s in (1, 1, 2)]
-    assert characters[0] == characters[1] != characters[2]
 
 
 # ---- the embedded model -------------------------------------------------------------------------

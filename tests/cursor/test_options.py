@@ -59,16 +59,6 @@ def test_keywords_change_an_object(models: list[Any]):
         assert "".join(lm.stream(PROMPT, options)) == lm.complete(PROMPT, options)[0].text
 
 
-def test_characters_are_sampled_unless_the_options_say_otherwise():
-    def text(*options: GenerationOptions, **keywords: Any) -> str:
-        drawn = charwise.load().characters("x = ", *options, **keywords)
-        return "".join(one.character for one in drawn)
-
-    greedy = text(temperature=0, max_new_bytes=4)
-    assert text(GenerationOptions(max_new_bytes=4)) == greedy
-    assert len({text(seed=seed, max_new_bytes=4) for seed in range(8)}) > 1
-
-
 def test_middles_are_drawn_by_the_same_options():
     lm = charwise.load()
     options = GenerationOptions(n=2, max_new_bytes=6)
@@ -108,7 +98,7 @@ def test_what_makes_no_sense_is_refused_when_it_is_made(wrong: dict[str, Any], s
 @pytest.mark.parametrize("options", [3, "n=3", {"n": 3}, GenerationOptions])
 def test_what_are_no_options(models: list[Any], options: Any):
     for lm in models:
-        for ask in (lm.complete, lm.stream, lm.characters):
+        for ask in (lm.complete, lm.stream):
             with pytest.raises(SettingError, match="give GenerationOptions"):
                 ask(PROMPT, options)
 
@@ -119,9 +109,6 @@ def test_what_are_no_options(models: list[Any], options: Any):
         ("stream", {"n": 2}),
         ("stream", {"progress": print}),
         ("stream", {"conditioning": "global", "choices": ["a"]}),
-        ("characters", {"n": 2}),
-        ("characters", {"stop": "a"}),
-        ("characters", {"seconds": 1}),
         ("infill", {"stop": "a"}),
         ("infill", {"regex": "a"}),
     ],

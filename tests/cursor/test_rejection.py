@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from charwise import CharLM, combine, constraints
 from charwise.constraints.constraint import finite
 from charwise.constraints.validity import Validity
-from charwise.cursor.completion import Completion
+from charwise.cursor.generation import Completion
 from charwise.errors import ConstraintError
 from models import examples, table
 
@@ -127,11 +127,11 @@ class TestSearch:
         several = lm.complete("a", json_schema=NOT_A, n=3)
         assert [one.text for one in several] == ['"b"', '"c"']
 
-    def test_its_probability_is_that_of_its_text(self) -> None:
+    def test_its_probability_is_that_of_its_tokens(self) -> None:
         lm = letters()
         [one] = lm.complete("a", json_schema=NOT_A)
-        assert one.logprob == pytest.approx(lm.prefix_logprob('a"b"') - lm.prefix_logprob("a"))
-        assert one.token_ids == []
+        assert lm.vocabulary.decode(one.token_ids) == b'a"b"'
+        assert one.logprob <= lm.prefix_logprob('a"b"') - lm.prefix_logprob("a") + 1e-9
 
     @pytest.mark.parametrize("way", WAYS)
     def test_what_is_to_blame_is_left_out_with_all_that_follows(
@@ -180,18 +180,6 @@ def test_a_stream_is_valid_and_comes_at_once(way: Callable[[CharLM], Any]) -> No
         assert list(lm.stream("a", **asked)) == [one.text]
     with pytest.raises(ConstraintError, match="no text that was drawn"):
         list(lm.stream("a", json_schema=NONE))
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_characters_that_came_to_nothing_are_an_error(way: Callable[[CharLM], Any]) -> None:
-    lm, seen = way(letters()), set()
-    for seed in range(12):
-        try:
-            drawn = lm.characters("a", json_schema=NOT_A, seed=seed)
-            seen.add("".join(one.character for one in drawn))
-        except ConstraintError as error:
-            seen.add(str(error)[:32])
-    assert seen == {'"b"', '"c"', "the characters drawn are no vali"}
 
 
 @given(

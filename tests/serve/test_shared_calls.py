@@ -70,7 +70,7 @@ def test_requests_that_wait_share_calls(mode: Mode, more: dict[str, Any]) -> Non
     try:
         found = answers(server, requests)
         engine = server.completions.engine
-        assert engine.shared > 8
+        assert engine.shared > 4
         assert engine.calls < 0.75 * alone.engine.calls
     finally:
         server.close()
@@ -122,7 +122,7 @@ def test_one_that_leaves_or_fails_does_not_end_the_others(monkeypatch: Any) -> N
         def fail(*_: Any) -> Any:
             raise EngineError("while it is drawn")
 
-        first.drafts.draw = fail
+        first.generation.draw = fail
         try:
             yield first
         finally:

@@ -172,7 +172,7 @@ def _names(given: list[str]) -> list[str]:
 
 def _read_text(file: Path, size: int) -> bytes:
     """The first bytes of a file, whole characters of them."""
-    from charwise.cursor.completion import whole_characters
+    from charwise.cursor.generation import whole_characters
 
     try:
         with file.open("rb") as stream:

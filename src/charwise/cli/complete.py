@@ -26,8 +26,9 @@ from charwise.tokens.line_ends import line_end, read, write
 
 if TYPE_CHECKING:
     from charwise.constraints import Constraint
-    from charwise.cursor.completion import Completion, Weighted
+    from charwise.cursor.generation import Completion
     from charwise.cursor.options import GenerationOptions
+    from charwise.cursor.smc import Weighted
     from charwise.healing import Rule
 
 
@@ -141,7 +142,7 @@ def _constrained(
     as_json: bool,
 ) -> None:
     """Print completions under a constraint, drawn in both ways."""
-    from charwise.cursor.completion import Weighted
+    from charwise.cursor.smc import Weighted
 
     state = options.load(effort).state(read(prompt))
     local = state.complete(wanted)

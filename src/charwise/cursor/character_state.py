@@ -13,15 +13,13 @@ from typing import Any, Self, Unpack
 
 from charwise.constraints.constraint import Constraint
 from charwise.constraints.validity import has_check
-from charwise.cursor.bytewise import ByteDrafts, ByteParticles
 from charwise.cursor.choose import ChoicePosterior
-from charwise.cursor.completion import Completion
 from charwise.cursor.distributions import NextBytes
-from charwise.cursor.drawing import Drawing
 from charwise.cursor.expansion import Outcomes, next_chars, next_words
+from charwise.cursor.generation import Completion, Generation
 from charwise.cursor.options import GenerationKeywords, GenerationOptions, Limit, options_of
-from charwise.cursor.particles import Proposal, added_up, sample
-from charwise.cursor.rejection import valid
+from charwise.cursor.rejection import draw_valid
+from charwise.cursor.smc import sample, sum_members
 from charwise.errors import SettingError, shown
 from charwise.tokens import utf8
 from charwise.tokens.canonical import to_bytes
@@ -206,13 +204,10 @@ class CharacterState(ABC):
 
     def _completions(self, options: GenerationOptions, limit: Limit) -> list[Completion]:
         """`complete`, where the time budget began before."""
-        if options.conditioning == "local":
-            return valid(
-                lambda some: self._drawing(some, limit).completions(), self, options, limit
-            )
-        state, options = self._as_a_whole(options)
-        found = added_up(state, options)
-        return sample(state._proposal(options), limit) if found is None else found
+        cursor: Any = self
+        if options.conditioning == "global":
+            return sum_members(self, options) or sample(cursor, options, limit)
+        return draw_valid(lambda some: Generation(cursor, some, limit).completions(), options)
 
     def stream(
         self, options: GenerationOptions | None = None, **keywords: Unpack[GenerationKeywords]
@@ -232,28 +227,14 @@ class CharacterState(ABC):
     def _pieces(self, options: GenerationOptions, limit: Limit) -> Iterator[str]:
         """`stream`, where the time budget began before."""
         options.refuse("n progress conditioning", "stream")
-        # What is wrong with the arguments is said here, not when the first piece is asked for.
-        drawing = self._drawing(options, limit)
-        if not has_check(options.constraint):
-            return drawing.pieces()
-        drawing.close()
-        return self._in_one_piece(options, limit)
+        if has_check(options.constraint):
+            return self._in_one_piece(options, limit)
+        cursor: Any = self
+        return Generation(cursor, options, limit).pieces()
 
     def _in_one_piece(self, options: GenerationOptions, limit: Limit) -> Iterator[str]:
         """A completion that is checked as a whole, once it is valid."""
         yield from (one.text for one in self._completions(options, limit) if one.text)
-
-    def _drawing(self, options: GenerationOptions, limit: Limit) -> Drawing[Any]:
-        """The drafts of completions."""
-        return ByteDrafts(self, options, limit)
-
-    def _proposal(self, options: GenerationOptions) -> Proposal[Any]:
-        """The particles of completions under a constraint."""
-        return ByteParticles(self, options)
-
-    def _as_a_whole(self, options: GenerationOptions) -> tuple[Self, GenerationOptions]:
-        """The state whose texts are conditioned on a constraint as a whole, and the constraint."""
-        return self, options
 
     def _renewed(self) -> Self:
         """The same state on a tree of its own, with nothing else evaluated."""

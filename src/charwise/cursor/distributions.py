@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from html import escape
+from typing import Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,15 @@ from charwise.tokens.canonical import to_bytes
 
 #: Index of the end of text in `NextBytes.probs`.
 EOS = 256
+
+
+class Bytewise(Protocol):
+    """A state, as far as going on from it byte by byte goes."""
+
+    @property
+    def raw(self) -> bytes: ...
+    def next(self) -> NextBytes: ...
+    def __add__(self, more: bytes, /) -> Self: ...
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,8 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from charwise.cursor.completion import Bytewise
-from charwise.cursor.distributions import EOS, bars
+from charwise.cursor.distributions import EOS, Bytewise, bars
 from charwise.errors import EmptyBeamError, SearchLimitError, ZeroProbabilityError, check_share
 from charwise.surprisal.entropies import ENDS
 from charwise.surprisal.offsets import characters_of, words

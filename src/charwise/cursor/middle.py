@@ -15,12 +15,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from charwise.cursor.completion import Completion
-from charwise.cursor.drafts import Drafts
+from charwise.cursor.generation import Completion, Generation, whole_characters
 from charwise.cursor.options import GenerationOptions, Limit
 from charwise.cursor.shared_tree import EXACT_TOKENS
 from charwise.cursor.state import State
-from charwise.errors import EmptyBeamError, SearchLimitError, ZeroProbabilityError
+from charwise.errors import (
+    EmptyBeamError,
+    SearchLimitError,
+    TokenizationError,
+    ZeroProbabilityError,
+)
 from charwise.fim import Request, middles
 from charwise.scoring.effort import PRESETS, Effort
 from charwise.scoring.score import Scorer, Text
@@ -76,13 +80,12 @@ def score_middles(scorer: Scorer, request: Request, found: Sequence[bytes]) -> l
 
     Raises:
         EmptyBeamError: if what may spell a middle was left out.
-        TokenizationError: a middle that no token string spells.
     """
     opening, before = opening_of(request, scorer.index)
     texts = [Text(opening, before + m + request.ending, len(before)) for m in found]
     try:
         scores = replace(scorer, end=True).scores(texts)
-    except ZeroProbabilityError:
+    except (ZeroProbabilityError, TokenizationError):  # of one of them
         if len(texts) == 1:
             return [-float("inf")]
         return [score_middles(scorer, request, [m])[0] for m in found]
@@ -107,11 +110,13 @@ def infill(
     shared = state.shared
     scorer = Scorer(shared.engine, shared.index, effort)
     most = options.max_new_bytes
-    drawn = _drawn(state, replace(options, max_new_bytes=most + len(request.ending)), limit)
+    longer = replace(options, max_new_bytes=most + len(request.ending))
+    drawn = Generation(state, longer, limit).completions()
     best: dict[bytes, InfillCompletion] = {}
     for completion in drawn:
         found = middles(completion.raw, request.ending, completion.finish == "end")
-        found = [middle for middle in found if len(middle) <= most] or [completion.raw[:most]]
+        found = [middle for middle in found if len(middle) <= most]
+        found = found or [whole_characters(request.before, completion.raw[:most])]
         try:
             logprobs = score_middles(scorer, request, found)
         except EmptyBeamError as coarse:  # an effort too coarse for one of them
@@ -124,25 +129,6 @@ def infill(
         one = _middle(request, completion, found[at], logprobs[at])
         best.setdefault(one.raw, one)
     return sorted(best.values(), key=lambda one: -one.logprob)
-
-
-def _drawn(state: State, options: GenerationOptions, limit: Limit) -> list[Completion]:
-    """n completions of different beginnings, or as many samples."""
-    n = options.n
-    if options.temperature or n == 1 or not state.at_root:
-        return Drafts(state, options, limit).completions()
-    # Nothing was given back, so there is no covering to choose from: the next bytes are.
-    nxt = state.next()
-    firsts = [byte for byte in (-nxt.probs[:256]).argsort(kind="stable")[:n] if nxt.probs[byte] > 0]
-    one_less = replace(options, n=1, max_new_bytes=max(0, options.max_new_bytes - 1))
-    found = Drafts(state, replace(options, n=1), limit).completions()
-    for byte in firsts:
-        first = bytes([int(byte)])
-        for one in Drafts(state + first, one_less, limit).completions():
-            raw = first + one.raw
-            found.append(Completion(one.text, raw, one.logprob, one.token_ids, 0, one.finish, 0))
-    distinct = {one.raw: one for one in reversed(found)}
-    return list(distinct.values())[::-1][:n]
 
 
 def _middle(

@@ -22,8 +22,6 @@ from charwise.cursor.character_state import CharacterState
 from charwise.cursor.choose import ChoicePosterior, checked_choices, choose
 from charwise.cursor.cover import Cover, cover_after, cover_of
 from charwise.cursor.distributions import NextBytes
-from charwise.cursor.drafts import Drafts
-from charwise.cursor.options import GenerationOptions, Limit
 from charwise.cursor.shared_tree import (
     EXACT_TOKENS,
     WHOLE_TOKENS,
@@ -31,7 +29,6 @@ from charwise.cursor.shared_tree import (
     SharedTree,
     prefill,
 )
-from charwise.cursor.token_particles import TokenParticles
 from charwise.engine import EstimatedTree
 from charwise.errors import ZeroProbabilityError, zero_probability
 from charwise.scoring.effort import PRESETS, Effort
@@ -165,12 +162,6 @@ class State(CharacterState):
     def _anew(self, whole: bytes) -> State:
         """A state after a text, on a tree of its own."""
         return begin(self.shared.conditions, whole, self.effort)
-
-    def _drawing(self, options: GenerationOptions, limit: Limit) -> Drafts:
-        return Drafts(self, options, limit)
-
-    def _proposal(self, options: GenerationOptions) -> TokenParticles:
-        return TokenParticles(self, options)
 
     def choose(
         self, choices: Iterable[str | bytes], *, stop: StopStrings = None, ended: bool = False

@@ -13,11 +13,10 @@ from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import numpy as np
-import torch
 
 from charwise.char_lm import CharLM
 from charwise.coverings.log_sums import log
-from charwise.cursor.drafts import Cursor
+from charwise.cursor.generation import Cursor, Floats
 from charwise.engine import Row
 from charwise.serve.prompts import Sides, sides_of
 from charwise.serve.task import Alternatives, CompletionTask, Piece
@@ -67,7 +66,7 @@ def after_characters(state: Cursor) -> list[_Context]:
         ]
 
 
-def after_tokens(logprobs: torch.Tensor, begun: bytes, index: SortedVocabulary) -> list[_Context]:
+def after_tokens(logprobs: Floats, begun: bytes, index: SortedVocabulary) -> list[_Context]:
     """Return the context after given tokens.
 
     Args:
@@ -77,10 +76,10 @@ def after_tokens(logprobs: torch.Tensor, begun: bytes, index: SortedVocabulary) 
 
     >>> from charwise.tokens.vocabulary import Vocabulary
     >>> index = SortedVocabulary(Vocabulary.from_bytes([b"a", b"ab", None], end_ids=[2]))
-    >>> round(after_tokens(torch.tensor([0.5, 0.25, 0.25]).log(), b"a", index)[0].row.end, 6)
+    >>> round(after_tokens(np.log([0.5, 0.25, 0.25]), b"a", index)[0].row.end, 6)
     0.25
     """
-    probs = logprobs.double().exp().cpu().numpy()
+    probs = np.exp(logprobs.astype(np.float64))
     end = float(probs[list(index.vocabulary.end_ids)].sum())
     return [_Context(1.0, Row(index.in_order(probs), end), begun)]
 
@@ -197,6 +196,6 @@ def _of_tokens(lm: CharLM, sides: Sides, ids: list[int], most: int) -> list[Piec
     pieces = []
     for row, id in zip(rows, ids, strict=True):
         raw = lm.vocabulary.tokens[id] or b""
-        top = alternatives(after_tokens(row, b"", lm.index), raw, most, lm.index)
+        top = alternatives(after_tokens(row.cpu().numpy(), b"", lm.index), raw, most, lm.index)
         pieces.append(Piece(raw, top[0][1], id, top))
     return pieces

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from charwise.char_lm import CharLM
-from charwise.cursor.drafts import Cursor
+from charwise.cursor.generation import Cursor
 from charwise.cursor.middle import opening_of, score_middles
 from charwise.cursor.options import Limit
 from charwise.cursor.shared_tree import SharedTree

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from charwise.cursor.completion import whole_characters
-from charwise.cursor.drafts import Cursor, Draft, Drafts, advance_together
+from charwise.cursor.generation import Cursor, Generation, Partial, whole_characters
+from charwise.cursor.generation import advance as draw_next
 from charwise.cursor.options import Limit
 from charwise.fim import Request, middles
 from charwise.serve.alternatives import after_characters, after_tokens, alternatives
@@ -16,12 +16,12 @@ from charwise.serve.endings import Rules
 from charwise.serve.prompts import Sides
 from charwise.serve.stoppable import StoppableLM, Stopped
 from charwise.serve.task import Alternatives, Candidate, CompletionTask, Piece
-from charwise.serve.tokenwise import HealedDrafts
+from charwise.serve.tokenwise import HealedGeneration
 from charwise.tokens.line_ends import read, write
 from charwise.tokens.stops import Stops
 from charwise.tokens.utf8 import decoder_after
 
-#: Told after each model call what can be sent of each draft: its number, and text.
+#: Told after each model call what can be sent of each partial: its number, and text.
 Tell = Callable[[int, str], object]
 
 
@@ -30,8 +30,8 @@ class Begun(NamedTuple):
 
     Attributes:
         cursor: after the prompt.
-        forced: bytes that drafts begin with.
-        ending: bytes of the suffix that drafts end with.
+        forced: bytes that partials begin with.
+        ending: bytes of the suffix that partials end with.
         tokens: of the prompt, and how many of them were known.
         cached: those.
         request: the sides, of an exact middle, and `whole`, the state's text after them.
@@ -49,9 +49,9 @@ class Begun(NamedTuple):
 
 
 class _Before(NamedTuple):
-    """A draft, and its tokens, bytes and log-probability before a step."""
+    """A partial, and its tokens, bytes and log-probability before a step."""
 
-    draft: Draft
+    partial: Partial
     tokens: int
     size: int
     logprob: float
@@ -64,12 +64,12 @@ def advance(drawings: Sequence[Drawing]) -> list[Exception | None]:
         What ends each of them, if something does.
     """
     before = [
-        [_Before(d, len(d.token_ids), len(d.raw), d.logprob) for d in drawing.drafts.active()]
+        [_Before(d, len(d.token_ids), len(d.raw), d.logprob) for d in drawing.generation.active()]
         for drawing in drawings
     ]
-    engine = drawings[0].drafts.shared.engine
+    engine = drawings[0].generation.shared.engine
     calls = engine.calls if isinstance(engine, StoppableLM) else 0
-    errors = advance_together([drawing.drafts for drawing in drawings])
+    errors = draw_next([drawing.generation for drawing in drawings])
     if isinstance(engine, StoppableLM) and 0 < engine.calls - calls < sum(map(_moved, before)):
         engine.shared += 1
     for at, (drawing, some) in enumerate(zip(drawings, before, strict=True)):
@@ -82,9 +82,9 @@ def advance(drawings: Sequence[Drawing]) -> list[Exception | None]:
 
 
 def _moved(before: Sequence[_Before]) -> bool:
-    """Whether a draft of a request was evaluated, and drew a token."""
+    """Whether a partial of a request was evaluated, and drew a token."""
     return any(
-        one.tokens and (len(one.draft.token_ids) > one.tokens or one.draft.finish == "end")
+        one.tokens and (len(one.partial.token_ids) > one.tokens or one.partial.finish == "end")
         for one in before
     )
 
@@ -100,7 +100,7 @@ class Drawing:
         tell: who wants to hear of them meanwhile.
 
     Attributes:
-        drafts: the candidates as they are drawn; `advance` draws.
+        partials: the candidates as they are drawn; `advance` draws.
     """
 
     def __init__(
@@ -126,10 +126,10 @@ class Drawing:
             stop=[*stops, *(write(one, "\r\n") for one in stops)],  # as a model may write them
         )
         arguments = (begun.cursor, options, limit)
-        self.drafts: Drafts = (
-            HealedDrafts(*arguments).heal(begun.forced)
+        self.generation: Generation = (
+            HealedGeneration(*arguments).heal(begun.forced)
             if asked.mode != "exact"
-            else Drafts(*arguments)
+            else Generation(*arguments)
         )
         self._started = time.perf_counter()
         self._pieces: dict[int, list[Piece]] = {}
@@ -139,25 +139,25 @@ class Drawing:
 
     def begin(self) -> None:
         """Judge the part of the prompt's last tokens beyond it."""
-        for draft in self.drafts.drafts:
-            self._pieces[id(draft)] = []
-            self._carried[id(draft)] = 0.0
-            if draft.token_ids:
-                self._add(draft, draft.raw, draft.logprob, draft.token_ids[-1])
-            self._judge(draft)
+        for partial in self.generation.partials:
+            self._pieces[id(partial)] = []
+            self._carried[id(partial)] = 0.0
+            if partial.token_ids:
+                self._add(partial, partial.raw, partial.logprob, partial.token_ids[-1])
+            self._judge(partial)
         self._send()
 
     @property
     def ended(self) -> bool:
         """Whether all candidates have."""
-        return not self.drafts.active()
+        return not self.generation.active()
 
     def advanced(self, before: Sequence[_Before]) -> None:
         """Judge the tokens that were drawn since."""
-        for draft, tokens, size, logprob in before:
-            if len(draft.token_ids) > tokens or draft.finish == "end":
-                self._add(draft, draft.raw[size:], draft.logprob - logprob, draft.token)
-            self._judge(draft)
+        for partial, tokens, size, logprob in before:
+            if len(partial.token_ids) > tokens or partial.finish == "end":
+                self._add(partial, partial.raw[size:], partial.logprob - logprob, partial.token)
+            self._judge(partial)
         self._send()
 
     def candidates(self) -> tuple[Candidate, ...]:
@@ -166,71 +166,74 @@ class Drawing:
         Raises:
             Stopped: it was cancelled.
         """
-        if any(draft.finish == "cancelled" for draft in self.drafts.drafts):
+        if any(partial.finish == "cancelled" for partial in self.generation.partials):
             raise Stopped("cancelled")
-        found = [self._candidate(draft) for draft in self.drafts.drafts]
+        found = [self._candidate(partial) for partial in self.generation.partials]
         if self._tell is not None or self._asked.options.temperature:
             return tuple(one for one in found if one.probability >= self._asked.threshold)
         return self._distinct(found)
 
     def close(self) -> None:
         """Give back the contexts drawn on the way."""
-        self.drafts.close()
+        self.generation.close()
 
-    def _add(self, draft: Draft, raw: bytes, logprob: float, id_: int) -> None:
+    def _add(self, partial: Partial, raw: bytes, logprob: float, id_: int) -> None:
         """A token, unless all of it is in the prompt: then it counts with the next."""
-        carried = self._carried[id(draft)]
-        if not raw and draft.finish != "end":
-            self._carried[id(draft)] = carried + logprob
+        carried = self._carried[id(partial)]
+        if not raw and partial.finish != "end":
+            self._carried[id(partial)] = carried + logprob
             return
-        self._carried[id(draft)] = 0.0
-        top = self._alternatives(draft, raw)
-        self._pieces[id(draft)].append(Piece(raw, carried + logprob, id_, top))
+        self._carried[id(partial)] = 0.0
+        top = self._alternatives(partial, raw)
+        self._pieces[id(partial)].append(Piece(raw, carried + logprob, id_, top))
 
-    def _alternatives(self, draft: Draft, raw: bytes) -> Alternatives:
+    def _alternatives(self, partial: Partial, raw: bytes) -> Alternatives:
         """The text of the last token, and others that could have come there."""
         if self._asked.top is None:
             return ()
-        index = self.drafts.shared.index
-        if self._asked.mode == "exact" and not self._pieces[id(draft)]:
+        index = self.generation.shared.index
+        if self._asked.mode == "exact" and not self._pieces[id(partial)]:
             contexts = after_characters(self._begun.cursor)
         else:
-            row = next(row for other, row in self.drafts.rows if other is draft)
-            contexts = after_tokens(row, self.drafts.begun(draft), index)
+            row = self.generation.rows[id(partial)]
+            prefix = b""
+            if isinstance(self.generation, HealedGeneration):
+                prefix = self.generation.prefix(partial)
+            contexts = after_tokens(row, prefix, index)
         return alternatives(contexts, raw, self._asked.top, index)
 
-    def _judge(self, draft: Draft) -> None:
-        """End a draft where a rule says so."""
-        asked, new = self._asked, self.drafts.kept(draft)
-        if draft.finish == "end" and self._begun.ending:
+    def _judge(self, partial: Partial) -> None:
+        """End a partial where a rule says so."""
+        asked, new = self._asked, self.generation.kept(partial)
+        if partial.finish == "end" and self._begun.ending:
             new = middles(new, self._begun.ending, True)[0]
-            draft.cut = len(new)
-        ending = self._rules.ending(new, bool(draft.finish))
+            partial.cut = len(new)
+        ending = self._rules.ending(new, bool(partial.finish))
         if ending is not None and ending.at < max(len(new), 1):
-            draft.cut, draft.finish = ending.at, ending.why
-        elif not draft.finish:
-            if asked.max_tokens is not None and len(self._pieces[id(draft)]) >= asked.max_tokens:
-                draft.finish = "length"
+            partial.cut, partial.finish = ending.at, ending.why
+        elif not partial.finish:
+            if asked.max_tokens is not None and len(self._pieces[id(partial)]) >= asked.max_tokens:
+                partial.finish = "length"
                 if not asked.max_tokens:
-                    draft.cut = 0
+                    partial.cut = 0
             elif asked.line_seconds is not None and b"\n" in new:
                 late = time.perf_counter() - self._started > asked.line_seconds
-                draft.finish = "time" if late else ""
+                partial.finish = "time" if late else ""
 
-    def _candidate(self, draft: Draft) -> Candidate:
-        raw = whole_characters(self._before, self.drafts.kept(draft))
-        stopped = self.drafts.stops.first(draft.raw) if draft.finish == "stop" else None
+    def _candidate(self, partial: Partial) -> Candidate:
+        raw = whole_characters(self._before, self.generation.kept(partial))
+        stopped = self.generation.stops.first(partial.raw) if partial.finish == "stop" else None
         pieces, left = list[Piece](), len(raw)
-        for piece in self._pieces[id(draft)]:
-            if left > 0 or (not piece.raw and draft.finish == "end"):
+        for piece in self._pieces[id(partial)]:
+            if left > 0 or (not piece.raw and partial.finish == "end"):
                 pieces.append(piece.cut(left))
             left -= len(piece.raw)
         return Candidate(
             decoder_after(self._before[-3:]).decode(raw),
             raw,
             sum(piece.logprob for piece in pieces if piece.raw),
-            draft.finish,
-            None if stopped is None else draft.raw[slice(*stopped)],
+            partial.finish,
+            None if stopped is None else partial.raw[slice(*stopped)],
             tuple(pieces),
         )
 
@@ -248,12 +251,12 @@ class Drawing:
         """Send the text that will not be taken back."""
         if self._tell is None:
             return
-        for number, draft in enumerate(self.drafts.drafts):
-            kept = self.drafts.kept(draft)
-            if draft.finish:
+        for number, partial in enumerate(self.generation.partials):
+            kept = self.generation.kept(partial)
+            if partial.finish:
                 end = len(kept)
             else:  # of a line's end all or nothing
-                end = min(self.drafts.safe(draft), len(kept.removesuffix(b"\r")))
+                end = min(self.generation.safe(partial), len(kept.removesuffix(b"\r")))
                 if self._held:
                     end = min(end, len(kept[: max(0, kept.rfind(b"\n"))].rstrip()))
                     end = 0 if self._asked.threshold else end

@@ -16,8 +16,8 @@ from charwise.api.http import json_response
 from charwise.api.writer import Message, finite
 from charwise.char_lm import CharLM
 from charwise.cursor.distributions import show_byte
-from charwise.cursor.drafts import draw_members
 from charwise.cursor.expansion import next_chars
+from charwise.cursor.generation import Generation
 from charwise.cursor.options import GenerationOptions
 from charwise.cursor.state import State
 from charwise.serve.http import answered, read
@@ -139,7 +139,8 @@ def _score(lm: CharLM, body: _ScoreBody) -> Message:
 
 def _covering(server: Server, body: _CoveringBody) -> Message:
     state = _state(server, body)
-    drawn = draw_members(state, GenerationOptions(n=body.top), np.random.default_rng(0))
+    options = GenerationOptions(n=body.top)
+    drawn = Generation(state, options, options.limit()).partials
     members = {tuple(one.token_ids): one for one in drawn if one.token_ids}
     tokens = server.lm.vocabulary.tokens
     return {

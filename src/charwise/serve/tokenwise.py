@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 
-import torch
+import numpy as np
 
 from charwise.char_lm import CharLM
 from charwise.coverings.bundles import Bundle
-from charwise.cursor.drafts import Draft, Drafts
+from charwise.cursor.generation import Floats, Generation, Partial
 from charwise.cursor.shared_tree import Conditions, SharedTree
 from charwise.healing import allowed_next
 from charwise.serve.prompts import check_room
@@ -109,46 +109,38 @@ class TokenTrees:
         return _TokenCursor(shared, nodes[-1] if nodes else 0, raw, cached)
 
 
-class HealedDrafts(Drafts):
-    """Drafts that begin with a forced text, which is not part of their bytes.
+class HealedGeneration(Generation):
+    """Completions that begin with a forced text, which is not part of their bytes.
 
-    Attributes:
-        forced: what is given back.
+    Until it is written, tokens that neither begin nor continue it are masked.
     """
 
-    forced = b""
-
-    def heal(self, forced: bytes) -> HealedDrafts:
+    def heal(self, forced: bytes) -> HealedGeneration:
         """Begin with this text."""
-        self.forced = forced
-        self._owed = {id(draft): forced for draft in self.drafts}
-        self._begun = {id(draft): b"" for draft in self.drafts}
+        self._left = {id(partial): forced for partial in self.partials}
+        self._prefixes = {id(partial): b"" for partial in self.partials}
         return self
 
-    def begun(self, draft: Draft) -> bytes:
-        """The part of the forced text that a draft's last token began with."""
-        return self._begun[id(draft)] if draft.finish != "end" else b""
+    def prefix(self, partial: Partial) -> bytes:
+        """The part of the forced text that the last token began with."""
+        return self._prefixes[id(partial)] if partial.finish != "end" else b""
 
-    def reachable(
-        self, drafts: list[Draft], logprobs: torch.Tensor
-    ) -> tuple[list[Draft], torch.Tensor]:
-        """The drafts that can go on, and their rows, −inf where they may not."""
-        if not any(self._owed[id(draft)] for draft in drafts):
-            return drafts, logprobs
-        rows = logprobs.clone()
-        for row, draft in zip(rows, drafts, strict=True):
-            if owed := self._owed[id(draft)]:
-                allowed = torch.tensor(allowed_next(owed, self.shared.index), device=row.device)
-                kept = row[allowed]
-                row.fill_(-torch.inf)
-                row[allowed] = kept - kept.logsumexp(-1)
-        alive = (rows > -torch.inf).any(dim=1)
-        for draft, lives in zip(drafts, alive.tolist(), strict=True):
-            draft.finish = "" if lives else "dead end"
-        return [draft for draft in drafts if not draft.finish], rows[alive]
+    def draw(self, partials: Sequence[Partial], rows: Floats) -> None:
+        """The next token of each, from its masked row."""
+        masked = [self._renormalized(p, row) for p, row in zip(partials, rows, strict=True)]
+        super().draw(partials, np.stack(masked))
 
-    def take(self, draft: Draft, data: bytes) -> None:
+    def _renormalized(self, partial: Partial, row: Floats) -> Floats:
+        left = self._left[id(partial)]
+        if not left:
+            return row
+        allowed, masked = allowed_next(left, self.shared.index), np.full_like(row, -np.inf)
+        if np.isfinite(row[allowed]).any():
+            masked[allowed] = row[allowed] - np.logaddexp.reduce(row[allowed])
+        return masked
+
+    def _take(self, partial: Partial, data: bytes) -> None:
         """Add the part of a token beyond the forced text."""
-        owed = self._begun[id(draft)] = self._owed[id(draft)]
-        self._owed[id(draft)] = owed[len(data) :]
-        super().take(draft, data[len(owed) :])
+        left = self._prefixes[id(partial)] = self._left[id(partial)]
+        self._left[id(partial)] = left[len(data) :]
+        super()._take(partial, data[len(left) :])

@@ -5,21 +5,18 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from charwise import CharLM, GenerationOptions, SortedVocabulary, constraints
-from charwise.constraints.constraint import END
+from charwise import CharLM, GenerationOptions, constraints
 from charwise.coverings.reference import prefix_probability, string_probability
-from charwise.cursor import outcomes
-from charwise.cursor.following import Following, draw_tokens
-from charwise.cursor.members import Members
-from charwise.cursor.outcomes import Branch, explore, resolve
+from charwise.cursor import smc
+from charwise.cursor.generation import Members, pick
+from charwise.cursor.smc import _explore, _Range, _resolve
 from charwise.errors import ConstraintError
 from models import Model, by_hand, examples, models, particles, table
 
@@ -49,15 +46,14 @@ class TestOutcomes:
         index = model.index
         constraint = constraints.choices(members)
         masses = np.random.default_rng(seed).random(len(index.sorted))
-        whole = Branch(constraint, b"", b"", 0, 0, len(index.sorted), 0)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(outcomes, "_LEAST", 0.0)
-            found = explore(index, masses, [whole], 0.0, most)
+        whole = _Range(constraint, b"", b"", 0, 0, len(index.sorted), 0)
+        found = _explore(index, masses, [whole], 0.0, most, least=0.0)
         assert not found.unsure
         complete = Counter[tuple[bytes, str]]()
         for rank, token in enumerate(index.sorted):
             expected = by_definition(members, b"", token, most)
-            assert resolve(index, whole, rank, most) == expected, token
+            resolved = _resolve(index, [whole], rank, most)
+            assert (resolved and resolved[1:]) == expected, token
             if expected is not None and expected[1]:  # type: ignore[index]
                 complete[expected] += float(masses[rank])  # type: ignore[index]
             if expected is not None and not expected[1]:  # type: ignore[index]
@@ -75,8 +71,8 @@ class TestOutcomes:
         index = by_hand().index
         masses = np.array([0.9, 0.001, 0.001, 0.05, 0.001])
         constraint = constraints.choices(["a", "aba", "ba"])
-        whole = Branch(constraint, b"", b"", 0, 0, 5, 0)
-        found = explore(index, masses, [whole], 0.0, 9)
+        whole = _Range(constraint, b"", b"", 0, 0, 5, 0)
+        found = _explore(index, masses, [whole], 0.0, 9)
         assert found.unsure
         assert sum(masses[b.lo : b.hi].sum() for b in found.unsure) < 0.02
 
@@ -97,7 +93,7 @@ class TestUnbiased:
     def test_over_1000_runs(
         self, kind: str, ranges: int, most: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(outcomes, "_RANGES", ranges)  # 0: all is unsure
+        monkeypatch.setattr(smc, "_explore", partial(_explore, effort=ranges))  # 0: all is unsure
         model, members, prompt = by_hand(), SETS[kind], b"b"
         whole = prefix_probability(prompt, model.p, model.vocabulary)
         truth: dict[bytes, float] = {}
@@ -171,7 +167,7 @@ class TestDrawn:
     @pytest.mark.parametrize("temperature", [1.0, 0.5])
     def test_members(self, temperature: float) -> None:
         state = CharLM(by_hand().lm, preset="exact").state("a")
-        members = Members(state.shared, state.bundles)
+        members = Members(state)
         constraint = constraints.choices(["ba", "bb"])
         fits = np.zeros(len(members.logs), dtype=bool)
         for at in range(len(fits)):
@@ -187,25 +183,24 @@ class TestDrawn:
         one = GenerationOptions(constraint=constraint, temperature=temperature)
         seen = np.zeros(len(fits))
         for _ in range(4000):  # one at a time: what was ruled out is forgotten
-            [at] = members.choose(one, rng)
+            [(at, _)] = members.draw(one, rng, 1)
             seen[at] += 1
             count += 1
         assert (seen[~fits] == 0).all()
         kept = expected > 0
         chi2 = ((seen[kept] - count * expected[kept]) ** 2 / (count * expected[kept])).sum()
         assert chi2 < 2 * kept.sum() + 20
-        drawn = members.choose(replace(one, n=4000), rng)
+        drawn = [at for at, _ in members.draw(one, rng, 4000)]
         seen = np.bincount(drawn, minlength=len(fits))
         chi2 = ((seen[kept] - count * expected[kept]) ** 2 / (count * expected[kept])).sum()
         assert chi2 < 2 * kept.sum() + 20
 
     def test_the_most_probable_members(self) -> None:
         state = CharLM(by_hand().lm, preset="exact").state("a")
-        members = Members(state.shared, state.bundles)
+        members = Members(state)
         constraint = constraints.choices(["ba", "bb"])
-        found = members.choose(
-            GenerationOptions(constraint=constraint, n=3), np.random.default_rng(0)
-        )
+        options = GenerationOptions(constraint=constraint)
+        found = [at for at, _ in members.draw(options, np.random.default_rng(0), 3)]
         right = [
             at
             for at in np.argsort(-members.logs, kind="stable").tolist()
@@ -214,28 +209,43 @@ class TestDrawn:
         assert len(right) < len(members.logs)
         assert found == right[:3]
 
-    def test_tokens(self) -> None:
-        index = SortedVocabulary(by_hand().vocabulary)
-        row = torch.tensor([0.2, 0.5, 0.1, 0.1, 0.04, 0.06]).log()
-        following = Following.of(constraints.choices(["ab", "aa", ""]), index)
-        assert following.allowed[END]
-        right = np.array([0.2, 0.0, 0.1, 0.1, 0.0, 0.06])  # a, aa, ab, and the end
-        for top_k in (0, 6):
-            options = GenerationOptions(temperature=1.0, top_k=top_k)
-            generator, seen = torch.Generator().manual_seed(0), np.zeros(6)
-            for _ in range(4000):
-                token = int(draw_tokens(row[None], options, generator)[0])
-                seen[following.draw(token, row, options, generator)[0]] += 1
-            expected = 4000 * right / right.sum()
-            kept = right > 0
-            assert (seen[~kept] == 0).all()
-            assert ((seen[kept] - expected[kept]) ** 2 / expected[kept]).sum() < 20
+    @given(
+        st.lists(st.sampled_from([-9.0, -3.5, -2.0, -1.0, -np.inf]), min_size=2, max_size=9),
+        st.integers(1, 4),
+    )
+    @examples(100)
+    def test_picks_are_the_heaviest_or_in_proportion(self, logs: list[float], n: int) -> None:
+        weights = np.array([*logs, -1.5])
+        order = [at for at in np.argsort(-weights, kind="stable").tolist() if weights[at] > -np.inf]
+        assert pick(weights, GenerationOptions(), np.random.default_rng(0), n) == order[:n]
+        options, rng = GenerationOptions(temperature=0.5), np.random.default_rng(1)
+        seen = np.bincount(pick(weights, options, rng, 4000), minlength=len(weights))
+        expected = np.exp(2 * weights) / np.exp(2 * weights).sum() * 4000
+        assert (seen[expected == 0] == 0).all()
+        kept = expected > 5
+        chi2 = ((seen[kept] - expected[kept]) ** 2 / expected[kept]).sum()
+        assert chi2 < 2 * kept.sum() + 25
 
-    def test_where_none_may_follow(self) -> None:
-        index = SortedVocabulary(by_hand().vocabulary)
-        row = torch.tensor([0.0, 0.5, 0.0, 0.0, 0.5, 0.0]).log()
-        following = Following.of(constraints.choices(["aa"]), index)
-        assert following.draw(1, row, GenerationOptions(), torch.Generator())[0] == -1
+    @pytest.mark.parametrize("constraint", [["ab", "aa", ""], ["b"], ["abab", "baba", "aab"]])
+    def test_tokens_under_a_mask_are_those_that_may_follow(self, constraint: list[str]) -> None:
+        """First tokens have their probabilities among all that may follow."""
+        model = by_hand()
+        row, ends = model.p(()), model.vocabulary.end_ids
+        words = [one.encode() for one in constraint]
+        fits = [
+            b"" in words if token is None else any(one.startswith(token) for one in words)
+            for token in model.vocabulary.tokens
+        ]
+        expected = np.where(fits, row, 0.0) / row[fits].sum()
+        drawn = CharLM(model.lm, preset="exact").complete(
+            "", choices=constraint, n=4000, temperature=1.0, seed=0
+        )
+        seen = np.zeros(len(row))
+        for one in drawn:
+            seen[one.token_ids[0] if one.token_ids else ends[0]] += 1
+        assert (seen[expected == 0] == 0).all()
+        kept = expected > 0
+        assert ((seen[kept] - 4000 * expected[kept]) ** 2 / (4000 * expected[kept])).sum() < 25
 
 
 def test_small_sets_and_particles_agree_on_every_word() -> None:

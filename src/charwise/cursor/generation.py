@@ -1,0 +1,479 @@
+"""Completions drawn from p(completion | the prompt's characters).
+
+Vieira et al. 2025, §3.4 and Proposition 2: draw a member of the prompt's covering in proportion to
+its prefix probability, then go on token by token, as the model always does. The member's last token
+may run past the prompt, so there is no boundary at the cursor. A constraint masks, at each step,
+what may not follow. docs/generation.md derives it, and shows how token healing differs.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from charwise.constraints.constraint import END, Constraint, TokenConstraint
+from charwise.coverings.bundles import Bundle
+from charwise.cursor.options import GenerationOptions, Limit
+from charwise.cursor.shared_tree import SharedTree
+from charwise.engine import Branches, TogetherLM
+from charwise.errors import ConstraintError
+from charwise.tokens.stops import Stops
+from charwise.tokens.utf8 import decoder_after, pending
+
+Floats = NDArray[np.floating]
+
+
+class Cursor(Protocol):
+    """The end of a text, as far as drawing tokens after it goes: a `State`."""
+
+    shared: SharedTree
+
+    @property
+    def raw(self) -> bytes: ...
+    @property
+    def bundles(self) -> tuple[Bundle, ...]: ...
+    @property
+    def logprob(self) -> float: ...
+    @property
+    def at_root(self) -> bool: ...
+    @property
+    def exact_from(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class Completion:
+    """A text after a prompt.
+
+    Attributes:
+        text: the completion, without the prompt and without the stop string. A character that
+            the prompt began is in it whole.
+        raw: its bytes, of which `text` shows what is valid UTF-8.
+        logprob: log-probability of the tokens drawn, given the prompt's characters, at
+            temperature 1 and without truncation, nats.
+        token_ids: the tokens drawn, from `exact_from` on: the covering's member, then the rest.
+        exact_from: offset in the prompt, in bytes, before which only its canonical tokenization
+            is conditioned on.
+        finish: "end" (end of text), "stop" (a stop string), "length", "window", "time",
+            "cancelled", "constraint" (nothing more may follow) or "dead end" (nothing that may
+            follow has a token, or any probability). Under a JSON schema, "end", "stop" and
+            "constraint" say that the text is valid.
+        drawn: bytes that the tokens drawn add to the prompt, what `text` leaves off included; the
+            end of text counts as one.
+
+    >>> import charwise
+    >>> completion = charwise.load().complete("import nump", max_new_bytes=1)[0]
+    >>> completion.text, completion.exact_from, completion.finish
+    ('y', 0, 'length')
+    """
+
+    text: str
+    raw: bytes
+    logprob: float
+    token_ids: list[int]
+    exact_from: int
+    finish: str
+    drawn: int
+
+    @property
+    def bits_per_byte(self) -> float:
+        """The surprisal of the completion for each byte drawn, comparable across lengths."""
+        return -self.logprob / math.log(2) / self.drawn if self.drawn else 0.0
+
+
+def pick(
+    logs: Floats, options: GenerationOptions, rng: np.random.Generator, n: int = 1
+) -> list[int]:
+    """The places of n draws from log weights `[m]`; at temperature 0 of the n heaviest.
+
+    At least one weight is above −inf. Fewer than n are, at temperature 0, all that are.
+    """
+    if options.temperature == 0:
+        if n == 1:
+            return [int(logs.argmax())]
+        heaviest = np.argsort(-logs, kind="stable")[:n]
+        return list(heaviest[logs[heaviest] > -np.inf].tolist())
+    # Less their maximum first, so that the smallest temperatures do not overflow.
+    with np.errstate(over="ignore"):
+        masses = np.exp((logs.astype(np.float64) - float(logs.max())) / options.temperature)
+    if options.top_k:
+        kth = min(options.top_k, len(masses))
+        masses[masses < np.partition(masses, -kth)[-kth]] = 0.0
+    masses /= masses.sum()
+    if options.top_p < 1:
+        order = np.argsort(-masses, kind="stable")
+        before = np.cumsum(masses[order]) - masses[order]
+        masses[order[before >= options.top_p]] = 0.0
+        masses /= masses.sum()
+    return list(rng.choice(len(masses), size=n, p=masses).tolist())
+
+
+class Members:
+    """The members of a covering, bundle after bundle, as one array.
+
+    Attributes:
+        bundles: those that the text ends inside of.
+        starts: `[bundles + 1]` where the members of each begin.
+        logs: `[n]` log →p of each member, nats; −inf for what cannot be.
+    """
+
+    def __init__(self, cursor: Cursor) -> None:
+        self.index = cursor.shared.index
+        self.bundles = [bundle for bundle in cursor.bundles if bundle.depth]
+        with cursor.shared.lock:
+            tree = cursor.shared.tree
+            rows = [tree.row(b.node).in_order[b.lo : b.hi] for b in self.bundles]
+        self.starts = np.cumsum([0, *map(len, rows)])
+        weights = [bundle.log_weight for bundle in self.bundles]
+        with np.errstate(divide="ignore"):
+            logs = [weight + np.log(row) for weight, row in zip(weights, rows, strict=True)]
+        self.logs: NDArray[np.float64] = np.concatenate(logs)
+
+    def place(self, at: int) -> tuple[Bundle, int]:
+        """The bundle of a member, and where its last token stands in the sorted vocabulary."""
+        which = int(np.searchsorted(self.starts, at, side="right")) - 1
+        bundle = self.bundles[which]
+        return bundle, bundle.lo + at - int(self.starts[which])
+
+    def beyond(self, at: int) -> bytes:
+        """The bytes of a member after the text."""
+        bundle, rank = self.place(at)
+        return self.index.sorted[rank][bundle.depth :]
+
+    def draw(
+        self, options: GenerationOptions, rng: np.random.Generator, n: int
+    ) -> list[tuple[int, Constraint | None]]:
+        """n members, and what the constraint allows after each; fewer at temperature 0.
+
+        A member that may not follow is drawn again, without those of all bundles that leave the
+        constraint where it does. So those drawn have their probabilities among all that may.
+
+        Raises:
+            ConstraintError: if none may follow.
+        """
+        plain, logs = GenerationOptions(temperature=options.temperature), self.logs.copy()
+        drawn: list[tuple[int, Constraint | None]] = []
+        while len(drawn) < n and logs.max() > -np.inf:
+            some = n - len(drawn) if options.constraint is None or options.temperature else 1
+            for at in pick(logs, plain, rng, some):
+                constraint = options.constraint
+                if constraint is not None:
+                    try:
+                        constraint = constraint.after(self.beyond(at))
+                    except ConstraintError as error:
+                        self._rule_out(self.beyond(at)[: error.position], constraint, logs)
+                        continue
+                drawn.append((at, constraint))
+                if not options.temperature:
+                    logs[at] = -np.inf
+        if not drawn:
+            raise ConstraintError(
+                "no token with which the text goes on fits the constraint, or all that do have "
+                "probability zero."
+            )
+        return drawn
+
+    def _rule_out(self, common: bytes, constraint: Constraint, logs: Floats) -> None:
+        """Leave out the members that go on with `common`, and then with a byte not allowed."""
+        allowed, index = constraint.after(common).allowed()[:END], self.index
+        for bundle, start in zip(self.bundles, self.starts.tolist(), strict=False):
+            depth = bundle.depth + len(common)
+            lo, hi = index.range(index.sorted[bundle.lo][: bundle.depth] + common)
+            while lo < hi and len(index.sorted[lo]) == depth:
+                lo += 1  # ends here
+            following = index.flat[index.starts[lo:hi] + depth]
+            shift = start - bundle.lo
+            logs[lo + shift : hi + shift][~allowed[following]] = -np.inf
+
+
+@dataclass
+class Partial:
+    """A completion that is being drawn, and where it stands in the token tree."""
+
+    node: int
+    token: int = -1  # drawn after `node`, not evaluated yet; −1 before the first
+    raw: bytes = b""  # after the prompt
+    logprob: float = 0.0
+    token_ids: list[int] = field(default_factory=list)
+    finish: str = ""
+    cut: int = -1  # where a stop string, or the server's rule, ends the text
+    searched: int = 0  # bytes in which no stop string is complete
+    constraint: Constraint | None = None  # what may follow, over bytes
+    tokens: TokenConstraint | None = None  # the same over tokens
+
+
+class Generation:
+    """The completions of one request while they are drawn.
+
+    Args:
+        cursor: after the prompt.
+        options: how they are drawn.
+        limit: when to stop, whatever has been drawn.
+
+    Attributes:
+        partials: the completions.
+        rows: the log-probabilities that the last tokens were drawn from, by `id` of a partial.
+    """
+
+    def __init__(self, cursor: Cursor, options: GenerationOptions, limit: Limit) -> None:
+        if options.constraint is not None:
+            check_begins(cursor.raw, options.constraint)
+        self.options, self.limit = options, limit
+        self.shared, self.before, self.exact_from = cursor.shared, cursor.raw, cursor.exact_from
+        self.most, self.stops = options.max_new_bytes, Stops(options.stop)
+        self.rng = np.random.default_rng(options.seed)
+        self.rows: dict[int, Floats] = {}
+        self._nodes: list[int] = []
+        self.partials = self._begin(cursor)
+        for partial in self.partials:
+            self._check(partial)
+
+    def active(self) -> list[Partial]:
+        """The completions that are not finished."""
+        return [partial for partial in self.partials if not partial.finish]
+
+    def completions(self) -> list[Completion]:
+        """All of them, drawn to the end; at temperature 0 each text once, the likeliest first."""
+        try:
+            while self.active():
+                self.advance()
+                if self.options.progress is not None:
+                    sizes = (self.most if p.finish else len(p.raw) for p in self.partials)
+                    self.options.progress(sum(sizes), self.options.n * self.most)
+        finally:
+            self.close()
+        drawn = [self.completion(partial) for partial in self.partials]
+        return drawn if self.options.temperature else distinct(drawn)
+
+    def pieces(self) -> Iterator[str]:
+        """One completion in pieces of whole characters; what may begin a stop string waits."""
+        [partial], decoder, sent = self.partials, decoder_after(self.before), 0
+        exiting = sys.is_finalizing  # modules are gone by then
+        try:
+            while True:
+                end = self.safe(partial)
+                if piece := decoder.decode(self.kept(partial)[sent:end]):
+                    yield piece
+                sent = max(sent, end)
+                if partial.finish:
+                    return
+                self.advance()
+        finally:
+            if not exiting():
+                self.close()
+
+    def advance(self) -> None:
+        """Draw the next token of every completion that is not finished, in one model call."""
+        [error] = advance([self])
+        if error is not None:
+            raise error
+
+    def close(self) -> None:
+        """Free the contexts that were evaluated on the way."""
+        self.shared.drop(self._nodes)
+        self._nodes = []
+
+    def ready(self) -> list[Partial]:
+        """The completions that go on: neither the limit nor the window ends them."""
+        window, reached = self.shared.engine.window, self.limit.reached()
+        for partial in self.active():
+            longer = self.shared.length(partial.node) + (partial.token >= 0)
+            full = window is not None and longer > window
+            partial.finish = reached or ("window" if full else "")
+        return self.active()
+
+    def move(self, partials: Sequence[Partial], nodes: list[int]) -> torch.Tensor:
+        """Log-probabilities after these, `[n, width]`; `nodes` are of those with a token."""
+        self._nodes += nodes
+        longer = [partial for partial in partials if partial.token >= 0]
+        for partial, node in zip(longer, nodes, strict=True):
+            partial.node = node
+        tree = self.shared.tree
+        logprobs = tree.logprobs([partial.node for partial in partials])
+        tree.forget(nodes)
+        return logprobs
+
+    def draw(self, partials: Sequence[Partial], rows: Floats) -> None:
+        """The next token of each, from `[n, width]` log-probabilities."""
+        vocabulary = self.shared.index.vocabulary
+        tokens = self._heads(partials, rows)
+        if tokens:
+            partials = self.partials = self.partials[: len(tokens)]
+        self.rows = {id(partial): row for partial, row in zip(partials, rows, strict=False)}
+        for at, partial in enumerate(partials):
+            row = rows[at]
+            token = tokens[at] if tokens else self._token(partial, row)
+            if token < 0:
+                partial.finish = "dead end"
+                continue
+            partial.logprob += float(row[token])
+            partial.token = token
+            if token in vocabulary.end_ids:
+                partial.finish = "end"
+                continue
+            partial.token_ids.append(token)
+            self._take(partial, vocabulary.tokens[token] or b"")
+            self._check(partial)
+
+    def kept(self, partial: Partial) -> bytes:
+        """The bytes up to the stop string or the limit, whole characters only."""
+        if partial.cut >= 0:
+            return partial.raw[: partial.cut]
+        if len(partial.raw) < self.most:
+            return partial.raw
+        return whole_characters(self.before, partial.raw[: self.most])
+
+    def safe(self, partial: Partial) -> int:
+        """How many bytes can be sent: all at the end, else those that begin no stop string."""
+        kept = len(self.kept(partial))
+        return (
+            kept if partial.finish else min(kept, len(partial.raw) - self.stops.held(partial.raw))
+        )
+
+    def completion(self, partial: Partial) -> Completion:
+        """The completion, as far as it is drawn."""
+        raw = self.kept(partial)
+        drawn = len(partial.raw) + (partial.finish == "end")
+        text = decoder_after(self.before).decode(raw)
+        ids, finish = partial.token_ids, partial.finish
+        return Completion(text, raw, partial.logprob, ids, self.exact_from, finish, drawn)
+
+    def _begin(self, cursor: Cursor) -> list[Partial]:
+        """Completions begun with members of the covering; at the root with nothing."""
+        n, constraint = self.options.n, self.options.constraint
+        index, tree = self.shared.index, self.shared.tree
+        tokens = None if constraint is None else constraint.over(index)
+        if cursor.at_root:
+            node = cursor.bundles[0].node
+            return [Partial(node, constraint=constraint, tokens=tokens) for _ in range(n)]
+        members, partials = Members(cursor), list[Partial]()
+        for at, after in members.draw(self.options, self.rng, n):
+            bundle, rank = members.place(at)
+            token, beyond = int(index.ids[rank]), members.beyond(at)
+            logprob = float(members.logs[at]) - cursor.logprob
+            ids = [*tree.tokens(bundle.node), token]
+            partial = Partial(bundle.node, token, beyond, logprob, ids, constraint=after)
+            partial.tokens = None if tokens is None else tokens.after(beyond)
+            partials.append(partial)
+        return partials
+
+    def _heads(self, partials: Sequence[Partial], rows: Floats) -> list[int]:
+        """The n likeliest tokens, where n greedy completions begin at the root; else nothing."""
+        first = partials[0]
+        if len(partials) == 1 or self.options.temperature or first.token_ids:
+            return []
+        return pick(self._masked(first, rows[0]), self.options, self.rng, len(partials))
+
+    def _token(self, partial: Partial, row: Floats) -> int:
+        """A token that may follow; −1 if none may, or all have probability zero."""
+        logs = self._masked(partial, row)
+        return pick(logs, self.options, self.rng)[0] if logs.max() > -np.inf else -1
+
+    def _masked(self, partial: Partial, row: Floats) -> Floats:
+        """`[width]` log-probabilities, −inf for what may not follow."""
+        return row if partial.tokens is None else np.where(partial.tokens.mask(), row, -np.inf)
+
+    def _take(self, partial: Partial, data: bytes) -> None:
+        """Add the bytes of a token."""
+        partial.raw += data
+        if partial.constraint is not None and partial.tokens is not None:
+            partial.constraint = partial.constraint.after(data)
+            partial.tokens = partial.tokens.after(data)
+
+    def _check(self, partial: Partial) -> None:
+        """Finish a text that has a stop string, or enough bytes, or that nothing may follow."""
+        match = self.stops.first(partial.raw, partial.searched)
+        partial.searched = len(partial.raw)
+        if match is not None and match[0] <= self.most:
+            partial.cut, partial.finish = match[0], "stop"
+        elif len(partial.raw) >= self.most:
+            partial.finish = "length"
+        elif partial.constraint is not None:
+            allowed = partial.constraint.allowed()
+            if not allowed[:END].any():
+                partial.finish = "constraint" if allowed[END] else "dead end"
+
+
+def advance(several: Sequence[Generation]) -> list[Exception | None]:
+    """Evaluate the last tokens of all unfinished completions, and draw the next ones.
+
+    Several requests to one engine go through the model together, each on the tree of its own
+    prompt, if the engine can (`TogetherLM`); else in a call each. The tokens drawn are the same.
+
+    Returns:
+        For each request the error that ends it, or None.
+    """
+    errors: dict[int, Exception] = {}
+    ready = [(one, partials) for one in several if (partials := one.ready())]
+    trees = {id(one.shared): one.shared for one, _ in ready}
+    with ExitStack() as locks:
+        for key in sorted(trees):  # in one order, or two callers wait for each other
+            locks.enter_context(trees[key].lock)
+        branches: dict[int, list[tuple[int, list[int]]]] = {key: [] for key in trees}
+        for one, partials in ready:
+            branches[id(one.shared)] += [(p.node, [p.token]) for p in partials if p.token >= 0]
+        wanted = [key for key in trees if branches[key]]
+        nodes = dict(
+            zip(wanted, _extend([(trees[key], branches[key]) for key in wanted]), strict=True)
+        )
+        for one, partials in ready:
+            try:
+                made = nodes.get(id(one.shared), [])
+                if isinstance(made, Exception):
+                    raise made
+                count = sum(partial.token >= 0 for partial in partials)
+                nodes[id(one.shared)] = made[count:]
+                one.draw(partials, one.move(partials, made[:count]).cpu().numpy())
+            except Exception as error:  # the other requests go on
+                errors[id(one)] = error
+    return [errors.get(id(one)) for one in several]
+
+
+def _extend(wishes: Sequence[tuple[SharedTree, Branches]]) -> list[list[int] | Exception]:
+    """The nodes of each tree, or why there are none: in one call, or in a call each."""
+    if len(wishes) > 1 and isinstance(engine := wishes[0][0].engine, TogetherLM):
+        with suppress(Exception):  # of one tree, which raises it again below
+            together = engine.extend_together([(s.tree, b) for s, b in wishes])
+            if together is not None:
+                return [[node for [node] in paths] for paths in together]
+    made: list[list[int] | Exception] = []
+    for shared, branches in wishes:
+        try:
+            made.append([n for [n] in shared.tree.extend(branches, own=True)])
+        except Exception as error:
+            made.append(error)
+    return made
+
+
+def distinct(completions: Sequence[Completion]) -> list[Completion]:
+    """Completions without those of equal bytes, the most probable for its length first."""
+    best: dict[bytes, Completion] = {}
+    for completion in sorted(completions, key=lambda one: one.bits_per_byte):
+        best.setdefault(completion.raw, completion)
+    return list(best.values())
+
+
+def whole_characters(before: bytes, raw: bytes) -> bytes:
+    """A text that was cut, without the character that the cut is in, after other bytes."""
+    return raw[: max(0, len(raw) - len(pending(before[-3:] + raw)))]
+
+
+def check_begins(raw: bytes, constraint: Constraint) -> None:
+    """Refuse a constraint on whole characters after a text that ends inside of one.
+
+    Raises:
+        ConstraintError: what the text ends with.
+    """
+    half = pending(raw)
+    if half and constraint.characters:
+        raise ConstraintError(
+            f"the text ends inside a character ({half!r}), and the constraint begins with a whole "
+            "one: give whole characters, or choices(…), which may be any bytes."
+        )
