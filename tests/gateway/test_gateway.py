@@ -156,6 +156,8 @@ def test_the_members_tokens_count_for_max_tokens(vllm: Pair) -> None:
     answer = vllm.post(prompt=PROMPTS[0], max_tokens=1, return_token_ids=True).json()
     assert answer["choices"][0]["text"] == "or"
     assert vllm.index.vocabulary.decode(answer["choices"][0]["token_ids"]) == b" ValueError"
+    prompt = vllm.index.vocabulary.decode(answer["choices"][0]["prompt_token_ids"]).decode()
+    assert PROMPTS[0] == prompt + " ValueErr"
     assert answer["choices"][0]["finish_reason"] == "length"
     assert answer["usage"]["completion_tokens"] == 1
 
@@ -351,6 +353,12 @@ def test_many_clients_that_stall_leave_and_send_nonsense(vllm: Pair) -> None:
     failures: list[str] = []
 
     def client(number: int) -> None:
+        try:
+            ask(number)
+        except Exception as error:
+            failures.append(repr(error))
+
+    def ask(number: int) -> None:
         prompt = PROMPTS[number % len(PROMPTS)]
         if number % 4 == 0:
             vllm.client.post("/v1/completions", content=b"{" * number)

@@ -140,7 +140,7 @@ class Upstream:
             return {"text": text, "output_ids": ids}
         choice: Body = {"index": index, "finish_reason": finish, "_n": len(ids), "logprobs": None}
         if params.get("return_token_ids") or params.get("detokenize") is False:
-            choice["token_ids"] = ids
+            choice |= {"token_ids": ids, "prompt_token_ids": params["prompt"]}
         spelled = [self.vocabulary.tokens[id].decode("utf-8", "replace") for id in ids]
         if "messages" in params:
             if params.get("logprobs"):

@@ -162,6 +162,8 @@ class Answer:
         if choice.get("token_ids") is not None and index in self._unopened:
             own = [] if call.over else choice["token_ids"]
             choice["token_ids"] = [*call.member.beyond, *own]
+        if told := choice.get("prompt_token_ids"):
+            choice["prompt_token_ids"] = told[: len(told) - len(call.member.beyond)]
         self._unopened.discard(index)
         if opening.finish:
             choice |= {"finish_reason": opening.finish, "stop_reason": opening.stop}

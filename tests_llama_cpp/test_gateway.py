@@ -1,0 +1,148 @@
+"""`charwise gateway` before the real server of llama.cpp, with the embedded model in float32."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import torch
+
+pytest.importorskip("xllamacpp")
+
+from charwise import SortedVocabulary
+from charwise.engines.pretrained import read_vocabulary
+from charwise.gateway.app import connect
+from charwise.healing import allowed_next, remaining
+from charwise.models import EMBEDDED
+from charwise.processors.healed_prompt import heal_characters
+from listening import listening
+
+PROMPT = "def check(value):\n    if value < 0:\n        raise ValueErr"
+SERVER = """
+import sys, time, xllamacpp
+params = xllamacpp.CommonParams()
+params.model.path, params.port, params.n_ctx = sys.argv[1], int(sys.argv[2]), 2048
+params.n_parallel, params.cpuparams.n_threads, params.n_gpu_layers = 2, 1, 0
+server = xllamacpp.Server(params)
+time.sleep(3600)
+"""
+#: Logits of two engines that are closer than this are a tie: which token wins is left open.
+TIE = 0.05
+
+
+@pytest.fixture(scope="module")
+def behind(embedded_file: Path) -> Iterator[str]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-c", SERVER, str(embedded_file), str(port)]
+    process = subprocess.Popen(command, env=os.environ, stderr=subprocess.DEVNULL)
+    address = f"http://127.0.0.1:{port}"
+    try:
+        until = time.monotonic() + 60
+        while time.monotonic() < until:
+            try:
+                if httpx.get(f"{address}/health").status_code == 200:
+                    break
+            except httpx.HTTPError:
+                time.sleep(0.2)
+        yield address
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture(scope="module")
+def index() -> SortedVocabulary:
+    return SortedVocabulary(read_vocabulary("embedded"))
+
+
+@pytest.fixture(scope="module")
+def client(behind: str, index: SortedVocabulary) -> Iterator[httpx.Client]:
+    gateway = asyncio.run(connect(behind, lambda name: index))
+    with ExitStack() as stack:
+        address = stack.enter_context(listening(gateway))
+        yield stack.enter_context(httpx.Client(base_url=address, timeout=120))
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(EMBEDDED, dtype=torch.float32)
+
+
+def post(client: httpx.Client, path: str = "/completion", **fields: Any) -> dict[str, Any]:
+    response = client.post(path, json={"temperature": 0, "n_predict": 6, **fields})
+    assert response.status_code == 200, response.text
+    assert response.headers["x-charwise"].startswith("healed"), response.headers
+    return response.json()
+
+
+def test_greedy_tokens_are_the_best_allowed_ones(
+    client: httpx.Client, behind: str, index: SortedVocabulary, model: Any
+) -> None:
+    code = Path(sys.modules["charwise.healing"].__file__).read_text("utf-8")
+    rng = random.Random(0)
+    for end in [rng.randrange(200, len(code)) for _ in range(24)]:
+        prompt = code[end - 200 : end]
+        body = {"content": prompt, "add_special": True, "parse_special": True}
+        ids = httpx.post(f"{behind}/tokenize", json=body).json()["tokens"]
+        healed = heal_characters(ids, index)
+        if not healed.forced:
+            continue
+        text = post(client, prompt=prompt)["content"]
+        # The best allowed token at each step; where two tie, the one that the text has.
+        written, generated = healed.forced + text.encode(), b""
+        sofar: list[int] = []
+        while len(generated) < len(healed.forced):
+            left = remaining(healed.forced, sofar, index.vocabulary)
+            allowed = torch.from_numpy(allowed_next(left or b"", index).copy())
+            with torch.inference_mode():
+                row = model(torch.tensor([healed.kept + sofar])).logits[0, -1]
+            best = float(row[allowed].max())
+            ties = [int(id) for id in allowed if best - float(row[id]) < TIE]
+            fits = [
+                id for id in ties if written.startswith(generated + index.vocabulary.tokens[id])
+            ]
+            assert fits, (prompt[-20:], text)
+            sofar.append(max(fits, key=lambda id: float(row[id])))
+            generated = index.vocabulary.decode(sofar)
+
+
+def test_openais_form_streams_and_samples(client: httpx.Client) -> None:
+    whole = post(client, "/v1/completions", prompt=[PROMPT, "for i in rang"])
+    assert whole["choices"][0]["text"].startswith("or")
+    assert whole["choices"][1]["text"].startswith("e")
+    assert whole["usage"]["completion_tokens"] == 12
+    body = {"prompt": PROMPT, "temperature": 0, "n_predict": 6, "stream": True}
+    for path, marks in (("/v1/completions", 1), ("/completion", 0)):
+        with client.stream("POST", path, json=body) as response:
+            lines = [line for line in response.iter_lines() if line]
+        events = [json.loads(line[6:]) for line in lines[: len(lines) - marks]]
+        parts = [
+            event["content"] if path == "/completion" else event["choices"][0]["text"]
+            for event in events
+            if path == "/completion" or event["choices"]
+        ]
+        assert "".join(parts) == whole["choices"][0]["text"]
+    texts = post(client, "/v1/completions", prompt="x = ra", n=4, temperature=1.0, seed=1)
+    assert len(texts["choices"]) == 4
+
+
+def test_infill_heals_the_prefix(client: httpx.Client) -> None:
+    sides = {"input_prefix": "def f():\n", "prompt": "    for i in rang", "input_suffix": ":\n"}
+    answer = post(client, "/infill", **sides, input_extra=[{"filename": "a.py", "text": "x = 1\n"}])
+    assert answer["content"].startswith("e")
