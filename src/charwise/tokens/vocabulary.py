@@ -175,15 +175,6 @@ class Vocabulary:
         return cls(**read_tiktoken(encoding, width, end_ids, bos_ids))
 
     @property
-    def encoder(self) -> Any:
-        """The `tokenizers.Tokenizer` that texts are encoded with; None if there is none.
-
-        >>> Vocabulary.from_bytes([b"a", b"b"]).encoder is None
-        True
-        """
-        return getattr(self._canonical.encode_text, "tokenizer", None)
-
-    @property
     def width(self) -> int:
         """The width of the model's output layer: logits are `[…, width]`.
 
