@@ -304,9 +304,9 @@ def test_bad_requests(plenty, path):
     with pytest.raises(EngineError, match="32 is not a token id"):
         plenty.tree([WIDTH])
     tree = plenty.tree([30])
-    for edge in [(1, 0), (-1, 0), (0, WIDTH), (0, -1)]:
+    for node, token in [(1, 0), (-1, 0), (0, WIDTH), (0, -1)]:
         with pytest.raises(EngineError, match=r"does not exist|not a token id"):
-            extend(tree, [(0, 3), edge] if edge[0] != 1 else [edge])
+            tree.extend([(node, [token]), (0, [3])])
     assert tree.size == 1
     with pytest.raises(EngineError, match="width=32"):
         LlamaCppLM(path, make_vocabulary(31))

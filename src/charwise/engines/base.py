@@ -33,6 +33,16 @@ class BaseTree(ABC):
     Raises:
         ContextLengthError: for a prompt, or branches, longer than the window.
         EngineError: for an empty prompt, ids outside the vocabulary, unknown nodes.
+
+    >>> from charwise.engines.ngram import example_lm
+    >>> class EvenTree(BaseTree):
+    ...     def _evaluate(self, nodes):
+    ...         self._put(nodes, torch.zeros(len(nodes), self._width))
+    ...         self.calls += 1
+    >>> tree = EvenTree(example_lm(), [2])
+    >>> [[a, ab]] = tree.extend([(0, [0, 1])])
+    >>> tree.logprobs([ab]).exp()
+    tensor([[0.3333, 0.3333, 0.3333]])
     """
 
     root = 0
