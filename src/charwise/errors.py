@@ -151,14 +151,6 @@ def needs(extra: str, what: str) -> Iterator[None]:
         raise MissingExtraError(f"{what}: pip install 'charwise[{extra}]'. ({error})") from error
 
 
-class SpanError(CharwiseError, ValueError):
-    """Offsets that are no span of the text; `number` says which of them, counted from 0."""
-
-    def __init__(self, message: str, number: int = 0) -> None:
-        super().__init__(message)
-        self.number = number
-
-
 class ContextLengthError(CharwiseError, ValueError):
     """A context longer than the model's window."""
 

@@ -16,9 +16,9 @@ from charwise.coverings.reference import next_character_probability, prefix_prob
 from charwise.cursor import expansion
 from charwise.errors import SettingError, TokenizationError, ZeroProbabilityError
 from charwise.scoring.effort import Effort
-from charwise.surprisal.offsets import WORDS, Convention, characters_of
 from charwise.surprisal.score import Score
 from charwise.surprisal.spans import Span, Spans
+from charwise.tokens.words import Convention, characters_of
 from models import Case, Model, cases, examples, model_of, random_lm
 from near import approx
 
@@ -217,7 +217,7 @@ def test_words_are_looked_at_where_their_letters_begin() -> None:
     assert of(score.words("none"))[1] == ("  ", 2, -2, 102)
 
 
-@pytest.mark.parametrize("convention", WORDS)
+@pytest.mark.parametrize("convention", ["leading", "trailing", "none"])
 def test_the_convention_changes_no_entropy_of_a_word(convention: Convention) -> None:
     words = [row for row in score_of().words(convention) if not row.text.isspace()]
     assert [row.entropy for row in words] == [0, 4, 9]

@@ -96,5 +96,3 @@ def test_what_the_convention_needs() -> None:
     score = charwise.load().score("import os", entropy="byte")
     with pytest.raises(SettingError, match="entropy='byte', end=True"):
         score.words("ending")
-    with pytest.raises(SettingError, match="omit boundaries"):
-        score.words("ending", boundaries="unicode")

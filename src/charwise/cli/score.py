@@ -30,12 +30,13 @@ from charwise.cli.runs import (
 )
 from charwise.cli.terminal import VISIBLE, console, print_json
 from charwise.errors import SettingError, check_share
-from charwise.surprisal.score import Convention, Entropy
+from charwise.surprisal.score import Entropy
 from charwise.surprisal.spans import ENTROPIES
 from charwise.tables.jobs import Job
 from charwise.tables.measure import Measure, Per
 from charwise.tables.rows import BadRow
 from charwise.tables.writers import Record
+from charwise.tokens.words import Convention
 
 if TYPE_CHECKING:
     from charwise.char_lm import CharLM

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from charwise.cursor.distributions import EOS, Bytewise, bars
 from charwise.errors import EmptyBeamError, SearchLimitError, ZeroProbabilityError, check_share
 from charwise.surprisal.entropies import ENDS
-from charwise.surprisal.offsets import characters_of, words
 from charwise.surprisal.score import Score
 from charwise.tokens import utf8
+from charwise.tokens.words import characters_of, words
 
 #: Beginnings of characters, and of words, that are taken apart at most. Each costs a model call.
 MOST_CHARACTERS, MOST_WORDS = 64, 1000

@@ -15,9 +15,9 @@ import numpy as np
 
 from charwise.errors import SettingError, check_count, needs, shown
 from charwise.evaluation.resampling import Floats, Mean
-from charwise.surprisal.offsets import WORDS, Convention, characters_of
-from charwise.surprisal.offsets import words as words_of
 from charwise.surprisal.spans import Spans, spans_of
+from charwise.tokens.words import WORDS, Convention, characters_of
+from charwise.tokens.words import words as words_of
 
 if TYPE_CHECKING:
     import pandas

@@ -32,8 +32,8 @@ from charwise.scoring.rounds import (
 )
 from charwise.surprisal.entropies import entropies as entropies_of
 from charwise.surprisal.entropies import ranks as ranks_of
+from charwise.surprisal.entropies import word_ends
 from charwise.surprisal.score import Entropy, Score, canonical_ends
-from charwise.surprisal.word_ends import word_ends
 from charwise.tokens.index import SortedVocabulary
 from charwise.tokens.known_text import KnownText
 from charwise.tokens.prompts import Opening

@@ -14,13 +14,11 @@ from typing import TYPE_CHECKING, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from charwise.errors import SettingError
+from charwise.errors import SettingError, ZeroProbabilityError
 from charwise.surprisal.entropies import with_entropies
-from charwise.surprisal.offsets import Boundaries, Unit, characters_of, matches, valid
-from charwise.surprisal.offsets import words as words_of
-from charwise.surprisal.spans import Spans, exact_bits, in_digits, spans_of
-from charwise.surprisal.word_ends import costs_of_ends, with_errors_of_ends
-from charwise.tokens.words import graphemes
+from charwise.surprisal.spans import Spans, Unit, exact_bits, in_digits, spans_of
+from charwise.tokens.words import Boundaries, Convention, characters_of, graphemes
+from charwise.tokens.words import words as words_of
 
 if TYPE_CHECKING:
     import pandas
@@ -31,9 +29,6 @@ if TYPE_CHECKING:
 #: Whose entropy is wanted: of the next byte, and of the next character or word too.
 Entropy = Literal["byte", "char", "word"]
 ENTROPIES = get_args(Entropy)
-
-#: Which whitespace belongs to a word; "ending": none, but the word pays for its end.
-Convention = Literal["leading", "trailing", "none", "ending"]
 
 #: How a figure says which words its bars are of.
 _CHOICE = {
@@ -94,12 +89,7 @@ class Score:
 
     @property
     def text(self) -> str:
-        """The text; bytes that are no part of a character as `\\xNN`.
-
-        >>> zeros = np.zeros(1)
-        >>> Score(b"a", zeros, zeros).text
-        'a'
-        """
+        """The text; bytes that are no part of a character as `\\xNN`."""
         return self.raw.decode("utf-8", "backslashreplace")
 
     @cached_property
@@ -107,10 +97,6 @@ class Score:
         """The surprisals −log₂ p(byte | all before), `[n_bytes]` bits; all their sums are exact.
 
         They are rounded, for that, at the last digit of their sum: see `exact_bits`.
-
-        >>> zeros = np.zeros(2)
-        >>> Score(b"ab", np.log([0.5, 0.125]), zeros).surprisals
-        array([1., 3.])
         """
         return exact_bits(self.logprobs)
 
@@ -124,22 +110,12 @@ class Score:
 
     @property
     def bits(self) -> float:
-        """The surprisal of the whole text, without its end.
-
-        >>> zeros = np.zeros(2)
-        >>> Score(b"ab", np.log([0.5, 0.125]), zeros).bits
-        4.0
-        """
+        """The surprisal of the whole text, without its end."""
         return float(self._cumulative[-1])
 
     @property
     def bits_per_byte(self) -> float:
-        """The mean surprisal of a byte; 0 for the empty text.
-
-        >>> zeros = np.zeros(2)
-        >>> Score(b"ab", np.log([0.5, 0.125]), zeros).bits_per_byte
-        2.0
-        """
+        """The mean surprisal of a byte; 0 for the empty text."""
         return self.bits / max(1, len(self.raw))
 
     @property
@@ -160,7 +136,7 @@ class Score:
         >>> [row.text for row in charwise.load().score("é!").bytes()]
         ['\\\\xc3', '\\\\xa9', '!']
         """
-        return self._byte_spans(list(pairwise(range(len(self.raw) + 1))), letters=False)
+        return self._spans(list(pairwise(range(len(self.raw) + 1))), "byte", letters=False)
 
     def chars(self) -> Spans:
         """A row for each character, that is, each Unicode code point; see `graphemes`.
@@ -172,7 +148,7 @@ class Score:
         >>> score.chars()[0].surprisal == sum(row.surprisal for row in score.bytes()[:2])
         True
         """
-        return self._char_spans(list(pairwise(range(len(self._characters[0]) + 1))), letters=False)
+        return self._spans(list(pairwise(range(len(self._characters[0]) + 1))), letters=False)
 
     def graphemes(self) -> Spans:
         """A row for each character that a reader sees: a letter with its marks, a whole emoji.
@@ -183,9 +159,14 @@ class Score:
         >>> [row.text for row in charwise.load().score("e\u0301!").graphemes()]
         ['e\u0301', '!']
         """
-        return self._char_spans(list(pairwise(graphemes(self._characters[0]))), letters=False)
+        return self._spans(list(pairwise(graphemes(self._characters[0]))), letters=False)
 
-    def words(self, convention: Convention = "leading", *, boundaries: Boundaries = None) -> Spans:
+    def words(
+        self,
+        convention: Convention = "leading",
+        *,
+        boundaries: Boundaries | Literal["unicode"] | None = None,
+    ) -> Spans:
         """A row for each word, and for whitespace that belongs to none: together, all of the text.
 
         A word is a run of characters that are no whitespace, unless you say where words end. No
@@ -204,8 +185,8 @@ class Score:
                 then what a part between two of them consists of.
 
         Raises:
-            SettingError: an unknown convention, or boundaries that are not in the text; "ending"
-                with boundaries, or of a score without `word_ends`.
+            SettingError: boundaries that are not in the text; "ending" of a score without
+                `word_ends`.
 
         >>> import charwise
         >>> score = charwise.load().score("def f(x):")
@@ -216,60 +197,66 @@ class Score:
         >>> score.words("leading")[-1].cumulative == score.words("trailing")[-1].cumulative
         True
         """
-        if isinstance(convention, str) and convention == "ending":
-            return self._ended_words(boundaries)
-        return self._char_spans(words_of(self._characters[0], convention, boundaries))
-
-    def _ended_words(self, boundaries: Boundaries) -> Spans:
-        """The words, and runs of whitespace, where a word pays for its end."""
-        if boundaries is not None:
-            raise SettingError(
-                "the convention 'ending' is of words that whitespace ends: omit boundaries."
-            )
+        string, edges = self._characters
+        pairs = words_of(string, convention, boundaries)
+        if convention != "ending":
+            return self._spans(pairs)
         if self.word_ends is None:
             raise SettingError(
                 "this score does not know where words may end: ask for it with "
                 "entropy='byte', end=True."
             )
-        string, edges = self._characters
-        found = words_of(string, "none")
-        costs = costs_of_ends(found, string, edges, self.logprobs, self.word_ends)
+        costs, error = np.zeros(len(self.raw) + 1), self.error.copy()
+        for start, end in pairs:
+            if string[start:end].isspace():
+                continue
+            at, log = int(edges[end]), float(self.word_ends[edges[end]])
+            if end < len(string):
+                came = float(self.logprobs[at : edges[end + 1]].sum())
+                # ASCII whitespace is among the ends, but for the rounding of the model's sums.
+                # Other whitespace is an end where the text has it.
+                log = max(log, came) if string[end].isascii() else float(np.logaddexp(log, came))
+            if not log > -math.inf:
+                raise ZeroProbabilityError("the model gives the end of this text no probability.")
+            costs[at] = max(0.0, -log / math.log(2))
+            # The end is of the next byte. After the text that is not known: its last byte's is.
+            error[at - 1] += self.error[min(at, len(error) - 1)]
         # The end of the last word comes on top of the text.
         size = self.bits + costs[-1]
         bits = in_digits(self.logprobs / -math.log(2), size)
         cumulative = np.concatenate(([0.0], np.cumsum(bits))) + in_digits(costs, size)
-        rows = self._char_spans(found, cumulative=cumulative)
-        return with_errors_of_ends(rows, edges, self.error)
+        return self._spans(pairs, cumulative=cumulative, error=error)
 
     def regex(self, pattern: str | re.Pattern[str]) -> Spans:
-        """A row for each match of a regular expression, from left to right.
-
-        Raises:
-            SettingError: not a regular expression for text.
-            SpanError: an empty match.
+        """A row for each match of a regular expression that is not empty, from left to right.
 
         >>> import charwise
         >>> [row.text for row in charwise.load().score("x1 = y2").regex("[a-z]")]
         ['x', 'y']
         """
-        return self._char_spans(matches(self._characters[0], pattern))
+        matches = (match.span() for match in re.finditer(pattern, self._characters[0]))
+        return self._spans([(start, end) for start, end in matches if start < end])
 
     def spans(self, offsets: Iterable[Sequence[int]], *, unit: Unit = "character") -> Spans:
         """A row for each (start, end), end exclusive, in the order given; spans may overlap.
 
         Raises:
-            SpanError: which span is empty, reversed, or beyond the text.
-            SettingError: an unknown unit.
+            SettingError: a span that is empty, reversed, or beyond the text.
 
         >>> import charwise
         >>> score = charwise.load().score("import numpy")
         >>> [row.text for row in score.spans([(0, 6), (10, 12)])]
         ['import', 'py']
         """
-        bytewise = isinstance(unit, str) and unit == "byte"
-        size = len(self.raw if bytewise else self._characters[0])
-        good = valid(offsets, size, unit)
-        return self._char_spans(good) if unit == "character" else self._byte_spans(good)
+        size = {"byte": len(self.raw), "character": len(self._characters[0])}[unit]
+        pairs = [(int(start), int(end)) for start, end in offsets]
+        for start, end in pairs:
+            if not 0 <= start < end <= size:
+                raise SettingError(
+                    f"({start}, {end}) is no span of a text of {size} {unit}s: a span begins "
+                    "before it ends."
+                )
+        return self._spans(pairs, unit)
 
     def tokens(self) -> Spans:
         """Return a row for each canonical token: the surprisal of its bytes; offsets are in bytes.
@@ -289,7 +276,7 @@ class Score:
                 "this score does not know the canonical tokens: only those that CharLM.score "
                 "returns do. Pass token_ends to Score."
             )
-        return self._byte_spans(list(pairwise([0, *self.token_ends.tolist()])))
+        return self._spans(list(pairwise([0, *self.token_ends.tolist()])), "byte")
 
     def to_pandas(self) -> pandas.DataFrame:
         """A table with a row for each byte, as `bytes`; needs pandas (`charwise[tables]`).
@@ -301,19 +288,16 @@ class Score:
         return self.bytes().to_pandas()
 
     def plot(self, convention: Convention = "leading") -> Figure:
-        """The text on the colours of its characters' surprisal, under a bar for each word.
+        """A bar for each word, as wide as the word, over the word.
 
-        Long texts take several lines. Colours mean the same bits in all plots, and bars the same
-        in all lines; words that cost more than their neighbours have their bits above them.
-        Characters stand in the order of the text, from left to right in every script; those that
-        no installed font has are named in a warning. Needs matplotlib (`charwise[plots]`). Save
-        the figure with its `savefig`; notebooks show it after `%matplotlib inline`.
+        Long texts take several lines, of one scale. Needs matplotlib (`charwise[plots]`). Save the
+        figure with its `savefig`; notebooks show it after `%matplotlib inline`.
 
         Args:
             convention: of the words, as in `words`.
 
         Raises:
-            SettingError: a text of more than 200 lines, or an unknown convention.
+            SettingError: a text of more than 50 lines.
             MissingExtraError: matplotlib is not installed.
 
         >>> import charwise
@@ -323,7 +307,7 @@ class Score:
         from charwise.surprisal.plot import figure
 
         words = self.words(convention)
-        return figure(self.chars(), words, f"{self._summary}; {_CHOICE[convention]}")
+        return figure(words, f"{self._summary}; {_CHOICE[convention]}")
 
     def _repr_html_(self) -> str:
         from charwise.surprisal.plot import to_html
@@ -334,31 +318,39 @@ class Score:
     def _summary(self) -> str:
         return f"{self.bits:.1f} bits, {self.bits_per_char:.2f} a character"
 
-    def _byte_spans(self, offsets: list[tuple[int, int]], letters: bool = True) -> Spans:
-        found = spans_of(self.raw, self._cumulative, self.error, offsets)
-        if self.entropies is None or self.ranks is None:
-            return found
-        of = self.entropies
-        if self.word_entropies is not None:
-            of = np.full((len(self.raw), 2), np.nan)
-            of[self._characters[1][:-1]] = self.word_entropies
-        return with_entropies(found, self._characters, of, self.ranks, letters=letters)
-
-    def _char_spans(
+    def _spans(
         self,
         offsets: list[tuple[int, int]],
+        unit: Unit = "character",
+        *,
         letters: bool = True,
         cumulative: NDArray[np.float64] | None = None,
+        error: NDArray[np.float64] | None = None,
     ) -> Spans:
-        edges = self._characters[1]
-        cumulative = self._cumulative if cumulative is None else cumulative
-        found = spans_of(self.raw, cumulative, self.error, offsets, edges)
+        """The rows of spans; their entropies are looked up at their first letters, or bytes."""
+        string, edges = self._characters
+        rows = spans_of(
+            self.raw,
+            self._cumulative if cumulative is None else cumulative,
+            self.error if error is None else error,
+            offsets,
+            edges if unit == "character" else None,
+        )
         if self.entropies is None or self.ranks is None:
-            return found
-        of = self.entropies[edges[:-1]]
-        for other in (self.char_entropies, self.word_entropies):
-            of = of if other is None else other
-        return with_entropies(found, self._characters, of, self.ranks[edges[:-1]], letters=letters)
+            return rows
+        first = edges[:-1] if unit == "character" else np.arange(len(self.raw))
+        entropies, most = self.entropies[first], None
+        if self.char_entropies is not None and unit == "character":
+            entropies = self.char_entropies
+        if self.word_entropies is not None:
+            bounds = np.full((len(self.raw), 2), np.nan)
+            bounds[edges[:-1]] = self.word_entropies
+            entropies, most = bounds[first].T
+        ahead = np.arange(len(first) + 1)
+        for match in re.finditer(r"\s+", string) if letters else ():
+            start, end = match.span() if unit == "character" else edges[[*match.span()]]
+            ahead[start:end] = end
+        return with_entropies(rows, ahead, entropies, most, self.ranks[first])
 
 
 def canonical_ends(index: SortedVocabulary, whole: builtins.bytes, skip: int) -> NDArray[np.int64]:

@@ -10,23 +10,20 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, overload
+from typing import TYPE_CHECKING, Literal, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from charwise.errors import MissingExtraError, ZeroProbabilityError
-from charwise.surprisal.offsets import Unit
 
 if TYPE_CHECKING:
     import pandas
 
+Unit = Literal["character", "byte"]
+
 #: The columns of `Span` that only scores with entropies have.
 ENTROPIES = ("entropy", "reduction", "rank", "entropy_most")
-
-#: The types of a table without rows.
-_TYPES = {"text": "object", "start": "int64", "end": "int64"}
-_TYPES |= dict.fromkeys(("surprisal", "cumulative", "error"), "float64")
 
 #: Rows that a table shows at its beginning, and at its end, before it leaves out the middle.
 _SHOWN = 30
@@ -109,10 +106,8 @@ class Spans(Sequence[Span]):
         >>> Spans((Span("a", 0, 1, 3.0, 3.0, 0.0),)).columns
         ('text', 'start', 'end', 'surprisal', 'cumulative', 'error')
         """
-        some = {
-            **dict.fromkeys(ENTROPIES, any(row.rank is not None for row in self.rows)),
-            "entropy_most": any(row.entropy_most is not None for row in self.rows),
-        }
+        some = dict.fromkeys(ENTROPIES, any(row.rank is not None for row in self.rows))
+        some["entropy_most"] = any(row.entropy_most is not None for row in self.rows)
         return tuple(name for name in Span._fields if some.get(name, True))
 
     def to_pandas(self) -> pandas.DataFrame:
@@ -132,32 +127,30 @@ class Spans(Sequence[Span]):
             ) from error
 
         table = pandas.DataFrame(self.rows, columns=list(Span._fields))[list(self.columns)]
-        # A column of nothing has no type of its own.
-        return table if self.rows else table.astype({name: _TYPES[name] for name in table})
+        if self.rows:
+            return table
+        kinds = {"text": "object", "start": "int64", "end": "int64"}  # a column of nothing has none
+        return table.astype({name: kinds.get(name, "float64") for name in table})
 
     def __repr__(self) -> str:
-        rows = list(self.rows)
+        rows, names = self.rows, self.columns
         cut = len(rows) > 2 * _SHOWN
-        names = self.columns
-        shown_rows = rows[:_SHOWN] + rows[-_SHOWN:] if cut else rows
-        lines = [names, *(_line(row, names) for row in shown_rows)]
+        digits = dict.fromkeys(("surprisal", "cumulative", *ENTROPIES), ".3f")
+        digits |= {"rank": "", "error": ".2g"}
+        lines = [list(names)]
+        for row in rows[:_SHOWN] + rows[-_SHOWN:] if cut else rows:
+            cells = row._asdict()
+            numbers = ((cells[name], digits.get(name, "")) for name in names[1:])
+            line = ["" if cell is None else format(cell, form) for cell, form in numbers]
+            lines.append([repr(row.text), *line])
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        shown = [
+        table = [
             "  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])])
             for line in lines
         ]
         if cut:
-            shown.insert(_SHOWN + 1, f"… {len(rows) - 2 * _SHOWN:,} more")
-        return "\n".join(shown)
-
-
-def _line(row: Span, names: Sequence[str]) -> tuple[str, ...]:
-    """The cells of a row in these columns."""
-    cells = dict(zip(Span._fields, row, strict=True))
-    digits = dict.fromkeys(("surprisal", "cumulative", *ENTROPIES), ".3f") | {"rank": ""}
-    digits |= {"error": ".2g"}
-    left = ("" if cells[n] is None else format(cells[n], digits.get(n, "")) for n in names[1:])
-    return (repr(row.text), *left)
+            table.insert(_SHOWN + 1, f"… {len(rows) - 2 * _SHOWN:,} more")
+        return "\n".join(table)
 
 
 def exact_bits(logprobs: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -185,12 +178,7 @@ def exact_bits(logprobs: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def in_digits(bits: NDArray[np.float64], size: float) -> NDArray[np.float64]:
-    """Return `[n]` numbers rounded so that all their sums up to `size` are exact.
-
-    >>> a, b = in_digits(np.array([0.1, 0.2]), 0.3).tolist()
-    >>> bool(a + b == in_digits(np.array([a + b]), 0.3)[0])
-    True
-    """
+    """Return `[n]` numbers rounded so that all their sums up to `size` are exact."""
     # All sums are multiples of `digit`, and below 2^52 of it (+ n / 2 for the rounding).
     digit = 2 * math.ulp(size)
     return np.asarray(np.rint(bits / digit) * digit + 0.0)  # no −0.0
@@ -211,27 +199,20 @@ def spans_of(
         error: `[n]` of each byte, nats.
         offsets: start and end of each span, in characters with `edges`, else in bytes.
         edges: byte offsets between the characters.
-
-    >>> spans_of(b"ab", np.array([0.0, 3.0, 4.5]), np.zeros(2), [(1, 2)])[0].surprisal
-    1.5
     """
-    if not offsets:
-        return Spans((), "byte" if edges is None else "character")
-    pairs = np.array(offsets, dtype=np.int64)  # [n_spans, 2]
+    pairs = np.array(offsets, dtype=np.int64).reshape(-1, 2)  # [n_spans, 2]
     places = pairs if edges is None else edges[pairs]
-    costs = cumulative[places[:, 1]] - cumulative[places[:, 0]]
-
-    def over(each: NDArray[np.float64]) -> NDArray[np.float64]:
+    starts, ends = places.T
+    errors = np.zeros(0)
+    if len(places):
         # Every second sum is over a span, the others are over what is between two, or one byte.
-        sums: NDArray[np.float64] = np.add.reduceat(np.append(each, 0.0), places.ravel())[::2]
-        return sums + 0.0  # no −0.0
-
+        errors = np.add.reduceat(np.append(error, 0.0), places.ravel())[::2] + 0.0  # no −0.0
     rows = zip(
         (text[start:end].decode("utf-8", "backslashreplace") for start, end in places.tolist()),
         *pairs.T.tolist(),
-        costs.tolist(),
-        cumulative[places[:, 1]].tolist(),
-        (over(error) / math.log(2)).tolist(),
+        (cumulative[ends] - cumulative[starts]).tolist(),
+        cumulative[ends].tolist(),
+        (errors / math.log(2)).tolist(),
         strict=True,
     )
     return Spans(tuple(Span(*row) for row in rows), "byte" if edges is None else "character")

@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 
 from charwise.errors import CharwiseError, EngineError, SettingError, ZeroProbabilityError
-from charwise.surprisal.offsets import characters_of
 from charwise.surprisal.spans import Span
 from charwise.tables.output import Identity
 from charwise.tables.regions import Region
 from charwise.tables.rows import BadRow, Stimulus
 from charwise.tables.writers import Record
+from charwise.tokens.words import characters_of
 
 if TYPE_CHECKING:
     from charwise.char_lm import CharLM
-    from charwise.surprisal.score import Convention, Entropy, Score
+    from charwise.surprisal.score import Entropy, Score
+    from charwise.tokens.words import Convention
 
 Per = Literal["byte", "char", "word", "region", "text"]
 

@@ -13,12 +13,10 @@ They are written in one of four ways:
 from __future__ import annotations
 
 import json
+import operator
 from collections.abc import Mapping
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
-
-from charwise.errors import SpanError
-from charwise.surprisal.offsets import valid
 
 BAR = "|"
 
@@ -47,8 +45,7 @@ def read_bars(marked: bytes) -> tuple[bytes, list[Region]]:
     """A text without its bars, and the regions between them, in characters.
 
     Raises:
-        CellError: bytes that are no UTF-8.
-        SpanError: an empty region.
+        CellError: bytes that are no UTF-8, or an empty region.
 
     >>> text, regions = read_bars(b"The horse |fell.")
     >>> text, [(start, end) for start, end, _ in regions]
@@ -62,7 +59,7 @@ def read_bars(marked: bytes) -> tuple[bytes, list[Region]]:
             beside = "begins with a bar" if number == 1 else "ends in a bar"
             if 1 < number < len(pieces):
                 beside = "has two bars in a row"
-            raise SpanError(f"region {number} is empty: the text {beside}.", number - 1)
+            raise CellError(f"region {number} is empty: the text {beside}.")
     return text.encode(), [Region(*pair) for pair in pairwise(edges)] if text else []
 
 
@@ -74,8 +71,8 @@ def regions_of(text: bytes, cell: Any) -> list[Region]:
         cell: bytes, or lists and dicts as JSON and Parquet have them.
 
     Raises:
-        CellError: a cell that marks none, a string that does not occur, another text.
-        SpanError: offsets that are no span of the text.
+        CellError: a cell that marks none, a string that does not occur, another text, or offsets
+            that are no span of the text.
 
     >>> [region.name for region in regions_of(b"The horse fell.", {"verb": "fell"})]
     ['verb']
@@ -116,7 +113,7 @@ def _listed(value: Any, string: str) -> list[Region]:
         for name in named:
             check_text(name, "name of a region")
         found = [
-            Region(*_placed(name, each, len(string)), name)
+            Region(*_span(f"the region {name!r} is", each, len(string)), name)
             for name, each in named.items()
             if not isinstance(each, str)
         ]
@@ -124,16 +121,30 @@ def _listed(value: Any, string: str) -> list[Region]:
         return sorted(found + searched(string, strings), key=lambda region: region[:2])
     if not isinstance(value, list) or not value:
         raise CellError(f"it holds {value!r:.40}: write offsets as [[start, end], …].")
-    return [Region(*pair) for pair in valid(value, len(string), "character")]
+    return [Region(*_span(f"span {n} is", pair, len(string))) for n, pair in enumerate(value)]
 
 
-def _placed(name: str, pair: Any, size: int) -> tuple[int, int]:
+def _span(which: str, pair: Any, size: int) -> tuple[int, int]:
+    """Start and end as a cell has them, if they are a span of so many characters."""
     try:
-        [place] = valid([pair], size, "character")
-    except SpanError as error:
-        reason = str(error).removeprefix("span 0 is ")
-        raise CellError(f"the region {name!r} is {reason}") from None
-    return place
+        start, end = map(operator.index, pair)
+        if any(isinstance(one, bool) for one in pair):
+            raise TypeError
+    except (TypeError, ValueError):
+        reason = f"{pair!r:.40}: a span is two integers (start, end)."
+        raise CellError(f"{which} {reason}") from None
+    wrong = (
+        "it begins before character 0"
+        if start < 0
+        else "its end is before its start"
+        if end < start
+        else "it is empty"
+        if end == start
+        else f"the text ends at character {size}"
+    )
+    if not 0 <= start < end <= size:
+        raise CellError(f"{which} ({start}, {end}): {wrong}.")
+    return start, end
 
 
 def unreadable(error: ValueError | RecursionError) -> str:

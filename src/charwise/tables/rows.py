@@ -9,7 +9,6 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from charwise.errors import SpanError
 from charwise.tables.alternatives import Alternative, alternatives_of
 from charwise.tables.regions import CellError, Region, characters, read_bars, regions_of, searched
 
@@ -161,7 +160,7 @@ def stimulus_of(
         for name in columns.kept if place.table else ():
             part = f"keep {name}"
             kept.append((name, _copied(cells.get(part))))
-    except (CellError, SpanError) as error:
+    except CellError as error:
         return BadRow(place, names.get(part), str(error))
     copied, column = tuple(kept), names.get("text")
     return Stimulus(place, text, context, item, tuple(found), column, copied, tuple(others))

@@ -1,30 +1,62 @@
-"""Words and characters of a text, by Unicode text segmentation (UAX 29).
+r"""Characters and words of a text: where each begins and ends.
+
+A character is what `text.decode("utf-8", "surrogateescape")` has one of: a byte that is no part
+of a valid character is a character of its own. So every byte belongs to exactly one character,
+and for valid UTF-8 the offsets are those of a Python string. Whitespace is what `\s` matches.
 
 A character that a reader sees, a *grapheme cluster*, may be several code points: a letter with its
-marks, an emoji with its modifiers, `\\r\\n`. No boundary lies inside one.
+marks, an emoji with its modifiers, `\r\n`. No word begins or ends inside one.
 
-Words end where UAX 29 says, with one tailoring for code: a full stop or a colon between letters is
-no part of a word. Scripts without spaces have no word boundaries without a dictionary. UAX 29 ends
-a word after each Han or Hiragana character, and in Thai, Lao, Khmer and Burmese after each cluster.
-Who knows better passes boundaries: offsets in characters, or a function that returns them.
+Words end at whitespace, or where Unicode text segmentation (UAX 29) says, with one tailoring for
+code: a full stop or a colon between letters is no part of a word. Scripts without spaces have no
+word boundaries without a dictionary. UAX 29 ends a word after each Han or Hiragana character, and
+in Thai, Lao, Khmer and Burmese after each cluster. Who knows better passes boundaries: offsets in
+characters, or a function that returns them.
 """
 
 from __future__ import annotations
 
-import operator
+import re
 import unicodedata
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from charwise.errors import SettingError, items, shown
+import numpy as np
+from numpy.typing import NDArray
+
+from charwise.errors import SettingError
 
 if TYPE_CHECKING:
     import regex
 
 #: Where words begin and end inside a text, in characters: offsets, or a function that finds them.
 Boundaries = Iterable[int] | Callable[[str], Iterable[int]]
+
+#: Which whitespace belongs to a word; "ending": none, but the word pays for its end.
+Convention = Literal["leading", "trailing", "none", "ending"]
+
+#: The words of each convention. Each pattern takes a text apart without a rest.
+WORDS = {"leading": r"\s*\S+|\s+", "trailing": r"\S+\s*|\s+", "none": r"\S+|\s+"}
+WORDS["ending"] = WORDS["none"]
+
+#: The same for parts of a text that are not joined: "x" for a part, " " for one of whitespace.
+_PARTS = {"leading": " *x| +", "trailing": "x *| +", "none": "x| +"}
+
+
+def characters_of(text: bytes) -> tuple[str, NDArray[np.int64]]:
+    """The characters of a text, and the `[n_characters + 1]` byte offsets between which they lie.
+
+    >>> string, edges = characters_of("naïve".encode() + b"\\xff!")
+    >>> len(string), edges.tolist()
+    (7, [0, 1, 2, 4, 5, 6, 7, 8])
+    """
+    string = text.decode("utf-8", "surrogateescape")
+    codes = np.frombuffer(string.encode("utf-32-le", "surrogatepass"), dtype="<u4")
+    sizes = 1 + np.searchsorted([0x80, 0x800, 0x10000], codes, side="right")
+    sizes[(codes >= 0xDC80) & (codes <= 0xDCFF)] = 1  # what the decoder makes of stray bytes
+    return string, np.concatenate(([0], np.cumsum(sizes, dtype=np.int64)))
 
 
 def graphemes(text: str) -> list[int]:
@@ -38,7 +70,7 @@ def graphemes(text: str) -> list[int]:
     return [0, *(found.end() for found in _pattern(r"\X").finditer(text))]
 
 
-def words(text: str, boundaries: Boundaries | None = None) -> list[int]:
+def word_edges(text: str, boundaries: Boundaries | None = None) -> list[int]:
     """Return the offsets in characters between the words of a text and the stretches between them.
 
     Args:
@@ -46,19 +78,52 @@ def words(text: str, boundaries: Boundaries | None = None) -> list[int]:
         boundaries: in place of Unicode's; those inside a grapheme cluster are left out.
 
     Raises:
-        SettingError: boundaries that are no offsets inside the text.
+        SettingError: boundaries that are not inside the text.
 
-    >>> words("x = naïve(2.5)"), words("os.path")
+    >>> word_edges("x = naïve(2.5)"), word_edges("os.path")
     ([0, 1, 2, 3, 4, 9, 10, 13, 14], [0, 2, 3, 7])
-    >>> words("สวัสดีครับ", boundaries=[6])
+    >>> word_edges("สวัสดีครับ", boundaries=[6])
     [0, 6, 10]
     """
+    edges = {0, len(text)}
     if boundaries is None:
-        found = [one.start() for one in _pattern(r"(?w)\b").finditer(text)]
-        edges = {0, len(text), *found, *_operators(text, sorted({0, len(text), *found}))}
+        edges.update(one.start() for one in _pattern(r"(?w)\b").finditer(text))
+        edges.update(_operators(text, sorted(edges)))
     else:
-        edges = {0, len(text), *_given(text, boundaries)}
+        edges.update(boundaries(text) if callable(boundaries) else boundaries)
+        if min(edges) < 0 or max(edges) > len(text):
+            raise SettingError(f"a boundary is not in the text: give 0 to {len(text)}.")
     return sorted(edges.intersection(graphemes(text)))
+
+
+def words(
+    string: str, convention: Convention, boundaries: Boundaries | Literal["unicode"] | None = None
+) -> list[tuple[int, int]]:
+    """The words of a text under a convention, as offsets in characters; all of it is in one.
+
+    Args:
+        string: the text.
+        convention: which whitespace belongs to a word.
+        boundaries: where words end besides at whitespace; no grapheme cluster is split.
+
+    Raises:
+        SettingError: boundaries that are not inside the text.
+
+    >>> [[" to be"[a:b] for a, b in words(" to be", each)] for each in ("leading", "trailing")]
+    [[' to', ' be'], [' ', 'to ', 'be']]
+    >>> [" f(न्दी)"[a:b] for a, b in words(" f(न्दी)", "leading", "unicode")]
+    [' f', '(', 'न्दी', ')']
+    """
+    pattern = WORDS[convention]
+    if boundaries is None:
+        if string.isascii():
+            return [match.span() for match in re.finditer(pattern, string)]
+        edges = graphemes(string)
+    else:
+        edges = word_edges(string, None if boundaries == "unicode" else boundaries)
+        pattern = _PARTS[convention]
+    kinds = "".join(" " if string[a:b].isspace() else "x" for a, b in pairwise(edges))
+    return [(edges[m.start()], edges[m.end()]) for m in re.finditer(pattern, kinds)]
 
 
 def first_word(text: str, boundaries: Boundaries | None = None) -> int:
@@ -68,19 +133,21 @@ def first_word(text: str, boundaries: Boundaries | None = None) -> int:
 
     Args:
         text: what comes next, such as a completion.
-        boundaries: as for `words`; then each part between two of them is a word.
+        boundaries: as for `word_edges`; then each part between two of them is a word.
 
     Raises:
-        SettingError: as `words`.
+        SettingError: as `word_edges`.
 
     >>> first_word(" value)"), first_word("):\\n"), first_word(" हिन्दी भाषा")
     (6, 2, 7)
     """
-    begun = text[:1] and (unicodedata.category(text[0])[0] == "M" or text[0] in "\u200c\u200d")
-    if begun and boundaries is None:
+    begins_inside = text[:1] and (
+        unicodedata.category(text[0])[0] == "M" or text[0] in "\u200c\u200d"
+    )
+    if begins_inside and boundaries is None:
         return first_word("a" + text) - 1
     end, signs = 0, False
-    for start, stop in pairwise(words(text, boundaries)):
+    for start, stop in pairwise(word_edges(text, boundaries)):
         part = text[start:stop]
         if part.isspace():
             if signs:
@@ -95,38 +162,14 @@ def first_word(text: str, boundaries: Boundaries | None = None) -> int:
 
 def _operators(text: str, edges: list[int]) -> list[int]:
     """The places around full stops and colons inside words, but for those between digits."""
-    found: list[int] = []
+    places: list[int] = []
     for start, end in pairwise(edges):
         if "." in text[start:end] or ":" in text[start:end]:
             for at in range(start + 1, end - 1):
                 digits = text[at - 1].isdigit() and text[at + 1].isdigit()
                 if text[at] in ".:" and not digits:
-                    found += [at, at + 1]
-    return found
-
-
-def _given(text: str, boundaries: Boundaries) -> list[int]:
-    """Offsets inside a text as they were given, or a `SettingError`."""
-    if callable(boundaries):
-        boundaries = boundaries(text)
-    listed = items(boundaries)
-    if listed is None or isinstance(boundaries, str | bytes):
-        raise SettingError(
-            f"boundaries are offsets in characters, or a function, not {shown(boundaries)}."
-        )
-    found = []
-    for one in listed:
-        try:
-            offset = operator.index(one)
-        except TypeError:
-            offset = -1
-        if isinstance(one, bool) or not 0 <= offset <= len(text):
-            raise SettingError(
-                f"the boundary {shown(one)} is not in the text: give offsets in characters, from 0 "
-                f"to {len(text)}."
-            )
-        found.append(offset)
-    return found
+                    places += [at, at + 1]
+    return places
 
 
 @lru_cache(maxsize=4)
