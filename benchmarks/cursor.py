@@ -1,133 +1,147 @@
-"""A cursor in an editor: the next byte, one more character, one less, and a completion.
+"""A cursor in an editor: a typed character, the next byte of a prompt, and a completion.
 
-    python benchmarks/cursor.py [--quick] [--json FILE]
+    python benchmarks/cursor.py [--model smollm2] [--before]
 
-`next()` is given as a ratio to one plain forward pass over the prompt's tokens; the others as
-ratios to one cached decoding step of the model's own library, and a completed token to a token of
-`generate`. Prompts are 1,500 bytes of code that the embedded model never saw. Times are processor
-time with one thread: medians of several runs, both versions in turns.
+*calls* are model calls a typed character. *total variation* is the mean distance of the next byte's
+distribution from a state that opens contexts down to a threshold of 1e-4 (kept in build/). The
+other rows are ratios of processor time: of a typed character to a decoding step of the model's own
+library, of `next()` to a plain pass, and of 30 bytes of completion to `generate`.
 """
 
 from __future__ import annotations
 
-import inspect
+import hashlib
+import json
 import statistics
+import sys
 import time
 from functools import partial
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 import texts
-from charwise import State
-from harness import arguments, finish, lm_of, median_of_turns, seconds, table, versions
+from charwise import Effort, State
+from harness import BUILD, arguments, finish, in_version, lm_of, seconds, table
 
-#: Bytes of a prompt, and characters that are typed after it.
-PROMPT, TYPED = 1500, 64
+#: Characters of a prompt, and characters typed after it.
+PROMPT, TYPED = 400, 60
 
-#: Figure, and what it is compared with.
-ROWS = {
-    "next() on the prompt": "one plain forward pass",
-    "one more character, mean": "one decoding step",
-    "one more character, worst": "one decoding step",
-    "one character less": "one decoding step",
-    "complete, a token": "generate, a token",
-}
+#: Characters of the prompts of `next()` and of completions, and bytes of a completion.
+LONG, COMPLETED = 1500, 30
 
 
-def measure(prompt: bytes, rest: bytes) -> dict[str, float]:
-    """Seconds of each row and of the model's own steps, after one prompt."""
-    lm = lm_of("embedded")
-    model: Any = lm.engine.model  # type: ignore[attr-defined]
-    ids = torch.tensor([[*lm.vocabulary.bos_ids, *lm.vocabulary.encode(prompt)]])
-    found = plain(model, ids)
-    found["next() on the prompt"] = seconds(lambda: lm.next(prompt))
-    state, typed, deleted = lm.state(prompt), list[float](), list[float]()
-    state.next()
-    for byte in rest:
-        started = time.process_time()
-        longer = state + bytes([byte])
-        longer.next()
-        typed.append(time.process_time() - started)
-        deleted.append(seconds(partial(shorten, longer)))
-        state = longer
-    found["one more character, mean"] = statistics.mean(typed)
-    found["one more character, worst"] = max(typed)
-    found["one character less"] = statistics.median(deleted)
-    pieces, started = 0, time.process_time()
-    for _ in lm.stream(prompt, max_new_bytes=150):
-        pieces += 1
-        if pieces == 1:
-            started = time.process_time()
-    found["complete, a token"] = (time.process_time() - started) / max(1, pieces - 1)
+def sources() -> dict[str, str]:
+    """Code and English; nothing of it chose a constant."""
+    code = texts.lines_from(texts.path_of("textwrap").read_bytes(), 9000)
+    english = texts.path_of("wikitext103_test_64k.txt")
+    found = {"code": code.decode()}
+    if english.exists():
+        found["English"] = texts.lines_from(english.read_bytes(), 20000).decode()
     return found
 
 
-def shorten(state: State) -> None:
-    """Delete a character, and ask for the next byte."""
-    (state - 1).next()
+def typed(lm: Any, text: str, **spend: Any) -> tuple[NDArray[np.float64], int, float]:
+    """`[characters, 257]` what follows each, model calls, and seconds of the processor."""
+    state: State = lm.state(text[:PROMPT], **spend)
+    shared, rows, calls = state.shared, [], 0
+    seen, started = shared.evaluated.tree.calls, time.process_time()
+    for character in text[PROMPT : PROMPT + TYPED]:
+        state = state + character
+        rows.append(state.next().probs)
+        if state.shared is not shared:  # a tree of its own: its prompt counts too
+            calls, shared, seen = calls + shared.evaluated.tree.calls - seen, state.shared, 0
+    calls += shared.evaluated.tree.calls - seen
+    return np.array(rows), calls, time.process_time() - started
+
+
+def reference(model: str, text: str) -> NDArray[np.float64]:
+    """What follows each character, from build/ if it is there."""
+    key = hashlib.sha256(f"{model} {PROMPT} {TYPED} {text}".encode()).hexdigest()[:24]
+    path = BUILD / "references" / f"typed-{key}.npy"
+    if not path.exists():
+        with (
+            mock.patch("charwise.cursor.cover.WIDTH", 32),
+            mock.patch.object(Effort, "typed_threshold", 1e-4),
+        ):
+            rows, _, _ = typed(lm_of(model), text, preset=Effort(7))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        np.save(path, rows)
+    return np.asarray(np.load(path))
+
+
+def measure(model: str, preset: str) -> dict[str, float]:
+    """The means over all sources."""
+    lm, rows = lm_of(model), list[dict[str, float]]()
+    for text in sources().values():
+        text = text[: LONG + 200]
+        true = reference(model, text[: PROMPT + TYPED])
+        probs, calls, spent = typed(lm, text, preset=preset)
+        steps = plain(lm, text[:LONG])
+        following = median(lambda t=text: lm.next(t[:LONG], preset=preset))
+        [completion] = lm.complete(text[:LONG], max_new_bytes=COMPLETED, preset=preset)
+        tokens = len(lm.vocabulary.encode(completion.raw))
+        completing = median(
+            lambda t=text: lm.complete(t[:LONG], max_new_bytes=COMPLETED, preset=preset)
+        )
+        rows.append(
+            {
+                "calls": calls / TYPED,
+                "total variation": float(np.abs(probs - true).sum(axis=1).mean() / 2),
+                "typed / decoding step": spent / TYPED / steps["step"],
+                "next() / plain pass": following / steps["pass"],
+                "completion / generate": completing / (steps["pass"] + tokens * steps["token"]),
+            }
+        )
+    return {name: statistics.fmean(row[name] for row in rows) for name in rows[0]}
+
+
+def median(run: Any) -> float:
+    """The median time of three runs."""
+    return statistics.median(seconds(run) for _ in range(3))
 
 
 @torch.inference_mode()
-def plain(model: Any, ids: torch.Tensor) -> dict[str, float]:
-    """Seconds of a forward pass, a decoding step after it, and a token of `generate`."""
-    found = {
-        "one plain forward pass": seconds(lambda: model(ids, use_cache=True, logits_to_keep=1))
-    }
-    parameters = inspect.signature(model.forward).parameters
-    name = "cache" if "cache" in parameters else "past_key_values"
-    cache = getattr(model(ids, use_cache=True, logits_to_keep=1), name)
-    steps = [
-        seconds(lambda: model(ids[:, -1:], use_cache=True, **{name: cache})) for _ in range(24)
-    ]
-    found["one decoding step"] = statistics.median(steps)
+def plain(lm: Any, text: str) -> dict[str, float]:
+    """Seconds of a forward pass, of a decoding step after it, and of a token of `generate`."""
+    model = lm.engine.model
+    ids = torch.tensor([[*lm.vocabulary.bos_ids, *lm.vocabulary.encode(text)]])
+    one = median(lambda: model(ids, use_cache=True, logits_to_keep=1))
+    cache = model(ids, use_cache=True, logits_to_keep=1).past_key_values
+    step = statistics.median(
+        seconds(lambda: model(ids[:, -1:], past_key_values=cache)) for _ in range(12)
+    )
     generate = partial(
         model.generate, ids, attention_mask=torch.ones_like(ids), do_sample=False, pad_token_id=0
     )
     few, many = (
-        seconds(partial(generate, max_new_tokens=count, min_new_tokens=count)) for count in (1, 33)
+        median(partial(generate, max_new_tokens=count, min_new_tokens=count)) for count in (1, 9)
     )
-    return found | {"generate, a token": (many - few) / 32}
-
-
-def prompts(count: int) -> list[tuple[bytes, bytes]]:
-    """Prompts, and what is typed after each."""
-    data = texts.hard_text(200_000)
-    starts = np.linspace(3000, 180_000, count).astype(int)
-    return [
-        (data[at : at + PROMPT], data[at + PROMPT : at + PROMPT + TYPED]) for at in starts.tolist()
-    ]
+    return {"pass": one, "step": step, "token": (many - few) / 8}
 
 
 def main() -> None:
     parser = arguments(__doc__ or "")
-    parser.add_argument("--prompts", type=int, help="how many")
+    parser.add_argument("--model", default="smollm2", choices=texts.MODELS)
+    parser.add_argument("--before", action="store_true", help="also measure the revision --base")
+    parser.add_argument("--raw", action="store_true", help="print the rows as JSON")
     args, started = parser.parse_args(), time.perf_counter()
-    count, repeat = args.prompts or (2 if args.quick else 6), 2 if args.quick else 3
-    ratios = []
-    with versions(args) as both:
-        for prompt, rest in prompts(count):
-            both.in_turns(measure, prompt, rest)
-            runs = [both.in_turns(measure, prompt, rest) for _ in range(repeat)]
-            medians = median_of_turns(runs)
-            ratios.append(
-                {
-                    v: {row: one[row] / one[of] for row, of in ROWS.items()}
-                    for v, one in medians.items()
-                }
-            )
-    lines = []
-    for row, of in ROWS.items():
-        cells = [
-            f"{form([one[version][row] for one in ratios]):.2f}"
-            for version in ("before", "after")
-            for form in (statistics.median, max)
-        ]
-        lines.append([row, of, *cells])
-    columns = ["", "compared with", "before", "worst prompt", "after", "worst prompt"]
-    title = f"Ratios, median of {count} prompts of {PROMPT} bytes"
-    finish(args, [table(title, columns, lines)], ratios, started)
+    torch.set_num_threads(1)
+    presets = ("default",) if args.quick else ("fast", "default", "accurate")
+    rows = {preset: measure(args.model, preset) for preset in presets}
+    if args.raw:
+        json.dump(rows, sys.stdout)
+        return
+    if args.before:
+        words = ["--model", args.model, "--raw", *(["--quick"] if args.quick else [])]
+        before = in_version(args.base, words)
+        rows |= {f"{preset}, before": row for preset, row in before.items()}
+    columns = ["", *rows["default"]]
+    lines = [[name, *(f"{value:.3g}" for value in row.values())] for name, row in rows.items()]
+    finish(args, [table(f"{args.model}, at a cursor", columns, lines)], rows, started)
 
 
 if __name__ == "__main__":

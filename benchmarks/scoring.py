@@ -1,136 +1,153 @@
-"""Known text: error, contexts, calls and speed of each preset, before and after.
+"""Known text on a real language model: errors, contexts and calls of each preset.
 
-    python benchmarks/scoring.py [--half choosing] [--quick] [--json FILE]
+    python benchmarks/scoring.py [--model smollm2] [--before] [--ablation]
 
-Errors are against the references of `references.py`: the mean Jensen-Shannon distance of the
-distributions of the next byte (JS), and the mean |Δ log p| in nats a byte. Contexts are a byte,
-calls are 400 bytes' worth. Speeds are bytes for each second of processor time with one thread,
-both versions in turns; a teacher-forced pass over the canonical tokens stands beside them.
+*error* is the mean |Δ log p| in nats a byte, against 9 rounds of width 48 down to a threshold of
+2e-5, which are kept in build/. *stated / true* compares it with the mean of `Score.error`: the
+least ratio of a text, and the median. Two tables: texts that constants were chosen on, and others.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
+import math
+import sys
 import time
-from functools import partial
+from contextlib import ExitStack
 from typing import Any
+from unittest import mock
 
 import numpy as np
+from numpy.typing import NDArray
 
 import texts
-from harness import (
-    PRESETS,
-    Versions,
-    arguments,
-    finish,
-    lm_of,
-    median_of_turns,
-    plain_pass,
-    seconds,
-    table,
-    versions,
-)
-from references import difference, reference, scored, selected
-from texts import Passage
+from charwise.scoring.effort import PRESETS, Effort
+from harness import BUILD, arguments, finish, in_version, lm_of, table
 
-#: Bytes of a long text.
-LONG = 3000
+#: An error below this is none, when stated and true errors are compared: nats a byte.
+EQUAL = 2e-5
 
-Row = dict[str, Any]
+PLAIN = ("encyclopedia", "rights", "mail", "names", "garden")
+
+#: Attributes of `charwise.scoring.rounds` and `.lattice`, one at a time.
+ABLATION: dict[str, dict[str, float]] = {
+    "as it is": {},
+    "K = 4": {"rounds.WIDTH": 4},
+    "K = 16": {"rounds.WIDTH": 16},
+    "followed up to 8 tokens": {"rounds.LOOKAHEAD": 8},
+    "followed up to 16 tokens": {"rounds.LOOKAHEAD": 16},
+    "unknown backward weight 1": {"lattice.UNKNOWN_BACKWARD": 1.0},
+    "unknown backward weight 100": {"lattice.UNKNOWN_BACKWARD": 100.0},
+}
+
+#: θ of the first round, its fall from round to round, and the rounds.
+SCHEDULES = {
+    "θ = .02 / 4ʳ, 3 rounds": (0.02, 4.0, 3),
+    "θ = .02 / 3ʳ, 4 rounds": (0.02, 3.0, 4),
+    "θ = .04 / 2ʳ, 6 rounds": (0.04, 2.0, 6),
+    "θ = .02 / 4ʳ, 5 rounds": (0.02, 4.0, 5),
+}
 
 
-def measure(both: Versions, passage: Passage) -> list[Row]:
-    """A row for each version and preset: errors and costs on one passage."""
-    true, rows = reference(both, passage), list[Row]()
-    for preset in PRESETS:
-        for version, found in both.kept(scored, passage, preset).items():
-            row: Row = {"passage": passage.name, "kind": passage.kind, "preset": preset}
-            row |= {"version": version, **difference(found, true)._asdict()}
-            size = len(passage.text)
-            row |= {"contexts": int(found["contexts"]) / size, "reference": str(true["by"])}
-            row |= {"calls": int(found["calls"]) * 400 / size, "bytes": size}
-            rows.append(row)
+class Schedule(Effort):
+    """An effort with another first threshold and fall, down to a floor."""
+
+    def __init__(self, rounds: int, first: float, fall: float, floor: float = 0.0) -> None:
+        super().__init__(rounds)
+        self.__dict__["of"] = first, fall, floor
+
+    def threshold(self, number: int) -> float:
+        """θ of a round."""
+        first, fall, floor = self.__dict__["of"]
+        return float(max(first / fall ** (number - 1), floor))
+
+
+def reference(model: str, text: bytes) -> NDArray[np.float64]:
+    """`[n]` log-probabilities that others are compared with, from build/ if they are there."""
+    path = BUILD / "references" / f"{hashlib.sha256(model.encode() + text).hexdigest()[:24]}.npy"
+    if not path.exists():
+        finest = Schedule(9, 0.02, 4.0, floor=2e-5)
+        with mock.patch("charwise.scoring.rounds.WIDTH", 48):
+            logprobs = lm_of(model).score(text, preset=finest).logprobs
+        path.parent.mkdir(parents=True, exist_ok=True)
+        np.save(path, logprobs)
+    return np.asarray(np.load(path))
+
+
+def measure(model: str, half: str, effort: Any) -> dict[str, list[float]]:
+    """Error, contexts a byte, calls, and stated by true error of each text of a half."""
+    rows: dict[str, list[float]] = {}
+    for name, text in texts.passages(half).items():
+        score, true = lm_of(model).score(text, preset=effort), reference(model, text)
+        error = float(np.abs(score.logprobs - true).mean())
+        assert score.error is not None
+        stated = max(float(score.error.mean()), EQUAL) / max(error, EQUAL)
+        rows[name] = [error, score.contexts / len(text), score.calls, stated]
     return rows
 
 
-def speeds(passage: Passage) -> dict[str, float]:
-    """Bytes a second of each preset and of a plain pass; long texts go without `fast`."""
-    lm, size = lm_of(passage.model), len(passage.text)
-    plain, _ = plain_pass(lm, passage.text)
-    plain()
-    found = {"plain": size / seconds(plain)}
-    for preset in PRESETS if size < LONG else PRESETS[1:]:
-        found[preset] = size / seconds(partial(lm.score, passage.text, preset=preset))
-    return found
-
-
-def speed_texts(quick: bool) -> list[Passage]:
-    """An easy text, and code and English of 400 bytes and of 3,000."""
-    sources = {"code": texts.hard_text(23000)[20000:], "English": texts.english(3000)}
-    found = [
-        Passage("embedded", f"{what}, {size} bytes", "speed", text[:size])
-        for what, text in sources.items()
-        for size in ((400,) if quick else (400, LONG))
-        if text
+def line(name: str, rows: dict[str, list[float]]) -> list[str]:
+    """The means over all texts, and over plain English."""
+    every = np.array(list(rows.values()))
+    plain = np.array([row for text, row in rows.items() if text.startswith(PLAIN)])
+    error, contexts, calls, stated = every.T
+    return [
+        name,
+        f"{error.mean():.4f} / {np.median(error):.4f}",
+        f"{contexts.mean():.2f}",
+        f"{calls.mean():.1f}",
+        f"{stated.min():.2f} / {np.median(stated):.1f}",
+        f"{plain[:, 0].mean():.4f}",
+        f"{plain[:, 1].mean():.2f}",
     ]
-    return [*texts.passages("judging", ["easy"])[:1], *found]
 
 
-def means(rows: list[Row]) -> list[list[str]]:
-    """A line for each kind and preset: means over passages, before and after."""
-    lines = []
-    for kind in dict.fromkeys(row["kind"] for row in rows):
-        for preset in PRESETS:
-            line = [kind, preset]
-            for key, digits in (("js", 4), ("nats", 4), ("contexts", 2), ("calls", 0)):
-                for version in ("before", "after"):
-                    line.append(f"{mean(rows, key, kind, preset, version):.{digits}f}")
-            lines.append(line)
-    return lines
-
-
-def mean(rows: list[Row], key: str, kind: str, preset: str, version: str) -> float:
-    """The mean of a figure over the passages of a kind."""
-    wanted = (kind, preset, version)
-    return float(
-        np.mean([r[key] for r in rows if (r["kind"], r["preset"], r["version"]) == wanted])
-    )
-
-
-def ratios(fast: dict[str, Any]) -> list[list[str]]:
-    """A line for each text and preset: bytes a second, after by before, and after by plain."""
-    lines = []
-    for name, found in fast.items():
-        for what in found["after"]:
-            before, after = found["before"][what], found["after"][what]
-            ratio = f"{after / before:.2f}"
-            plain = f"{after / found['after']['plain']:.3f}"
-            lines.append([name, what, f"{before:,.0f}", f"{after:,.0f}", ratio, plain])
-    return lines
+def ablation(model: str, half: str) -> dict[str, dict[str, list[float]]]:
+    """Other constants and schedules in the place of those of `default`."""
+    found = {}
+    for name, constants in ABLATION.items():
+        with ExitStack() as stack:
+            for constant, value in constants.items():
+                stack.enter_context(mock.patch(f"charwise.scoring.{constant}", value))
+            found[name] = measure(model, half, "default")
+    for name, (first, fall, rounds) in SCHEDULES.items():
+        found[name] = measure(model, half, Schedule(rounds, first, fall))
+    return found
 
 
 def main() -> None:
     parser = arguments(__doc__ or "")
-    parser.add_argument("--half", default="judging", choices=["choosing", "judging"])
-    parser.add_argument("--kinds", nargs="*", default=["code", "easy", "far", "other"])
-    parser.add_argument("--repeat", type=int, help="rounds of timing")
-    parser.add_argument("--no-speed", action="store_true", help="errors and costs only")
+    parser.add_argument("--model", default="smollm2", choices=texts.MODELS)
+    parser.add_argument("--before", action="store_true", help="also measure the revision --base")
+    parser.add_argument("--ablation", action="store_true", help="other constants, half choosing")
+    parser.add_argument("--only", help="print the rows of one half as JSON")
     args, started = parser.parse_args(), time.perf_counter()
-    rows, fast = list[Row](), {}
-    with versions(args) as both:
-        for passage in selected(args.half, args.quick, *args.kinds):
-            rows += measure(both, passage)
-        for passage in [] if args.no_speed else speed_texts(args.quick):
-            repeat = args.repeat or (1 if len(passage.text) >= LONG else 2 if args.quick else 4)
-            runs = [both.in_turns(speeds, passage) for _ in range(repeat)]
-            fast[passage.name] = median_of_turns(runs)
-    title = f"Means over the passages of the half {args.half}"
-    what = ("JS", "nats", "contexts", "calls")
-    pairs = [f"{name}, {version}" for name in what for version in ("before", "after")]
-    tables = [table(title, ["kind", "preset", *pairs], means(rows))]
-    if fast:
-        columns = ["text", "preset", "before, bytes/s", "after, bytes/s", "× before", "× plain"]
-        tables.append(table("Speed", columns, ratios(fast)))
-    finish(args, tables, {"rows": rows, "speeds": fast}, started)
+    presets = [name for name, effort in PRESETS.items() if effort != Effort(math.inf)]
+    if args.only:
+        json.dump({name: measure(args.model, args.only, name) for name in presets}, sys.stdout)
+        return
+    figures, tables = {}, []
+    columns = [
+        "",
+        "error, mean / median",
+        "contexts a byte",
+        "calls",
+        "stated / true, least / median",
+    ]
+    columns += ["error, English", "contexts, English"]
+    for half in ("choosing", "judging"):
+        rows = {name: measure(args.model, half, name) for name in presets}
+        if args.before:
+            before = in_version(args.base, ["--model", args.model, "--only", half])
+            rows |= {f"{name}, before": row for name, row in before.items()}
+        if args.ablation and half == "choosing":
+            rows |= ablation(args.model, half)
+        figures[half] = rows
+        tables.append(
+            table(f"{args.model}, texts for {half}", columns, [line(*one) for one in rows.items()])
+        )
+    finish(args, tables, figures, started)
 
 
 if __name__ == "__main__":

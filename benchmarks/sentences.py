@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 import texts
-from harness import arguments, finish, lm_of, seconds, table, versions
+from harness import arguments, finish, lm_of, seconds, table
 
 #: Rows of a chunk of `charwise score`, and of a batch.
 BATCH = 32
@@ -128,17 +128,10 @@ def measure(model: str, sentences: Sequence[str]) -> dict[str, dict[str, float]]
     return found
 
 
-def line(name: str, before: dict[str, Any], after: dict[str, Any]) -> list[str]:
-    """Seconds of a method in both versions, their ratios to minicons in each, and the bits."""
-    times = [version[name]["seconds"] for version in (before, after)]
-    ratios = [
-        version[name]["seconds"] / version["minicons"]["seconds"] for version in (before, after)
-    ]
-    return [
-        *(f"{t:.1f}" for t in times),
-        *(f"{r:.2f}" for r in ratios),
-        f"{after[name]['bits']:.3f}",
-    ]
+def line(row: dict[str, float], seconds_of_minicons: float) -> list[str]:
+    """Seconds of a method, their ratio to minicons, and the bits."""
+    time_ = row["seconds"]
+    return [f"{time_:.1f}", f"{time_ / seconds_of_minicons:.2f}", f"{row['bits']:.3f}"]
 
 
 def main() -> None:
@@ -154,11 +147,11 @@ def main() -> None:
         wiki = cut(texts.english(10**6).decode())[: count // 2]
         sources = {"sampled": sampled(count // 2), "WikiText": wiki}
     lines, figures = list[list[str]](), {}
-    with versions(args) as both:
-        for source, sentences in sources.items():
-            found = figures[source] = both.in_turns(measure, args.model, sentences)
-            lines += [[source, name, *line(name, **found)] for name in found["after"]]
-    columns = ["source", "method", "before, s", "after, s", "before, ratio", "after, ratio", "bits"]
+    for source, sentences in sources.items():
+        found = figures[source] = measure(args.model, sentences)
+        least = found["minicons"]["seconds"]
+        lines += [[source, name, *line(row, least)] for name, row in found.items()]
+    columns = ["source", "method", "seconds", "ratio", "bits"]
     title = f"{count} short sentences, {args.model}"
     finish(args, [table(title, columns, lines)], figures, started)
 
